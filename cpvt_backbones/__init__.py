@@ -1,0 +1,9 @@
+"""Vision transformer backbones that take any image size, for mmdet, mmsegmentation and mmpretrain.
+
+Importing the package registers its backbones in ``mmengine.registry.MODELS``.
+"""
+from .backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
+from .layers import PEG
+from .version import __version__
+
+__all__ = ['CPVT', 'PEG', 'MultiScaleCPVT', 'PyramidCPVT', '__version__', 'list_archs']

@@ -1,0 +1,44 @@
+"""The named sizes, and how a name or a dict becomes one."""
+from collections.abc import Mapping
+from typing import Any
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.
+    'tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=4.0),
+    'small': dict(embed_dims=384, depth=12, num_heads=6, mlp_ratio=4.0),
+    'base': dict(embed_dims=768, depth=12, num_heads=12, mlp_ratio=4.0),
+}
+
+_PYRAMID: dict[str, Any] = dict(
+    embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8.0, 8.0, 4.0, 4.0), sr_ratios=(8, 4, 2, 1))
+
+PYRAMIDS: dict[str, dict[str, Any]] = {
+    # PVT (arXiv 2102.12122, table 1) and Twins-PCPVT (arXiv 2104.13840); PVT calls 'base' "Medium".
+    'tiny': dict(depths=(2, 2, 2, 2), **_PYRAMID),
+    'small': dict(depths=(3, 4, 6, 3), **_PYRAMID),
+    'base': dict(depths=(3, 4, 18, 3), **_PYRAMID),
+    'large': dict(depths=(3, 8, 27, 3), **_PYRAMID),
+}
+
+ARCHS = {'CPVT': COLUMNS, 'MultiScaleCPVT': COLUMNS, 'PyramidCPVT': PYRAMIDS}
+
+
+def list_archs() -> dict[str, tuple[str, ...]]:
+    """Names accepted as ``arch=`` by each backbone."""
+    return {backbone: tuple(table) for backbone, table in ARCHS.items()}
+
+
+def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A name from ``table``, or a dict with the same keys, to a dict of the architecture's numbers.
+
+    Raises:
+        ValueError: An unknown name, or a dict that lacks a key or has one too many.
+    """
+    keys = list(next(iter(table.values())))
+    if isinstance(arch, Mapping):
+        if set(arch) != set(keys):
+            raise ValueError(f'arch must be a dict with the keys {keys}, got {dict(arch)!r}')
+        return dict(arch)
+    if not isinstance(arch, str) or arch not in table:
+        raise ValueError(f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}')
+    return dict(table[arch])

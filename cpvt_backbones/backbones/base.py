@@ -1,0 +1,181 @@
+"""What all the backbones share: outputs, freezing, layer depth, position encodings, checkpointing."""
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cpvt_backbones.layers import Grid, PositionEncoding, Stage, adopt_bare_table, build_positions, join, tokens_to_map
+from cpvt_backbones.layers.checks import check_choice, check_int
+
+OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
+
+Position = dict[str, Any] | Sequence[dict[str, Any]] | None
+"""``None``, a dict with ``type`` and an encoding's arguments, or a list of such dicts."""
+
+PAPER_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0,), kernel_size=3)
+"""The paper's default: one PEG after the first block, k = 3."""
+
+DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0, 1, 2, 3, 4), kernel_size=3)
+"""The paper's "0-5": one PEG after each of the first five blocks."""
+
+
+def resolve_indices(name: str, indices: Any, count: int) -> tuple[int, ...]:
+    """Non-negative indices from an int or a sequence of ints in [-count, count), leaving the caller's list alone."""
+    values = (indices,) if isinstance(indices, int) else indices
+    accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise ValueError(f'{name} must be {accepted}, got {indices!r}')
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or not -count <= value < count:
+            raise ValueError(f'{name} must be {accepted}, got {value!r} in {indices!r}')
+    return tuple(value % count for value in values)
+
+
+class Backbone(BaseModule):
+    """Base of the backbones.
+
+    Attributes:
+        out_channels: Channels of each output, in the order of ``out_indices``.
+        out_strides: Pixels of the image a cell of each output stands for, likewise.
+    """
+
+    out_channels: tuple[int, ...]
+    out_strides: tuple[int, ...]
+    num_layers: int
+    """Depth that layer-wise learning rates count: the stem, each block, and what follows."""
+
+    def __init__(
+        self, *, in_channels: int, out_type: str, with_cls_token: bool, with_cp: bool, frozen_stages: int,
+        max_frozen: int, init_cfg: Any,
+    ) -> None:
+        super().__init__(init_cfg=init_cfg)
+        check_int('in_channels', in_channels)
+        check_choice('out_type', out_type, OUT_TYPES)
+        if out_type == 'cls_token' and not with_cls_token:
+            raise ValueError("out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
+                             "use 'avg_featmap' for a model without class token")
+        if isinstance(frozen_stages, bool) or not isinstance(frozen_stages, int) \
+                or not -1 <= frozen_stages <= max_frozen:
+            raise ValueError(f'frozen_stages must be an integer in [-1, {max_frozen}], got {frozen_stages!r}')
+        self.in_channels = in_channels
+        self.out_type = out_type
+        self.with_cp = with_cp
+        self.frozen_stages = frozen_stages
+        self.cls_token: nn.Parameter | None = None
+
+    # -- position encodings ------------------------------------------------------------------------------------------
+
+    def _add_positions(self, position: Position, stages: Sequence[Stage]) -> None:
+        encodings = build_positions(position, stages)
+        self._position_names = tuple(encodings)
+        for name, encoding in encodings.items():
+            self.add_module(name, encoding)
+        self._has_bias = any(encoding.has_bias for encoding in encodings.values())
+        if 'pos_embed' in encodings:
+            self._register_load_state_dict_pre_hook(lambda state_dict, prefix, *_: adopt_bare_table(state_dict, prefix))
+
+    @property
+    def position_encodings(self) -> list[PositionEncoding]:
+        """The position encodings, in the order they act."""
+        return [getattr(self, name) for name in self._position_names]
+
+    def _before_stage(
+        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+    ) -> tuple[Tensor, Tensor | None, Grid]:
+        for encoding in self.position_encodings:
+            tokens, cls_token, grid = encoding.before_stage(stage, tokens, cls_token, grid)
+        return tokens, cls_token, grid
+
+    def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> Tensor:
+        biases = [e.attention_bias(stage, index, query, grid) for e in self.position_encodings if e.has_bias]
+        return torch.stack(biases).sum(0) if len(biases) > 1 else biases[0]
+
+    def _run_block(
+        self, stage: int, index: int, block: nn.Module, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+    ) -> tuple[Tensor, Tensor | None, Grid]:
+        query_key = tokens
+        for encoding in self.position_encodings:
+            query_key = encoding.query_key(stage, index, query_key, grid)
+        arguments = dict(
+            qk=None if query_key is tokens else query_key,
+            bias=partial(self._attention_bias, stage, index) if self._has_bias else None)
+        if self.with_cp and torch.is_grad_enabled():
+            tokens, cls_token = checkpoint(block, tokens, cls_token, grid, use_reentrant=False, **arguments)
+        else:
+            tokens, cls_token = block(tokens, cls_token, grid, **arguments)
+        for encoding in self.position_encodings:
+            tokens, grid = encoding.after_block(stage, index, tokens, grid)
+        return tokens, cls_token, grid
+
+    # -- input and output --------------------------------------------------------------------------------------------
+
+    def _check_images(self, images: Tensor) -> None:
+        if images.dim() != 4 or images.shape[1] != self.in_channels or 0 in images.shape:
+            raise ValueError(f'images must be (B, {self.in_channels}, H, W) with H, W >= 1, '
+                             f'got shape {tuple(images.shape)}')
+        if not images.is_floating_point():
+            raise TypeError(f'images must be of a floating point type, got {images.dtype}')
+
+    def _format(self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, norm: nn.Module) -> Tensor:
+        """Tokens of a tap to what ``out_type`` names, normalising only what is handed out."""
+        if self.out_type == 'cls_token':
+            assert cls_token is not None
+            return norm(cls_token)[:, 0]  # (B, C)
+        if self.out_type == 'raw':
+            return norm(join(cls_token, tokens))  # (B, [1 +] N, C)
+        tokens = norm(tokens)
+        if self.out_type == 'avg_featmap':
+            return tokens.mean(dim=1)  # (B, C)
+        return tokens_to_map(tokens, grid)  # (B, C, H, W)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def _layer_of(self, name: str) -> int:
+        """Depth of a parameter or module by its path: 0 the stem, 1 the first block, ..."""
+        raise NotImplementedError
+
+    def _freeze_level(self, name: str) -> float:
+        """The smallest ``frozen_stages`` that freezes this parameter or module; infinite for never."""
+        raise NotImplementedError
+
+    def _freeze(self) -> None:
+        for name, parameter in self.named_parameters():
+            if self._freeze_level(name) <= self.frozen_stages:
+                parameter.requires_grad_(False)
+        for name, module in self.named_modules():
+            if name and self._freeze_level(name) <= self.frozen_stages:
+                module.eval()
+
+    def train(self, mode: bool = True) -> 'Backbone':
+        """Set the mode; frozen stages stay in evaluation mode."""
+        super().train(mode)
+        self._freeze()
+        return self
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """Depth of a parameter for layer-wise learning rates, in mmpretrain's convention.
+
+        Args:
+            param_name: Name of a parameter, as seen from the whole model.
+            prefix: What precedes this backbone's own names, e.g. ``'backbone.'``.
+
+        Returns:
+            The depth (0: stem, i + 1: block i and the PEG behind it, last: final norm, pyramid and all that is not in
+            this backbone) and the number of depths.
+        """
+        if not param_name.startswith(prefix):
+            return self.num_layers - 1, self.num_layers
+        return self._layer_of(param_name[len(prefix):]), self.num_layers
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that weight decay must spare: class token and position encodings.
+
+        Norms and biases are left to the optimizer's own rules (``norm_decay_mult``, ``bias_decay_mult``).
+        """
+        names = {f'{name}.{parameter}' for name in self._position_names
+                 for parameter, _ in getattr(self, name).named_parameters()}
+        return names | ({'cls_token'} if self.cls_token is not None else set())

@@ -1,0 +1,174 @@
+"""CPVT, the columnar model: DeiT's trunk with PEG in place of the position table (arXiv 2102.10882)."""
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from cpvt_backbones.layers import Attention, Block, PatchEmbed, Stage, WindowAttention
+from cpvt_backbones.layers.checks import check_heads, check_int, check_probability, strict_keywords
+
+from .archs import COLUMNS, resolve_arch
+from .base import PAPER_POSITION, Backbone, Position, resolve_indices
+
+
+@MODELS.register_module()
+@strict_keywords
+class CPVT(Backbone):
+    """Vision transformer for any image size, conditional positional encoding by default.
+
+    Keys of the state dict are those of timm's DeiT and ViT, with ``pos_block.<i>.proj.0`` for the i-th PEG.
+    Blocks that no output needs are not built, so that every parameter is trained.
+
+    Args:
+        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads, mlp_ratio.
+        img_size: Side (or height and width) in pixels that learned tables are laid out for. Any size runs.
+        patch_size: Side of a patch in pixels.
+        in_channels: Channels of an image.
+        out_indices: Block, or blocks, whose output is handed out; negative counts from the end.
+        out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean over the patch
+            tokens): vectors (B, C); ``'raw'``: tokens (B, [1 +] N, C).
+        position: Position encoding as plain data: ``None``, ``dict(type='PEG' | 'Learned' | 'SinCos' | 'Relative',
+            ...)`` or a list of such dicts. Default: one PEG after block 0, k = 3.
+        with_cls_token: Whether there is a class token; ``False`` is the paper's GAP model.
+        window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
+        global_blocks: With windows, the blocks that attend globally all the same.
+        qkv_bias: Whether queries, keys and values have a bias.
+        drop_rate: Dropout behind the embedding and in the MLPs.
+        attn_drop_rate: Dropout on attention weights.
+        drop_path_rate: Stochastic depth of the last block; grows linearly from 0 at the first.
+        layer_scale_init: Initial layer scale; ``None`` for none.
+        norm_eps: Epsilon of every LayerNorm.
+        final_norm: Whether the last block's output is normalised.
+        frozen_stages: -1: none; 0: the embedding; n: and the first n blocks with the PEG behind each; with all
+            blocks, the final norm too.
+        with_cp: Recompute each block in the backward pass instead of storing its activations.
+        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``.
+
+    Raises:
+        ValueError, TypeError: An argument outside what it accepts, named with its value.
+    """
+
+    def __init__(
+        self,
+        *,
+        arch: str | Mapping[str, Any] = 'small',
+        img_size: int | Sequence[int] = 224,
+        patch_size: int = 16,
+        in_channels: int = 3,
+        out_indices: int | Sequence[int] = -1,
+        out_type: str = 'featmap',
+        position: Position = PAPER_POSITION,
+        with_cls_token: bool = True,
+        window_size: int | None = None,
+        global_blocks: Sequence[int] = (),
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        layer_scale_init: float | None = None,
+        norm_eps: float = 1e-6,
+        final_norm: bool = True,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: Any = None,
+    ) -> None:
+        numbers = resolve_arch(arch, COLUMNS)
+        dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
+        check_int('embed_dims', dim)
+        check_int('depth', depth)
+        check_heads(dim, num_heads)
+        check_int('patch_size', patch_size)
+        check_probability('drop_rate', drop_rate)
+        check_probability('drop_path_rate', drop_path_rate)
+        super().__init__(in_channels=in_channels, out_type=out_type, with_cls_token=with_cls_token, with_cp=with_cp,
+                         frozen_stages=frozen_stages, max_frozen=depth, init_cfg=init_cfg)
+        self.embed_dims = dim
+        self.depth = depth
+        self.num_layers = depth + 2
+        self.out_indices = resolve_indices('out_indices', out_indices, depth)
+        self.out_channels = (dim,) * len(self.out_indices)
+        self.out_strides = (patch_size,) * len(self.out_indices)
+        used = max(self.out_indices) + 1
+
+        self.patch_embed = PatchEmbed(in_channels, dim, patch_size=patch_size)
+        if with_cls_token:
+            self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))
+        self.pos_drop = nn.Dropout(drop_rate)
+
+        windowed = set(range(used)) - set(resolve_indices('global_blocks', global_blocks, depth)
+                                          if len(global_blocks) else ())
+        drop_paths = torch.linspace(0, drop_path_rate, depth).tolist()
+
+        def attention(index: int) -> Attention:
+            arguments: dict[str, Any] = dict(num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop_rate,
+                                             proj_drop=drop_rate)
+            if window_size is None or index not in windowed:
+                return Attention(dim, **arguments)
+            return WindowAttention(dim, window_size=window_size, **arguments)
+
+        self.blocks = nn.ModuleList(
+            Block(dim, attn=attention(index), mlp_ratio=numbers['mlp_ratio'], drop=drop_rate,
+                  drop_path=drop_paths[index], layer_scale_init=layer_scale_init, norm_eps=norm_eps)
+            for index in range(used))
+        self.norm = nn.LayerNorm(dim, eps=norm_eps) if final_norm and used == depth else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        height, width = resolve_size('img_size', img_size)
+        self._add_positions(position, [Stage(
+            dim=dim, depth=depth, used=used, head_dim=dim // num_heads, num_prefix=int(with_cls_token),
+            grid=(-(-height // patch_size), -(-width // patch_size)))])
+        self._freeze()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Features of a batch.
+
+        Args:
+            images: (B, in_channels, H, W), normalised, any H, W >= 1.
+
+        Returns:
+            One output per entry of ``out_indices``: maps (B, C, ceil(H / p), ceil(W / p)), or what ``out_type`` names.
+            (A PEG with ``padding='none'`` makes the map smaller.)
+        """
+        self._check_images(images)
+        tokens, grid = self.patch_embed(images)  # (B, N, C)
+        cls_token = None if self.cls_token is None else self.cls_token.expand(images.shape[0], -1, -1)
+        tokens, cls_token, grid = self._before_stage(0, tokens, cls_token, grid)
+        tokens = self.pos_drop(tokens)
+        outputs = {}
+        for index, block in enumerate(self.blocks):
+            tokens, cls_token, grid = self._run_block(0, index, block, tokens, cls_token, grid)
+            if index in self.out_indices:
+                norm = self.norm if index == self.depth - 1 else nn.Identity()
+                outputs[index] = self._format(tokens, cls_token, grid, norm)
+        return tuple(outputs[index] for index in self.out_indices)
+
+    def _layer_of(self, name: str) -> int:
+        part, _, rest = name.partition('.')
+        if part in ('patch_embed', 'cls_token', 'pos_drop'):
+            return 0
+        if part == 'blocks' and rest:
+            return int(rest.split('.')[0]) + 1
+        if part in self._position_names and rest:
+            return getattr(self, part).place(rest)[1] + 1
+        return self.num_layers - 1
+
+    def _freeze_level(self, name: str) -> float:
+        if name.partition('.')[0] == 'norm':
+            return self.depth
+        level = self._layer_of(name)
+        return level if level <= self.depth else float('inf')
+
+
+def resolve_size(name: str, value: Any) -> tuple[int, int]:
+    """A side, or a height and a width, in pixels, to (height, width)."""
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
+    for side in pair:
+        check_int(name, side)
+    return pair[0], pair[1]

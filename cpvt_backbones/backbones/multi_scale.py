@@ -1,0 +1,153 @@
+"""MultiScaleCPVT: a column that hands out strides 4, 8, 16 and 32, for necks and heads made for pyramids."""
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from cpvt_backbones.layers.checks import check_choice, strict_keywords
+
+from .archs import COLUMNS, resolve_arch
+from .base import DENSE_POSITION, Position, resolve_indices
+from .cpvt import CPVT
+
+STRIDES = (4, 8, 16, 32)
+PATCH_SIZES = (4, 8, 16, 32)
+
+
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of a (B, C, H, W) map; independent of the batch, unlike BatchNorm."""
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        """(B, C, H, W) to the same shape."""
+        return super().forward(feature_map.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
+    """A module that changes a map's stride by ``factor`` (a power of two), and the width it gives.
+
+    Up (factor < 1): transposed convolutions of stride 2, with norm and GELU between them; each halves the width if
+    ``halve``. Down: max pooling that rounds sizes up. Neither: identity.
+    """
+    if factor >= 1:
+        pool = int(factor)
+        return (nn.MaxPool2d(pool, ceil_mode=True) if pool > 1 else nn.Identity()), dim
+    layers: list[nn.Module] = []
+    for step in range(round(-math.log2(factor))):
+        if step:
+            layers += [ChannelNorm(dim, eps=1e-6), nn.GELU()]
+        width = dim // 2 if halve else dim
+        layers.append(nn.ConvTranspose2d(dim, width, 2, stride=2))
+        dim = width
+    return nn.Sequential(*layers), dim
+
+
+@MODELS.register_module()
+@strict_keywords
+class MultiScaleCPVT(CPVT):
+    """A :class:`CPVT` whose outputs are maps of strides 4, 8, 16 and 32.
+
+    The trunk's parameters keep their names, so a checkpoint of :class:`CPVT` loads with none missing; what is added
+    is under ``pyramid.``.
+
+    Args:
+        source: ``'last'``: every level from the last map, upsampling halves the channels (ViTDet, arXiv 2203.16527,
+            section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: one block's map a level, all C wide (BEiT and
+            XCiT, arXiv 2106.09681, section 4).
+        taps: With ``source='taps'``, the block each of the four strides is made from; ``None`` for the ends of the
+            four quarters of the depth (2, 5, 8, 11 of 12).
+        out_indices: Levels handed out: 0 is stride 4, 3 is stride 32.
+        patch_size: 4, 8, 16 or 32 pixels.
+        position: Default here: one PEG after each of the first five blocks (all blocks of a column that has fewer).
+        with_cls_token: Default here: none, which is the GAP model.
+        arch, img_size, in_channels, window_size, global_blocks, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate,
+            layer_scale_init, norm_eps, final_norm, frozen_stages, with_cp, init_cfg: see :class:`CPVT`. Attention
+            global in a few blocks and windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+
+    Raises:
+        ValueError, TypeError: An argument outside what it accepts, named with its value.
+    """
+
+    def __init__(
+        self,
+        *,
+        arch: str | Mapping[str, Any] = 'small',
+        source: str = 'last',
+        taps: Sequence[int] | None = None,
+        img_size: int | Sequence[int] = 224,
+        patch_size: int = 16,
+        in_channels: int = 3,
+        out_indices: int | Sequence[int] = (0, 1, 2, 3),
+        position: Position = DENSE_POSITION,
+        with_cls_token: bool = False,
+        window_size: int | None = None,
+        global_blocks: Sequence[int] = (),
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        layer_scale_init: float | None = None,
+        norm_eps: float = 1e-6,
+        final_norm: bool = True,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: Any = None,
+    ) -> None:
+        check_choice('source', source, ('last', 'taps'))
+        if patch_size not in PATCH_SIZES:
+            raise ValueError(f'patch_size must be one of {PATCH_SIZES}, got {patch_size!r}')
+        numbers = resolve_arch(arch, COLUMNS)
+        depth, dim = numbers['depth'], numbers['embed_dims']
+        levels = resolve_indices('out_indices', out_indices, len(STRIDES))
+        if source == 'last':
+            if taps is not None:
+                raise ValueError(f"taps must be None with source='last', got {taps!r}")
+            blocks: tuple[int, ...] = (depth - 1,)
+            self_taps = {level: 0 for level in levels}
+        else:
+            chosen = [depth * (i + 1) // 4 - 1 for i in range(4)] if taps is None else taps
+            resolved = resolve_indices('taps', chosen, depth)
+            if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):
+                raise ValueError(f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}')
+            blocks = tuple(resolved[level] for level in levels)
+            self_taps = {level: i for i, level in enumerate(levels)}
+        if position is DENSE_POSITION:
+            position = {**DENSE_POSITION, 'after_blocks': tuple(range(min(depth, 5)))}
+        super().__init__(
+            arch=arch, img_size=img_size, patch_size=patch_size, in_channels=in_channels, out_indices=blocks,
+            position=position, with_cls_token=with_cls_token, window_size=window_size, global_blocks=global_blocks,
+            qkv_bias=qkv_bias, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate,
+            layer_scale_init=layer_scale_init, norm_eps=norm_eps, final_norm=final_norm, frozen_stages=frozen_stages,
+            with_cp=with_cp, init_cfg=init_cfg)
+        if not all(encoding.keeps_grid for encoding in self.position_encodings):
+            raise ValueError("padding must be 'zero' in a model for dense prediction (the map would shrink), "
+                             f'got position={position!r}')
+        self.levels = levels
+        self._level_tap = self_taps
+        self.pyramid = nn.ModuleDict()
+        widths = {}
+        for level in sorted(set(levels)):
+            self.pyramid[str(level)], widths[level] = resample(
+                dim, factor=STRIDES[level] / patch_size, halve=source == 'last')
+        self.out_channels = tuple(widths[level] for level in levels)
+        self.out_strides = tuple(STRIDES[level] for level in levels)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Features of a batch.
+
+        Args:
+            images: (B, in_channels, H, W), normalised, any H, W >= 1.
+
+        Returns:
+            One map per entry of ``out_indices``, (B, C_level, ceil(H / stride), ceil(W / stride)).
+        """
+        maps = super().forward(images)
+        outputs = []
+        for level in self.levels:
+            stride = STRIDES[level]
+            feature_map = self.pyramid[str(level)](maps[self._level_tap[level]])
+            # An upsampled map covers the padding of the last patch too; only cells without a pixel are cut.
+            height, width = -(-images.shape[2] // stride), -(-images.shape[3] // stride)
+            outputs.append(feature_map[:, :, :height, :width])
+        return tuple(outputs)

@@ -1,0 +1,266 @@
+"""Attention: global, windowed, spatial-reduction; all through one fused call."""
+from collections.abc import Callable
+from contextlib import contextmanager
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .checks import check_heads, check_int, check_probability
+from .tokens import Grid, map_to_tokens, tokens_to_map
+
+Bias = Callable[[Tensor, Grid], Tensor]
+"""Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
+
+_fused = True
+
+
+def set_fused_attention(enabled: bool) -> None:
+    """Choose between the fused call (default) and the plain formula that tests compare it with."""
+    global _fused
+    _fused = enabled
+
+
+@contextmanager
+def reference_attention() -> Iterator[None]:
+    """Within this context, attention is computed by its formula, materialising the N x N logits."""
+    before = _fused
+    set_fused_attention(False)
+    try:
+        yield
+    finally:
+        set_fused_attention(before)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """softmax(q k^T / sqrt(d) + mask) v.
+
+    Args:
+        query: (B, heads, T, d).
+        key, value: (B, heads, S, d).
+        mask: Broadcastable to (B, heads, T, S): additive, or boolean with True where attention is allowed.
+        dropout: Probability of dropping an attention weight.
+
+    Returns:
+        (B, heads, T, d).
+    """
+    if _fused:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+    return F.dropout(logits.softmax(dim=-1), dropout) @ value
+
+
+class Attention(nn.Module):
+    """Global multi-head self-attention.
+
+    Args:
+        dim: Width C of a token.
+        num_heads: Heads; must divide ``dim``.
+        qkv_bias: Whether the projections to queries, keys and values have a bias.
+        attn_drop: Dropout on the attention weights.
+        proj_drop: Dropout on the output.
+    """
+
+    def __init__(
+        self, dim: int, *, num_heads: int, qkv_bias: bool = True, attn_drop: float = 0.0, proj_drop: float = 0.0
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_probability('attn_drop', attn_drop)
+        self.num_heads = num_heads
+        self.attn_drop = attn_drop
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def project(self, x: Tensor, qk: Tensor | None) -> Tensor:
+        """Tokens (B, T, C) to queries, keys and values, (B, T, 3 * C); the first two from ``qk`` where given."""
+        if qk is None:
+            return self.qkv(x)
+        split = 2 * x.shape[-1]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        query_key = F.linear(qk, weight[:split], None if bias is None else bias[:split])
+        value = F.linear(x, weight[split:], None if bias is None else bias[split:])
+        return torch.cat((query_key, value), dim=-1)
+
+    @property
+    def dropout(self) -> float:
+        """Dropout on the attention weights, in force while training."""
+        return self.attn_drop if self.training else 0.0
+
+    def forward(
+        self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
+            grid: (H, W).
+            num_prefix: P, 0 or 1.
+            qk: What queries and keys are made of, where that differs from ``x``; same shape.
+            bias: What a position encoding adds to the logits of the patch tokens.
+
+        Returns:
+            (B, P + H * W, C).
+        """
+        qkv = self.project(x, qk).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, heads, d)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        mask = None
+        if bias is not None:
+            mask = F.pad(bias(query[:, :, num_prefix:], grid), (num_prefix, 0, num_prefix, 0))
+        out = attend(query, key, value, mask=mask, dropout=self.dropout)
+        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
+
+
+class WindowAttention(Attention):
+    """Attention within windows, for any grid: the last row and column of windows are padded, masked and cut again.
+
+    A class token sees, and is seen by, every patch token. With a window that covers the grid this is
+    :class:`Attention`; the parameters are the same and have the same names.
+
+    Args:
+        dim, num_heads, qkv_bias, attn_drop, proj_drop: see :class:`Attention`.
+        window_size: Side of a window, in tokens.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int,
+        window_size: int,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__(dim, num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop)
+        check_int('window_size', window_size)
+        self.window_size = window_size
+
+    def forward(
+        self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
+    ) -> Tensor:
+        """See :meth:`Attention.forward`; ``bias`` is asked for a window's grid."""
+        if max(grid) <= self.window_size:
+            return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias)
+        batch = x.shape[0]
+        window = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
+        counts = (-(-grid[0] // window[0]), -(-grid[1] // window[1]))
+        padding = (counts[0] * window[0] - grid[0], counts[1] * window[1] - grid[1])
+
+        qkv = self.project(x, qk)  # (B, P + N, 3 * C)
+        patches = F.pad(qkv[:, num_prefix:].unflatten(1, grid), (0, 0, 0, padding[1], 0, padding[0]))
+        patches = patches.unflatten(2, (counts[1], window[1])).unflatten(1, (counts[0], window[0]))
+        # (B, rows, h, columns, w, 3, heads, d) to (3, B, rows, columns, heads, h, w, d)
+        patches = patches.unflatten(-1, (3, self.num_heads, -1)).permute(5, 0, 1, 3, 6, 2, 4, 7)
+        query, key, value = patches.flatten(5, 6).flatten(1, 3).unbind(0)  # (B * windows, heads, h * w, d)
+
+        mask = self._mask(grid, window, counts, batch, x.device) if any(padding) else None
+        if bias is not None:
+            logits = bias(query, window)
+            mask = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+
+        prefix = None
+        if num_prefix:
+            tokens = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, heads, T, d)
+            all_keys, all_values = tokens[1], tokens[2]
+            prefix = attend(tokens[0, :, :, :num_prefix], all_keys, all_values, dropout=self.dropout)
+            windows = counts[0] * counts[1]
+            key = torch.cat((all_keys[:, :, :num_prefix].repeat_interleave(windows, dim=0), key), dim=2)
+            value = torch.cat((all_values[:, :, :num_prefix].repeat_interleave(windows, dim=0), value), dim=2)
+            if mask is not None:
+                mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
+
+        out = attend(query, key, value, mask=mask, dropout=self.dropout)
+        out = out.unflatten(2, window).unflatten(0, (batch, *counts))  # (B, rows, columns, heads, h, w, d)
+        out = out.permute(0, 1, 4, 2, 5, 3, 6).flatten(5).flatten(3, 4).flatten(1, 2)  # (B, H + pad, W + pad, C)
+        out = out[:, :grid[0], :grid[1]].flatten(1, 2)
+        if prefix is not None:
+            out = torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
+        return self.proj_drop(self.proj(out))
+
+    @staticmethod
+    def _mask(grid: Grid, window: Grid, counts: Grid, batch: int, device: torch.device) -> Tensor:
+        """True where a key is a real token, (B * windows, 1, 1, h * w)."""
+        rows = (torch.arange(counts[0] * window[0], device=device) < grid[0]).view(counts[0], 1, window[0], 1)
+        columns = (torch.arange(counts[1] * window[1], device=device) < grid[1]).view(1, counts[1], 1, window[1])
+        mask = (rows & columns).flatten(2).flatten(0, 1)  # (windows, h * w)
+        return mask.repeat(batch, 1)[:, None, None]
+
+
+class SpatialReductionAttention(nn.Module):
+    """Attention whose keys and values come from a map reduced by a strided convolution (PVT, section 3.3).
+
+    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio, so that any grid
+    works, also one smaller than the ratio, and no token is left out.
+
+    Args:
+        dim, num_heads, qkv_bias, attn_drop, proj_drop: see :class:`Attention`.
+        sr_ratio: Side of the square of tokens that becomes one key; 1 keeps them all.
+        norm_eps: Epsilon of the norm behind the reduction (Twins: 1e-5; PVT: 1e-6).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int,
+        sr_ratio: int,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_int('sr_ratio', sr_ratio)
+        check_probability('attn_drop', attn_drop)
+        self.num_heads = num_heads
+        self.sr_ratio = sr_ratio
+        self.attn_drop = attn_drop
+        self.q = nn.Linear(dim, dim, bias=qkv_bias)
+        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+        if sr_ratio > 1:
+            self.sr = nn.Conv2d(dim, dim, sr_ratio, stride=sr_ratio)
+            self.norm = nn.LayerNorm(dim, eps=norm_eps)
+
+    def reduce(self, x: Tensor, grid: Grid) -> Tensor:
+        """(B, H * W, C) tokens to (B, ceil(H / r) * ceil(W / r), C)."""
+        padding = (-grid[0] % self.sr_ratio, -grid[1] % self.sr_ratio)
+        feature_map = tokens_to_map(x, grid)
+        if any(padding):
+            feature_map = F.pad(feature_map, (0, padding[1], 0, padding[0]))
+        return self.norm(map_to_tokens(self.sr(feature_map)))
+
+    def forward(
+        self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
+    ) -> Tensor:
+        """See :meth:`Attention.forward`. A class token is a key of its own, beside the reduced ones."""
+        if bias is not None:
+            raise ValueError('bias must be None: spatial-reduction attention has fewer keys than queries')
+
+        def keys_of(tokens: Tensor) -> Tensor:
+            if self.sr_ratio == 1:
+                return tokens
+            reduced = self.reduce(tokens[:, num_prefix:], grid)
+            return torch.cat((tokens[:, :num_prefix], reduced), dim=1) if num_prefix else reduced
+
+        query = self.q(x if qk is None else qk).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        if qk is None:
+            kv = self.kv(keys_of(x)).unflatten(-1, (2, self.num_heads, -1))  # (B, S, 2, heads, d)
+            key, value = kv.permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            split = x.shape[-1]
+            weight, offset = self.kv.weight, self.kv.bias
+            key, value = (
+                F.linear(keys_of(source), weight[part], None if offset is None else offset[part])
+                .unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+                for source, part in ((qk, slice(None, split)), (x, slice(split, None)))
+            )
+        out = attend(query, key, value, dropout=self.attn_drop if self.training else 0.0)
+        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))

@@ -1,0 +1,139 @@
+"""Pre-norm encoder block, its MLP, stochastic depth and layer scale."""
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attention import Bias
+from .checks import check_int, check_probability
+from .tokens import Grid
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: drop a branch for a whole sample (arXiv 1603.09382).
+
+    Args:
+        rate: Probability of dropping, in [0, 1); survivors are scaled by 1 / (1 - rate).
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        check_probability('drop_path_rate', rate)
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, ...) to the same shape."""
+        if self.rate == 0 or not self.training:
+            return x
+        keep = 1 - self.rate
+        mask = x.new_empty((x.shape[0], *(1,) * (x.dim() - 1))).bernoulli_(keep)
+        return x * (mask / keep)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(model)``."""
+        return f'rate={self.rate:.3f}'
+
+
+class LayerScale(nn.Module):
+    """A learned factor a channel on a branch (CaiT, arXiv 2103.17239)."""
+
+    def __init__(self, dim: int, *, init: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((dim,), float(init)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) to the same shape."""
+        return x * self.gamma
+
+
+class MLP(nn.Module):
+    """Two linear layers with GELU between them.
+
+    Args:
+        dim: Width C of a token.
+        hidden_dim: Width between the layers.
+        drop: Dropout behind each layer.
+    """
+
+    def __init__(self, dim: int, *, hidden_dim: int, drop: float = 0.0) -> None:
+        super().__init__()
+        check_int('hidden_dim', hidden_dim)
+        self.fc1 = nn.Linear(dim, hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, dim)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) to the same shape."""
+        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
+
+
+class Block(nn.Module):
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth once a branch.
+
+    The class token comes and goes beside the patch tokens; it joins them for the time of the block, and the last
+    residual sum takes it out again without a copy.
+
+    Args:
+        dim: Width C of a token.
+        attn: The attention module.
+        mlp_ratio: Hidden width of the MLP over ``dim``.
+        drop: Dropout in the MLP.
+        drop_path: Probability of dropping a branch.
+        layer_scale_init: Initial layer scale; ``None`` for none.
+        norm_eps: Epsilon of both norms.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        attn: nn.Module,
+        mlp_ratio: float = 4.0,
+        drop: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale_init: float | None = None,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+
+        def scale() -> nn.Module:
+            return nn.Identity() if layer_scale_init is None else LayerScale(dim, init=layer_scale_init)
+
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = attn
+        self.ls1 = scale()
+        self.drop_path1 = DropPath(drop_path)
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.mlp = MLP(dim, hidden_dim=int(dim * mlp_ratio), drop=drop)
+        self.ls2 = scale()
+        self.drop_path2 = DropPath(drop_path)
+
+    def forward(
+        self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, *, qk: Tensor | None = None,
+        bias: Bias | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the block.
+
+        Args:
+            tokens: (B, H * W, C) patch tokens.
+            cls_token: (B, 1, C) or ``None``.
+            grid: (H, W).
+            qk: Patch tokens as queries and keys see them, where that differs; same shape as ``tokens``.
+            bias: What a position encoding adds to the attention logits.
+
+        Returns:
+            The patch tokens and the class token.
+        """
+        num_prefix = 0 if cls_token is None else 1
+        x = join(cls_token, tokens)
+        query_key = None if qk is None else self.norm1(join(cls_token, qk))
+        x = x + self.drop_path1(self.ls1(
+            self.attn(self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias)))
+        branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
+        if cls_token is None:
+            return x + branch, None
+        return x[:, 1:] + branch[:, 1:], x[:, :1] + branch[:, :1]
+
+
+def join(cls_token: Tensor | None, tokens: Tensor) -> Tensor:
+    """(B, 1, C) or ``None``, and (B, N, C), to (B, [1 +] N, C)."""
+    return tokens if cls_token is None else torch.cat((cls_token, tokens), dim=1)

@@ -1,0 +1,58 @@
+"""Checks of arguments. Every error names the argument, the value it got and what is accepted."""
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+T = TypeVar('T')
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
+    if not isinstance(value, (str, type(None))) or value not in choices:
+        raise ValueError(f'{name} must be one of {sorted(choices, key=str)}, got {value!r}')
+
+
+def check_int(name: str, value: Any, *, minimum: int = 1) -> None:
+    """Raise ``ValueError`` unless ``value`` is an integer >= ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f'{name} must be an integer >= {minimum}, got {value!r}')
+
+
+def check_probability(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is a number in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError(f'{name} must be a number in [0, 1), got {value!r}')
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Raise ``ValueError`` unless the heads divide the width."""
+    check_int('num_heads', num_heads)
+    if dim % num_heads:
+        raise ValueError(f'num_heads must divide embed_dims, got num_heads={num_heads} for embed_dims={dim}')
+
+
+def accepted_keywords(function: Callable[..., Any]) -> list[str]:
+    """Names of the keyword arguments that a constructor accepts, in its own order."""
+    parameters = inspect.signature(function).parameters
+    return [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+
+
+def strict_keywords(cls: type[T]) -> type[T]:
+    """Class decorator: an unknown keyword is refused with its value and the accepted names.
+
+    Python's own message names the keyword alone, and a registry's traceback buries it.
+    """
+    init = cls.__init__
+    accepted = accepted_keywords(init)
+
+    @functools.wraps(init)
+    def checked(self: T, *args: Any, **kwargs: Any) -> None:
+        unknown = {name: value for name, value in kwargs.items() if name not in accepted}
+        if unknown and type(self).__init__ is checked:
+            got = ', '.join(f'{name}={value!r}' for name, value in unknown.items())
+            raise TypeError(f'{cls.__name__} got an unknown argument {got}; accepted: {", ".join(accepted)}')
+        init(self, *args, **kwargs)
+
+    cls.__init__ = checked  # type: ignore[method-assign]
+    return cls

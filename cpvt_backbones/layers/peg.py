@@ -1,0 +1,208 @@
+"""PEG, the Positional Encoding Generator: the paper's one idea (arXiv 2102.10882, section 3.2)."""
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from .checks import check_choice, check_int, strict_keywords
+from .position import PositionEncoding, Stage, register_position
+from .tokens import Grid, map_to_tokens, tokens_to_map
+
+NORMS: dict[str, Any] = {'BN': nn.BatchNorm2d}
+ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
+
+
+@strict_keywords
+class PEG(nn.Module):
+    """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
+
+    The zero padding is what tells a token how far it is from the border; the convolution spreads that inwards.
+    There is no class token here: the trunk keeps it beside the patch tokens, so it passes unchanged.
+
+    Args:
+        dim: Width C of a token.
+        kernel_size: Side of the depthwise kernel, odd (paper: 3; 27 in the ablation of position -1).
+        num_layers: Convolutions in a row, each with its own residual.
+        kind: ``'depthwise'``, or ``'separable'``: depthwise, then 1 x 1 (l * (d^2 + k^2 * d) weights).
+        padding: ``'zero'``, or ``'none'``: the map shrinks by ``kernel_size - 1`` a layer and the residual is left
+            out, as in the authors' ablation.
+        bias: Whether the convolutions have a bias (official code: yes).
+        norm: ``None`` or ``'BN'`` (with ``act='ReLU'``, ``bias=False``: the detection variant).
+        act: ``None``, ``'ReLU'`` or ``'GELU'``, after the norm and before the residual.
+        frozen: Keep the random initial weights (the ablation's "random 3 x 3, frozen").
+
+    Raises:
+        ValueError: An argument outside the values above; in ``forward``, tokens that do not fill the grid, or a
+            grid smaller than an unpadded kernel.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        kernel_size: int = 3,
+        num_layers: int = 1,
+        kind: str = 'depthwise',
+        padding: str = 'zero',
+        bias: bool = True,
+        norm: str | None = None,
+        act: str | None = None,
+        frozen: bool = False,
+    ) -> None:
+        super().__init__()
+        check_int('dim', dim)
+        if isinstance(kernel_size, bool) or not isinstance(kernel_size, int) or kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError(f'kernel_size must be an odd integer >= 1, got {kernel_size!r}')
+        check_int('num_layers', num_layers)
+        check_choice('kind', kind, ('depthwise', 'separable'))
+        check_choice('padding', padding, ('zero', 'none'))
+        check_choice('norm', norm, (None, *NORMS))
+        check_choice('act', act, (None, *ACTIVATIONS))
+        self.dim = dim
+        self.shrink = 0 if padding == 'zero' else num_layers * (kernel_size - 1)
+        self.residual = padding == 'zero'
+
+        pad = (kernel_size - 1) // 2 if padding == 'zero' else 0
+        layers = []
+        for _ in range(num_layers):
+            layer: list[nn.Module] = [nn.Conv2d(dim, dim, kernel_size, padding=pad, groups=dim, bias=bias)]
+            if kind == 'separable':
+                layer.append(nn.Conv2d(dim, dim, 1, bias=bias))
+            if norm is not None:
+                layer.append(NORMS[norm](dim))
+            if act is not None:
+                layer.append(ACTIVATIONS[act]())
+            # A single convolution stays bare, so that its key is the official `proj.0.weight`.
+            layers.append(layer[0] if len(layer) == 1 else nn.Sequential(*layer))
+        self.proj = nn.Sequential(*layers)
+        self.reset_parameters()
+        if frozen:
+            self.requires_grad_(False)
+
+    def reset_parameters(self) -> None:
+        """Initialise as the official code does: normal with standard deviation sqrt(2 / fan-out), no bias."""
+        for conv in self.modules():
+            if isinstance(conv, nn.Conv2d):
+                fan_out = conv.kernel_size[0] * conv.kernel_size[1] * conv.out_channels // conv.groups
+                nn.init.normal_(conv.weight, std=math.sqrt(2 / fan_out))
+                if conv.bias is not None:
+                    nn.init.zeros_(conv.bias)
+
+    def out_grid(self, grid: Grid) -> Grid:
+        """The grid of the result: the same with zero padding, smaller without."""
+        height, width = grid[0] - self.shrink, grid[1] - self.shrink
+        if height < 1 or width < 1:
+            raise ValueError(f'grid must be larger than {self.shrink} x {self.shrink} tokens when PEG has '
+                             f"padding='none' (it shrinks the map by that much), got {grid[0]} x {grid[1]}")
+        return height, width
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """Encode the position of each token.
+
+        Args:
+            tokens: (B, H * W, C) patch tokens, row by row.
+            grid: (H, W) in tokens.
+
+        Returns:
+            (B, H' * W', C) with (H', W') = ``out_grid(grid)``.
+        """
+        if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
+            raise ValueError(f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
+                             f'got shape {tuple(tokens.shape)}')
+        self.out_grid(grid)
+        x = tokens_to_map(tokens, grid)  # (B, C, H, W)
+        for layer in self.proj:
+            x = x + layer(x) if self.residual else layer(x)
+        return map_to_tokens(x)
+
+
+@register_position('PEG')
+@strict_keywords
+class PEGPosition(PositionEncoding):
+    """PEG as a trunk's position encoding.
+
+    Args:
+        stages: The trunk's stages.
+        after_blocks: Indices of the blocks, counted within a stage, after which a PEG stands; -1 is before the first.
+            The paper's "0" is ``(0,)``, its "0-5" is ``(0, 1, 2, 3, 4)``.
+        target: ``'qkv'``: the tokens themselves carry the position from here on. ``'qk'``: only the queries and
+            keys of the next block see it (ablation "PEG on Q and K").
+        kernel_size, num_layers, kind, padding, bias, norm, act, frozen: see :class:`PEG`.
+
+    Raises:
+        ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last block (nothing
+            would see it) or with ``padding='none'`` (the map changes its size).
+    """
+
+    attribute = 'pos_block'
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        after_blocks: Sequence[int] = (0,),
+        target: str = 'qkv',
+        kernel_size: int = 3,
+        num_layers: int = 1,
+        kind: str = 'depthwise',
+        padding: str = 'zero',
+        bias: bool = True,
+        norm: str | None = None,
+        act: str | None = None,
+        frozen: bool = False,
+    ) -> None:
+        super().__init__()
+        check_choice('target', target, ('qkv', 'qk'))
+        if target == 'qk' and padding == 'none':
+            raise ValueError("padding must be 'zero' with target='qk' (queries must keep their map's size), got 'none'")
+        self.target = target
+        self.places: dict[tuple[int, int], int] = {}
+        for s, stage in enumerate(stages):
+            last = stage.depth - (2 if target == 'qk' else 1)
+            for block in check_after_blocks(after_blocks, last=last):
+                # `target='qk'` serves the next block, which must run too.
+                if block + (target == 'qk') < stage.used:
+                    self.places[s, block] = len(self.places)
+        for (s, _), index in self.places.items():
+            peg = PEG(stages[s].dim, kernel_size=kernel_size, num_layers=num_layers, kind=kind, padding=padding,
+                      bias=bias, norm=norm, act=act, frozen=frozen)
+            self.add_module(str(index), peg)
+        self.keeps_grid = padding == 'zero'
+
+    def _peg(self, stage: int, block: int) -> PEG | None:
+        index = self.places.get((stage, block))
+        return None if index is None else self.get_submodule(str(index))  # type: ignore[return-value]
+
+    def before_stage(
+        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+    ) -> tuple[Tensor, Tensor | None, Grid]:
+        tokens, grid = self.after_block(stage, -1, tokens, grid)
+        return tokens, cls_token, grid
+
+    def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        peg = self._peg(stage, block) if self.target == 'qkv' else None
+        return (tokens, grid) if peg is None else (peg(tokens, grid), peg.out_grid(grid))
+
+    def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
+        peg = self._peg(stage, block - 1) if self.target == 'qk' else None
+        return tokens if peg is None else peg(tokens, grid)
+
+    def place(self, name: str) -> tuple[int, int]:
+        index = int(name.split('.')[0])
+        return next(place for place, i in self.places.items() if i == index)
+
+
+def check_after_blocks(after_blocks: Any, *, last: int) -> list[int]:
+    """Return the sorted block indices, each in [-1, last] and named once, or raise ``ValueError``."""
+    if isinstance(after_blocks, (str, bytes)) or not hasattr(after_blocks, '__iter__'):
+        raise ValueError(f'after_blocks must be a sequence of block indices, got {after_blocks!r}')
+    indices = list(after_blocks)
+    if not indices:
+        raise ValueError('after_blocks must name at least one block (use position=None for no encoding), got ()')
+    for index in indices:
+        if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index <= last:
+            raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {index!r} in {after_blocks!r}')
+    if len(set(indices)) != len(indices):
+        raise ValueError(f'after_blocks must name each block once, got {after_blocks!r}')
+    return sorted(indices)

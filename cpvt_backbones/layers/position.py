@@ -1,0 +1,287 @@
+"""What a trunk asks of a position encoding, and the encodings that PEG is compared with.
+
+A new encoding is one subclass of :class:`PositionEncoding` and one ``@register_position('Name')``.
+"""
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .checks import accepted_keywords, check_choice, check_int, strict_keywords
+from .tokens import Grid, map_to_tokens, tokens_to_map
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What an encoding may know of a trunk's stage (a column has one).
+
+    Attributes:
+        dim: Width of a token.
+        depth: Number of blocks of the architecture.
+        used: Number of blocks that run (fewer when no output needs the rest).
+        head_dim: Width of a head.
+        grid: (H, W) in tokens at the image size the model is declared for.
+        num_prefix: 1 when a class token stands beside the patch tokens, else 0.
+        reduces_keys: Whether attention in this stage has fewer keys than queries.
+    """
+
+    dim: int
+    depth: int
+    used: int
+    head_dim: int
+    grid: Grid
+    num_prefix: int = 0
+    reduces_keys: bool = False
+
+
+class PositionEncoding(nn.Module):
+    """The questions a trunk asks, each with the answer of an encoding that does nothing there.
+
+    Attributes:
+        attribute: Name under which the trunk registers the encoding, hence the prefix of its parameters' names.
+        has_bias: Whether :meth:`attention_bias` gives one.
+        keeps_grid: Whether the map keeps its size.
+    """
+
+    attribute: ClassVar[str]
+    has_bias: ClassVar[bool] = False
+    keeps_grid: bool = True
+
+    def before_stage(
+        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+    ) -> tuple[Tensor, Tensor | None, Grid]:
+        """What it adds before the first block. ``tokens`` (B, H * W, C), ``cls_token`` (B, 1, C)."""
+        return tokens, cls_token, grid
+
+    def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        """What it does to the patch tokens after a block."""
+        return tokens, grid
+
+    def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
+        """The patch tokens as the queries and keys of a block see them; ``tokens`` itself where they see the same."""
+        return tokens
+
+    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
+        """What it adds to the attention logits: (B, heads, N, N) for a query of (B, heads, N, head_dim)."""
+        raise NotImplementedError
+
+    def place(self, name: str) -> tuple[int, int]:
+        """(stage, block) that a parameter of this encoding belongs to; block -1 is before the first."""
+        raise NotImplementedError
+
+
+POSITIONS: dict[str, type[PositionEncoding]] = {}
+
+
+def register_position(name: str) -> Callable[[type[PositionEncoding]], type[PositionEncoding]]:
+    """Class decorator: make an encoding available as ``position=dict(type=name, ...)``."""
+
+    def register(cls: type[PositionEncoding]) -> type[PositionEncoding]:
+        if name in POSITIONS:
+            raise ValueError(f'name must be new, got {name!r}, taken by {POSITIONS[name].__name__}')
+        POSITIONS[name] = cls
+        return cls
+
+    return register
+
+
+def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
+    """Build what a ``position=`` argument describes.
+
+    Args:
+        position: ``None``, one dict with ``type`` and that encoding's arguments, or a list of such dicts.
+        stages: The trunk's stages.
+
+    Returns:
+        The encodings in the order given, by the attribute name each takes in the trunk.
+    """
+    if position is None:
+        return {}
+    specs = [position] if isinstance(position, Mapping) else position
+    if isinstance(specs, str) or not isinstance(specs, Sequence) or not all(isinstance(s, Mapping) for s in specs):
+        raise ValueError(f'position must be None, a dict with a type, or a list of such dicts, got {position!r}')
+    built: dict[str, PositionEncoding] = {}
+    for spec in specs:
+        arguments = dict(spec)
+        name = arguments.pop('type', None)
+        if name not in POSITIONS:
+            raise ValueError(f'position type must be one of {sorted(POSITIONS)}, got {name!r}')
+        cls = POSITIONS[name]
+        for argument, value in arguments.items():
+            if argument not in accepted_keywords(cls.__init__):
+                raise TypeError(f'position dict(type={name!r}) got an unknown argument {argument}={value!r}; '
+                                f'accepted: {", ".join(accepted_keywords(cls.__init__))}')
+        count = sum(isinstance(other, cls) for other in built.values())
+        built[cls.attribute + (f'_{count + 1}' if count else '')] = cls(stages, **arguments)
+    return built
+
+
+@register_position('Learned')
+@strict_keywords
+class LearnedTable(PositionEncoding):
+    """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
+
+    The class token's entry is kept as it is. A table of another grid in a checkpoint is resized on loading, and
+    ``pos_embed`` is accepted for ``pos_embed.0``, so that a DeiT state dict of timm loads unchanged.
+
+    Args:
+        stages: The trunk's stages.
+        interpolation: ``'bicubic'`` (DeiT, timm) or ``'bilinear'`` (PVT).
+        antialias: Low-pass filter when the table shrinks (timm: yes; PVT: no).
+    """
+
+    attribute = 'pos_embed'
+
+    def __init__(self, stages: Sequence[Stage], *, interpolation: str = 'bicubic', antialias: bool = True) -> None:
+        super().__init__()
+        check_choice('interpolation', interpolation, ('bicubic', 'bilinear'))
+        self.interpolation = interpolation
+        self.antialias = antialias
+        self.grids = [stage.grid for stage in stages]
+        self.num_prefix = [stage.num_prefix for stage in stages]
+        for index, stage in enumerate(stages):
+            table = nn.Parameter(torch.empty(1, stage.num_prefix + stage.grid[0] * stage.grid[1], stage.dim))
+            nn.init.trunc_normal_(table, std=0.02)
+            self.register_parameter(str(index), table)
+
+    def resize(self, entries: Tensor, old: Grid, new: Grid) -> Tensor:
+        """(1, h * w, C) entries of one grid to (1, H * W, C) of another."""
+        if old == new:
+            return entries
+        table = F.interpolate(tokens_to_map(entries.float(), old), size=new, mode=self.interpolation,
+                              align_corners=False, antialias=self.antialias)
+        return map_to_tokens(table).to(entries.dtype)
+
+    def before_stage(
+        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+    ) -> tuple[Tensor, Tensor | None, Grid]:
+        table = self.get_parameter(str(stage))
+        prefix = self.num_prefix[stage]
+        if cls_token is not None:
+            cls_token = cls_token + table[:, :prefix]
+        return tokens + self.resize(table[:, prefix:], self.grids[stage], grid), cls_token, grid
+
+    def place(self, name: str) -> tuple[int, int]:
+        return int(name.split('.')[0]), -1
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
+        for index, grid in enumerate(self.grids):
+            key = f'{prefix}{index}'
+            table = state_dict.get(key)
+            if table is None or table.dim() != 3 or table.shape == self.get_parameter(str(index)).shape:
+                continue
+            # A class token's entry in front is told by what is left being a square.
+            side = math.isqrt(table.shape[1])
+            extra = 0 if side * side == table.shape[1] else 1
+            old = grid if table.shape[1] - extra == grid[0] * grid[1] else (math.isqrt(table.shape[1] - extra),) * 2
+            if old[0] * old[1] != table.shape[1] - extra or extra < self.num_prefix[index]:
+                continue  # not a table we can read: the shape error names it
+            entries = self.resize(table[:, extra:], old, grid)
+            state_dict[key] = torch.cat((table[:, :self.num_prefix[index]], entries), dim=1)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+@register_position('SinCos')
+@strict_keywords
+class SinCos(PositionEncoding):
+    """Fixed 2D sine-cosine encoding, computed for the grid at hand; half the channels for rows, half for columns.
+
+    Args:
+        stages: The trunk's stages.
+        temperature: Longest wavelength is ``2 * pi * temperature`` tokens.
+
+    Raises:
+        ValueError: A width that 4 does not divide.
+    """
+
+    attribute = 'sin_cos'
+
+    def __init__(self, stages: Sequence[Stage], *, temperature: float = 10000.0) -> None:
+        super().__init__()
+        if not isinstance(temperature, (int, float)) or temperature <= 1:
+            raise ValueError(f'temperature must be a number > 1, got {temperature!r}')
+        for stage in stages:
+            if stage.dim % 4:
+                raise ValueError(f'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got {stage.dim}')
+        self.temperature = temperature
+
+    def before_stage(
+        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+    ) -> tuple[Tensor, Tensor | None, Grid]:
+        dim = tokens.shape[2]
+        steps = torch.arange(dim // 4, device=tokens.device, dtype=torch.float32)
+        frequencies = self.temperature ** (-steps / (dim // 4))
+
+        def wave(length: int) -> Tensor:
+            angles = torch.arange(length, device=tokens.device, dtype=torch.float32)[:, None] * frequencies
+            return torch.cat((angles.sin(), angles.cos()), dim=1)  # (length, C / 2)
+
+        rows = wave(grid[0])[:, None].expand(-1, grid[1], -1)
+        columns = wave(grid[1])[None].expand(grid[0], -1, -1)
+        encoding = torch.cat((rows, columns), dim=2).flatten(0, 1)  # (H * W, C)
+        return tokens + encoding.to(tokens.dtype), cls_token, grid
+
+
+@register_position('Relative')
+@strict_keywords
+class Relative(PositionEncoding):
+    """2D relative encoding: keys carry a learned vector for their clipped row and column offset from the query.
+
+    The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, offsets clipped to [-K, K] (Shaw et al.
+    2018, one table an axis, shared by the heads of a block; the CPVT paper's comparison row has K = 8). It has to
+    materialise the logits' bias, N x N a head, and says nothing about the class token.
+
+    Args:
+        stages: The trunk's stages.
+        clip: K, in tokens.
+
+    Raises:
+        ValueError: A stage whose attention reduces its keys: an offset between grids has no entry.
+    """
+
+    attribute = 'rel_pos'
+    has_bias = True
+
+    def __init__(self, stages: Sequence[Stage], *, clip: int = 8) -> None:
+        super().__init__()
+        check_int('clip', clip)
+        self.clip = clip
+        self.places: list[tuple[int, int]] = []
+        for s, stage in enumerate(stages):
+            if stage.reduces_keys:
+                raise ValueError("position type must not be 'Relative' where attention reduces its keys spatially, "
+                                 f'got it for stage {s}')
+            for block in range(stage.used):
+                tables = nn.ParameterDict({
+                    axis: nn.Parameter(nn.init.trunc_normal_(torch.empty(2 * clip + 1, stage.head_dim), std=0.02))
+                    for axis in ('row', 'column')
+                })
+                self.add_module(str(len(self.places)), tables)
+                self.places.append((s, block))
+
+    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
+        tables = self.get_submodule(str(self.places.index((stage, block))))
+        height, width = grid
+        y, x = (torch.arange(n, device=query.device) for n in grid)
+        dy = (y[None] - y[:, None]).clamp(-self.clip, self.clip) + self.clip  # (H, H)
+        dx = (x[None] - x[:, None]).clamp(-self.clip, self.clip) + self.clip  # (W, W)
+        # One table entry an axis, so the N x N bias is a broadcast sum of (N, H) and (N, W).
+        rows = torch.einsum('bnhwd,hyd->bnhwy', query.unflatten(2, grid), tables['row'][dy])
+        columns = torch.einsum('bnhwd,wxd->bnhwx', query.unflatten(2, grid), tables['column'][dx])
+        bias = rows[..., :, None] + columns[..., None, :]  # (B, heads, H, W, H, W)
+        bias = bias.reshape(*query.shape[:3], height * width)
+        return bias * query.shape[-1] ** -0.5
+
+    def place(self, name: str) -> tuple[int, int]:
+        return self.places[int(name.split('.')[0])]
+
+
+def adopt_bare_table(state_dict: dict[str, Any], prefix: str) -> None:
+    """Read timm's ``pos_embed`` as the ``pos_embed.0`` of a trunk with a learned table."""
+    bare = f'{prefix}{LearnedTable.attribute}'
+    if bare in state_dict:
+        state_dict[f'{bare}.0'] = state_dict.pop(bare)
