@@ -1,4 +1,5 @@
 """Backbones: what a config names."""
+
 from .archs import list_archs
 from .cpvt import CPVT
 from .multi_scale import MultiScaleCPVT

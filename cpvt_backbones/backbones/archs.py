@@ -1,4 +1,5 @@
 """The named sizes, and how a name or a dict becomes one."""
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,8 @@ COLUMNS: dict[str, dict[str, Any]] = {
 }
 
 _PYRAMID: dict[str, Any] = dict(
-    embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8.0, 8.0, 4.0, 4.0), sr_ratios=(8, 4, 2, 1))
+    embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8.0, 8.0, 4.0, 4.0), sr_ratios=(8, 4, 2, 1)
+)
 
 PYRAMIDS: dict[str, dict[str, Any]] = {
     # PVT (arXiv 2102.12122, table 1) and Twins-PCPVT (arXiv 2104.13840); PVT calls 'base' "Medium".

@@ -1,4 +1,5 @@
 """What all the backbones share: outputs, freezing, layer depth, position encodings, checkpointing."""
+
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -23,16 +24,43 @@ DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0, 1, 2, 3, 4), 
 """The paper's "0-5": one PEG after each of the first five blocks."""
 
 
-def resolve_indices(name: str, indices: Any, count: int) -> tuple[int, ...]:
-    """Non-negative indices from an int or a sequence of ints in [-count, count), leaving the caller's list alone."""
+def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = False) -> tuple[int, ...]:
+    """Non-negative indices from an int or a sequence of ints in [-count, count), leaving the caller's list alone.
+
+    An empty sequence is refused unless ``allow_none``.
+    """
     values = (indices,) if isinstance(indices, int) else indices
     accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
-    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+    if not isinstance(values, Sequence) or isinstance(values, str) or (not values and not allow_none):
         raise ValueError(f'{name} must be {accepted}, got {indices!r}')
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or not -count <= value < count:
             raise ValueError(f'{name} must be {accepted}, got {value!r} in {indices!r}')
     return tuple(value % count for value in values)
+
+
+def drop_path_schedule(rate: float, depth: int) -> list[float]:
+    """Stochastic depth of each block, linear from 0 to ``rate``; plain numbers, so that the meta device will do."""
+    return [rate * index / max(depth - 1, 1) for index in range(depth)]
+
+
+def resolve_size(name: str, value: Any) -> tuple[int, int]:
+    """A side, or a height and a width, in pixels, to (height, width)."""
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
+    for side in pair:
+        check_int(name, side)
+    return pair[0], pair[1]
+
+
+def init_linear_layers(model: nn.Module) -> None:
+    """Truncated normal weights with standard deviation 0.02 and no bias, as DeiT, PVT and Twins do."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 class Backbone(BaseModule):
@@ -49,17 +77,29 @@ class Backbone(BaseModule):
     """Depth that layer-wise learning rates count: the stem, each block, and what follows."""
 
     def __init__(
-        self, *, in_channels: int, out_type: str, with_cls_token: bool, with_cp: bool, frozen_stages: int,
-        max_frozen: int, init_cfg: Any,
+        self,
+        *,
+        in_channels: int,
+        out_type: str,
+        with_cls_token: bool,
+        with_cp: bool,
+        frozen_stages: int,
+        max_frozen: int,
+        init_cfg: Any,
     ) -> None:
         super().__init__(init_cfg=init_cfg)
         check_int('in_channels', in_channels)
         check_choice('out_type', out_type, OUT_TYPES)
         if out_type == 'cls_token' and not with_cls_token:
-            raise ValueError("out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
-                             "use 'avg_featmap' for a model without class token")
-        if isinstance(frozen_stages, bool) or not isinstance(frozen_stages, int) \
-                or not -1 <= frozen_stages <= max_frozen:
+            raise ValueError(
+                "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
+                "use 'avg_featmap' for a model without class token"
+            )
+        if (
+            isinstance(frozen_stages, bool)
+            or not isinstance(frozen_stages, int)
+            or not -1 <= frozen_stages <= max_frozen
+        ):
             raise ValueError(f'frozen_stages must be an integer in [-1, {max_frozen}], got {frozen_stages!r}')
         self.in_channels = in_channels
         self.out_type = out_type
@@ -76,7 +116,7 @@ class Backbone(BaseModule):
             self.add_module(name, encoding)
         self._has_bias = any(encoding.has_bias for encoding in encodings.values())
         if 'pos_embed' in encodings:
-            self._register_load_state_dict_pre_hook(lambda state_dict, prefix, *_: adopt_bare_table(state_dict, prefix))
+            self._register_load_state_dict_pre_hook(adopt_bare_table)
 
     @property
     def position_encodings(self) -> list[PositionEncoding]:
@@ -100,9 +140,10 @@ class Backbone(BaseModule):
         query_key = tokens
         for encoding in self.position_encodings:
             query_key = encoding.query_key(stage, index, query_key, grid)
-        arguments = dict(
+        arguments: dict[str, Any] = dict(
             qk=None if query_key is tokens else query_key,
-            bias=partial(self._attention_bias, stage, index) if self._has_bias else None)
+            bias=partial(self._attention_bias, stage, index) if self._has_bias else None,
+        )
         if self.with_cp and torch.is_grad_enabled():
             tokens, cls_token = checkpoint(block, tokens, cls_token, grid, use_reentrant=False, **arguments)
         else:
@@ -115,10 +156,16 @@ class Backbone(BaseModule):
 
     def _check_images(self, images: Tensor) -> None:
         if images.dim() != 4 or images.shape[1] != self.in_channels or 0 in images.shape:
-            raise ValueError(f'images must be (B, {self.in_channels}, H, W) with H, W >= 1, '
-                             f'got shape {tuple(images.shape)}')
+            raise ValueError(
+                f'images must be (B, {self.in_channels}, H, W) with H, W >= 1, got shape {tuple(images.shape)}'
+            )
         if not images.is_floating_point():
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
+
+    def _expand_cls_token(self, batch: int) -> Tensor | None:
+        # A copy, not a view: under `no_grad` a view of a parameter still asks for gradients, and tools that hook
+        # modules (torch's FLOP counter) stumble over it.
+        return None if self.cls_token is None else self.cls_token.repeat(batch, 1, 1)
 
     def _format(self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, norm: nn.Module) -> Tensor:
         """Tokens of a tap to what ``out_type`` names, normalising only what is handed out."""
@@ -169,13 +216,16 @@ class Backbone(BaseModule):
         """
         if not param_name.startswith(prefix):
             return self.num_layers - 1, self.num_layers
-        return self._layer_of(param_name[len(prefix):]), self.num_layers
+        return self._layer_of(param_name[len(prefix) :]), self.num_layers
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that weight decay must spare: class token and position encodings.
 
         Norms and biases are left to the optimizer's own rules (``norm_decay_mult``, ``bias_decay_mult``).
         """
-        names = {f'{name}.{parameter}' for name in self._position_names
-                 for parameter, _ in getattr(self, name).named_parameters()}
+        names = {
+            f'{name}.{parameter}'
+            for name in self._position_names
+            for parameter, _ in getattr(self, name).named_parameters()
+        }
         return names | ({'cls_token'} if self.cls_token is not None else set())

@@ -1,4 +1,5 @@
 """CPVT, the columnar model: DeiT's trunk with PEG in place of the position table (arXiv 2102.10882)."""
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,15 @@ from cpvt_backbones.layers import Attention, Block, PatchEmbed, Stage, WindowAtt
 from cpvt_backbones.layers.checks import check_heads, check_int, check_probability, strict_keywords
 
 from .archs import COLUMNS, resolve_arch
-from .base import PAPER_POSITION, Backbone, Position, resolve_indices
+from .base import (
+    PAPER_POSITION,
+    Backbone,
+    Position,
+    drop_path_schedule,
+    init_linear_layers,
+    resolve_indices,
+    resolve_size,
+)
 
 
 @MODELS.register_module()
@@ -81,9 +90,17 @@ class CPVT(Backbone):
         check_heads(dim, num_heads)
         check_int('patch_size', patch_size)
         check_probability('drop_rate', drop_rate)
+        check_probability('attn_drop_rate', attn_drop_rate)
         check_probability('drop_path_rate', drop_path_rate)
-        super().__init__(in_channels=in_channels, out_type=out_type, with_cls_token=with_cls_token, with_cp=with_cp,
-                         frozen_stages=frozen_stages, max_frozen=depth, init_cfg=init_cfg)
+        super().__init__(
+            in_channels=in_channels,
+            out_type=out_type,
+            with_cls_token=with_cls_token,
+            with_cp=with_cp,
+            frozen_stages=frozen_stages,
+            max_frozen=depth,
+            init_cfg=init_cfg,
+        )
         self.embed_dims = dim
         self.depth = depth
         self.num_layers = depth + 2
@@ -97,31 +114,45 @@ class CPVT(Backbone):
             self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))
         self.pos_drop = nn.Dropout(drop_rate)
 
-        windowed = set(range(used)) - set(resolve_indices('global_blocks', global_blocks, depth)
-                                          if len(global_blocks) else ())
-        drop_paths = torch.linspace(0, drop_path_rate, depth).tolist()
+        windowed = set(range(used)) - set(resolve_indices('global_blocks', global_blocks, depth, allow_none=True))
+        drop_paths = drop_path_schedule(drop_path_rate, depth)
 
         def attention(index: int) -> Attention:
-            arguments: dict[str, Any] = dict(num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop_rate,
-                                             proj_drop=drop_rate)
+            arguments: dict[str, Any] = dict(
+                num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop_rate, proj_drop=drop_rate
+            )
             if window_size is None or index not in windowed:
                 return Attention(dim, **arguments)
             return WindowAttention(dim, window_size=window_size, **arguments)
 
         self.blocks = nn.ModuleList(
-            Block(dim, attn=attention(index), mlp_ratio=numbers['mlp_ratio'], drop=drop_rate,
-                  drop_path=drop_paths[index], layer_scale_init=layer_scale_init, norm_eps=norm_eps)
-            for index in range(used))
+            Block(
+                dim,
+                attn=attention(index),
+                mlp_ratio=numbers['mlp_ratio'],
+                drop=drop_rate,
+                drop_path=drop_paths[index],
+                layer_scale_init=layer_scale_init,
+                norm_eps=norm_eps,
+            )
+            for index in range(used)
+        )
         self.norm = nn.LayerNorm(dim, eps=norm_eps) if final_norm and used == depth else nn.Identity()
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_linear_layers(self)
         height, width = resolve_size('img_size', img_size)
-        self._add_positions(position, [Stage(
-            dim=dim, depth=depth, used=used, head_dim=dim // num_heads, num_prefix=int(with_cls_token),
-            grid=(-(-height // patch_size), -(-width // patch_size)))])
+        self._add_positions(
+            position,
+            [
+                Stage(
+                    dim=dim,
+                    depth=depth,
+                    used=used,
+                    head_dim=dim // num_heads,
+                    num_prefix=int(with_cls_token),
+                    grid=(-(-height // patch_size), -(-width // patch_size)),
+                )
+            ],
+        )
         self._freeze()
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -136,7 +167,7 @@ class CPVT(Backbone):
         """
         self._check_images(images)
         tokens, grid = self.patch_embed(images)  # (B, N, C)
-        cls_token = None if self.cls_token is None else self.cls_token.expand(images.shape[0], -1, -1)
+        cls_token = self._expand_cls_token(images.shape[0])
         tokens, cls_token, grid = self._before_stage(0, tokens, cls_token, grid)
         tokens = self.pos_drop(tokens)
         outputs = {}
@@ -162,13 +193,3 @@ class CPVT(Backbone):
             return self.depth
         level = self._layer_of(name)
         return level if level <= self.depth else float('inf')
-
-
-def resolve_size(name: str, value: Any) -> tuple[int, int]:
-    """A side, or a height and a width, in pixels, to (height, width)."""
-    pair = (value, value) if isinstance(value, int) else value
-    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-        raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
-    for side in pair:
-        check_int(name, side)
-    return pair[0], pair[1]

@@ -1,4 +1,5 @@
 """MultiScaleCPVT: a column that hands out strides 4, 8, 16 and 32, for necks and heads made for pyramids."""
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -106,7 +107,7 @@ class MultiScaleCPVT(CPVT):
             blocks: tuple[int, ...] = (depth - 1,)
             self_taps = {level: 0 for level in levels}
         else:
-            chosen = [depth * (i + 1) // 4 - 1 for i in range(4)] if taps is None else taps
+            chosen = [max(depth * (i + 1) // 4 - 1, 0) for i in range(4)] if taps is None else taps
             resolved = resolve_indices('taps', chosen, depth)
             if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):
                 raise ValueError(f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}')
@@ -115,21 +116,39 @@ class MultiScaleCPVT(CPVT):
         if position is DENSE_POSITION:
             position = {**DENSE_POSITION, 'after_blocks': tuple(range(min(depth, 5)))}
         super().__init__(
-            arch=arch, img_size=img_size, patch_size=patch_size, in_channels=in_channels, out_indices=blocks,
-            position=position, with_cls_token=with_cls_token, window_size=window_size, global_blocks=global_blocks,
-            qkv_bias=qkv_bias, drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate,
-            layer_scale_init=layer_scale_init, norm_eps=norm_eps, final_norm=final_norm, frozen_stages=frozen_stages,
-            with_cp=with_cp, init_cfg=init_cfg)
+            arch=arch,
+            img_size=img_size,
+            patch_size=patch_size,
+            in_channels=in_channels,
+            out_indices=blocks,
+            position=position,
+            with_cls_token=with_cls_token,
+            window_size=window_size,
+            global_blocks=global_blocks,
+            qkv_bias=qkv_bias,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
+            layer_scale_init=layer_scale_init,
+            norm_eps=norm_eps,
+            final_norm=final_norm,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
+        )
         if not all(encoding.keeps_grid for encoding in self.position_encodings):
-            raise ValueError("padding must be 'zero' in a model for dense prediction (the map would shrink), "
-                             f'got position={position!r}')
+            raise ValueError(
+                "padding must be 'zero' in a model for dense prediction (the map would shrink), "
+                f'got position={position!r}'
+            )
         self.levels = levels
         self._level_tap = self_taps
         self.pyramid = nn.ModuleDict()
         widths = {}
         for level in sorted(set(levels)):
             self.pyramid[str(level)], widths[level] = resample(
-                dim, factor=STRIDES[level] / patch_size, halve=source == 'last')
+                dim, factor=STRIDES[level] / patch_size, halve=source == 'last'
+            )
         self.out_channels = tuple(widths[level] for level in levels)
         self.out_strides = tuple(STRIDES[level] for level in levels)
 

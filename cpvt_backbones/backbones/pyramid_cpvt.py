@@ -1,7 +1,8 @@
 """PyramidCPVT: PVT with a PEG in every stage (CPVTv2 = Twins-PCPVT, arXiv 2104.13840, section 3.1)."""
+
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mmengine.registry import MODELS
@@ -11,8 +12,15 @@ from cpvt_backbones.layers import Block, PatchEmbed, SpatialReductionAttention, 
 from cpvt_backbones.layers.checks import check_heads, check_int, check_probability, strict_keywords
 
 from .archs import PYRAMIDS, resolve_arch
-from .base import PAPER_POSITION, Backbone, Position, resolve_indices
-from .cpvt import resolve_size
+from .base import (
+    PAPER_POSITION,
+    Backbone,
+    Position,
+    drop_path_schedule,
+    init_linear_layers,
+    resolve_indices,
+    resolve_size,
+)
 
 PATCH_SIZES = (4, 2, 2, 2)
 
@@ -83,42 +91,70 @@ class PyramidCPVT(Backbone):
             check_heads(dim, heads)
             check_int('depths', depth)
         check_probability('drop_rate', drop_rate)
+        check_probability('attn_drop_rate', attn_drop_rate)
         check_probability('drop_path_rate', drop_path_rate)
         num_stages = len(PATCH_SIZES)
-        super().__init__(in_channels=in_channels, out_type=out_type, with_cls_token=with_cls_token, with_cp=with_cp,
-                         frozen_stages=frozen_stages, max_frozen=num_stages, init_cfg=init_cfg)
+        super().__init__(
+            in_channels=in_channels,
+            out_type=out_type,
+            with_cls_token=with_cls_token,
+            with_cp=with_cp,
+            frozen_stages=frozen_stages,
+            max_frozen=num_stages,
+            init_cfg=init_cfg,
+        )
         self.depths: tuple[int, ...] = tuple(numbers['depths'])
         self.num_layers = sum(self.depths) + 2
         self.out_indices = resolve_indices('out_indices', out_indices, num_stages)
         used = max(self.out_indices) + 1
         if with_cls_token and used < num_stages:
-            raise ValueError('with_cls_token must be False unless out_indices holds the last stage, where the class '
-                             f'token joins, got True with out_indices={out_indices!r}')
+            raise ValueError(
+                'with_cls_token must be False unless out_indices holds the last stage, where the class '
+                f'token joins, got True with out_indices={out_indices!r}'
+            )
         if out_type == 'cls_token' and self.out_indices != (num_stages - 1,):
-            raise ValueError("out_indices must be -1 with out_type='cls_token' (only the last stage has a class "
-                             f'token), got {out_indices!r}')
+            raise ValueError(
+                "out_indices must be -1 with out_type='cls_token' (only the last stage has a class "
+                f'token), got {out_indices!r}'
+            )
         dims: Sequence[int] = numbers['embed_dims']
         self.out_channels = tuple(dims[i] for i in self.out_indices)
-        self.out_strides = tuple(math.prod(PATCH_SIZES[:i + 1]) for i in self.out_indices)
+        self.out_strides = tuple(math.prod(PATCH_SIZES[: i + 1]) for i in self.out_indices)
 
         self.patch_embeds = nn.ModuleList(
             PatchEmbed(dims[s - 1] if s else in_channels, dims[s], patch_size=PATCH_SIZES[s], norm_eps=embed_norm_eps)
-            for s in range(used))
+            for s in range(used)
+        )
         self.pos_drop = nn.Dropout(drop_rate)
-        drop_paths = iter(torch.linspace(0, drop_path_rate, sum(self.depths)).tolist())
+        drop_paths = iter(drop_path_schedule(drop_path_rate, sum(self.depths)))
         self.blocks = nn.ModuleList()
         for s in range(used):
-            self.blocks.append(nn.ModuleList(
-                Block(dims[s], mlp_ratio=numbers['mlp_ratios'][s], drop=drop_rate, drop_path=next(drop_paths),
-                      norm_eps=norm_eps,
-                      attn=SpatialReductionAttention(
-                          dims[s], num_heads=numbers['num_heads'][s], sr_ratio=numbers['sr_ratios'][s],
-                          qkv_bias=qkv_bias, attn_drop=attn_drop_rate, proj_drop=drop_rate, norm_eps=embed_norm_eps))
-                for _ in range(self.depths[s])))
+            self.blocks.append(
+                nn.ModuleList(
+                    Block(
+                        dims[s],
+                        mlp_ratio=numbers['mlp_ratios'][s],
+                        drop=drop_rate,
+                        drop_path=next(drop_paths),
+                        norm_eps=norm_eps,
+                        attn=SpatialReductionAttention(
+                            dims[s],
+                            num_heads=numbers['num_heads'][s],
+                            sr_ratio=numbers['sr_ratios'][s],
+                            qkv_bias=qkv_bias,
+                            attn_drop=attn_drop_rate,
+                            proj_drop=drop_rate,
+                            norm_eps=embed_norm_eps,
+                        ),
+                    )
+                    for _ in range(self.depths[s])
+                )
+            )
         if final_norm is None:
             final_norm = out_type != 'featmap'
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if final_norm and used == num_stages else nn.Identity()
-        self._init_layers()
+        init_linear_layers(self)
+        self._init_convolutions()
         if with_cls_token:
             self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dims[-1]), std=0.02))
 
@@ -126,25 +162,29 @@ class PyramidCPVT(Backbone):
         stages = []
         for s in range(used):
             grid = (-(-grid[0] // PATCH_SIZES[s]), -(-grid[1] // PATCH_SIZES[s]))
-            stages.append(Stage(
-                dim=dims[s], depth=self.depths[s], used=self.depths[s], head_dim=dims[s] // numbers['num_heads'][s],
-                grid=grid, num_prefix=int(with_cls_token and s == num_stages - 1),
-                reduces_keys=numbers['sr_ratios'][s] > 1))
+            stages.append(
+                Stage(
+                    dim=dims[s],
+                    depth=self.depths[s],
+                    used=self.depths[s],
+                    head_dim=dims[s] // numbers['num_heads'][s],
+                    grid=grid,
+                    num_prefix=int(with_cls_token and s == num_stages - 1),
+                    reduces_keys=numbers['sr_ratios'][s] > 1,
+                )
+            )
         self._add_positions(position, stages)
         if not all(encoding.keeps_grid for encoding in self.position_encodings):
             raise ValueError(f"padding must be 'zero' in a pyramid (the map would shrink), got position={position!r}")
         self._freeze()
 
-    def _init_layers(self) -> None:
-        """Initialise as PVT and Twins do."""
+    def _init_convolutions(self) -> None:
+        """Initialise patch embeddings and reductions as PVT and Twins do."""
         for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d):
                 fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
                 nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+                assert module.bias is not None
                 nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -161,12 +201,10 @@ class PyramidCPVT(Backbone):
         feature_map, outputs, last = images, {}, len(PATCH_SIZES) - 1
         for s, (embed, blocks) in enumerate(zip(self.patch_embeds, self.blocks, strict=True)):
             tokens, grid = embed(feature_map)
-            cls_token = None
-            if s == last and self.cls_token is not None:
-                cls_token = self.cls_token.expand(images.shape[0], -1, -1)
+            cls_token = self._expand_cls_token(images.shape[0]) if s == last else None
             tokens, cls_token, grid = self._before_stage(s, tokens, cls_token, grid)
             tokens = self.pos_drop(tokens)
-            for index, block in enumerate(blocks):
+            for index, block in enumerate(cast(nn.ModuleList, blocks)):
                 tokens, cls_token, grid = self._run_block(s, index, block, tokens, cls_token, grid)
             if s in self.out_indices:
                 outputs[s] = self._format(tokens, cls_token, grid, self.norm if s == last else nn.Identity())

@@ -1,16 +1,46 @@
 """Layers in plain PyTorch."""
-from .attention import (Attention, SpatialReductionAttention, WindowAttention, reference_attention,
-                        set_fused_attention)
+
+from .attention import Attention, SpatialReductionAttention, WindowAttention, reference_attention, set_fused_attention
 from .block import MLP, Block, DropPath, LayerScale, join
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition
-from .position import (POSITIONS, LearnedTable, PositionEncoding, Relative, SinCos, Stage, adopt_bare_table,
-                       build_positions, register_position)
+from .position import (
+    POSITIONS,
+    LearnedTable,
+    PositionEncoding,
+    Relative,
+    SinCos,
+    Stage,
+    adopt_bare_table,
+    build_positions,
+    register_position,
+)
 from .tokens import Grid, map_to_tokens, tokens_to_map
 
 __all__ = [
-    'MLP', 'PEG', 'POSITIONS', 'Attention', 'Block', 'DropPath', 'Grid', 'LayerScale', 'LearnedTable', 'PEGPosition',
-    'PatchEmbed', 'PositionEncoding', 'Relative', 'SinCos', 'SpatialReductionAttention', 'Stage', 'WindowAttention',
-    'adopt_bare_table', 'build_positions', 'join', 'map_to_tokens', 'reference_attention', 'register_position',
-    'set_fused_attention', 'tokens_to_map'
+    'MLP',
+    'PEG',
+    'POSITIONS',
+    'Attention',
+    'Block',
+    'DropPath',
+    'Grid',
+    'LayerScale',
+    'LearnedTable',
+    'PEGPosition',
+    'PatchEmbed',
+    'PositionEncoding',
+    'Relative',
+    'SinCos',
+    'SpatialReductionAttention',
+    'Stage',
+    'WindowAttention',
+    'adopt_bare_table',
+    'build_positions',
+    'join',
+    'map_to_tokens',
+    'reference_attention',
+    'register_position',
+    'set_fused_attention',
+    'tokens_to_map',
 ]

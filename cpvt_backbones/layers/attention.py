@@ -1,7 +1,7 @@
 """Attention: global, windowed, spatial-reduction; all through one fused call."""
-from collections.abc import Callable
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -177,7 +177,7 @@ class WindowAttention(Attention):
         out = attend(query, key, value, mask=mask, dropout=self.dropout)
         out = out.unflatten(2, window).unflatten(0, (batch, *counts))  # (B, rows, columns, heads, h, w, d)
         out = out.permute(0, 1, 4, 2, 5, 3, 6).flatten(5).flatten(3, 4).flatten(1, 2)  # (B, H + pad, W + pad, C)
-        out = out[:, :grid[0], :grid[1]].flatten(1, 2)
+        out = out[:, : grid[0], : grid[1]].flatten(1, 2)
         if prefix is not None:
             out = torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
         return self.proj_drop(self.proj(out))
@@ -241,7 +241,7 @@ class SpatialReductionAttention(nn.Module):
         self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
     ) -> Tensor:
         """See :meth:`Attention.forward`. A class token is a key of its own, beside the reduced ones."""
-        if bias is not None:
+        if bias is not None and self.sr_ratio > 1:
             raise ValueError('bias must be None: spatial-reduction attention has fewer keys than queries')
 
         def keys_of(tokens: Tensor) -> Tensor:
@@ -259,8 +259,12 @@ class SpatialReductionAttention(nn.Module):
             weight, offset = self.kv.weight, self.kv.bias
             key, value = (
                 F.linear(keys_of(source), weight[part], None if offset is None else offset[part])
-                .unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+                .unflatten(-1, (self.num_heads, -1))
+                .transpose(1, 2)
                 for source, part in ((qk, slice(None, split)), (x, slice(split, None)))
             )
-        out = attend(query, key, value, dropout=self.attn_drop if self.training else 0.0)
+        mask = None
+        if bias is not None:
+            mask = F.pad(bias(query[:, :, num_prefix:], grid), (num_prefix, 0, num_prefix, 0))
+        out = attend(query, key, value, mask=mask, dropout=self.attn_drop if self.training else 0.0)
         return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))

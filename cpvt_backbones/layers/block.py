@@ -1,4 +1,5 @@
 """Pre-norm encoder block, its MLP, stochastic depth and layer scale."""
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -108,7 +109,12 @@ class Block(nn.Module):
         self.drop_path2 = DropPath(drop_path)
 
     def forward(
-        self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, *, qk: Tensor | None = None,
+        self,
+        tokens: Tensor,
+        cls_token: Tensor | None,
+        grid: Grid,
+        *,
+        qk: Tensor | None = None,
         bias: Bias | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the block.
@@ -126,8 +132,9 @@ class Block(nn.Module):
         num_prefix = 0 if cls_token is None else 1
         x = join(cls_token, tokens)
         query_key = None if qk is None else self.norm1(join(cls_token, qk))
-        x = x + self.drop_path1(self.ls1(
-            self.attn(self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias)))
+        x = x + self.drop_path1(
+            self.ls1(self.attn(self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias))
+        )
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         if cls_token is None:
             return x + branch, None

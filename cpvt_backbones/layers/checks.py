@@ -1,4 +1,5 @@
 """Checks of arguments. Every error names the argument, the value it got and what is accepted."""
+
 import functools
 import inspect
 from collections.abc import Callable, Collection
@@ -43,8 +44,8 @@ def strict_keywords(cls: type[T]) -> type[T]:
 
     Python's own message names the keyword alone, and a registry's traceback buries it.
     """
-    init = cls.__init__
-    accepted = accepted_keywords(init)
+    init: Callable[..., None] = cls.__init__
+    accepted = [name for name in inspect.signature(init).parameters if name != 'self']
 
     @functools.wraps(init)
     def checked(self: T, *args: Any, **kwargs: Any) -> None:
@@ -54,5 +55,5 @@ def strict_keywords(cls: type[T]) -> type[T]:
             raise TypeError(f'{cls.__name__} got an unknown argument {got}; accepted: {", ".join(accepted)}')
         init(self, *args, **kwargs)
 
-    cls.__init__ = checked  # type: ignore[method-assign]
+    cls.__init__ = checked  # type: ignore[assignment, method-assign]
     return cls

@@ -1,4 +1,5 @@
 """Patch embedding of any H x W: padded up, never cropped."""
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

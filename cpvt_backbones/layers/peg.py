@@ -1,4 +1,5 @@
 """PEG, the Positional Encoding Generator: the paper's one idea (arXiv 2102.10882, section 3.2)."""
+
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -93,8 +94,10 @@ class PEG(nn.Module):
         """The grid of the result: the same with zero padding, smaller without."""
         height, width = grid[0] - self.shrink, grid[1] - self.shrink
         if height < 1 or width < 1:
-            raise ValueError(f'grid must be larger than {self.shrink} x {self.shrink} tokens when PEG has '
-                             f"padding='none' (it shrinks the map by that much), got {grid[0]} x {grid[1]}")
+            raise ValueError(
+                f'grid must be larger than {self.shrink} x {self.shrink} tokens when PEG has '
+                f"padding='none' (it shrinks the map by that much), got {grid[0]} x {grid[1]}"
+            )
         return height, width
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
@@ -108,8 +111,10 @@ class PEG(nn.Module):
             (B, H' * W', C) with (H', W') = ``out_grid(grid)``.
         """
         if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
-            raise ValueError(f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
-                             f'got shape {tuple(tokens.shape)}')
+            raise ValueError(
+                f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
+                f'got shape {tuple(tokens.shape)}'
+            )
         self.out_grid(grid)
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         for layer in self.proj:
@@ -165,8 +170,17 @@ class PEGPosition(PositionEncoding):
                 if block + (target == 'qk') < stage.used:
                     self.places[s, block] = len(self.places)
         for (s, _), index in self.places.items():
-            peg = PEG(stages[s].dim, kernel_size=kernel_size, num_layers=num_layers, kind=kind, padding=padding,
-                      bias=bias, norm=norm, act=act, frozen=frozen)
+            peg = PEG(
+                stages[s].dim,
+                kernel_size=kernel_size,
+                num_layers=num_layers,
+                kind=kind,
+                padding=padding,
+                bias=bias,
+                norm=norm,
+                act=act,
+                frozen=frozen,
+            )
             self.add_module(str(index), peg)
         self.keeps_grid = padding == 'zero'
 

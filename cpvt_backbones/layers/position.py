@@ -2,6 +2,7 @@
 
 A new encoding is one subclass of :class:`PositionEncoding` and one ``@register_position('Name')``.
 """
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,9 +114,11 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
         cls = POSITIONS[name]
         for argument, value in arguments.items():
             if argument not in accepted_keywords(cls.__init__):
-                raise TypeError(f'position dict(type={name!r}) got an unknown argument {argument}={value!r}; '
-                                f'accepted: {", ".join(accepted_keywords(cls.__init__))}')
-        count = sum(isinstance(other, cls) for other in built.values())
+                raise TypeError(
+                    f'position dict(type={name!r}) got an unknown argument {argument}={value!r}; '
+                    f'accepted: {", ".join(accepted_keywords(cls.__init__))}'
+                )
+        count = sum(other.attribute == cls.attribute for other in built.values())
         built[cls.attribute + (f'_{count + 1}' if count else '')] = cls(stages, **arguments)
     return built
 
@@ -152,8 +155,13 @@ class LearnedTable(PositionEncoding):
         """(1, h * w, C) entries of one grid to (1, H * W, C) of another."""
         if old == new:
             return entries
-        table = F.interpolate(tokens_to_map(entries.float(), old), size=new, mode=self.interpolation,
-                              align_corners=False, antialias=self.antialias)
+        table = F.interpolate(
+            tokens_to_map(entries.float(), old),
+            size=new,
+            mode=self.interpolation,
+            align_corners=False,
+            antialias=self.antialias,
+        )
         return map_to_tokens(table).to(entries.dtype)
 
     def before_stage(
@@ -181,7 +189,7 @@ class LearnedTable(PositionEncoding):
             if old[0] * old[1] != table.shape[1] - extra or extra < self.num_prefix[index]:
                 continue  # not a table we can read: the shape error names it
             entries = self.resize(table[:, extra:], old, grid)
-            state_dict[key] = torch.cat((table[:, :self.num_prefix[index]], entries), dim=1)
+            state_dict[key] = torch.cat((table[:, : self.num_prefix[index]], entries), dim=1)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
@@ -253,25 +261,30 @@ class Relative(PositionEncoding):
         self.places: list[tuple[int, int]] = []
         for s, stage in enumerate(stages):
             if stage.reduces_keys:
-                raise ValueError("position type must not be 'Relative' where attention reduces its keys spatially, "
-                                 f'got it for stage {s}')
+                raise ValueError(
+                    "position type must not be 'Relative' where attention reduces its keys spatially, "
+                    f'got it for stage {s}'
+                )
             for block in range(stage.used):
-                tables = nn.ParameterDict({
-                    axis: nn.Parameter(nn.init.trunc_normal_(torch.empty(2 * clip + 1, stage.head_dim), std=0.02))
-                    for axis in ('row', 'column')
-                })
+                tables = nn.ParameterDict(
+                    {
+                        axis: nn.Parameter(nn.init.trunc_normal_(torch.empty(2 * clip + 1, stage.head_dim), std=0.02))
+                        for axis in ('row', 'column')
+                    }
+                )
                 self.add_module(str(len(self.places)), tables)
                 self.places.append((s, block))
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
-        tables = self.get_submodule(str(self.places.index((stage, block))))
+        index = self.places.index((stage, block))
+        row, column = (self.get_parameter(f'{index}.{axis}') for axis in ('row', 'column'))
         height, width = grid
         y, x = (torch.arange(n, device=query.device) for n in grid)
         dy = (y[None] - y[:, None]).clamp(-self.clip, self.clip) + self.clip  # (H, H)
         dx = (x[None] - x[:, None]).clamp(-self.clip, self.clip) + self.clip  # (W, W)
         # One table entry an axis, so the N x N bias is a broadcast sum of (N, H) and (N, W).
-        rows = torch.einsum('bnhwd,hyd->bnhwy', query.unflatten(2, grid), tables['row'][dy])
-        columns = torch.einsum('bnhwd,wxd->bnhwx', query.unflatten(2, grid), tables['column'][dx])
+        rows = torch.einsum('bnhwd,hyd->bnhwy', query.unflatten(2, grid), row[dy])
+        columns = torch.einsum('bnhwd,wxd->bnhwx', query.unflatten(2, grid), column[dx])
         bias = rows[..., :, None] + columns[..., None, :]  # (B, heads, H, W, H, W)
         bias = bias.reshape(*query.shape[:3], height * width)
         return bias * query.shape[-1] ** -0.5
@@ -280,7 +293,7 @@ class Relative(PositionEncoding):
         return self.places[int(name.split('.')[0])]
 
 
-def adopt_bare_table(state_dict: dict[str, Any], prefix: str) -> None:
+def adopt_bare_table(state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Read timm's ``pos_embed`` as the ``pos_embed.0`` of a trunk with a learned table."""
     bare = f'{prefix}{LearnedTable.attribute}'
     if bare in state_dict:

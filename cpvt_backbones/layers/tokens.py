@@ -1,4 +1,5 @@
 """The two layouts of a feature map, and the free way between them."""
+
 from torch import Tensor
 
 Grid = tuple[int, int]

@@ -1,0 +1,44 @@
+# Everything runs in .venv, which any target below makes by itself when it is not there.
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  PYTHON=python3.12 chooses the interpreter, WORKERS=4 the test processes, ARGS="-k peg" goes to pytest or the demo'
+
+setup: $(READY)  ## make .venv with everything in it
+
+$(READY): setup.py tools/setup_env.sh
+	tools/setup_env.sh $(PYTHON)
+	@touch $@
+
+demo: $(READY)  ## train a small detector and a small segmenter, run both at sizes never trained on
+	$(BIN)/python tools/demo.py $(ARGS)
+
+# One thread per process: torch's thread pools would otherwise fight over the cores.
+test: $(READY)  ## run the tests, all but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+test-slow: $(READY)  ## run the slow tests
+	$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
+
+lint: $(READY)  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove caches and build outputs (keeps .venv, data and work_dirs)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find cpvt_backbones configs tools tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,344 @@
+"""Speed and memory of backbones, measured side by side.
+
+The models of a group take turns, call by call, so that whatever else the machine does hits all of them alike; a row
+of one run is comparable with the other rows of its group and with nothing else.
+"""
+
+import csv
+import ctypes
+import gc
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from cpvt_backbones.layers import reference_attention
+from cpvt_backbones.layers.checks import check_choice, check_int
+
+from .contestants import CONTESTANTS
+
+DTYPES = ('fp32', 'amp-bf16', 'bf16')
+MODES = ('forward', 'train')
+
+
+@dataclass(frozen=True)
+class Group:
+    """The setting that the models of a comparison share.
+
+    Attributes:
+        height, width: Image size in pixels.
+        batch: Images a call.
+        dtype: ``'fp32'``, ``'amp-bf16'`` (autocast) or ``'bf16'`` (weights and images).
+        mode: ``'forward'`` (inference) or ``'train'`` (forward and backward, no optimizer).
+        compiled: Whether models go through ``torch.compile``.
+        device: ``'cpu'`` or ``'cuda'``.
+    """
+
+    height: int
+    width: int
+    batch: int
+    dtype: str = 'fp32'
+    mode: str = 'forward'
+    compiled: bool = False
+    device: str = 'cpu'
+
+    def __post_init__(self) -> None:
+        for name in ('height', 'width', 'batch'):
+            check_int(name, getattr(self, name))
+        check_choice('dtype', self.dtype, DTYPES)
+        check_choice('mode', self.mode, MODES)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model in one group.
+
+    Attributes:
+        seconds: Median time of a call; ``quartile1`` and ``quartile3`` tell its spread.
+        images_per_second: ``batch / seconds``.
+        peak_mib: Memory a call needs on top of the weights, at its peak.
+        gflop: Operations a call needs by formula (2 a multiply-add; attention in full), 3 times that when training.
+        matmul_share: Those per second over the rate of a large matrix product on this machine in the same run.
+    """
+
+    model: str
+    height: int
+    width: int
+    batch: int
+    dtype: str
+    mode: str
+    compiled: bool
+    device: str
+    seconds: float
+    quartile1: float
+    quartile3: float
+    images_per_second: float
+    peak_mib: float
+    gflop: float
+    matmul_share: float
+
+    @property
+    def group(self) -> Group:
+        """The setting this row belongs to."""
+        return Group(**{field.name: getattr(self, field.name) for field in fields(Group)})
+
+
+def describe_machine(device: str) -> dict[str, str]:
+    """What a figure must carry beside it: processor, threads, versions."""
+    processor = platform.processor() or platform.machine()
+    if Path('/proc/cpuinfo').exists():
+        names = [
+            line.partition(':')[2].strip()
+            for line in Path('/proc/cpuinfo').read_text().splitlines()
+            if line.startswith('model name')
+        ]
+        processor = names[0] if names else processor
+    described = dict(
+        processor=f'{processor}, {os.cpu_count()} cores',
+        threads=str(torch.get_num_threads()),
+        python=platform.python_version(),
+        torch=torch.__version__,
+    )
+    if device == 'cuda':
+        described['gpu'] = torch.cuda.get_device_name()
+    return described
+
+
+def _synchronize(device: str) -> None:
+    if device == 'cuda':
+        torch.cuda.synchronize()
+
+
+def _best_time(call: Callable[[], object], device: str, *, repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats + 1):
+        _synchronize(device)
+        start = time.perf_counter()
+        call()
+        _synchronize(device)
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+def measure_limits(device: str, dtype: str) -> tuple[float, float]:
+    """The machine's own limits, measured now: (matmul rate in FLOP/s, copy bandwidth in bytes/s read plus written)."""
+    element = torch.float32 if dtype == 'fp32' else torch.bfloat16
+    side, length = (2048, 1 << 26) if device == 'cpu' else (8192, 1 << 30)
+    a, b = (torch.randn(side, side, device=device).to(element) for _ in range(2))
+    rate = 2 * side**3 / _best_time(lambda: a @ b, device)
+    source = torch.zeros(length // 4, device=device)
+    target = torch.empty_like(source)
+    return rate, 2 * length / _best_time(lambda: target.copy_(source), device)
+
+
+def count_flops(name: str, group: Group) -> float:
+    """Operations of one forward call, counted on the meta device with attention written out."""
+    # torch.nn.MultiheadAttention has a fast path that the counter does not see.
+    torch.backends.mha.set_fastpath_enabled(False)
+    model = CONTESTANTS[name]()
+    model.requires_grad_(False).to('meta')
+    model.eval()  # on a line of its own: mmseg's ViT returns nothing here
+    images = torch.empty(group.batch, 3, group.height, group.width, device='meta')
+    with FlopCounterMode(display=False) as counter, reference_attention(), torch.no_grad():
+        model(images)
+    torch.backends.mha.set_fastpath_enabled(True)
+    return float(counter.get_total_flops())
+
+
+class _PeakMemory:
+    """Peak memory of a stretch of code, in MiB above what was there before."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        gc.collect()
+        if device == 'cuda':
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            self.before = torch.cuda.memory_allocated() / 2**20
+        else:
+            ctypes.CDLL(None).malloc_trim(0)
+            Path('/proc/self/clear_refs').write_text('5')  # resets the high-water mark
+            self.before = self._status('VmRSS')
+
+    @staticmethod
+    def _status(key: str) -> float:
+        for line in Path('/proc/self/status').read_text().splitlines():
+            if line.startswith(key):
+                return int(line.split()[1]) / 1024
+        raise OSError(f'no {key} in /proc/self/status')
+
+    def peak(self) -> float:
+        """Highest use since construction."""
+        if self.device == 'cuda':
+            torch.cuda.synchronize()
+            return torch.cuda.max_memory_allocated() / 2**20 - self.before
+        return self._status('VmHWM') - self.before
+
+
+def _flatten(outputs: object) -> Iterator[Tensor]:
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, Iterable):
+        for output in outputs:
+            yield from _flatten(output)
+
+
+def _make_call(model: nn.Module, group: Group) -> Callable[[], None]:
+    element = torch.bfloat16 if group.dtype == 'bf16' else torch.float32
+    model = model.to(group.device, element)
+    run = torch.compile(model) if group.compiled else model
+    images = torch.randn(group.batch, 3, group.height, group.width, device=group.device, dtype=element)
+
+    def autocast() -> AbstractContextManager[object]:
+        return torch.autocast(group.device, torch.bfloat16) if group.dtype == 'amp-bf16' else nullcontext()
+
+    def forward() -> None:
+        with torch.no_grad(), autocast():
+            run(images)
+
+    def train() -> None:
+        with autocast():
+            outputs = run(images)
+        torch.stack([output.float().mean() for output in _flatten(outputs)]).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    model.train(group.mode == 'train')
+    return forward if group.mode == 'forward' else train
+
+
+def run_group(
+    names: Sequence[str],
+    group: Group,
+    *,
+    repeats: int,
+    matmul_rate: float,
+    progress: Callable[[], object] = lambda: None,
+) -> list[Row]:
+    """Measure models in turns.
+
+    Args:
+        names: Names in :data:`CONTESTANTS`.
+        group: The setting.
+        repeats: Timed calls of each model, after one that is not counted.
+        matmul_rate: What shares are told against, in FLOP/s.
+        progress: Called after each call.
+
+    Returns:
+        A row for each model.
+    """
+    for name in names:
+        if name not in CONTESTANTS:
+            raise ValueError(f'models must be among {sorted(CONTESTANTS)}, got {name!r}')
+    check_int('repeats', repeats)
+    calls, peaks = {}, {}
+    for name in names:
+        torch.manual_seed(0)
+        calls[name] = _make_call(CONTESTANTS[name](), group)
+        calls[name]()  # not counted: allocations, kernel choices, compilation
+        memory = _PeakMemory(group.device)
+        calls[name]()
+        peaks[name] = memory.peak()
+        progress()
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            _synchronize(group.device)
+            start = time.perf_counter()
+            call()
+            _synchronize(group.device)
+            times[name].append(time.perf_counter() - start)
+            progress()
+    rows = []
+    for name in names:
+        median = statistics.median(times[name])
+        low, high = (statistics.quantiles(times[name], n=4)[i] for i in (0, 2)) if repeats > 1 else (median, median)
+        flops = count_flops(name, group) * (3 if group.mode == 'train' else 1)
+        rows.append(
+            Row(
+                model=name,
+                **asdict(group),
+                seconds=median,
+                quartile1=low,
+                quartile3=high,
+                images_per_second=group.batch / median,
+                peak_mib=peaks[name],
+                gflop=flops / 1e9,
+                matmul_share=flops / median / matmul_rate,
+            )
+        )
+    return rows
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a CSV that :func:`append_rows` wrote; none where there is no file."""
+    if not path.exists():
+        return []
+    kinds: dict[str, Callable[[str], Any]] = {
+        'str': str,
+        'int': int,
+        'float': float,
+        'bool': lambda text: text == 'True',
+    }
+    with path.open(newline='') as file:
+        return [
+            Row(
+                **{
+                    field.name: kinds[getattr(field.type, '__name__', str(field.type))](record[field.name])
+                    for field in fields(Row)
+                }
+            )
+            for record in csv.DictReader(file)
+        ]
+
+
+def append_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows to a CSV, with a heading where the file is new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with path.open('a', newline='') as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        if new:
+            writer.writeheader()
+        for row in rows:
+            record = asdict(row)
+            writer.writerow(
+                {key: f'{value:.5g}' if isinstance(value, float) else value for key, value in record.items()}
+            )
+
+
+def markdown_table(rows: Sequence[Row], *, reference: str | None = None) -> str:
+    """Rows as a Markdown table, one section a group, with the speed of each relative to ``reference``.
+
+    Args:
+        rows: Rows of any groups.
+        reference: Model that ratios are told against; ``None`` for the first of each group.
+    """
+    groups: dict[Group, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    lines = []
+    for group, members in groups.items():
+        base = next((row for row in members if row.model == reference), members[0])
+        how = f'{group.dtype}, {group.mode}' + (', compiled' if group.compiled else '')
+        lines += [
+            f'**{group.height} x {group.width}, batch {group.batch}, {how}, {group.device}**',
+            '',
+            f'| model | ms | images/s | speed against {base.model} | peak MiB | GFLOP | of the matmul rate |',
+            '| --- | ---: | ---: | ---: | ---: | ---: | ---: |',
+        ]
+        lines += [
+            f'| {row.model} | {row.seconds * 1e3:.0f} | {row.images_per_second:.2f} | {base.seconds / row.seconds:.2f} '
+            f'| {row.peak_mib:.0f} | {row.gflop:.1f} | {row.matmul_share:.2f} |'
+            for row in members
+        ]
+        lines.append('')
+    return '\n'.join(lines)

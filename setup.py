@@ -1,0 +1,53 @@
+"""What the package is called and what it needs; tools/setup_env.sh makes a whole environment of it."""
+
+import runpy
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+README = ROOT / 'README.md'
+
+# The package needs torch and mmengine; the toolboxes are extras, pinned to the versions the tests run with.
+#
+# `mmengine` is named by its maintained fork because the original no longer works with a current torch (its checkpoint
+# loader fails from torch 2.6 on). Both install the same modules, so only one of them can be there: whoever stays with
+# the originals (mmcv 2.1, mmdet 3.3, mmseg 1.2, mmpretrain 1.2) has all of it already and installs this package with
+#     pip install --no-deps .
+MMCV = ['torchvision', 'onedl-mmcv==2.3.6']
+EXTRAS = {
+    'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
+    'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
+    'cls': [*MMCV, 'onedl-mmpretrain==1.3.6'],
+    'demo': ['scikit-learn', 'scikit-image', 'matplotlib', 'rich'],
+    'dev': [
+        'pytest',
+        'pytest-xdist',
+        'pytest-timeout',
+        'hypothesis',
+        'timm',
+        'ruff',
+        'mypy',
+        'scikit-learn',
+        'scikit-image',
+    ],
+}
+EXTRAS['all'] = sorted({*EXTRAS['det'], *EXTRAS['seg'], *EXTRAS['cls']})
+
+setup(
+    name='cpvt_backbones',
+    version=runpy.run_path(str(ROOT / 'cpvt_backbones' / 'version.py'))['__version__'],
+    description='CPVT and PEG: vision transformer backbones for images of any size, in mmdet, mmseg and mmpretrain',
+    long_description=README.read_text(encoding='utf-8') if README.exists() else '',
+    long_description_content_type='text/markdown',
+    author='cpvt_backbones contributors',
+    license='Apache-2.0',
+    classifiers=[
+        'Programming Language :: Python :: 3',
+        'Topic :: Scientific/Engineering :: Image Recognition',
+    ],
+    packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
+    python_requires='>=3.10',
+    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12'],
+    extras_require=EXTRAS,
+)
