@@ -38,7 +38,9 @@ def _timm(name: str, **options: Any) -> nn.Module:
 def _mmseg_pcpvt(arch: str) -> nn.Module:
     from mmseg.models.backbones import PCPVT
 
-    return PCPVT(depths=list(PYRAMIDS[arch]['depths']), mlp_ratios=[8, 8, 4, 4])  # its default is 4 throughout
+    # Its defaults are another network's.
+    numbers = {key: [int(value) for value in values] for key, values in PYRAMIDS[arch].items()}
+    return PCPVT(**numbers)
 
 
 def _mmpretrain_pcpvt(arch: str) -> nn.Module:

@@ -9,7 +9,16 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cpvt_backbones.layers import Grid, PositionEncoding, Stage, adopt_bare_table, build_positions, join, tokens_to_map
+from cpvt_backbones.layers import (
+    Grid,
+    LearnedTable,
+    PositionEncoding,
+    Stage,
+    adapt_tables,
+    build_positions,
+    join,
+    tokens_to_map,
+)
 from cpvt_backbones.layers.checks import check_choice, check_int
 
 OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
@@ -63,6 +72,10 @@ def init_linear_layers(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
 class Backbone(BaseModule):
     """Base of the backbones.
 
@@ -73,6 +86,7 @@ class Backbone(BaseModule):
 
     out_channels: tuple[int, ...]
     out_strides: tuple[int, ...]
+    norm: nn.Module
     num_layers: int
     """Depth that layer-wise learning rates count: the stem, each block, and what follows."""
 
@@ -115,8 +129,8 @@ class Backbone(BaseModule):
         for name, encoding in encodings.items():
             self.add_module(name, encoding)
         self._has_bias = any(encoding.has_bias for encoding in encodings.values())
-        if 'pos_embed' in encodings:
-            self._register_load_state_dict_pre_hook(adopt_bare_table)
+        if LearnedTable.attribute in encodings:
+            self._register_load_state_dict_pre_hook(adapt_tables, with_module=True)
 
     @property
     def position_encodings(self) -> list[PositionEncoding]:
@@ -167,8 +181,9 @@ class Backbone(BaseModule):
         # modules (torch's FLOP counter) stumble over it.
         return None if self.cls_token is None else self.cls_token.repeat(batch, 1, 1)
 
-    def _format(self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, norm: nn.Module) -> Tensor:
+    def _format(self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, *, last: bool) -> Tensor:
         """Tokens of a tap to what ``out_type`` names, normalising only what is handed out."""
+        norm = self.norm if last else _as_it_is
         if self.out_type == 'cls_token':
             assert cls_token is not None
             return norm(cls_token)[:, 0]  # (B, C)

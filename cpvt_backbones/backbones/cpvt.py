@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import Attention, Block, PatchEmbed, Stage, WindowAttention
-from cpvt_backbones.layers.checks import check_heads, check_int, check_probability, strict_keywords
+from cpvt_backbones.layers.checks import check_heads, check_int, check_positive, check_probability, strict_keywords
 
 from .archs import COLUMNS, resolve_arch
 from .base import (
@@ -88,7 +88,13 @@ class CPVT(Backbone):
         check_int('embed_dims', dim)
         check_int('depth', depth)
         check_heads(dim, num_heads)
+        check_positive('mlp_ratio', numbers['mlp_ratio'])
         check_int('patch_size', patch_size)
+        check_positive('norm_eps', norm_eps)
+        if layer_scale_init is not None:
+            check_positive('layer_scale_init', layer_scale_init)
+        if window_size is None and len(resolve_indices('global_blocks', global_blocks, depth, allow_none=True)):
+            raise ValueError(f'global_blocks must be empty without window_size, got {global_blocks!r}')
         check_probability('drop_rate', drop_rate)
         check_probability('attn_drop_rate', attn_drop_rate)
         check_probability('drop_path_rate', drop_path_rate)
@@ -104,7 +110,7 @@ class CPVT(Backbone):
         self.embed_dims = dim
         self.depth = depth
         self.num_layers = depth + 2
-        self.out_indices = resolve_indices('out_indices', out_indices, depth)
+        self._taps = self.out_indices = resolve_indices('out_indices', out_indices, depth)
         self.out_channels = (dim,) * len(self.out_indices)
         self.out_strides = (patch_size,) * len(self.out_indices)
         used = max(self.out_indices) + 1
@@ -149,6 +155,7 @@ class CPVT(Backbone):
                     used=used,
                     head_dim=dim // num_heads,
                     num_prefix=int(with_cls_token),
+                    hands_out_map=out_type != 'cls_token',
                     grid=(-(-height // patch_size), -(-width // patch_size)),
                 )
             ],
@@ -173,10 +180,9 @@ class CPVT(Backbone):
         outputs = {}
         for index, block in enumerate(self.blocks):
             tokens, cls_token, grid = self._run_block(0, index, block, tokens, cls_token, grid)
-            if index in self.out_indices:
-                norm = self.norm if index == self.depth - 1 else nn.Identity()
-                outputs[index] = self._format(tokens, cls_token, grid, norm)
-        return tuple(outputs[index] for index in self.out_indices)
+            if index in self._taps:
+                outputs[index] = self._format(tokens, cls_token, grid, last=index == self.depth - 1)
+        return tuple(outputs[index] for index in self._taps)
 
     def _layer_of(self, name: str) -> int:
         part, _, rest = name.partition('.')

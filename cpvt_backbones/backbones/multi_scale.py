@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from cpvt_backbones.layers.checks import check_choice, strict_keywords
+from cpvt_backbones.layers.checks import check_choice, check_int, strict_keywords
 
 from .archs import COLUMNS, resolve_arch
 from .base import DENSE_POSITION, Position, resolve_indices
@@ -100,19 +100,20 @@ class MultiScaleCPVT(CPVT):
             raise ValueError(f'patch_size must be one of {PATCH_SIZES}, got {patch_size!r}')
         numbers = resolve_arch(arch, COLUMNS)
         depth, dim = numbers['depth'], numbers['embed_dims']
+        check_int('depth', depth)
         levels = resolve_indices('out_indices', out_indices, len(STRIDES))
         if source == 'last':
             if taps is not None:
                 raise ValueError(f"taps must be None with source='last', got {taps!r}")
             blocks: tuple[int, ...] = (depth - 1,)
-            self_taps = {level: 0 for level in levels}
+            map_of_level = {level: 0 for level in levels}
         else:
             chosen = [max(depth * (i + 1) // 4 - 1, 0) for i in range(4)] if taps is None else taps
             resolved = resolve_indices('taps', chosen, depth)
             if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):
                 raise ValueError(f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}')
             blocks = tuple(resolved[level] for level in levels)
-            self_taps = {level: i for i, level in enumerate(levels)}
+            map_of_level = {level: i for i, level in enumerate(levels)}
         if position is DENSE_POSITION:
             position = {**DENSE_POSITION, 'after_blocks': tuple(range(min(depth, 5)))}
         super().__init__(
@@ -141,8 +142,8 @@ class MultiScaleCPVT(CPVT):
                 "padding must be 'zero' in a model for dense prediction (the map would shrink), "
                 f'got position={position!r}'
             )
-        self.levels = levels
-        self._level_tap = self_taps
+        self.out_indices = levels
+        self._map_of_level = map_of_level
         self.pyramid = nn.ModuleDict()
         widths = {}
         for level in sorted(set(levels)):
@@ -163,9 +164,9 @@ class MultiScaleCPVT(CPVT):
         """
         maps = super().forward(images)
         outputs = []
-        for level in self.levels:
+        for level in self.out_indices:
             stride = STRIDES[level]
-            feature_map = self.pyramid[str(level)](maps[self._level_tap[level]])
+            feature_map = self.pyramid[str(level)](maps[self._map_of_level[level]])
             # An upsampled map covers the padding of the last patch too; only cells without a pixel are cut.
             height, width = -(-images.shape[2] // stride), -(-images.shape[3] // stride)
             outputs.append(feature_map[:, :, :height, :width])

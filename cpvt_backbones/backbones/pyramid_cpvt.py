@@ -9,7 +9,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import Block, PatchEmbed, SpatialReductionAttention, Stage, tokens_to_map
-from cpvt_backbones.layers.checks import check_heads, check_int, check_probability, strict_keywords
+from cpvt_backbones.layers.checks import check_heads, check_int, check_positive, check_probability, strict_keywords
 
 from .archs import PYRAMIDS, resolve_arch
 from .base import (
@@ -90,6 +90,10 @@ class PyramidCPVT(Backbone):
             check_int('embed_dims', dim)
             check_heads(dim, heads)
             check_int('depths', depth)
+        for ratio in numbers['mlp_ratios']:
+            check_positive('mlp_ratios', ratio)
+        check_positive('norm_eps', norm_eps)
+        check_positive('embed_norm_eps', embed_norm_eps)
         check_probability('drop_rate', drop_rate)
         check_probability('attn_drop_rate', attn_drop_rate)
         check_probability('drop_path_rate', drop_path_rate)
@@ -125,7 +129,7 @@ class PyramidCPVT(Backbone):
             PatchEmbed(dims[s - 1] if s else in_channels, dims[s], patch_size=PATCH_SIZES[s], norm_eps=embed_norm_eps)
             for s in range(used)
         )
-        self.pos_drop = nn.Dropout(drop_rate)
+        self.pos_drops = nn.ModuleList(nn.Dropout(drop_rate) for _ in range(used))
         drop_paths = iter(drop_path_schedule(drop_path_rate, sum(self.depths)))
         self.blocks = nn.ModuleList()
         for s in range(used):
@@ -154,7 +158,6 @@ class PyramidCPVT(Backbone):
             final_norm = out_type != 'featmap'
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if final_norm and used == num_stages else nn.Identity()
         init_linear_layers(self)
-        self._init_convolutions()
         if with_cls_token:
             self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dims[-1]), std=0.02))
 
@@ -170,22 +173,24 @@ class PyramidCPVT(Backbone):
                     head_dim=dims[s] // numbers['num_heads'][s],
                     grid=grid,
                     num_prefix=int(with_cls_token and s == num_stages - 1),
+                    hands_out_map=out_type != 'cls_token' or s < num_stages - 1,
                     reduces_keys=numbers['sr_ratios'][s] > 1,
                 )
             )
         self._add_positions(position, stages)
+        self._init_convolutions()
         if not all(encoding.keeps_grid for encoding in self.position_encodings):
             raise ValueError(f"padding must be 'zero' in a pyramid (the map would shrink), got position={position!r}")
         self._freeze()
 
     def _init_convolutions(self) -> None:
-        """Initialise patch embeddings and reductions as PVT and Twins do."""
+        """Initialise patch embeddings, reductions and PEGs as PVT and Twins do: normal, sqrt(2 / fan-out)."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels
+                fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
                 nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
-                assert module.bias is not None
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Features of a batch.
@@ -203,11 +208,11 @@ class PyramidCPVT(Backbone):
             tokens, grid = embed(feature_map)
             cls_token = self._expand_cls_token(images.shape[0]) if s == last else None
             tokens, cls_token, grid = self._before_stage(s, tokens, cls_token, grid)
-            tokens = self.pos_drop(tokens)
+            tokens = self.pos_drops[s](tokens)
             for index, block in enumerate(cast(nn.ModuleList, blocks)):
                 tokens, cls_token, grid = self._run_block(s, index, block, tokens, cls_token, grid)
             if s in self.out_indices:
-                outputs[s] = self._format(tokens, cls_token, grid, self.norm if s == last else nn.Identity())
+                outputs[s] = self._format(tokens, cls_token, grid, last=s == last)
             feature_map = tokens_to_map(tokens, grid)
         return tuple(outputs[s] for s in self.out_indices)
 
@@ -219,7 +224,7 @@ class PyramidCPVT(Backbone):
         if part == 'cls_token':
             return len(self.depths) - 1, -1
         numbers = [int(n) for n in rest.split('.')[:2] if n.isdigit()]
-        if part == 'patch_embeds' and numbers:
+        if part in ('patch_embeds', 'pos_drops') and numbers:
             return numbers[0], -1
         if part == 'blocks' and len(numbers) == 2:
             return numbers[0], numbers[1]

@@ -11,7 +11,7 @@ from .position import (
     Relative,
     SinCos,
     Stage,
-    adopt_bare_table,
+    adapt_tables,
     build_positions,
     register_position,
 )
@@ -35,7 +35,7 @@ __all__ = [
     'SpatialReductionAttention',
     'Stage',
     'WindowAttention',
-    'adopt_bare_table',
+    'adapt_tables',
     'build_positions',
     'join',
     'map_to_tokens',

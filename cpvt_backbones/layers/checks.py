@@ -26,6 +26,12 @@ def check_probability(name: str, value: Any) -> None:
         raise ValueError(f'{name} must be a number in [0, 1), got {value!r}')
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is a number > 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f'{name} must be a number > 0, got {value!r}')
+
+
 def check_heads(dim: int, num_heads: int) -> None:
     """Raise ``ValueError`` unless the heads divide the width."""
     check_int('num_heads', num_heads)

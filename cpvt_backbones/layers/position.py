@@ -26,6 +26,7 @@ class Stage:
         used: Number of blocks that run (fewer when no output needs the rest).
         head_dim: Width of a head.
         grid: (H, W) in tokens at the image size the model is declared for.
+        hands_out_map: Whether an output depends on the patch tokens as the last block leaves them.
         num_prefix: 1 when a class token stands beside the patch tokens, else 0.
         reduces_keys: Whether attention in this stage has fewer keys than queries.
     """
@@ -35,6 +36,7 @@ class Stage:
     used: int
     head_dim: int
     grid: Grid
+    hands_out_map: bool = True
     num_prefix: int = 0
     reduces_keys: bool = False
 
@@ -109,7 +111,7 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
     for spec in specs:
         arguments = dict(spec)
         name = arguments.pop('type', None)
-        if name not in POSITIONS:
+        if not isinstance(name, str) or name not in POSITIONS:
             raise ValueError(f'position type must be one of {sorted(POSITIONS)}, got {name!r}')
         cls = POSITIONS[name]
         for argument, value in arguments.items():
@@ -155,14 +157,17 @@ class LearnedTable(PositionEncoding):
         """(1, h * w, C) entries of one grid to (1, H * W, C) of another."""
         if old == new:
             return entries
+        dtype = entries.dtype
+        if dtype in (torch.float16, torch.bfloat16):
+            entries = entries.float()  # not every device interpolates in half precision
         table = F.interpolate(
-            tokens_to_map(entries.float(), old),
+            tokens_to_map(entries, old),
             size=new,
             mode=self.interpolation,
             align_corners=False,
             antialias=self.antialias,
         )
-        return map_to_tokens(table).to(entries.dtype)
+        return map_to_tokens(table).to(dtype)
 
     def before_stage(
         self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
@@ -176,21 +181,40 @@ class LearnedTable(PositionEncoding):
     def place(self, name: str) -> tuple[int, int]:
         return int(name.split('.')[0]), -1
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
+    def adapt(self, state_dict: dict[str, Tensor], prefix: str, *, beside_class_token: bool) -> None:
+        """Resize the tables of a state dict to this model's grids, in place.
+
+        Args:
+            state_dict: What is about to be loaded.
+            prefix: What precedes this encoding's own names in it.
+            beside_class_token: Whether they were learned beside a class token, whose entry then stands in front.
+        """
         for index, grid in enumerate(self.grids):
             key = f'{prefix}{index}'
             table = state_dict.get(key)
             if table is None or table.dim() != 3 or table.shape == self.get_parameter(str(index)).shape:
                 continue
-            # A class token's entry in front is told by what is left being a square.
-            side = math.isqrt(table.shape[1])
-            extra = 0 if side * side == table.shape[1] else 1
-            old = grid if table.shape[1] - extra == grid[0] * grid[1] else (math.isqrt(table.shape[1] - extra),) * 2
-            if old[0] * old[1] != table.shape[1] - extra or extra < self.num_prefix[index]:
-                continue  # not a table we can read: the shape error names it
-            entries = self.resize(table[:, extra:], old, grid)
-            state_dict[key] = torch.cat((table[:, : self.num_prefix[index]], entries), dim=1)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+            for extra in (int(beside_class_token), int(not beside_class_token)):
+                side = math.isqrt(table.shape[1] - extra)
+                old = grid if table.shape[1] - extra == grid[0] * grid[1] else (side, side)
+                # A table that fits neither is left to the error about shapes, which names it.
+                if old[0] * old[1] == table.shape[1] - extra and extra >= self.num_prefix[index]:
+                    entries = self.resize(table[:, extra:], old, grid)
+                    state_dict[key] = torch.cat((table[:, : self.num_prefix[index]], entries), dim=1)
+                    break
+
+
+def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Hook of a trunk with learned tables: reads timm's ``pos_embed`` as ``pos_embed.0``, and resizes the tables.
+
+    It is the trunk's because an encoding sees neither the bare key nor the class token's.
+    """
+    bare = f'{prefix}{LearnedTable.attribute}'
+    if bare in state_dict:
+        state_dict[f'{bare}.0'] = state_dict.pop(bare)
+    trunk.get_submodule(LearnedTable.attribute).adapt(  # type: ignore[operator]
+        state_dict, f'{bare}.', beside_class_token=f'{prefix}cls_token' in state_dict
+    )
 
 
 @register_position('SinCos')
@@ -291,10 +315,3 @@ class Relative(PositionEncoding):
 
     def place(self, name: str) -> tuple[int, int]:
         return self.places[int(name.split('.')[0])]
-
-
-def adopt_bare_table(state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Read timm's ``pos_embed`` as the ``pos_embed.0`` of a trunk with a learned table."""
-    bare = f'{prefix}{LearnedTable.attribute}'
-    if bare in state_dict:
-        state_dict[f'{bare}.0'] = state_dict.pop(bare)

@@ -1,0 +1,181 @@
+"""Wrong arguments: each error names the argument, the value it got and what is accepted."""
+
+import re
+
+import pytest
+import torch
+from zoo import COLUMN, PYRAMID, column, multi_scale, pyramid
+
+BUILD = {'CPVT': column, 'MultiScaleCPVT': multi_scale, 'PyramidCPVT': pyramid}
+
+
+@pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)
+@pytest.mark.parametrize(
+    ('arguments', 'parts'),
+    [
+        (dict(arch='huge'), ('arch', "'huge'", 'tiny', 'small', 'base')),
+        (dict(arch=3), ('arch', '3', 'tiny')),
+        (dict(arch=dict(depth=4)), ('arch', "{'depth': 4}", 'embed_dims')),
+        (dict(out_indices=4), ('out_indices', '4', '[-4, 3]')),
+        (dict(out_indices=(0, -5)), ('out_indices', '-5', '[-4, 3]')),
+        (dict(out_indices=()), ('out_indices', '()', '[-4, 3]')),
+        (dict(out_indices='all'), ('out_indices', "'all'", '[-4, 3]')),
+        (dict(out_indices=(1.0,)), ('out_indices', '1.0', '[-4, 3]')),
+        (dict(drop_path_rate=-0.1), ('drop_path_rate', '-0.1', '[0, 1)')),
+        (dict(drop_path_rate=1), ('drop_path_rate', '1', '[0, 1)')),
+        (dict(drop_path_rate='0.1'), ('drop_path_rate', "'0.1'", '[0, 1)')),
+        (dict(drop_rate=1.5), ('drop_rate', '1.5', '[0, 1)')),
+        (dict(attn_drop_rate=-1), ('attn_drop_rate', '-1', '[0, 1)')),
+        (dict(frozen_stages=5), ('frozen_stages', '5', '[-1, 4]')),
+        (dict(frozen_stages=-2), ('frozen_stages', '-2', '[-1, 4]')),
+        (dict(frozen_stages=1.0), ('frozen_stages', '1.0', '[-1, 4]')),
+        (dict(in_channels=0), ('in_channels', '0', '>= 1')),
+        (dict(img_size=0), ('img_size', '0', '>= 1')),
+        (dict(img_size=(1, 2, 3)), ('img_size', '(1, 2, 3)', 'height')),
+        (dict(img_size='224'), ('img_size', "'224'", 'height')),
+        (dict(position=dict(type='PEG', after_blocks=(9,))), ('after_blocks', '9', '[-1, ')),
+        (dict(position=dict(type='PEG', kernel_size=2)), ('kernel_size', '2', 'odd')),
+    ],
+)
+def test_values(build, arguments, parts):
+    with pytest.raises(ValueError) as caught:
+        build(**arguments)
+    for part in parts:
+        assert part in str(caught.value)
+    assert 'got' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('build', 'arguments', 'message'),
+    [
+        (
+            column,
+            dict(arch={**COLUMN, 'num_heads': 5}),
+            'num_heads must divide embed_dims, got num_heads=5 for embed_dims=24',
+        ),
+        (column, dict(arch={**COLUMN, 'depth': 0}), 'depth must be an integer >= 1, got 0'),
+        (column, dict(arch={**COLUMN, 'embed_dims': 24.0}), 'embed_dims must be an integer >= 1, got 24.0'),
+        (column, dict(patch_size=0), 'patch_size must be an integer >= 1, got 0'),
+        (column, dict(arch={**COLUMN, 'mlp_ratio': 0}), 'mlp_ratio must be a number > 0, got 0'),
+        (pyramid, dict(embed_norm_eps=-1), 'embed_norm_eps must be a number > 0, got -1'),
+        (column, dict(layer_scale_init='1'), "layer_scale_init must be a number > 0, got '1'"),
+        (column, dict(global_blocks=(1,)), 'global_blocks must be empty without window_size, got (1,)'),
+        (multi_scale, dict(arch={**COLUMN, 'depth': 'x'}), "depth must be an integer >= 1, got 'x'"),
+        (column, dict(window_size=0), 'window_size must be an integer >= 1, got 0'),
+        (
+            column,
+            dict(window_size=2, global_blocks=(4,)),
+            'global_blocks must be an integer or a sequence of integers in [-4, 3], got 4 in (4,)',
+        ),
+        (
+            column,
+            dict(window_size=2, global_blocks=9),
+            'global_blocks must be an integer or a sequence of integers in [-4, 3], got 9',
+        ),
+        (
+            column,
+            dict(out_type='tokens'),
+            "out_type must be one of ['avg_featmap', 'cls_token', 'featmap', 'raw'], got 'tokens'",
+        ),
+        (
+            column,
+            dict(out_type='cls_token', with_cls_token=False),
+            "out_type must not be 'cls_token' with with_cls_token=False",
+        ),
+        (pyramid, dict(out_type='cls_token'), "out_type must not be 'cls_token' with with_cls_token=False"),
+        (pyramid, dict(out_type='cls_token', with_cls_token=True), "out_indices must be -1 with out_type='cls_token'"),
+        (
+            pyramid,
+            dict(with_cls_token=True, out_indices=(0, 1)),
+            'with_cls_token must be False unless out_indices holds the last stage',
+        ),
+        (
+            pyramid,
+            dict(arch={**PYRAMID, 'num_heads': (3, 2, 2, 3)}),
+            'num_heads must divide embed_dims, got num_heads=3 for embed_dims=8',
+        ),
+        (
+            pyramid,
+            dict(arch={**PYRAMID, 'depths': (1, 1, 1)}),
+            'arch must give 4 numbers for depths, one a stage, got (1, 1, 1)',
+        ),
+        (pyramid, dict(arch={**PYRAMID, 'depths': (1, 1, 0, 1)}), 'depths must be an integer >= 1, got 0'),
+        (pyramid, dict(arch={**PYRAMID, 'sr_ratios': 1}), 'arch must give 4 numbers for sr_ratios, one a stage, got 1'),
+        (pyramid, dict(arch={**PYRAMID, 'sr_ratios': (0, 1, 1, 1)}), 'must be an integer >= 1, got 0'),
+        (pyramid, dict(position=dict(type='PEG', padding='none')), "padding must be 'zero' in a pyramid"),
+        (multi_scale, dict(position=dict(type='PEG', padding='none')), "padding must be 'zero' in a model for dense"),
+        (multi_scale, dict(source='first'), "source must be one of ['last', 'taps'], got 'first'"),
+        (multi_scale, dict(patch_size=14), 'patch_size must be one of (4, 8, 16, 32), got 14'),
+        (multi_scale, dict(taps=(0, 1, 2, 3)), "taps must be None with source='last', got (0, 1, 2, 3)"),
+        (
+            multi_scale,
+            dict(source='taps', taps=(0, 1, 2)),
+            'taps must be 4 block indices in ascending order, got (0, 1, 2)',
+        ),
+        (
+            multi_scale,
+            dict(source='taps', taps=(3, 2, 1, 0)),
+            'taps must be 4 block indices in ascending order, got (3, 2, 1, 0)',
+        ),
+        (
+            multi_scale,
+            dict(source='taps', taps=(0, 1, 2, 4)),
+            'taps must be an integer or a sequence of integers in [-4, 3], got 4',
+        ),
+    ],
+)
+def test_values_of_one_model(build, arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build(**arguments)
+
+
+@pytest.mark.parametrize('name', BUILD)
+def test_an_unknown_keyword_is_named_with_its_value_and_what_is_accepted(name):
+    from mmengine.registry import MODELS
+
+    for build in (BUILD[name], lambda **kw: MODELS.build(dict(type=name, **kw))):
+        with pytest.raises(TypeError) as caught:
+            build(drop_path=0.3)
+        for part in (name, 'drop_path=0.3', 'accepted', 'drop_path_rate', 'arch', 'init_cfg'):
+            assert part in str(caught.value)
+
+
+def test_a_subclass_may_take_more():
+    from cpvt_backbones import CPVT
+
+    class Mine(CPVT):
+        def __init__(self, *, mine, **kwargs):
+            super().__init__(**kwargs)
+            self.mine = mine
+
+    assert Mine(mine=3, arch=COLUMN).mine == 3
+    with pytest.raises(TypeError, match='drop_path'):
+        Mine(mine=3, arch=COLUMN, drop_path=0.1)
+
+
+@pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)
+@pytest.mark.parametrize(
+    ('images', 'error', 'message'),
+    [
+        (torch.zeros(1, 1, 32, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 1, 32, 32)'),
+        (torch.zeros(3, 32, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (3, 32, 32)'),
+        (torch.zeros(1, 3, 0, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 3, 0, 32)'),
+        (torch.zeros(1, 3, 4, 32, 32), ValueError, 'images must be (B, 3, H, W)'),
+        (
+            torch.zeros(1, 3, 32, 32, dtype=torch.uint8),
+            TypeError,
+            'images must be of a floating point type, got torch.uint8',
+        ),
+    ],
+)
+def test_images(build, images, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        build()(images)
+
+
+@pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)
+def test_other_channel_counts(build):
+    model = build(in_channels=5)
+    model(torch.zeros(1, 5, 32, 32))
+    with pytest.raises(ValueError, match=re.escape('images must be (B, 5, H, W)')):
+        model(torch.zeros(1, 3, 32, 32))

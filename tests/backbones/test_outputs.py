@@ -1,0 +1,147 @@
+"""What comes out: indices, types, layouts."""
+
+import pytest
+import torch
+from zoo import DENSE, assert_equal_outputs, column, max_difference, multi_scale, pyramid, randomise
+
+IMAGES = (2, 3, 40, 70)
+
+
+@pytest.mark.parametrize('name', DENSE)
+@pytest.mark.parametrize('indices', [[0, -1], [-1], [-4, 1, 3], [3, 0]])
+def test_out_indices_are_not_mutated_and_may_be_negative(name, indices):
+    given, images = list(indices), torch.randn(IMAGES)
+    cut = randomise(DENSE[name](out_indices=given)).eval()
+    assert given == indices
+    whole = DENSE[name](out_indices=tuple(range(4))).eval()
+    whole.load_state_dict(cut.state_dict(), strict=False)
+    with torch.no_grad():
+        outputs, everything = cut(images), whole(images)
+    assert_equal_outputs(outputs, [everything[i] for i in indices])
+    assert cut.out_indices == tuple(i % 4 for i in indices)
+    assert cut.out_channels == tuple(whole.out_channels[i] for i in indices)
+    assert cut.out_strides == tuple(whole.out_strides[i] for i in indices)
+    assert given == indices
+
+
+def test_no_argument_is_mutated():
+    arguments = dict(
+        arch=dict(embed_dims=24, depth=4, num_heads=2, mlp_ratio=2.0),
+        out_indices=[-1],
+        global_blocks=[-1],
+        position=[dict(type='Learned'), dict(type='PEG', after_blocks=[3, 0])],
+        img_size=[64, 48],
+        window_size=2,
+    )
+    before = repr(arguments)
+    column(**arguments)(torch.randn(IMAGES))
+    assert repr(arguments) == before
+    shallow = dict(embed_dims=8, depth=2, num_heads=2, mlp_ratio=2.0)
+    multi_scale(arch=shallow)
+    from cpvt_backbones.backbones.base import DENSE_POSITION, PAPER_POSITION
+
+    assert DENSE_POSITION == dict(type='PEG', after_blocks=(0, 1, 2, 3, 4), kernel_size=3)
+    assert PAPER_POSITION == dict(type='PEG', after_blocks=(0,), kernel_size=3)
+
+
+def same_weights(build, **variants):
+    torch.manual_seed(0)
+    models = {name: build(**kwargs).eval() for name, kwargs in variants.items()}
+    state = randomise(models['raw']).state_dict()
+    for model in models.values():
+        model.load_state_dict(state)
+    return models
+
+
+@pytest.mark.parametrize('build', [column, pyramid])
+@pytest.mark.parametrize('with_cls_token', [True, False])
+def test_out_types_agree(build, with_cls_token):
+    types = ['raw', 'featmap', 'avg_featmap'] + (['cls_token'] if with_cls_token else [])
+    models = same_weights(
+        build, **{t: dict(out_type=t, out_indices=-1, with_cls_token=with_cls_token, final_norm=True) for t in types}
+    )
+    images = torch.randn(2, 3, 70, 100)
+    with torch.no_grad():
+        out = {t: model(images) for t, model in models.items()}
+    assert all(isinstance(o, tuple) and len(o) == 1 for o in out.values())
+    raw, prefix = out['raw'][0], int(with_cls_token)
+    grid = (5, 7) if build is column else (3, 4)
+    assert raw.shape == (2, prefix + grid[0] * grid[1], 24)
+    assert max_difference(out['featmap'][0], raw[:, prefix:].mT.unflatten(2, grid)) < 1e-6
+    assert max_difference(out['avg_featmap'][0], raw[:, prefix:].mean(1)) < 1e-6
+    if with_cls_token:
+        assert max_difference(out['cls_token'][0], raw[:, 0]) < 1e-6
+
+
+def test_the_final_norm_normalises_the_last_block_only():
+    model = randomise(column(out_indices=(1, 3)))
+    bare = column(out_indices=(1, 3), final_norm=False)
+    bare.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith('norm.')})
+    images = torch.randn(IMAGES)
+    first, last = model.eval()(images)
+    bare_first, bare_last = bare.eval()(images)
+    assert torch.equal(first, bare_first)
+    assert max_difference(model.norm(bare_last.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), last) < 1e-6
+
+
+def test_a_dense_pyramid_has_no_final_norm_and_a_classifier_has():
+    assert isinstance(pyramid().norm, torch.nn.Identity)
+    assert isinstance(pyramid(out_type='avg_featmap').norm, torch.nn.LayerNorm)
+
+
+def test_the_class_token_joins_the_pyramid_s_last_stage():
+    model = randomise(pyramid(with_cls_token=True)).eval()
+    plain = pyramid().eval()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if k != 'cls_token'})
+    images = torch.randn(IMAGES)
+    *earlier, last = model(images)
+    *plain_earlier, plain_last = plain(images)
+    assert_equal_outputs(earlier, plain_earlier)
+    assert max_difference(last, plain_last) > 1e-4
+
+
+def test_windows_and_global_blocks_are_where_they_were_asked_for():
+    model = column(window_size=3, global_blocks=(-1, 0))
+    assert [type(block.attn).__name__ for block in model.blocks] == [
+        'Attention',
+        'WindowAttention',
+        'WindowAttention',
+        'Attention',
+    ]
+    assert {block.attn.window_size for block in model.blocks[1:3]} == {3}
+
+
+def test_taps_are_the_ends_of_the_quarters_of_the_depth():
+    arch = dict(embed_dims=8, depth=12, num_heads=2, mlp_ratio=1.0)
+    model = randomise(multi_scale(arch=arch, source='taps')).eval()
+    outputs = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda *args: outputs.append(args[2][0]))
+    images = torch.randn(IMAGES)
+    last = model(images)[2]  # stride 16: the tap as it is
+    assert max_difference(last.flatten(2).mT, outputs[8]) < 1e-6
+    for depth in (1, 2, 3, 4, 5):
+        assert len(multi_scale(arch={**arch, 'depth': depth}, source='taps')(images)) == 4
+
+
+def test_levels_are_made_as_documented():
+    model = randomise(multi_scale(patch_size=8)).eval()
+    images = torch.randn(2, 3, 41, 70)
+    four, eight, sixteen, thirty_two = model(images)
+    up = model.pyramid['0'][0]
+    assert (up.kernel_size, up.stride) == ((2, 2), (2, 2))
+    wanted = torch.nn.functional.conv_transpose2d(eight, up.weight, up.bias, stride=2)[:, :, :11, :18]
+    assert max_difference(four, wanted) < 1e-5
+    for coarse, factor in ((sixteen, 2), (thirty_two, 4)):
+        for y in range(coarse.shape[2]):
+            for x in range(coarse.shape[3]):
+                cell = eight[:, :, y * factor : (y + 1) * factor, x * factor : (x + 1) * factor]
+                assert torch.equal(coarse[:, :, y, x], cell.amax((2, 3)))
+
+
+def test_position_changes_with_the_place():
+    """Equal patches everywhere: what tells the tokens apart is the position encoding alone."""
+    images = torch.randn(1, 3, 16, 16).repeat(1, 1, 6, 6)
+    for position, differs in ((None, False), (dict(type='PEG'), True), (dict(type='SinCos'), True)):
+        out = column(position=position).eval()(images)[0]
+        assert (max_difference(out, out[:, :, :1, :1].expand_as(out)) > 1e-4) is differs

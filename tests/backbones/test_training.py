@@ -1,0 +1,291 @@
+"""What training needs: gradients everywhere, checkpointing, stochastic depth, freezing, one DDP step, same seeds."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from zoo import DENSE, POSITIONS, assert_equal_outputs, column, multi_scale, pyramid, randomise
+
+from cpvt_backbones.layers import DropPath
+
+IMAGES = (2, 3, 45, 70)
+
+
+def loss_of(outputs):
+    generator = torch.Generator().manual_seed(1)
+    return sum((out * torch.randn(out.shape, generator=generator)).sum() for out in outputs)
+
+
+def without_gradient(model):
+    loss_of(model(torch.randn(IMAGES))).backward()
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+@pytest.mark.parametrize('name', DENSE)
+def test_no_parameter_is_unused(name):
+    model = DENSE[name]()
+    assert without_gradient(model) == []
+    assert [name for name, p in model.named_parameters() if not p.grad.any()] == []
+
+
+@pytest.mark.parametrize('out_indices', [0, (1,), (0, 2), (3, 0), -1, (-2, -1), (2, 2)])
+@pytest.mark.parametrize('name', [name for name in DENSE if name != 'pyramid_cls'])
+def test_no_parameter_is_unused_with_a_choice_of_outputs(name, out_indices):
+    model = DENSE[name](out_indices=out_indices)
+    assert without_gradient(model) == []
+    assert len(model.out_channels) == (1 if isinstance(out_indices, int) else len(out_indices))
+
+
+@pytest.mark.parametrize('taps', [(0, 1, 2, 3), (1, 1, 2, 2), (0, 0, 0, 0), (-4, -3, -2, -1)])
+def test_no_parameter_is_unused_with_a_choice_of_taps(taps):
+    assert without_gradient(multi_scale(source='taps', taps=taps)) == []
+
+
+@pytest.mark.parametrize('position', POSITIONS)
+@pytest.mark.parametrize('after', [None, (3,)])
+@pytest.mark.parametrize('out_type', ['featmap', 'avg_featmap', 'raw'])
+def test_no_parameter_is_unused_with_any_position(position, after, out_type):
+    spec = POSITIONS[position]
+    if after is not None:
+        if position not in ('peg', 'peg_bn'):
+            return
+        spec = {**spec, 'after_blocks': after}
+    assert without_gradient(column(position=spec, out_type=out_type)) == []
+    if position != 'relative' and after is None:
+        assert without_gradient(pyramid(position=spec, out_type=out_type)) == []
+
+
+@pytest.mark.parametrize(
+    'position',
+    [POSITIONS['peg'], POSITIONS['learned'], POSITIONS['relative'], dict(type='PEG', after_blocks=(0, 1, 2, 3))],
+)
+def test_no_parameter_is_unused_when_the_class_token_is_handed_out(position):
+    assert without_gradient(column(position=position, out_type='cls_token')) == []
+    if position is not POSITIONS['relative']:
+        model = pyramid(
+            position={**position, 'after_blocks': (0,)} if position['type'] == 'PEG' else position,
+            out_type='cls_token',
+            out_indices=-1,
+            with_cls_token=True,
+        )
+        assert without_gradient(model) == []
+
+
+# -- checkpointing -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.5])
+@pytest.mark.parametrize('name', DENSE)
+def test_checkpointing_gives_equal_outputs_and_gradients(name, rate):
+    plain = randomise(DENSE[name](drop_path_rate=rate, drop_rate=rate / 5)).train()
+    saving = DENSE[name](drop_path_rate=rate, drop_rate=rate / 5, with_cp=True).train()
+    saving.load_state_dict(plain.state_dict())
+    images, results = torch.randn(IMAGES), []
+    for model in (plain, saving):
+        torch.manual_seed(3)
+        outputs = model(images)
+        loss_of(outputs).backward()
+        results.append((outputs, {n: p.grad for n, p in model.named_parameters()}))
+    (outputs, gradients), (saved_outputs, saved_gradients) = results
+    assert_equal_outputs(outputs, saved_outputs)
+    for key, gradient in gradients.items():
+        assert torch.allclose(gradient, saved_gradients[key], rtol=1e-5, atol=1e-6), key
+
+
+@pytest.mark.parametrize('position', POSITIONS)
+def test_checkpointing_with_any_position(position):
+    plain = randomise(column(position=POSITIONS[position]))
+    saving = column(position=POSITIONS[position], with_cp=True)
+    saving.load_state_dict(plain.state_dict())
+    images = torch.randn(IMAGES)
+    for model in (plain, saving):
+        loss_of(model(images)).backward()
+    for (key, p), q in zip(plain.named_parameters(), saving.parameters(), strict=True):
+        assert torch.allclose(p.grad, q.grad, rtol=1e-5, atol=1e-6), key
+    for (key, p), q in zip(plain.named_buffers(), saving.buffers(), strict=True):
+        assert torch.equal(p, q), f'{key}: recomputing updated the running statistics twice'
+
+
+def test_checkpointing_really_recomputes():
+    calls = []
+    for with_cp, wanted in ((False, 4), (True, 8)):
+        model = column(with_cp=with_cp)
+        for block in model.blocks:
+            block.norm1.register_forward_hook(lambda *_: calls.append(1))
+        calls.clear()
+        loss_of(model(torch.randn(IMAGES))).backward()
+        assert len(calls) == wanted
+        calls.clear()
+        with torch.no_grad():
+            model(torch.randn(IMAGES))
+        assert len(calls) == 4
+
+
+# -- stochastic depth --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', DENSE)
+def test_stochastic_depth_is_applied_once_a_branch(name):
+    model = DENSE[name](drop_path_rate=0.3).train()
+    calls = []
+    for module in model.modules():
+        if isinstance(module, DropPath):
+            module.register_forward_hook(lambda module, *_: calls.append(module))
+    model(torch.randn(IMAGES))
+    blocks = [m for m in model.modules() if type(m).__name__ == 'Block']
+    assert len(calls) == len(set(calls)) == 2 * len(blocks)
+    rates = [block.drop_path1.rate for block in blocks]
+    assert rates == [block.drop_path2.rate for block in blocks]
+    assert rates == pytest.approx([0.3 * i / (len(blocks) - 1) for i in range(len(blocks))])
+
+
+@pytest.mark.parametrize('build', [column, pyramid])
+def test_drop_path_of_a_cut_model_is_that_of_the_whole(build):
+    whole = [m.rate for m in build(drop_path_rate=0.4).modules() if isinstance(m, DropPath)]
+    cut = [m.rate for m in build(drop_path_rate=0.4, out_indices=(1,)).modules() if isinstance(m, DropPath)]
+    assert 0 < len(cut) < len(whole)
+    assert cut == whole[: len(cut)]
+
+
+def test_a_branch_is_dropped_as_often_as_its_rate_says():
+    model = column(drop_path_rate=0.4, out_indices=-1, position=None, final_norm=False).train()
+    for block in model.blocks[:3]:  # leave only the last block's branches
+        for m in (block.drop_path1, block.drop_path2):
+            m.rate = 0.0
+    kept = []
+    model.blocks[3].drop_path1.register_forward_hook(lambda _, inputs, out: kept.append((out != 0).any(-1).any(-1)))
+    with torch.no_grad():
+        model(torch.randn(1, 3, 16, 16).expand(2000, -1, -1, -1))
+    assert kept[0].float().mean().item() == pytest.approx(0.6, abs=0.04)
+
+
+@pytest.mark.parametrize('name', DENSE)
+def test_evaluation_is_deterministic(name):
+    model = DENSE[name](drop_path_rate=0.5, drop_rate=0.2, attn_drop_rate=0.2)
+    images = torch.randn(IMAGES)
+    model.eval()
+    assert_equal_outputs(model(images), model(images))
+    model.train()
+    assert any(not torch.equal(a, b) for a, b in zip(model(images), model(images), strict=True))
+
+
+# -- freezing ----------------------------------------------------------------------------------------------------------
+
+
+def expected_frozen(model, stage, name):
+    """Whether ``frozen_stages=stage`` freezes a parameter, by the docstrings."""
+    part, *rest = name.split('.')
+    if stage < 0:
+        return False
+    if type(model).__name__ == 'PyramidCPVT':
+        if part == 'norm':
+            return stage == 4
+        if part == 'cls_token':
+            return stage == 4
+        owner = int(rest[0])
+        return owner < stage or (part in ('patch_embeds', 'pos_embed') and owner == 0)
+    if part in ('patch_embed', 'cls_token', 'pos_embed'):
+        return True
+    if part in ('blocks', 'pos_block'):  # in these models PEG i stands behind block i
+        return int(rest[0]) < stage
+    return part == 'norm' and stage == 4
+
+
+FREEZABLE = {
+    'column': lambda **kw: column(position=[dict(type='Learned'), dict(type='PEG', after_blocks=(0, 1, 2, 3))], **kw),
+    'column_bn': lambda **kw: column(
+        position=dict(type='PEG', after_blocks=(0, 1, 2, 3), norm='BN', act='ReLU'), drop_path_rate=0.3, **kw
+    ),
+    'multi_scale': lambda **kw: multi_scale(**kw),
+    'pyramid': lambda **kw: pyramid(**kw),
+    'pyramid_both': lambda **kw: pyramid(
+        position=[dict(type='Learned'), dict(type='PEG')], with_cls_token=True, final_norm=True, **kw
+    ),
+}
+
+
+@pytest.mark.parametrize('stage', [-1, 0, 1, 2, 3, 4])
+@pytest.mark.parametrize('name', FREEZABLE)
+def test_frozen_stages(name, stage):
+    model = FREEZABLE[name](frozen_stages=stage)
+    frozen = {n for n, _ in model.named_parameters() if expected_frozen(model, stage, n)}
+    assert bool(frozen) is (stage >= 0)
+    for _ in range(2):
+        model.train()
+        assert {n for n, p in model.named_parameters() if not p.requires_grad} == frozen
+        for n, module in model.named_modules():
+            own = [f'{n}.{leaf}' for leaf, _ in module.named_parameters(recurse=False)]
+            if own and n != 'pos_embed':  # tables behave alike in both modes
+                assert module.training is not (own[0] in frozen), n
+        for n, module in model.named_modules():
+            if isinstance(module, DropPath):
+                assert module.training is not (n.rpartition('.')[0] + '.norm1.weight' in frozen), n
+        buffers = {k: v.clone() for k, v in model.named_buffers()}
+        outputs = model(torch.randn(IMAGES))
+        if any(out.requires_grad for out in outputs):
+            loss_of(outputs).backward()
+        for n, p in model.named_parameters():
+            assert (p.grad is None) is (n in frozen), n
+        for n, b in model.named_buffers():
+            if n.rpartition('.')[0] + '.weight' in frozen:
+                assert torch.equal(b, buffers[n]), f'{n} of a frozen norm moved'
+        model.eval()
+
+
+def test_frozen_stages_inside_another_model():
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = column(frozen_stages=2)
+
+    model = Detector().train()
+    assert not model.backbone.blocks[1].training
+    assert model.backbone.blocks[2].training
+    assert not model.eval().backbone.blocks[2].training
+
+
+# -- reproducible, distributed -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', DENSE)
+def test_the_same_seed_gives_the_same_weights(name):
+    states = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        model = DENSE[name]()
+        model.init_weights()
+        states.append(model.state_dict())
+    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())
+    assert any(not torch.equal(states[0][key], value) for key, value in states[2].items())
+
+
+@pytest.mark.parametrize('name', DENSE)
+def test_deepcopy(name):
+    model = randomise(DENSE[name]()).eval()
+    twin = copy.deepcopy(model)
+    images = torch.randn(IMAGES)
+    assert_equal_outputs(model(images), twin(images))
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(1)
+    assert not any(torch.equal(a, b) for a, b in zip(model(images), twin(images), strict=True))
+
+
+@pytest.fixture(scope='module')
+def process_group(tmp_path_factory):
+    store = tmp_path_factory.mktemp('ddp') / 'store'
+    torch.distributed.init_process_group('gloo', init_method=f'file://{store}', rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize('with_cp', [False, True])
+@pytest.mark.parametrize('name', DENSE)
+def test_a_distributed_step_without_find_unused_parameters(process_group, name, with_cp):
+    model = nn.parallel.DistributedDataParallel(DENSE[name](with_cp=with_cp, frozen_stages=1))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    for _ in range(2):  # the second forward is the one that complains of parameters unused in the first
+        optimizer.zero_grad()
+        loss_of(model(torch.randn(IMAGES))).backward()
+        optimizer.step()

@@ -1,0 +1,126 @@
+"""Block, stochastic depth, layer scale, patch embedding."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from zoo import max_difference, randomise
+
+from cpvt_backbones.layers import MLP, Attention, Block, DropPath, PatchEmbed, map_to_tokens, tokens_to_map
+
+
+def block(**kwargs):
+    return randomise(Block(8, attn=Attention(8, num_heads=2), **kwargs))
+
+
+def test_drop_path_keeps_the_expected_fraction_and_the_mean():
+    drop = DropPath(0.3).train()
+    out = drop(torch.ones(20000, 2, 3))
+    kept = out[:, 0, 0] != 0
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=0.02)
+    assert (out == out[:, :1, :1]).all()  # a whole sample at a time
+    assert torch.allclose(out[kept], torch.tensor(1 / 0.7))
+    x = torch.randn(3, 4)
+    assert drop.eval()(x) is x
+    assert DropPath(0.0).train()(x) is x
+
+
+@pytest.mark.parametrize('rate', [-0.1, 1.0, 1, '0.1', True])
+def test_drop_path_rate_out_of_range(rate):
+    with pytest.raises(ValueError, match=r'drop_path_rate must be a number in \[0, 1\), got'):
+        DropPath(rate)
+
+
+def test_stochastic_depth_once_a_branch():
+    """Of many samples, the fraction (1 - p)^2 keeps both branches, p^2 is passed through untouched."""
+    model, rate = block(drop_path=0.4), 0.4
+    x = torch.randn(1, 4, 8).expand(4000, -1, -1)
+    with torch.no_grad():
+        out, _ = model.train()(x, None, (2, 2))
+    assert (out == x).all((1, 2)).float().mean().item() == pytest.approx(rate**2, abs=0.03)
+    # Which branch survived shows in the number of distinct results: none, attention, MLP, both.
+    patterns, counts = out.flatten(1).mul(1e4).round().unique(dim=0, return_counts=True)
+    assert len(patterns) == 4
+    wanted = sorted([rate**2, rate * (1 - rate), rate * (1 - rate), (1 - rate) ** 2])
+    assert torch.allclose((counts / 4000).sort().values, torch.tensor(wanted), atol=0.03)
+
+
+@pytest.mark.parametrize('cls', [False, True])
+def test_block_follows_its_formula(cls):
+    model = block(layer_scale_init=0.3)
+    tokens, cls_token = torch.randn(2, 6, 8), torch.randn(2, 1, 8) if cls else None
+    x = torch.cat((cls_token, tokens), dim=1) if cls else tokens
+    x = x + model.attn(model.norm1(x), (2, 3), num_prefix=int(cls)) * model.ls1.gamma
+    hidden = torch.nn.functional.gelu(model.norm2(x) @ model.mlp.fc1.weight.T + model.mlp.fc1.bias)
+    x = x + (hidden @ model.mlp.fc2.weight.T + model.mlp.fc2.bias) * model.ls2.gamma
+    got, got_cls = model(tokens, cls_token, (2, 3))
+    assert max_difference(got, x[:, int(cls) :]) < 1e-5
+    if cls:
+        assert max_difference(got_cls, x[:, :1]) < 1e-5
+    else:
+        assert got_cls is None
+
+
+def test_layer_scale_starts_where_it_is_told():
+    model = Block(8, attn=Attention(8, num_heads=2), layer_scale_init=1e-5)
+    assert torch.equal(model.ls1.gamma, torch.full((8,), 1e-5))
+    assert torch.equal(model.ls2.gamma, torch.full((8,), 1e-5))
+
+
+def test_mlp_dropout_acts_in_training_only():
+    mlp = randomise(MLP(8, hidden_dim=16, drop=0.5))
+    x = torch.randn(1, 50, 8)
+    assert (mlp.train()(x) == 0).float().mean().item() == pytest.approx(0.5, abs=0.1)
+    assert torch.equal(mlp.eval()(x), mlp(x))
+
+
+@given(height=st.integers(1, 20), width=st.integers(1, 20), patch=st.sampled_from([1, 2, 4, 7]))
+def test_patch_embedding_pads_up_and_never_crops(height, width, patch):
+    embed = randomise(PatchEmbed(3, 5, patch_size=patch)).double()
+    images = torch.randn(2, 3, height, width, dtype=torch.float64)
+    tokens, grid = embed(images)
+    assert grid == (-(-height // patch), -(-width // patch))
+    wanted = []
+    for top in range(0, height, patch):
+        for left in range(0, width, patch):
+            piece = images[:, :, top : top + patch, left : left + patch]
+            weight = embed.proj.weight[:, :, : piece.shape[2], : piece.shape[3]]
+            wanted.append(torch.einsum('bcij,dcij->bd', piece, weight) + embed.proj.bias)
+    assert max_difference(tokens, torch.stack(wanted, dim=1)) < 1e-12
+
+
+def test_patch_embedding_norm():
+    embed = randomise(PatchEmbed(3, 8, patch_size=4, norm_eps=1e-3))
+    assert embed.norm.eps == 1e-3
+    tokens, _ = embed(torch.randn(1, 3, 8, 8))
+    bare = map_to_tokens(embed.proj(torch.randn(1, 3, 8, 8)))
+    assert tokens.shape == bare.shape == (1, 4, 8)
+
+
+@pytest.mark.parametrize('shape', [(2, 3, 32, 48), (1, 3, 20, 9)])
+def test_tokens_come_out_contiguous(shape):
+    assert PatchEmbed(3, 8, patch_size=16)(torch.randn(shape))[0].is_contiguous()
+
+
+def test_layouts_are_views_and_inverses():
+    tokens = torch.randn(2, 15, 4)
+    feature_map = tokens_to_map(tokens, (3, 5))
+    assert feature_map.shape == (2, 4, 3, 5)
+    assert feature_map.data_ptr() == tokens.data_ptr()
+    assert feature_map.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(feature_map[:, :, 1, 2], tokens[:, 7])
+    assert torch.equal(map_to_tokens(feature_map), tokens)
+    assert map_to_tokens(feature_map).data_ptr() == tokens.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (dict(in_channels=0, dim=8, patch_size=4), 'in_channels must be an integer >= 1, got 0'),
+        (dict(in_channels=3, dim=0, patch_size=4), 'embed_dims must be an integer >= 1, got 0'),
+        (dict(in_channels=3, dim=8, patch_size=0), 'patch_size must be an integer >= 1, got 0'),
+    ],
+)
+def test_wrong_patch_embedding(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PatchEmbed(**arguments)

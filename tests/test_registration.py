@@ -1,0 +1,145 @@
+"""Registration, import order, and arrows between the packages that point down only."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mmengine.registry import MODELS
+from zoo import COLUMN, PYRAMID
+
+import cpvt_backbones
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+
+PACKAGE = Path(cpvt_backbones.__file__).parent
+TOOLBOXES = ('mmdet', 'mmseg', 'mmpretrain')
+CLASSES = (CPVT, MultiScaleCPVT, PyramidCPVT)
+
+
+def python(*lines):
+    """Run lines of code in a fresh interpreter; its last line of output."""
+    command = [sys.executable, '-W', 'ignore', '-c', '\n'.join(lines)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=PACKAGE.parent)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize('toolbox', TOOLBOXES)
+@pytest.mark.parametrize('cls', CLASSES)
+def test_every_toolbox_builds_the_same_class(toolbox, cls):
+    registry = pytest.importorskip(f'{toolbox}.registry').MODELS
+    arch = PYRAMID if cls is PyramidCPVT else COLUMN
+    assert type(registry.build(dict(type=cls.__name__, arch=arch))) is cls
+    assert type(MODELS.build(dict(type=cls.__name__, arch=arch))) is cls
+    assert registry.get(cls.__name__) is cls
+    assert cls.__name__ not in registry.module_dict, 'registered in the toolbox as well as in the root'
+
+
+@pytest.mark.parametrize(
+    'order',
+    [
+        ('cpvt_backbones', 'mmdet.models', 'mmseg.models', 'mmpretrain.models'),
+        ('mmpretrain.models', 'mmseg.models', 'mmdet.models', 'cpvt_backbones'),
+    ],
+)
+def test_any_order_of_import(order):
+    for toolbox in TOOLBOXES:
+        pytest.importorskip(toolbox)
+    last = python(
+        *(f'import {name}' for name in order),
+        'import mmdet.registry, mmseg.registry, mmpretrain.registry',
+        'config = dict(type="CPVT", arch="tiny")',
+        'built = {type(toolbox.registry.MODELS.build(config)) for toolbox in (mmdet, mmseg, mmpretrain)}',
+        'print(built == {cpvt_backbones.CPVT})',
+    )
+    assert last == 'True'
+
+
+def test_a_second_import_registers_nothing_twice():
+    last = python(
+        'from mmengine.registry import MODELS',
+        'from mmengine.utils import import_modules_from_strings',
+        'import cpvt_backbones',
+        'before = dict(MODELS.module_dict)',
+        'for _ in range(2): import_modules_from_strings(["cpvt_backbones"])  # what custom_imports does',
+        'import cpvt_backbones.backbones, cpvt_backbones.layers',
+        'print(before == dict(MODELS.module_dict) and MODELS.get("CPVT") is cpvt_backbones.CPVT)',
+    )
+    assert last == 'True'
+
+
+def test_importing_the_package_imports_no_toolbox_and_no_operators():
+    last = python(
+        'import sys, cpvt_backbones',
+        'roots = {name.split(".")[0] for name in sys.modules}',
+        'print(sorted(roots & {"mmcv", "mmdet", "mmseg", "mmpretrain", "timm"}))',
+    )
+    assert last == '[]'
+
+
+def test_public_names():
+    assert set(cpvt_backbones.__all__) >= {'CPVT', 'PyramidCPVT', 'MultiScaleCPVT', 'PEG', 'list_archs'}
+    assert all(hasattr(cpvt_backbones, name) for name in cpvt_backbones.__all__)
+
+
+# -- arrows ------------------------------------------------------------------------------------------------------------
+
+
+def imported(path):
+    """Absolute names of the modules that a file of the package imports, anywhere in it."""
+    here = ['cpvt_backbones', *path.relative_to(PACKAGE).parts[:-1]]
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else []
+            module = '.'.join([*base, *([node.module] if node.module else [])])
+            names |= {module} | {f'{module}.{alias.name}' for alias in node.names}
+    return names
+
+
+def files_of(part):
+    return sorted((PACKAGE / part).rglob('*.py'))
+
+
+@pytest.mark.parametrize('path', files_of('layers'), ids=lambda p: p.name)
+def test_layers_import_torch_alone(path):
+    for name in imported(path):
+        root = name.split('.')[0]
+        assert root == 'torch' or root in sys.stdlib_module_names or name.startswith('cpvt_backbones.layers'), name
+
+
+@pytest.mark.parametrize('path', files_of('backbones'), ids=lambda p: p.name)
+def test_backbones_import_layers_and_mmengine(path):
+    for name in imported(path):
+        root = name.split('.')[0]
+        assert (
+            root in ('torch', 'mmengine')
+            or root in sys.stdlib_module_names
+            or name.startswith(('cpvt_backbones.layers', 'cpvt_backbones.backbones'))
+        ), name
+
+
+def test_no_circle_between_the_packages():
+    """Each part of the package is imported by parts above it only."""
+    parts = sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != '__pycache__')
+    arrows = {
+        part: {
+            name.split('.')[1]
+            for path in files_of(part)
+            for name in imported(path)
+            if name.startswith('cpvt_backbones.') and name.split('.')[1] in parts
+        }
+        - {part}
+        for part in parts
+    }
+    remaining = dict(arrows)
+    while remaining:
+        bottom = [part for part, below in remaining.items() if not below & set(remaining)]
+        assert bottom, f'a circle among {remaining}'
+        for part in bottom:
+            del remaining[part]
+    assert arrows['layers'] == set()
+    assert arrows['backbones'] == {'layers'}
