@@ -1,0 +1,5 @@
+"""Prediction at any resolution."""
+
+from .inferencer import Inferencer
+
+__all__ = ['Inferencer']

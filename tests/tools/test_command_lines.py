@@ -1,0 +1,269 @@
+"""train.py, test.py and infer.py on one config of each toolbox, with a model of a few thousand weights."""
+
+import json
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cpvt_backbones.engine.launch import TOOLBOXES
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = [
+    'model.backbone.arch.embed_dims=16',
+    'model.backbone.arch.depth=1',
+    'model.backbone.position.after_blocks=(0,)',
+    'train_cfg.max_iters=2',
+    'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=1',
+]
+WORKERLESS = [
+    f'{part}_dataloader.{option}'
+    for part in ('train', 'val', 'test')
+    for option in ('num_workers=0', 'persistent_workers=False')
+]
+CLASSIFIER = """
+custom_imports = dict(imports=['cpvt_backbones'])
+default_scope = 'mmpretrain'
+model = dict(
+    type='ImageClassifier',
+    backbone=dict(type='CPVT', arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2), patch_size=8,
+                  with_cls_token=False, out_type='avg_featmap', position=dict(type='PEG', after_blocks=(0,))),
+    head=dict(type='LinearClsHead', num_classes=2, in_channels=16, loss=dict(type='CrossEntropyLoss')))
+data_preprocessor = dict(mean=[127.5] * 3, std=[127.5] * 3, to_rgb=True, num_classes=2)
+loader = dict(batch_size=2, num_workers=0, collate_fn=dict(type='default_collate'))
+data = dict(type='CustomDataset', data_root=r'{root}', classes=['dark', 'light'])
+load, pack = dict(type='LoadImageFromFile'), dict(type='PackInputs')
+train_dataloader = dict(
+    **loader, sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(**data, pipeline=[load, dict(type='RandomCrop', crop_size=24), pack]))
+val_dataloader = dict(
+    **loader, sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        **data, pipeline=[load, dict(type='ResizeEdge', scale=32), dict(type='CenterCrop', crop_size=24), pack]))
+test_dataloader = val_dataloader
+val_evaluator = test_evaluator = dict(type='Accuracy', topk=1)
+optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=2, val_interval=2)
+val_cfg, test_cfg = dict(), dict()
+default_hooks = dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1))
+log_processor = dict(by_epoch=False)
+visualizer = dict(type='UniversalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
+"""
+
+
+def detection(scenes, folder):
+    heldout = scenes / 'heldout_61x37'
+    options = [
+        f'train_dataloader.dataset.data_root={scenes / "train_64x48"}',
+        'model.neck.in_channels=[16,16,16]',
+        'model.test_cfg.score_thr=0.0',
+        'train_dataloader.batch_size=2',
+    ]
+    for part in ('val', 'test'):
+        options.append(f'{part}_dataloader.dataset.data_root={heldout}')
+        options.append(f'{part}_evaluator.ann_file={heldout / "instances.json"}')
+    return ROOT / 'configs/demo/retinanet_multiscale-cpvt_digits.py', [*TINY, *WORKERLESS, *options]
+
+
+def segmentation(scenes, folder):
+    options = [
+        f'train_dataloader.dataset.data_root={scenes / "train_64x48"}',
+        'model.neck.in_channels=[8,16,16,16]',
+        'train_dataloader.batch_size=2',
+    ]
+    options += [f'{part}_dataloader.dataset.data_root={scenes / "heldout_61x37"}' for part in ('val', 'test')]
+    return ROOT / 'configs/demo/semantic-fpn_multiscale-cpvt_digits.py', [*TINY, *WORKERLESS, *options]
+
+
+def classification(scenes, folder):
+    for name, level in (('dark', 40), ('light', 200)):
+        (folder / 'images' / name).mkdir(parents=True)
+        for i in range(2):
+            Image.new('RGB', (30 + i, 27), (level, level, level)).save(folder / 'images' / name / f'{i}.png')
+    config = folder / 'classifier.py'
+    config.write_text(CLASSIFIER.replace('{root}', str(folder / 'images')))
+    return config, ['log_level=INFO']
+
+
+TASKS = {'mmdet': detection, 'mmseg': segmentation, 'mmpretrain': classification}
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with images of odd sizes, and one file that is no image."""
+    folder = tmp_path / 'photos'
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name, (height, width) in {'odd.png': (31, 53), 'tall.jpg': (97, 20), 'odd.jpg': (40, 40)}.items():
+        Image.fromarray(rng.integers(0, 255, (height, width, 3), np.uint8)).save(folder / name)
+    (folder / 'notes.txt').write_text('no image')
+    return folder
+
+
+@pytest.mark.parametrize('scope', TASKS)
+def test_train_resume_test_infer(scope, scenes, photos, tmp_path, call):
+    pytest.importorskip(scope)
+    config, options = TASKS[scope](scenes, tmp_path)
+    work_dir = tmp_path / 'work'
+
+    call('train', config, '--work-dir', work_dir, '--cfg-options', *options)
+    assert (work_dir / 'iter_2.pth').is_file()
+    before = torch.load(work_dir / 'iter_2.pth', weights_only=False)['state_dict']
+
+    # One more iteration from the newest checkpoint, not three from nothing.
+    longer = ['train_cfg.max_iters=3', 'train_cfg.val_interval=3']
+    call('train', config, '--work-dir', work_dir, '--resume', '--cfg-options', *options, *longer)
+    (last_log,) = sorted(work_dir.glob('*/*.log'))[-1:]
+    assert re.search(r'resumed epoch: 0, iter: 2', last_log.read_text())
+    checkpoint = work_dir / 'iter_3.pth'
+    after = torch.load(checkpoint, weights_only=False)['state_dict']
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+    out = tmp_path / ('masks' if scope == 'mmseg' else 'predictions.pkl')
+    shown = tmp_path / 'shown'
+    call(
+        'test', config, checkpoint, '--work-dir', work_dir, '--out', out, '--show-dir', shown, '--cfg-options', *options
+    )
+    if scope == 'mmseg':
+        assert sorted(path.name for path in out.iterdir()) == ['000000.png', '000001.png']
+        assert np.asarray(Image.open(out / '000000.png')).shape == (37, 61)
+    else:
+        assert len(pickle.loads(out.read_bytes())) == (4 if scope == 'mmpretrain' else 2)
+    assert len([path for path in shown.rglob('*') if path.suffix in ('.png', '.jpg')]) >= 2
+
+    results = tmp_path / 'results'
+    call(
+        'infer',
+        photos,
+        config,
+        checkpoint,
+        '--out-dir',
+        results,
+        '--device',
+        'cpu',
+        '--score-threshold',
+        '0',
+        '--cfg-options',
+        *options,
+    )
+    predictions = json.loads((results / 'predictions.json').read_text())
+    assert [Path(path).name for path in predictions] == ['odd.jpg', 'odd.png', 'tall.jpg']
+    assert sorted(path.name for path in (results / 'vis').iterdir()) == ['odd.png', 'odd_2.png', 'tall.png']
+    tall = predictions[str(photos / 'tall.jpg')]
+    if scope == 'mmdet':
+        assert tall['boxes'] and len(tall['boxes']) == len(tall['scores']) == len(tall['classes'])
+        assert all(0 <= x1 <= x2 <= 20 and 0 <= y1 <= y2 <= 97 for x1, y1, x2, y2 in tall['boxes'])
+    elif scope == 'mmseg':
+        assert np.asarray(Image.open(results / tall['index_map'])).shape == (97, 20)
+    else:
+        assert tall['class'] == ['dark', 'light'][tall['label']]
+    if scope != 'mmpretrain':
+        assert Image.open(results / 'vis' / 'tall.png').size == (20, 97)
+
+
+def test_scale_changes_what_the_model_sees(scenes, photos, tmp_path):
+    """The image's own size, a size to fit in, or the config's pipeline; only the last crops."""
+    pytest.importorskip('mmpretrain')
+    from mmengine.runner import save_checkpoint
+    from mmpretrain import get_model
+
+    from cpvt_backbones.engine.launch import read_config
+    from cpvt_backbones.inference import Inferencer
+
+    config, _ = classification(scenes, tmp_path)
+    cfg = read_config(config)
+    save_checkpoint(dict(state_dict=get_model(cfg).state_dict()), str(tmp_path / 'model.pth'))
+    seen = {}
+    for scale in (None, 'config', (60, 60)):
+        inferencer = Inferencer(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu', scale=scale)
+        hook = inferencer._inferencer.model.backbone.register_forward_pre_hook(
+            lambda _, inputs, scale=scale: seen.__setitem__(scale, tuple(inputs[0].shape[2:]))
+        )
+        inferencer(photos / 'tall.jpg')
+        hook.remove()
+    assert seen == {None: (97, 20), 'config': (24, 24), (60, 60): (60, 12)}
+    for wrong in ('big', (0, 60), (60,)):
+        with pytest.raises(ValueError, match=r"scale must be None .*'config' or \(width, height\), got"):
+            Inferencer(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu', scale=wrong)
+
+
+@pytest.mark.parametrize('tool', ['train', 'test', 'infer'])
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('model = dict()', 'default_scope is missing from the config'),
+        ("default_scope = 'mmtext'", "default_scope is 'mmtext'"),
+    ],
+)
+def test_a_config_of_no_known_toolbox(tool, text, message, tmp_path, call, capsys):
+    config = tmp_path / 'config.py'
+    config.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        call(tool, *(['image.png'] if tool == 'infer' else []), config, *([] if tool == 'train' else ['x.pth']))
+    assert stop.value.code == 2
+    words = capsys.readouterr().err
+    assert message in words
+    assert all(repr(name) in words for name in TOOLBOXES)
+
+
+@pytest.mark.parametrize('tool', ['train', 'test', 'infer'])
+def test_no_such_config(tool, call, capsys):
+    with pytest.raises(SystemExit):
+        call(tool, *(['image.png'] if tool == 'infer' else []), 'none.py', *([] if tool == 'train' else ['x.pth']))
+    assert "config: there is no file 'none.py'" in capsys.readouterr().err
+
+
+def test_no_such_checkpoint_or_image(scenes, photos, tmp_path, call, capsys):
+    pytest.importorskip('mmpretrain')
+    config, _ = classification(scenes, tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint: there is no file 'none.pth'"):
+        call('test', config, 'none.pth')
+    with pytest.raises(FileNotFoundError, match=r"resume: there is no file 'none.pth'"):
+        call('train', config, '--resume', 'none.pth', '--work-dir', tmp_path / 'work')
+    for arguments, message in (
+        ((photos, config, 'none.pth'), "checkpoint: there is no file 'none.pth'"),
+        (('none.png', config, 'none.pth'), "inputs: there is no file or folder 'none.png'"),
+        ((tmp_path / 'images', config, 'none.pth'), 'inputs: no image'),
+    ):
+        with pytest.raises(SystemExit):
+            call('infer', *arguments)
+        assert message in capsys.readouterr().err
+
+
+def test_wrong_options_are_named(scenes, tmp_path, call, capsys):
+    pytest.importorskip('mmpretrain')
+    config, _ = classification(scenes, tmp_path)
+    with pytest.raises(ValueError, match=r'auto_scale_lr: the config has no auto_scale_lr.base_batch_size'):
+        call('train', config, '--auto-scale-lr', '--work-dir', tmp_path / 'work')
+    (tmp_path / 'model.pth').write_bytes(b'')
+    with pytest.raises(ValueError, match=r"out: mmpretrain writes predictions to a .pkl or .pickle file, got 'x.json'"):
+        call('test', config, tmp_path / 'model.pth', '--out', 'x.json')
+    with pytest.raises(SystemExit):
+        call('infer', 'x.png', config, 'model.pth', '--scale', '10by10')
+    assert 'native, config or WIDTHxHEIGHT is accepted' in capsys.readouterr().err
+
+
+def test_work_dir_is_the_command_lines_then_the_configs_then_the_name(tmp_path):
+    from cpvt_backbones.engine.launch import read_config
+
+    pytest.importorskip('mmpretrain')
+    config = tmp_path / 'my_model.py'
+    config.write_text("default_scope = 'mmpretrain'")
+    assert read_config(config).work_dir == str(Path('work_dirs', 'my_model'))
+    config.write_text("default_scope = 'mmpretrain'\nwork_dir = 'mine'")
+    assert read_config(config).work_dir == 'mine'
+    assert read_config(config, work_dir='given').work_dir == 'given'
+
+
+def test_make_digit_scenes(tmp_path, call, capsys):
+    call('make_digit_scenes', '--root', tmp_path, '--train', '40x30:2', '--heldout', '30x40:1', '50x20:1')
+    assert {path.name for path in tmp_path.iterdir()} == {'train_40x30', 'heldout_30x40', 'heldout_50x20'}
+    with pytest.raises(SystemExit):
+        call('make_digit_scenes', '--root', tmp_path, '--train', '40:2')
+    assert 'WIDTHxHEIGHT:COUNT is accepted' in capsys.readouterr().err

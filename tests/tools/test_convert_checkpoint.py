@@ -1,0 +1,103 @@
+"""convert_checkpoint.py: from files to files, and one line where it cannot."""
+
+import pytest
+import torch
+from zoo import PYRAMID, randomise
+
+from cpvt_backbones import CPVT, PyramidCPVT
+from cpvt_backbones.checkpoints import export_state_dict, read_checkpoint
+
+COLUMN_OPTIONS = ['arch.embed_dims=24', 'arch.depth=2', 'arch.num_heads=2', 'arch.mlp_ratio=2.0']
+COLUMN = dict(embed_dims=24, depth=2, num_heads=2, mlp_ratio=2.0)
+
+
+@pytest.fixture
+def pyramid():
+    return randomise(PyramidCPVT(arch=PYRAMID, final_norm=True))
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / 'config.py').write_text(
+        "model = dict(type='Any', backbone=dict(type='PyramidCPVT', final_norm=True, out_indices=(0, 1, 2, 3),\n"
+        f'    arch=dict({", ".join(f"{key}={value}" for key, value in PYRAMID.items())}),\n'
+        "    init_cfg=dict(type='Pretrained', checkpoint='gone.pth')))\n"
+    )
+    return tmp_path / 'config.py'
+
+
+@pytest.mark.parametrize('to', ['timm', 'mmseg', 'mmpretrain', 'cpvt'])
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_there_and_back(to, suffix, pyramid, config, tmp_path, call, capsys):
+    if suffix == '.safetensors':
+        pytest.importorskip('safetensors')
+    torch.save(dict(model={f'module.{k}': v for k, v in pyramid.state_dict().items()}), tmp_path / 'ours.pth')
+    there, back = tmp_path / f'there{suffix}', tmp_path / 'back.pth'
+    call('convert_checkpoint', tmp_path / 'ours.pth', there, '--config', config, '--to', to)
+    printed = capsys.readouterr().out
+    assert "(under 'module.') to PyramidCPVT" in printed and f'{there}: ' in printed
+    content = read_checkpoint(there)
+    content = content if suffix == '.safetensors' else content['state_dict']
+    wanted, _ = export_state_dict(pyramid.state_dict(), pyramid, to=to)
+    assert content.keys() == wanted.keys()
+    assert all(torch.equal(content[key], value) for key, value in wanted.items())
+
+    call('convert_checkpoint', there, back, '--config', config, '--allow-missing', 'norm.*')
+    state = torch.load(back, weights_only=True)['state_dict']
+    expected = {k: v for k, v in pyramid.state_dict().items() if to != 'mmseg' or not k.startswith('norm.')}
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], value) for key, value in expected.items())
+
+
+def test_named_sizes_and_options(tmp_path, call, capsys):
+    source = randomise(CPVT(arch=COLUMN, position=dict(type='Learned')))
+    torch.save(source.state_dict(), tmp_path / 'deit.pth')
+    arguments = ['--type', 'CPVT', '--options', *COLUMN_OPTIONS]
+    call('convert_checkpoint', tmp_path / 'deit.pth', tmp_path / 'cpvt.pth', *arguments, 'with_cls_token=False')
+    printed = capsys.readouterr().out
+    assert 'dropped 1: cls_token (the model has no class token)' in printed
+    state = torch.load(tmp_path / 'cpvt.pth', weights_only=True)
+    assert state['meta']['source'] == "ViT, DeiT or CPVT, timm's or this package's names"
+    assert not state['state_dict']['pos_block.0.proj.0.weight'].any()
+    model = CPVT(arch=COLUMN, with_cls_token=False)
+    model.load_state_dict(state['state_dict'], strict=True)
+
+    call('convert_checkpoint', tmp_path / 'deit.pth', tmp_path / 'timm.pth', '--to', 'timm', *arguments)
+    state = torch.load(tmp_path / 'timm.pth', weights_only=True)['state_dict']
+    assert torch.equal(state['pos_embed'], source.state_dict()['pos_embed.0'])
+
+
+@pytest.mark.parametrize(
+    ('source', 'destination', 'options', 'message'),
+    [
+        ('none.pth', 'x.pth', ['--type', 'CPVT'], "checkpoint: there is no file or folder 'none.pth'"),
+        ('{ours}', 'x.h5', ['--type', 'CPVT'], 'destination must end in one of .pth, .pt, .safetensors, got'),
+        ('{ours}', 'x.pth', ['--type', 'CPVT'], 'wrong architecture: the checkpoint is a pyramid'),
+        ('{ours}', 'x.pth', ['--type', 'PyramidCPVT'], 'shape mismatch: patch_embeds.0.proj.weight is (8, 3, 4, 4)'),
+        ('{ours}', 'x.pth', ['--type', 'CPVT', '--arch', 'huge'], "arch must be one of ['tiny', 'small', 'base']"),
+        ('{ours}', 'x.pth', ['--config', '{empty}'], 'config: model.backbone.type must be one of CPVT'),
+        ('{ours}', 'x.pth', ['--config', 'none.py'], 'none.py'),
+        (
+            '{ours}',
+            'x.pth',
+            ['--config', '{config}', '--prefix', 'teacher'],
+            "prefix='teacher.': no key starts with it",
+        ),
+        ('{ours}', 'x.pth', ['--config', '{config}', '--ema'], 'ema=True: the checkpoint has none of model_ema'),
+    ],
+)
+def test_one_line_where_it_cannot(source, destination, options, message, pyramid, config, tmp_path, call):
+    torch.save(pyramid.state_dict(), tmp_path / 'ours.pth')
+    (tmp_path / 'empty.py').write_text('x = 1')
+    names = dict(ours=tmp_path / 'ours.pth', empty=tmp_path / 'empty.py', config=config)
+    with pytest.raises(SystemExit) as stop:
+        call(
+            'convert_checkpoint',
+            source.format(**names),
+            tmp_path / destination,
+            *(option.format(**names) for option in options),
+        )
+    assert isinstance(stop.value.code, str)  # which the interpreter prints, and exits with 1
+    assert stop.value.code.startswith('error: ') and '\n' not in stop.value.code
+    assert message in stop.value.code
+    assert not (tmp_path / destination).exists()

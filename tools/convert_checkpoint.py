@@ -1,0 +1,93 @@
+"""Convert a checkpoint of another package to this one's names, or on to timm's, mmseg's or mmpretrain's.
+
+python tools/convert_checkpoint.py twins.pth pcpvt-small.pth --type PyramidCPVT --arch small
+python tools/convert_checkpoint.py deit.safetensors cpvt-tiny.pth --type CPVT --arch tiny
+python tools/convert_checkpoint.py work_dirs/retinanet_pcpvt-s timm.safetensors --config CONFIG --to timm
+Nothing is written unless the whole trunk is there.
+"""
+
+import argparse
+import sys
+
+from mmengine.config import Config, DictAction
+
+import cpvt_backbones
+from cpvt_backbones.checkpoints import (
+    TARGETS,
+    CheckpointError,
+    check_destination,
+    convert_state_dict,
+    export_state_dict,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+TYPES = tuple(cpvt_backbones.list_archs())
+
+
+def backbone_arguments(args: argparse.Namespace) -> dict:
+    """``type`` and the arguments of the backbone that the command line describes."""
+    if args.config:
+        arguments = Config.fromfile(args.config).to_dict().get('model', {}).get('backbone', {})
+        if arguments.get('type') not in TYPES:
+            found = arguments.get('type', 'missing')
+            raise ValueError(f'config: model.backbone.type must be one of {", ".join(TYPES)}, it is {found}')
+        arguments.pop('init_cfg', None)
+    else:
+        arguments = dict(type=args.type)
+        if args.type == 'PyramidCPVT':
+            arguments['final_norm'] = True
+        elif args.to == 'timm':
+            arguments['position'] = dict(type='Learned')
+    config = Config(arguments)
+    config.merge_from_dict(args.options or {})
+    return config.to_dict() if args.config else {'arch': args.arch, **config.to_dict()}
+
+
+def convert(args: argparse.Namespace) -> None:
+    destination = check_destination(args.destination)
+    arguments = backbone_arguments(args)
+    model = getattr(cpvt_backbones, arguments.pop('type'))(**arguments)
+    # A dense model of a pyramid has no final norm, nor does mmseg's; where there is one it is kept.
+    allow_missing = [*args.allow_missing, *([] if args.config else ['norm.*'])]
+    state_dict, report = convert_state_dict(
+        read_checkpoint(args.source), model, prefix=args.prefix, allow_missing=allow_missing, ema=args.ema
+    )
+    print(report)
+    meta = dict(source=report.source, converted_by=f'cpvt_backbones {cpvt_backbones.__version__}')
+    if args.to != 'cpvt':
+        state_dict, report = export_state_dict(state_dict, model, to=args.to)
+        print(report)
+    write_checkpoint(state_dict, destination, meta=meta)
+    print(f'{destination}: {len(state_dict)} tensors')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
+    parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
+    parser.add_argument('--to', choices=TARGETS, default='cpvt', help="whose names to write (default: this package's)")
+    backbone = parser.add_mutually_exclusive_group(required=True)
+    backbone.add_argument('--type', choices=TYPES, help='backbone that the weights are for')
+    backbone.add_argument('--config', help='config whose model.backbone the weights are for')
+    parser.add_argument('--arch', default='small', help='size, with --type; default: %(default)s')
+    parser.add_argument(
+        '--options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='arguments of the backbone: with_cls_token=False arch.depth=24 ...',
+    )
+    parser.add_argument('--prefix', help="take the keys under this prefix, e.g. 'teacher.'; found by itself otherwise")
+    parser.add_argument(
+        '--allow-missing', nargs='+', default=[], metavar='PATTERN', help="keys the source may lack: 'pos_block.*'"
+    )
+    parser.add_argument('--ema', action='store_true', help='take the averaged weights')
+    try:
+        convert(parser.parse_args())
+    except (CheckpointError, FileNotFoundError, ImportError, TypeError, ValueError) as error:
+        sys.exit(f'error: {error}')
+
+
+if __name__ == '__main__':
+    main()
