@@ -2,8 +2,10 @@
 
 Importing the package registers its backbones in ``mmengine.registry.MODELS``.
 """
+
 from .backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
+from .checkpoints import convert_state_dict
 from .layers import PEG
 from .version import __version__
 
-__all__ = ['CPVT', 'PEG', 'MultiScaleCPVT', 'PyramidCPVT', '__version__', 'list_archs']
+__all__ = ['CPVT', 'PEG', 'MultiScaleCPVT', 'PyramidCPVT', '__version__', 'convert_state_dict', 'list_archs']

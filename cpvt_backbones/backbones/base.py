@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.model import BaseModule
+from mmengine.model import BaseModule, PretrainedInit
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -76,6 +76,19 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
+def _entries(init_cfg: Any) -> list[Any]:
+    return list(init_cfg) if isinstance(init_cfg, (list, tuple)) else [init_cfg] if init_cfg else []
+
+
+def _is_pretrained(entry: Any) -> bool:
+    return entry['type'] in ('Pretrained', PretrainedInit)
+
+
+def _load_promised_weights(model: 'Backbone', _: Any) -> None:
+    if model._awaits_weights:
+        model.init_weights()
+
+
 class Backbone(BaseModule):
     """Base of the backbones.
 
@@ -87,6 +100,7 @@ class Backbone(BaseModule):
     out_channels: tuple[int, ...]
     out_strides: tuple[int, ...]
     norm: nn.Module
+    init_cfg: Any
     num_layers: int
     """Depth that layer-wise learning rates count: the stem, each block, and what follows."""
 
@@ -115,6 +129,10 @@ class Backbone(BaseModule):
             or not -1 <= frozen_stages <= max_frozen
         ):
             raise ValueError(f'frozen_stages must be an integer in [-1, {max_frozen}], got {frozen_stages!r}')
+        # Runner.test and plain PyTorch never call `init_weights`: what `init_cfg` promises must come all the same.
+        self._awaits_weights = any(map(_is_pretrained, _entries(init_cfg)))
+        if self._awaits_weights:
+            self.register_forward_pre_hook(_load_promised_weights)
         self.in_channels = in_channels
         self.out_type = out_type
         self.with_cp = with_cp
@@ -193,6 +211,27 @@ class Backbone(BaseModule):
         if self.out_type == 'avg_featmap':
             return tokens.mean(dim=1)  # (B, C)
         return tokens_to_map(tokens, grid)  # (B, C, H, W)
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def init_weights(self) -> None:
+        """Initialise as ``init_cfg`` says; checkpoints of other packages are recognised and converted.
+
+        Raises:
+            FileNotFoundError, CheckpointError: See :class:`cpvt_backbones.checkpoints.RecognisedPretrained`.
+        """
+        init_cfg = self.init_cfg
+        entries = sorted(_entries(init_cfg), key=_is_pretrained)  # weights last, as mmengine has it
+        self.init_cfg = [{**e, 'type': 'RecognisedPretrained'} if _is_pretrained(e) else e for e in entries]
+        try:
+            super().init_weights()
+        finally:
+            self.init_cfg = init_cfg
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        if any(key.startswith(prefix) for key in state_dict):
+            self._awaits_weights = False
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     # -- training ----------------------------------------------------------------------------------------------------
 

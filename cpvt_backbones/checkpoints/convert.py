@@ -1,0 +1,281 @@
+"""Fitting somebody's weights to one model of this package."""
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cpvt_backbones.layers.position import LearnedTable
+
+from .errors import CheckpointError
+from .neutral import neutral_pegs
+from .report import ConversionReport, shorten
+from .sources import Source
+from .unwrap import find_backbone, find_weights
+
+_PEG = r'pos_block(_\d+)?\.'
+_TABLE = r'pos_embed\.\d$'
+
+# Keys that may stay out of a model, and why; what is in no pattern and no block is dropped as unknown.
+_DROPPED = (
+    (r'(head|head_dist|fc|fc_norm|pre_logits|attn_pool)\.', 'classifier head'),
+    (r'dist_token$', 'distillation token: CPVT has a class token or none'),
+    (r'reg_token$', 'register tokens: CPVT has none'),
+    (r'cls_token$', 'the model has no class token'),
+    (_PEG, 'the model has no such PEG'),
+    (r'rel_pos\.', 'the model has no relative position encoding'),
+    (r'norm\.', 'the model does not normalise its last block'),
+    (r'pyramid\.', 'only MultiScaleCPVT has it'),
+)
+_REFUSED = (
+    (r'norm_pre\.', 'it normalises the tokens before the first block, as CLIP does, and CPVT has no such layer'),
+    (r'(norm_after_stage|norm_list\.)[0-3]\.', 'it normalises what goes from stage to stage, and PyramidCPVT does not'),
+    (r'.*\.ls[12]\.gamma$', 'layer scale: build the model with layer_scale_init=1.0'),
+    (r'.*\.[qk]_norm\.', 'it normalises queries and keys, and CPVT does not'),
+    (r'.*\.(qkv|q|kv)\.bias$', 'build the model with qkv_bias=True'),
+    (r'.*\.dwconv\.', 'a convolution in the MLP (PVTv2), which PyramidCPVT has not'),
+    (r'.*relative_position', 'a relative position bias in attention, which CPVT has not'),
+    (r'patch_embed.*\.norm\.', 'a norm behind the patch embedding, which CPVT has not'),
+)
+
+
+def convert_state_dict(
+    state_dict: Mapping[str, Any],
+    model: nn.Module,
+    *,
+    prefix: str | None = None,
+    allow_missing: str | Iterable[str] = (),
+    ema: bool = False,
+) -> tuple[dict[str, Tensor], ConversionReport]:
+    """Weights of anybody's ViT, DeiT, PVT, Twins-PCPVT or CPVT as a state dict of a backbone of this package.
+
+    Recognised are the names of the authors, timm, mmdet, mmseg and mmpretrain, and this package's own; wrappers
+    (``model``, ``state_dict``) and prefixes (``module.``, ``backbone.``, ``_orig_mod.``) come off by themselves. A
+    table of another grid is resized. PEGs that the source knows nothing of start as the identity, so that step 0
+    computes what the source computes without its table. The arguments are left as they are.
+
+    Args:
+        state_dict: A state dict, or a whole checkpoint that holds one.
+        model: The backbone that is to load the result: CPVT, MultiScaleCPVT or PyramidCPVT.
+        prefix: Take the keys under this prefix and no others; ``None`` finds it.
+        allow_missing: Keys of the model, or patterns as ``'norm.*'``, that the source may lack.
+        ema: Take the averaged weights that a training script keeps beside the others.
+
+    Returns:
+        The state dict, to be loaded with ``strict=False`` (strictly, where the report has nothing missing), and the
+        :class:`ConversionReport`.
+
+    Raises:
+        CheckpointError: No weights, nobody's names, another architecture, other shapes, or less than the whole trunk.
+        TypeError: ``model`` is no backbone of this package.
+    """
+    depths = _depths(model)
+    report = ConversionReport(target=type(model).__name__)
+    source, found = find_backbone(find_weights(state_dict, ema=ema), prefix=prefix, report=report)
+    family = 'column' if hasattr(model, 'depth') else 'pyramid'
+    if source.family != family:
+        raise CheckpointError(
+            f'wrong architecture: the checkpoint is a {source.family} ({source.name}), {report.target} is a {family}',
+            report=report,
+        )
+    ours, origin = _rename(source, found, report)
+    _check_depths(ours, depths, report)
+    wanted = model.state_dict()
+    if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.', key) for key in ours):
+        report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
+    _fit_tables(ours, origin, model, report)
+    if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
+        ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
+        report.added['patch_embed.proj.bias'] = 'zero: the source embeds patches without a bias'
+    if not any(re.match(_PEG, key) for key in ours):
+        for key, value in neutral_pegs(model).items():
+            ours[key] = value
+            report.added[key] = 'the source has no PEG: it starts as the identity'
+
+    result: dict[str, Tensor] = OrderedDict()
+    for key, value in ours.items():
+        if key not in wanted:
+            _sort_out(key, origin[key], depths, set(wanted), report)
+        elif value.shape != wanted[key].shape:
+            report.mismatched[key] = (tuple(value.shape), tuple(wanted[key].shape))
+        else:
+            result[key] = value
+            if key in origin:
+                report.loaded.append(key)
+    _account_for_missing(wanted, ours, allow_missing, report)
+    _raise_if_incomplete(report)
+    return result, report
+
+
+def _depths(model: nn.Module) -> tuple[int, ...]:
+    """Blocks of each stage of the architecture, built or not."""
+    depths = getattr(model, 'depths', None) or getattr(model, 'depth', None)
+    if not hasattr(model, 'position_encodings') or depths is None:
+        raise TypeError(
+            'model must be a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its '
+            f'backbone), got {type(model).__name__}'
+        )
+    return (depths,) if isinstance(depths, int) else tuple(depths)
+
+
+def _rename(
+    source: Source, found: Mapping[str, tuple[str, Tensor]], report: ConversionReport
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors by this package's keys, and the checkpoint's key of each."""
+    ours: dict[str, Tensor] = {}
+    origin: dict[str, str] = {}
+    for theirs, (old, value) in found.items():
+        key = source.rename(theirs)
+        for name, part in _split(key, value, source.family):
+            if name in ours:
+                raise CheckpointError(
+                    f'the checkpoint has two keys for {name}: {origin[name]} and {old}', report=report
+                )
+            ours[name], origin[name] = part, old
+    if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
+        for leaf in ('weight', 'bias'):
+            ours[f'norm.{leaf}'], origin[f'norm.{leaf}'] = ours.pop(f'fc_norm.{leaf}'), origin.pop(f'fc_norm.{leaf}')
+        report.notes.append(
+            'the source averages tokens and normalises the mean; this package normalises, then averages'
+        )
+    stripped = {old: theirs for theirs, (old, _) in found.items()}
+    report.renamed = [(old, key) for key, old in origin.items() if stripped[old] != key]
+    return ours, origin
+
+
+def _split(key: str, value: Tensor, family: str) -> list[tuple[str, Tensor]]:
+    """One tensor of the source to one or two of this package."""
+    if '.attn.in_proj.' in key:
+        if family == 'column':
+            return [(key.replace('.in_proj.', '.qkv.'), value)]
+        dim = value.shape[0] // 3
+        return [(key.replace('.in_proj.', '.q.'), value[:dim]), (key.replace('.in_proj.', '.kv.'), value[dim:])]
+    if '.mlp.fc' in key and value.dim() == 4 and value.shape[2:] == (1, 1):  # mmdet's MLP is made of 1 x 1 convolutions
+        return [(key, value.flatten(1))]
+    if key == 'cls_token':  # CLIP stores a vector, and its table without the batch dimension
+        return [(key, value.reshape(1, 1, -1))]
+    if key == 'pos_embed.0' and value.dim() == 2:
+        return [(key, value[None])]
+    return [(key, value)]
+
+
+def _check_depths(ours: Mapping[str, Tensor], depths: tuple[int, ...], report: ConversionReport) -> None:
+    pyramid = len(depths) > 1
+    counts = dict.fromkeys(range(len(depths)), 0)
+    for key in ours:
+        match = re.match(r'blocks\.(\d+)\.(\d+)\.' if pyramid else r'blocks\.()(\d+)\.', key)
+        if match:
+            stage = int(match[1] or 0)
+            counts[stage] = max(counts.get(stage, 0), int(match[2]) + 1)
+    # Fewer blocks are no error here: a model whose outputs did not need the last ones did not save them.
+    if len(counts) > len(depths) or any(counts[stage] > depth for stage, depth in enumerate(depths)):
+        theirs, mine = (', '.join(map(str, numbers)) for numbers in (counts.values(), depths))
+        raise CheckpointError(
+            f'wrong architecture: the checkpoint ({report.source}) has {theirs} blocks, {report.target} {mine}; '
+            'choose the arch that fits (out_indices ends a model early)',
+            report=report,
+        )
+
+
+def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Module, report: ConversionReport) -> None:
+    """Learned tables to the prefix tokens and the grid of the model's, where it has some."""
+    encoding = next((e for e in getattr(model, 'position_encodings', ()) if isinstance(e, LearnedTable)), None)
+    tables = [key for key in ours if re.match(_TABLE, key)]
+    if encoding is None:
+        for key in tables:
+            del ours[key]
+            report.dropped[origin[key]] = 'the model has no learned table'
+        return
+    extra = sum(ours[key].shape[-2] for key in ('cls_token', 'dist_token', 'reg_token') if key in ours)
+    last = len(_depths(model)) - 1  # where the class token of a pyramid joins
+    for key in tables:
+        index = int(key.rpartition('.')[2])
+        table = ours[key]
+        if index >= len(encoding.grids) or table.dim() != 3:
+            continue  # of a stage that is not built
+        grid, prefix = encoding.grids[index], encoding.num_prefix[index]
+        read = _read_table(table.shape[1], grid, (extra if index == last else 0, 0, 1))
+        if read is None:
+            continue  # no table of patches: the shapes tell
+        skip, old = read
+        if skip > prefix:
+            report.notes.append(
+                f'{key}: left out {skip - prefix} of {table.shape[1]} entries, of tokens that the model has not'
+            )
+        if old != grid:
+            report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
+        if skip < prefix:
+            report.notes.append(f'{key}: the source gives its class token no position, so its entry is zero')
+        head = table[:, :prefix] if skip >= prefix else table.new_zeros(1, prefix, table.shape[2])
+        ours[key] = torch.cat((head, encoding.resize(table[:, skip:], old, grid)), dim=1)
+
+
+def _read_table(entries: int, grid: tuple[int, int], skips: Iterable[int]) -> tuple[int, tuple[int, int]] | None:
+    """How many entries of a table come before its grid, and that grid: the model's own, else a square."""
+    skips = tuple(skips)
+    for skip in skips:
+        if entries - skip == grid[0] * grid[1]:
+            return skip, grid
+    for skip in skips:
+        side = math.isqrt(max(entries - skip, 0))
+        if side and side * side == entries - skip:
+            return skip, (side, side)
+    return None
+
+
+def _sort_out(key: str, old: str, depths: tuple[int, ...], wanted: set[str], report: ConversionReport) -> None:
+    """Decide whether a key that the model has not may be dropped."""
+    part = r'(blocks\.\d+\.\d+|patch_embeds\.\d+)\.' if len(depths) > 1 else r'(blocks\.\d+|patch_embed)\.'
+    match = re.match(part, key)
+    if match and not any(name.startswith(match[0]) for name in wanted):
+        report.dropped[old] = 'of a block or stage that no output needs (out_indices)'
+        return
+    for pattern, reason in _REFUSED:
+        if re.match(pattern, key):
+            report.refused[old] = reason
+            return
+    if match:
+        report.refused[old] = 'a part of a block that this package does not know'
+        return
+    reasons = (reason for pattern, reason in _DROPPED if re.match(pattern, key))
+    report.dropped[old] = next(reasons, 'not a part of the model')
+
+
+def _account_for_missing(
+    wanted: Iterable[str], ours: Mapping[str, Tensor], allow_missing: str | Iterable[str], report: ConversionReport
+) -> None:
+    patterns = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
+    for key in wanted:
+        if key in ours or key.endswith('.num_batches_tracked'):
+            continue
+        if key.startswith('pyramid.'):
+            report.missing[key] = 'what MultiScaleCPVT adds: it keeps its initial weights'
+        elif any(fnmatchcase(key, pattern) for pattern in patterns):
+            report.missing[key] = 'allowed by allow_missing: it keeps its initial weights'
+        else:
+            report.missing[key] = ''
+
+
+def _raise_if_incomplete(report: ConversionReport) -> None:
+    missing = [key for key, reason in report.missing.items() if not reason]
+    if report.refused:
+        key, reason = next(iter(report.refused.items()))
+        more = f' (and {len(report.refused) - 1} more keys)' if len(report.refused) > 1 else ''
+        message = f'wrong architecture: {key}: {reason}{more}'
+    elif report.mismatched:
+        key, (theirs, ours) = next(iter(report.mismatched.items()))
+        more = f' (and {len(report.mismatched) - 1} more keys)' if len(report.mismatched) > 1 else ''
+        message = f'shape mismatch: {key} is {theirs} in the checkpoint, {ours} in the model{more}'
+    elif missing:
+        message = (
+            f'the checkpoint lacks {len(missing)} keys of the model: {shorten(missing)}; allow_missing names those '
+            'that may keep their initial weights'
+        )
+    else:
+        return
+    raise CheckpointError(f'{report.source} does not fit {report.target}: {message}', report=report)

@@ -1,0 +1,98 @@
+"""A model's weights under the names of others."""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from .errors import CheckpointError
+from .report import ConversionReport
+
+TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')
+
+_OPENMMLAB = (
+    (r'^patch_embeds\.(\d)\.proj\.', r'patch_embeds.\1.projection.'),
+    (r'^pos_block\.(\d)\.proj\.0\.', r'position_encodings.\1.proj.'),
+    (r'\.mlp\.fc1\.', '.ffn.layers.0.0.'),
+    (r'\.mlp\.fc2\.', '.ffn.layers.1.'),
+)
+_PYRAMID_RULES: dict[str, tuple[tuple[str, str], ...]] = {
+    'timm': (),
+    'mmseg': (
+        (r'^blocks\.', 'layers.'),
+        (r'\.attn\.proj\.', '.attn.attn.out_proj.'),
+        *_OPENMMLAB,
+    ),
+    'mmpretrain': ((r'^blocks\.', 'stages.'), (r'^norm\.', 'norm_after_stage3.'), *_OPENMMLAB),
+}
+
+
+def export_state_dict(
+    state_dict: Mapping[str, Tensor], model: nn.Module, *, to: str
+) -> tuple[dict[str, Tensor], ConversionReport]:
+    """Weights of a backbone of this package under timm's, mmseg's or mmpretrain's names.
+
+    A :class:`PyramidCPVT` with a PEG after the first block of each stage goes to timm's ``twins_pcpvt_*`` and to the
+    ``PCPVT`` of mmseg (whose blocks normalise with an epsilon of 1e-5, and which has no final norm) and mmpretrain. A
+    :class:`CPVT` with a learned table alone goes to timm's ViT and DeiT.
+
+    Args:
+        state_dict: State dict of ``model``.
+        model: The backbone that it is of.
+        to: ``'cpvt'`` (as it is), ``'timm'``, ``'mmseg'`` or ``'mmpretrain'``.
+
+    Returns:
+        The state dict, and the :class:`ConversionReport`.
+
+    Raises:
+        ValueError: ``to`` is something else.
+        CheckpointError: The other package has no model that computes the same.
+    """
+    if to not in TARGETS:
+        raise ValueError(f'to must be one of {TARGETS}, got {to!r}')
+    report = ConversionReport(source=type(model).__name__, target=f"{to}'s names")
+    if to == 'cpvt':
+        report.loaded = list(state_dict)
+        return dict(state_dict), report
+    rules = _rules(state_dict, to, report.source)
+    result: dict[str, Tensor] = {}
+    for key, value in state_dict.items():
+        name = key
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        if to == 'mmseg' and name.startswith('norm.'):
+            report.dropped[key] = "mmseg's PCPVT has no final norm"
+            continue
+        if to == 'mmseg' and '.attn.kv.' in name:
+            continue  # goes with its query
+        if to == 'mmseg' and '.attn.q.' in name:
+            value = torch.cat((value, state_dict[key.replace('.q.', '.kv.')]))
+            name = name.replace('.attn.q.', '.attn.attn.in_proj_')
+        result[name] = value
+        if name != key:
+            report.renamed.append((key, name))
+    report.loaded = list(result)
+    return result, report
+
+
+def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tuple[str, str], ...]:
+    """Check that the other package has such a model, and return how it names its parts."""
+    positions = {key for key in state_dict if key.startswith(('pos_', 'rel_pos.'))}
+    if 'patch_embed.proj.weight' in state_dict:
+        if to != 'timm':
+            raise CheckpointError(f"to={to!r}: {source} goes to timm's names alone")
+        if positions != {'pos_embed.0'} or any(key.startswith('pyramid.') for key in state_dict):
+            raise CheckpointError(
+                f"to='timm': timm's ViT has a learned table and nothing else, this {source} has "
+                + (', '.join(sorted(positions)) or 'no position encoding')
+            )
+        return ((r'^pos_embed\.0$', 'pos_embed'),)
+    pegs = {f'pos_block.{stage}.proj.0.{leaf}' for stage in range(4) for leaf in ('weight', 'bias')}
+    others = sorted((positions ^ pegs) | (set(state_dict) & {'cls_token'}))
+    if others:
+        raise CheckpointError(
+            f'to={to!r}: Twins-PCPVT has one PEG in each of four stages, without norm, and neither tables nor class '
+            f'token; this {source} differs in {", ".join(others)}'
+        )
+    return _PYRAMID_RULES[to]

@@ -1,0 +1,65 @@
+"""What became of each key of a checkpoint, and of each key of the model."""
+
+from dataclasses import dataclass, field
+
+_SHOWN = 4
+
+
+def shorten(items: list[str], *, shown: int = _SHOWN) -> str:
+    """The first few of a list, and how many more there are."""
+    more = len(items) - shown
+    return ', '.join(items[:shown]) + (f' and {more} more' if more > 0 else '')
+
+
+@dataclass
+class ConversionReport:
+    """Report of a conversion; ``str()`` of it is for people.
+
+    Attributes:
+        source: Which kind of checkpoint was recognised.
+        target: What it was converted to.
+        prefix: What was taken off in front of every key.
+        loaded: Keys of the result that come from the checkpoint.
+        renamed: (key in the checkpoint, key in the result), where the two differ by more than the prefix.
+        dropped: Key of the checkpoint to the reason it is not in the result.
+        added: Key of the result that the checkpoint lacks, to what its value is.
+        missing: Key of the model that the result lacks, to the reason that is all right, or ``''``.
+        mismatched: Key to its shape in the checkpoint and in the model.
+        refused: Key of the checkpoint to the reason the model cannot do without it.
+        notes: Anything else that was changed.
+    """
+
+    source: str = ''
+    target: str = ''
+    prefix: str = ''
+    loaded: list[str] = field(default_factory=list)
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    added: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        prefix = f" (under '{self.prefix}')" if self.prefix else ''
+        lines = [f'{self.source}{prefix} to {self.target}: {len(self.loaded)} keys loaded']
+        if self.renamed:
+            pairs = [f'{old} -> {new}' for old, new in self.renamed]
+            lines.append(f'  renamed {len(pairs)}: {shorten(pairs)}')
+        for title, keys in (
+            ('dropped', self.dropped),
+            ('added', self.added),
+            ('missing', self.missing),
+            ('refused', self.refused),
+        ):
+            by_reason: dict[str, list[str]] = {}
+            for key, reason in keys.items():
+                by_reason.setdefault(reason, []).append(key)
+            for reason, group in by_reason.items():
+                lines.append(f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else ''))
+        lines += [
+            f'  shape mismatch: {key} is {old} in the checkpoint, {new} in the model'
+            for key, (old, new) in self.mismatched.items()
+        ]
+        return '\n'.join(lines + [f'  note: {note}' for note in self.notes])

@@ -1,0 +1,424 @@
+"""State dicts made by other packages: nothing missing, the same outputs, and back again."""
+
+import pytest
+import torch
+from torch import nn
+from zoo import COLUMN, PYRAMID, max_difference, randomise
+
+from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
+from cpvt_backbones.checkpoints import CheckpointError, export_state_dict
+
+SMALL = dict(depths=(3, 4, 6, 3), embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4))
+SMALL['sr_ratios'] = (8, 4, 2, 1)
+TABLES = dict(type='Learned', interpolation='bilinear', antialias=False)
+LEARNED = dict(type='Learned')
+
+
+def scaled(model):
+    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases included."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
+            else:
+                parameter.normal_(0, 0.1).add_(name.endswith('weight'))
+    model.eval()  # mm backbones return nothing from it
+    return model
+
+
+def load(ours, state, **kwargs):
+    """Convert and load strictly: no key missing, none left over, whatever hooks a model has."""
+    state_dict, report = convert_state_dict(state, ours, **kwargs)
+    assert not report.missing and not report.mismatched and not report.refused, str(report)
+    before = {key: value.clone() for key, value in state_dict.items()}
+    ours.load_state_dict(state_dict, strict=True)
+    assert all(torch.equal(ours.state_dict()[key], value) for key, value in before.items())
+    return report
+
+
+def assert_close(ours, theirs, record, size=(64, 96)):
+    images = torch.randn(1, 3, *size)
+    with torch.inference_mode():
+        outputs, wanted = ours.eval()(images), theirs(images)
+    assert len(outputs) == len(wanted)
+    for got, want in zip(outputs, wanted, strict=True):
+        assert got.shape == want.shape
+        difference = max_difference(got, want)
+        record('difference', f'{difference:.1e}')
+        assert difference <= 1e-5
+
+
+def lists(arch):
+    """An arch as the mm packages want it."""
+    return {key: [int(number) for number in value] for key, value in arch.items()}
+
+
+def timm_twins(arch):
+    from timm.models.twins import Twins
+
+    return scaled(Twins(**arch, num_classes=10))
+
+
+def timm_vit(cls='VisionTransformer', **kwargs):
+    from timm.models import deit, vision_transformer
+
+    arguments = dict(
+        img_size=64,
+        embed_dim=24,
+        depth=4,
+        num_heads=2,
+        mlp_ratio=2.0,
+        num_classes=10,
+        dynamic_img_size=True,
+    )
+    return scaled(getattr(deit if 'Distilled' in cls else vision_transformer, cls)(**{**arguments, **kwargs}))
+
+
+def mmseg_pcpvt(arch, **kwargs):
+    from mmseg.models.backbones import PCPVT
+
+    return scaled(PCPVT(**{**lists(arch), 'qkv_bias': True, **kwargs}))
+
+
+def mmpretrain_pcpvt(arch, **kwargs):
+    from mmpretrain.models.backbones import PCPVT
+
+    full = {**lists(arch), 'patch_sizes': [4, 2, 2, 2], 'strides': [4, 2, 2, 2]}
+    return scaled(PCPVT(arch=full, qkv_bias=True, **kwargs))
+
+
+def mmpretrain_vit(cls='VisionTransformer', **kwargs):
+    from mmpretrain.models import backbones
+
+    arch = dict(embed_dims=24, num_layers=4, num_heads=2, feedforward_channels=48)
+    return scaled(getattr(backbones, cls)(arch=arch, img_size=64, **kwargs))
+
+
+def mmdet_pvt(**kwargs):
+    from mmdet.models.backbones import PyramidVisionTransformer
+
+    arguments = dict(
+        pretrain_img_size=64,
+        embed_dims=8,
+        num_layers=[2, 1, 2, 2],
+        num_heads=[1, 2, 2, 3],
+        mlp_ratios=[2] * 4,
+        sr_ratios=[4, 2, 2, 1],
+    )
+    return scaled(PyramidVisionTransformer(**{**arguments, **kwargs}))
+
+
+PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24)}  # mmdet: widths are 8 times the heads
+
+
+# -- Twins-PCPVT -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
+def test_timm_twins(arch, record_property):
+    pytest.importorskip('timm')
+    theirs = timm_twins(arch)
+    ours = PyramidCPVT(arch=arch, final_norm=True)
+    report = load(ours, theirs.state_dict())
+    assert report.dropped == dict.fromkeys(['head.weight', 'head.bias'], 'classifier head')
+    assert not report.renamed and not report.added
+    assert_close(ours, lambda x: theirs.forward_intermediates(x, norm=True, intermediates_only=True), record_property)
+    back, _ = export_state_dict(ours.state_dict(), ours, to='timm')
+    assert set(theirs.load_state_dict(back, strict=False).missing_keys) == {'head.weight', 'head.bias'}
+
+
+@pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
+def test_mmseg_pcpvt_and_back(arch, record_property):
+    pytest.importorskip('mmseg')
+    theirs = mmseg_pcpvt(arch)
+    ours = PyramidCPVT(arch=arch, norm_eps=1e-5)
+    load(ours, theirs.state_dict())
+    assert_close(ours, theirs, record_property)
+    back, _ = export_state_dict(ours.state_dict(), ours, to='mmseg')
+    assert back.keys() == theirs.state_dict().keys()
+    assert all(torch.equal(back[key], value) for key, value in theirs.state_dict().items())
+
+
+def test_mmseg_has_no_final_norm():
+    pytest.importorskip('mmseg')
+    state = mmseg_pcpvt(PYRAMID).state_dict()
+    ours = PyramidCPVT(arch=PYRAMID, final_norm=True)
+    with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: norm.weight, norm.bias; allow_missing'):
+        convert_state_dict(state, ours)
+    _, report = convert_state_dict(state, ours, allow_missing='norm.*')
+    assert set(report.missing) == {'norm.weight', 'norm.bias'}
+    _, report = export_state_dict(ours.state_dict(), ours, to='mmseg')
+    assert set(report.dropped) == {'norm.weight', 'norm.bias'}
+    with pytest.raises(CheckpointError, match=r'wrong architecture: norm_list.0.weight: it normalises what goes'):
+        convert_state_dict(mmseg_pcpvt(PYRAMID, norm_after_stage=True).state_dict(), ours)
+
+
+@pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
+def test_mmpretrain_pcpvt_and_back(arch, record_property):
+    pytest.importorskip('mmpretrain')
+    theirs = mmpretrain_pcpvt(arch, norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3))
+    classifier = {f'backbone.{key}': value for key, value in theirs.state_dict().items()}
+    classifier |= {'head.fc.weight': torch.zeros(10, arch['embed_dims'][-1]), 'head.fc.bias': torch.zeros(10)}
+    ours = PyramidCPVT(arch=arch, final_norm=True, norm_eps=1e-5)
+    report = load(ours, dict(state_dict=classifier))
+    assert set(report.dropped) == {'head.fc.weight', 'head.fc.bias'}
+    assert ('backbone.norm_after_stage3.bias', 'norm.bias') in report.renamed
+    assert_close(ours, theirs, record_property)
+    back, _ = export_state_dict(ours.state_dict(), ours, to='mmpretrain')
+    assert back.keys() == theirs.state_dict().keys()
+    assert all(torch.equal(back[key], value) for key, value in theirs.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ('pattern', 'stages'),
+    [
+        ('pos_block.{stage}.proj.0.{leaf}', 4),
+        ('pos_block.{stage}.proj.{leaf}', 4),
+        ('pos_block.{stage}.pos.{leaf}', 4),
+        ('pos_block.{stage}.pos.0.{leaf}', 4),
+        ('pos_block.proj.{leaf}', 1),
+        ('pos_block.pos.{leaf}', 1),
+        ('pos_block.proj.0.{leaf}', 1),
+    ],
+)
+def test_every_name_of_a_peg(pattern, stages):
+    ours = randomise(PyramidCPVT(arch=PYRAMID) if stages == 4 else CPVT(arch=COLUMN))
+    state = ours.state_dict()
+    for stage in range(stages):
+        for leaf in ('weight', 'bias'):
+            value = state.pop(f'pos_block.{stage}.proj.0.{leaf}')
+            state[pattern.format(stage=stage, leaf=leaf)] = value
+    twin = PyramidCPVT(arch=PYRAMID) if stages == 4 else CPVT(arch=COLUMN)
+    assert not load(twin, state).added
+    assert all(torch.equal(value, twin.state_dict()[key]) for key, value in ours.state_dict().items())
+
+
+# -- PVT ---------------------------------------------------------------------------------------------------------------
+
+
+def pvt_authors_names(state, extra_entries):
+    """mmdet's PVT to its authors' names, the inverse of mmdet's own converter, with a class token in stage 4."""
+    renamed = {'cls_token': torch.zeros(1, 1, 24), 'norm.weight': torch.ones(24), 'norm.bias': torch.zeros(24)}
+    for key, value in state.items():
+        _, stage, part, *rest = key.split('.')
+        number = int(stage) + 1
+        leaf = '.'.join(rest)
+        if part == '0':
+            renamed[f'patch_embed{number}.{leaf}'.replace('projection', 'proj')] = value
+        elif rest == ['0', 'pos_embed']:
+            entries = torch.ones(1, extra_entries if number == 4 else 0, value.shape[2])
+            renamed[f'pos_embed{number}'] = torch.cat((entries, value), dim=1)
+        else:
+            block, leaf = f'block{number}.{int(rest[0]) - 1}.', '.'.join(rest[1:])
+            if 'in_proj' in leaf:
+                kind, dim = leaf.rsplit('_', 1)[1], value.shape[0] // 3
+                renamed[f'{block}attn.q.{kind}'], renamed[f'{block}attn.kv.{kind}'] = value[:dim], value[dim:]
+                continue
+            leaf = leaf.replace('attn.attn.out_proj', 'attn.proj')
+            leaf = leaf.replace('ffn.layers.0', 'mlp.fc1').replace('ffn.layers.3', 'mlp.fc2')
+            renamed[block + leaf] = value.flatten(1) if value.dim() == 4 and 'mlp' in leaf else value
+    return renamed
+
+
+@pytest.mark.parametrize('names', ['mmdet', 'authors', 'authors_detection'])
+def test_pvt(names, record_property):
+    pytest.importorskip('mmdet')
+    theirs = mmdet_pvt(pretrain_img_size=32)
+    # As in a stage of one token: 1 entry could be a class token's or a patch's.
+    state = theirs.state_dict()
+    if names != 'mmdet':
+        state = pvt_authors_names(state, extra_entries=int(names == 'authors'))
+        if names == 'authors_detection':
+            del state['cls_token']
+    ours = PyramidCPVT(arch=PVT_ARCH, img_size=32, position=TABLES, embed_norm_eps=1e-6)
+    report = load(ours, state)
+    assert ('cls_token' in report.dropped) == (names == 'authors')
+    assert_close(ours, theirs, record_property)
+
+
+def test_pvt_v2_is_refused():
+    pytest.importorskip('mmdet')
+    from mmdet.models.backbones import PyramidVisionTransformerV2
+
+    state = PyramidVisionTransformerV2(embed_dims=8, num_layers=[1, 1, 1, 1]).state_dict()
+    with pytest.raises(CheckpointError, match=r'wrong architecture: layers'):
+        convert_state_dict(state, PyramidCPVT(arch={**PVT_ARCH, 'depths': (1, 1, 1, 1)}))
+
+
+# -- ViT and DeiT ------------------------------------------------------------------------------------------------------
+
+
+def test_timm_deit_at_full_size_and_back(record_property):
+    timm = pytest.importorskip('timm')
+    theirs = scaled(timm.create_model('deit_small_patch16_224', dynamic_img_size=True))
+    ours = CPVT(arch='small', position=LEARNED, out_type='raw')
+    report = load(ours, dict(model=theirs.state_dict()))
+    assert set(report.dropped) == {'head.weight', 'head.bias'}
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+    back, _ = export_state_dict(ours.state_dict(), ours, to='timm')
+    assert all(torch.equal(back[key], value) for key, value in theirs.state_dict().items() if key in back)
+    assert set(theirs.state_dict()) - set(back) == {'head.weight', 'head.bias'}
+
+
+@pytest.mark.parametrize('options', [dict(init_values=0.5), dict(qkv_bias=False)], ids=['layer_scale', 'no_qkv_bias'])
+def test_timm_vit_with_options(options, record_property):
+    pytest.importorskip('timm')
+    theirs = timm_vit(**options)
+    kwargs = dict(arch=COLUMN, img_size=64, position=LEARNED, out_type='raw')
+    mine = dict(layer_scale_init=1.0) if 'init_values' in options else options
+    ours = CPVT(**kwargs, **mine)
+    load(ours, theirs.state_dict())
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+    if 'init_values' in options:
+        with pytest.raises(CheckpointError, match=r'blocks.0.ls1.gamma: layer scale: build .* layer_scale_init=1.0'):
+            convert_state_dict(theirs.state_dict(), CPVT(**kwargs))
+    else:
+        with pytest.raises(CheckpointError, match=r'lacks 4 keys of the model: blocks.0.attn.qkv.bias'):
+            convert_state_dict(theirs.state_dict(), CPVT(**kwargs))
+        with pytest.raises(CheckpointError, match=r'blocks.0.attn.qkv.bias: build the model with qkv_bias=True'):
+            convert_state_dict(timm_vit().state_dict(), ours)
+
+
+@pytest.mark.parametrize('package', ['timm', 'mmpretrain'])
+def test_distilled_deit(package, record_property):
+    """Less its distillation token it is a ViT with the same blocks."""
+    pytest.importorskip(package)
+    if package == 'timm':
+        theirs, plain = timm_vit('VisionTransformerDistilled'), timm_vit()
+    else:
+        theirs, plain = mmpretrain_vit('DistilledVisionTransformer'), mmpretrain_vit(out_type='raw')
+    state = theirs.state_dict()
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, out_type='raw')
+    report = load(ours, state)
+    assert report.dropped['dist_token'] == 'distillation token: CPVT has a class token or none'
+    assert package == 'mmpretrain' or report.dropped['head_dist.weight'] == 'classifier head'
+    assert report.notes == ['pos_embed.0: left out 1 of 18 entries, of tokens that the model has not']
+    plain.load_state_dict({**state, 'pos_embed': ours.pos_embed.state_dict()['0']}, strict=False)
+    forward = (lambda x: [plain.forward_features(x)]) if package == 'timm' else plain
+    assert_close(ours, forward, record_property, size=(64, 64))
+
+
+def test_timm_vit_that_averages():
+    pytest.importorskip('timm')
+    state = timm_vit(global_pool='avg').state_dict()
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED)
+    report = load(ours, state)
+    assert ('fc_norm.weight', 'norm.weight') in report.renamed
+    assert any('averages tokens and normalises the mean' in note for note in report.notes)
+
+
+@pytest.mark.parametrize('out_type', ['raw', 'featmap'])
+def test_mmpretrain_vit(out_type, record_property):
+    pytest.importorskip('mmpretrain')
+    theirs = mmpretrain_vit(out_type=out_type, layer_scale_init_value=0.5)
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, layer_scale_init=1.0, out_type=out_type)
+    load(ours, theirs.state_dict())
+    assert_close(ours, theirs, record_property, size=(64, 64))
+
+
+@pytest.mark.parametrize('patch_bias', [True, False])
+def test_mmseg_vit(patch_bias, record_property):
+    pytest.importorskip('mmseg')
+    from mmseg.models.backbones import VisionTransformer
+
+    theirs = scaled(
+        VisionTransformer(
+            img_size=64,
+            embed_dims=24,
+            num_layers=4,
+            num_heads=2,
+            mlp_ratio=2,
+            patch_bias=patch_bias,
+            final_norm=True,
+        )
+    )
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, norm_eps=1e-5)
+    report = load(ours, theirs.state_dict())
+    assert set(report.added) == (set() if patch_bias else {'patch_embed.proj.bias'})
+    assert_close(ours, theirs, record_property, size=(64, 64))
+
+
+def clip_names(state):
+    """timm's ViT to open_clip's names, under the whole model's prefix and beside a text tower."""
+    names = {
+        'cls_token': 'class_embedding',
+        'pos_embed': 'positional_embedding',
+        'patch_embed.proj.weight': 'conv1.weight',
+    }
+    renamed = {'logit_scale': torch.ones(()), 'transformer.resblocks.0.attn.in_proj_weight': torch.ones(6, 2)}
+    for key, value in state.items():
+        if key in ('patch_embed.proj.bias',) or key.startswith('head'):
+            continue
+        key = names.get(key, key)
+        for old, new in (
+            ('blocks.', 'transformer.resblocks.'),
+            ('.norm', '.ln_'),
+            ('attn.qkv.', 'attn.in_proj_'),
+            ('attn.proj', 'attn.out_proj'),
+            ('mlp.fc1', 'mlp.c_fc'),
+            ('mlp.fc2', 'mlp.c_proj'),
+        ):
+            key = key.replace(old, new)
+        key = key.replace('norm_pre.', 'ln_pre.')
+        key = f'ln_post.{key[5:]}' if key.startswith('norm.') else key
+        renamed[f'visual.{key}'] = (
+            value[0, 0] if key == 'class_embedding' else value[0] if key == 'positional_embedding' else value
+        )
+    return renamed
+
+
+def test_clip_without_its_first_norm(record_property):
+    pytest.importorskip('timm')
+    theirs = timm_vit()
+    nn.init.zeros_(theirs.patch_embed.proj.bias)
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, out_type='raw')
+    report = load(ours, clip_names(theirs.state_dict()))
+    assert report.prefix == 'visual.'
+    assert set(report.added) == {'patch_embed.proj.bias'}
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+
+
+@pytest.mark.parametrize('names', ['open_clip', 'timm', 'mmpretrain', 'mmseg'])
+def test_clip_is_refused(names):
+    pytest.importorskip('timm')
+    if names == 'mmpretrain':
+        pytest.importorskip('mmpretrain')
+        state = mmpretrain_vit(pre_norm=True).state_dict()
+    elif names == 'mmseg':
+        pytest.importorskip('mmseg')
+        from mmseg.models.backbones import VisionTransformer
+
+        state = VisionTransformer(img_size=64, embed_dims=24, num_layers=4, num_heads=2, pre_norm=True).state_dict()
+    else:
+        state = timm_vit(pre_norm=True).state_dict()
+        state = state if names == 'timm' else clip_names(state)
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED)
+    with pytest.raises(
+        CheckpointError, match=r'wrong architecture: .*: it normalises the tokens before the first block'
+    ):
+        convert_state_dict(state, ours)
+
+
+# -- this package's own ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('model', 'to', 'message'),
+    [
+        (
+            lambda: CPVT(arch=COLUMN),
+            'timm',
+            r"timm's ViT has a learned table and nothing else, this CPVT has pos_block",
+        ),
+        (lambda: CPVT(arch=COLUMN, position=None), 'timm', r'has no position encoding'),
+        (lambda: CPVT(arch=COLUMN), 'mmseg', r"CPVT goes to timm's names alone"),
+        (lambda: PyramidCPVT(arch=PYRAMID, position=TABLES), 'timm', r'Twins-PCPVT has one PEG .* pos_block.0.proj'),
+        (lambda: PyramidCPVT(arch=PYRAMID, with_cls_token=True), 'mmseg', r'differs in cls_token'),
+    ],
+)
+def test_what_others_have_no_model_for(model, to, message):
+    model = model()
+    with pytest.raises(CheckpointError, match=message):
+        export_state_dict(model.state_dict(), model, to=to)
+    with pytest.raises(ValueError, match=r"to must be one of \('cpvt', 'timm', 'mmseg', 'mmpretrain'\), got 'keras'"):
+        export_state_dict(model.state_dict(), model, to='keras')

@@ -1,0 +1,318 @@
+"""What a model makes of a checkpoint: PEGs it adds, tables it resizes, keys it drops, and what it refuses."""
+
+import pytest
+import torch
+from zoo import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
+
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, convert_state_dict
+from cpvt_backbones.checkpoints import CheckpointError
+
+LEARNED = dict(type='Learned')
+FIVE = dict(type='PEG', after_blocks=(0, 1, 2, 3))
+
+
+def column(**kwargs):
+    return CPVT(**{'arch': COLUMN, 'img_size': 64, 'position': LEARNED, **kwargs})
+
+
+def load(model, state, **kwargs):
+    state_dict, report = convert_state_dict(state, model, **kwargs)
+    keys = model.load_state_dict(state_dict, strict=False)
+    assert not keys.unexpected_keys and set(keys.missing_keys) == set(report.missing)
+    return report
+
+
+# -- DeiT into CPVT ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('arch', ['tiny', COLUMN], ids=['deit_tiny', 'small_column'])
+def test_step_0_is_deit_without_its_table(arch, record_property):
+    timm = pytest.importorskip('timm')
+    if arch == 'tiny':
+        theirs = timm.create_model('deit_tiny_patch16_224', num_classes=0)
+    else:
+        theirs = timm.models.VisionTransformer(embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0)
+    randomise(theirs).eval()
+    ours = CPVT(arch=arch, position=FIVE, out_type='raw')
+    report = load(ours, dict(model=theirs.state_dict()))
+    assert report.dropped == {'pos_embed': 'the model has no learned table'}
+    assert set(report.added) == {f'pos_block.{i}.proj.0.{leaf}' for i in range(4) for leaf in ('weight', 'bias')}
+    assert 'added 8: pos_block.0.proj.0.' in str(report)
+    images = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        theirs.pos_embed.zero_()
+        wanted, (got,) = theirs.forward_features(images), ours.eval()(images)
+    record_property('difference', f'{max_difference(got, wanted):.1e}')
+    assert max_difference(got, wanted) <= 1e-5 * max(1, wanted.abs().max().item())
+    ours.train()(images)[0].square().sum().backward()
+    for name, parameter in ours.named_parameters():
+        if name.startswith('pos_block'):
+            assert parameter.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(),
+        dict(kind='separable', num_layers=2),
+        dict(norm='BN', act='ReLU', bias=False),
+        dict(act='GELU', num_layers=2),
+        dict(act='ReLU'),
+        dict(kernel_size=5, target='qk', after_blocks=(-1, 0)),
+    ],
+    ids=str,
+)
+def test_any_peg_starts_as_the_identity_and_learns(options):
+    source = randomise(column(position=None)).eval()
+    model = column(position=dict(type='PEG', **options))
+    load(model, source.state_dict())
+    images = torch.randn(2, 3, 64, 48)
+    assert max_difference(model.eval()(images)[0], source(images)[0]) <= 1e-4
+    model.train()(images)[0].square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    last = [p for name, p in model.named_parameters() if name.startswith('pos_block.0.proj')][-1]
+    assert last.grad.abs().max() > 0
+    optimizer = torch.optim.SGD([p for n, p in model.named_parameters() if n.startswith('pos_block')], lr=1.0)
+    for _ in range(2):  # with the last layer off zero, gradients reach the first
+        optimizer.step()
+        optimizer.zero_grad()
+        model(images)[0].square().sum().backward()
+    assert all(p.grad.abs().max() > 0 for n, p in model.named_parameters() if 'pos_block.0.proj.0' in n and p.dim() > 1)
+
+
+def test_a_peg_without_residual_cannot_be_neutral():
+    model = column(position=dict(type='PEG', padding='none'))
+    with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: pos_block.0.proj.0.weight'):
+        convert_state_dict(column(position=None).state_dict(), model)
+
+
+def test_tables_stay_beside_a_peg():
+    source = randomise(column()).eval()
+    model = column(position=[LEARNED, FIVE]).eval()
+    load(model, source.state_dict())
+    images = torch.randn(1, 3, 64, 64)
+    assert_equal_outputs(model(images), source(images))
+
+
+def test_fewer_pegs_than_the_model_has():
+    state = column(position=dict(type='PEG')).state_dict()
+    with pytest.raises(CheckpointError, match=r'lacks 6 keys of the model: pos_block.1.proj.0.weight'):
+        convert_state_dict(state, column(position=FIVE))
+    report = load(column(position=FIVE), state, allow_missing=['pos_block.*'])
+    assert set(report.missing.values()) == {'allowed by allow_missing: it keeps its initial weights'}
+    report = load(column(), state, allow_missing='pos_embed.0')
+    assert report.dropped == dict.fromkeys(
+        ['pos_block.0.proj.0.weight', 'pos_block.0.proj.0.bias'], 'the model has no such PEG'
+    )
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('size', [96, (64, 128)])
+@pytest.mark.parametrize('cls', [True, False])
+def test_a_table_of_another_grid(size, cls):
+    source = randomise(column()).eval()
+    model = column(img_size=size, with_cls_token=cls).eval()
+    report = load(model, source.state_dict())
+    assert any('pos_embed.0: resized from 4 x 4 to ' in note for note in report.notes)
+    twin = column(img_size=size, with_cls_token=cls).eval()
+    twin.load_state_dict(source.state_dict(), strict=False)
+    images = torch.randn(1, 3, 80, 96)
+    assert_equal_outputs(model(images), twin(images))
+
+
+def test_a_rectangular_table_keeps_its_grid():
+    """10 + 1 entries are 2 x 5 and a class token; the 10 alone must not be read as 3 x 3 and one."""
+    for cls in (True, False):
+        source = randomise(column(img_size=(32, 80), with_cls_token=cls))
+        model = column(img_size=(32, 80), with_cls_token=cls)
+        assert not load(model, source.state_dict()).notes
+        assert torch.equal(model.pos_embed.get_parameter('0'), source.pos_embed.get_parameter('0'))
+
+
+def test_registers_and_tables_without_a_class_token_s_entry():
+    timm = pytest.importorskip('timm')
+    arguments = dict(img_size=64, embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0, reg_tokens=2)
+    for no_embed_class in (False, True):
+        theirs = randomise(timm.models.VisionTransformer(**arguments, no_embed_class=no_embed_class))
+        model = column()
+        report = load(model, theirs.state_dict())
+        assert report.dropped == {'reg_token': 'register tokens: CPVT has none'}
+        table = model.pos_embed.get_parameter('0')
+        assert torch.equal(table[:, 1:], theirs.pos_embed[:, -16:])
+        wanted = torch.zeros_like(table[:, :1]) if no_embed_class else theirs.pos_embed[:, :1]
+        assert torch.equal(table[:, :1], wanted)
+
+
+# -- parts of models ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('source', ['last', 'taps'])
+@pytest.mark.parametrize('cls', [True, False])
+def test_a_column_into_the_multi_scale_model(source, cls):
+    trunk = randomise(column(position=FIVE)).eval()
+    model = MultiScaleCPVT(arch=COLUMN, source=source, position=FIVE, with_cls_token=cls).eval()
+    report = load(model, trunk.state_dict())
+    assert report.missing and all(key.startswith('pyramid.') for key in report.missing)
+    assert set(report.dropped) == (set() if cls else {'cls_token'})
+    if cls and source == 'last':  # stride 16 is the trunk's map as it is
+        images = torch.randn(1, 3, 64, 48)
+        assert torch.equal(model(images)[2], trunk(images)[0])
+    back = column(position=FIVE, with_cls_token=cls)
+    assert all(key.startswith('pyramid.') for key in load(back, model.state_dict()).dropped)
+    state = {key: value for key, value in trunk.state_dict().items() if 'blocks.2.mlp.fc1' not in key}
+    with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: blocks.2.mlp.fc1.weight'):
+        convert_state_dict(state, model)
+
+
+def test_blocks_and_stages_that_no_output_needs_are_dropped():
+    report = load(column(out_indices=1), column().state_dict())
+    assert report.dropped['blocks.3.mlp.fc2.bias'] == 'of a block or stage that no output needs (out_indices)'
+    assert report.dropped['norm.weight'] == 'the model does not normalise its last block'
+    assert len(report.dropped) == 2 * 12 + 2
+    report = load(PyramidCPVT(arch=PYRAMID, out_indices=(0, 2)), PyramidCPVT(arch=PYRAMID).state_dict())
+    assert {key.split('.')[0] + key.split('.')[1] for key in report.dropped} == {
+        'patch_embeds3',
+        'blocks3',
+        'pos_block3',
+    }
+    # and a model that never had them is a fine source
+    assert not load(column(out_indices=1), column(out_indices=1).state_dict()).dropped
+
+
+@pytest.mark.parametrize(
+    'wrap',
+    [
+        lambda state: state,
+        lambda state: dict(model=state, epoch=3),
+        lambda state: dict(state_dict=dict(state), optimizer=dict(state={0: dict(step=torch.ones(()))})),
+        lambda state: dict(state_dict=dict(model=state), best=torch.ones(())),
+        lambda state: {f'module.{key}': value for key, value in state.items()},
+        lambda state: {f'_orig_mod.module.backbone.{key}': value for key, value in state.items()},
+        lambda state: {key.replace('blocks.1.', 'blocks.1._orig_mod.'): value for key, value in state.items()},
+        lambda state: dict(state_dict={'backbone.' + k: v for k, v in state.items()} | {'neck.w': torch.ones(1)}),
+    ],
+)
+def test_wrappers_and_prefixes_come_off(wrap):
+    source, model = randomise(column()), column()
+    checkpoint = wrap(source.state_dict())
+    report = load(model, checkpoint)
+    assert not report.missing and set(report.dropped) <= {'neck.w'}
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in source.state_dict().items())
+
+
+def test_a_prefix_of_one_s_own():
+    teacher, student = randomise(column()).state_dict(), column().state_dict()
+    both = {f'teacher.{key}': value for key, value in teacher.items()}
+    both |= {f'student.{key}': value for key, value in student.items()}
+    state_dict, report = convert_state_dict(both, column(), prefix='teacher')
+    assert all(torch.equal(state_dict[key], value) for key, value in teacher.items())
+    assert len(report.dropped) == len(student) and set(report.dropped.values()) == {"not under 'teacher.'"}
+    with pytest.raises(CheckpointError, match=r"prefix='backbone.': no key starts with it; .* student., teacher."):
+        convert_state_dict(both, column(), prefix='backbone.')
+
+
+def test_averaged_weights_on_request_alone():
+    state, averaged = (randomise(column()).state_dict() for _ in range(2))
+    for name in ('model_ema', 'state_dict_ema'):
+        checkpoint = {'model': state, name: averaged}
+        for ema, wanted in ((False, state), (True, averaged)):
+            state_dict, _ = convert_state_dict(checkpoint, column(), ema=ema)
+            assert all(torch.equal(state_dict[key], value) for key, value in wanted.items())
+    with pytest.raises(
+        CheckpointError, match=r"holds averaged weights alone \('model_ema'\): ask for them by ema=True"
+    ):
+        convert_state_dict(dict(model_ema=averaged), column())
+    with pytest.raises(CheckpointError, match=r'ema=True: the checkpoint has none of model_ema, .*; it has model'):
+        convert_state_dict(dict(model=state), column(), ema=True)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('state', 'message'),
+    [
+        (lambda: {}, r'the checkpoint is empty'),
+        (lambda: dict(epoch=3), r'the checkpoint has no weights: no tensors, .*; it has epoch'),
+        (lambda: [torch.ones(1)], r'must be a dict of weights, got a list'),
+        (lambda: dict(state_dict={}), r'the checkpoint is empty'),
+        (
+            lambda: column().state_dict() | {'pos_embed': torch.ones(1, 17, 24)},
+            r'two keys for pos_embed.0: pos_embed.0 and pos_embed',
+        ),
+        (lambda: PyramidCPVT(arch=PYRAMID).state_dict(), r'wrong architecture: the checkpoint is a pyramid \(Twins'),
+        (
+            lambda: column(arch={**COLUMN, 'embed_dims': 32}).state_dict(),
+            r'not fit CPVT: shape mismatch: cls_token is \(1, 1, 32\) in the checkpoint, \(1, 1, 24\) in the model '
+            r'\(and \d+ more keys\)',
+        ),
+        (
+            lambda: column(patch_size=8).state_dict(),
+            r'shape mismatch: patch_embed.proj.weight is \(24, 3, 8, 8\) in the checkpoint, \(24, 3, 16, 16\)',
+        ),
+        (
+            lambda: column(arch={**COLUMN, 'depth': 5}).state_dict(),
+            r'wrong architecture: the checkpoint \(ViT.*\) has 5 blocks, CPVT 4; choose the arch that fits',
+        ),
+        (
+            lambda: column(arch={**COLUMN, 'depth': 3}).state_dict(),
+            r'lacks 12 keys of the model: blocks.3.norm1.weight',
+        ),
+        (
+            lambda: column().state_dict() | {'blocks.0.attn.q_norm.weight': torch.ones(12)},
+            r'wrong architecture: blocks.0.attn.q_norm.weight: it normalises queries and keys',
+        ),
+        (
+            lambda: column().state_dict() | {'blocks.0.adapter.weight': torch.ones(12)},
+            r'wrong architecture: blocks.0.adapter.weight: a part of a block that this package does not know',
+        ),
+    ],
+)
+def test_what_does_not_fit(state, message):
+    model = column()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=message) as raised:
+        convert_state_dict(state(), model)
+    assert '\n' not in str(raised.value)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_pyramid_of_another_depth():
+    state = PyramidCPVT(arch={**PYRAMID, 'depths': (2, 1, 5, 2)}).state_dict()
+    with pytest.raises(CheckpointError, match=r'the checkpoint \(.*\) has 2, 1, 5, 2 blocks, PyramidCPVT 2, 1, 2, 2'):
+        convert_state_dict(state, PyramidCPVT(arch=PYRAMID))
+
+
+def test_an_unrelated_checkpoint():
+    timm = pytest.importorskip('timm')
+    for name in ('resnet18', 'swin_tiny_patch4_window7_224'):
+        with torch.device('meta'):
+            state = timm.create_model(name).state_dict()
+        with pytest.raises(
+            CheckpointError, match=r'none of those recognised: its keys are .* and \d+ more; recognised'
+        ):
+            convert_state_dict(state, column())
+
+
+@pytest.mark.parametrize('build', [lambda: torch.nn.Linear(2, 2), lambda: torch.nn.ModuleDict({'backbone': column()})])
+def test_a_model_that_is_no_backbone(build):
+    with pytest.raises(TypeError, match=r'model must be a CPVT, MultiScaleCPVT or PyramidCPVT .* its backbone'):
+        convert_state_dict(column().state_dict(), build())
+
+
+def test_the_report_reads():
+    state = {f'backbone.{key}': value for key, value in column().state_dict().items()} | {'head.w': torch.ones(1)}
+    state['backbone.pos_block.pos.weight'], state['backbone.pos_block.pos.bias'] = (
+        torch.ones(24, 1, 3, 3),
+        torch.ones(24),
+    )
+    _, report = convert_state_dict(state, column(position=dict(type='PEG')))
+    assert str(report).split('\n') == [
+        "ViT, DeiT or CPVT, timm's or this package's names (under 'backbone.') to CPVT: 55 keys loaded",
+        '  renamed 2: backbone.pos_block.pos.weight -> pos_block.0.proj.0.weight, '
+        'backbone.pos_block.pos.bias -> pos_block.0.proj.0.bias',
+        "  dropped 1: head.w (not under 'backbone.')",
+        '  dropped 1: backbone.pos_embed.0 (the model has no learned table)',
+    ]

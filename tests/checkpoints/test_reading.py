@@ -1,0 +1,224 @@
+"""Files: every kind that is read, and every kind that is refused, each with its own words."""
+
+import io
+import pathlib
+import pickle
+import subprocess
+import zipfile
+from argparse import Namespace
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from zoo import COLUMN, randomise
+
+from cpvt_backbones import CPVT, convert_state_dict
+from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
+
+WEIGHTS = {'a.weight': torch.arange(6.0).view(2, 3), 'b.bias': torch.ones(4, dtype=torch.float16)}
+
+
+def assert_same(got, wanted=WEIGHTS):
+    assert got.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert got[key].dtype == value.dtype and torch.equal(got[key], value)
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.pt', '.bin', '.ckpt', ''])
+@pytest.mark.parametrize('zipped', [True, False])
+def test_what_torch_saves(suffix, zipped, tmp_path):
+    torch.save(WEIGHTS, tmp_path / f'w{suffix}', _use_new_zipfile_serialization=zipped)
+    assert_same(read_checkpoint(tmp_path / f'w{suffix}'))
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_write_and_read(suffix, tmp_path):
+    if suffix == '.safetensors':
+        pytest.importorskip('safetensors')
+    big = torch.randn(100, 100)
+    weights = {**WEIGHTS, 'part': big[:2], 'transposed': big[:3].T}
+    write_checkpoint(weights, tmp_path / 'new' / f'w{suffix}', meta=dict(source='somewhere'))
+    assert (tmp_path / 'new' / f'w{suffix}').stat().st_size < 8000
+    content = read_checkpoint(str(tmp_path / 'new' / f'w{suffix}'))
+    assert_same(content if suffix == '.safetensors' else content['state_dict'], weights)
+    with pytest.raises(ValueError, match=r"destination must end in one of .pth, .pt, .safetensors, got 'w.h5'"):
+        write_checkpoint(weights, 'w.h5', meta={})
+
+
+def runner_checkpoint(folder):
+    """What a Runner leaves after two iterations: logs in HistoryBuffers, numpy scalars, an average of the weights."""
+    from mmengine.dataset import DefaultSampler
+    from mmengine.model import BaseModel
+    from mmengine.runner import Runner
+    from torch.utils.data import DataLoader
+
+    class Model(BaseModel):
+        def __init__(self):
+            super().__init__()
+            self.backbone = randomise(CPVT(arch=COLUMN, img_size=32))
+
+        def forward(self, inputs, mode):
+            return dict(loss=self.backbone(inputs)[0].square().mean())
+
+    images = [dict(inputs=torch.randn(3, 32, 32)) for _ in range(4)]
+    runner = Runner(
+        Model(),
+        str(folder),
+        train_dataloader=DataLoader(images, batch_size=2, sampler=DefaultSampler(images)),
+        train_cfg=dict(by_epoch=False, max_iters=2),
+        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
+        param_scheduler=[dict(type='LinearLR', start_factor=0.1, by_epoch=False)],
+        custom_hooks=[dict(type='EMAHook')],
+        default_hooks=dict(checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=False)),
+        default_scope='mmengine',
+        log_level='ERROR',
+        experiment_name=f'run_{folder.name}',
+    )
+    runner.train()
+    return runner.model
+
+
+def test_a_folder_of_a_run(tmp_path):
+    from mmengine.logging import HistoryBuffer
+
+    trained = runner_checkpoint(tmp_path / 'run')
+    content = read_checkpoint(tmp_path / 'run')
+    assert content['meta']['iter'] == 2
+    unread = content['message_hub']['log_scalars']['train/loss']
+    assert type(unread).__name__ == 'HistoryBuffer' and not isinstance(unread, HistoryBuffer)
+    # The optimizer steps once more before the hook stores: EMAHook swaps the two on saving.
+    model = CPVT(arch=COLUMN, img_size=32)
+    for ema in (False, True):
+        state_dict, report = convert_state_dict(content, model, ema=ema)
+        assert report.prefix == ('module.backbone.' if ema else 'backbone.')
+        stored = content['ema_state_dict' if ema else 'state_dict']
+        name = 'module.backbone.norm.weight' if ema else 'backbone.norm.weight'
+        assert torch.equal(state_dict['norm.weight'], stored[name])
+    assert not torch.equal(content['state_dict']['backbone.norm.weight'], stored['module.backbone.norm.weight'])
+    assert any(
+        torch.equal(trained.backbone.norm.weight, weights)
+        for weights in (content['state_dict']['backbone.norm.weight'], stored['module.backbone.norm.weight'])
+    )
+    (tmp_path / 'run').rename(tmp_path / 'moved')
+    assert read_checkpoint(tmp_path / 'moved')['meta']['iter'] == 2
+
+
+def test_what_scripts_store_beside_the_weights_is_not_built(tmp_path):
+    """DeiT's and Twins' authors store their command line, others numpy scalars and arrays, and paths."""
+    beside = dict(args=Namespace(lr=1.0, out=pathlib.PurePosixPath('x').name), best=np.float64(1.5), seed=np.arange(3))
+    beside |= dict(where=pathlib.Path('x'), epoch=3, name='deit', size=torch.Size([1]))
+    torch.save(dict(model=WEIGHTS, **beside), tmp_path / 'w.pth')
+    before = set(torch.serialization.get_safe_globals())
+    content = read_checkpoint(tmp_path / 'w.pth')
+    assert set(torch.serialization.get_safe_globals()) == before
+    assert_same(content['model'])
+    assert (content['epoch'], content['name'], content['size']) == (3, 'deit', torch.Size([1]))
+    assert {type(content[key]).__name__ for key in ('args', 'best', 'seed')} == {'Namespace', 'scalar', '_reconstruct'}
+    assert not isinstance(content['args'], Namespace)
+
+
+class Runs:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, call, *arguments):
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self):
+        return self.call, self.arguments
+
+
+@pytest.mark.parametrize('form', ['zip', 'legacy', 'pickle2', 'pickle4', 'getattr'])
+def test_a_pickle_that_would_run_code(form, tmp_path):
+    trace = tmp_path / 'trace'
+    file = tmp_path / 'w.pth'
+    evil = Runs(subprocess.check_call, ['touch', str(trace)])
+    wanted = 'subprocess.check_call'
+    if form == 'getattr':  # getattr is in the logs of honest checkpoints
+        evil, wanted = Runs(getattr, Runs(__import__, 'subprocess'), 'run'), 'builtins.__import__'
+    if form.startswith('pickle'):
+        file.write_bytes(pickle.dumps(dict(model=evil), protocol=int(form[-1])))
+    else:
+        torch.save(dict(model=WEIGHTS, extra=evil), file, _use_new_zipfile_serialization=form != 'legacy')
+    with pytest.raises(CheckpointError, match=f"w.pth' is refused: opening it would import {wanted},"):
+        read_checkpoint(file)
+    assert not trace.exists()
+
+
+def test_a_stored_model_is_refused_by_the_names_of_its_classes(tmp_path):
+    torch.save(dict(model=torch.nn.Linear(2, 2)), tmp_path / 'w.pth')
+    with pytest.raises(CheckpointError, match=r'refused: .* import torch.nn.modules.linear.Linear,'):
+        read_checkpoint(tmp_path / 'w.pth')
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors', 'legacy.pth'])
+@pytest.mark.parametrize('part', [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_truncated(suffix, part, tmp_path):
+    file = tmp_path / f'w{suffix}'
+    weights = {**WEIGHTS, 'long': torch.randn(2000)}
+    if suffix == '.safetensors':
+        pytest.importorskip('safetensors')
+        write_checkpoint(weights, file, meta={})
+    else:
+        torch.save(weights, file, _use_new_zipfile_serialization=suffix == '.pth')
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
+    with pytest.raises(CheckpointError, match=r"checkpoint: '.*' is (truncated|no checkpoint, or) "):
+        read_checkpoint(file)
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'', r"the file '.*w.pth' is empty"),
+        (b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n', r'is no checkpoint, or damaged'),
+        (b'<!DOCTYPE html><html>404</html>', r'is no checkpoint, or damaged'),
+    ],
+)
+def test_not_a_checkpoint(content, message, tmp_path):
+    (tmp_path / 'w.pth').write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(tmp_path / 'w.pth')
+
+
+def test_an_archive_of_something_else(tmp_path):
+    with zipfile.ZipFile(tmp_path / 'w.pth', 'w') as archive:
+        archive.writestr('readme.txt', 'hello')
+    with pytest.raises(CheckpointError, match=r'is truncated or damaged'):
+        read_checkpoint(tmp_path / 'w.pth')
+
+
+def test_a_tensor_is_no_checkpoint(tmp_path):
+    torch.save(torch.ones(2), tmp_path / 'w.pth')
+    with pytest.raises(CheckpointError, match=r"'.*w.pth' holds a Tensor, not a dict of weights"):
+        read_checkpoint(tmp_path / 'w.pth')
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"checkpoint: there is no file or folder 'none.pth'"):
+        read_checkpoint('none.pth')
+    with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no 'last_checkpoint'"):
+        read_checkpoint(tmp_path)
+    (tmp_path / 'last_checkpoint').write_text('/elsewhere/iter_3.pth\n')
+    with pytest.raises(FileNotFoundError, match=r"last_checkpoint' names '/elsewhere/iter_3.pth', which is not there"):
+        read_checkpoint(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"must be a file, a folder or an https:// address, got 's3://bucket/w.pth'"
+    ):
+        read_checkpoint('s3://bucket/w.pth')
+
+
+def test_an_address_is_fetched_once(tmp_path, monkeypatch):
+    buffer = io.BytesIO()
+    torch.save(OrderedDict(WEIGHTS), buffer)
+    fetched = []
+
+    def download(url, destination, progress):
+        fetched.append(url)
+        pathlib.Path(destination).write_bytes(buffer.getvalue())
+
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
+    for _ in range(2):
+        assert_same(read_checkpoint('https://example.org/models/w.pth?download=1'))
+    assert fetched == ['https://example.org/models/w.pth?download=1']
+    assert (tmp_path / 'checkpoints' / 'w.pth').is_file()
