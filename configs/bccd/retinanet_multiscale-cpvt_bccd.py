@@ -30,9 +30,9 @@ model = dict(
         anchor_generator=dict(octave_base_scale=2, ratios=[0.8, 1.25], strides=[8, 16, 32]),
     ),
 )
-# 1600 iterations * 4 images: 31 times through the 205 images.
-max_iters = 1600
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=800)
+# 600 iterations * 4 images: 12 times through the 205 images.
+max_iters = 600
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
     dict(type='CosineAnnealingLR', T_max=max_iters - 100, eta_min=1e-5, by_epoch=False, begin=100, end=max_iters),

@@ -14,17 +14,18 @@ model = dict(
         position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4, 5), kernel_size=3),
     ),
     # Stride 4 is the column's map of stride 8 (patch 8) upsampled once, which halves its width.
-    neck=dict(in_channels=[64, 128, 128, 128], out_channels=96, norm_cfg=norm_cfg),
+    neck=dict(in_channels=[64, 128, 128, 128], out_channels=64, norm_cfg=norm_cfg),
     decode_head=dict(
-        in_channels=[96, 96, 96, 96],
+        in_channels=[64, 64, 64, 64],
         channels=64,
         num_classes=11,
         # Nine pixels of ten are background, and would drown what tells one digit from another.
-        loss_decode=dict(class_weight=[0.2] + [1.0] * 10),
+        loss_decode=dict(class_weight=[0.3] + [1.0] * 10),
     ),
 )
-# 800 iterations * 8 images: 1.6 times through the 4,000 scenes.
-max_iters = 800
+# 1200 iterations * 4 images: 1.2 times through the 4,000 scenes. Many small steps leave the first plateau sooner.
+train_dataloader = dict(batch_size=4)
+max_iters = 1200
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
