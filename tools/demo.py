@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import csv
 import hashlib
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,10 +128,11 @@ def run(
                 width=size.width,
                 height=size.height,
                 scenes=size.scenes,
-                box_ap=found['coco/bbox_mAP'],
-                ap50=found['coco/bbox_mAP_50'],
+                # Plain numbers: numpy's are no JSON.
+                box_ap=float(found['coco/bbox_mAP']),
+                ap50=float(found['coco/bbox_mAP_50']),
                 # mmseg counts in per cent, mmdet does not.
-                miou=round(masks['mIoU'] / 100, 4),
+                miou=round(float(masks['mIoU']) / 100, 4),
             )
         )
     results = dict(
@@ -267,9 +270,14 @@ def evaluate(
     options = {**options_for(model, data_root, size), 'log_level': 'WARNING'}
     cfg = read_config(ROOT / model.config, cfg_options=options, work_dir=folder)
     folder.mkdir(parents=True, exist_ok=True)
-    # COCO's evaluation prints; mmengine's own log goes to a file of its own.
-    with (folder / 'test.log').open('w') as file, contextlib.redirect_stdout(file):
-        return test(cfg, checkpoint=trained[model.name]['checkpoint'])
+    # COCO's evaluation prints, and the toolboxes warn of their own defaults at every one. Not straight into the file:
+    # mmengine's logger keeps the stream and writes to it later.
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        metrics = test(cfg, checkpoint=trained[model.name]['checkpoint'])
+    (folder / 'test.log').write_text(printed.getvalue())
+    return metrics
 
 
 def missed_targets(rows: list[dict[str, float]]) -> list[str]:

@@ -30,12 +30,12 @@ model = dict(
         anchor_generator=dict(octave_base_scale=2, ratios=[0.8, 1.25], strides=[8, 16, 32]),
     ),
 )
-# 600 iterations * 4 images: 12 times through the 205 images.
-max_iters = 600
+# 450 iterations * 4 images: 9 times through the 205 images.
+max_iters = 450
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
     dict(type='CosineAnnealingLR', T_max=max_iters - 100, eta_min=1e-5, by_epoch=False, begin=100, end=max_iters),
 ]
-default_hooks = dict(checkpoint=dict(interval=200))
+default_hooks = dict(checkpoint=dict(interval=150))
 randomness = dict(seed=0)

@@ -22,12 +22,12 @@ model = dict(
     neck=dict(in_channels=[64, 128, 128, 128], out_channels=96, norm_cfg=norm_cfg),
     decode_head=dict(in_channels=[96, 96, 96, 96], channels=64, num_classes=11, ignore_index={{_base_.void}}),
 )
-# 800 iterations * 4 crops: 9 times through the 367 images.
-max_iters = 800
+# 600 iterations * 4 crops: 7 times through the 367 images.
+max_iters = 600
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
     dict(type='CosineAnnealingLR', T_max=max_iters - 100, eta_min=1e-5, by_epoch=False, begin=100, end=max_iters),
 ]
-default_hooks = dict(checkpoint=dict(interval=250))
+default_hooks = dict(checkpoint=dict(interval=200))
 randomness = dict(seed=0)
