@@ -1,9 +1,11 @@
 """What the package is called and what it needs; tools/setup_env.sh makes a whole environment of it."""
 
 import runpy
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 README = ROOT / 'README.md'
@@ -34,6 +36,34 @@ EXTRAS = {
 }
 EXTRAS['all'] = sorted({*EXTRAS['det'], *EXTRAS['seg'], *EXTRAS['cls']})
 
+
+class BuildWithConfigs(build_py):
+    """Installs configs, tools and the model index where mim and ``_base_ = 'cpvt_backbones::...'`` look for them."""
+
+    EXTRA = ('configs', 'tools', 'model-index.yml')
+
+    def run(self) -> None:
+        super().run()
+        if getattr(self, 'editable_mode', False):
+            target = ROOT / 'cpvt_backbones' / '.mim'
+            target.mkdir(exist_ok=True)
+            for name in self.EXTRA:
+                link = target / name
+                if not link.exists():
+                    link.unlink(missing_ok=True)
+                    link.symlink_to(Path('..', '..', name))
+            return
+        target = Path(self.build_lib) / 'cpvt_backbones' / '.mim'
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for name in self.EXTRA:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, target / name, ignore=shutil.ignore_patterns('__pycache__'))
+            else:
+                shutil.copy2(source, target / name)
+
+
 setup(
     name='cpvt_backbones',
     version=runpy.run_path(str(ROOT / 'cpvt_backbones' / 'version.py'))['__version__'],
@@ -46,6 +76,7 @@ setup(
         'Programming Language :: Python :: 3',
         'Topic :: Scientific/Engineering :: Image Recognition',
     ],
+    cmdclass=dict(build_py=BuildWithConfigs),
     packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
     python_requires='>=3.10',
     install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12'],

@@ -19,9 +19,11 @@ def main() -> None:
         '--out', help='write the predictions: a .pkl file, or for segmentation a folder of index maps (PNG)'
     )
     parser.add_argument('--show-dir', help='folder for pictures of the predictions')
+    parser.add_argument('--tta', action='store_true', help="test-time augmentation, as the config's tta_pipeline says")
     add_run_arguments(parser)
     args = parser.parse_args()
-    test(config_from(parser, args), checkpoint=args.checkpoint, out=args.out, show_dir=args.show_dir)
+    cfg = config_from(parser, args)
+    test(cfg, checkpoint=args.checkpoint, out=args.out, show_dir=args.show_dir, tta=args.tta)
 
 
 if __name__ == '__main__':

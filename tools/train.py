@@ -8,7 +8,7 @@ import argparse
 
 from _common import add_run_arguments, config_from
 
-from cpvt_backbones.engine.launch import train
+from cpvt_backbones.engine.launch import AMP_DTYPES, train
 
 
 def main() -> None:
@@ -22,12 +22,19 @@ def main() -> None:
         help='go on from a checkpoint; without a name from the newest of the work dir, if there is one',
     )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
+    parser.add_argument('--amp-dtype', choices=AMP_DTYPES, default='float16', help='which one (default: float16)')
     parser.add_argument(
         '--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size in use'
     )
     add_run_arguments(parser)
     args = parser.parse_args()
-    train(config_from(parser, args), resume=args.resume, amp=args.amp, auto_scale_lr=args.auto_scale_lr)
+    train(
+        config_from(parser, args),
+        resume=args.resume,
+        amp=args.amp,
+        amp_dtype=args.amp_dtype,
+        auto_scale_lr=args.auto_scale_lr,
+    )
 
 
 if __name__ == '__main__':

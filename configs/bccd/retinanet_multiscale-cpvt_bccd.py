@@ -37,5 +37,6 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
     dict(type='CosineAnnealingLR', T_max=max_iters - 100, eta_min=1e-5, by_epoch=False, begin=100, end=max_iters),
 ]
-default_hooks = dict(checkpoint=dict(interval=150))
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=150))
+log_processor = dict(by_epoch=False)
 randomness = dict(seed=0)

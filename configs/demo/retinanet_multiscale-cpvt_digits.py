@@ -36,5 +36,6 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(type='CosineAnnealingLR', T_max=max_iters - 50, eta_min=1e-5, by_epoch=False, begin=50, end=max_iters),
 ]
-default_hooks = dict(checkpoint=dict(interval=100), logger=dict(interval=10))
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=100), logger=dict(interval=10))
+log_processor = dict(by_epoch=False)
 randomness = dict(seed=0)

@@ -138,6 +138,7 @@ class Backbone(BaseModule):
         self.with_cp = with_cp
         self.frozen_stages = frozen_stages
         self.cls_token: nn.Parameter | None = None
+        self.dist_token: nn.Parameter | None = None
 
     # -- position encodings ------------------------------------------------------------------------------------------
 
@@ -197,16 +198,24 @@ class Backbone(BaseModule):
     def _expand_cls_token(self, batch: int) -> Tensor | None:
         # A copy, not a view: under `no_grad` a view of a parameter still asks for gradients, and tools that hook
         # modules (torch's FLOP counter) stumble over it.
-        return None if self.cls_token is None else self.cls_token.repeat(batch, 1, 1)
+        if self.cls_token is None:
+            return None
+        beside = self.cls_token if self.dist_token is None else torch.cat((self.cls_token, self.dist_token), dim=1)
+        return beside.repeat(batch, 1, 1)  # (B, P, C)
 
-    def _format(self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, *, last: bool) -> Tensor:
+    def _format(
+        self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, *, last: bool
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Tokens of a tap to what ``out_type`` names, normalising only what is handed out."""
         norm = self.norm if last else _as_it_is
         if self.out_type == 'cls_token':
             assert cls_token is not None
-            return norm(cls_token)[:, 0]  # (B, C)
+            cls_token = norm(cls_token)
+            if self.dist_token is not None:
+                return cls_token[:, 0], cls_token[:, 1]  # what mmpretrain's DeiT heads take
+            return cls_token[:, 0]  # (B, C)
         if self.out_type == 'raw':
-            return norm(join(cls_token, tokens))  # (B, [1 +] N, C)
+            return norm(join(cls_token, tokens))  # (B, [P +] N, C)
         tokens = norm(tokens)
         if self.out_type == 'avg_featmap':
             return tokens.mean(dim=1)  # (B, C)
@@ -273,7 +282,7 @@ class Backbone(BaseModule):
         return self._layer_of(param_name[len(prefix) :]), self.num_layers
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that weight decay must spare: class token and position encodings.
+        """Names of parameters that weight decay must spare: class and distillation token, position encodings.
 
         Norms and biases are left to the optimizer's own rules (``norm_decay_mult``, ``bias_decay_mult``).
         """
@@ -282,4 +291,4 @@ class Backbone(BaseModule):
             for name in self._position_names
             for parameter, _ in getattr(self, name).named_parameters()
         }
-        return names | ({'cls_token'} if self.cls_token is not None else set())
+        return names | {name for name in ('cls_token', 'dist_token') if getattr(self, name) is not None}

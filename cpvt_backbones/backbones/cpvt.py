@@ -37,10 +37,13 @@ class CPVT(Backbone):
         in_channels: Channels of an image.
         out_indices: Block, or blocks, whose output is handed out; negative counts from the end.
         out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean over the patch
-            tokens): vectors (B, C); ``'raw'``: tokens (B, [1 +] N, C).
+            tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), the class token first. With a distillation
+            token, ``'cls_token'`` is a pair of vectors, as mmpretrain's DeiT heads take it.
         position: Position encoding as plain data: ``None``, ``dict(type='PEG' | 'Learned' | 'SinCos' | 'Relative',
             ...)`` or a list of such dicts. Default: one PEG after block 0, k = 3.
         with_cls_token: Whether there is a class token; ``False`` is the paper's GAP model.
+        with_dist_token: Whether a distillation token stands beside the class token (DeiT, arXiv 2012.12877,
+            section 4).
         window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
         global_blocks: With windows, the blocks that attend globally all the same.
         qkv_bias: Whether queries, keys and values have a bias.
@@ -70,6 +73,7 @@ class CPVT(Backbone):
         out_type: str = 'featmap',
         position: Position = PAPER_POSITION,
         with_cls_token: bool = True,
+        with_dist_token: bool = False,
         window_size: int | None = None,
         global_blocks: Sequence[int] = (),
         qkv_bias: bool = True,
@@ -95,6 +99,8 @@ class CPVT(Backbone):
             check_positive('layer_scale_init', layer_scale_init)
         if window_size is None and len(resolve_indices('global_blocks', global_blocks, depth, allow_none=True)):
             raise ValueError(f'global_blocks must be empty without window_size, got {global_blocks!r}')
+        if with_dist_token and not with_cls_token:
+            raise ValueError('with_dist_token must be False with with_cls_token=False, got True')
         check_probability('drop_rate', drop_rate)
         check_probability('attn_drop_rate', attn_drop_rate)
         check_probability('drop_path_rate', drop_path_rate)
@@ -118,6 +124,8 @@ class CPVT(Backbone):
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size=patch_size)
         if with_cls_token:
             self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))
+        if with_dist_token:
+            self.dist_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))
         self.pos_drop = nn.Dropout(drop_rate)
 
         windowed = set(range(used)) - set(resolve_indices('global_blocks', global_blocks, depth, allow_none=True))
@@ -154,7 +162,7 @@ class CPVT(Backbone):
                     depth=depth,
                     used=used,
                     head_dim=dim // num_heads,
-                    num_prefix=int(with_cls_token),
+                    num_prefix=int(with_cls_token) + int(with_dist_token),
                     hands_out_map=out_type != 'cls_token',
                     grid=(-(-height // patch_size), -(-width // patch_size)),
                 )
@@ -177,7 +185,7 @@ class CPVT(Backbone):
         cls_token = self._expand_cls_token(images.shape[0])
         tokens, cls_token, grid = self._before_stage(0, tokens, cls_token, grid)
         tokens = self.pos_drop(tokens)
-        outputs = {}
+        outputs: dict[int, Any] = {}
         for index, block in enumerate(self.blocks):
             tokens, cls_token, grid = self._run_block(0, index, block, tokens, cls_token, grid)
             if index in self._taps:
@@ -186,7 +194,7 @@ class CPVT(Backbone):
 
     def _layer_of(self, name: str) -> int:
         part, _, rest = name.partition('.')
-        if part in ('patch_embed', 'cls_token', 'pos_drop'):
+        if part in ('patch_embed', 'cls_token', 'dist_token', 'pos_drop'):
             return 0
         if part == 'blocks' and rest:
             return int(rest.split('.')[0]) + 1

@@ -24,7 +24,7 @@ _TABLE = r'pos_embed\.\d$'
 # Keys that may stay out of a model, and why; what is in no pattern and no block is dropped as unknown.
 _DROPPED = (
     (r'(head|head_dist|fc|fc_norm|pre_logits|attn_pool)\.', 'classifier head'),
-    (r'dist_token$', 'distillation token: CPVT has a class token or none'),
+    (r'dist_token$', 'the model has no distillation token'),
     (r'reg_token$', 'register tokens: CPVT has none'),
     (r'cls_token$', 'the model has no class token'),
     (_PEG, 'the model has no such PEG'),
@@ -199,7 +199,7 @@ def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Modul
         if index >= len(encoding.grids) or table.dim() != 3:
             continue  # of a stage that is not built
         grid, prefix = encoding.grids[index], encoding.num_prefix[index]
-        read = _read_table(table.shape[1], grid, (extra if index == last else 0, 0, 1))
+        read = _read_table(table.shape[1], grid, (extra if index == last else 0, 0, 1, 2))
         if read is None:
             continue  # no table of patches: the shapes tell
         skip, old = read
@@ -210,8 +210,9 @@ def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Modul
         if old != grid:
             report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
         if skip < prefix:
-            report.notes.append(f'{key}: the source gives its class token no position, so its entry is zero')
-        head = table[:, :prefix] if skip >= prefix else table.new_zeros(1, prefix, table.shape[2])
+            report.notes.append(f'{key}: the source has {skip} of {prefix} entries beside the patches; the rest is zero')
+        known = min(skip, prefix)
+        head = torch.cat((table[:, :known], table.new_zeros(1, prefix - known, table.shape[2])), dim=1)
         ours[key] = torch.cat((head, encoding.resize(table[:, skip:], old, grid)), dim=1)
 
 

@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
+
+from torch import nn
+
+from .config_scope import without_own_scope
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Toolbox:
     out_suffixes: tuple[str, ...]
 
 
+AMP_DTYPES = ('float16', 'bfloat16')
 _PICKLE = ('.pkl', '.pickle')
 TOOLBOXES = {
     toolbox.package: toolbox
@@ -99,7 +105,7 @@ def read_config(
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'config: there is no file {str(path)!r}')
-    cfg = Config.fromfile(str(path))
+    cfg = without_own_scope(Config.fromfile(str(path)))
     cfg.merge_from_dict(cfg_options or {})
     cfg.launcher = launcher
     if work_dir is not None:
@@ -139,7 +145,14 @@ def find_toolbox(cfg: Config) -> Toolbox:
     return toolbox
 
 
-def train(cfg: Config, *, resume: str | None = None, amp: bool = False, auto_scale_lr: bool = False) -> Runner:
+def train(
+    cfg: Config,
+    *,
+    resume: str | None = None,
+    amp: bool = False,
+    amp_dtype: str = 'float16',
+    auto_scale_lr: bool = False,
+) -> Runner:
     """Train what a config describes.
 
     Args:
@@ -147,6 +160,7 @@ def train(cfg: Config, *, resume: str | None = None, amp: bool = False, auto_sca
         resume: ``'auto'`` goes on from the newest checkpoint of the work dir, or starts when there is none; anything
             else is the checkpoint to go on from; ``None`` starts afresh.
         amp: Train in mixed precision.
+        amp_dtype: The half precision that ``amp`` uses: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
         auto_scale_lr: Scale the learning rate with the batch size, from ``auto_scale_lr.base_batch_size``.
 
     Returns:
@@ -154,11 +168,11 @@ def train(cfg: Config, *, resume: str | None = None, amp: bool = False, auto_sca
 
     Raises:
         FileNotFoundError: The checkpoint to resume from is not there.
-        ValueError: ``auto_scale_lr`` without a base batch size in the config.
+        ValueError: ``auto_scale_lr`` without a base batch size in the config; an unknown ``amp_dtype``; ``amp`` with an
+            optimizer wrapper that has its own precision.
     """
     if amp:
-        cfg.optim_wrapper.type = 'AmpOptimWrapper'
-        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+        _use_amp(cfg, amp_dtype)
     if auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise ValueError(
@@ -181,6 +195,7 @@ def test(
     checkpoint: str | os.PathLike[str],
     out: str | None = None,
     show_dir: str | None = None,
+    tta: bool = False,
 ) -> dict[str, float]:
     """Evaluate a checkpoint on a config's test set.
 
@@ -190,13 +205,15 @@ def test(
         out: Where to write the predictions: a ``.pkl`` file for detection and classification, a folder of index maps
             (PNG) for segmentation.
         show_dir: Folder for pictures of the predictions, as the toolbox draws them.
+        tta: Test-time augmentation, as the config's ``tta_model`` and ``tta_pipeline`` say.
 
     Returns:
         dict: The metrics.
 
     Raises:
         FileNotFoundError: No such checkpoint.
-        ValueError: ``out`` has the wrong ending.
+        ValueError: ``out`` has the wrong ending; the config has no ``tta_model`` or ``tta_pipeline``; the checkpoint lacks
+            weights of the model, or has them in other shapes.
     """
     toolbox = find_toolbox(cfg)
     cfg.load_from = _existing('checkpoint', checkpoint)
@@ -205,7 +222,51 @@ def test(
         cfg.merge_from_dict({'default_hooks.visualization': hook, toolbox.show_dir: show_dir})
     if out is not None:
         _write_predictions(cfg, toolbox, out)
-    return _build_runner(cfg).test()
+    if tta:
+        _use_tta(cfg)
+    runner = _build_runner(cfg)
+    if isinstance(runner, Runner):
+        _check_fit(runner.model, str(checkpoint))
+    return runner.test()
+
+
+def _use_amp(cfg: Config, dtype: str) -> None:
+    if dtype not in AMP_DTYPES:
+        raise ValueError(f'amp_dtype must be one of {AMP_DTYPES}, got {dtype!r}')
+    kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
+    if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
+        raise ValueError(f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own precision")
+    cfg.optim_wrapper.type = 'AmpOptimWrapper'
+    cfg.optim_wrapper.dtype = dtype
+    # bfloat16 has float32's range: there is nothing to scale.
+    cfg.optim_wrapper.setdefault('loss_scale', 'dynamic' if dtype == 'float16' else 1.0)
+
+
+def _use_tta(cfg: Config) -> None:
+    for key in ('tta_model', 'tta_pipeline'):
+        if key not in cfg:
+            raise ValueError(f'tta: the config has no {key}')
+    cfg.model = {**cfg.tta_model, 'module': cfg.model}
+    cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+
+
+def _check_fit(model: nn.Module, path: str) -> None:
+    """mmengine only warns of a checkpoint that does not fit; evaluating random weights serves nobody."""
+    if is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
+    weights = checkpoint.get('state_dict', checkpoint)
+    weights = {name.removeprefix('module.'): value for name, value in weights.items()}
+    try:
+        missing = model.load_state_dict(weights, strict=False).missing_keys
+    except RuntimeError as error:  # torch's list of shapes that differ
+        raise ValueError(f"checkpoint {path!r} does not fit the config's model: {error}") from error
+    if missing:
+        shown = ', '.join(missing[:5]) + (', ...' if len(missing) > 5 else '')
+        raise ValueError(
+            f"checkpoint {path!r} does not fit the config's model: it lacks {len(missing)} of "
+            f'{len(model.state_dict())} weights: {shown}'
+        )
 
 
 def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:

@@ -99,7 +99,7 @@ class Attention(nn.Module):
         Args:
             x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
             grid: (H, W).
-            num_prefix: P, 0 or 1.
+            num_prefix: P, the class and distillation tokens in front.
             qk: What queries and keys are made of, where that differs from ``x``; same shape.
             bias: What a position encoding adds to the logits of the patch tokens.
 

@@ -121,7 +121,7 @@ class Block(nn.Module):
 
         Args:
             tokens: (B, H * W, C) patch tokens.
-            cls_token: (B, 1, C) or ``None``.
+            cls_token: (B, P, C), class token and perhaps distillation token, or ``None``.
             grid: (H, W).
             qk: Patch tokens as queries and keys see them, where that differs; same shape as ``tokens``.
             bias: What a position encoding adds to the attention logits.
@@ -129,7 +129,7 @@ class Block(nn.Module):
         Returns:
             The patch tokens and the class token.
         """
-        num_prefix = 0 if cls_token is None else 1
+        num_prefix = 0 if cls_token is None else cls_token.shape[1]
         x = join(cls_token, tokens)
         query_key = None if qk is None else self.norm1(join(cls_token, qk))
         x = x + self.drop_path1(
@@ -138,9 +138,10 @@ class Block(nn.Module):
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         if cls_token is None:
             return x + branch, None
-        return x[:, 1:] + branch[:, 1:], x[:, :1] + branch[:, :1]
+        p = num_prefix
+        return x[:, p:] + branch[:, p:], x[:, :p] + branch[:, :p]
 
 
 def join(cls_token: Tensor | None, tokens: Tensor) -> Tensor:
-    """(B, 1, C) or ``None``, and (B, N, C), to (B, [1 +] N, C)."""
+    """(B, P, C) or ``None``, and (B, N, C), to (B, [P +] N, C)."""
     return tokens if cls_token is None else torch.cat((cls_token, tokens), dim=1)

@@ -27,7 +27,7 @@ class Stage:
         head_dim: Width of a head.
         grid: (H, W) in tokens at the image size the model is declared for.
         hands_out_map: Whether an output depends on the patch tokens as the last block leaves them.
-        num_prefix: 1 when a class token stands beside the patch tokens, else 0.
+        num_prefix: How many tokens stand beside the patch tokens: class token, distillation token.
         reduces_keys: Whether attention in this stage has fewer keys than queries.
     """
 
@@ -57,7 +57,7 @@ class PositionEncoding(nn.Module):
     def before_stage(
         self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
     ) -> tuple[Tensor, Tensor | None, Grid]:
-        """What it adds before the first block. ``tokens`` (B, H * W, C), ``cls_token`` (B, 1, C)."""
+        """What it adds before the first block. ``tokens`` (B, H * W, C), ``cls_token`` (B, P, C)."""
         return tokens, cls_token, grid
 
     def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
@@ -130,7 +130,7 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
 class LearnedTable(PositionEncoding):
     """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
 
-    The class token's entry is kept as it is. A table of another grid in a checkpoint is resized on loading, and
+    The entries of class and distillation token are kept as they are. A table of another grid in a checkpoint is resized on loading, and
     ``pos_embed`` is accepted for ``pos_embed.0``, so that a DeiT state dict of timm loads unchanged.
 
     Args:
@@ -181,20 +181,21 @@ class LearnedTable(PositionEncoding):
     def place(self, name: str) -> tuple[int, int]:
         return int(name.split('.')[0]), -1
 
-    def adapt(self, state_dict: dict[str, Tensor], prefix: str, *, beside_class_token: bool) -> None:
+    def adapt(self, state_dict: dict[str, Tensor], prefix: str, *, tokens_beside: int) -> None:
         """Resize the tables of a state dict to this model's grids, in place.
 
         Args:
             state_dict: What is about to be loaded.
             prefix: What precedes this encoding's own names in it.
-            beside_class_token: Whether they were learned beside a class token, whose entry then stands in front.
+            tokens_beside: How many class and distillation tokens they were learned beside, whose entries stand in
+                front.
         """
         for index, grid in enumerate(self.grids):
             key = f'{prefix}{index}'
             table = state_dict.get(key)
             if table is None or table.dim() != 3 or table.shape == self.get_parameter(str(index)).shape:
                 continue
-            for extra in (int(beside_class_token), int(not beside_class_token)):
+            for extra in (tokens_beside, *({0, 1, 2} - {tokens_beside})):
                 side = math.isqrt(table.shape[1] - extra)
                 old = grid if table.shape[1] - extra == grid[0] * grid[1] else (side, side)
                 # A table that fits neither is left to the error about shapes, which names it.
@@ -213,7 +214,9 @@ def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
     if bare in state_dict:
         state_dict[f'{bare}.0'] = state_dict.pop(bare)
     trunk.get_submodule(LearnedTable.attribute).adapt(  # type: ignore[operator]
-        state_dict, f'{bare}.', beside_class_token=f'{prefix}cls_token' in state_dict
+        state_dict,
+        f'{bare}.',
+        tokens_beside=sum(f'{prefix}{name}' in state_dict for name in ('cls_token', 'dist_token')),
     )
 
 

@@ -1,20 +1,14 @@
-custom_imports = dict(imports=['cpvt_backbones'])
+_base_ = './common.py'
 default_scope = 'mmdet'
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1000, max_keep_ckpts=1),
+    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=1),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='DetVisualizationHook'),
 )
-env_cfg = dict(
-    cudnn_benchmark=False,
-    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl'),
-)
 visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
-log_processor = dict(by_epoch=False)
-log_level = 'INFO'
-load_from = None
-resume = False
+log_processor = dict(type='LogProcessor', window_size=50, by_epoch=True)
+# tools/test.py --tta: the image and its mirror image at three scales, boxes merged by NMS.
+tta_model = dict(type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))

@@ -1,4 +1,4 @@
-custom_imports = dict(imports=['cpvt_backbones'])
+_base_ = './common.py'
 default_scope = 'mmseg'
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
@@ -8,13 +8,7 @@ default_hooks = dict(
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
 )
-env_cfg = dict(
-    cudnn_benchmark=False,
-    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl'),
-)
 visualizer = dict(type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
 log_processor = dict(by_epoch=False)
-log_level = 'INFO'
-load_from = None
-resume = False
+# tools/test.py --tta: logits averaged over the dataset's tta_pipeline.
+tta_model = dict(type='SegTTAModel')

@@ -1,0 +1,3 @@
+# CPVT-S-GAP: no class token, mean over the tokens.
+_base_ = './cpvt-s_8xb256_in1k.py'
+model = dict(backbone=dict(with_cls_token=False, out_type='avg_featmap'))

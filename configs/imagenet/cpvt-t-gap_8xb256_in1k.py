@@ -1,0 +1,3 @@
+# CPVT-Ti-GAP: no class token, mean over the tokens.
+_base_ = './cpvt-t_8xb256_in1k.py'
+model = dict(backbone=dict(with_cls_token=False, out_type='avg_featmap'))

@@ -1,0 +1,3 @@
+# DeiT-B with a 2D relative encoding, clipped at 8: a row that CPVT is compared with.
+_base_ = './cpvt-b_8xb128_in1k.py'
+model = dict(backbone=dict(position=dict(_delete_=True, type='Relative', clip=8)))

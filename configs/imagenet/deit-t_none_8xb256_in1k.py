@@ -1,0 +1,3 @@
+# DeiT-Ti with no position encoding: a row that CPVT is compared with.
+_base_ = './cpvt-t_8xb256_in1k.py'
+model = dict(backbone=dict(position=None))

@@ -1,0 +1,2 @@
+_base_ = './mask-rcnn_multiscale-cpvt-s_fpn_1x_coco.py'
+model = dict(backbone=dict(arch='base'), neck=dict(in_channels=[192, 384, 768, 768]))

@@ -1,0 +1,18 @@
+# A column at detection sizes. Strides 4 to 32 are made from its last map (ViTDet); each upsampling halves the width.
+# 8 GPUs * 2 images = 16; 7,329 iterations an epoch. Rates shrink towards the stem.
+_base_ = [
+    '../_base_/models/mask_rcnn.py',
+    '../_base_/datasets/coco_instance.py',
+    '../_base_/schedules/coco_1x.py',
+    '../_base_/runtime/mmdet.py',
+]
+model = dict(
+    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
+    backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='small', drop_path_rate=0.1),
+    neck=dict(in_channels=[96, 192, 384, 384]),
+)
+optim_wrapper = dict(
+    constructor='LayerDecayOptimWrapperConstructor',
+    optimizer=dict(lr=2e-4, weight_decay=0.05),
+    paramwise_cfg=dict(layer_decay_rate=0.75),
+)

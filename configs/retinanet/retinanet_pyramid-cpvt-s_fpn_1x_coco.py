@@ -1,0 +1,14 @@
+# PVT's and Twins' setting. 8 GPUs * 2 images = 16; 7,329 iterations an epoch, 12 epochs.
+_base_ = [
+    '../_base_/models/retinanet.py',
+    '../_base_/datasets/coco_detection.py',
+    '../_base_/schedules/coco_1x.py',
+    '../_base_/runtime/mmdet.py',
+]
+model = dict(
+    data_preprocessor=dict(pad_size_divisor=32),
+    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
+    backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
+    neck=dict(in_channels=[64, 128, 320, 512], start_level=1),
+    bbox_head=dict(num_classes=80),
+)

@@ -1,0 +1,205 @@
+"""Hard distillation: a second head learns the label that a frozen teacher gives (DeiT, arXiv 2012.12877, section 4)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from mmpretrain.models import ImageClassifier
+from mmpretrain.models.heads import DeiTClsHead
+from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
+from mmpretrain.structures import DataSample
+from torch import Tensor, nn
+
+from cpvt_backbones.layers.checks import check_int, check_probability, strict_keywords
+
+
+@MODELS.register_module()
+class DistillationHead(DeiTClsHead):
+    """Two linear classifiers, one for the labels and one for the teacher's; predictions average their logits.
+
+    With a distillation token each has its own token (a backbone with ``with_dist_token=True`` and
+    ``out_type='cls_token'``). Without (``out_type='avg_featmap'``) both see the same pooled vector. Parameter names are
+    those of mmpretrain's ``DeiTClsHead``, whose arguments it takes.
+    """
+
+    def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """The two vectors (B, C) that are classified."""
+        last = feats[-1]
+        if isinstance(last, (tuple, list)):
+            return last[0], last[1]
+        return last, last
+
+    def both_scores(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Logits (B, classes) of the head that learns the labels and of the one that learns the teacher's."""
+        for_labels, for_teacher = self.pre_logits(feats)
+        return self.layers.head(for_labels), self.layers.head_dist(for_teacher)
+
+    def forward(self, feats: Sequence[Any]) -> Tensor:
+        """Mean of both heads' logits, (B, classes)."""
+        scores = self.both_scores(feats)
+        return (scores[0] + scores[1]) / 2
+
+    def distillation_loss(
+        self, feats: Sequence[Any], data_samples: list[DataSample], teacher_labels: Tensor, *, weight: float
+    ) -> dict[str, Tensor]:
+        """``(1 - weight)`` times the loss on the labels plus ``weight`` times that on the teacher's.
+
+        Args:
+            feats: What the backbone (and neck) gives.
+            data_samples: The batch's labels; mixed ones after mixup or cutmix.
+            teacher_labels: (B,) classes.
+            weight: In [0, 1].
+
+        Returns:
+            dict: ``loss_label`` and ``loss_teacher``.
+        """
+        scores = self.both_scores(feats)
+        on_labels = self._get_loss(scores[0], data_samples)['loss']
+        return dict(
+            loss_label=(1 - weight) * on_labels, loss_teacher=weight * F.cross_entropy(scores[1], teacher_labels)
+        )
+
+
+@MODELS.register_module()
+@strict_keywords
+class HardDistillation(ImageClassifier):
+    """mmpretrain's image classifier, trained by labels and by a frozen teacher's decisions on the same images.
+
+    The teacher sees the augmented batch as the student does, but normalised in its own way: the student's
+    normalisation is undone and the teacher's applied. It is built when the first loss is computed (a trained student
+    runs without it), stays in evaluation mode, gets no gradient, and is in no checkpoint.
+
+    Args:
+        backbone: A backbone with ``with_dist_token=True, out_type='cls_token'``, or ``out_type='avg_featmap'``.
+        head: A :class:`DistillationHead`.
+        teacher: Any classifier of mmpretrain as plain data, e.g. ``dict(type='TimmClassifier',
+            model_name='regnety_160', pretrained=True)``. Its ``data_preprocessor`` says how it normalises (``mean``,
+            ``std``, ``to_rgb``); a timm model's own values are the default.
+        neck: As in mmpretrain.
+        distillation_weight: Share of the teacher's loss, in [0, 1]. DeiT: 0.5.
+        teacher_size: Side in pixels that images are resized to for the teacher; ``None`` to leave them.
+        teacher_classes: For each class of the student its index among the teacher's; ``None`` when they are the same.
+        train_cfg, data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
+
+    Raises:
+        ValueError: A teacher without weights, without normalisation, or with another number of classes.
+    """
+
+    def __init__(
+        self,
+        *,
+        backbone: dict[str, Any],
+        head: dict[str, Any],
+        teacher: Mapping[str, Any],
+        neck: dict[str, Any] | None = None,
+        distillation_weight: float = 0.5,
+        teacher_size: int | None = None,
+        teacher_classes: Sequence[int] | None = None,
+        train_cfg: dict[str, Any] | None = None,
+        data_preprocessor: dict[str, Any] | None = None,
+        init_cfg: Any = None,
+    ) -> None:
+        super().__init__(
+            backbone=backbone,
+            neck=neck,
+            head=head,
+            train_cfg=train_cfg,
+            data_preprocessor=data_preprocessor,
+            init_cfg=init_cfg,
+        )
+        check_probability('distillation_weight', distillation_weight)
+        if teacher_size is not None:
+            check_int('teacher_size', teacher_size)
+        if not isinstance(self.head, DistillationHead):
+            raise ValueError(f"head must be of type 'DistillationHead', got {type(self.head).__name__!r}")
+        if not _promises_weights(teacher):
+            raise ValueError(
+                'teacher must come with weights: pretrained=True or checkpoint_path=... for a timm model, else '
+                f"init_cfg=dict(type='Pretrained', checkpoint=...); got {dict(teacher)!r}"
+            )
+        self.distillation_weight = distillation_weight
+        self.teacher_size = teacher_size
+        self.teacher_classes = None if teacher_classes is None else list(teacher_classes)
+        self.teacher_cfg = dict(teacher)
+        # In a list, so that it is no submodule: in no state dict, never switched to training, wrapped by no strategy.
+        self._teacher: list[nn.Module] = []
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The teacher, built at first use."""
+        if not self._teacher:
+            teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
+            if teacher.init_cfg:
+                teacher.init_weights()
+            self._teacher.append(teacher.requires_grad_(False).eval())
+        return self._teacher[0]
+
+    @torch.no_grad()
+    def teacher_labels(self, images: Tensor) -> Tensor:
+        """The class (B,) that the teacher sees in each image of a batch normalised for the student.
+
+        Args:
+            images: (B, 3, H, W), as the student's data preprocessor leaves them.
+        """
+        teacher = self.teacher.to(images.device)
+        scores = teacher(self._as_the_teacher_sees(images), mode='tensor')
+        if self.teacher_classes is not None:
+            scores = scores[:, self.teacher_classes]
+        classes = self.head.num_classes
+        if scores.shape[1] != classes:
+            raise ValueError(
+                f'teacher must know the {classes} classes of the student, got {scores.shape[1]}; '
+                'teacher_classes selects among them'
+            )
+        return scores.argmax(dim=1)
+
+    def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
+        """Losses of a batch, see :meth:`DistillationHead.distillation_loss`."""
+        return self.head.distillation_loss(
+            self.extract_feat(inputs), data_samples, self.teacher_labels(inputs), weight=self.distillation_weight
+        )
+
+    def _as_the_teacher_sees(self, images: Tensor) -> Tensor:
+        mean, std, rgb = _normalisation(self.data_preprocessor, 'data_preprocessor')
+        images = images * std.to(images) + mean.to(images)
+        mean, std, teacher_rgb = _normalisation(self._teacher_preprocessor(), 'teacher.data_preprocessor')
+        if rgb != teacher_rgb:
+            images = images.flip(1)
+        images = (images - mean.to(images)) / std.to(images)
+        if self.teacher_size is not None:
+            size = (self.teacher_size, self.teacher_size)
+            images = F.interpolate(images, size=size, mode='bicubic', align_corners=False, antialias=True)
+        return images
+
+    def _teacher_preprocessor(self) -> nn.Module:
+        preprocessor = self.teacher.data_preprocessor
+        timm_cfg = getattr(getattr(self.teacher, 'model', None), 'pretrained_cfg', None)
+        if getattr(preprocessor, 'mean', None) is None and timm_cfg:
+            preprocessor = MMPRETRAIN_MODELS.build(
+                dict(
+                    type='ClsDataPreprocessor',
+                    mean=[255 * value for value in timm_cfg['mean']],
+                    std=[255 * value for value in timm_cfg['std']],
+                    to_rgb=True,
+                )
+            )
+            self.teacher.data_preprocessor = preprocessor
+        return preprocessor
+
+
+def _promises_weights(teacher: Mapping[str, Any]) -> bool:
+    if teacher.get('pretrained') or teacher.get('checkpoint_path'):
+        return True
+    init_cfg = teacher.get('init_cfg')
+    entries = init_cfg if isinstance(init_cfg, (list, tuple)) else [init_cfg] if init_cfg else []
+    return any(entry.get('type') == 'Pretrained' for entry in entries)
+
+
+def _normalisation(preprocessor: nn.Module, name: str) -> tuple[Tensor, Tensor, bool]:
+    """Mean and standard deviation (3, 1, 1) of pixels in [0, 255], and whether they are in RGB order."""
+    mean, std = getattr(preprocessor, 'mean', None), getattr(preprocessor, 'std', None)
+    if mean is None or std is None:
+        raise ValueError(f'{name} must have mean and std, got mean={mean!r}, std={std!r}')
+    return mean, std, bool(preprocessor.to_rgb)

@@ -1,0 +1,88 @@
+"""Layer-wise learning rates for any model whose backbone knows the depth of its parameters."""
+
+from typing import Any
+
+from mmengine.optim import DefaultOptimWrapperConstructor
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from torch import nn
+
+_DECAY = 'layer_decay_rate'
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
+    """mmengine's constructor, with rates that shrink towards the stem, and with ``no_weight_decay()`` obeyed.
+
+    A parameter of a backbone with ``get_layer_depth`` (all of this package, the vision transformers of mmpretrain)
+    learns at ``lr * layer_decay_rate ** (layers - 1 - depth)``; what is behind the backbone learns at ``lr``. Weight
+    decay spares what a module's ``no_weight_decay()`` names. It works in detectors, segmentors and classifiers alike.
+
+    In a config::
+
+        optim_wrapper = dict(
+            constructor='LayerDecayOptimWrapperConstructor',
+            optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05),
+            paramwise_cfg=dict(layer_decay_rate=0.75, norm_decay_mult=0.0, bias_decay_mult=0.0),
+        )
+
+    Args:
+        optim_wrapper_cfg: The optimizer wrapper, as for mmengine's constructor.
+        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and what mmengine's constructor takes (``norm_decay_mult``,
+            ``bias_decay_mult``, ``custom_keys``, ...); their factors multiply.
+
+    Raises:
+        ValueError: ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has
+            ``get_layer_depth``.
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
+        options = dict(paramwise_cfg or {})
+        self.layer_decay_rate = options.pop(_DECAY, None)
+        rate = self.layer_decay_rate
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1:
+            raise ValueError(f'paramwise_cfg.{_DECAY} must be a number in (0, 1], got {rate!r}')
+        super().__init__(optim_wrapper_cfg, options)
+
+    def add_params(self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', **kwargs: Any) -> None:
+        """One group a parameter, as mmengine makes them; at the root of the model, rates and decay by depth."""
+        super().add_params(params, module, prefix=prefix, **kwargs)
+        if prefix:  # a step of the recursion
+            return
+        scales, spared = self._scales(module), _spared(module)
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        for group in params:
+            name = names[id(group['params'][0])]
+            group['lr'] = group.get('lr', self.base_lr) * scales.get(name, 1.0)
+            if name in spared:
+                group['weight_decay'] = 0.0
+            group['param_name'] = name
+
+    def _scales(self, model: nn.Module) -> dict[str, float]:
+        scales: dict[str, float] = {}
+        # Innermost modules last: mmpretrain's classifier only asks its backbone, and fails where that has no answer.
+        for path, module in sorted(_with_method(model, 'get_layer_depth').items(), key=lambda item: len(item[0])):
+            if not path:
+                continue
+            prefix = f'{path}.'
+            for name, _ in module.named_parameters(prefix=path):
+                depth, layers = module.get_layer_depth(name, prefix)  # type: ignore[operator]
+                scales[name] = self.layer_decay_rate ** (layers - 1 - depth)
+        if not scales:
+            raise ValueError(
+                f'paramwise_cfg.{_DECAY}: {type(model).__name__} has no backbone with get_layer_depth(name, prefix); '
+                'those of cpvt_backbones and the vision transformers of mmpretrain have it'
+            )
+        return scales
+
+
+def _with_method(model: nn.Module, method: str) -> dict[str, nn.Module]:
+    return {path: module for path, module in model.named_modules() if callable(getattr(module, method, None))}
+
+
+def _spared(model: nn.Module) -> set[str]:
+    """Full names of the parameters that some module's ``no_weight_decay()`` lists."""
+    return {
+        f'{path}.{name}' if path else name
+        for path, module in _with_method(model, 'no_weight_decay').items()
+        for name in module.no_weight_decay()  # type: ignore[operator]
+    }

@@ -1,0 +1,174 @@
+"""Any config of the repository made small enough for a CPU, by overrides as `--cfg-options` takes them."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose, pseudo_collate
+from mmengine.registry import MODELS, init_default_scope
+
+from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
+from cpvt_backbones.engine.launch import read_config
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted(p for p in (ROOT / 'configs').rglob('*.py') if '_base_' not in p.parts)
+FACTOR = 8  # of widths and of image sizes
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT / 'configs'))
+
+
+def small_arch(backbone: dict) -> dict:
+    """The architecture with an eighth of the width, as many heads, and the depth that its blocks' numbers need."""
+    arch = backbone.get('arch')
+    if backbone['type'] == 'PyramidCPVT':
+        numbers = {**PYRAMIDS[arch]}
+        return {
+            **numbers,
+            'embed_dims': tuple(d // FACTOR for d in numbers['embed_dims']),
+            'depths': (1, 1, 2, 1),
+            'mlp_ratios': (2,) * 4,
+        }
+    numbers = {**COLUMNS[arch]} if isinstance(arch, str) else dict(arch)
+    return {**numbers, 'embed_dims': numbers['embed_dims'] // FACTOR, 'mlp_ratio': 1}
+
+
+def overrides(cfg: Config) -> dict:
+    """Dotted overrides that make the model small."""
+    model = cfg.model
+    small = {}
+    if model.backbone.type in ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT'):
+        small['model.backbone.arch'] = {'_delete_': True, **small_arch(model.backbone)}
+    elif model.backbone.type == 'PyramidVisionTransformer':
+        small |= {'model.backbone.embed_dims': 64 // FACTOR, 'model.backbone.num_layers': [1, 1, 2, 1]}
+    else:
+        small |= {
+            'model.backbone.embed_dims': [d // FACTOR for d in model.backbone.embed_dims],
+            'model.backbone.depths': [1, 1, 2, 1],
+        }
+    if 'neck' in model:
+        small['model.neck.in_channels'] = [c // FACTOR for c in model.neck.in_channels]
+        small['model.neck.out_channels'] = 32
+    for head in ('bbox_head', 'decode_head', 'auxiliary_head', 'head', 'rpn_head'):
+        if head not in model:
+            continue
+        at = f'model.{head}'
+        options = model[head]
+        behind_neck = 'neck' in model
+        for key in ('in_channels', 'channels', 'feat_channels'):
+            if key not in options:
+                continue
+            old = options[key]
+            if key != 'in_channels' or behind_neck:
+                new = [32] * len(old) if isinstance(old, (list, tuple)) else 32
+            else:
+                new = [c // FACTOR for c in old] if isinstance(old, (list, tuple)) else old // FACTOR
+            small[f'{at}.{key}'] = new
+        if 'stacked_convs' in options:
+            small[f'{at}.stacked_convs'] = 1
+    if 'roi_head' in model:
+        small |= {
+            'model.roi_head.bbox_roi_extractor.out_channels': 32,
+            'model.roi_head.mask_roi_extractor.out_channels': 32,
+            'model.roi_head.bbox_head.in_channels': 32,
+            'model.roi_head.bbox_head.fc_out_channels': 32,
+            'model.roi_head.mask_head.in_channels': 32,
+            'model.roi_head.mask_head.conv_out_channels': 32,
+            'model.roi_head.mask_head.num_convs': 1,
+        }
+    return small
+
+
+def smaller_images(node):
+    """The same pipeline for images an eighth as large (where they are larger than 330 px)."""
+    if isinstance(node, dict):
+        return {
+            key: shrink_size(value) if key in ('scale', 'scales', 'crop_size', 'scale_factor') else smaller_images(value)
+            for key, value in node.items()
+        }
+    if isinstance(node, (list, tuple)):
+        return [smaller_images(value) for value in node]
+    return node
+
+
+def shrink_size(value):
+    if isinstance(value, (list, tuple)):
+        return type(value)(shrink_size(v) for v in value)
+    return max(value // FACTOR, 16) if value > 330 else value
+
+
+def read_small(path: Path) -> Config:
+    """The config as a user would shrink it, with what only a GPU or a cluster can do left out."""
+    cfg = read_config(path)
+    cfg.merge_from_dict(overrides(cfg))
+    wrapper = {k: v for k, v in cfg.optim_wrapper.items() if k not in ('dtype', 'use_fsdp', 'loss_scale')}
+    cfg.optim_wrapper = {**wrapper, 'type': 'OptimWrapper'}
+    return cfg
+
+
+def build(cfg: Config) -> torch.nn.Module:
+    init_default_scope(cfg.default_scope)
+    model = dict(cfg.model)
+    if 'data_preprocessor' in cfg:
+        model.setdefault('data_preprocessor', cfg.data_preprocessor)
+    return MODELS.build(model)
+
+
+class Scene:
+    """A generated picture with two objects, labelled for any task, as the toolboxes' datasets hand it over."""
+
+    def __init__(self, folder: Path, height: int, width: int) -> None:
+        import mmcv
+
+        self.height, self.width = height, width
+        rng = np.random.default_rng(height * 1000 + width)
+        image = rng.integers(0, 255, (height, width, 3), dtype=np.uint8)
+        labels = np.ones((height, width), dtype=np.uint8)
+        labels[height // 4 : height // 2, width // 4 : width // 2] = 2
+        self.image_path = str(folder / f'{height}x{width}.png')
+        self.labels_path = str(folder / f'{height}x{width}_labels.png')
+        mmcv.imwrite(image, self.image_path)
+        mmcv.imwrite(labels, self.labels_path)
+
+    def raw(self, scope: str) -> dict:
+        if scope == 'mmpretrain':
+            return dict(img_path=self.image_path, gt_label=1)
+        if scope == 'mmseg':
+            return dict(
+                img_path=self.image_path,
+                seg_map_path=self.labels_path,
+                label_map=None,
+                reduce_zero_label=False,
+                seg_fields=[],
+            )
+        boxes = [[4, 4, self.width // 2, self.height // 2], [self.width // 3, self.height // 3, self.width - 4, self.height - 4]]
+        return dict(
+            img_path=self.image_path,
+            img_id=0,
+            height=self.height,
+            width=self.width,
+            instances=[
+                dict(
+                    bbox=box,
+                    bbox_label=label,
+                    ignore_flag=0,
+                    mask=[[box[0], box[1], box[2], box[1], box[2], box[3], box[0], box[3]]],
+                )
+                for label, box in enumerate(boxes)
+            ],
+        )
+
+
+def batch(cfg: Config, which: str, scenes: list[Scene]) -> dict:
+    """Two images through the pipeline that the config's dataset has."""
+    pipeline = cfg[f'{which}_dataloader'].dataset.pipeline
+    steps = smaller_images([dict(step) for step in pipeline])
+    for step in steps:
+        # The ADE20K dataset itself says so, and there is none here.
+        if step['type'] == 'LoadAnnotations':
+            step.pop('reduce_zero_label', None)
+    init_default_scope(cfg.default_scope)
+    run = Compose(steps)
+    return pseudo_collate([run(scene.raw(cfg.default_scope)) for scene in scenes])
