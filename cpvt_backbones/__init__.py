@@ -10,4 +10,13 @@ from .engine import LayerDecayOptimWrapperConstructor
 from .layers import PEG
 from .version import __version__
 
-__all__ = ['CPVT', 'PEG', 'LayerDecayOptimWrapperConstructor', 'MultiScaleCPVT', 'PyramidCPVT', '__version__', 'convert_state_dict', 'list_archs']
+__all__ = [
+    'CPVT',
+    'PEG',
+    'LayerDecayOptimWrapperConstructor',
+    'MultiScaleCPVT',
+    'PyramidCPVT',
+    '__version__',
+    'convert_state_dict',
+    'list_archs',
+]

@@ -1,9 +1,12 @@
-"""Time backbones side by side, in turns, and write a CSV and a Markdown table.
+"""Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
 
-python tools/benchmark.py --models cpvt_small timm_deit_small --sizes 224x224:8 800x1344:1 --out bench.csv
+python tools/benchmark.py --suite cpu --out docs/benchmarks/cpu.csv --readme README.md
+python tools/benchmark.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 --out bench.csv
+What the CSV already holds is not measured again: an interrupted run goes on where it was.
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from cpvt_backbones.analysis.benchmark import (
     DTYPES,
     MODES,
     Group,
+    Row,
     append_rows,
     describe_machine,
     markdown_table,
@@ -22,6 +26,9 @@ from cpvt_backbones.analysis.benchmark import (
     run_group,
 )
 from cpvt_backbones.analysis.contestants import CONTESTANTS
+from cpvt_backbones.analysis.suites import MEETINGS, RATIOS, Meeting, ratio_table
+
+BEGIN, END = '<!-- benchmark: begin -->', '<!-- benchmark: end -->'
 
 
 def parse_size(text: str) -> tuple[int, int, int]:
@@ -37,10 +44,11 @@ def parse_size(text: str) -> tuple[int, int, int]:
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument('--suite', choices=sorted(MEETINGS), help='a whole comparison, with the ratios read off it')
+    what.add_argument(
         '--models',
         nargs='+',
-        required=True,
         choices=sorted(CONTESTANTS),
         metavar='NAME',
         help=f'models of a group, the first is what the others are compared with: {list(CONTESTANTS)}',
@@ -52,54 +60,87 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--modes', nargs='+', choices=MODES, default=['forward'])
     parser.add_argument('--compile', action='store_true', help='through torch.compile')
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
-    parser.add_argument('--repeats', type=int, default=7, help='timed calls of each model')
+    parser.add_argument('--repeats', type=int, default=7, help='timed calls of each model (--models)')
+    parser.add_argument('--readme', type=Path, help=f'file whose part between {BEGIN} and {END} becomes the ratios')
     parser.add_argument(
-        '--out',
-        type=Path,
-        default=Path('work_dirs/benchmark/benchmark.csv'),
-        help='CSV; groups it already holds are not measured again',
+        '--out', type=Path, default=Path('work_dirs/benchmark/benchmark.csv'), help='CSV; tables and plot go beside it'
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.readme and not args.suite:
+        parser.error('--readme needs --suite')
+    if args.readme and not re.search(f'{BEGIN}.*{END}', args.readme.read_text(), re.DOTALL):
+        parser.error(f'--readme: {args.readme} has no {BEGIN} ... {END}')
+    return args
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure what is missing from the CSV, then print the table."""
-    args = parse_args(argv)
-    groups = [
-        Group(height=h, width=w, batch=b, dtype=dtype, mode=mode, compiled=args.compile, device=args.device)
+def meetings_of(args: argparse.Namespace) -> list[Meeting]:
+    """What the command line asks for."""
+    if args.suite:
+        return list(MEETINGS[args.suite])
+    return [
+        Meeting(
+            tuple(args.models),
+            Group(height=h, width=w, batch=b, dtype=dtype, mode=mode, compiled=args.compile, device=args.device),
+            repeats=args.repeats,
+        )
         for dtype in args.dtypes
         for mode in args.modes
         for h, w, b in args.sizes
     ]
-    machine = ', '.join(f'{key} {value}' for key, value in describe_machine(args.device).items())
-    calls = args.repeats + 1
+
+
+def measure(meetings: Sequence[Meeting], out: Path) -> list[Row]:
+    """Measure what is missing from the CSV; all rows of the meetings."""
     with Progress(*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task('benchmark', total=len(groups) * len(args.models) * calls)
-        for group in groups:
-            done = {row.model for row in read_rows(args.out) if row.group == group}
-            if done.issuperset(args.models):
-                bar.advance(task, len(args.models) * calls)
+        task = bar.add_task('benchmark', total=sum(len(m.models) * (m.repeats + 1) for m in meetings))
+        for meeting in meetings:
+            group = meeting.group
+            done = {row.model for row in read_rows(out) if row.group == group}
+            if done.issuperset(meeting.models):
+                bar.advance(task, len(meeting.models) * (meeting.repeats + 1))
                 continue
-            matmul_rate, bandwidth = measure_limits(args.device, group.dtype)
+            matmul_rate, bandwidth = measure_limits(group.device, group.dtype)
             bar.console.print(
                 f'{group.height}x{group.width}:{group.batch} {group.dtype} {group.mode}: matmul '
                 f'{matmul_rate / 1e9:.0f} GFLOP/s, copy {bandwidth / 1e9:.1f} GB/s'
             )
-            append_rows(
-                args.out,
-                run_group(
-                    args.models,
-                    group,
-                    repeats=args.repeats,
-                    matmul_rate=matmul_rate,
-                    progress=lambda: bar.advance(task),
-                ),
+            rows = run_group(
+                meeting.models,
+                group,
+                repeats=meeting.repeats,
+                matmul_rate=matmul_rate,
+                bandwidth=bandwidth,
+                progress=lambda: bar.advance(task),
             )
-    rows = [row for row in read_rows(args.out) if row.model in args.models and row.group in groups]
-    table = f'Measured on: {machine}\n\n{markdown_table(rows, reference=args.models[0])}'
-    args.out.with_suffix('.md').write_text(table)
-    print(table)
-    print(f'written: {args.out} and {args.out.with_suffix(".md")}')
+            append_rows(out, rows)
+    wanted = {(model, meeting.group) for meeting in meetings for model in meeting.models}
+    return [row for row in read_rows(out) if (row.model, row.group) in wanted]
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Bars of images a second, relative to the first model of each group."""
+    from cpvt_backbones.analysis.benchmark_plot import draw_speed
+
+    draw_speed(rows, path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, then write the tables and the plot."""
+    args = parse_args(argv)
+    rows = measure(meetings_of(args), args.out)
+    machine = 'Measured on: ' + ', '.join(f'{k} {v}' for k, v in describe_machine(rows[0].device).items())
+    tables = markdown_table(rows)
+    if args.suite:
+        ratios = ratio_table(RATIOS[args.suite], rows)
+        tables = f'{ratios}\n\n{tables}'
+        if args.readme:
+            text = args.readme.read_text()
+            part = f'{BEGIN}\n{machine}.\n\n{ratios}\n{END}'
+            args.readme.write_text(re.sub(f'{BEGIN}.*{END}', lambda _: part, text, flags=re.DOTALL))
+    args.out.with_suffix('.md').write_text(f'{machine}\n\n{tables}')
+    plot(rows, args.out.with_suffix('.png'))
+    print(f'{machine}\n\n{tables}')
+    print(f'written: {args.out}, and beside it the tables (.md) and the plot (.png)')
 
 
 if __name__ == '__main__':

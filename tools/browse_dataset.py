@@ -4,6 +4,7 @@ python tools/browse_dataset.py CONFIG --output-dir work_dirs/browse --number 20
 """
 
 import argparse
+import inspect
 import runpy
 import sys
 from importlib.util import find_spec
@@ -19,6 +20,17 @@ SCRIPTS = {
     'mmseg': 'analysis_tools/browse_dataset.py',
     'mmpretrain': 'visualization/browse_dataset.py',
 }
+
+
+def _mend_adjust_bbox() -> None:
+    """mmpretrain's tool calls matplotlib as it was when the renderer could be left out."""
+    from matplotlib import _tight_bbox
+
+    adjust = _tight_bbox.adjust_bbox
+    if inspect.signature(adjust).parameters['renderer'].default is inspect.Parameter.empty:
+        _tight_bbox.adjust_bbox = lambda figure, box, renderer=None, *rest: adjust(
+            figure, box, renderer or figure.canvas.get_renderer(), *rest
+        )
 
 
 def main() -> None:
@@ -42,6 +54,8 @@ def main() -> None:
     script = Path(find_spec(toolbox).origin).parent / '.mim' / 'tools' / SCRIPTS[toolbox]
     if not script.is_file():
         parser.error(f'{toolbox} is installed without its tools: there is no {script}')
+    if toolbox == 'mmpretrain':
+        _mend_adjust_bbox()
     sys.argv = [str(script), str(resolved), '--output-dir', str(folder), '--not-show']
     runpy.run_path(str(script), run_name='__main__')
 

@@ -14,7 +14,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='config file')
     parser.add_argument(
-        '--shape', type=int, nargs='+', default=[224], metavar='PIXELS', help='a side, or height and width (default: 224)'
+        '--shape',
+        type=int,
+        nargs='+',
+        default=[224],
+        metavar='PIXELS',
+        help='a side, or height and width (default: 224)',
     )
     add_config_arguments(parser)
     args = parser.parse_args()

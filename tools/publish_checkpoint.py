@@ -29,9 +29,11 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
         raise CheckpointError(f'{source!r} holds no weights')
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
-    write_checkpoint(weights, path, meta=dict(published_by=f'cpvt_backbones {__version__}'))
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    return path.rename(path.with_name(f'{path.stem}-{digest}{path.suffix}'))
+    # Under a name of its own until the hash is known: a file called `destination`, perhaps the source, stays.
+    unnamed = path.with_name(f'{path.stem}-unnamed{path.suffix}')
+    write_checkpoint(weights, unnamed, meta=dict(published_by=f'cpvt_backbones {__version__}'))
+    digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()[:8]
+    return unnamed.replace(path.with_name(f'{path.stem}-{digest}{path.suffix}'))
 
 
 def main() -> None:

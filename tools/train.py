@@ -21,8 +21,8 @@ def main() -> None:
         metavar='CHECKPOINT',
         help='go on from a checkpoint; without a name from the newest of the work dir, if there is one',
     )
-    parser.add_argument('--amp', action='store_true', help='mixed precision')
-    parser.add_argument('--amp-dtype', choices=AMP_DTYPES, default='float16', help='which one (default: float16)')
+    parser.add_argument('--amp', action='store_true', help='mixed precision in float16')
+    parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision in this type (alone: float16)')
     parser.add_argument(
         '--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size in use'
     )
@@ -31,8 +31,8 @@ def main() -> None:
     train(
         config_from(parser, args),
         resume=args.resume,
-        amp=args.amp,
-        amp_dtype=args.amp_dtype,
+        amp=args.amp or args.amp_dtype is not None,
+        amp_dtype=args.amp_dtype or 'float16',
         auto_scale_lr=args.auto_scale_lr,
     )
 

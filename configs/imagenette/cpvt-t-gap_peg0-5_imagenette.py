@@ -1,4 +1,4 @@
-# A short training from random weights: 4 epochs of 147 iterations * 64 images.
+# A short training from random weights: 3 epochs of 147 iterations * 64 images.
 _base_ = ['../_base_/datasets/imagenette.py', '../_base_/schedules/adamw.py', '../_base_/runtime/mmpretrain.py']
 model = dict(
     type='ImageClassifier',
@@ -16,7 +16,7 @@ model = dict(
         loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
     ),
 )
-max_epochs = 4
+max_epochs = 3
 train_cfg = dict(by_epoch=True, max_epochs=max_epochs, val_interval=max_epochs)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from cpvt_backbones.layers import reference_attention
@@ -68,6 +70,8 @@ class Row:
         peak_mib: Memory a call needs on top of the weights, at its peak.
         gflop: Operations a call needs by formula (2 a multiply-add; attention in full), 3 times that when training.
         matmul_share: Those per second over the rate of a large matrix product on this machine in the same run.
+        gbyte: Bytes that the operators of an eager call read and write, views left out, fused attention as one.
+        copy_share: Those per second over the bandwidth of a large copy in the same run (above 1: caches).
     """
 
     model: str
@@ -85,6 +89,8 @@ class Row:
     peak_mib: float
     gflop: float
     matmul_share: float
+    gbyte: float
+    copy_share: float
 
     @property
     def group(self) -> Group:
@@ -154,6 +160,21 @@ def count_flops(name: str, group: Group) -> float:
     return float(counter.get_total_flops())
 
 
+class _Traffic(TorchDispatchMode):
+    """Counts the bytes of what each operator takes and gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns):
+            tensors = (leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor))
+            self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return result
+
+
 class _PeakMemory:
     """Peak memory of a stretch of code, in MiB above what was there before."""
 
@@ -192,10 +213,10 @@ def _flatten(outputs: object) -> Iterator[Tensor]:
             yield from _flatten(output)
 
 
-def _make_call(model: nn.Module, group: Group) -> Callable[[], None]:
+def _make_call(model: nn.Module, group: Group, *, compiled: bool) -> Callable[[], None]:
     element = torch.bfloat16 if group.dtype == 'bf16' else torch.float32
     model = model.to(group.device, element)
-    run = torch.compile(model) if group.compiled else model
+    run = torch.compile(model) if compiled else model
     images = torch.randn(group.batch, 3, group.height, group.width, device=group.device, dtype=element)
 
     def autocast() -> AbstractContextManager[object]:
@@ -221,6 +242,7 @@ def run_group(
     *,
     repeats: int,
     matmul_rate: float,
+    bandwidth: float,
     progress: Callable[[], object] = lambda: None,
 ) -> list[Row]:
     """Measure models in turns.
@@ -230,6 +252,7 @@ def run_group(
         group: The setting.
         repeats: Timed calls of each model, after one that is not counted.
         matmul_rate: What shares are told against, in FLOP/s.
+        bandwidth: Likewise, in bytes/s read plus written.
         progress: Called after each call.
 
     Returns:
@@ -238,12 +261,20 @@ def run_group(
     for name in names:
         if name not in CONTESTANTS:
             raise ValueError(f'models must be among {sorted(CONTESTANTS)}, got {name!r}')
+        if group.mode == 'train' and name.endswith('_fused'):
+            raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
     check_int('repeats', repeats)
-    calls, peaks = {}, {}
+    calls, peaks, traffic = {}, {}, {}
     for name in names:
         torch.manual_seed(0)
-        calls[name] = _make_call(CONTESTANTS[name](), group)
-        calls[name]()  # not counted: allocations, kernel choices, compilation
+        model = CONTESTANTS[name]()
+        eager = _make_call(model, group, compiled=False)
+        with _Traffic() as counter:  # not counted as time: allocations, kernel choices
+            eager()
+        traffic[name] = counter.bytes
+        calls[name] = _make_call(model, group, compiled=group.compiled)
+        if group.compiled:
+            calls[name]()
         memory = _PeakMemory(group.device)
         calls[name]()
         peaks[name] = memory.peak()
@@ -273,6 +304,8 @@ def run_group(
                 peak_mib=peaks[name],
                 gflop=flops / 1e9,
                 matmul_share=flops / median / matmul_rate,
+                gbyte=traffic[name] / 1e9,
+                copy_share=traffic[name] / median / bandwidth,
             )
         )
     return rows
@@ -332,12 +365,15 @@ def markdown_table(rows: Sequence[Row], *, reference: str | None = None) -> str:
         lines += [
             f'**{group.height} x {group.width}, batch {group.batch}, {how}, {group.device}**',
             '',
-            f'| model | ms | images/s | speed against {base.model} | peak MiB | GFLOP | of the matmul rate |',
-            '| --- | ---: | ---: | ---: | ---: | ---: | ---: |',
+            f'| model | ms (quartiles) | images/s | speed against {base.model} | peak MiB | GFLOP | of the matmul rate '
+            '| GB | of the copy bandwidth |',
+            '| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |',
         ]
         lines += [
-            f'| {row.model} | {row.seconds * 1e3:.0f} | {row.images_per_second:.2f} | {base.seconds / row.seconds:.2f} '
-            f'| {row.peak_mib:.0f} | {row.gflop:.1f} | {row.matmul_share:.2f} |'
+            f'| {row.model} | {row.seconds * 1e3:.0f} ({row.quartile1 * 1e3:.0f}-{row.quartile3 * 1e3:.0f}) '
+            f'| {row.images_per_second:.2f} | {base.seconds / row.seconds:.2f} '
+            f'| {row.peak_mib:.0f} | {row.gflop:.1f} | {row.matmul_share:.2f} '
+            f'| {row.gbyte:.2f} | {row.copy_share:.2f} |'
             for row in members
         ]
         lines.append('')

@@ -34,6 +34,8 @@ def build_model(cfg: Config) -> nn.Module:
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     options = dict(cfg.model)
+    if 'init_cfg' in options.get('backbone', {}):  # this package's backbones would load it in their first forward
+        options['backbone'] = {**options['backbone'], 'init_cfg': None}
     if 'data_preprocessor' in cfg:
         options.setdefault('data_preprocessor', cfg.data_preprocessor)
     return MODELS.build(options).eval()

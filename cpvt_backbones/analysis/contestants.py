@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cpvt_backbones.backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
+from cpvt_backbones.backbones.base import Backbone
 
 from .plain import PlainCPVT
 
@@ -27,6 +28,10 @@ class Features(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) to the model's features."""
         return self.model.forward_features(images)  # type: ignore[operator]
+
+
+def _fused(backbone: type[Backbone], **arguments: Any) -> nn.Module:
+    return backbone(**arguments).fuse()
 
 
 def _timm(name: str, **options: Any) -> nn.Module:
@@ -85,6 +90,9 @@ def _contestants() -> dict[str, Builder]:
             f'cpvt_{arch}_gap': partial(
                 CPVT, arch=arch, position=FIVE_PEGS, with_cls_token=False, out_type='avg_featmap'
             ),
+            f'cpvt_{arch}_gap_fused': partial(
+                _fused, CPVT, arch=arch, position=FIVE_PEGS, with_cls_token=False, out_type='avg_featmap'
+            ),
             f'multi_scale_cpvt_{arch}': partial(MultiScaleCPVT, arch=arch),
             f'multi_scale_cpvt_{arch}_windowed': partial(MultiScaleCPVT, arch=arch, **WINDOWS),
             f'algorithm1_{arch}': partial(PlainCPVT, dim=dim, depth=depth, num_heads=heads),
@@ -95,6 +103,7 @@ def _contestants() -> dict[str, Builder]:
     for arch in PYRAMIDS:
         models |= {
             f'pyramid_cpvt_{arch}': partial(PyramidCPVT, arch=arch),
+            f'pyramid_cpvt_{arch}_fused': partial(_fused, PyramidCPVT, arch=arch),
             f'mmseg_pcpvt_{arch}': partial(_mmseg_pcpvt, arch),
             f'mmdet_pvt_{arch}': partial(_mmdet_pvt, arch),
         }

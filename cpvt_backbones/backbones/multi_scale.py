@@ -4,9 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from cpvt_backbones.layers import pad_to_multiple
 from cpvt_backbones.layers.checks import check_choice, check_int, strict_keywords
 
 from .archs import COLUMNS, resolve_arch
@@ -25,6 +28,18 @@ class ChannelNorm(nn.LayerNorm):
         return super().forward(feature_map.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+class CeilMaxPool(nn.Module):
+    """Max pooling that rounds sizes up. As ``ceil_mode``, which would compile anew for each way a size can round."""
+
+    def __init__(self, pool: int) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C, ceil(H / p), ceil(W / p))."""
+        return F.max_pool2d(pad_to_multiple(feature_map, self.pool, value=-torch.inf), self.pool)
+
+
 def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
     """A module that changes a map's stride by ``factor`` (a power of two), and the width it gives.
 
@@ -33,7 +48,7 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
     """
     if factor >= 1:
         pool = int(factor)
-        return (nn.MaxPool2d(pool, ceil_mode=True) if pool > 1 else nn.Identity()), dim
+        return (CeilMaxPool(pool) if pool > 1 else nn.Identity()), dim
     layers: list[nn.Module] = []
     for step in range(round(-math.log2(factor))):
         if step:

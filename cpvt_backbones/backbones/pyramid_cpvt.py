@@ -203,7 +203,8 @@ class PyramidCPVT(Backbone):
             ``out_type`` names.
         """
         self._check_images(images)
-        feature_map, outputs, last = images, {}, len(PATCH_SIZES) - 1
+        outputs: dict[int, Any] = {}
+        feature_map, last = images, len(PATCH_SIZES) - 1
         for s, (embed, blocks) in enumerate(zip(self.patch_embeds, self.blocks, strict=True)):
             tokens, grid = embed(feature_map)
             cls_token = self._expand_cls_token(images.shape[0]) if s == last else None

@@ -210,7 +210,9 @@ def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Modul
         if old != grid:
             report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
         if skip < prefix:
-            report.notes.append(f'{key}: the source has {skip} of {prefix} entries beside the patches; the rest is zero')
+            report.notes.append(
+                f'{key}: the source has {skip} of {prefix} entries beside the patches; the rest is zero'
+            )
         known = min(skip, prefix)
         head = torch.cat((table[:, :known], table.new_zeros(1, prefix - known, table.shape[2])), dim=1)
         ours[key] = torch.cat((head, encoding.resize(table[:, skip:], old, grid)), dim=1)

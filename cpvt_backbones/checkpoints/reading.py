@@ -19,6 +19,7 @@ from .errors import CheckpointError
 # arguments of the authors' scripts. None of it is wanted, so none of it is built: a stand-in takes its place.
 IGNORED = (
     'argparse.Namespace',
+    'builtins.bytes',
     'builtins.getattr',
     'mmengine.logging.history_buffer.HistoryBuffer',
     'numpy.dtype',

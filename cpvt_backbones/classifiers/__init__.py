@@ -1,4 +1,4 @@
-"""Classifiers that mmpretrain lacks. Needs mmpretrain: a config that uses one lists this module in ``custom_imports``."""
+"""Classifiers that mmpretrain lacks. They need it: a config that uses one lists this module in ``custom_imports``."""
 
 from .hard_distillation import DistillationHead, HardDistillation
 

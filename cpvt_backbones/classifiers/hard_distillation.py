@@ -6,13 +6,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
 from mmpretrain.models import ImageClassifier
 from mmpretrain.models.heads import DeiTClsHead
 from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
-from cpvt_backbones.layers.checks import check_int, check_probability, strict_keywords
+from cpvt_backbones.layers.checks import check_int, strict_keywords
 
 
 @MODELS.register_module()
@@ -27,9 +28,11 @@ class DistillationHead(DeiTClsHead):
     def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """The two vectors (B, C) that are classified."""
         last = feats[-1]
-        if isinstance(last, (tuple, list)):
-            return last[0], last[1]
-        return last, last
+        pair = (last[0], last[1]) if isinstance(last, (tuple, list)) else (last, last)
+        if self.hidden_dim is None:
+            return pair
+        first, second = (self.layers.act(self.layers.pre_logits(vector)) for vector in pair)
+        return first, second
 
     def both_scores(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Logits (B, classes) of the head that learns the labels and of the one that learns the teacher's."""
@@ -109,7 +112,9 @@ class HardDistillation(ImageClassifier):
             data_preprocessor=data_preprocessor,
             init_cfg=init_cfg,
         )
-        check_probability('distillation_weight', distillation_weight)
+        weight = distillation_weight
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
+            raise ValueError(f'distillation_weight must be a number in [0, 1], got {weight!r}')
         if teacher_size is not None:
             check_int('teacher_size', teacher_size)
         if not isinstance(self.head, DistillationHead):
@@ -131,8 +136,8 @@ class HardDistillation(ImageClassifier):
         """The teacher, built at first use."""
         if not self._teacher:
             teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
-            if teacher.init_cfg:
-                teacher.init_weights()
+            for entry in _pretrained(self.teacher_cfg):
+                _load_whole(teacher, entry['checkpoint'])
             self._teacher.append(teacher.requires_grad_(False).eval())
         return self._teacher[0]
 
@@ -174,7 +179,7 @@ class HardDistillation(ImageClassifier):
         return images
 
     def _teacher_preprocessor(self) -> nn.Module:
-        preprocessor = self.teacher.data_preprocessor
+        preprocessor: nn.Module = self.teacher.get_submodule('data_preprocessor')
         timm_cfg = getattr(getattr(self.teacher, 'model', None), 'pretrained_cfg', None)
         if getattr(preprocessor, 'mean', None) is None and timm_cfg:
             preprocessor = MMPRETRAIN_MODELS.build(
@@ -189,12 +194,23 @@ class HardDistillation(ImageClassifier):
         return preprocessor
 
 
-def _promises_weights(teacher: Mapping[str, Any]) -> bool:
-    if teacher.get('pretrained') or teacher.get('checkpoint_path'):
-        return True
+def _pretrained(teacher: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     init_cfg = teacher.get('init_cfg')
     entries = init_cfg if isinstance(init_cfg, (list, tuple)) else [init_cfg] if init_cfg else []
-    return any(entry.get('type') == 'Pretrained' for entry in entries)
+    return [entry for entry in entries if entry.get('type') == 'Pretrained']
+
+
+def _promises_weights(teacher: Mapping[str, Any]) -> bool:
+    return bool(teacher.get('pretrained') or teacher.get('checkpoint_path') or _pretrained(teacher))
+
+
+def _load_whole(teacher: nn.Module, path: str) -> None:
+    """mmengine's ``init_cfg`` only warns of a checkpoint that does not fit; nobody wants a random teacher."""
+    checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
+    try:
+        teacher.load_state_dict(checkpoint.get('state_dict', checkpoint))
+    except RuntimeError as error:
+        raise ValueError(f'teacher: the checkpoint {path!r} does not fit it: {error}') from error
 
 
 def _normalisation(preprocessor: nn.Module, name: str) -> tuple[Tensor, Tensor, bool]:

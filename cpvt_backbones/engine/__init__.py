@@ -2,7 +2,8 @@
 
 from .config_scope import register_configs, without_own_scope
 from .layer_decay import LayerDecayOptimWrapperConstructor
+from .sharding import ResumableFSDPStrategy, wrap_blocks
 
 register_configs()
 
-__all__ = ['LayerDecayOptimWrapperConstructor', 'without_own_scope']
+__all__ = ['LayerDecayOptimWrapperConstructor', 'ResumableFSDPStrategy', 'without_own_scope', 'wrap_blocks']

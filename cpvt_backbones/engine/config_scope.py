@@ -17,8 +17,8 @@ def register_configs() -> None:
 def without_own_scope(cfg: Tree) -> Tree:
     """Remove, in place, the scope that mmengine writes into what it read through ``cpvt_backbones::``.
 
-    The scope says in which toolbox's registry a type is looked up. This package's configs name the types of mmdet, mmseg
-    and mmpretrain, so the scope to use is the config's ``default_scope``.
+    The scope says in which toolbox's registry a type is looked up. This package's configs name the types of mmdet,
+    mmseg and mmpretrain, so the scope to use is the config's ``default_scope``.
 
     Args:
         cfg: A config.

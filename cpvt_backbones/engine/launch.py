@@ -13,7 +13,6 @@ from mmengine.config import Config
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import CheckpointLoader, Runner
-
 from torch import nn
 
 from .config_scope import without_own_scope
@@ -212,8 +211,8 @@ def test(
 
     Raises:
         FileNotFoundError: No such checkpoint.
-        ValueError: ``out`` has the wrong ending; the config has no ``tta_model`` or ``tta_pipeline``; the checkpoint lacks
-            weights of the model, or has them in other shapes.
+        ValueError: ``out`` has the wrong ending; the config has no ``tta_model`` or ``tta_pipeline``; the checkpoint
+            lacks weights of the model, or has them in other shapes.
     """
     toolbox = find_toolbox(cfg)
     cfg.load_from = _existing('checkpoint', checkpoint)
@@ -253,7 +252,7 @@ def _use_tta(cfg: Config) -> None:
 def _check_fit(model: nn.Module, path: str) -> None:
     """mmengine only warns of a checkpoint that does not fit; evaluating random weights serves nobody."""
     if is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.module
+        model = model.get_submodule('module')
     checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
     weights = checkpoint.get('state_dict', checkpoint)
     weights = {name.removeprefix('module.'): value for name, value in weights.items()}

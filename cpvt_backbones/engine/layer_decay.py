@@ -52,7 +52,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         for group in params:
             name = names[id(group['params'][0])]
-            group['lr'] = group.get('lr', self.base_lr) * scales.get(name, 1.0)
+            lr: Any = group.get('lr', self.base_lr)
+            group['lr'] = lr * scales.get(name, 1.0)
             if name in spared:
                 group['weight_decay'] = 0.0
             group['param_name'] = name

@@ -15,7 +15,7 @@ from .position import (
     build_positions,
     register_position,
 )
-from .tokens import Grid, map_to_tokens, tokens_to_map
+from .tokens import Grid, map_to_tokens, pad_to_multiple, tokens_to_map
 
 __all__ = [
     'MLP',
@@ -39,6 +39,7 @@ __all__ = [
     'build_positions',
     'join',
     'map_to_tokens',
+    'pad_to_multiple',
     'reference_attention',
     'register_position',
     'set_fused_attention',

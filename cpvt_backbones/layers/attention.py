@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import check_heads, check_int, check_probability
-from .tokens import Grid, map_to_tokens, tokens_to_map
+from .tokens import Grid, is_padded, map_to_tokens, pad_to_multiple, tokens_to_map
 
 Bias = Callable[[Tensor, Grid], Tensor]
 """Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
@@ -158,7 +158,7 @@ class WindowAttention(Attention):
         patches = patches.unflatten(-1, (3, self.num_heads, -1)).permute(5, 0, 1, 3, 6, 2, 4, 7)
         query, key, value = patches.flatten(5, 6).flatten(1, 3).unbind(0)  # (B * windows, heads, h * w, d)
 
-        mask = self._mask(grid, window, counts, batch, x.device) if any(padding) else None
+        mask = self._mask(grid, window, counts, batch, x.device) if is_padded(padding) else None
         if bias is not None:
             logits = bias(query, window)
             mask = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
@@ -231,10 +231,7 @@ class SpatialReductionAttention(nn.Module):
 
     def reduce(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, H * W, C) tokens to (B, ceil(H / r) * ceil(W / r), C)."""
-        padding = (-grid[0] % self.sr_ratio, -grid[1] % self.sr_ratio)
-        feature_map = tokens_to_map(x, grid)
-        if any(padding):
-            feature_map = F.pad(feature_map, (0, padding[1], 0, padding[0]))
+        feature_map = pad_to_multiple(tokens_to_map(x, grid), self.sr_ratio)
         return self.norm(map_to_tokens(self.sr(feature_map)))
 
     def forward(

@@ -46,8 +46,16 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
+PART_BYTES = 8 * 2**20
+"""What the hidden layer of an MLP may take at a time in inference on a CPU: about a cache, and far below the size from
+which the C library maps fresh memory for every tensor, page fault by page fault."""
+
+
 class MLP(nn.Module):
     """Two linear layers with GELU between them.
+
+    In inference on a CPU the tokens go through it in parts, so that the hidden layer never leaves the cache; each token
+    gets the same.
 
     Args:
         dim: Width C of a token.
@@ -61,10 +69,25 @@ class MLP(nn.Module):
         self.fc1 = nn.Linear(dim, hidden_dim)
         self.fc2 = nn.Linear(hidden_dim, dim)
         self.drop = nn.Dropout(drop)
+        self.in_place = False
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) to the same shape."""
-        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
+        rows = PART_BYTES // (self.fc1.out_features * x.element_size())
+        tokens = x.shape[0] * x.shape[1]
+        if torch.is_grad_enabled() or x.device.type != 'cpu' or torch.compiler.is_compiling() or tokens <= rows:
+            return self._run(x)
+        flat = x.flatten(0, 1)
+        parts = -(-tokens // max(rows, 1))
+        out = torch.empty_like(flat)
+        for source, target in zip(flat.tensor_split(parts), out.tensor_split(parts), strict=True):
+            target.copy_(self._run(source))
+        return out.unflatten(0, x.shape[:2])
+
+    def _run(self, x: Tensor) -> Tensor:
+        hidden = self.fc1(x)
+        hidden = torch.ops.aten.gelu_(hidden) if self.in_place else F.gelu(hidden)
+        return self.drop(self.fc2(self.drop(hidden)))
 
 
 class Block(nn.Module):
@@ -81,6 +104,9 @@ class Block(nn.Module):
         drop_path: Probability of dropping a branch.
         layer_scale_init: Initial layer scale; ``None`` for none.
         norm_eps: Epsilon of both norms.
+
+    Attributes:
+        in_place: Whether sums and GELU overwrite what nothing needs any more; for inference, see :meth:`fuse`.
     """
 
     def __init__(
@@ -107,6 +133,11 @@ class Block(nn.Module):
         self.mlp = MLP(dim, hidden_dim=int(dim * mlp_ratio), drop=drop)
         self.ls2 = scale()
         self.drop_path2 = DropPath(drop_path)
+        self.in_place = False
+
+    def fuse(self) -> None:
+        """For inference: let sums and GELU overwrite their input, so that less memory is allocated and touched."""
+        self.in_place = self.mlp.in_place = True
 
     def forward(
         self,
@@ -132,12 +163,14 @@ class Block(nn.Module):
         num_prefix = 0 if cls_token is None else cls_token.shape[1]
         x = join(cls_token, tokens)
         query_key = None if qk is None else self.norm1(join(cls_token, qk))
-        x = x + self.drop_path1(
+        branch = self.drop_path1(
             self.ls1(self.attn(self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias))
         )
+        # A branch is this block's own; x may be an output that somebody holds.
+        x = branch.add_(x) if self.in_place else x + branch
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         if cls_token is None:
-            return x + branch, None
+            return branch.add_(x) if self.in_place else x + branch, None
         p = num_prefix
         return x[:, p:] + branch[:, p:], x[:, :p] + branch[:, :p]
 

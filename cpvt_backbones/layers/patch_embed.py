@@ -1,11 +1,10 @@
 """Patch embedding of any H x W: padded up, never cropped."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import check_int
-from .tokens import Grid, map_to_tokens
+from .tokens import Grid, map_to_tokens, pad_to_multiple
 
 
 class PatchEmbed(nn.Module):
@@ -32,9 +31,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
         """(B, in_channels, H, W) to tokens (B, N, C) and their grid."""
-        padding = (-images.shape[2] % self.patch_size, -images.shape[3] % self.patch_size)
-        if any(padding):
-            images = F.pad(images, (0, padding[1], 0, padding[0]))
+        images = pad_to_multiple(images, self.patch_size)
         # From a channels_last convolution the tokens come out contiguous; any later copy would be C / 3 times larger.
         feature_map = self.proj(images.contiguous(memory_format=torch.channels_last))
         return self.norm(map_to_tokens(feature_map)), (feature_map.shape[2], feature_map.shape[3])

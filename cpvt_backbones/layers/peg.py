@@ -1,9 +1,12 @@
 """PEG, the Positional Encoding Generator: the paper's one idea (arXiv 2102.10882, section 3.2)."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from .checks import check_choice, check_int, strict_keywords
 from .position import PositionEncoding, Stage, register_position
@@ -79,6 +82,7 @@ class PEG(nn.Module):
             # A single convolution stays bare, so that its key is the official `proj.0.weight`.
             layers.append(layer[0] if len(layer) == 1 else nn.Sequential(*layer))
         self.proj = nn.Sequential(*layers)
+        self.fused: nn.Sequential | None = None
         if frozen:
             self.requires_grad_(False)
 
@@ -109,9 +113,47 @@ class PEG(nn.Module):
             )
         self.out_grid(grid)
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
+        if self.fused is not None:
+            return map_to_tokens(self.fused(x))
         for layer in self.proj:
             x = x + layer(x) if self.residual else layer(x)
         return map_to_tokens(x)
+
+    @torch.no_grad()
+    def fuse(self) -> bool:
+        """For inference: fold the identity into the centre tap of the kernel, in place, and a norm before that.
+
+        ``x + conv(x)`` is one convolution whose centre tap is larger by 1. Its weights then go by another name
+        (``fused``), so that they are not taken for unfused ones.
+
+        Returns:
+            Whether that was possible: not with an activation or a 1 x 1 convolution between them, without an identity,
+            or a second time (nothing changes then).
+        """
+        if self.fused is not None or not self.residual:
+            return False
+        folded = [_with_identity(layer) for layer in self.proj]
+        if any(layer is None for layer in folded):
+            return False
+        self.fused = nn.Sequential(*folded)  # type: ignore[arg-type]
+        del self.proj
+        return True
+
+
+def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
+    """The depthwise convolution that does ``x + layer(x)`` in evaluation mode, where there is one."""
+    parts = list(layer) if isinstance(layer, nn.Sequential) else [layer]
+    conv = parts[0]
+    if not isinstance(conv, nn.Conv2d) or len(parts) > 2:
+        return None
+    if len(parts) == 2:
+        if not isinstance(parts[1], nn.BatchNorm2d):
+            return None
+        conv = fuse_conv_bn_eval(conv.eval(), parts[1].eval())
+    conv = deepcopy(conv)
+    centre = conv.kernel_size[0] // 2
+    conv.weight[:, 0, centre, centre] += 1
+    return conv
 
 
 @register_position('PEG')

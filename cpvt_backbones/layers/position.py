@@ -130,8 +130,8 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
 class LearnedTable(PositionEncoding):
     """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
 
-    The entries of class and distillation token are kept as they are. A table of another grid in a checkpoint is resized on loading, and
-    ``pos_embed`` is accepted for ``pos_embed.0``, so that a DeiT state dict of timm loads unchanged.
+    The entries of class and distillation token are kept as they are. A table of another grid in a checkpoint is resized
+    on loading, and ``pos_embed`` is accepted for ``pos_embed.0``, so that a DeiT state dict of timm loads unchanged.
 
     Args:
         stages: The trunk's stages.

@@ -1,5 +1,7 @@
-"""The two layouts of a feature map, and the free way between them."""
+"""The two layouts of a feature map, the free way between them, and padding."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Grid = tuple[int, int]
@@ -14,3 +16,16 @@ def tokens_to_map(tokens: Tensor, grid: Grid) -> Tensor:
 def map_to_tokens(feature_map: Tensor) -> Tensor:
     """(B, C, H, W) map to (B, H * W, C) tokens; a view, contiguous when the map is ``channels_last``."""
     return feature_map.flatten(2).transpose(1, 2)
+
+
+def is_padded(padding: tuple[int, int]) -> bool:
+    """Whether to pad at all. When compiling always: a branch is one more compilation for each way not to divide."""
+    return torch.compiler.is_compiling() or any(padding)
+
+
+def pad_to_multiple(feature_map: Tensor, multiple: int, *, value: float = 0.0) -> Tensor:
+    """(B, C, H, W) padded on the right and at the bottom until ``multiple`` divides both sides."""
+    padding = (-feature_map.shape[2] % multiple, -feature_map.shape[3] % multiple)
+    if is_padded(padding):
+        feature_map = F.pad(feature_map, (0, padding[1], 0, padding[0]), value=value)
+    return feature_map

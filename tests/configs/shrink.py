@@ -85,7 +85,9 @@ def smaller_images(node):
     """The same pipeline for images an eighth as large (where they are larger than 330 px)."""
     if isinstance(node, dict):
         return {
-            key: shrink_size(value) if key in ('scale', 'scales', 'crop_size', 'scale_factor') else smaller_images(value)
+            key: shrink_size(value)
+            if key in ('scale', 'scales', 'crop_size', 'scale_factor')
+            else smaller_images(value)
             for key, value in node.items()
         }
     if isinstance(node, (list, tuple)):
@@ -143,7 +145,10 @@ class Scene:
                 reduce_zero_label=False,
                 seg_fields=[],
             )
-        boxes = [[4, 4, self.width // 2, self.height // 2], [self.width // 3, self.height // 3, self.width - 4, self.height - 4]]
+        boxes = [
+            [4, 4, self.width // 2, self.height // 2],
+            [self.width // 3, self.height // 3, self.width - 4, self.height - 4],
+        ]
         return dict(
             img_path=self.image_path,
             img_id=0,

@@ -43,7 +43,9 @@ def spared(parameter_name, module):
     positions = ('pos_block', 'pos_embed', 'rel_pos', 'cls_token', 'dist_token', 'position_encodings')
     norms = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.modules.batchnorm._BatchNorm)
     return (
-        any(part in parameter_name for part in positions) or isinstance(module, norms) or parameter_name.endswith('bias')
+        any(part in parameter_name for part in positions)
+        or isinstance(module, norms)
+        or parameter_name.endswith('bias')
     )
 
 
@@ -138,7 +140,9 @@ def test_learning_rate_really_decays(path):
         cls = PARAM_SCHEDULERS.get(kind)
         if options.get('by_epoch', True) and by_epoch:
             if convert:
-                schedulers.append((cls.build_iter_from_epoch(optimizer=optimizer, **options, epoch_length=steps_an_epoch), 1))
+                schedulers.append(
+                    (cls.build_iter_from_epoch(optimizer=optimizer, **options, epoch_length=steps_an_epoch), 1)
+                )
             else:
                 schedulers.append((cls(optimizer, **options), steps_an_epoch))
         else:

@@ -124,3 +124,26 @@ def test_layouts_are_views_and_inverses():
 def test_wrong_patch_embedding(arguments, message):
     with pytest.raises(ValueError, match=message):
         PatchEmbed(**arguments)
+
+
+@pytest.mark.parametrize('tokens', [1, 7, 40, 101])
+def test_inference_in_parts_gives_each_token_the_same(tokens, monkeypatch):
+    """On a CPU the MLP takes the tokens in parts when nothing has to be kept for a backward pass."""
+    torch.manual_seed(0)
+    mlp = MLP(12, hidden_dim=20).eval()
+    x = torch.randn(3, tokens, 12)
+    with torch.no_grad():
+        whole = mlp(x)
+    expected = mlp(x).detach()
+    monkeypatch.setattr('cpvt_backbones.layers.block.PART_BYTES', 20 * 4 * 11)  # eleven tokens at a time
+    sizes = []
+    mlp.fc1.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].numel() // 12))
+    with torch.no_grad():
+        found = mlp(x)
+    assert max(sizes) <= 11 and sum(sizes) == 3 * tokens
+    for in_place in (False, True):
+        mlp.in_place = in_place
+        with torch.no_grad():
+            found = mlp(x)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(found, whole, atol=1e-6, rtol=1e-6)

@@ -1,12 +1,11 @@
-# Imagenette (Imagenette2): data/imagenette/{train,val}/<WordNet id>, 10 classes, 9,469 training images. Trained at 112 px.
+# Imagenette (Imagenette2): data/imagenette/{train,val}/<WordNet id>, 10 classes, 9,469 training images. Trained at 112
+# px.
 data_preprocessor = dict(num_classes=10, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True)
 data_root = 'data/imagenette'
 extensions = ('.webp', '.jpg', '.jpeg', '.png')
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(
-        type='RandomResizedCrop', scale=112, crop_ratio_range=(0.35, 1.0), backend='pillow', interpolation='bicubic'
-    ),
+    dict(type='RandomResizedCrop', scale=112, crop_ratio_range=(0.35, 1.0), backend='pillow', interpolation='bicubic'),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='ColorJitter', brightness=0.3, contrast=0.3, saturation=0.3),
     dict(type='PackInputs'),

@@ -1,10 +1,10 @@
-# Fully sharded data parallel, on mmengine's FlexibleRunner: parameters, gradients and optimizer state are split among the
-# GPUs, in units of a million parameters. Original parameters are kept, because weight decay differs between them.
+# Fully sharded data parallel, on mmengine's FlexibleRunner: parameters, gradients and optimizer state are split among
+# the GPUs, one unit a transformer block. Original parameters are kept, because weight decay differs between them.
+# Checkpoints are whole, as those of any other run. No clip_grad with it: mmengine would clip by the norm of each GPU's
+# own part.
 runner_type = 'FlexibleRunner'
 strategy = dict(
-    type='FSDPStrategy',
-    model_wrapper=dict(
-        use_orig_params=True,
-        auto_wrap_policy=dict(type='torch.distributed.fsdp.wrap.size_based_auto_wrap_policy', min_num_params=1_000_000),
-    ),
+    type='ResumableFSDPStrategy',
+    model_wrapper=dict(use_orig_params=True, auto_wrap_policy='wrap_blocks'),
+    state_dict_cfg='full',
 )

@@ -1,4 +1,5 @@
-# DeiT-S, its table interpolated: trained at 224 px, tested at 448 px without fine-tuning (224 / 256 of a shorter side of 512).
+# DeiT-S, its table interpolated: trained at 224 px, tested at 448 px without fine-tuning (224 / 256 of a shorter side
+# of 512).
 _base_ = '../deit-s_learned_8xb256_in1k.py'
 test_pipeline = [
     dict(type='LoadImageFromFile'),

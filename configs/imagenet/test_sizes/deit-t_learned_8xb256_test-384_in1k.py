@@ -1,4 +1,5 @@
-# DeiT-Ti, its table interpolated: trained at 224 px, tested at 384 px without fine-tuning (224 / 256 of a shorter side of 438).
+# DeiT-Ti, its table interpolated: trained at 224 px, tested at 384 px without fine-tuning (224 / 256 of a shorter side
+# of 438).
 _base_ = '../deit-t_learned_8xb256_in1k.py'
 test_pipeline = [
     dict(type='LoadImageFromFile'),

@@ -1,0 +1,140 @@
+"""Comparisons worth repeating: which models meet in which setting, and the ratios that are read off."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from .benchmark import Group, Row
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Models that take turns in one setting, this many timed calls each; the first is what others are told against."""
+
+    models: tuple[str, ...]
+    group: Group
+    repeats: int = 5
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One figure of a comparison.
+
+    Attributes:
+        what: In words.
+        figure: ``'speed'``: how many times faster ``model`` is than ``peer``; ``'memory'``: peak memory of ``model``
+            over that of ``peer``.
+        model, group: The row it is about.
+        peer, peer_group: The row it is told against; the same setting where ``peer_group`` is ``None``.
+        bound: What it should reach: at least (speed), at most (memory).
+    """
+
+    what: str
+    figure: str
+    model: str
+    group: Group
+    peer: str
+    bound: float
+    peer_group: Group | None = None
+
+    def value(self, rows: Iterable[Row]) -> float | None:
+        """The figure, or ``None`` where a row is missing."""
+        found = {(row.model, row.group): row for row in rows}
+        mine = found.get((self.model, self.group))
+        other = found.get((self.peer, self.peer_group or self.group))
+        if mine is None or other is None:
+            return None
+        if self.figure == 'memory':
+            return mine.peak_mib / other.peak_mib
+        return mine.images_per_second / other.images_per_second
+
+    def reached(self, value: float) -> bool:
+        """Whether a value keeps the bound."""
+        return value <= self.bound if self.figure == 'memory' else value >= self.bound
+
+
+BATCHES = Group(height=224, width=224, batch=8)
+MIDDLE = Group(height=512, width=512, batch=2)
+DETECTION = Group(height=800, width=1344, batch=1)
+SMALL_SQUARE = Group(height=512, width=512, batch=1)
+LARGE_SQUARE = Group(height=2048, width=2048, batch=1)
+TRAINING = replace(MIDDLE, mode='train')
+COMPILED = replace(BATCHES, compiled=True)
+
+DEIT, TWINS, PLAIN = 'timm_deit_small', 'timm_twins_pcpvt_small', 'algorithm1_small'
+COLUMN, GAP_FUSED, PYRAMID = 'cpvt_small', 'cpvt_small_gap_fused', 'pyramid_cpvt_small'
+GLOBAL, WINDOWED = 'multi_scale_cpvt_small', 'multi_scale_cpvt_small_windowed'
+
+_COLUMNS = (DEIT, COLUMN, GAP_FUSED, PLAIN)
+_PYRAMIDS = (TWINS, PYRAMID, 'pyramid_cpvt_small_fused', 'mmseg_pcpvt_small', 'mmpretrain_pcpvt_small')
+
+MEETINGS: dict[str, tuple[Meeting, ...]] = {
+    'cpu': (
+        Meeting(_COLUMNS, BATCHES, repeats=7),
+        Meeting(_COLUMNS[:3], MIDDLE, repeats=7),
+        Meeting(_COLUMNS, DETECTION),
+        Meeting(_PYRAMIDS, BATCHES, repeats=7),
+        Meeting(_PYRAMIDS, DETECTION),
+        Meeting((GLOBAL, WINDOWED), DETECTION),
+        Meeting((GLOBAL, WINDOWED), SMALL_SQUARE),
+        Meeting((GLOBAL, WINDOWED), LARGE_SQUARE, repeats=1),
+        Meeting((DEIT, COLUMN), TRAINING),
+        Meeting((TWINS, PYRAMID), COMPILED),
+    ),
+}
+"""Name of a suite to its meetings; about twenty minutes on two idle cores."""
+
+RATIOS: dict[str, tuple[Ratio, ...]] = {
+    'cpu': (
+        *(
+            Ratio(f'CPVT-S against DeiT-S, {group.height} x {group.width}', 'speed', COLUMN, group, DEIT, 0.98)
+            for group in (BATCHES, MIDDLE, DETECTION)
+        ),
+        *(
+            Ratio(
+                f'CPVT-S-GAP fused against DeiT-S, {group.height} x {group.width}', 'speed', GAP_FUSED, group, DEIT, 1.0
+            )
+            for group in (BATCHES, MIDDLE, DETECTION)
+        ),
+        *(
+            Ratio(
+                f'CPVT-S against Algorithm 1 written plainly, {group.height} x {group.width}',
+                'speed',
+                COLUMN,
+                group,
+                PLAIN,
+                3.0,
+            )
+            for group in (BATCHES, DETECTION)
+        ),
+        *(
+            Ratio(f'PyramidCPVT-S against timm, {group.height} x {group.width}', 'speed', PYRAMID, group, TWINS, 1.05)
+            for group in (BATCHES, DETECTION)
+        ),
+        Ratio('PyramidCPVT-S against mmseg, 800 x 1344', 'speed', PYRAMID, DETECTION, 'mmseg_pcpvt_small', 2.0),
+        Ratio(
+            'PyramidCPVT-S against mmpretrain, 800 x 1344', 'speed', PYRAMID, DETECTION, 'mmpretrain_pcpvt_small', 1.1
+        ),
+        Ratio('MultiScaleCPVT-S windowed against global, 800 x 1344', 'speed', WINDOWED, DETECTION, GLOBAL, 1.8),
+        Ratio('CPVT-S training step against DeiT-S, 512 x 512', 'speed', COLUMN, TRAINING, DEIT, 0.98),
+        Ratio('PyramidCPVT-S compiled against eager, 224 x 224', 'speed', PYRAMID, COMPILED, PYRAMID, 1.1, BATCHES),
+        Ratio('memory of CPVT-S over DeiT-S, 800 x 1344', 'memory', COLUMN, DETECTION, DEIT, 1.0),
+        Ratio('memory of PyramidCPVT-S over timm, 800 x 1344', 'memory', PYRAMID, DETECTION, TWINS, 1.0),
+        Ratio('memory of CPVT-S over Algorithm 1, 800 x 1344', 'memory', COLUMN, DETECTION, PLAIN, 0.2),
+        Ratio(
+            'time windowed, 512^2 over 2048^2 (1 / 18)', 'speed', WINDOWED, LARGE_SQUARE, WINDOWED, 1 / 18, SMALL_SQUARE
+        ),
+        Ratio('memory global, 2048^2 over 512^2', 'memory', GLOBAL, LARGE_SQUARE, GLOBAL, 18.0, SMALL_SQUARE),
+    ),
+}
+
+
+def ratio_table(ratios: Sequence[Ratio], rows: Sequence[Row]) -> str:
+    """The ratios as a Markdown table; a row that was not measured stays empty."""
+    lines = ['| what | measured | bound | |', '| --- | ---: | ---: | --- |']
+    for ratio in ratios:
+        value = ratio.value(rows)
+        sign = '<=' if ratio.figure == 'memory' else '>='
+        shown = '' if value is None else f'{value:.3g}' if value < 0.1 else f'{value:.2f}'
+        verdict = '' if value is None else 'reached' if ratio.reached(value) else 'missed'
+        lines.append(f'| {ratio.what} | {shown} | {sign} {ratio.bound:.3g} | {verdict} |')
+    return '\n'.join(lines)

@@ -1,0 +1,123 @@
+"""The benchmark's own arithmetic: rows, files, ratios, and what it counts."""
+
+import pytest
+import torch
+from torch import nn
+
+from cpvt_backbones.analysis import benchmark, suites
+from cpvt_backbones.analysis.benchmark import Group, Row, append_rows, count_flops, markdown_table, read_rows, run_group
+from cpvt_backbones.analysis.benchmark_plot import draw_speed
+from cpvt_backbones.analysis.contestants import CONTESTANTS
+
+GROUP = Group(height=32, width=48, batch=2)
+
+
+@pytest.fixture
+def contestants(monkeypatch):
+    """Two models whose cost is known."""
+    models = {
+        'narrow': lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 48, 10, bias=False)),
+        'wide': lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 48, 2000, bias=False)),
+    }
+    for name, build in models.items():
+        monkeypatch.setitem(CONTESTANTS, name, build)
+
+
+def row(model, seconds, *, group=GROUP, peak=10.0):
+    numbers = dict(seconds=seconds, quartile1=seconds * 0.9, quartile3=seconds * 1.1, images_per_second=2 / seconds)
+    shares = dict(peak_mib=peak, gflop=1.0, matmul_share=0.5, gbyte=1.0, copy_share=0.25)
+    return Row(model=model, **{f: getattr(group, f) for f in group.__dataclass_fields__}, **numbers, **shares)
+
+
+@pytest.mark.parametrize('mode', ['forward', 'train'])
+def test_operations_bytes_and_shares(contestants, mode):
+    group = Group(height=32, width=48, batch=2, mode=mode)
+    narrow, wide = run_group(['narrow', 'wide'], group, repeats=3, matmul_rate=1e9, bandwidth=1e9)
+    flops = 2 * 2 * 3 * 32 * 48 * 10 * (3 if mode == 'train' else 1)
+    assert narrow.gflop == pytest.approx(flops / 1e9)
+    assert wide.gflop == pytest.approx(200 * narrow.gflop)
+    assert narrow.matmul_share == pytest.approx(flops / narrow.seconds / 1e9)
+    if mode == 'forward':  # images, weights, output; once each
+        floats = 2 * 3 * 32 * 48 + 3 * 32 * 48 * 10 + 2 * 10
+        assert narrow.gbyte == pytest.approx(4 * floats / 1e9)
+    assert narrow.copy_share == pytest.approx(narrow.gbyte * 1e9 / narrow.seconds / 1e9)
+    assert narrow.quartile1 <= narrow.seconds <= narrow.quartile3
+    assert narrow.images_per_second == pytest.approx(2 / narrow.seconds)
+
+
+def test_memory_is_what_a_call_needs():
+    memory = benchmark._PeakMemory('cpu')
+    torch.ones(64 * 2**18)  # 64 MiB
+    assert memory.peak() == pytest.approx(64, abs=6)
+
+
+def test_models_take_turns(contestants, monkeypatch):
+    order = []
+    make = benchmark._make_call
+
+    def noted(model, group, *, compiled):
+        call = make(model, group, compiled=compiled)
+        return lambda: (order.append(model[1].out_features), call())
+
+    monkeypatch.setattr(benchmark, '_make_call', noted)
+    run_group(['narrow', 'wide'], GROUP, repeats=3, matmul_rate=1e9, bandwidth=1e9)
+    assert order[-6:] == [10, 2000] * 3
+
+
+def test_flops_agree_between_ours_and_the_peer():
+    """A column and DeiT differ by five PEGs and the table."""
+    group = Group(height=64, width=64, batch=1)
+    ours, peer = count_flops('cpvt_tiny', group), count_flops('timm_deit_tiny', group)
+    pegs = 5 * 2 * 9 * 192 * 16
+    assert ours - peer == pytest.approx(pegs, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('names', 'group', 'message'),
+    [
+        (['nobody'], GROUP, 'nobody'),
+        (['pyramid_cpvt_tiny_fused'], Group(height=32, width=32, batch=1, mode='train'), 'trainable'),
+    ],
+)
+def test_errors(names, group, message):
+    with pytest.raises(ValueError, match=message):
+        run_group(names, group, repeats=1, matmul_rate=1e9, bandwidth=1e9)
+
+
+def test_rows_survive_the_file(tmp_path):
+    path = tmp_path / 'out' / 'rows.csv'
+    rows = [row('a', 0.5), row('b', 0.25, group=Group(height=7, width=9, batch=1, compiled=True))]
+    append_rows(path, rows[:1])
+    append_rows(path, rows[1:])
+    assert read_rows(path) == rows
+    assert read_rows(tmp_path / 'none.csv') == []
+
+
+def test_tables_and_plot(tmp_path):
+    rows = [row('a', 0.5), row('b', 0.25)]
+    table = markdown_table(rows)
+    assert '| b | 250 (225-275) | 8.00 | 2.00 |' in table
+    assert 'speed against b' in markdown_table(rows, reference='b')
+    draw_speed(rows, tmp_path / 'plot.png')
+    assert (tmp_path / 'plot.png').stat().st_size > 5000
+
+
+def test_ratios():
+    rows = [row('a', 0.5, peak=30.0), row('b', 0.25, peak=10.0)]
+    speed = suites.Ratio('b', 'speed', 'b', GROUP, 'a', 1.9)
+    memory = suites.Ratio('a', 'memory', 'a', GROUP, 'b', 2.0)
+    missing = suites.Ratio('c', 'speed', 'c', GROUP, 'a', 1.0)
+    assert speed.value(rows) == pytest.approx(2) and speed.reached(2.0)
+    assert memory.value(rows) == pytest.approx(3) and not memory.reached(3.0)
+    assert missing.value(rows) is None
+    lines = suites.ratio_table([speed, memory, missing], rows).splitlines()
+    assert lines[2:] == ['| b | 2.00 | >= 1.9 | reached |', '| a | 3.00 | <= 2 | missed |', '| c |  | >= 1 |  |']
+
+
+@pytest.mark.parametrize('suite', suites.RATIOS)
+def test_every_ratio_is_read_off_a_meeting(suite):
+    measured = {(model, meeting.group) for meeting in suites.MEETINGS[suite] for model in meeting.models}
+    assert all(model in CONTESTANTS for model, _ in measured)
+    for ratio in suites.RATIOS[suite]:
+        assert (ratio.model, ratio.group) in measured, ratio.what
+        assert (ratio.peer, ratio.peer_group or ratio.group) in measured, ratio.what

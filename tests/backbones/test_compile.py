@@ -1,0 +1,68 @@
+"""`torch.compile`: no break in the graph, the same numbers, and few compilations however the size changes."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from zoo import COLUMN, POSITIONS, PYRAMID
+
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+
+# All at least 5 x 5 tokens of 16 px; patches of 16 divide some sides, both or none.
+SIZES = [
+    (96, 96),
+    (112, 160),
+    (97, 131),
+    (160, 112),
+    (83, 200),
+    (128, 99),
+    (144, 144),
+    (250, 90),
+    (101, 101),
+    (192, 81),
+]
+MODELS = {
+    'class_token': lambda: CPVT(arch=COLUMN, out_type='cls_token', position=POSITIONS['peg']),
+    'gap': lambda: CPVT(arch=COLUMN, with_cls_token=False, out_type='avg_featmap'),
+    'maps': lambda: CPVT(arch=COLUMN, out_indices=(1, 3), position=POSITIONS['learned_and_peg']),
+    'sin_cos': lambda: CPVT(arch=COLUMN, position=POSITIONS['sin_cos']),
+    'relative': lambda: CPVT(arch=COLUMN, position=POSITIONS['relative']),
+    'multi_scale': lambda: MultiScaleCPVT(arch=COLUMN),
+    'taps': lambda: MultiScaleCPVT(arch=COLUMN, source='taps'),
+    'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=4, global_blocks=(3,)),
+    'pyramid': lambda: PyramidCPVT(arch=PYRAMID),
+    'pyramid_tables': lambda: PyramidCPVT(arch=PYRAMID, position=dict(type='Learned', interpolation='bilinear')),
+    'fused': lambda: PyramidCPVT(arch=PYRAMID).fuse(),
+}
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_one_graph_for_every_size(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend('eager')
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    with torch.no_grad():
+        for size in SIZES:
+            images = torch.randn(1, 3, *size)
+            for found, expected in zip(compiled(images), model(images), strict=True):
+                torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert counter.frame_count <= 3, 'one compilation and at most two more'
+    torch.compiler.reset()
+
+
+def test_a_training_step_compiles():
+    torch.manual_seed(0)
+    model = MultiScaleCPVT(arch=COLUMN)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend='aot_eager', fullgraph=True)
+    images = torch.randn(2, 3, 50, 70)
+    for run in (compiled, model):
+        model.zero_grad()
+        sum(output.square().mean() for output in run(images)).backward()
+        gradients = [p.grad.clone() for p in model.parameters()]
+        if run is compiled:
+            found = gradients
+    for a, b in zip(found, gradients, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    torch.compiler.reset()

@@ -1,0 +1,67 @@
+"""`fuse()`: the same numbers from fewer operations, on a copy."""
+
+import pytest
+import torch
+from torch import nn
+from zoo import COLUMN, POSITIONS, PYRAMID
+
+from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
+
+PEGS = {name: position for name, position in POSITIONS.items() if name.startswith('peg') or name.endswith('peg')}
+PEGS['stacked'] = dict(type='PEG', num_layers=3, kernel_size=5)
+PEGS['no_bias'] = dict(type='PEG', bias=False)
+PEGS['bn'] = dict(type='PEG', norm='BN', bias=False)
+PEGS['separable'] = dict(type='PEG', kind='separable')
+PEGS['unpadded'] = dict(type='PEG', padding='none')
+NOT_FUSED = ('peg_bn', 'separable', 'unpadded')  # an activation, a 1 x 1 convolution, no identity
+
+
+def models(position):
+    yield CPVT(arch=COLUMN, position=position)
+    yield PyramidCPVT(arch=PYRAMID, position=position) if 'none' not in str(position) else CPVT(arch=COLUMN)
+    yield MultiScaleCPVT(arch=COLUMN, position=position) if 'none' not in str(position) else CPVT(arch=COLUMN)
+
+
+@pytest.mark.parametrize('name', PEGS)
+def test_the_copy_agrees_and_the_model_stays(name):
+    for model in models(PEGS[name]):
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):  # statistics that are not the initial ones
+                nn.init.uniform_(module.running_mean)
+                nn.init.uniform_(module.running_var, 0.5, 2.0)
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        fused = model.train().fuse()
+        assert model.training and not fused.training
+        assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+        assert not any(parameter.requires_grad for parameter in fused.parameters())
+        model.eval()
+        for size in ((64, 64), (97, 131), (70, 33)):
+            images = torch.randn(2, 3, *size)
+            with torch.no_grad():
+                for expected, found in zip(model(images), fused(images), strict=True):
+                    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize('name', PEGS)
+def test_fused_weights_are_not_taken_for_others(name):
+    model = CPVT(arch=COLUMN, position=PEGS[name])
+    fused = model.fuse()
+    pegs = [module for module in fused.modules() if isinstance(module, PEG)]
+    assert all((peg.fused is not None) == (name not in NOT_FUSED) for peg in pegs)
+    if name not in NOT_FUSED:
+        with pytest.raises(RuntimeError, match='fused'):
+            model.load_state_dict(fused.state_dict())
+
+
+def test_fewer_operations():
+    peg = PEG(8)
+    tokens = torch.randn(1, 12, 8)
+    expected = peg(tokens, (3, 4))
+    assert peg.fuse()
+    assert not peg.fuse()  # once is enough
+    with torch.autograd.profiler.profile() as profile, torch.no_grad():
+        found = peg(tokens, (3, 4))
+    torch.testing.assert_close(found, expected)
+    calls = [event.name for event in profile.function_events]
+    assert 'aten::conv2d' in calls
+    assert not any(name.startswith('aten::add') for name in calls)

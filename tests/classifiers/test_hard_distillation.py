@@ -1,0 +1,482 @@
+"""Hard distillation: what the teacher sees, what the student learns from it, and DeiT's two tokens."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from zoo import COLUMN, max_difference, randomise
+
+from cpvt_backbones import CPVT, convert_state_dict
+
+pytest.importorskip('mmpretrain')
+timm = pytest.importorskip('timm')
+
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+from mmpretrain.models.heads import DeiTClsHead  # noqa: E402
+from mmpretrain.structures import DataSample  # noqa: E402
+
+from cpvt_backbones.classifiers import DistillationHead, HardDistillation  # noqa: E402
+
+CLASSES = 3
+STUDENT_PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
+TEACHER_PIXELS = dict(mean=[127.5, 100.0, 90.0], std=[127.5, 70.0, 40.0], to_rgb=True)
+TOKENS = dict(with_dist_token=True, out_type='cls_token')
+POOLED = dict(with_cls_token=False, out_type='avg_featmap')
+
+
+@pytest.fixture(autouse=True)
+def _scope():
+    init_default_scope('mmpretrain')
+
+
+def backbone(**kwargs):
+    return dict(type='CPVT', **{'arch': COLUMN, 'img_size': 32, 'patch_size': 8, **kwargs})
+
+
+def mm_classifier(**kwargs):
+    head = dict(type='LinearClsHead', num_classes=CLASSES, in_channels=24)
+    return dict(type='ImageClassifier', backbone=backbone(**POOLED), head=head, **kwargs)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """Weights of a tiny teacher of each package."""
+    init_default_scope('mmpretrain')
+    path = tmp_path_factory.mktemp('teachers')
+    torch.manual_seed(1)
+    model = randomise(MODELS.build(mm_classifier()))
+    model.head.fc.weight.data.normal_()
+    torch.save(dict(state_dict=model.state_dict()), path / 'mm.pth')
+    torch.save(timm.create_model('test_resnet', num_classes=CLASSES).state_dict(), path / 'timm.pth')
+    return path
+
+
+@pytest.fixture
+def mm_teacher(folder):
+    init_cfg = dict(type='Pretrained', checkpoint=str(folder / 'mm.pth'))
+    return mm_classifier(init_cfg=init_cfg, data_preprocessor=dict(TEACHER_PIXELS))
+
+
+@pytest.fixture
+def timm_teacher(folder):
+    name = dict(model_name='test_resnet', num_classes=CLASSES)
+    return dict(type='TimmClassifier', **name, checkpoint_path=str(folder / 'timm.pth'))
+
+
+def student(teacher, *, tokens=TOKENS, head=None, pixels=STUDENT_PIXELS, num_classes=CLASSES, **kwargs):
+    head = {**dict(type='DistillationHead', num_classes=num_classes, in_channels=24), **(head or {})}
+    model = MODELS.build(
+        dict(
+            type='HardDistillation',
+            backbone=backbone(**tokens),
+            head=head,
+            teacher=teacher,
+            data_preprocessor=dict(pixels) if pixels else None,
+            **kwargs,
+        )
+    )
+    model.backbone = randomise(model.backbone)
+    for layer in (model.head.layers.head, model.head.layers.head_dist):
+        torch.nn.init.normal_(layer.weight, std=0.2)  # mmengine starts it at 0
+    return model
+
+
+def raw_pixels(batch=4, size=32):
+    return torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8)
+
+
+def samples(labels):
+    return [DataSample().set_gt_label(label) for label in labels]
+
+
+def prepared(model, pixels, labels=None, training=False):
+    """Images and samples as the student's own data preprocessor leaves them."""
+    labels = [i % 2 for i in range(len(pixels))] if labels is None else labels
+    data = model.data_preprocessor(dict(inputs=pixels, data_samples=samples(labels)), training)
+    return data['inputs'], data['data_samples']
+
+
+def seen_by(network):
+    """What a network is given from now on."""
+    seen = []
+    network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    return seen
+
+
+# -- what the teacher sees ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('teacher_rgb', [True, False])
+@pytest.mark.parametrize('student_rgb', [True, False])
+def test_the_teacher_sees_the_pixels_normalised_its_own_way(mm_teacher, student_rgb, teacher_rgb):
+    mm_teacher['data_preprocessor']['to_rgb'] = teacher_rgb
+    model = student(mm_teacher, pixels={**STUDENT_PIXELS, 'to_rgb': student_rgb})
+    pixels = raw_pixels()
+    seen = seen_by(model.teacher)
+    model.loss(*prepared(model, pixels))
+    options = {**TEACHER_PIXELS, 'to_rgb': teacher_rgb}
+    mean, std = (torch.tensor(options[key])[:, None, None] for key in ('mean', 'std'))
+    wanted = ((pixels.flip(1) if teacher_rgb else pixels) - mean) / std
+    assert len(seen) == 1
+    assert max_difference(seen[0], wanted) <= 1e-5
+
+
+def test_a_timm_model_says_itself_how_it_normalises(timm_teacher):
+    model = student(timm_teacher)
+    pixels = raw_pixels()
+    values = model.teacher.model.pretrained_cfg
+    seen = seen_by(model.teacher.model)
+    model.loss(*prepared(model, pixels))
+    mean, std = (torch.tensor(values[key])[:, None, None] for key in ('mean', 'std'))
+    assert max_difference(seen[0], (pixels.flip(1) / 255 - mean) / std) <= 1e-5
+
+
+def test_a_data_preprocessor_goes_before_timms_values(timm_teacher):
+    model = student({**timm_teacher, 'data_preprocessor': dict(TEACHER_PIXELS)})
+    pixels = raw_pixels()
+    seen = seen_by(model.teacher.model)
+    model.loss(*prepared(model, pixels))
+    mean, std = (torch.tensor(TEACHER_PIXELS[key])[:, None, None] for key in ('mean', 'std'))
+    assert max_difference(seen[0], (pixels.flip(1) - mean) / std) <= 1e-5
+
+
+def test_teacher_size(timm_teacher):
+    model, same = student(timm_teacher, teacher_size=20), student(timm_teacher)
+    pixels = torch.full((2, 3, 32, 32), 200, dtype=torch.uint8)
+    seen, unchanged = seen_by(model.teacher.model), seen_by(same.teacher.model)
+    model.loss(*prepared(model, pixels))
+    same.loss(*prepared(same, pixels))
+    assert seen[0].shape == (2, 3, 20, 20)
+    # Resizing leaves a plain picture plain.
+    assert max_difference(seen[0], unchanged[0][..., :20, :20]) <= 1e-4
+
+
+@pytest.mark.parametrize('who', ['data_preprocessor', 'teacher.data_preprocessor'])
+def test_normalisation_must_be_known(mm_teacher, who):
+    if who == 'data_preprocessor':
+        model = student(mm_teacher, pixels=None)
+    else:
+        model = student({key: value for key, value in mm_teacher.items() if key != 'data_preprocessor'})
+    with pytest.raises(ValueError, match=rf'^{who} must have mean and std, got mean=None, std=None'):
+        model.loss(torch.zeros(2, 3, 32, 32), samples([0, 1]))
+
+
+# -- what the teacher is -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('kind', ['mm', 'timm'])
+def test_the_teacher_stays_as_it_is(kind, request):
+    model = student(request.getfixturevalue(f'{kind}_teacher'))
+    before = set(model.state_dict()), {id(p) for p in model.parameters()}
+    losses = model.train().loss(*prepared(model, raw_pixels()))
+    sum(losses.values()).backward()
+    model.train()
+    networks = [child for name, child in model.teacher.named_children() if name != 'data_preprocessor']
+    assert networks and not any(module.training for network in networks for module in network.modules())
+    assert not any(p.requires_grad or p.grad is not None for p in model.teacher.parameters())
+    assert (set(model.state_dict()), {id(p) for p in model.parameters()}) == before
+    assert not {id(p) for p in model.parameters()} & {id(p) for p in model.teacher.parameters()}
+    assert not any(module is model.teacher for module in model.modules())
+
+
+def test_an_mm_teacher_has_the_weights_of_the_file(mm_teacher, folder):
+    weights = torch.load(folder / 'mm.pth')['state_dict']
+    model = student(mm_teacher)
+    model.init_weights()
+    model.loss(*prepared(model, raw_pixels()))
+    got = {key: value for key, value in model.teacher.state_dict().items() if 'data_preprocessor' not in key}
+    assert got.keys() == weights.keys()
+    assert all(torch.equal(got[key], weights[key]) for key in weights)
+    reference = MODELS.build(mm_classifier()).eval()
+    reference.load_state_dict(weights)
+    images, _ = prepared(model, raw_pixels(16))
+    scores = reference(model._as_the_teacher_sees(images))
+    assert torch.equal(model.teacher_labels(images), scores.argmax(1))
+    assert len(set(scores.argmax(1).tolist())) > 1
+
+
+def test_it_is_not_built_before_the_first_loss(timm_teacher):
+    timm_teacher['checkpoint_path'] = 'there_is_no_such_file.pth'
+    model = student(timm_teacher)
+    model.init_weights()
+    images, labels = prepared(model, raw_pixels())
+    assert all(sample.pred_score.shape == (CLASSES,) for sample in model.eval()(images, labels, mode='predict'))
+    copy.deepcopy(model)
+    with pytest.raises(FileNotFoundError):
+        model.loss(images, labels)
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        dict(init_cfg=None),
+        dict(init_cfg=[dict(type='Constant', layer='Linear', val=0)]),
+        dict(type='TimmClassifier', model_name='test_resnet', init_cfg=None),
+        dict(type='TimmClassifier', model_name='test_resnet', init_cfg=None, pretrained=False, checkpoint_path=''),
+    ],
+)
+def test_a_teacher_without_weights(mm_teacher, change):
+    with pytest.raises(ValueError, match=r'teacher must come with weights: pretrained=True or checkpoint_path'):
+        student({**mm_teacher, **change})
+
+
+@pytest.mark.parametrize('kind', ['LinearClsHead', 'DeiTClsHead'])
+def test_a_wrong_head(mm_teacher, kind):
+    with pytest.raises(ValueError, match=rf"head must be of type 'DistillationHead', got '{kind}'"):
+        student(mm_teacher, head=dict(type=kind))
+
+
+@pytest.mark.parametrize('weight', [-0.1, 1.1, True, 'a'])
+def test_a_wrong_weight(mm_teacher, weight):
+    with pytest.raises(ValueError, match=rf'distillation_weight must be a number in \[0, 1\], got {weight!r}'):
+        student(mm_teacher, distillation_weight=weight)
+
+
+def test_classes_must_match(mm_teacher):
+    model = student(mm_teacher, num_classes=CLASSES + 1)
+    with pytest.raises(ValueError, match=r'teacher must know the 4 classes of the student, got 3; teacher_classes'):
+        model.loss(*prepared(model, raw_pixels()))
+
+
+def test_teacher_classes_selects(mm_teacher):
+    order = [2, 0]
+    all_of_them, model = student(mm_teacher), student(mm_teacher, num_classes=2, teacher_classes=order)
+    images, labels = prepared(model, raw_pixels(16))
+    scores = all_of_them.teacher(model._as_the_teacher_sees(images))
+    wanted = scores[:, order].argmax(1)
+    assert torch.equal(model.teacher_labels(images), wanted)
+    assert wanted.unique().tolist() == [0, 1]
+    assert torch.isfinite(sum(model.loss(images, labels).values()))
+
+
+# -- what the student learns -------------------------------------------------------------------------------------------
+
+
+def scores_by_hand(model, images):
+    """Logits of both heads, from the tokens."""
+    features = model.backbone(images)[-1]
+    first, second = features if isinstance(features, tuple) else (features, features)
+    layers = model.head.layers
+    return F.linear(first, layers.head.weight, layers.head.bias), F.linear(
+        second, layers.head_dist.weight, layers.head_dist.bias
+    )
+
+
+@pytest.mark.parametrize('weight', [0, 0.3, 1.0])
+@pytest.mark.parametrize('tokens', [TOKENS, POOLED], ids=['tokens', 'pooled'])
+@pytest.mark.parametrize('batch', [1, 2, 3])
+def test_the_loss_by_hand(mm_teacher, tokens, batch, weight):
+    """Batches of 2 and 3 pooled vectors are not taken for pairs and triples of tokens."""
+    model = student(mm_teacher, tokens=tokens, distillation_weight=weight).train()
+    images, _ = prepared(model, raw_pixels(batch))
+    labels = [2, 0, 1][:batch]
+    losses = model.loss(images, samples(labels))
+    scores = scores_by_hand(model, images)
+    with torch.no_grad():
+        decided = model.teacher(model._as_the_teacher_sees(images)).argmax(1)
+    on_labels, on_teacher = F.cross_entropy(scores[0], torch.tensor(labels)), F.cross_entropy(scores[1], decided)
+    assert losses['loss_label'].item() == pytest.approx((1 - weight) * on_labels.item(), abs=1e-6)
+    assert losses['loss_teacher'].item() == pytest.approx(weight * on_teacher.item(), abs=1e-6)
+    total, _ = model.parse_losses(losses)
+    assert total.item() == pytest.approx(((1 - weight) * on_labels + weight * on_teacher).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize('tokens', [TOKENS, POOLED], ids=['tokens', 'pooled'])
+def test_gradients_reach_both_heads(mm_teacher, tokens):
+    model = student(mm_teacher, tokens=tokens).train()
+    sum(model.loss(*prepared(model, raw_pixels())).values()).backward()
+    names = ['head.layers.head.weight', 'head.layers.head_dist.weight', 'backbone.patch_embed.proj.weight']
+    if tokens is TOKENS:
+        names += ['backbone.cls_token', 'backbone.dist_token']
+    for name in names:
+        assert model.get_parameter(name).grad.abs().max() > 0, name
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_each_head_learns_from_its_own(mm_teacher):
+    """The labels move one head and not the other, and the teacher the other way round."""
+    model = student(mm_teacher).train()
+    losses = model.loss(*prepared(model, raw_pixels()))
+    heads = [model.head.layers.head.weight, model.head.layers.head_dist.weight]
+    reached = [
+        [g is not None for g in torch.autograd.grad(losses[name], heads, retain_graph=True, allow_unused=True)]
+        for name in ('loss_label', 'loss_teacher')
+    ]
+    assert reached == [[True, False], [False, True]]
+
+
+@pytest.mark.parametrize('tokens', [TOKENS, POOLED], ids=['tokens', 'pooled'])
+@pytest.mark.parametrize('batch', [1, 2, 3])
+def test_predictions_average_both_heads(mm_teacher, tokens, batch):
+    model = student(mm_teacher, tokens=tokens).eval()
+    images, labels = prepared(model, raw_pixels(batch))
+    with torch.no_grad():
+        first, second = scores_by_hand(model, images)
+        assert max_difference(first, second) > 1e-3
+        assert max_difference(model(images, mode='tensor'), (first + second) / 2) <= 1e-6
+        results = model(images, labels, mode='predict')
+    wanted = ((first + second) / 2).softmax(1)
+    assert len(results) == batch
+    for result, scores in zip(results, wanted, strict=True):
+        assert max_difference(result.pred_score, scores) <= 1e-6
+        assert result.pred_label.item() == scores.argmax().item()
+
+
+def test_mixed_labels(mm_teacher):
+    """Mixup gives scores in place of labels; the teacher decides about the mixed images."""
+    augments = dict(augments=dict(type='Mixup', alpha=1.0))
+    loss = dict(type='CrossEntropyLoss', use_soft=True)
+    pixels_of = {**STUDENT_PIXELS, 'num_classes': CLASSES}
+    model = student(mm_teacher, head=dict(loss=loss), pixels=pixels_of, train_cfg=augments).train()
+    pixels = raw_pixels()
+    images, labels = prepared(model, pixels, labels=[0, 1, 2, 0], training=True)
+    targets = torch.stack([label.gt_score for label in labels])
+    assert ((targets > 0).sum(1) == 2).any()
+    seen = seen_by(model.teacher)
+    losses = model.loss(images, labels)
+    scores = scores_by_hand(model, images)
+    wanted = -(targets * scores[0].log_softmax(1)).sum(1).mean()
+    assert losses['loss_label'].item() == pytest.approx(0.5 * wanted.item(), abs=1e-6)
+    plain = student(mm_teacher)
+    seen_plain = seen_by(plain.teacher)
+    plain.loss(*prepared(plain, pixels))
+    assert max_difference(seen[0], seen_plain[0]) > 0.1
+
+
+@pytest.mark.parametrize('built', [False, True])
+def test_deepcopy(mm_teacher, built):
+    model = student(mm_teacher)
+    images, labels = prepared(model, raw_pixels())
+    if built:
+        model.loss(images, labels)
+    twin = copy.deepcopy(model)
+    assert twin.teacher is not model.teacher
+    wanted, got = model.loss(images, labels), twin.loss(images, labels)
+    assert {key: value.item() for key, value in wanted.items()} == {key: value.item() for key, value in got.items()}
+
+
+def test_an_unknown_argument_is_named(mm_teacher):
+    with pytest.raises(TypeError, match=r'HardDistillation got an unknown argument temperature=3; accepted: backbone'):
+        HardDistillation(backbone=backbone(**TOKENS), head={}, teacher=mm_teacher, temperature=3)
+
+
+@pytest.mark.parametrize('hidden_dim', [None, 5])
+@pytest.mark.parametrize('batch', [1, 2, 3])
+def test_weights_of_mmpretrains_head_load(hidden_dim, batch):
+    theirs = DeiTClsHead(num_classes=CLASSES, in_channels=24, hidden_dim=hidden_dim)
+    ours = DistillationHead(num_classes=CLASSES, in_channels=24, hidden_dim=hidden_dim)
+    randomise(theirs)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    theirs.eval()
+    ours.eval()
+    pair = torch.randn(batch, 24), torch.randn(batch, 24)
+    assert max_difference(ours((pair,)), theirs((pair,))) <= 1e-6
+    pooled = torch.randn(batch, 24)
+    assert max_difference(ours((pooled,)), theirs(((pooled, pooled),))) <= 1e-6
+
+
+# -- the backbone with a distillation token ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def deit():
+    """timm's distilled DeiT, random weights of a scale that keeps activations near 1."""
+    torch.manual_seed(2)
+    model = timm.create_model('deit_tiny_distilled_patch16_224', dynamic_img_size=True)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
+            else:
+                parameter.normal_(0, 0.1).add_(name.endswith('weight'))
+    return model.eval()
+
+
+def distilled(**kwargs):
+    return CPVT(arch='tiny', position=dict(type='Learned'), with_dist_token=True, **kwargs).eval()
+
+
+def load_converted(model, state):
+    converted, report = convert_state_dict(state, model)
+    assert not report.missing and not report.mismatched and not report.refused, str(report)
+    model.load_state_dict(converted, strict=True)
+    return report
+
+
+@pytest.mark.parametrize('size', [(224, 224), (160, 192)])
+def test_both_tokens_are_timms(deit, size, record_property):
+    model = distilled(out_type='cls_token')
+    report = load_converted(model, deit.state_dict())
+    assert set(report.dropped) == {'head.weight', 'head.bias', 'head_dist.weight', 'head_dist.bias'}
+    images = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        wanted = deit.forward_features(images)
+        ((cls_token, dist_token),) = model(images)
+    assert max_difference(wanted[:, 0], wanted[:, 1]) > 0.1
+    difference = max(max_difference(cls_token, wanted[:, 0]), max_difference(dist_token, wanted[:, 1]))
+    record_property('difference', f'{difference:.1e}')
+    assert difference <= 1e-5
+
+
+def test_raw_tokens_are_timms(deit):
+    model = distilled(out_type='raw')
+    load_converted(model, deit.state_dict())
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        (tokens,) = model(images)
+        assert tokens.shape == (1, 2 + 4 * 6, 192)
+        assert max_difference(tokens, deit.forward_features(images)) <= 1e-5
+
+
+@pytest.mark.parametrize('size', [112, 256])
+@pytest.mark.parametrize('by_hook', [True, False], ids=['load_state_dict', 'convert_state_dict'])
+def test_a_resized_table_keeps_both_prefix_entries(deit, size, by_hook):
+    model, state = distilled(img_size=size), deit.state_dict()
+    if by_hook:
+        trunk = {key: value for key, value in state.items() if not key.startswith('head')}
+        model.load_state_dict(trunk, strict=True)
+    else:
+        load_converted(model, state)
+    table = model.pos_embed.get_parameter('0')
+    assert table.shape == (1, 2 + (size // 16) ** 2, 192)
+    assert torch.equal(table[:, :2], state['pos_embed'][:, :2])
+    entries = state['pos_embed'][:, 2:].unflatten(1, (14, 14)).permute(0, 3, 1, 2)
+    wanted = F.interpolate(entries, size=(size // 16,) * 2, mode='bicubic', align_corners=False, antialias=True)
+    assert max_difference(table[:, 2:], wanted.flatten(2).transpose(1, 2)) <= 1e-5
+
+
+def test_a_distillation_token_stands_beside_a_class_token():
+    with pytest.raises(ValueError, match=r'with_dist_token must be False with with_cls_token=False, got True'):
+        CPVT(arch=COLUMN, with_cls_token=False, with_dist_token=True)
+
+
+@pytest.mark.parametrize('size', [(32, 32), (50, 21)])
+def test_outputs_with_two_tokens(size):
+    images = torch.randn(2, 3, *size)
+    cells = -(-size[0] // 8), -(-size[1] // 8)
+    for out_type, shape in (
+        ('raw', (2, 2 + cells[0] * cells[1], 24)),
+        ('featmap', (2, 24, *cells)),
+        ('avg_featmap', (2, 24)),
+    ):
+        (output,) = CPVT(arch=COLUMN, patch_size=8, with_dist_token=True, out_type=out_type)(images)
+        assert output.shape == shape
+    ((first, second),) = CPVT(arch=COLUMN, patch_size=8, **TOKENS)(images)
+    assert first.shape == second.shape == (2, 24)
+
+
+def test_a_checkpoint_that_does_not_fit_the_teacher_is_refused(tmp_path):
+    path = tmp_path / 'other.pth'
+    torch.save({'state_dict': {'backbone.conv1.weight': torch.zeros(1)}}, path)
+    teacher = dict(
+        type='ImageClassifier',
+        backbone=dict(type='ResNet', depth=18),
+        neck=dict(type='GlobalAveragePooling'),
+        head=dict(type='LinearClsHead', num_classes=5, in_channels=512),
+        data_preprocessor=dict(mean=[0.0] * 3, std=[1.0] * 3),
+        init_cfg=dict(type='Pretrained', checkpoint=str(path)),
+    )
+    model = student(teacher)
+    with pytest.raises(ValueError, match='teacher.*other.pth'):
+        model.teacher  # noqa: B018
