@@ -22,6 +22,7 @@ from cpvt_backbones.analysis.benchmark import (
     describe_machine,
     markdown_table,
     measure_limits,
+    peg_share,
     read_rows,
     run_group,
 )
@@ -117,6 +118,18 @@ def measure(meetings: Sequence[Meeting], out: Path) -> list[Row]:
     return [row for row in read_rows(out) if (row.model, row.group) in wanted]
 
 
+def peg_table(rows: Sequence[Row]) -> str:
+    """The share of a forward call that the costliest PEG of each model takes, measured now."""
+    lines = ['| one PEG, share of the forward call (at most 0.01) | | |', '| --- | --- | ---: |']
+    for row in rows:
+        group = row.group
+        ours = row.model.startswith(('cpvt', 'pyramid_cpvt', 'multi_scale_cpvt'))
+        if ours and group.mode == 'forward' and not group.compiled and group.height < 2048:
+            share = peg_share(row.model, group)
+            lines.append(f'| {row.model} | {group.height} x {group.width}, batch {group.batch} | {share:.4f} |')
+    return '\n'.join(lines)
+
+
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Bars of images a second, relative to the first model of each group."""
     from cpvt_backbones.analysis.benchmark_plot import draw_speed
@@ -132,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = markdown_table(rows)
     if args.suite:
         ratios = ratio_table(RATIOS[args.suite], rows)
+        ratios += '\n\n' + peg_table(rows)
         tables = f'{ratios}\n\n{tables}'
         if args.readme:
             text = args.readme.read_text()

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from cpvt_backbones.layers import reference_attention
+from cpvt_backbones.layers import PEG, reference_attention
 from cpvt_backbones.layers.checks import check_choice, check_int
 
 from .contestants import CONTESTANTS
@@ -309,6 +309,42 @@ def run_group(
             )
         )
     return rows
+
+
+def peg_share(name: str, group: Group, *, repeats: int = 3) -> float:
+    """The largest share of a forward call that one PEG takes, median over calls.
+
+    Args:
+        name: Name in :data:`CONTESTANTS`, a model with PEG.
+        group: The setting, forward and not compiled.
+        repeats: Timed calls.
+    """
+    model = CONTESTANTS[name]()
+    pegs = [module for module in model.modules() if isinstance(module, PEG)]
+    if not pegs:
+        raise ValueError(f'models must have PEG, got {name!r}')
+    started: dict[int, float] = {}
+    spent: dict[int, float] = {}
+
+    def start(module: nn.Module, _: Any) -> None:
+        _synchronize(group.device)
+        started[id(module)] = time.perf_counter()
+
+    def stop(module: nn.Module, *_: Any) -> None:
+        _synchronize(group.device)
+        spent[id(module)] = time.perf_counter() - started[id(module)]
+
+    for peg in pegs:
+        peg.register_forward_pre_hook(start)
+        peg.register_forward_hook(stop)
+    call = _make_call(model, group, compiled=False)
+    call()
+    shares = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        shares.append(max(spent.values()) / (time.perf_counter() - begin))
+    return statistics.median(shares)
 
 
 def read_rows(path: Path) -> list[Row]:

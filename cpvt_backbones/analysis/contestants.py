@@ -95,6 +95,7 @@ def _contestants() -> dict[str, Builder]:
             ),
             f'multi_scale_cpvt_{arch}': partial(MultiScaleCPVT, arch=arch),
             f'multi_scale_cpvt_{arch}_windowed': partial(MultiScaleCPVT, arch=arch, **WINDOWS),
+            f'multi_scale_cpvt_{arch}_all_windowed': partial(MultiScaleCPVT, arch=arch, window_size=14),
             f'algorithm1_{arch}': partial(PlainCPVT, dim=dim, depth=depth, num_heads=heads),
             f'timm_deit_{arch}': partial(_timm, f'deit_{arch}_patch16_224', dynamic_img_size=True),
             f'mmpretrain_deit_{arch}': partial(_mmpretrain_deit, arch),

@@ -121,3 +121,10 @@ def test_every_ratio_is_read_off_a_meeting(suite):
     for ratio in suites.RATIOS[suite]:
         assert (ratio.model, ratio.group) in measured, ratio.what
         assert (ratio.peer, ratio.peer_group or ratio.group) in measured, ratio.what
+
+
+def test_the_share_of_a_peg():
+    share = benchmark.peg_share('cpvt_tiny', Group(height=64, width=64, batch=1))
+    assert 0 < share < 0.5
+    with pytest.raises(ValueError, match='timm_deit_tiny'):
+        benchmark.peg_share('timm_deit_tiny', GROUP)
