@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from mmengine.model import BaseModule, PretrainedInit
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -73,6 +74,24 @@ def init_linear_layers(model: nn.Module) -> None:
             nn.init.trunc_normal_(module.weight, std=0.02)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def _pick(output: Any, index: int) -> Any:
+    """One image's part of an output, which may be a pair of vectors."""
+    return tuple(part[index] for part in output) if isinstance(output, tuple) else output[index]
+
+
+def _grid_of(output: Any) -> tuple[int, int]:
+    return (output.shape[1], output.shape[2]) if isinstance(output, Tensor) and output.dim() == 3 else (0, 0)
+
+
+def _stack(outputs: list[Any], size: tuple[int, int]) -> Any:
+    """One output of each image to a batch: pairs and vectors as they are, maps with zeros up to ``size``."""
+    if isinstance(outputs[0], tuple):
+        return tuple(torch.stack(parts) for parts in zip(*outputs, strict=True))
+    if outputs[0].dim() == 1:
+        return torch.stack(outputs)
+    return torch.stack([F.pad(o, (0, size[1] - o.shape[2], 0, size[0] - o.shape[1])) for o in outputs])
 
 
 def _as_it_is(x: Tensor) -> Tensor:
@@ -187,6 +206,74 @@ class Backbone(BaseModule):
         for encoding in self.position_encodings:
             tokens, grid = encoding.after_block(stage, index, tokens, grid)
         return tokens, cls_token, grid
+
+    # -- forward -----------------------------------------------------------------------------------------------------
+
+    def forward(self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | None = None) -> tuple[Any, ...]:
+        """Features of a batch.
+
+        Args:
+            images: (B, in_channels, H, W), normalised, any H, W >= 1.
+            valid_sizes: The (height, width) in pixels of each image within the batch, when images of several sizes were
+                padded, on the right and at the bottom, to one. Each image is then computed by itself (those of one size
+                together), so that neither the padding nor its neighbours change its features; nothing is computed for
+                the padding. ``images.valid_sizes`` is taken where there is one, see
+                :mod:`cpvt_backbones.preprocessors`.
+
+        Returns:
+            One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W / stride)), zero where an
+            image has no pixel, or what ``out_type`` names. (A PEG with ``padding='none'`` makes a map smaller.)
+
+        Raises:
+            ValueError: ``valid_sizes`` that do not fit the batch, or with ``out_type='raw'``, whose tokens have no
+                place to be padded.
+        """
+        self._check_images(images)
+        if valid_sizes is None:
+            valid_sizes = getattr(images, 'valid_sizes', None)
+        if valid_sizes is None:
+            return self._features(images)
+        return self._features_of_each(images, valid_sizes)
+
+    def _features(self, images: Tensor) -> tuple[Any, ...]:
+        """Features of images that fill the batch."""
+        raise NotImplementedError
+
+    def _features_of_each(self, images: Tensor, valid_sizes: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+        groups = self._group(valid_sizes, images.shape)
+        if list(groups) == [tuple(images.shape[2:])]:
+            return self._features(images)
+        if self.out_type == 'raw':
+            raise ValueError("valid_sizes must be None with out_type='raw', whose tokens have no place to be padded")
+        results: list[tuple[Any, ...]] = [()] * images.shape[0]
+        for (height, width), members in groups.items():
+            outputs = self._features(images[members, :, :height, :width])
+            for position, member in enumerate(members):
+                results[member] = tuple(_pick(output, position) for output in outputs)
+        height, width = images.shape[2:]
+        batch = []
+        for level, stride in enumerate(self.out_strides):
+            # With padding='none' a map is smaller than its stride says, by as much for every image.
+            (h, w), (grid_h, grid_w) = valid_sizes[0], _grid_of(results[0][level])
+            lost = (-(-h // stride) - grid_h, -(-w // stride) - grid_w)
+            size = (-(-height // stride) - lost[0], -(-width // stride) - lost[1])
+            batch.append(_stack([result[level] for result in results], size))
+        return tuple(batch)
+
+    def _group(self, valid_sizes: Any, shape: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+        """Which images have which size."""
+        count, _, height, width = shape
+        if not isinstance(valid_sizes, Sequence) or len(valid_sizes) != count:
+            raise ValueError(f'valid_sizes must be a (height, width) for each of {count} images, got {valid_sizes!r}')
+        groups: dict[tuple[int, int], list[int]] = {}
+        for index, size in enumerate(valid_sizes):
+            h, w = resolve_size('valid_sizes', list(size) if isinstance(size, Sequence) else None)
+            if h > height or w > width:
+                raise ValueError(
+                    f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
+                )
+            groups.setdefault((h, w), []).append(index)
+        return groups
 
     # -- input and output --------------------------------------------------------------------------------------------
 

@@ -170,17 +170,7 @@ class CPVT(Backbone):
         )
         self._freeze()
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Features of a batch.
-
-        Args:
-            images: (B, in_channels, H, W), normalised, any H, W >= 1.
-
-        Returns:
-            One output per entry of ``out_indices``: maps (B, C, ceil(H / p), ceil(W / p)), or what ``out_type`` names.
-            (A PEG with ``padding='none'`` makes the map smaller.)
-        """
-        self._check_images(images)
+    def _features(self, images: Tensor) -> tuple[Any, ...]:
         tokens, grid = self.patch_embed(images)  # (B, N, C)
         cls_token = self._expand_cls_token(images.shape[0])
         tokens, cls_token, grid = self._before_stage(0, tokens, cls_token, grid)

@@ -168,16 +168,8 @@ class MultiScaleCPVT(CPVT):
         self.out_channels = tuple(widths[level] for level in levels)
         self.out_strides = tuple(STRIDES[level] for level in levels)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Features of a batch.
-
-        Args:
-            images: (B, in_channels, H, W), normalised, any H, W >= 1.
-
-        Returns:
-            One map per entry of ``out_indices``, (B, C_level, ceil(H / stride), ceil(W / stride)).
-        """
-        maps = super().forward(images)
+    def _features(self, images: Tensor) -> tuple[Tensor, ...]:
+        maps = super()._features(images)
         outputs = []
         for level in self.out_indices:
             stride = STRIDES[level]

@@ -192,17 +192,7 @@ class PyramidCPVT(Backbone):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Features of a batch.
-
-        Args:
-            images: (B, in_channels, H, W), normalised, any H, W >= 1.
-
-        Returns:
-            One output per entry of ``out_indices``: maps (B, C_stage, ceil(H / stride), ceil(W / stride)), or what
-            ``out_type`` names.
-        """
-        self._check_images(images)
+    def _features(self, images: Tensor) -> tuple[Any, ...]:
         outputs: dict[int, Any] = {}
         feature_map, last = images, len(PATCH_SIZES) - 1
         for s, (embed, blocks) in enumerate(zip(self.patch_embeds, self.blocks, strict=True)):

@@ -1,0 +1,55 @@
+"""Data preprocessors that tell the backbone how large each image of a padded batch is.
+
+One line of a config, for whichever toolbox it is written::
+
+    custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.preprocessors'])
+    model = dict(data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'))  # or ...Seg..., ...Cls...
+
+They do what the toolbox's own does, and hang ``valid_sizes`` on the batch of images: detectors and segmentors hand that
+tensor to the backbone as it is, so none of them has to know. What is behind the backbone still sees a padded map, zero
+where an image has no pixel.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from mmengine.registry import MODELS
+
+PARENTS = {
+    'ValidSizesDetDataPreprocessor': ('mmdet.models.data_preprocessors', 'DetDataPreprocessor'),
+    'ValidSizesSegDataPreProcessor': ('mmseg.models', 'SegDataPreProcessor'),
+    'ValidSizesClsDataPreprocessor': ('mmpretrain.models.utils', 'ClsDataPreprocessor'),
+}
+
+
+class ValidSizes:
+    """Mixin of a data preprocessor: sizes before padding become ``inputs.valid_sizes``."""
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        """As the toolbox's, with (height, width) of each image hung on ``inputs``.
+
+        Raises:
+            ValueError: The batch is smaller than an image: a batch augmentation has resized it.
+        """
+        sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
+        result = super().forward(data, training)  # type: ignore[misc]
+        inputs = result['inputs']
+        if any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes):
+            raise ValueError(
+                f'data_preprocessor: images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px; '
+                'batch_augments that resize leave no valid sizes'
+            )
+        inputs.valid_sizes = sizes
+        return result
+
+
+def _register() -> None:
+    for name, (module, parent) in PARENTS.items():
+        try:
+            base = getattr(import_module(module), parent)
+        except ImportError:  # a toolbox that is not installed
+            continue
+        MODELS.register_module(module=type(name, (ValidSizes, base), {'__doc__': ValidSizes.__doc__}))
+
+
+_register()

@@ -1,0 +1,122 @@
+"""Padded batches: what stands beside an image, and how far it is padded, changes nothing."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zoo import COLUMN, POSITIONS, PYRAMID
+
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+
+PYRAMID_POSITIONS = {name: p for name, p in POSITIONS.items() if name != 'relative'}  # it needs every key
+MODELS = {
+    **{
+        f'column_{name}': (lambda p=p: CPVT(arch=COLUMN, out_indices=(1, 3), position=p))
+        for name, p in POSITIONS.items()
+    },
+    **{f'pyramid_{name}': (lambda p=p: PyramidCPVT(arch=PYRAMID, position=p)) for name, p in PYRAMID_POSITIONS.items()},
+    'pyramid_class_token': lambda: PyramidCPVT(arch=PYRAMID, with_cls_token=True),
+    'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=2, global_blocks=(3,)),
+    'windowed_class_token': lambda: CPVT(arch=COLUMN, window_size=2),
+    'multi_scale': lambda: MultiScaleCPVT(arch=COLUMN),
+    'taps': lambda: MultiScaleCPVT(arch=COLUMN, source='taps', patch_size=8),
+    'unpadded_peg': lambda: CPVT(arch=COLUMN, patch_size=4, position=dict(type='PEG', padding='none')),
+    'vector': lambda: CPVT(arch=COLUMN, with_cls_token=False, out_type='avg_featmap'),
+    'class_token': lambda: CPVT(arch=COLUMN, out_type='cls_token'),
+    'two_tokens': lambda: CPVT(arch=COLUMN, out_type='cls_token', with_dist_token=True),
+}
+
+
+def parts(output):
+    return output if isinstance(output, tuple) else (output,)
+
+
+@pytest.mark.parametrize('name', MODELS)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_each_image_as_if_alone(name, data):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    side = st.integers(16, 70)
+    sizes = data.draw(st.lists(st.tuples(side, side), min_size=1, max_size=4))
+    height = max(h for h, _ in sizes) + data.draw(st.integers(0, 20))
+    width = max(w for _, w in sizes) + data.draw(st.integers(0, 20))
+    images = torch.full((len(sizes), 3, height, width), 7.0)  # what is in the padding must not matter
+    alone = []
+    for index, (h, w) in enumerate(sizes):
+        image = torch.randn(1, 3, h, w)
+        images[index, :, :h, :w] = image[0]
+        with torch.no_grad():
+            alone.append(model(image))
+    with torch.no_grad():
+        whole, plain = model(images, valid_sizes=sizes), model(images)
+    for level, (found, unmasked) in enumerate(zip(whole, plain, strict=True)):
+        for part, (a, b) in enumerate(zip(parts(found), parts(unmasked), strict=True)):
+            assert a.shape == b.shape
+            for index in range(len(sizes)):
+                expected = parts(alone[index][level])[part][0]
+                if expected.dim() == 1:
+                    torch.testing.assert_close(a[index], expected, atol=1e-5, rtol=1e-5)
+                    continue
+                rows, columns = expected.shape[1:]
+                torch.testing.assert_close(a[index, :, :rows, :columns], expected, atol=1e-5, rtol=1e-5)
+                assert not a[index, :, rows:].any() and not a[index, :, :, columns:].any()
+
+
+@pytest.mark.parametrize('name', ['column_peg', 'pyramid_peg', 'multi_scale', 'windowed', 'class_token'])
+def test_gradients_are_the_sum_of_those_alone(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    sizes = [(33, 64), (50, 20), (33, 64)]
+    images = torch.randn(3, 3, 64, 80)
+
+    def gradients(outputs):
+        sum(out.square().sum() for out in outputs).backward()
+        found = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        return found
+
+    together = gradients(model(images, sizes))
+    alone = [gradients(model(images[i : i + 1, :, :h, :w])) for i, (h, w) in enumerate(sizes)]
+    for found, *each in zip(together, *alone, strict=True):
+        torch.testing.assert_close(found, sum(each), atol=1e-4, rtol=1e-4)
+
+
+def test_a_batch_without_padding_is_one_call():
+    model = CPVT(arch=COLUMN).eval()
+    images = torch.randn(3, 3, 40, 50)
+    with torch.no_grad():
+        for found, expected in zip(model(images, [(40, 50)] * 3), model(images), strict=True):
+            assert torch.equal(found, expected)
+
+
+def test_the_sizes_may_come_with_the_images():
+    model = CPVT(arch=COLUMN).eval()
+    images = torch.randn(2, 3, 40, 50)
+    sizes = [(40, 30), (20, 50)]
+    with torch.no_grad():
+        expected = model(images, sizes)
+        images.valid_sizes = sizes
+        assert torch.equal(model(images)[0], expected[0])
+        assert not torch.equal(model(images.clone())[0], expected[0])
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'message'),
+    [
+        ([(40, 50)], '2 images'),
+        ((40, 50), 'valid_sizes'),
+        ([(40, 50), (41, 50)], '41 x 50 for image 1'),
+        ([(40, 50), (0, 50)], 'valid_sizes'),
+        ([(40, 50), (1.5, 50)], 'valid_sizes'),
+        ([(40, 50), (40,)], 'valid_sizes'),
+    ],
+)
+def test_errors(sizes, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        CPVT(arch=COLUMN)(torch.randn(2, 3, 40, 50), sizes)
+
+
+def test_tokens_have_no_place():
+    with pytest.raises(ValueError, match='raw'):
+        CPVT(arch=COLUMN, out_type='raw')(torch.randn(2, 3, 40, 50), [(40, 50), (20, 50)])

@@ -1,0 +1,141 @@
+"""The sizes of a padded batch reach the backbone through each toolbox's own preprocessor, detector and segmentor."""
+
+import pytest
+import torch
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS, init_default_scope
+from zoo import COLUMN
+
+PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[50.0, 60.0, 70.0])
+BACKBONE = dict(type='MultiScaleCPVT', arch=COLUMN)
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    pytest.importorskip('mmdet')
+    import cpvt_backbones.preprocessors  # noqa: F401
+
+
+def seen_by(model):
+    """What the backbone is given, call by call."""
+    calls = []
+    model.backbone.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0]))
+    return calls
+
+
+def pictures():
+    return [torch.randint(0, 255, (3, h, w), dtype=torch.uint8) for h, w in ((40, 64), (56, 33))]
+
+
+def detector(preprocessor):
+    init_default_scope('mmdet')
+    neck = dict(type='FPN', in_channels=[6, 12, 24, 24], out_channels=8, num_outs=4)
+    head = dict(
+        type='RetinaHead',
+        num_classes=3,
+        in_channels=8,
+        feat_channels=8,
+        stacked_convs=1,
+        anchor_generator=dict(
+            type='AnchorGenerator', octave_base_scale=4, scales_per_octave=1, ratios=[1.0], strides=[4, 8, 16, 32]
+        ),
+    )
+    test_cfg = dict(
+        nms_pre=100, min_bbox_size=0, score_thr=0.0, nms=dict(type='nms', iou_threshold=0.5), max_per_img=10
+    )
+    return MODELS.build(
+        dict(
+            type='RetinaNet',
+            data_preprocessor=dict(type=preprocessor, bgr_to_rgb=True, **PIXELS),
+            backbone=BACKBONE,
+            neck=neck,
+            bbox_head=head,
+            test_cfg=ConfigDict(test_cfg),
+        )
+    )
+
+
+def segmentor(preprocessor):
+    init_default_scope('mmseg')
+    head = dict(type='FCNHead', in_channels=24, in_index=3, channels=8, num_convs=1, num_classes=4, norm_cfg=None)
+    return MODELS.build(
+        dict(
+            type='EncoderDecoder',
+            data_preprocessor=dict(type=preprocessor, bgr_to_rgb=True, size_divisor=1, **PIXELS),
+            backbone=BACKBONE,
+            decode_head=head,
+        )
+    )
+
+
+def batch(scope, images):
+    from mmdet.structures import DetDataSample
+    from mmengine.structures import PixelData
+    from mmseg.structures import SegDataSample
+
+    samples = []
+    for image in images:
+        size = tuple(image.shape[1:])
+        shapes = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+        sample = {'mmdet': DetDataSample, 'mmseg': SegDataSample}[scope](metainfo=shapes)
+        if scope == 'mmseg':
+            sample.gt_sem_seg = PixelData(data=torch.zeros(1, *size, dtype=torch.long))
+        samples.append(sample)
+    return dict(inputs=images, data_samples=samples)
+
+
+@pytest.mark.parametrize(
+    ('scope', 'build', 'name', 'stock'),
+    [
+        ('mmdet', detector, 'ValidSizesDetDataPreprocessor', 'DetDataPreprocessor'),
+        ('mmseg', segmentor, 'ValidSizesSegDataPreProcessor', 'SegDataPreProcessor'),
+    ],
+)
+def test_features_in_a_batch_are_those_alone(scope, build, name, stock):
+    torch.manual_seed(0)
+    model = build(name).eval()
+    calls = seen_by(model)
+    images = pictures()
+    features = []
+    model.backbone.register_forward_hook(lambda _, __, outputs: features.append(outputs))
+
+    def run(model, images):
+        # mmseg pads images of several sizes in training only.
+        data = model.data_preprocessor(batch(scope, images), scope == 'mmseg')
+        with torch.no_grad():
+            model(**data, mode='tensor' if scope == 'mmseg' else 'predict')
+
+    run(model, images)
+    for image in images:
+        run(model, [image])
+    assert calls[0].valid_sizes == [(40, 64), (56, 33)]
+    assert calls[0].shape == (2, 3, 56, 64)
+    for index in range(2):
+        for together, alone in zip(features[0], features[1 + index], strict=True):
+            rows, columns = alone.shape[2:]
+            torch.testing.assert_close(together[index, :, :rows, :columns], alone[0], atol=1e-5, rtol=1e-5)
+
+    # The toolbox's own preprocessor says nothing of sizes, and then the neighbour matters.
+    plain = build(stock).eval()
+    plain.load_state_dict(model.state_dict())
+    mixed = []
+    plain.backbone.register_forward_hook(lambda _, __, outputs: mixed.append(outputs))
+    run(plain, images)
+    assert not torch.allclose(mixed[0][2][0], features[0][2][0], atol=1e-3)
+
+
+def test_the_classifiers_preprocessor():
+    init_default_scope('mmpretrain')
+    preprocessor = MODELS.build(dict(type='ValidSizesClsDataPreprocessor', to_rgb=True, **PIXELS))
+    images = pictures()
+    found = preprocessor(dict(inputs=images))['inputs']
+    assert found.shape == (2, 3, 56, 64)
+    assert found.valid_sizes == [(40, 64), (56, 33)]
+
+
+def test_a_batch_that_was_resized_is_refused():
+    init_default_scope('mmdet')
+    preprocessor = MODELS.build(dict(type='ValidSizesDetDataPreprocessor', **PIXELS))
+    preprocessor.batch_augments = [lambda inputs, samples: (inputs[:, :, ::2, ::2], samples)]
+    with pytest.raises(ValueError, match='batch_augments'):
+        preprocessor(batch('mmdet', pictures()), training=True)
