@@ -12,7 +12,7 @@ class Meeting:
 
     models: tuple[str, ...]
     group: Group
-    repeats: int = 5
+    repeats: int = 3
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ _PYRAMIDS = (TWINS, PYRAMID, 'pyramid_cpvt_small_fused', 'mmseg_pcpvt_small', 'm
 
 MEETINGS: dict[str, tuple[Meeting, ...]] = {
     'cpu': (
-        Meeting(_COLUMNS, BATCHES, repeats=7),
-        Meeting(_COLUMNS[:3], MIDDLE, repeats=7),
+        Meeting(_COLUMNS, BATCHES, repeats=5),
+        Meeting(_COLUMNS[:3], MIDDLE, repeats=5),
         Meeting(_COLUMNS, DETECTION),
-        Meeting(_PYRAMIDS, BATCHES, repeats=7),
+        Meeting(_PYRAMIDS, BATCHES, repeats=5),
         Meeting(_PYRAMIDS, DETECTION),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), DETECTION),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), SMALL_SQUARE),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), LARGE_SQUARE, repeats=1),
-        Meeting((DEIT, COLUMN), TRAINING),
-        Meeting((TWINS, PYRAMID), COMPILED),
+        Meeting((DEIT, COLUMN), TRAINING, repeats=5),
+        Meeting((TWINS, PYRAMID), COMPILED, repeats=5),
     ),
 }
 """Name of a suite to its meetings; about twenty minutes on two idle cores."""
