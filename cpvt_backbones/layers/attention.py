@@ -86,6 +86,11 @@ class Attention(nn.Module):
         value = F.linear(x, weight[split:], None if bias is None else bias[split:])
         return torch.cat((query_key, value), dim=-1)
 
+    def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, 3 * C) to queries, keys and values, (B, heads, T, d) each; views."""
+        query, key, value = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        return query, key, value
+
     @property
     def dropout(self) -> float:
         """Dropout on the attention weights, in force while training."""
@@ -106,8 +111,7 @@ class Attention(nn.Module):
         Returns:
             (B, P + H * W, C).
         """
-        qkv = self.project(x, qk).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, heads, d)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = self.split(self.project(x, qk))
         mask = None
         if bias is not None:
             mask = F.pad(bias(query[:, :, num_prefix:], grid), (num_prefix, 0, num_prefix, 0))
@@ -151,32 +155,40 @@ class WindowAttention(Attention):
         counts = (-(-grid[0] // window[0]), -(-grid[1] // window[1]))
         padding = (counts[0] * window[0] - grid[0], counts[1] * window[1] - grid[1])
 
-        qkv = self.project(x, qk)  # (B, P + N, 3 * C)
-        patches = F.pad(qkv[:, num_prefix:].unflatten(1, grid), (0, 0, 0, padding[1], 0, padding[0]))
-        patches = patches.unflatten(2, (counts[1], window[1])).unflatten(1, (counts[0], window[0]))
-        # (B, rows, h, columns, w, 3, heads, d) to (3, B, rows, columns, heads, h, w, d)
-        patches = patches.unflatten(-1, (3, self.num_heads, -1)).permute(5, 0, 1, 3, 6, 2, 4, 7)
-        query, key, value = patches.flatten(5, 6).flatten(1, 3).unbind(0)  # (B * windows, heads, h * w, d)
+        def partition(tokens: Tensor) -> Tensor:
+            """(B, P + N, C) to (B * windows, h * w, C), before the projection: a third of the bytes to move."""
+            patches = tokens[:, num_prefix:].unflatten(1, grid)
+            if is_padded(padding):
+                patches = F.pad(patches, (0, 0, 0, padding[1], 0, padding[0]))
+            patches = patches.unflatten(2, (counts[1], window[1])).unflatten(1, (counts[0], window[0]))
+            return patches.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
+        query, key, value = self.split(self.project(partition(x), None if qk is None else partition(qk)))
         mask = self._mask(grid, window, counts, batch, x.device) if is_padded(padding) else None
+        seen = mask
         if bias is not None:
             logits = bias(query, window)
             mask = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
 
         prefix = None
         if num_prefix:
-            tokens = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, heads, T, d)
-            all_keys, all_values = tokens[1], tokens[2]
-            prefix = attend(tokens[0, :, :, :num_prefix], all_keys, all_values, dropout=self.dropout)
+            # The tokens beside see every patch, and every window sees them.
+            beside = self.split(self.project(x[:, :num_prefix], None if qk is None else qk[:, :num_prefix]))
+            everywhere = [
+                torch.cat((own, patches.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)), dim=2)
+                for own, patches in ((beside[1], key), (beside[2], value))
+            ]
+            real = None if seen is None else F.pad(seen.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
+            prefix = attend(beside[0], *everywhere, mask=real, dropout=self.dropout)
             windows = counts[0] * counts[1]
-            key = torch.cat((all_keys[:, :, :num_prefix].repeat_interleave(windows, dim=0), key), dim=2)
-            value = torch.cat((all_values[:, :, :num_prefix].repeat_interleave(windows, dim=0), value), dim=2)
+            key = torch.cat((beside[1].repeat_interleave(windows, dim=0), key), dim=2)
+            value = torch.cat((beside[2].repeat_interleave(windows, dim=0), value), dim=2)
             if mask is not None:
                 mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
 
         out = attend(query, key, value, mask=mask, dropout=self.dropout)
-        out = out.unflatten(2, window).unflatten(0, (batch, *counts))  # (B, rows, columns, heads, h, w, d)
-        out = out.permute(0, 1, 4, 2, 5, 3, 6).flatten(5).flatten(3, 4).flatten(1, 2)  # (B, H + pad, W + pad, C)
+        out = out.transpose(1, 2).flatten(2).unflatten(1, window).unflatten(0, (batch, *counts))
+        out = out.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B, H + pad, W + pad, C)
         out = out[:, : grid[0], : grid[1]].flatten(1, 2)
         if prefix is not None:
             out = torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
