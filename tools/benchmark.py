@@ -145,8 +145,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = markdown_table(rows)
     if args.suite:
         ratios = ratio_table(RATIOS[args.suite], rows)
-        ratios += '\n\n' + peg_table(rows)
-        tables = f'{ratios}\n\n{tables}'
+        tables = f'{ratios}\n\n{peg_table(rows)}\n\n{tables}'
         if args.readme:
             text = args.readme.read_text()
             part = f'{BEGIN}\n{machine}.\n\n{ratios}\n{END}'

@@ -280,8 +280,10 @@ def run_group(
         peaks[name] = memory.peak()
         progress()
     times: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(repeats):
-        for name, call in calls.items():
+    for turn in range(repeats):
+        # Another model begins each time: what one leaves behind in the caches and the heap meets another one next.
+        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
+            call = calls[name]
             _synchronize(group.device)
             start = time.perf_counter()
             call()

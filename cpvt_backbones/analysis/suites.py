@@ -72,8 +72,8 @@ _PYRAMIDS = (TWINS, PYRAMID, 'pyramid_cpvt_small_fused', 'mmseg_pcpvt_small', 'm
 
 MEETINGS: dict[str, tuple[Meeting, ...]] = {
     'cpu': (
-        Meeting(_COLUMNS, BATCHES, repeats=5),
-        Meeting(_COLUMNS[:3], MIDDLE, repeats=5),
+        Meeting(_COLUMNS, BATCHES, repeats=8),
+        Meeting(_COLUMNS[:3], MIDDLE, repeats=9),
         Meeting(_COLUMNS, DETECTION),
         Meeting(_PYRAMIDS, BATCHES, repeats=5),
         Meeting(_PYRAMIDS, DETECTION),

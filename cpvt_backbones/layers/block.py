@@ -46,9 +46,11 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
+WHOLE_BYTES = 32 * 2**20
 PART_BYTES = 8 * 2**20
-"""What the hidden layer of an MLP may take at a time in inference on a CPU: about a cache, and far below the size from
-which the C library maps fresh memory for every tensor, page fault by page fault."""
+"""In inference on a CPU, an MLP whose hidden layer exceeds ``WHOLE_BYTES`` takes its tokens in parts of
+``PART_BYTES``: about a cache. From 32 MiB on the C library maps fresh memory for every tensor, page fault by page fault;
+below it the parts would cost more than they save."""
 
 
 class MLP(nn.Module):
@@ -73,12 +75,16 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) to the same shape."""
-        rows = PART_BYTES // (self.fc1.out_features * x.element_size())
-        tokens = x.shape[0] * x.shape[1]
-        if torch.is_grad_enabled() or x.device.type != 'cpu' or torch.compiler.is_compiling() or tokens <= rows:
+        hidden_bytes = x.shape[0] * x.shape[1] * self.fc1.out_features * x.element_size()
+        if (
+            torch.is_grad_enabled()
+            or x.device.type != 'cpu'
+            or torch.compiler.is_compiling()
+            or hidden_bytes <= WHOLE_BYTES
+        ):
             return self._run(x)
         flat = x.flatten(0, 1)
-        parts = -(-tokens // max(rows, 1))
+        parts = -(-hidden_bytes // PART_BYTES)
         out = torch.empty_like(flat)
         for source, target in zip(flat.tensor_split(parts), out.tensor_split(parts), strict=True):
             target.copy_(self._run(source))

@@ -135,7 +135,8 @@ def test_inference_in_parts_gives_each_token_the_same(tokens, monkeypatch):
     with torch.no_grad():
         whole = mlp(x)
     expected = mlp(x).detach()
-    monkeypatch.setattr('cpvt_backbones.layers.block.PART_BYTES', 20 * 4 * 11)  # eleven tokens at a time
+    for limit in ('WHOLE_BYTES', 'PART_BYTES'):
+        monkeypatch.setattr(f'cpvt_backbones.layers.block.{limit}', 20 * 4 * 11)  # eleven tokens at a time
     sizes = []
     mlp.fc1.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].numel() // 12))
     with torch.no_grad():

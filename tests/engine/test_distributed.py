@@ -1,0 +1,64 @@
+"""Two processes train what one process trains on a batch twice as large."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKBONES = {
+    'multi_scale': """dict(
+    type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0), patch_size=8,
+    position=dict(type='PEG', after_blocks=(0, 1)), window_size=3, global_blocks=(1,))""",
+    'pyramid': """dict(
+    type='PyramidCPVT',
+    arch=dict(depths=(1, 2, 1, 1), embed_dims=(8, 16, 16, 24), num_heads=(1, 2, 2, 3), mlp_ratios=(2.0,) * 4,
+              sr_ratios=(4, 2, 2, 1)))""",
+}
+CHANNELS = {'multi_scale': [16, 32, 32, 32], 'pyramid': [8, 16, 16, 24]}
+CONFIG = """
+_base_ = [
+    '{configs}/_base_/models/semantic_fpn.py',
+    '{configs}/_base_/schedules/adamw.py',
+    '{configs}/_base_/runtime/mmseg.py',
+]
+custom_imports = dict(imports=['cpvt_backbones', 'tiny_runs'])
+env_cfg = dict(dist_cfg=dict(backend='gloo'))
+model = dict(
+    backbone={backbone},
+    neck=dict(in_channels={channels}, out_channels=32),
+    decode_head=dict(in_channels=[32] * 4, channels=32, num_classes=3, dropout_ratio=0))
+train_dataloader = dict(
+    batch_size={batch_size}, num_workers=0, sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(type='Pictures', scope='mmseg'))
+val_cfg = test_cfg = None
+# Not AdamW: it divides by the size of a gradient, also where that is rounding error and nothing else.
+optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=0.1, momentum=0.9, weight_decay=0.05),
+                     clip_grad=dict(max_norm=1.0))
+param_scheduler = [dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=2)]
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=4)
+default_hooks = dict(checkpoint=dict(interval=4))
+# What mmengine chooses for GPUs, less the number of a GPU.
+model_wrapper_cfg = dict(device_ids=None, broadcast_buffers=False)
+randomness = dict(seed=0)
+"""
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_two_processes_are_one_with_twice_the_batch(name, train, tmp_path):
+    pytest.importorskip('mmseg')
+    weights = {}
+    for run, (processes, batch_size) in {'two': (2, 2), 'one': (1, 4), 'half': (1, 2)}.items():
+        config = tmp_path / f'{run}.py'
+        values = dict(configs=ROOT / 'configs', backbone=BACKBONES[name], channels=CHANNELS[name])
+        config.write_text(CONFIG.format(**values, batch_size=batch_size))
+        train('mmseg', config, '--work-dir', tmp_path / run, processes=processes)
+        weights[run] = torch.load(tmp_path / run / 'iter_4.pth', weights_only=False)['state_dict']
+
+    def distance(left, right):
+        assert weights[left].keys() == weights[right].keys()
+        return {k: (v - weights[right][k]).abs().max().item() for k, v in weights[left].items()}
+
+    assert max(distance('two', 'one').values()) < 1e-5
+    # One process that hears nothing of the other would end here.
+    assert max(distance('two', 'half').values()) > 1e-3
