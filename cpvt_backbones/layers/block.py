@@ -49,8 +49,8 @@ class LayerScale(nn.Module):
 WHOLE_BYTES = 32 * 2**20
 PART_BYTES = 8 * 2**20
 """In inference on a CPU, an MLP whose hidden layer exceeds ``WHOLE_BYTES`` takes its tokens in parts of
-``PART_BYTES``: about a cache. From 32 MiB on the C library maps fresh memory for every tensor, page fault by page fault;
-below it the parts would cost more than they save."""
+``PART_BYTES``: about a cache. From 32 MiB on the C library maps fresh memory for every tensor, page fault by page
+fault; below it the parts would cost more than they save."""
 
 
 class MLP(nn.Module):
