@@ -1,11 +1,14 @@
-"""What the command lines of train.py, test.py and infer.py share."""
+"""What the command lines share."""
 
 import argparse
 import os
+from pathlib import Path
 
 from mmengine.config import Config, DictAction
 
 from cpvt_backbones.engine.launch import read_config
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

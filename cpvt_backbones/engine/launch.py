@@ -171,7 +171,7 @@ def train(
             optimizer wrapper that has its own precision.
     """
     if amp:
-        _use_amp(cfg, amp_dtype)
+        use_amp(cfg, amp_dtype)
     if auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise ValueError(
@@ -229,7 +229,16 @@ def test(
     return runner.test()
 
 
-def _use_amp(cfg: Config, dtype: str) -> None:
+def use_amp(cfg: Config, dtype: str) -> None:
+    """Make a config train in mixed precision.
+
+    Args:
+        cfg: From :func:`read_config`; changed in place.
+        dtype: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
+
+    Raises:
+        ValueError: An unknown ``dtype``; an optimizer wrapper that has its own precision.
+    """
     if dtype not in AMP_DTYPES:
         raise ValueError(f'amp_dtype must be one of {AMP_DTYPES}, got {dtype!r}')
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')

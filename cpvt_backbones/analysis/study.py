@@ -1,0 +1,405 @@
+"""A comparison of configs over seeds: every one trained alike, then tested at several image sizes.
+
+A study is a folder: ``plan.json``, one folder a run under ``runs/`` with its log, weights and ``record.json`` (config,
+seed, commit, machine, results), and ``results.csv``, which is nothing but the records side by side. Any number of
+processes may work on one folder; each takes the next run that nobody has, and an interrupted run goes on from its last
+epoch.
+"""
+
+import copy
+import csv
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner, TestLoop
+
+from cpvt_backbones.engine.launch import find_toolbox, read_config, use_amp
+
+from .benchmark import describe_machine
+from .files import write_whole
+
+Wanted = Sequence[tuple[str, Sequence[int]]]
+"""Variants and the seeds of each, the most important first."""
+
+TRAINING_PASSES = 3
+"""Forward passes that a training iteration takes as long as."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all runs of a study share.
+
+    Attributes:
+        epochs: Length of each training.
+        batch_size: Images a training iteration.
+        train_size: Side in pixels that the configs train at.
+        sizes: Sides in pixels that each run is tested at, without fine-tuning.
+        rate_factors: What the learning rate of the ``tuned`` variants is tried at, relative to the config's, on the
+            first seed; the best at ``train_size`` serves all their seeds.
+        tuned: The variants that get this chance.
+        data_root: Folder of the images.
+        amp_dtype: ``'bfloat16'`` or ``'float16'`` for mixed precision, else ``None``.
+    """
+
+    epochs: int
+    batch_size: int
+    train_size: int
+    sizes: tuple[int, ...]
+    rate_factors: tuple[float, ...]
+    tuned: tuple[str, ...]
+    data_root: str
+    amp_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f'epochs must be at least 1, got {self.epochs!r}')
+        if self.train_size not in self.sizes:
+            raise ValueError(f'sizes must hold the training size, {self.train_size}, got {self.sizes}')
+        if 1.0 not in self.rate_factors:
+            raise ValueError(f"rate_factors must hold 1.0, the config's own rate, got {self.rate_factors}")
+
+    def training_steps(self, images: int) -> int:
+        """Iterations of a training on so many images."""
+        return self.epochs * (images // self.batch_size)
+
+    def test_steps(self, images: int) -> float:
+        """Cost of testing so many images at every size, in training iterations."""
+        return sum(self.test_step(images, size) for size in self.sizes)
+
+    def test_step(self, images: int, size: int) -> float:
+        """Cost of testing so many images at one size, in training iterations."""
+        return images * (size / self.train_size) ** 2 / self.batch_size / TRAINING_PASSES
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        variant: Name of the config.
+        seed: Of weights, order and crops.
+        rate_factor: What the config's learning rate is multiplied by.
+    """
+
+    variant: str
+    seed: int
+    rate_factor: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        rate = '' if self.rate_factor == 1 else f'_rate-x{self.rate_factor:g}'
+        return f'{self.variant}{rate}_seed-{self.seed}'
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result: a run tested at one size.
+
+    Attributes:
+        top1: Accuracy in percent.
+        shift_error: How far the feature map fails to follow a shift of the image by one patch, relative to its spread
+            (:func:`~cpvt_backbones.analysis.equivariance.measure_equivariance`); at the training size only.
+    """
+
+    variant: str
+    seed: int
+    rate_factor: float
+    epochs: int
+    size: int
+    top1: float
+    shift_error: float | None = None
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a CSV that :func:`write_rows` wrote."""
+    with path.open(newline='') as file:
+        return [
+            Row(
+                variant=line['variant'],
+                seed=int(line['seed']),
+                rate_factor=float(line['rate_factor']),
+                epochs=int(line['epochs']),
+                size=int(line['size']),
+                top1=float(line['top1']),
+                shift_error=float(line['shift_error']) if line['shift_error'] else None,
+            )
+            for line in csv.DictReader(file)
+        ]
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as CSV, sorted."""
+    ordered = sorted(rows, key=lambda row: (row.variant, row.rate_factor, row.seed, row.size))
+    with write_whole(path) as unfinished, unfinished.open('w', newline='') as file:
+        writer = csv.DictWriter(file, fieldnames=[field.name for field in fields(Row)], lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in ordered)
+
+
+class Study:
+    """A folder of runs.
+
+    Args:
+        folder: Where the study lives.
+        configs: The config file of each variant.
+        plan: What the runs share; ``None`` goes on with the folder's.
+
+    Raises:
+        FileNotFoundError: No ``plan``, and the folder has none.
+        ValueError: The folder was begun with another plan.
+    """
+
+    def __init__(self, *, folder: Path, configs: Mapping[str, Path], plan: Plan | None = None) -> None:
+        self.folder, self.configs = folder, dict(configs)
+        file = folder / 'plan.json'
+        if file.exists():
+            begun = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(file.read_text()).items()})
+            if plan not in (None, begun):
+                raise ValueError(f'plan: {folder} was begun with {begun}, got {plan}; use another folder')
+            plan = begun
+        if plan is None:
+            raise FileNotFoundError(f'folder: no study was begun in {str(folder)!r}')
+        self.plan = plan
+        if not file.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with write_whole(file) as unfinished:
+                unfinished.write_text(json.dumps(asdict(plan), indent=1))
+
+    # -- what there is to do -----------------------------------------------------------------------------------------
+
+    def record(self, run: Run) -> dict[str, Any] | None:
+        """What is known of a finished run."""
+        file = self.folder / 'runs' / run.name / 'record.json'
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def records(self) -> list[dict[str, Any]]:
+        """Those of all finished runs, by name."""
+        return [json.loads(file.read_text()) for file in sorted((self.folder / 'runs').glob('*/record.json'))]
+
+    def rows(self) -> list[Row]:
+        """The results of all finished runs."""
+        return [Row(**row) for record in self.records() for row in record['rows']]
+
+    def trials(self, variant: str, seeds: Sequence[int]) -> list[Run]:
+        """The runs that choose a tuned variant's rate; none for the others."""
+        if variant not in self.plan.tuned:
+            return []
+        return [Run(variant, seeds[0], factor) for factor in self.plan.rate_factors]
+
+    def best_rate(self, variant: str, seeds: Sequence[int]) -> float | None:
+        """The factor that a variant runs at; ``None`` while that is open."""
+        trials = self.trials(variant, seeds)
+        if not trials:
+            return 1.0
+        scores = {}
+        for run in trials:
+            record = self.record(run)
+            if record is None:
+                return None
+            scores[run.rate_factor] = top1_at(record, self.plan.train_size)
+        return max(scores, key=scores.__getitem__)
+
+    def pending(self, wanted: Wanted) -> tuple[list[Run], int]:
+        """What is left of (variant, seeds): the runs that can start, in order, and how many wait for a rate."""
+        ready: list[Run] = []
+        waiting = 0
+        # Seed by seed, so that a study that is cut short has every variant.
+        for turn in range(max((len(seeds) for _, seeds in wanted), default=0)):
+            for variant, seeds in wanted:
+                if turn == 0:
+                    ready += self.trials(variant, seeds)
+                if turn < len(seeds):
+                    rate = self.best_rate(variant, seeds)
+                    if rate is None:
+                        waiting += turn > 0  # of the first seed, one of the trials is the run
+                    else:
+                        ready.append(Run(variant, seeds[turn], rate))
+        return [run for run in dict.fromkeys(ready) if self.record(run) is None], waiting
+
+    def left(self, wanted: Wanted) -> int:
+        """How many runs are not done."""
+        ready, waiting = self.pending(wanted)
+        return len(ready) + waiting
+
+    # -- doing it ----------------------------------------------------------------------------------------------------
+
+    def work(
+        self,
+        wanted: Wanted,
+        *,
+        progress: Callable[[Run, float], None] = lambda run, steps: None,
+        done: Callable[[Run, dict[str, Any]], None] = lambda run, record: None,
+        patience: float = 10.0,
+    ) -> None:
+        """Do what is left and nobody else is doing, until nothing is.
+
+        Args:
+            wanted: Variants and their seeds, the most important first.
+            progress: Told of every step, as training iterations (a test batch counts by its cost).
+            done: Told of every finished run.
+            patience: Seconds between two looks, while another process has what this one waits for.
+        """
+        while True:
+            ready, waiting = self.pending(wanted)
+            if not ready and not waiting:
+                return
+            for run in ready:
+                with self._mine(run) as mine:
+                    if mine and self.record(run) is None:
+                        done(run, self._do(run, lambda steps, run=run: progress(run, steps)))
+                        break
+            else:
+                time.sleep(patience)
+
+    def _mine(self, run: Run) -> '_Claim':
+        return _Claim(self.folder / 'runs' / run.name / '.lock')
+
+    def config(self, run: Run) -> Config:
+        """The config of a run."""
+        cfg = read_config(self.configs[run.variant], work_dir=self.folder / 'runs' / run.name)
+        plan = self.plan
+        cfg.train_cfg = dict(by_epoch=True, max_epochs=plan.epochs)
+        cfg.param_scheduler[-1].end = plan.epochs
+        if plan.epochs <= cfg.param_scheduler[-1].begin:  # a smoke test: no room for a warm-up
+            cfg.param_scheduler = [dict(cfg.param_scheduler[-1], begin=0)]
+        cfg.optim_wrapper.optimizer.lr *= run.rate_factor
+        cfg.randomness = dict(seed=run.seed)
+        cfg.train_dataloader.batch_size = plan.batch_size
+        for loader in (cfg.train_dataloader, cfg.test_dataloader):
+            loader.dataset.data_root = plan.data_root
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None  # tested below, at every size
+        cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=1, max_keep_ckpts=1)
+        cfg.resume = True
+        cfg.experiment_name = f'{run.name}_{time.time_ns()}'
+        if plan.amp_dtype:
+            use_amp(cfg, plan.amp_dtype)
+        return cfg
+
+    def _do(self, run: Run, progress: Callable[[float], None]) -> dict[str, Any]:
+        cfg = self.config(run)
+        folder = Path(cfg.work_dir)
+        begun = time.monotonic()
+        with (folder / 'console.log').open('a') as log, redirect_stdout(log):
+            runner = Runner.from_cfg(copy.deepcopy(cfg))
+            runner.register_hook(_Steps(progress, self.plan))
+            runner.train()
+            rows = [
+                Row(
+                    variant=run.variant,
+                    seed=run.seed,
+                    rate_factor=run.rate_factor,
+                    epochs=self.plan.epochs,
+                    size=size,
+                    top1=test_at(runner, cfg, size),
+                )
+                for size in self.plan.sizes
+            ]
+            torch.save(runner.model.state_dict(), folder / 'weights.pth')
+        device = next(runner.model.parameters()).device.type
+        told = {
+            key: value for key, value in cfg.to_dict().items() if key not in ('experiment_name', 'work_dir', 'resume')
+        }
+        record = dict(
+            **asdict(run),
+            rows=[asdict(row) for row in rows],
+            commit=commit(),
+            machine=describe_machine(device),
+            seconds=round(time.monotonic() - begun, 1),
+            config=Config(told).pretty_text,
+        )
+        with write_whole(folder / 'record.json') as unfinished:
+            unfinished.write_text(json.dumps(record, indent=1))
+        for checkpoint in folder.glob('epoch_*.pth'):  # with the optimizer, four times the weights
+            checkpoint.unlink()
+        write_rows(self.rows(), self.folder / 'results.csv')
+        return record
+
+
+class _Steps(Hook):
+    """Counts iterations, those of a test by their share of a training iteration."""
+
+    def __init__(self, progress: Callable[[float], None], plan: Plan) -> None:
+        self.progress, self.plan = progress, plan
+
+    def before_train(self, runner: Runner) -> None:
+        self.progress(runner.iter)  # what an interrupted run had done
+
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        self.progress(1.0)
+
+    def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        images = data_batch['inputs']
+        self.progress(self.plan.test_step(len(images), images[0].shape[-1]))
+
+
+class _Claim:
+    """Whether this process has a run to itself; given up when the process ends, however it ends."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(file)
+
+    def __enter__(self) -> bool:
+        try:
+            self.lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        return True
+
+    def __exit__(self, *_: Any) -> None:
+        self.lock.release()
+
+
+def test_at(runner: Runner, cfg: Config, size: int) -> float:
+    """Top-1 accuracy in percent of a runner's model on the config's test set, resized to squares of ``size`` px."""
+    loader = copy.deepcopy(cfg.test_dataloader)
+    resizes = [step for step in loader.dataset.pipeline if step['type'] == 'Resize']
+    if len(resizes) != 1:
+        raise ValueError(f'test_dataloader: its pipeline must have one Resize, got {len(resizes)}')
+    resizes[0]['scale'] = (size, size)
+    runner._test_loop = TestLoop(runner, loader, cfg.test_evaluator)
+    return round(float(runner._test_loop.run()['accuracy/top1']), 3)
+
+
+def top1_at(record: dict[str, Any], size: int) -> float:
+    """Top-1 accuracy of a record at one size."""
+    return next(row['top1'] for row in record['rows'] if row['size'] == size)
+
+
+def commit() -> str:
+    """The commit of the code, with ``+`` where files differ from it; empty outside a repository."""
+
+    def git(*arguments: str) -> str:
+        folder = Path(__file__).parent
+        return subprocess.run(['git', '-C', folder, *arguments], capture_output=True, text=True, check=False).stdout
+
+    return git('rev-parse', 'HEAD').strip() + ('+' if git('status', '--porcelain', '--', '*.py') else '')
+
+
+def seconds_per_iteration(config: Path, plan: Plan, *, device: str, repeats: int = 6) -> float:
+    """Time of a training iteration of a config's model on random images: the fastest of a few."""
+    cfg = read_config(config)
+    find_toolbox(cfg)
+    init_default_scope(cfg.default_scope)
+    backbone = MODELS.build(cfg.model.backbone).to(device)
+    images = torch.randn(plan.batch_size, 3, plan.train_size, plan.train_size, device=device)
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        backbone(images)[-1].square().mean().backward()
+        if device == 'cuda':
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+    return min(times)
