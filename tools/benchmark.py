@@ -27,6 +27,7 @@ from cpvt_backbones.analysis.benchmark import (
     run_group,
 )
 from cpvt_backbones.analysis.contestants import CONTESTANTS
+from cpvt_backbones.analysis.files import fill_marked
 from cpvt_backbones.analysis.suites import MEETINGS, RATIOS, Meeting, ratio_table
 
 BEGIN, END = '<!-- benchmark: begin -->', '<!-- benchmark: end -->'
@@ -147,9 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ratios = ratio_table(RATIOS[args.suite], rows)
         tables = f'{ratios}\n\n{peg_table(rows)}\n\n{tables}'
         if args.readme:
-            text = args.readme.read_text()
-            part = f'{BEGIN}\n{machine}.\n\n{ratios}\n{END}'
-            args.readme.write_text(re.sub(f'{BEGIN}.*{END}', lambda _: part, text, flags=re.DOTALL))
+            fill_marked(args.readme, 'benchmark', f'{machine}.\n\n{ratios}')
     args.out.with_suffix('.md').write_text(f'{machine}\n\n{tables}')
     plot(rows, args.out.with_suffix('.png'))
     print(f'{machine}\n\n{tables}')

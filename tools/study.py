@@ -15,7 +15,9 @@ import torch
 from _common import ROOT
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cpvt_backbones.analysis.study import Plan, Run, Study, Wanted, seconds_per_iteration
+from cpvt_backbones.analysis.files import fill_marked
+from cpvt_backbones.analysis.study import Plan, Run, Study, Wanted, seconds_per_iteration, write_rows, write_runs
+from cpvt_backbones.analysis.study_report import draw_sizes, draw_variants, report
 from cpvt_backbones.engine.launch import AMP_DTYPES
 
 MAIN = ('none', 'sincos', 'learned', 'peg-0', 'peg-0-5', 'peg-0-5-gap')
@@ -57,6 +59,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/positional-encoding'), help='default: %(default)s')
     parser.add_argument('--report', action='store_true', help='train nothing, write the report of what is there')
+    parser.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked part becomes the report')
     args = parser.parse_args(argv)
     if not (args.budget or args.epochs or args.report or (args.out / 'plan.json').exists()):
         parser.error(f'--budget or --epochs: no study was begun in {args.out} yet, one of them must say how long')
@@ -141,6 +144,23 @@ def train(study: Study, wanted: Wanted, steps: float) -> None:
         study.work(wanted, progress=progress, done=done)
 
 
+def write_report(study: Study, docs: Path | None) -> None:
+    """The report in the study's folder, or the marked part of a page with what it shows in a folder beside it."""
+    rows, size = study.rows(), study.plan.train_size
+    if not rows:
+        raise SystemExit(f'{study.folder}: no run is done yet')
+    folder = study.folder if docs is None else docs.with_suffix('')
+    write_rows(rows, folder / 'positional_encoding.csv')
+    write_runs(study.records(), folder / 'runs.csv')
+    draw_sizes(rows, folder / 'sizes.png', size)
+    draw_variants(rows, folder / 'variants.png', size)
+    if docs is None:
+        (folder / 'report.md').write_text(report(rows, size) + '\n', encoding='utf-8')
+    else:
+        fill_marked(docs, 'positional-encoding', report(rows, size, pictures=docs.stem))
+    print(f'{folder}: report of {len(study.records())} runs')
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, then write the report."""
     args = parse_args(argv)
@@ -157,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f'{args.out}: {count_runs(plan, wanted)} runs of {plan.epochs} epochs at {plan.train_size} px')
         images = {split: count(args.data / split) for split in ('train', 'val')}
         train(study, wanted, plan.training_steps(images['train']) + plan.test_steps(images['val']))
+    write_report(study, args.docs)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files that are written in part."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,3 +20,17 @@ def write_whole(path: Path) -> Iterator[Path]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def fill_marked(path: Path, name: str, text: str) -> None:
+    """Replace what stands between ``<!-- name: begin -->`` and ``<!-- name: end -->`` in a file.
+
+    Raises:
+        ValueError: The file has no such marks.
+    """
+    begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
+    old = path.read_text(encoding='utf-8')
+    pattern = re.compile(f'{re.escape(begin)}.*{re.escape(end)}', re.DOTALL)
+    if not pattern.search(old):
+        raise ValueError(f'path: {path} has no part between {begin} and {end}')
+    path.write_text(pattern.sub(lambda _: f'{begin}\n{text}\n{end}', old), encoding='utf-8')

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,8 @@ class Study:
         self.folder, self.configs = folder, dict(configs)
         file = folder / 'plan.json'
         if file.exists():
-            begun = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(file.read_text()).items()})
+            told: dict[str, Any] = json.loads(file.read_text())
+            begun = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in told.items()})
             if plan not in (None, begun):
                 raise ValueError(f'plan: {folder} was begun with {begun}, got {plan}; use another folder')
             plan = begun
@@ -258,7 +260,7 @@ class Study:
             for run in ready:
                 with self._mine(run) as mine:
                     if mine and self.record(run) is None:
-                        done(run, self._do(run, lambda steps, run=run: progress(run, steps)))
+                        done(run, self._do(run, partial(progress, run)))
                         break
             else:
                 time.sleep(patience)
@@ -360,6 +362,29 @@ class _Claim:
 
     def __exit__(self, *_: Any) -> None:
         self.lock.release()
+
+
+RUN_FIELDS = (
+    'variant',
+    'seed',
+    'rate_factor',
+    'epochs',
+    'commit',
+    'processor',
+    'threads',
+    'python',
+    'torch',
+    'seconds',
+)
+
+
+def write_runs(records: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write where, when and from what code each run was trained, as CSV; its config follows from code and variant."""
+    with write_whole(path) as unfinished, unfinished.open('w', newline='') as file:
+        writer = csv.DictWriter(file, fieldnames=RUN_FIELDS, lineterminator='\n', extrasaction='ignore')
+        writer.writeheader()
+        for record in records:
+            writer.writerow({**record, **record['machine'], 'epochs': record['rows'][0]['epochs']})
 
 
 def test_at(runner: Runner, cfg: Config, size: int) -> float:

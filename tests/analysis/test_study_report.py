@@ -1,0 +1,105 @@
+"""The report says what the CSV says, and a verdict follows from the interval alone."""
+
+import math
+from statistics import mean, variance
+
+import pytest
+
+from cpvt_backbones.analysis.study import Row
+from cpvt_backbones.analysis.study_report import (
+    LABELS,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    Comparison,
+    accuracy,
+    change,
+    chosen,
+    claims,
+    difference,
+    draw_sizes,
+    draw_variants,
+    report,
+)
+
+scipy_stats = pytest.importorskip('scipy.stats')
+
+
+def rows_of(**scores):
+    """One row a seed, of each variant's accuracies at 112 px, and twice as much lost at 224 px."""
+    return [
+        Row(name.replace('_', '-'), seed, 1.0, 8, size, top1 - loss, None if size > 112 else 0.1 * (seed + 1))
+        for name, values in scores.items()
+        for seed, top1 in enumerate(values)
+        for size, loss in ((112, 0), (224, 2 * seed))
+    ]
+
+
+def test_interval_is_welchs():
+    left, right = [50.0, 52.0, 51.5], [48.0, 47.0, 49.5]
+    found = difference(left, right)
+    # Written out from the formula.
+    a, b = variance(left) / 3, variance(right) / 3
+    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 2)
+    half = scipy_stats.t.ppf(0.975, freedom) * math.sqrt(a + b)
+    assert found.mean == pytest.approx(mean(left) - mean(right))
+    assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
+
+
+@pytest.mark.parametrize(
+    ('left', 'right', 'verdict'),
+    [
+        ([60, 61, 62], [50, 51, 52], SUPPORTED),
+        ([50, 51, 52], [60, 61, 62], REFUTED),
+        ([50, 55, 60], [49, 56, 58], UNDECIDED),
+        ([90], [10], UNDECIDED),  # one seed decides nothing
+        ([], [10, 11], UNDECIDED),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval_on_one_side(left, right, verdict):
+    rows = rows_of(peg_0=left, none=right)
+    comparison = Comparison('peg-0', 'none', accuracy(112), 'top-1')
+    opposite = Comparison('peg-0', 'none', accuracy(112), 'top-1', greater=False)
+    assert comparison.verdict(rows) == verdict
+    assert opposite.verdict(rows) == {SUPPORTED: REFUTED, REFUTED: SUPPORTED, UNDECIDED: UNDECIDED}[verdict]
+
+
+def test_a_change_is_taken_seed_by_seed():
+    assert change(224, 112)(rows_of(none=[50, 60, 70]), 'none') == [0, -2, -4]
+
+
+def test_a_claim_falls_with_its_weakest_part():
+    worst = next(claim for claim in claims(112, 224) if claim.letter == 'a')
+    good, bad = [60, 61, 62], [40, 41, 42]
+    all_better = rows_of(none=bad, sincos=good, learned=good, peg_0=good, peg_0_5=good)
+    assert worst.verdict(all_better) == SUPPORTED
+    assert worst.verdict(rows_of(none=good, sincos=good, learned=good, peg_0=good, peg_0_5=bad)) == REFUTED
+    assert worst.verdict(rows_of(none=bad, sincos=good, learned=good, peg_0=good)) == UNDECIDED
+
+
+def test_every_claim_speaks_of_known_variants():
+    letters = [claim.letter for claim in claims(112, 224)]
+    assert letters == list('abcdefghij')
+    named = {c.left for claim in claims(112, 224) for c in claim.comparisons}
+    named |= {c.right for claim in claims(112, 224) for c in claim.comparisons if c.right}
+    assert named <= set(LABELS)
+
+
+def test_of_several_rates_the_best_on_the_first_seed_counts():
+    rows = [
+        Row('learned', seed, rate, 8, 112, top1)
+        for seed, rate, top1 in ((0, 1.0, 50.0), (0, 2.0, 55.0), (1, 2.0, 40.0), (0, 0.5, 54.0))
+    ]
+    assert {(row.seed, row.rate_factor) for row in chosen(rows, 112)} == {(0, 2.0), (1, 2.0)}
+
+
+def test_the_report_carries_the_numbers(tmp_path):
+    rows = rows_of(none=[41, 42, 43], learned=[45, 46, 47], peg_0=[50, 51, 52])
+    text = report(rows, 112)
+    assert '| no encoding | 3 | 42.0 ± 1.0 | 40.0 ± 1.0 | 0.200 ± 0.100 |' in text
+    assert 'PEG at 0 minus learned table, top-1 at 112 px, > -1 | +5.00 (' in text
+    assert 'sin-cos |' not in text.split('claim')[0]  # not run, no row
+    for draw in (draw_sizes, draw_variants):
+        path = tmp_path / f'{draw.__name__}.png'
+        draw(rows, path, 112)
+        assert path.stat().st_size > 5000
