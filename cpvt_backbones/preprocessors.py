@@ -7,7 +7,8 @@ One line of a config, for whichever toolbox it is written::
 
 They do what the toolbox's own does, and hang ``valid_sizes`` on the batch of images: detectors and segmentors hand that
 tensor to the backbone as it is, so none of them has to know. What is behind the backbone still sees a padded map, zero
-where an image has no pixel.
+where an image has no pixel; predictions that do not depend on the batch at all are made by
+:class:`cpvt_backbones.engine.PredictBySizeHook`.
 """
 
 from importlib import import_module
@@ -32,7 +33,7 @@ class ValidSizes:
             ValueError: The batch is smaller than an image: a batch augmentation has resized it.
         """
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
-        result = super().forward(data, training)  # type: ignore[misc]
+        result = self._stock(data, training)
         inputs = result['inputs']
         if any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes):
             raise ValueError(
@@ -42,6 +43,32 @@ class ValidSizes:
         inputs.valid_sizes = sizes
         return result
 
+    def _stock(self, data: Any, training: bool) -> Any:
+        return super().forward(data, training)  # type: ignore[misc]
+
+
+class ValidSizesSeg(ValidSizes):
+    """The same; and testing takes images of several sizes, which mmseg's own refuses."""
+
+    pad_val: float
+    test_cfg: dict[str, Any] | None
+
+    def _stock(self, data: Any, training: bool) -> Any:
+        if training or len({image.shape for image in data['inputs']}) == 1:
+            return super()._stock(data, training)
+        from mmseg.utils import stack_batch
+
+        samples = data['data_samples']
+        padding, self.test_cfg = self.test_cfg or dict(size_divisor=1), None
+        try:  # each normalised by itself, then padded together
+            alone = [super(ValidSizesSeg, self)._stock(dict(inputs=[i]), False)['inputs'][0] for i in data['inputs']]
+        finally:
+            self.test_cfg = padding
+        inputs, shapes = stack_batch(alone, **padding, pad_val=self.pad_val)
+        for sample, shape in zip(samples, shapes, strict=True):
+            sample.set_metainfo(shape)
+        return dict(inputs=inputs, data_samples=samples)
+
 
 def _register() -> None:
     for name, (module, parent) in PARENTS.items():
@@ -49,7 +76,8 @@ def _register() -> None:
             base = getattr(import_module(module), parent)
         except ImportError:  # a toolbox that is not installed
             continue
-        MODELS.register_module(module=type(name, (ValidSizes, base), {'__doc__': ValidSizes.__doc__}))
+        mixin = ValidSizesSeg if module.startswith('mmseg') else ValidSizes
+        MODELS.register_module(module=type(name, (mixin, base), {'__doc__': mixin.__doc__}))
 
 
 _register()

@@ -166,8 +166,9 @@ class Study:
         self.folder, self.configs = folder, dict(configs)
         file = folder / 'plan.json'
         if file.exists():
-            told: dict[str, Any] = json.loads(file.read_text())
-            begun = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in told.items()})
+            told: Any = json.loads(file.read_text())
+            told = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+            begun = Plan(**told)
             if plan not in (None, begun):
                 raise ValueError(f'plan: {folder} was begun with {begun}, got {plan}; use another folder')
             plan = begun

@@ -1,8 +1,11 @@
-"""What mmengine lacks: layer-wise rates for any model, repeatable resuming, this package's configs by name."""
+"""What mmengine lacks: layer-wise rates for any model, repeatable resuming, predictions whatever shares the batch, and
+this package's configs by name.
+"""
 
 from .config_scope import register_configs, without_own_scope
 from .epoch_seed import EpochSeedHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
+from .predict_by_size import PredictBySizeHook, predict_by_size
 from .sharding import ResumableFSDPStrategy, wrap_blocks
 
 register_configs()
@@ -10,7 +13,9 @@ register_configs()
 __all__ = [
     'EpochSeedHook',
     'LayerDecayOptimWrapperConstructor',
+    'PredictBySizeHook',
     'ResumableFSDPStrategy',
+    'predict_by_size',
     'without_own_scope',
     'wrap_blocks',
 ]

@@ -1,0 +1,98 @@
+"""Predictions that do not depend on which images share a batch, with any detector, segmentor or classifier.
+
+A toolbox pads the images of a batch to one size. A backbone can be told (``valid_sizes``), but the neck and the heads
+behind it still convolve, resize and normalise over the padding. Here the whole model sees each image at its own size:
+images of one size go together, and nothing is computed for padding. In a config, one line:
+``custom_hooks = [dict(type='PredictBySizeHook')]``.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel, BaseTTAModel, is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+
+class PredictBySize:
+    """Mixin of an mm model: ``predict`` splits the batch by image size."""
+
+    def predict(self, inputs: Tensor, data_samples: Sequence[Any], **options: Any) -> list[Any]:
+        """Predict as the model does, images of one size at a time.
+
+        Args:
+            inputs: (B, 3, H, W), images padded on the right and at the bottom.
+            data_samples: One for each; ``img_shape`` is the image's (height, width) before padding.
+            options: Of the model's own ``predict``.
+
+        Returns:
+            list: The predictions, in the order of the batch.
+
+        Raises:
+            ValueError: An ``img_shape`` larger than the batch.
+        """
+        groups: dict[tuple[int, int], list[int]] = {}
+        for index, sample in enumerate(data_samples):
+            height, width = sample.img_shape[:2]
+            if height > inputs.shape[2] or width > inputs.shape[3]:
+                raise ValueError(
+                    f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {(height, width)} '
+                    f'for image {index}'
+                )
+            groups.setdefault((height, width), []).append(index)
+        results: list[Any] = [None] * len(data_samples)
+        for (height, width), members in groups.items():
+            samples = [data_samples[index] for index in members]
+            for sample in samples:
+                known = sample.metainfo.keys()
+                unpadded = dict.fromkeys(('batch_input_shape', 'pad_shape'), (height, width))
+                unpadded |= dict.fromkeys(('padding_size', 'img_padding_size'), (0, 0, 0, 0))
+                sample.set_metainfo({key: unpadded[key] for key in known & unpadded.keys()})
+            part = inputs[members, :, :height, :width]
+            for index, result in zip(members, super().predict(part, samples, **options), strict=True):  # type: ignore[misc]
+                results[index] = result
+        return results
+
+
+@cache
+def _by_size(cls: type) -> type:
+    return type(cls.__name__, (PredictBySize, cls), {'__doc__': cls.__doc__, '__module__': cls.__module__})
+
+
+def predict_by_size(model: nn.Module) -> nn.Module:
+    """Make a built model predict each image at its own size.
+
+    Args:
+        model: A detector, segmentor or classifier of the toolboxes, alone or in a wrapper (distributed, test-time
+            augmentation); changed in place. Training is not affected.
+
+    Returns:
+        torch.nn.Module: The model.
+
+    Raises:
+        TypeError: Not a model with ``predict``.
+    """
+    inner: Any = model
+    while is_model_wrapper(inner) or isinstance(inner, BaseTTAModel):
+        inner = inner.module
+    if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):
+        raise TypeError(f'model must be an mm model with predict(), got {type(inner).__name__}')
+    if not isinstance(inner, PredictBySize):
+        inner.__class__ = _by_size(type(inner))
+    return model
+
+
+@HOOKS.register_module()
+class PredictBySizeHook(Hook):
+    """Validation and testing by image size, see :func:`predict_by_size`."""
+
+    def before_val(self, runner: Runner) -> None:
+        """Change the model."""
+        predict_by_size(runner.model)
+
+    def before_test(self, runner: Runner) -> None:
+        """Change the model."""
+        predict_by_size(runner.model)
