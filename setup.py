@@ -78,6 +78,7 @@ setup(
     ],
     cmdclass=dict(build_py=BuildWithConfigs),
     packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
+    package_data={'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors']},
     python_requires='>=3.10',
     install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12'],
     extras_require=EXTRAS,

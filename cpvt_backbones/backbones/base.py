@@ -24,6 +24,7 @@ from cpvt_backbones.layers import (
     tokens_to_map,
 )
 from cpvt_backbones.layers.checks import check_choice, check_int
+from cpvt_backbones.weights import find_shipped
 
 OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
 
@@ -312,6 +313,26 @@ class Backbone(BaseModule):
         return tokens_to_map(tokens, grid)  # (B, C, H, W)
 
     # -- weights -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pretrained(cls, name: str, **arguments: Any) -> 'Backbone':
+        """A backbone with weights that come with the package.
+
+        Args:
+            name: Of :func:`cpvt_backbones.weights.shipped_weights`; in a config the same is
+                ``init_cfg=dict(type='Pretrained', checkpoint=name)``.
+            arguments: Replace those that the weights were trained with, e.g. ``out_type='featmap'``.
+
+        Raises:
+            ValueError: An unknown name, or weights of another class.
+        """
+        shipped = find_shipped(name)
+        built = dict(shipped.backbone)
+        if built.pop('type') != cls.__name__:
+            raise ValueError(f"name: {name!r} are weights of {shipped.backbone['type']}, got it for {cls.__name__}")
+        model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
+        model.init_weights()
+        return model
 
     def init_weights(self) -> None:
         """Initialise as ``init_cfg`` says; checkpoints of other packages are recognised and converted.

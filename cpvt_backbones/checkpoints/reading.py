@@ -13,6 +13,8 @@ from typing import IO, Any
 
 import torch
 
+from cpvt_backbones.weights import shipped_weights
+
 from .errors import CheckpointError
 
 # What training frameworks store beside the weights: logs and random states of mmengine's Runner, command line
@@ -60,7 +62,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
 
     Args:
-        path: A ``.safetensors`` file, one that ``torch.save`` wrote (``.pth``, ``.pt``, ``.bin``, ...), or the work
+        path: The name of weights that come with the package (:mod:`cpvt_backbones.weights`), a ``.safetensors`` file,
+            one that ``torch.save`` wrote (``.pth``, ``.pt``, ``.bin``, ...), or the work
             folder of an mmengine run, whose newest checkpoint is taken. What ``https://`` names is fetched into
             torch's cache.
 
@@ -77,11 +80,15 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         path = _fetch(str(path))
     elif '://' in str(path):
         raise CheckpointError(f'checkpoint must be a file, a folder or an https:// address, got {str(path)!r}')
-    file = Path(path).expanduser()
+    shipped = shipped_weights().get(str(path))
+    file = Path(path).expanduser() if shipped is None else shipped.file
     if file.is_dir():
         file = _newest_of_run(file)
     elif not file.is_file():
-        raise FileNotFoundError(f'checkpoint: there is no file or folder {str(path)!r}')
+        raise FileNotFoundError(
+            f'checkpoint: there is no file or folder {str(path)!r}, and no weights of that name come with the package '
+            f'(those are {list(shipped_weights())})'
+        )
     if file.stat().st_size == 0:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
     content = _read_safetensors(file) if file.suffix == '.safetensors' else _read_pickled(file)

@@ -1,0 +1,109 @@
+"""Weights that come with the package are found by name, fit their model, and are refused when damaged."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, weights
+from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, read_checkpoint, write_checkpoint
+
+pytest.importorskip('safetensors')
+ROOT = Path(__file__).resolve().parents[1]
+BACKBONE = dict(
+    type='CPVT',
+    arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2.0),
+    with_cls_token=False,
+    out_type='avg_featmap',
+    position=dict(type='PEG', after_blocks=[0, 1]),
+)
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """A trained classifier's backbone, shipped as 'small-toys'."""
+    monkeypatch.setattr(weights, 'FOLDER', tmp_path)
+    model = MODELS.build(BACKBONE).eval()
+    for parameter in model.parameters():  # away from what a new model has
+        torch.nn.init.normal_(parameter, std=0.1)
+    state = {f'backbone.{name}': value.half() for name, value in model.state_dict().items()}
+    state['head.fc.weight'] = torch.zeros(3, 32).half()
+    file = tmp_path / 'small-toys.safetensors'
+    write_checkpoint(state, file, meta={})
+    entry = dict(
+        about='toys',
+        backbone=BACKBONE,
+        config='configs/toys.py',
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+    )
+    (tmp_path / 'index.json').write_text(json.dumps({'small-toys': entry}))
+    return model
+
+
+def test_from_pretrained_is_the_trained_model(trained):
+    images = torch.randn(1, 3, 40, 56)
+    model = CPVT.from_pretrained('small-toys').eval()
+    torch.testing.assert_close(model(images)[0], trained(images)[0], atol=2e-2, rtol=2e-2)
+    for name, value in trained.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value.half().float())
+
+
+def test_arguments_can_be_replaced(trained):
+    model = CPVT.from_pretrained('small-toys', out_type='featmap', drop_path_rate=0.1)
+    assert model(torch.randn(1, 3, 40, 56))[0].shape == (1, 32, 3, 4)
+
+
+@pytest.mark.parametrize('cls', [CPVT, MultiScaleCPVT])
+def test_init_cfg_takes_the_name(trained, cls):
+    options = {
+        key: BACKBONE[key] for key in ('arch', 'position', 'with_cls_token') if cls is CPVT or key != 'with_cls_token'
+    }
+    model = cls(**options, init_cfg=dict(type='Pretrained', checkpoint='small-toys'))
+    model.init_weights()
+    expected = trained.state_dict()['blocks.1.mlp.fc1.weight'].half().float()
+    assert torch.equal(model.state_dict()['blocks.1.mlp.fc1.weight'], expected)
+
+
+def test_another_class_is_told_which(trained):
+    with pytest.raises(ValueError, match=r"'small-toys' are weights of CPVT, got it for PyramidCPVT"):
+        PyramidCPVT.from_pretrained('small-toys')
+
+
+def test_an_unknown_name_is_told_which_there_are(trained):
+    with pytest.raises(ValueError, match=r"\['small-toys'\], got 'large-toys'"):
+        CPVT.from_pretrained('large-toys')
+    with pytest.raises(FileNotFoundError, match=r"'large-toys'.*'small-toys'"):
+        read_checkpoint('large-toys')
+
+
+def test_a_damaged_file_is_refused(trained):
+    file = weights.FOLDER / 'small-toys.safetensors'
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match='damaged'):
+        CPVT.from_pretrained('small-toys')
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match='missing'):
+        CPVT.from_pretrained('small-toys')
+
+
+def test_another_architecture_is_refused(trained):
+    with pytest.raises(CheckpointError):
+        load_checkpoint(CPVT(arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0)), 'small-toys')
+
+
+@pytest.mark.parametrize('name', weights.shipped_weights())
+def test_what_is_shipped(name):
+    entry = weights.find_shipped(name)
+    assert entry.file.stat().st_size <= 12 * 2**20
+    assert (ROOT / entry.config).is_file()
+    card = entry.file.with_suffix('.md').read_text()
+    for topic in ('Data', 'Terms', 'Recipe', 'Commit', 'Accuracy'):
+        assert topic in card
+    model = MODELS.build(entry.backbone)
+    load_checkpoint(model, name)
+    assert all(value.dtype == torch.float16 for value in read_checkpoint(name).values() if value.is_floating_point())
