@@ -168,8 +168,10 @@ class Scene:
 
 def batch(cfg: Config, which: str, scenes: list[Scene]) -> dict:
     """Two images through the pipeline that the config's dataset has."""
-    pipeline = cfg[f'{which}_dataloader'].dataset.pipeline
-    steps = smaller_images([dict(step) for step in pipeline])
+    dataset = cfg[f'{which}_dataloader'].dataset
+    steps = smaller_images([dict(step) for step in dataset.pipeline])
+    if dataset.type == 'DecodedDataset':  # hands out images, not paths
+        steps.insert(0, dict(type='LoadImageFromFile'))
     for step in steps:
         # The ADE20K dataset itself says so, and there is none here.
         if step['type'] == 'LoadAnnotations':
