@@ -149,6 +149,8 @@ def write_report(study: Study, docs: Path | None) -> None:
     rows, size = study.rows(), study.plan.train_size
     if not rows:
         raise SystemExit(f'{study.folder}: no run is done yet')
+    study.add_shift_errors()
+    rows = study.rows()
     folder = study.folder if docs is None else docs.with_suffix('')
     write_rows(rows, folder / 'positional_encoding.csv')
     write_runs(study.records(), folder / 'runs.csv')

@@ -5,8 +5,6 @@ of one run is comparable with the other rows of its group and with nothing else.
 """
 
 import csv
-import ctypes
-import gc
 import os
 import platform
 import statistics
@@ -27,6 +25,7 @@ from cpvt_backbones.layers import PEG, reference_attention
 from cpvt_backbones.layers.checks import check_choice, check_int
 
 from .contestants import CONTESTANTS
+from .memory import peak_memory
 
 DTYPES = ('fp32', 'amp-bf16', 'bf16')
 MODES = ('forward', 'train')
@@ -119,7 +118,7 @@ def describe_machine(device: str) -> dict[str, str]:
     return described
 
 
-def _synchronize(device: str) -> None:
+def synchronize(device: str) -> None:
     if device == 'cuda':
         torch.cuda.synchronize()
 
@@ -127,10 +126,10 @@ def _synchronize(device: str) -> None:
 def _best_time(call: Callable[[], object], device: str, *, repeats: int = 5) -> float:
     times = []
     for _ in range(repeats + 1):
-        _synchronize(device)
+        synchronize(device)
         start = time.perf_counter()
         call()
-        _synchronize(device)
+        synchronize(device)
         times.append(time.perf_counter() - start)
     return min(times[1:])
 
@@ -173,36 +172,6 @@ class _Traffic(TorchDispatchMode):
             tensors = (leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor))
             self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return result
-
-
-class _PeakMemory:
-    """Peak memory of a stretch of code, in MiB above what was there before."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        gc.collect()
-        if device == 'cuda':
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            self.before = torch.cuda.memory_allocated() / 2**20
-        else:
-            ctypes.CDLL(None).malloc_trim(0)
-            Path('/proc/self/clear_refs').write_text('5')  # resets the high-water mark
-            self.before = self._status('VmRSS')
-
-    @staticmethod
-    def _status(key: str) -> float:
-        for line in Path('/proc/self/status').read_text().splitlines():
-            if line.startswith(key):
-                return int(line.split()[1]) / 1024
-        raise OSError(f'no {key} in /proc/self/status')
-
-    def peak(self) -> float:
-        """Highest use since construction."""
-        if self.device == 'cuda':
-            torch.cuda.synchronize()
-            return torch.cuda.max_memory_allocated() / 2**20 - self.before
-        return self._status('VmHWM') - self.before
 
 
 def _flatten(outputs: object) -> Iterator[Tensor]:
@@ -275,19 +244,17 @@ def run_group(
         calls[name] = _make_call(model, group, compiled=group.compiled)
         if group.compiled:
             calls[name]()
-        memory = _PeakMemory(group.device)
-        calls[name]()
-        peaks[name] = memory.peak()
+        peaks[name] = peak_memory(calls[name], group.device)
         progress()
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats):
         # Another model begins each time: what one leaves behind in the caches and the heap meets another one next.
         for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
             call = calls[name]
-            _synchronize(group.device)
+            synchronize(group.device)
             start = time.perf_counter()
             call()
-            _synchronize(group.device)
+            synchronize(group.device)
             times[name].append(time.perf_counter() - start)
             progress()
     rows = []
@@ -329,11 +296,11 @@ def peg_share(name: str, group: Group, *, repeats: int = 3) -> float:
     spent: dict[int, float] = {}
 
     def start(module: nn.Module, _: Any) -> None:
-        _synchronize(group.device)
+        synchronize(group.device)
         started[id(module)] = time.perf_counter()
 
     def stop(module: nn.Module, *_: Any) -> None:
-        _synchronize(group.device)
+        synchronize(group.device)
         spent[id(module)] = time.perf_counter() - started[id(module)]
 
     for peg in pegs:

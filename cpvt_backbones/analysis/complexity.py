@@ -1,15 +1,22 @@
 """Parameters and operations of any mm model at any image size."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.model import BaseModel
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from cpvt_backbones.engine.launch import find_toolbox
-from cpvt_backbones.layers.attention import reference_attention
+
+from .memory import peak_memory
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,8 @@ def build_model(cfg: Config) -> nn.Module:
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     options = dict(cfg.model)
-    if 'init_cfg' in options.get('backbone', {}):  # this package's backbones would load it in their first forward
-        options['backbone'] = {**options['backbone'], 'init_cfg': None}
+    if 'backbone' in options:
+        options['backbone'] = _without_weights(options['backbone'])
     if 'data_preprocessor' in cfg:
         options.setdefault('data_preprocessor', cfg.data_preprocessor)
     return MODELS.build(options).eval()
@@ -53,19 +60,112 @@ def measure_complexity(cfg: Config, *, height: int, width: int) -> Complexity:
         Complexity: Parameters and multiply-adds.
     """
     model = build_model(cfg)
+    return _count(model, _forward_call(model, height=height, width=width))
+
+
+@contextmanager
+def explicit_attention() -> Iterator[None]:
+    """Within this context torch computes attention by its formula, whichever package asks for it."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@dataclass(frozen=True)
+class ComplexityRow:
+    """What one image of one size costs one model.
+
+    Attributes:
+        height, width: Of the image, in px.
+        parameters, gmacs, attention_gmacs: See :class:`Complexity`.
+        attention_share: ``attention_gmacs / gmacs``.
+        peak_mib: Memory of a forward call on top of the weights, measured; ``None`` where it was not.
+    """
+
+    model: str
+    height: int
+    width: int
+    parameters: int
+    gmacs: float
+    attention_gmacs: float
+    attention_share: float
+    peak_mib: float | None
+
+
+def complexity_against_size(
+    models: Mapping[str, Config | Mapping[str, Any]],
+    sizes: Sequence[tuple[int, int]],
+    *,
+    memory: str | None = None,
+    progress: Callable[[], object] = lambda: None,
+) -> list[ComplexityRow]:
+    """What models cost at several image sizes.
+
+    Args:
+        models: Name to a config, or to a backbone's own dict, ``dict(type='CPVT', arch='small')``.
+        sizes: (height, width) in px.
+        memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None``: nothing is
+            computed, only counted.
+        progress: Called after each size of each model.
+
+    Returns:
+        A row for each model and size.
+    """
+    rows = []
+    for name, described in models.items():
+        model = build_model(described) if isinstance(described, Config) else _build_backbone(described)
+        # On the meta device nothing is computed; but boxes, which a second stage works on, have to be there.
+        counted = model if hasattr(model, 'roi_head') else deepcopy(model).to('meta')
+        for height, width in sizes:
+            with torch.device(next(counted.parameters()).device):
+                found = _count(counted, _forward_call(counted, height=height, width=width))
+            peak = None
+            if memory is not None:
+                model.to(memory)
+                with torch.device(memory), torch.no_grad():
+                    call = _forward_call(model, height=height, width=width)
+                    call()
+                    peak = peak_memory(call, memory)
+            share = found.attention_gmacs / found.gmacs
+            rows.append(ComplexityRow(name, height, width, **asdict(found), attention_share=share, peak_mib=peak))
+            progress()
+    return rows
+
+
+def _build_backbone(described: Mapping[str, Any]) -> nn.Module:
+    backbone: nn.Module = MODELS.build(_without_weights(described))
+    backbone.eval()  # on a line of its own: mmseg's ViT returns nothing here
+    return backbone
+
+
+def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], object]:
+    """A forward call of one image on the current device."""
     images = torch.zeros(1, 3, height, width)
-    arguments = {}
-    if cfg.default_scope == 'mmdet':  # a second stage wants to know what it works on
+    if not isinstance(model, BaseModel):
+        return lambda: model(images)
+    arguments: dict[str, Any] = {}
+    if hasattr(model, 'roi_head'):  # a second stage wants to know what it works on
         from mmdet.structures import DetDataSample
 
         size = (height, width)
         shapes = dict(img_shape=size, ori_shape=size, pad_shape=size, batch_input_shape=size, scale_factor=(1.0, 1.0))
         arguments = {'data_samples': [DetDataSample(metainfo=shapes)]}
-        if not hasattr(model, 'roi_head'):
-            arguments = {}
-    # Attention written out: fused kernels are not counted on every device.
-    with FlopCounterMode(display=False) as counter, reference_attention(), torch.no_grad():
-        model(images, mode='tensor', **arguments)
+    return lambda: model(images, mode='tensor', **arguments)
+
+
+def _without_weights(backbone: Mapping[str, Any]) -> dict[str, Any]:
+    # This package's backbones would load what init_cfg promises in their first forward.
+    return {**backbone, 'init_cfg': None} if 'init_cfg' in backbone else dict(backbone)
+
+
+def _count(model: nn.Module, call: Callable[[], object]) -> Complexity:
+    # Fused kernels are not counted on every device.
+    with FlopCounterMode(display=False) as counter, explicit_attention(), torch.no_grad():
+        call()
     flops = {str(operator): count for operator, count in counter.get_flop_counts()['Global'].items()}
     attention = sum(count for operator, count in flops.items() if 'bmm' in operator or 'scaled_dot' in operator)
     return Complexity(

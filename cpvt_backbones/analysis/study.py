@@ -27,7 +27,9 @@ from mmengine.runner import Runner, TestLoop
 
 from cpvt_backbones.engine.launch import find_toolbox, read_config, use_amp
 
+from .backbone_of import FeatureMaps, load_picture
 from .benchmark import describe_machine
+from .equivariance import measure_equivariance
 from .files import write_whole
 
 Wanted = Sequence[tuple[str, Sequence[int]]]
@@ -266,6 +268,29 @@ class Study:
             else:
                 time.sleep(patience)
 
+    def add_shift_errors(self, *, images: int = 200) -> None:
+        """Measure ``shift_error`` of the finished runs that lack it, on some images of the test set."""
+        for record in self.records():
+            (row,) = (row for row in record['rows'] if row['size'] == self.plan.train_size)
+            if row['shift_error'] is not None:
+                continue
+            run = Run(**{field.name: record[field.name] for field in fields(Run)})
+            cfg = self.config(run)
+            model = FeatureMaps(cfg, self.folder / 'runs' / run.name / 'weights.pth')
+            stride = int(model.backbone.out_strides[-1])  # type: ignore[index]
+            paths = image_paths(cfg.test_dataloader.dataset)
+            pictures = [load_picture(paths[i * len(paths) // images]) for i in range(min(images, len(paths)))]
+            (found,) = measure_equivariance(
+                model, model.normalise(pictures), size=self.plan.train_size, shifts=[stride]
+            )
+            row['shift_error'] = round(found.error, 5)
+            self._keep(run, record)
+
+    def _keep(self, run: Run, record: dict[str, Any]) -> None:
+        with write_whole(self.folder / 'runs' / run.name / 'record.json') as unfinished:
+            unfinished.write_text(json.dumps(record, indent=1))
+        write_rows(self.rows(), self.folder / 'results.csv')
+
     def _mine(self, run: Run) -> '_Claim':
         return _Claim(self.folder / 'runs' / run.name / '.lock')
 
@@ -310,6 +335,9 @@ class Study:
                 for size in self.plan.sizes
             ]
             torch.save(runner.model.state_dict(), folder / 'weights.pth')
+            for handler in list(runner.logger.handlers):  # who logs later must not write into a closed file
+                if getattr(handler, 'stream', None) is log:
+                    runner.logger.removeHandler(handler)
         device = next(runner.model.parameters()).device.type
         told = {
             key: value for key, value in cfg.to_dict().items() if key not in ('experiment_name', 'work_dir', 'resume')
@@ -322,11 +350,9 @@ class Study:
             seconds=round(time.monotonic() - begun, 1),
             config=Config(told).pretty_text,
         )
-        with write_whole(folder / 'record.json') as unfinished:
-            unfinished.write_text(json.dumps(record, indent=1))
+        self._keep(run, record)
         for checkpoint in folder.glob('epoch_*.pth'):  # with the optimizer, four times the weights
             checkpoint.unlink()
-        write_rows(self.rows(), self.folder / 'results.csv')
         return record
 
 
@@ -397,6 +423,15 @@ def test_at(runner: Runner, cfg: Config, size: int) -> float:
     resizes[0]['scale'] = (size, size)
     runner._test_loop = TestLoop(runner, loader, cfg.test_evaluator)
     return round(float(runner._test_loop.run()['accuracy/top1']), 3)
+
+
+def image_paths(dataset: Any) -> list[str]:
+    """Files of a config's classification data set, in its order."""
+    from mmpretrain.datasets import CustomDataset
+
+    options = {key: dataset[key] for key in ('data_root', 'data_prefix', 'extensions') if key in dataset}
+    listed = CustomDataset(**options)
+    return [listed.get_data_info(index)['img_path'] for index in range(len(listed))]
 
 
 def top1_at(record: dict[str, Any], size: int) -> float:

@@ -72,16 +72,17 @@ _PYRAMIDS = (TWINS, PYRAMID, 'pyramid_cpvt_small_fused', 'mmseg_pcpvt_small', 'm
 
 MEETINGS: dict[str, tuple[Meeting, ...]] = {
     'cpu': (
-        Meeting(_COLUMNS, BATCHES, repeats=8),
+        Meeting((*_COLUMNS, 'mmpretrain_deit_small', 'mmseg_vit_small'), BATCHES, repeats=8),
         Meeting(_COLUMNS[:3], MIDDLE, repeats=9),
         Meeting(_COLUMNS, DETECTION),
         Meeting(_PYRAMIDS, BATCHES, repeats=5),
-        Meeting(_PYRAMIDS, DETECTION),
+        Meeting((*_PYRAMIDS, 'mmdet_pvt_small'), DETECTION),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), DETECTION),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), SMALL_SQUARE),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), LARGE_SQUARE, repeats=1),
         Meeting((DEIT, COLUMN), TRAINING, repeats=5),
         Meeting((TWINS, PYRAMID), COMPILED, repeats=5),
+        Meeting((DEIT, COLUMN), replace(BATCHES, dtype='amp-bf16'), repeats=3),  # no bound, for the tables
     ),
 }
 """Name of a suite to its meetings; about twenty minutes on two idle cores."""

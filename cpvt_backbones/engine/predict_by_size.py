@@ -48,7 +48,7 @@ class PredictBySize:
             samples = [data_samples[index] for index in members]
             for sample in samples:
                 known = sample.metainfo.keys()
-                unpadded = dict.fromkeys(('batch_input_shape', 'pad_shape'), (height, width))
+                unpadded: dict[str, Any] = dict.fromkeys(('batch_input_shape', 'pad_shape'), (height, width))
                 unpadded |= dict.fromkeys(('padding_size', 'img_padding_size'), (0, 0, 0, 0))
                 sample.set_metainfo({key: unpadded[key] for key in known & unpadded.keys()})
             part = inputs[members, :, :height, :width]
@@ -81,7 +81,8 @@ def predict_by_size(model: nn.Module) -> nn.Module:
     if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):
         raise TypeError(f'model must be an mm model with predict(), got {type(inner).__name__}')
     if not isinstance(inner, PredictBySize):
-        inner.__class__ = _by_size(type(inner))
+        cls: Any = type(inner)
+        inner.__class__ = _by_size(cls)
     return model
 
 

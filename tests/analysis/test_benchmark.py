@@ -8,6 +8,7 @@ from cpvt_backbones.analysis import benchmark, suites
 from cpvt_backbones.analysis.benchmark import Group, Row, append_rows, count_flops, markdown_table, read_rows, run_group
 from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
+from cpvt_backbones.analysis.memory import peak_memory
 
 GROUP = Group(height=32, width=48, batch=2)
 
@@ -46,9 +47,7 @@ def test_operations_bytes_and_shares(contestants, mode):
 
 
 def test_memory_is_what_a_call_needs():
-    memory = benchmark._PeakMemory('cpu')
-    torch.ones(64 * 2**18)  # 64 MiB
-    assert memory.peak() == pytest.approx(64, abs=6)
+    assert peak_memory(lambda: torch.ones(64 * 2**18), 'cpu') == pytest.approx(64, abs=6)  # MiB
 
 
 def test_models_take_turns(contestants, monkeypatch):

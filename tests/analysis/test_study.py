@@ -17,10 +17,10 @@ from cpvt_backbones.analysis.study import Plan, Row, Run, Study, read_rows, writ
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
 _base_ = '{root}/configs/_base_/studies/positional_encoding.py'
-data_preprocessor = dict(num_classes=2, batch_augments=dict(augments=dict(size=16)))
+data_preprocessor = dict(num_classes=2, batch_augments=dict(augments=dict(size=32)))
 model = dict(
     backbone=dict(
-        arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2), patch_size=8, img_size=16, position={position}),
+        arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2), patch_size=8, img_size=32, position={position}),
     head=dict(in_channels=32, num_classes=2))
 val_dataloader = dict(batch_size=4)
 test_dataloader = val_dataloader
@@ -31,7 +31,7 @@ POSITIONS = {'peg': "dict(type='PEG')", 'learned': "dict(_delete_=True, type='Le
 @pytest.fixture
 def plan(tmp_path):
     rng = np.random.default_rng(0)
-    for split, count, side in (('train', 8, 20), ('val', 5, 32)):
+    for split, count, side in (('train', 8, 36), ('val', 5, 48)):
         for label in range(2):
             folder = tmp_path / 'data' / split / str(label)
             folder.mkdir(parents=True)
@@ -41,8 +41,8 @@ def plan(tmp_path):
     return Plan(
         epochs=3,
         batch_size=4,
-        train_size=16,
-        sizes=(16, 24),
+        train_size=32,
+        sizes=(32, 40),
         rate_factors=(1.0, 2.0),
         tuned=('learned',),
         data_root=str(tmp_path / 'data'),
@@ -86,7 +86,7 @@ def test_one_seed_gives_one_row_and_a_resumed_run_gives_it_too(study):
     assert sum(told) == pytest.approx(whole.plan.training_steps(16) + whole.plan.test_steps(10))
 
     rows = whole.rows()
-    assert [row.size for row in rows] == [16, 24]
+    assert [row.size for row in rows] == [32, 40]
     assert rows == again.rows() == broken.rows()
     weights = [torch.load(s.folder / 'runs/peg_seed-4/weights.pth') for s in (whole, again, broken)]
     for name, value in weights[0].items():
@@ -110,11 +110,25 @@ def test_every_row_has_its_record(study, tmp_path):
     assert len((tmp_path / 'runs.csv').read_text().splitlines()) == 3
 
 
+def test_shift_errors_are_added_once_and_tell_a_table_from_nothing(study):
+    one = study('shifts')
+    one.work([('peg', [0]), ('learned', [0])])
+    one.add_shift_errors(images=4)
+    rows = one.rows()
+    assert all((row.shift_error is None) == (row.size != 32) for row in rows)
+    assert all(0 < row.shift_error < 2 for row in rows if row.size == 32)
+    assert sorted(read_rows(one.folder / 'results.csv'), key=repr) == sorted(rows, key=repr)
+    for weights in one.folder.glob('runs/*/weights.pth'):
+        weights.unlink()
+    one.add_shift_errors(images=4)  # nothing is left to measure
+    assert one.rows() == rows
+
+
 def fake(study, run, top1):
     """A finished run without the training."""
     folder = study.folder / 'runs' / run.name
     folder.mkdir(parents=True)
-    row = dict(**run.__dict__, epochs=3, size=16, top1=top1, shift_error=None)
+    row = dict(**run.__dict__, epochs=3, size=32, top1=top1, shift_error=None)
     (folder / 'record.json').write_text(json.dumps({**run.__dict__, 'rows': [row]}))
 
 

@@ -1,0 +1,149 @@
+"""Shift the image: do the features follow?
+
+Two crops of one image, ``shift`` px apart along the diagonal, see the same things ``shift / stride`` cells apart. What
+of the second crop's map differs from the first one's, moved by as much, is the equivariance error.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cpvt_backbones.backbones import CPVT
+
+ENCODINGS: dict[str, dict[str, Any] | None] = {
+    'none': None,
+    'SinCos': dict(type='SinCos'),
+    'Learned': dict(type='Learned'),
+    'Relative': dict(type='Relative'),
+    'PEG': dict(type='PEG', after_blocks=(0,)),
+}
+"""Name of an encoding, as a column of the CPVT paper's comparison, to the ``position`` of a backbone."""
+
+
+@dataclass(frozen=True)
+class EquivarianceRow:
+    """How far the features fail to follow one shift.
+
+    Attributes:
+        shift: px, down and to the right alike.
+        error: Root mean square of the difference over that of the map about its own mean; 0 where the features follow,
+            about 1.4 where they have nothing to do with each other. Mean over the images.
+        spread: Standard deviation over the images.
+    """
+
+    shift: int
+    error: float
+    spread: float
+
+
+@torch.no_grad()
+def measure_equivariance(
+    model: nn.Module, images: Tensor, *, size: int, shifts: Sequence[int]
+) -> list[EquivarianceRow]:
+    """Measure how far the features of a shifted image are from the shifted features of the image.
+
+    Compared are the cells that both crops see, but for a margin of an eighth of the map's side (rounded up) along the
+    borders of either crop, where padding has its say. Where the shift is no multiple of the stride, the first map is
+    interpolated bilinearly between its cells; the interpolation's own error is part of the figure then, for every
+    encoding alike.
+
+    Args:
+        model: Images to a tuple of maps (B, C, h, w); the last one is used.
+        images: (B, 3, S, S), normalised, ``S >= size + max(shifts)``.
+        size: Side of the crops, in px, a multiple of the map's stride.
+        shifts: In px, each at least 0.
+
+    Returns:
+        A row for each shift, in the order given.
+
+    Raises:
+        ValueError: Images too small, a size that the stride does not divide, or a shift that leaves nothing to compare.
+    """
+    if not shifts or min(shifts) < 0:
+        raise ValueError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
+    if size < 1 or min(images.shape[2:]) < size + max(shifts):
+        raise ValueError(
+            f'images must be at least size + the largest shift = {size} + {max(shifts)} px, got {tuple(images.shape)}'
+        )
+    still = model(images[:, :, :size, :size])[-1]
+    cells = still.shape[-1]
+    if still.shape[-2] != cells or size % cells:
+        raise ValueError(f'size must be a multiple of the stride, got {size} px for a map of {tuple(still.shape[2:])}')
+    # About the mean of each channel: a constant offset is no content that could follow.
+    scale = (still - still.mean(dim=(2, 3), keepdim=True)).square().mean(dim=(1, 2, 3)).sqrt()
+    rows = []
+    for shift in shifts:
+        moved = model(images[:, :, shift : shift + size, shift : shift + size])[-1]
+        expected, found = _common_region(still, moved, shift / (size // cells), shift)
+        difference = (found - expected).square().mean(dim=(1, 2, 3)).sqrt()
+        errors = difference / scale.clamp_min(torch.finfo(scale.dtype).tiny)
+        rows.append(EquivarianceRow(shift=shift, error=errors.mean().item(), spread=errors.std(unbiased=False).item()))
+    return rows
+
+
+def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tuple[Tensor, Tensor]:
+    """What both maps see of the image, the first one interpolated to the cells of the second."""
+    side = still.shape[-1]
+    margin = math.ceil(side / 8)
+    whole, part = int(cells), cells - int(cells)
+    # Cell i of the moved map is cell i + whole + part of the other one: both must stay `margin` from their borders.
+    last = side - margin - whole - (part > 0)
+    if last <= margin:
+        raise ValueError(
+            f'shifts must leave cells to compare: {shift} px leave none of {side} x {side} cells with a margin of '
+            f'{margin}; use a larger size'
+        )
+    found = moved[:, :, margin:last, margin:last]
+    for axis in (2, 3):
+        near = still.narrow(axis, margin + whole, last - margin)
+        if part:
+            near = near.lerp(still.narrow(axis, margin + whole + 1, last - margin), part)
+        still = near
+    return still, found
+
+
+def build_untrained(
+    encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny', position_std: float = 0.5, seed: int = 0
+) -> nn.Module:
+    """A GAP column with random weights and one of :data:`ENCODINGS`.
+
+    A learned table starts at a standard deviation of 0.02, as good as absent beside the patch tokens (0.6 for
+    normalised images); in a trained model the two are alike. Tables are therefore drawn anew, larger. PEG and sin-cos
+    are as they are built, and all else is the same whatever the encoding.
+
+    Args:
+        encoding: A name in :data:`ENCODINGS`.
+        size: Side of the images in px, which a learned table is laid out for.
+        arch: See :class:`~cpvt_backbones.backbones.CPVT`.
+        position_std: Standard deviation of the entries of learned and relative tables.
+        seed: Of the weights.
+    """
+    if encoding not in ENCODINGS:
+        raise ValueError(f'encoding must be one of {list(ENCODINGS)}, got {encoding!r}')
+    torch.manual_seed(seed)
+    plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
+    model = CPVT(arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False)
+    model.load_state_dict(plain.state_dict(), strict=False)
+    if encoding in ('Learned', 'Relative'):
+        for table in model.position_encodings[0].parameters():
+            nn.init.normal_(table, std=position_std)
+    return model.eval()
+
+
+def synthetic_images(count: int, side: int, *, seed: int = 0) -> Tensor:
+    """Pictures of noise whose amplitude falls with 1 / frequency, as it does in photographs.
+
+    Returns:
+        (count, 3, side, side), mean 0 and standard deviation 1 for each image and channel.
+    """
+    rng = np.random.default_rng(seed)
+    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side))
+    frequency[0, 0] = np.inf  # no mean
+    noise = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((count, 3, side, side))) / frequency, s=(side, side))
+    noise /= noise.std(axis=(2, 3), keepdims=True)
+    return torch.from_numpy(noise).float()

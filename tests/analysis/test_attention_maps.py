@@ -1,0 +1,220 @@
+"""The weights that are drawn are the weights that the layer used."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from zoo import column, pyramid, randomise
+
+from cpvt_backbones.analysis.attention_maps import (
+    attention_layers,
+    attention_weights,
+    cell_side,
+    map_of_query,
+    mean_matrix,
+    query_at,
+)
+
+RELATIVE = dict(type='Relative', clip=3)
+COLUMNS = {
+    'global': dict(),
+    'gap': dict(with_cls_token=False),
+    'two tokens': dict(with_dist_token=True),
+    'relative': dict(position=RELATIVE),
+    'qk': dict(position=dict(type='PEG', after_blocks=(-1,), target='qk')),
+    'windowed': dict(window_size=3),
+    'windowed gap': dict(window_size=3, with_cls_token=False),
+    'windowed relative': dict(window_size=3, with_dist_token=True, position=RELATIVE),
+}
+
+
+def captured(model, images, layer):
+    """The layer's own input and output, from an ordinary fused run."""
+    seen = {}
+    handle = model.get_submodule(layer).register_forward_hook(
+        lambda _, args, output: seen.update(tokens=args[0], output=output)
+    )
+    with torch.no_grad():
+        model(images)
+    handle.remove()
+    return seen['tokens'], seen['output']
+
+
+@pytest.mark.parametrize('kind', COLUMNS)
+@pytest.mark.parametrize('layer', ['blocks.0.attn', 'blocks.1.attn'])
+def test_weights_by_values_are_the_output(kind, layer):
+    torch.manual_seed(1)
+    model = randomise(column(patch_size=8, **COLUMNS[kind])).eval()
+    images = torch.randn(2, 3, 37, 60)  # 5 x 8 cells: windows of 3 are padded on both sides
+    found = attention_weights(model, images, layer)
+    tokens, output = captured(model, images, layer)
+    weights = found.weights
+    assert found.grid == found.key_grid == (5, 8)
+    assert weights.shape == (2, 2, tokens.shape[1], tokens.shape[1])
+    assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5) and weights.min() >= 0
+    module = model.get_submodule(layer)
+    with torch.no_grad():
+        _, _, values = module.split(module.project(tokens, None))
+        expected = module.proj((weights @ values).transpose(1, 2).flatten(2))
+    assert torch.allclose(expected, output, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('stage', 'grid', 'key_grid'), [(0, (10, 13), (3, 4)), (1, (5, 7), (3, 4)), (3, (2, 2), (2, 2))]
+)
+@pytest.mark.parametrize('with_cls_token', [False, True])
+def test_reduced_keys(stage, grid, key_grid, with_cls_token):
+    model = randomise(pyramid(with_cls_token=with_cls_token)).eval()
+    images = torch.randn(2, 3, 39, 50)
+    name = f'blocks.{stage}.0.attn'
+    assert name in attention_layers(model)
+    found = attention_weights(model, images, name)
+    assert (found.grid, found.key_grid) == (grid, key_grid)
+    assert found.num_prefix == (with_cls_token and stage == 3)
+    assert torch.allclose(found.weights.sum(-1), torch.ones(()), atol=1e-5)
+    tokens, output = captured(model, images, name)
+    module = model.get_submodule(name)
+    with torch.no_grad():
+        p = found.num_prefix
+        keys = tokens if module.sr_ratio == 1 else module.reduce(tokens[:, p:], grid)
+        values = module.kv(keys)[..., tokens.shape[-1] :].unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+        expected = module.proj((found.weights @ values).transpose(1, 2).flatten(2))
+    assert torch.allclose(expected, output, atol=1e-5)
+
+
+def test_the_model_stays_as_it_was():
+    model = randomise(column(patch_size=8)).eval()
+    images = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        before = model(images)[-1]
+        attention_weights(model, images, 'blocks.1.attn')
+        assert torch.equal(model(images)[-1], before)
+    with pytest.raises(ValueError, match=r"layer must be one of \['blocks.0.attn', .*\], got 'attn'"):
+        attention_weights(model, images, 'attn')
+
+    def broken(*_, **__):
+        raise RuntimeError('no')
+
+    model.norm.forward = broken
+    with pytest.raises(RuntimeError):
+        attention_weights(model, images, 'blocks.1.attn')
+    assert 'forward' not in vars(model.blocks[1].attn)
+
+
+def test_windows_see_nothing_else():
+    model = randomise(column(patch_size=8, window_size=3)).eval()
+    found = attention_weights(model, torch.randn(1, 3, 40, 64), 'blocks.0.attn')
+    for row, place in ((0, 0), (2, 5), (4, 7)):
+        query = query_at(found, x=place * 8 + 7, y=row * 8, height=40, width=64)
+        assert query == 1 + row * 8 + place
+        seen = map_of_query(found, query)[0].amin(0) > 0
+        y, x = torch.meshgrid(torch.arange(5), torch.arange(8), indexing='ij')
+        assert torch.equal(seen, (y // 3 == row // 3) & (x // 3 == place // 3))
+    assert (map_of_query(found, 0) > 0).all()  # the class token sees every patch
+
+
+def test_a_query_looks_where_its_weights_say():
+    model = randomise(column(patch_size=8)).eval()
+    found = attention_weights(model, torch.randn(1, 3, 24, 40), 'blocks.0.attn')
+    looks = map_of_query(found, 4)
+    assert looks.shape == (1, 2, 3, 5)
+    assert looks[0, 1, 2, 3] == found.weights[0, 1, 4, 1 + 2 * 5 + 3]
+    with pytest.raises(ValueError, match='query must lie within 40 x 24 px, got 40, 0'):
+        query_at(found, x=40, y=0, height=24, width=40)
+
+
+def test_the_mean_matrix():
+    model = randomise(column(patch_size=8)).eval()
+    found = attention_weights(model, torch.randn(2, 3, 24, 40), 'blocks.0.attn')
+    matrix = mean_matrix(found)
+    assert matrix.shape == (15, 15)
+    assert matrix[3, 7].item() == pytest.approx(found.weights[:, :, 4, 8].mean().item())
+    coarse = mean_matrix(found, largest=8)
+    assert coarse.shape == (8, 8)
+    assert coarse[1, 2].item() == pytest.approx(matrix[2:4, 4:6].mean().item())
+    assert coarse[7, 7].item() == pytest.approx(matrix[14, 14].item())
+
+
+@pytest.mark.parametrize(
+    ('grid', 'height', 'width', 'cell'),
+    [
+        ((14, 14), 224, 224, 16),
+        ((23, 30), 360, 480, 16),
+        ((16, 16), 224, 224, 14),
+        ((1, 1), 5, 7, 8),
+        ((2, 3), 33, 70, 32),
+        ((3, 3), 50, 50, 16),  # cut, not padded,
+    ],
+)
+def test_cells(grid, height, width, cell):
+    assert cell_side(grid, height=height, width=width) == cell
+    with pytest.raises(ValueError, match='grid must cover'):
+        cell_side((grid[0], grid[1] + 40), height=height, width=width)
+
+
+class Other(nn.Module):
+    """Somebody else's: torch's own attention, as mmseg's ViT and PVT use it."""
+
+    def __init__(self, need_weights):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 4, stride=4)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.need_weights = need_weights
+
+    def forward(self, images):
+        tokens = self.embed(images).flatten(2).transpose(1, 2)
+        return (self.attention(tokens, tokens, tokens, need_weights=self.need_weights)[0],)
+
+
+@pytest.mark.parametrize('need_weights', [True, False])
+def test_attention_of_another_package(need_weights):
+    model = Other(need_weights).eval()
+    images = torch.randn(2, 3, 20, 32)
+    found = attention_weights(model, images, 'attention')
+    assert (found.num_prefix, found.grid, found.key_grid) == (0, (5, 8), (5, 8))
+    tokens = model.embed(images).flatten(2).transpose(1, 2)
+    expected = model.attention(tokens, tokens, tokens, average_attn_weights=False)[1]
+    assert torch.allclose(found.weights, expected, atol=1e-6)
+
+
+def test_timm_and_mmpretrain():
+    timm = pytest.importorskip('timm')
+    vit = timm.create_model('deit_tiny_patch16_224', depth=2, dynamic_img_size=True).eval()
+    found = attention_weights(vit, torch.randn(1, 3, 64, 96), 'blocks.1.attn')
+    assert (found.num_prefix, found.grid, found.weights.shape) == (1, (4, 6), (1, 3, 25, 25))
+    pytest.importorskip('mmpretrain')
+    from mmpretrain.models.backbones import SwinTransformer
+
+    swin = SwinTransformer(arch=dict(embed_dims=24, depths=[1, 1, 1, 1], num_heads=[1, 2, 3, 4]))
+    with pytest.raises(ValueError, match='layer must attend over whole images'):
+        attention_weights(swin, torch.randn(1, 3, 224, 224), next(iter(attention_layers(swin))))
+
+
+def test_the_command_line(call, trained, tmp_path, capsys):
+    path, checkpoint = trained('mmseg')
+    photos = []
+    for index in range(2):
+        photos.append(tmp_path / f'{index}.png')
+        Image.fromarray(np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)).save(photos[-1])
+    out = tmp_path / 'out'
+    common = [path, checkpoint, *photos, '--size', '60x44', '--out-dir', out]
+    call('attention_maps', *common, '--layers', 0, -1, '--query', 10, 20, '--query', 59, 43)
+    names = {file.name for file in out.iterdir()}
+    assert names == {
+        'maps.csv', 'maps.png', 'matrices.png', 'matrix_blocks.0.attn.csv', 'matrix_blocks.1.attn.csv'
+    }  # fmt: skip
+    matrix = np.loadtxt(out / 'matrix_blocks.1.attn.csv', delimiter=',')
+    assert matrix.shape == (6 * 8, 6 * 8)
+    assert matrix.sum(axis=1) == pytest.approx(1, abs=1e-3)
+    assert len((out / 'maps.csv').read_text().splitlines()) == 1 + 2 * 2 * 2 * 6 * 8
+    pictures = {name: (out / name).read_bytes() for name in ('maps.png', 'matrices.png')}
+    checkpoint.unlink()
+    for name in pictures:
+        (out / name).unlink()
+    call('attention_maps', *common, '--draw')
+    assert {name: (out / name).read_bytes() for name in pictures} == pictures
+    for options, message in ((['--layers', 2], '--layers must be in'), (['--query', 60, 0], 'query must lie within')):
+        with pytest.raises(SystemExit):
+            call('attention_maps', path, '-', photos[0], '--size', '60x44', '--out-dir', tmp_path / 'no', *options)
+        assert message in capsys.readouterr().err

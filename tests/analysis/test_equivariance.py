@@ -1,0 +1,153 @@
+"""Features that follow a shift have error 0, features that know where they are do not."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from zoo import COLUMN
+
+from cpvt_backbones.analysis.equivariance import (
+    ENCODINGS,
+    EquivarianceRow,
+    build_untrained,
+    measure_equivariance,
+    synthetic_images,
+)
+from cpvt_backbones.analysis.plots import draw_equivariance
+
+
+class Convolutions(nn.Module):
+    """A patch embedding and a padded 3 x 3 convolution, and perhaps a table; an earlier map comes first."""
+
+    def __init__(self, cells, *, table=0.0):
+        super().__init__()
+        self.embed, self.conv = nn.Conv2d(3, 12, 8, stride=8), nn.Conv2d(12, 6, 3, padding=1)
+        self.table = table * torch.randn(1, 6, cells, cells)
+
+    def forward(self, images):
+        patches = self.embed(images)
+        return torch.randn_like(patches), self.conv(patches) + self.table
+
+
+@pytest.fixture(scope='module')
+def images():
+    return synthetic_images(3, 128)
+
+
+def test_a_convolution_follows_whole_patches(images):
+    rows = measure_equivariance(Convolutions(10), images, size=80, shifts=[0, 8, 40, 16])
+    assert [row.shift for row in rows] == [0, 8, 40, 16]
+    assert all(row.error < 1e-5 and row.spread < 1e-5 for row in rows)
+
+
+def test_a_table_does_not(images):
+    small, large = (
+        measure_equivariance(Convolutions(10, table=std), images, size=80, shifts=[0, 8])[1] for std in (0.01, 5.0)
+    )
+    assert 1e-3 < small.error < 0.2
+    assert large.error == pytest.approx(math.sqrt(2), rel=0.2)  # two tables that have nothing to do with each other
+
+
+def test_the_error_by_hand():
+    """A map that is its cell's column index, whatever the image: one cell further it is 1 too small everywhere."""
+    ramp = torch.arange(8.0).expand(1, 1, 8, 8)
+
+    def model(crops):
+        return (ramp + 0 * crops[:, :1, ::4, ::4],)
+
+    (row,) = measure_equivariance(model, torch.zeros(2, 3, 36, 36), size=32, shifts=[4])
+    assert row == EquivarianceRow(shift=4, error=pytest.approx(1 / np.std(np.arange(8))), spread=0.0)
+
+
+def test_between_patches_a_linear_map_is_interpolated():
+    """Where the features are linear in place, between two cells is between their values."""
+    x = torch.arange(64.0).expand(1, 3, 64, 64)
+    pool = nn.AvgPool2d(4)
+    for shift in (1, 2, 3, 5, 7):
+        (row,) = measure_equivariance(lambda crops: (pool(crops),), x, size=32, shifts=[shift])
+        assert row.error < 1e-5
+    # Pixels far from linear: halfway between two cells is not what a cell there would be.
+    (row,) = measure_equivariance(lambda crops: (pool(crops),), torch.randn(1, 3, 64, 64), size=32, shifts=[2])
+    assert 0.3 < row.error < 1.5
+
+
+def test_spread_is_over_the_images(images):
+    model = Convolutions(10, table=0.3)
+    single = [measure_equivariance(model, image[None], size=80, shifts=[8])[0] for image in images]
+    assert all(row.spread == 0 for row in single)
+    (row,) = measure_equivariance(model, images, size=80, shifts=[8])
+    errors = [row.error for row in single]
+    assert row.error == pytest.approx(np.mean(errors)) and row.spread == pytest.approx(np.std(errors), rel=1e-3)
+
+
+def test_encodings_follow_as_they_should(images):
+    """PEG's interior follows whole patches as a model without encoding does; a learned table does not."""
+    error = {}
+    for name in ENCODINGS:
+        model = build_untrained(name, size=80, arch=COLUMN)
+        rows = measure_equivariance(model, synthetic_images(3, 112), size=80, shifts=[16, 32])
+        error[name] = [row.error for row in rows]
+    for none, peg, learned, sin_cos in zip(*(error[n] for n in ('none', 'PEG', 'Learned', 'SinCos')), strict=True):
+        assert none < 0.1  # what is left: the content that came in and went, seen through global attention
+        assert peg < 0.1
+        assert learned > 5 * peg and sin_cos > 3 * peg
+
+
+def test_without_encoding_only_the_changed_content_matters():
+    """On an image that repeats, whole-patch shifts change nothing that attention sees."""
+    tile = synthetic_images(2, 16)
+    repeated = tile.repeat(1, 1, 8, 8)
+    model = build_untrained('none', size=80, arch=COLUMN)
+    other = build_untrained('Learned', size=80, arch=COLUMN)
+    # Features are alike in all cells there, so what is compared is the difference itself.
+    crops = [repeated[:, :, s : s + 80, s : s + 80] for s in (0, 16)]
+    with torch.no_grad():
+        assert torch.allclose(model(crops[0])[-1], model(crops[1])[-1], atol=1e-5)
+        moved = other(crops[0])[-1][..., 1:, 1:] - other(crops[1])[-1][..., :-1, :-1]
+    assert moved.abs().mean() > 0.1
+
+
+@pytest.mark.parametrize(
+    ('size', 'shifts', 'message'),
+    [
+        (100, [32], 'images must be at least'),
+        (80, [], 'shifts must be one or more'),
+        (80, [-8], 'shifts must be one or more'),
+        (84, [8], 'size must be a multiple of the stride'),
+        (32, [24], 'shifts must leave cells to compare: 24 px'),
+    ],
+)
+def test_bad_input_is_refused(size, shifts, message, images):
+    with pytest.raises(ValueError, match=message):
+        measure_equivariance(lambda x: (x[:, :, ::8, ::8],), images, size=size, shifts=shifts)
+
+
+def test_unknown_encodings_are_refused():
+    with pytest.raises(ValueError, match='encoding must be one of'):
+        build_untrained('CAPE', size=80)
+
+
+def test_the_command_line(call, trained, tmp_path, capsys):
+    path, checkpoint = trained('mmpretrain')
+    photo = tmp_path / 'photo.png'
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (70, 90, 3), np.uint8)).save(photo)
+    out = tmp_path / 'out.csv'
+    common = ['--size', 48, '--shifts', 0, 8, 11, '--out', out]
+    call('equivariance', '--models', f'trained={path}:{checkpoint}', '--images', photo, *common)
+    lines = out.read_text().splitlines()
+    assert lines[0] == 'model,size,shift,error,spread'
+    assert [line.split(',')[:3] for line in lines[1:]] == [['trained', '48', str(s)] for s in (0, 8, 11)]
+    picture = out.with_suffix('.png').read_bytes()
+    checkpoint.unlink()
+    call('equivariance', '--out', out)
+    assert out.with_suffix('.png').read_bytes() == picture
+    out.write_text(out.read_text().replace(lines[2], 'trained,48,8,3.0,0'))
+    draw_equivariance(out, tmp_path / 'other.png')
+    assert (tmp_path / 'other.png').read_bytes() != picture
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        call('equivariance', '--encodings', 'none', '--images', photo, '--size', 224)
+    assert 'images must be at least' in capsys.readouterr().err
