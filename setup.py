@@ -21,6 +21,9 @@ EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
     'cls': [*MMCV, 'onedl-mmpretrain==1.3.6'],
+    'infer': ['sahi>=0.12', 'rich', 'pycocotools'],
+    'analysis': ['matplotlib', 'rich', 'scipy'],
+    'export': ['onnx', 'onnxscript', 'onnxruntime'],
     'demo': ['scikit-learn', 'scikit-image', 'matplotlib', 'rich'],
     'dev': [
         'pytest',
@@ -34,7 +37,8 @@ EXTRAS = {
         'scikit-image',
     ],
 }
-EXTRAS['all'] = sorted({*EXTRAS['det'], *EXTRAS['seg'], *EXTRAS['cls']})
+EXTRAS['all'] = sorted({need for name in ('det', 'seg', 'cls', 'infer', 'analysis', 'export') for need in EXTRAS[name]})
+EXTRAS['dev'] += EXTRAS['infer'] + EXTRAS['analysis'] + EXTRAS['export']
 
 
 class BuildWithConfigs(build_py):
@@ -80,6 +84,6 @@ setup(
     packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
     package_data={'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors']},
     python_requires='>=3.10',
-    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12'],
+    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12', 'safetensors'],
     extras_require=EXTRAS,
 )

@@ -1,19 +1,21 @@
 """Run a trained detector, segmentor or classifier on images of any size.
 
-python tools/infer.py photo.jpg photos/ CONFIG CHECKPOINT
-Writes DIR/predictions.json, DIR/vis/<name>.png, and for segmentation DIR/pred/<name>.png (index maps).
+python tools/infer.py photo.jpg photos/ 'scans/**/*.tif' CONFIG CHECKPOINT
+
+Writes to the output folder predictions.json (of a detector: COCO results), images.json (which image has which id),
+failed.json (what could not be predicted, and why), vis/ (pictures), and for segmentation pred/ (class maps, PNG).
+Interrupted and started again, it goes on where it was.
 """
 
 import argparse
-import json
 import re
-from pathlib import Path
+import sys
 
 from _common import add_config_arguments, config_from
-from PIL import Image
-from rich.progress import track
 
-from cpvt_backbones.inference.inferencer import Inferencer, find_images
+from cpvt_backbones.inference import ImageError, Inferencer, find_images, predict_to_folder
+from cpvt_backbones.inference.inferencer import MAX_PIXELS, OVERLAP, TILE_SIZE
+from cpvt_backbones.inference.reading import READ_LIMIT
 
 
 def parse_scale(text: str) -> tuple[int, int] | str | None:
@@ -26,55 +28,83 @@ def parse_scale(text: str) -> tuple[int, int] | str | None:
     return int(match[1]), int(match[2])
 
 
-def unique_names(images: list[Path]) -> list[str]:
-    """A PNG name for each image: its own, numbered where another image (of another folder or format) had it."""
-    # A dict keeps the order, and finds a name at once among thousands.
-    names: dict[str, None] = {}
-    for path in images:
-        number, name = 1, f'{path.stem}.png'
-        while name in names:
-            number += 1
-            name = f'{path.stem}_{number}.png'
-        names[name] = None
-    return list(names)
+def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('inputs', nargs='+', help="image files, folders of images, patterns ('**' is any folders)")
+    parser.add_argument('config', help='config file of the model')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
+    parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
+    parser.add_argument('--score-threshold', type=float, default=0.3, help='for boxes; default: %(default)s')
+    parser.add_argument('--no-pictures', action='store_true', help='write no vis/')
+    parser.add_argument('--fresh', action='store_true', help='throw away what an earlier run left in the output folder')
+    parser.add_argument('--strict', action='store_true', help='exit code 1 if an image could not be predicted')
+    size = parser.add_argument_group('size').add_mutually_exclusive_group()
+    size.add_argument(
+        '--scale',
+        type=parse_scale,
+        metavar='native|config|WIDTHxHEIGHT',
+        help="native (default): the image's own size; config: as in the config's test pipeline; "
+        '1333x800: as large as fits in there, the larger number for the longer side',
+    )
+    size.add_argument('--long-side', type=int, metavar='PX', help='the longer side')
+    memory = parser.add_argument_group('memory')
+    memory.add_argument('--batch-size', type=int, default=1, help='images of equal size together; default: %(default)s')
+    memory.add_argument(
+        '--max-pixels',
+        type=int,
+        default=MAX_PIXELS,
+        help='most pixels of one forward, all images together; larger images are tiled; default: %(default)s',
+    )
+    memory.add_argument('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
+    memory.add_argument(
+        '--overlap', type=int, default=OVERLAP, metavar='PX', help='of tiles, at least; default: %(default)s'
+    )
+    memory.add_argument(
+        '--read-limit', type=int, default=READ_LIMIT, help='most pixels of an image file; default: %(default)s'
+    )
+    add_config_arguments(parser)
+    return parser, parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('inputs', nargs='+', help='image files and folders of images')
-    parser.add_argument('config', help='config file of the model')
-    parser.add_argument('checkpoint', help='checkpoint file')
-    parser.add_argument('--out-dir', type=Path, default=Path('outputs'), help='default: %(default)s')
-    parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
-    parser.add_argument('--score-threshold', type=float, default=0.3, help='for boxes; default: %(default)s')
-    parser.add_argument(
-        '--scale',
-        type=parse_scale,
-        default='native',
-        metavar='native|config|WIDTHxHEIGHT',
-        help="native (default): the image's own size; config: as in the config's test pipeline; "
-        '1333x800: as large as fits in there',
-    )
-    add_config_arguments(parser)
-    args = parser.parse_args()
+    parser, args = parse_arguments()
     cfg = config_from(parser, args)
     try:
-        images = list(find_images(args.inputs))
-        inferencer = Inferencer(cfg=cfg, checkpoint=args.checkpoint, device=args.device, scale=args.scale)
-    except FileNotFoundError as error:
+        images = find_images(args.inputs)
+        inferencer = Inferencer(
+            cfg=cfg,
+            checkpoint=args.checkpoint,
+            device=args.device,
+            scale=args.scale,
+            long_side=args.long_side,
+            batch_size=args.batch_size,
+            max_pixels=args.max_pixels,
+            tile_size=args.tile_size,
+            overlap=args.overlap,
+            read_limit=args.read_limit,
+        )
+        summary = predict_to_folder(
+            inferencer,
+            images,
+            out_dir=args.out_dir,
+            score_threshold=args.score_threshold,
+            pictures=not args.no_pictures,
+            fresh=args.fresh,
+        )
+    except (FileNotFoundError, ImageError, ValueError) as error:
         parser.error(str(error))
-    (args.out_dir / 'vis').mkdir(parents=True, exist_ok=True)
-    predictions = {}
-    for path, name in zip(track(images, description='Images'), unique_names(images), strict=True):
-        prediction, drawing = inferencer(path, score_threshold=args.score_threshold, draw=True)
-        Image.fromarray(drawing).save(args.out_dir / 'vis' / name)
-        if 'index_map' in prediction:
-            (args.out_dir / 'pred').mkdir(exist_ok=True)
-            Image.fromarray(prediction['index_map']).save(args.out_dir / 'pred' / name)
-            prediction['index_map'] = f'pred/{name}'
-        predictions[str(path)] = prediction
-    (args.out_dir / 'predictions.json').write_text(json.dumps(predictions, indent=1))
-    print(f'{len(images)} images: {args.out_dir}/predictions.json, pictures in {args.out_dir}/vis')
+    except KeyboardInterrupt:
+        print('interrupted; the same command goes on where this one was')
+        sys.exit(130)
+    for name, reason in summary.failed.items():
+        print(f'not predicted: {name}: {reason}')
+    print(
+        f'{args.out_dir}: {summary.predicted} images predicted, {summary.found} were there already, '
+        f'{len(summary.failed)} could not be'
+    )
+    if args.strict and summary.failed:
+        sys.exit(1)
 
 
 if __name__ == '__main__':

@@ -225,7 +225,7 @@ def test(
         _use_tta(cfg)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        _check_fit(runner.model, str(checkpoint))
+        check_fit(runner.model, str(checkpoint))
     return runner.test()
 
 
@@ -258,8 +258,12 @@ def _use_tta(cfg: Config) -> None:
     cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
 
 
-def _check_fit(model: nn.Module, path: str) -> None:
-    """mmengine only warns of a checkpoint that does not fit; evaluating random weights serves nobody."""
+def check_fit(model: nn.Module, path: str) -> None:
+    """Refuse a checkpoint that does not fit: mmengine only warns, and random weights serve nobody.
+
+    Raises:
+        ValueError: The checkpoint lacks weights of the model, or has them in other shapes.
+    """
     if is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.get_submodule('module')
     checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')

@@ -1,5 +1,20 @@
 """Prediction at any resolution."""
 
-from .inferencer import Inferencer
+from .inferencer import Inferencer, Result
+from .predictors import Predictor, ToolboxPredictor
+from .reading import ImageError, read_image
+from .sources import IMAGE_SUFFIXES, find_images
+from .writing import Summary, predict_to_folder
 
-__all__ = ['Inferencer']
+__all__ = [
+    'IMAGE_SUFFIXES',
+    'ImageError',
+    'Inferencer',
+    'Predictor',
+    'Result',
+    'Summary',
+    'ToolboxPredictor',
+    'find_images',
+    'predict_to_folder',
+    'read_image',
+]

@@ -1,178 +1,215 @@
-"""One inferencer for detectors, segmentors and classifiers, at the size an image has."""
+"""One inferencer for detectors, segmentors and classifiers, for images of any size."""
 
-import copy
+import functools
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from mmengine.config import Config
 
-from cpvt_backbones.engine.launch import find_toolbox
+from .batching import Bounds, Loaded, SizeGroups
+from .drawing import draw_prediction, make_preview
+from .predictors import Predictor, ToolboxPredictor
+from .reading import READ_LIMIT, ImageError, Source, read_image
+from .sizing import Scale, check_scale, fit
+from .sources import find_images
+from .tasks import OnTiles, Prediction, predict_batch, predict_tiled
 
-IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.ppm', '.tif', '.tiff', '.webp')
-# What forces an image to a size or cuts it, in the test pipelines of the three toolboxes.
-_GEOMETRY = ('Resize', 'ResizeEdge', 'CenterCrop', 'EfficientNetCenterCrop', 'Pad')
+MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one image.
+
+    Attributes:
+        name: Its path, or ``'array 3'`` if it was the input of that index.
+        size: Width and height in px, upright; ``None`` if it could not be read.
+        prediction: As :class:`Inferencer` describes; ``None`` if there is none.
+        picture: (h, w, 3) RGB if it was asked for.
+        error: Why there is no prediction: an :class:`ImageError`, or what the model raised.
+    """
+
+    name: str
+    size: tuple[int, int] | None = None
+    prediction: Prediction | None = None
+    picture: np.ndarray | None = None
+    error: Exception | None = None
 
 
 class Inferencer:
     """A trained model that takes images of any size.
 
     Whatever the config's test pipeline does to the size is left out, unless ``scale`` says otherwise: the image
-    goes in as it is.
+    goes in as it is. Only images of equal size share a batch, so nothing is padded and no prediction depends on what
+    else is predicted. An image of more than ``max_pixels`` is cut into overlapping tiles; so no forward ever gets more
+    than ``max_pixels`` pixels, whatever is in the folder.
+
+    A prediction is plain data. Of a detector: ``boxes`` ([[x1, y1, x2, y2]] in px of the image), ``scores``,
+    ``labels``, ``classes``, and of an instance segmentor ``masks`` (COCO run lengths). Of a segmentor: ``index_map``,
+    (H, W), uint8, or uint16 with more than 255 classes. Of a classifier: ``label``, ``class``, ``score``.
 
     Args:
         cfg: Config of a detector, segmentor or classifier; it is not changed.
         checkpoint: The weights.
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if there is one.
-        scale: ``None``: the image's own size. ``'config'``: as the config's test pipeline has it. (width, height) in
-            px: as large as fits in there, its shape kept.
+        scale: ``None``: the image's own size. (width, height) in px: as large as fits in there, its shape kept; the
+            larger number is for the longer side, as in the toolboxes' Resize. ``'config'``: as the config's test
+            pipeline has it; such images are never tiled.
+        long_side: The longer side in px, instead of ``scale``.
+        batch_size: Most images of one forward.
+        max_pixels: Most pixels of one forward, all images together.
+        tile_size: Side of a tile in px.
+        overlap: px that neighbouring tiles share at least. Objects should be smaller.
+        read_limit: Most pixels of an image file, before any change of size; ``None`` for no limit.
+        predictor: What runs the batches, instead of ``cfg``, ``checkpoint`` and ``device``.
 
     Raises:
         FileNotFoundError: No such checkpoint.
-        ValueError: ``scale`` is something else, or the config's ``default_scope`` names no toolbox.
+        ValueError: An argument is not accepted, or the config's ``default_scope`` names no toolbox.
     """
 
     def __init__(
         self,
         *,
-        cfg: Config,
-        checkpoint: str | os.PathLike[str],
+        cfg: Config | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         device: str | None = None,
-        scale: tuple[int, int] | str | None = None,
+        scale: Scale = None,
+        long_side: int | None = None,
+        batch_size: int = 1,
+        max_pixels: int = MAX_PIXELS,
+        tile_size: int = TILE_SIZE,
+        overlap: int = OVERLAP,
+        read_limit: int | None = READ_LIMIT,
+        predictor: Predictor | None = None,
     ) -> None:
-        self.scope = find_toolbox(cfg).package
-        if not Path(checkpoint).is_file():
-            raise FileNotFoundError(f'checkpoint: there is no file {str(checkpoint)!r}')
-        cfg = copy.deepcopy(cfg)
-        if scale != 'config':
-            _set_scale(cfg, scale)
-        self._inferencer = _BUILDERS[self.scope](cfg, str(checkpoint), device)
+        self.scale = check_scale(scale, long_side)
+        self.bounds = Bounds(batch_size=batch_size, max_pixels=max_pixels, tile_size=tile_size, overlap=overlap)
+        self.read_limit = read_limit
+        if predictor is None:
+            if cfg is None or checkpoint is None:
+                raise ValueError('cfg and checkpoint are needed, or a predictor')
+            predictor = ToolboxPredictor(
+                cfg=cfg, checkpoint=checkpoint, device=device, keep_geometry=self.scale == 'config'
+            )
+        elif cfg is not None or checkpoint is not None or self.scale == 'config':
+            raise ValueError("predictor: it takes the place of cfg and checkpoint, and knows no scale='config'")
+        self.predictor = predictor
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that predictions depend on, as plain data."""
+        return dict(
+            model=self.predictor.fingerprint,
+            scale=list(self.scale) if isinstance(self.scale, tuple) else self.scale,
+            max_pixels=self.bounds.max_pixels,
+            tile_size=self.bounds.tile_size,
+            overlap=self.bounds.overlap,
+        )
 
     def __call__(
-        self, image: str | os.PathLike[str], *, score_threshold: float = 0.3, draw: bool = False
-    ) -> tuple[dict[str, Any], np.ndarray | None]:
+        self, image: Source, *, score_threshold: float = 0.3, draw: bool = False
+    ) -> tuple[Prediction, np.ndarray | None]:
         """Predict on one image.
 
         Args:
-            image: Image file.
+            image: Image file or array.
             score_threshold: Boxes that score less are left out.
             draw: Draw the prediction on the image.
 
         Returns:
-            tuple: The prediction as plain data, and the drawing (RGB, uint8, the image's size) or ``None``. The
-            prediction of a detector: ``boxes`` ([[x1, y1, x2, y2]] in px), ``scores``, ``labels``, ``classes``. Of a
-            segmentor: ``index_map``, an uint8 array (H, W). Of a classifier: ``label``, ``class``, ``score``.
+            tuple: The prediction, and the picture (RGB, uint8) or ``None``.
+
+        Raises:
+            ImageError: The image cannot be used.
         """
-        predict = {'mmdet': self._detect, 'mmseg': self._segment, 'mmpretrain': self._classify}[self.scope]
-        return predict(str(image), score_threshold, draw)
+        ((_, result),) = self.stream([image], score_threshold=score_threshold, draw=draw)
+        if result.error is not None:
+            raise result.error
+        assert result.prediction is not None
+        return result.prediction, result.picture
 
-    def _detect(self, image: str, score_threshold: float, draw: bool) -> tuple[dict[str, Any], np.ndarray | None]:
-        result = self._inferencer(
-            image, return_datasamples=True, return_vis=draw, pred_score_thr=score_threshold, no_save_pred=True
-        )
-        found = result['predictions'][0].pred_instances
-        found = found[found.scores >= score_threshold]
-        names = self._inferencer.model.dataset_meta['classes']
-        labels = found.labels.tolist()
-        prediction = dict(
-            boxes=found.bboxes.tolist(),
-            scores=found.scores.tolist(),
-            labels=labels,
-            classes=[names[label] for label in labels],
-        )
-        return prediction, result['visualization'][0] if draw else None
+    def predict(
+        self, inputs: Source | Sequence[Source], *, score_threshold: float = 0.3, draw: bool = False
+    ) -> list[Result]:
+        """Predict on many images.
 
-    def _segment(self, image: str, _: float, draw: bool) -> tuple[dict[str, Any], np.ndarray | None]:
-        # Labels written into the picture hide small regions; the legend is the palette.
-        result = self._inferencer(image, return_vis=draw, opacity=0.6, with_labels=False)
-        return dict(index_map=result['predictions'].astype(np.uint8)), result['visualization'] if draw else None
+        Args:
+            inputs: Image files, folders, patterns, arrays, or a list of these; see :func:`find_images`.
+            score_threshold: Boxes that score less are left out.
+            draw: Draw the predictions on the images.
 
-    def _classify(self, image: str, _: float, draw: bool) -> tuple[dict[str, Any], np.ndarray | None]:
-        # Not through its __call__, which shows a progress bar for every call.
-        (batch,) = self._inferencer.preprocess([image])
-        (sample,) = self._inferencer.forward(batch)
-        label = int(sample.pred_score.argmax())
-        names = self._inferencer.classes
-        prediction = {
-            'label': label,
-            'class': names[label] if names else None,
-            'score': float(sample.pred_score[label]),
-        }
-        return prediction, self._draw_class(image, sample) if draw else None
+        Returns:
+            list[Result]: For each image in the order of the inputs its prediction, or why there is none.
 
-    def _draw_class(self, image: str, sample: Any) -> np.ndarray:
-        from mmcv.image import imread
-        from mmpretrain.visualization import UniversalVisualizer
+        Raises:
+            FileNotFoundError: An input does not exist, or a folder or pattern has no image.
+            ImageError: An input is a URL.
+        """
+        results = self.stream(find_images(inputs), score_threshold=score_threshold, draw=draw)
+        return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
-        if self._inferencer.visualizer is None:
-            self._inferencer.visualizer = UniversalVisualizer()
-        visualizer = self._inferencer.visualizer
-        visualizer.visualize_cls(
-            imread(image, channel_order='rgb'), sample, classes=self._inferencer.classes, draw_gt=False
-        )
-        return visualizer.get_image()
+    def stream(
+        self,
+        images: Sequence[Source],
+        *,
+        score_threshold: float = 0.3,
+        draw: bool = False,
+        on_tiles: OnTiles | None = None,
+    ) -> Iterator[tuple[int, Result]]:
+        """Predict on many images, each handed out as soon as it is done.
 
+        Args:
+            images: Image files and arrays.
+            score_threshold: Boxes that score less are left out.
+            draw: Draw the predictions on the images.
+            on_tiles: Called with the number of tiles done and their total while an image is tiled.
 
-def find_images(inputs: Sequence[str | os.PathLike[str]]) -> Iterator[Path]:
-    """The image files that ``inputs`` name.
+        Yields:
+            tuple: Index of the image, and its :class:`Result`. Images of a size come together, others in between.
+        """
+        groups = SizeGroups(self.bounds)
+        run = functools.partial(self._run, score_threshold=score_threshold, on_tiles=on_tiles)
+        for index, source in enumerate(images):
+            name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
+            try:
+                image = read_image(source, name=name, read_limit=self.read_limit)
+            except ImageError as error:
+                yield index, Result(name, error=error)
+                continue
+            size = image.shape[1], image.shape[0]
+            preview = make_preview(image) if draw else None
+            yield from run(groups.add(Loaded(index, name, size, fit(image, self.scale), preview)))
+        for batch in groups.rest():
+            yield from run(batch)
 
-    Args:
-        inputs: Image files, and folders whose images are taken in order of name.
+    def _run(
+        self, batch: list[Loaded], *, score_threshold: float, on_tiles: OnTiles | None
+    ) -> Iterator[tuple[int, Result]]:
+        if not batch:
+            return
+        try:
+            predictions = self._predict(batch, score_threshold, on_tiles)
+        # A model may fail on one image, by its size for example; the others of the folder are none the worse.
+        except Exception as error:
+            if len(batch) == 1:
+                yield batch[0].index, Result(batch[0].name, batch[0].size, error=error)
+            else:
+                for loaded in batch:
+                    yield from self._run([loaded], score_threshold=score_threshold, on_tiles=on_tiles)
+            return
+        for loaded, prediction in zip(batch, predictions, strict=True):
+            picture = None
+            if loaded.preview is not None:
+                picture = draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
+            yield loaded.index, Result(loaded.name, loaded.size, prediction, picture)
 
-    Yields:
-        pathlib.Path: Each image file.
-
-    Raises:
-        FileNotFoundError: An input does not exist, or is a folder without images.
-    """
-    for path in map(Path, inputs):
-        if path.is_dir():
-            images = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
-            if not images:
-                raise FileNotFoundError(f'inputs: no image ({", ".join(IMAGE_SUFFIXES)}) in folder {str(path)!r}')
-            yield from images
-        elif path.is_file():
-            yield path
-        else:
-            raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
-
-
-def _set_scale(cfg: Config, scale: tuple[int, int] | str | None) -> None:
-    resize: dict[str, Any]
-    if scale is None:
-        # Not simply nothing: detectors ask for the scale factor that Resize notes down.
-        resize = dict(type='mmcv.Resize', scale_factor=1.0)
-    elif not isinstance(scale, str) and len(scale) == 2 and min(scale) >= 1:
-        resize = dict(type='mmcv.Resize', scale=tuple(scale), keep_ratio=True)
-    else:
-        raise ValueError(f"scale must be None (the image's own), 'config' or (width, height), got {scale!r}")
-    dataset = cfg.test_dataloader.dataset
-    pipeline = [step for step in dataset.pipeline if step['type'].split('.')[-1] not in _GEOMETRY]
-    load = next(i for i, step in enumerate(pipeline) if step['type'].split('.')[-1] == 'LoadImageFromFile')
-    dataset.pipeline = [*pipeline[: load + 1], resize, *pipeline[load + 1 :]]
-
-
-def _build_detector(cfg: Config, checkpoint: str, device: str | None) -> Any:
-    from mmdet.apis import DetInferencer
-
-    # Only its images are new; the annotations of the config's test set have no part in this.
-    pipeline = cfg.test_dataloader.dataset.pipeline
-    cfg.test_dataloader.dataset.pipeline = [s for s in pipeline if s['type'].split('.')[-1] != 'LoadAnnotations']
-    return DetInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)
-
-
-def _build_segmentor(cfg: Config, checkpoint: str, device: str | None) -> Any:
-    from mmseg.apis import MMSegInferencer
-
-    return MMSegInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)
-
-
-def _build_classifier(cfg: Config, checkpoint: str, device: str | None) -> Any:
-    from mmpretrain import ImageClassificationInferencer
-
-    return ImageClassificationInferencer(model=cfg, pretrained=checkpoint, device=device)
-
-
-_BUILDERS = {'mmdet': _build_detector, 'mmseg': _build_segmentor, 'mmpretrain': _build_classifier}
+    def _predict(self, batch: list[Loaded], score_threshold: float, on_tiles: OnTiles | None) -> list[Prediction]:
+        options: dict[str, Any] = dict(score_threshold=score_threshold, bounds=self.bounds)
+        if self.scale != 'config' and batch[0].pixels > self.bounds.max_pixels:
+            (loaded,) = batch
+            return [predict_tiled(self.predictor, loaded, on_tiles=on_tiles, **options)]
+        return predict_batch(self.predictor, batch, **options)

@@ -1,0 +1,185 @@
+"""Running an exported file (see :mod:`cpvt_backbones.export`), which brings all it needs: no config, no toolbox."""
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+METADATA = 'cpvt_backbones'
+"""Name of the entry in a file that says how to use it (JSON)."""
+
+Run = Callable[[np.ndarray], list[np.ndarray]]
+
+
+class ExportedModel:
+    """A model from an ONNX file or a ``.pt2`` package, for images of any size; a predictor for ``Inferencer``.
+
+    Args:
+        path: ``.onnx``, or ``.pt2`` (torch.export or AOTInductor).
+        device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if there is one that the file can use. A ``.pt2`` runs on
+            the kind of device it was exported on.
+
+    Attributes:
+        metadata: What the file says of itself: task, classes, mean and std, thresholds, versions.
+        task: ``'detection'``, ``'segmentation'``, ``'classification'`` or ``'features'``.
+        classes: Names of the classes, in order of label; ``None`` if they are unknown.
+        palette: RGB of each class, or ``None``.
+        fingerprint: Changes when the file does.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: Another kind of file, or a device that it cannot run on.
+        ImportError: onnxruntime is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, device: str | None = None) -> None:
+        if not Path(path).is_file():
+            raise FileNotFoundError(f'path: there is no file {str(path)!r}')
+        if Path(path).suffix not in _OPENERS:
+            raise ValueError(f'path must end in {" or ".join(_OPENERS)}, got {str(path)!r}')
+        self._run: Run
+        self._run, self.metadata = _OPENERS[Path(path).suffix](str(path), device)
+        self.task: str = self.metadata['task']
+        self.classes: Sequence[str] | None = self.metadata.get('classes')
+        self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
+        self.fingerprint = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+    def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """The file's outputs as they are.
+
+        Args:
+            images: (B, 3, H, W), uint8 BGR; or normalised and float32, if ``metadata['input']`` is ``'normalised'``.
+
+        Returns:
+            dict: Each output under its name.
+        """
+        dtype = np.uint8 if self.metadata['input'] == 'pixels' else np.float32
+        if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape or images.dtype != dtype:
+            raise ValueError(
+                f'images must be (B, 3, H, W) with H, W >= 1, {np.dtype(dtype)}, '
+                f'got shape {images.shape}, {images.dtype}'
+            )
+        return dict(zip(self.metadata['outputs'], self._run(np.ascontiguousarray(images)), strict=True))
+
+    def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
+        """A prediction for each image.
+
+        Args:
+            images: (H, W, 3) uint8 BGR, of any sizes; those of one size share a batch.
+
+        Returns:
+            list[dict]: Of a detector ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,). Of a
+            segmentor ``index_map`` (H, W). Of a classifier ``scores`` (classes,). Of a backbone ``features``, a list.
+        """
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index, image in enumerate(images):
+            groups.setdefault(image.shape, []).append(index)
+        predictions: list[dict[str, Any]] = [{}] * len(images)
+        for members in groups.values():
+            outputs = self.run(self._batch([images[index] for index in members]))
+            for place, index in enumerate(members):
+                predictions[index] = self._prediction({name: value[place] for name, value in outputs.items()})
+        return predictions
+
+    def logits(self, images: list[np.ndarray]) -> Tensor:
+        """Of a segmentor, (B, C, H, W); from a file of class maps, 1 for the class of a pixel and 0 for the others.
+
+        Args:
+            images: (H, W, 3) uint8 BGR, all of one size.
+        """
+        outputs = self.run(self._batch(images))
+        if 'logits' in outputs:
+            return torch.from_numpy(outputs['logits'])
+        class_maps, channels = torch.from_numpy(outputs['class_map']), self.metadata['num_channels']
+        if channels == 1:
+            return class_maps[:, None].float()
+        return F.one_hot(class_maps, channels).movedim(-1, 1).float()
+
+    def to_classes(self, logits: Tensor) -> Tensor:
+        """Of a segmentor, logits (C, h, w) to classes (h, w)."""
+        return logits.argmax(0) if len(logits) > 1 else (logits[0] > self.metadata['threshold']).long()
+
+    def _batch(self, images: list[np.ndarray]) -> np.ndarray:
+        for image in images:
+            if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+                raise ValueError(f'images must be (H, W, 3), uint8, got shape {image.shape}, {image.dtype}')
+        batch = np.stack(images).transpose(0, 3, 1, 2)
+        if self.metadata['input'] == 'pixels':
+            return batch
+        if self.metadata['flip_channels']:
+            batch = batch[:, ::-1]
+        mean, std = (np.array(self.metadata[name], np.float32).reshape(-1, 1, 1) for name in ('mean', 'std'))
+        return (batch.astype(np.float32) - mean) / std
+
+    def _prediction(self, outputs: dict[str, np.ndarray]) -> dict[str, Any]:
+        if self.task == 'detection':
+            count = int(outputs['counts'])
+            return {name: outputs[name][:count] for name in ('boxes', 'scores', 'labels')}
+        if self.task == 'segmentation':
+            if 'class_map' in outputs:
+                return dict(index_map=outputs['class_map'])
+            return dict(index_map=self.to_classes(torch.from_numpy(outputs['logits'])).numpy())
+        return outputs if self.task == 'classification' else dict(features=list(outputs.values()))
+
+
+def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            f'onnxruntime runs .onnx files, and does not import ({error}): pip install onnxruntime'
+        ) from error
+    cuda = 'CUDAExecutionProvider' in onnxruntime.get_available_providers()
+    wanted = torch.device(device or ('cuda' if cuda else 'cpu'))
+    if wanted.type not in ('cpu', 'cuda'):
+        raise ValueError(f"device must be 'cpu' or 'cuda[:index]' for an .onnx file, got {device!r}")
+    if wanted.type == 'cuda' and not cuda:
+        raise ValueError(f"device must be 'cpu': this onnxruntime has no CUDA (onnxruntime-gpu does), got {device!r}")
+    providers: list[Any] = ['CPUExecutionProvider']
+    if wanted.type == 'cuda':
+        providers.insert(0, ('CUDAExecutionProvider', dict(device_id=wanted.index or 0)))
+    session = onnxruntime.InferenceSession(path, providers=providers)
+    metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
+    return lambda images: session.run(None, {'images': images}), metadata
+
+
+def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
+    import cpvt_backbones.layers.nms  # noqa: F401  (registers the operation that a detector's program calls)
+
+    with zipfile.ZipFile(path) as archive:
+        compiled = any('/data/aotinductor/' in name for name in archive.namelist())
+    model: Any
+    if compiled:
+        model = torch._inductor.aoti_load_package(path, device_index=torch.device(device or 'cpu').index or -1)
+        metadata = _read_metadata(model.get_metadata(), path)
+    else:
+        stored: dict[str, Any] = {METADATA: ''}
+        # Its guards only repeat the sizes that the example had; what holds for every size is checked when exporting.
+        model = torch.export.load(path, extra_files=stored).module(check_guards=False)
+        metadata = _read_metadata(stored, path)
+    target = torch.device(device or metadata['device'])
+    if target.type != metadata['device']:
+        raise ValueError(f'device must be {metadata["device"]!r}, for which {path!r} was exported, got {device!r}')
+
+    def run(images: np.ndarray) -> list[np.ndarray]:
+        with torch.no_grad():
+            return [output.cpu().numpy() for output in model(torch.from_numpy(images).to(target))]
+
+    return run, metadata
+
+
+_OPENERS = {'.onnx': _open_onnx, '.pt2': _open_pt2}
+
+
+def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
+    if not entries.get(METADATA):
+        raise ValueError(f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}')
+    return json.loads(entries[METADATA])

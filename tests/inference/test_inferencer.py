@@ -1,0 +1,193 @@
+"""Detectors, segmentors and classifiers of the toolboxes on images of any size, in batches, by any name."""
+
+import numpy as np
+import pytest
+from bad_files import BAD, GOOD, write_folder
+from PIL import Image
+
+from cpvt_backbones.inference import ImageError, Inferencer
+
+SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
+
+
+def images(sizes=SIZES):
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 255, (*size, 3), np.uint8) for size in sizes]
+
+
+def same(a, b):
+    """Predictions of one image: class maps identical, boxes to 0.01 px."""
+    assert a.keys() == b.keys()
+    if 'index_map' in a:
+        np.testing.assert_array_equal(a['index_map'], b['index_map'])
+    elif 'boxes' in a:
+        assert a['labels'] == b['labels'] and a['classes'] == b['classes']
+        np.testing.assert_allclose(a['boxes'], b['boxes'], atol=1e-2)
+        np.testing.assert_allclose(a['scores'], b['scores'], atol=1e-4)
+    else:
+        assert a['class'] == b['class']
+        assert a['score'] == pytest.approx(b['score'], abs=1e-5)
+
+
+def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards):
+    inputs = images()
+    alone = [Inferencer(predictor=predictor)(image, score_threshold=0.0)[0] for image in inputs]
+    assert [shape[2:] for shape in forwards] == SIZES
+    forwards.clear()
+    together = Inferencer(predictor=predictor, batch_size=3).predict(inputs, score_threshold=0.0)
+    # Full batches when they are full, the rest at the end; none is padded.
+    assert [(shape[0], shape[2:]) for shape in forwards] == [
+        (3, (40, 56)),
+        (2, (33, 20)),
+        (1, (56, 40)),
+        (1, (1, 1)),
+        (1, (40, 56)),
+    ]
+    assert [result.size for result in together] == [size[::-1] for size in SIZES]
+    for one, result in zip(alone, together, strict=True):
+        same(one, result.prediction)
+    if predictor.task == 'detection':
+        assert all(one['boxes'] for one in alone)
+    if predictor.task == 'segmentation':
+        assert len(np.unique(alone[0]['index_map'])) > 1
+        assert [one['index_map'].shape for one in alone] == SIZES
+
+
+def test_the_bound_holds_for_batches_too(predictor, forwards):
+    Inferencer(predictor=predictor, batch_size=8, max_pixels=2 * 40 * 56, tile_size=32, overlap=8).predict(images())
+    assert max(shape[0] * shape[2] * shape[3] for shape in forwards) <= 2 * 40 * 56
+    assert [shape[0] for shape in forwards if shape[2:] == (40, 56)] == [2, 2]
+
+
+def test_too_many_waiting_images_go_ahead(monkeypatch, predictor, forwards):
+    monkeypatch.setattr('cpvt_backbones.inference.batching._WAITING_PIXELS', 50 * 50)
+    sizes = [(8 + i, 30) for i in range(12)]
+    results = Inferencer(predictor=predictor, batch_size=4).predict(images(sizes))
+    assert [result.size[::-1] for result in results] == sizes
+    assert [shape[2:] for shape in forwards] == sizes, 'longest waiting first'
+
+
+def test_a_folder_of_everything(inferencer, tmp_path):
+    folder = write_folder(tmp_path / 'images')
+    results = inferencer.predict([folder, np.full((4, 4, 3), np.nan), np.zeros((6, 5), np.uint16)], draw=True)
+    names = [result.name.rsplit('/')[-1] for result in results]
+    assert names == [*sorted([*BAD, *GOOD]), f'array {len(BAD) + len(GOOD)}', f'array {len(BAD) + len(GOOD) + 1}']
+    for name, result in zip(names, results, strict=True):
+        if name in GOOD or result is results[-1]:
+            assert result.error is None
+            assert result.size == GOOD.get(name, (5, 6))
+            width, height = result.size
+            if 'index_map' in result.prediction:
+                assert result.prediction['index_map'].shape == (height, width)
+            for x1, y1, x2, y2 in result.prediction.get('boxes', []):
+                assert 0 <= x1 <= x2 <= width and 0 <= y1 <= y2 <= height
+            if name != 'line.png':  # drawn smaller
+                assert result.picture.shape == (height, width, 3)
+        else:
+            assert isinstance(result.error, ImageError) and result.prediction is None
+            assert result.error.reason.startswith(BAD.get(name, 'uint8 and uint16 are accepted'))
+            assert result.name in str(result.error)
+
+
+def test_one_image_is_refused_loudly(inferencer):
+    with pytest.raises(ImageError, match=r'none.png: there is no such file'):
+        inferencer('none.png')
+
+
+def test_a_failure_of_the_model_costs_no_other_image(monkeypatch, predictor):
+    """Even of the same batch."""
+    inputs = images([(40, 56)] * 4)
+    inputs[2][:] = 0
+    name = 'logits' if predictor.task == 'segmentation' else 'predict'
+    run = getattr(predictor, name)
+
+    def fragile(batch):
+        if any(not image.any() for image in batch):
+            raise RuntimeError('black')
+        return run(batch)
+
+    monkeypatch.setattr(predictor, name, fragile)
+    results = Inferencer(predictor=predictor, batch_size=4).predict(inputs)
+    assert [str(result.error) if result.error else None for result in results] == [None, None, 'black', None]
+    assert [result.prediction is None for result in results] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ('policy', 'seen'),
+    [
+        ({}, (97, 20)),
+        (dict(scale=(60, 60)), (60, 12)),
+        (dict(scale=(200, 30)), (146, 30)),
+        (dict(long_side=33), (33, 7)),
+        (dict(long_side=194), (194, 40)),
+        (dict(long_side=1), (1, 1)),
+    ],
+)
+def test_size_policies(predictor, forwards, policy, seen):
+    (image,) = images([(97, 20)])
+    prediction, picture = Inferencer(predictor=predictor, **policy)(image, score_threshold=0.0, draw=True)
+    assert [shape[2:] for shape in forwards] == [seen]
+    assert picture.shape == image.shape
+    if 'index_map' in prediction:
+        assert prediction['index_map'].shape == (97, 20)
+    for x1, y1, x2, y2 in prediction.get('boxes', []):
+        assert -1e-3 <= x1 <= x2 <= 20.001 and -1e-3 <= y1 <= y2 <= 97.001
+
+
+def test_the_configs_own_size(model):
+    """Only then the config's pipeline resizes and crops; results are the image's all the same."""
+    cfg, checkpoint = model
+    inferencer = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', scale='config')
+    shapes = []
+    inferencer.predictor.model.backbone.register_forward_pre_hook(lambda _, x: shapes.append(tuple(x[0].shape[2:])))
+    (image,) = images([(97, 20)])
+    prediction, _ = inferencer(image, score_threshold=0.0)
+    assert shapes == [(24, 24) if cfg.default_scope == 'mmpretrain' else (48, 10)]
+    if 'index_map' in prediction:
+        assert prediction['index_map'].shape == (97, 20)
+    if 'boxes' in prediction:
+        assert max(y2 for _, _, _, y2 in prediction['boxes']) > 48
+
+
+def test_a_large_image_is_tiled(predictor, forwards):
+    (image,) = images([(150, 200)])
+    tiles = []
+    inferencer = Inferencer(predictor=predictor, max_pixels=64 * 64, tile_size=64, overlap=16)
+    ((_, result),) = inferencer.stream([image], score_threshold=0.0, on_tiles=lambda *counts: tiles.append(counts))
+    if predictor.task == 'classification':
+        assert 'max_pixels=4096' in str(result.error)
+        return
+    assert {shape[2:] for shape in forwards} == {(64, 64)}
+    assert tiles == [(i + 1, 12) for i in range(12)]
+    if predictor.task == 'segmentation':
+        assert result.prediction['index_map'].shape == (150, 200)
+    else:
+        boxes = np.array(result.prediction['boxes'])
+        assert boxes[:, 2].max() > 150 and boxes[:, 3].max() > 100
+        assert (boxes >= 0).all() and (boxes <= [200, 150, 200, 150]).all()
+
+
+def test_files_and_arrays_give_the_same(inferencer, tmp_path):
+    (image,) = images([(31, 45)])
+    Image.fromarray(image[..., ::-1]).save(tmp_path / 'image.png')
+    same(inferencer(tmp_path / 'image.png')[0], inferencer(image)[0])
+
+
+def test_wrong_arguments(model, predictor):
+    cfg, checkpoint = model
+    for wrong in ('big', (0, 60), (60,)):
+        with pytest.raises(ValueError, match=r"scale must be None .*'config' or \(width, height\), got"):
+            Inferencer(predictor=predictor, scale=wrong)
+    with pytest.raises(ValueError, match='cfg and checkpoint are needed, or a predictor'):
+        Inferencer(cfg=cfg)
+    with pytest.raises(ValueError, match='takes the place of cfg and checkpoint'):
+        Inferencer(cfg=cfg, checkpoint=checkpoint, predictor=predictor)
+    with pytest.raises(FileNotFoundError, match="checkpoint: there is no file 'none.pth'"):
+        Inferencer(cfg=cfg, checkpoint='none.pth')
+
+
+def test_the_config_stays_as_it_is(model):
+    cfg, checkpoint = model
+    before = cfg.pretty_text
+    Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', long_side=30)
+    assert cfg.pretty_text == before

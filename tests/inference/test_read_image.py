@@ -1,0 +1,175 @@
+"""Every kind of file and array is read right, or refused by name with its reason."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from bad_files import BAD, GOOD, picture, write_folder, write_huge_header
+from PIL import Image, ImageFile
+
+from cpvt_backbones.inference import ImageError, find_images, read_image
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp('reading') / 'images')
+
+
+@pytest.mark.parametrize('name', BAD)
+def test_a_bad_file_is_refused_with_its_reason(folder, name):
+    with pytest.raises(ImageError) as refusal:
+        read_image(folder / name)
+    assert refusal.value.source == str(folder / name)
+    assert refusal.value.reason.startswith(BAD[name])
+    assert str(refusal.value) == f'{folder / name}: {refusal.value.reason}'
+
+
+@pytest.mark.parametrize('name', GOOD)
+def test_a_good_file_is_bgr_of_8_bits(folder, name):
+    image = read_image(str(folder / name))
+    assert image.shape == (*GOOD[name][::-1], 3)
+    assert image.dtype == np.uint8 and image.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ('name', 'tolerance'), [('photo.jpg', 6), ('cmyk.jpg', 12), ('alpha.png', 0), ('palette.png', 40)]
+)
+def test_colours_are_what_they_were(folder, name, tolerance):
+    """Alpha is dropped: the colours under it count."""
+    difference = np.abs(read_image(folder / name)[..., ::-1].astype(int) - picture())
+    assert difference.max() <= tolerance
+
+
+def test_exif_orientation_is_applied(folder):
+    # Orientation 6: the file's first row is the upright image's right side.
+    upright = np.rot90(read_image(folder / 'photo.jpg'), -1)
+    np.testing.assert_allclose(read_image(folder / 'turned.jpg').astype(int), upright.astype(int), atol=6)
+
+
+def test_first_frame_of_an_animation(folder):
+    assert (read_image(folder / 'animated.gif') == (252, 3, 60)).all()
+
+
+def test_16_bits_keep_their_range(folder):
+    values = np.arange(1200).reshape(30, 40) * 54
+    expected = np.round(values / 257).astype(np.uint8)
+    np.testing.assert_array_equal(read_image(folder / 'grey_16.png'), np.repeat(expected[..., None], 3, axis=2))
+    array = np.array([[0, 128, 129, 257, 65535]], np.uint16)
+    assert read_image(array)[0, :, 0].tolist() == [0, 0, 1, 1, 255]
+    assert read_image(array.astype('>u2'))[0, :, 2].tolist() == [0, 0, 1, 1, 255]
+
+
+def test_arrays():
+    colours = np.random.default_rng(0).integers(0, 255, (5, 7, 4), np.uint8)
+    assert read_image(colours[..., :3]) is not None
+    np.testing.assert_array_equal(read_image(colours), colours[..., :3])
+    np.testing.assert_array_equal(read_image(colours[..., 0]), np.repeat(colours[..., :1], 3, axis=2))
+    np.testing.assert_array_equal(read_image(colours[..., :1]), np.repeat(colours[..., :1], 3, axis=2))
+
+
+@pytest.mark.parametrize(
+    ('array', 'reason'),
+    [
+        (np.full((4, 4, 3), np.nan), 'uint8 and uint16 are accepted, got float64 with NaN in it'),
+        (np.zeros((4, 4, 3), np.float32), 'uint8 and uint16 are accepted, got float32'),
+        (np.zeros((4, 4), np.int64), 'uint8 and uint16 are accepted, got int64'),
+        (np.zeros((0, 4, 3), np.uint8), r'no pixels: the shape is \(0, 4, 3\)'),
+        (np.zeros((3, 40, 50), np.uint8), r'shapes \(H, W\) and \(H, W, 1 or 3 or 4\) are accepted, got \(3, 40, 50\)'),
+        (np.zeros(4, np.uint8), r'got \(4,\)'),
+        (None, 'a path or a numpy array is accepted, got NoneType'),
+    ],
+)
+def test_a_bad_array_is_refused_with_its_reason(array, reason):
+    with pytest.raises(ImageError, match=f'^array 3: .*{reason}'):
+        read_image(array, name='array 3')
+
+
+@pytest.mark.parametrize('url', ['https://example.org/a.jpg', 's3://bucket/a.jpg', 'file:///a.jpg'])
+def test_a_url_is_refused(url):
+    from pathlib import Path
+
+    for call in (
+        read_image,
+        find_images,
+        lambda source: find_images([source]),
+        lambda source: read_image(Path(source)),
+    ):
+        with pytest.raises(ImageError, match='addresses are not fetched; download it and give the path'):
+            call(url)
+
+
+def test_no_such_file_and_no_such_kind(tmp_path):
+    with pytest.raises(ImageError, match='there is no such file'):
+        read_image(tmp_path / 'none.png')
+    os.mkfifo(tmp_path / 'pipe.png')
+    with pytest.raises(ImageError, match='not a regular file'):
+        read_image(tmp_path / 'pipe.png')
+    with pytest.raises(ImageError, match='null'):
+        read_image('a\0b.png')
+
+
+def test_no_permission(folder, monkeypatch):
+    """Root may read everything: what the system says is put in its mouth."""
+    monkeypatch.setattr(os, 'access', lambda path, mode: False)
+    with pytest.raises(ImageError, match=r'photo.jpg: permission denied'):
+        read_image(folder / 'photo.jpg')
+
+
+def test_the_limit_is_the_callers_not_pillows(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 10)
+    assert read_image(folder / 'photo.jpg').shape == (30, 40, 3)
+    assert Image.MAX_IMAGE_PIXELS == 10, "other users' setting is theirs"
+    assert read_image(folder / 'photo.jpg', read_limit=1200).shape == (30, 40, 3)
+    with pytest.raises(ImageError, match='40 x 30 is 1200 pixels, more than read_limit=1199'):
+        read_image(folder / 'photo.jpg', read_limit=1199)
+    # Refused by its header, before anything of its size is made.
+    bomb = write_huge_header(tmp_path / 'bomb.png')
+    with pytest.raises(ImageError, match='30000 x 30000 is 900000000 pixels, more than read_limit=500000000'):
+        read_image(bomb, read_limit=500_000_000)
+
+
+def test_truncated_files_are_refused_whatever_else_is_set(folder, monkeypatch):
+    monkeypatch.setattr(ImageFile, 'LOAD_TRUNCATED_IMAGES', True)
+    with pytest.raises(ImageError, match='truncated'):
+        read_image(folder / 'truncated.jpg')
+    assert ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def test_an_image_larger_than_a_band(tmp_path):
+    """Copied in bands of rows; no row is lost between them."""
+    image = np.random.default_rng(0).integers(0, 255, (1500, 3001, 3), np.uint8)
+    Image.fromarray(image[..., ::-1]).save(tmp_path / 'large.bmp')
+    np.testing.assert_array_equal(read_image(tmp_path / 'large.bmp'), image)
+
+
+def test_folders_patterns_and_lists(folder, tmp_path):
+    (folder / 'notes.txt').write_text('no image')
+    assert [image.name for image in find_images(folder)] == sorted([*BAD, *GOOD])
+    deep = tmp_path / 'a' / 'b'
+    deep.mkdir(parents=True)
+    for name in ('a/1.png', 'a/b/2.PNG', 'a/b/3.jpg', 'a/[x].png'):
+        Image.new('L', (2, 2)).save(tmp_path / name)
+    array = np.zeros((2, 2), np.uint8)
+    found = find_images([tmp_path / 'a/*.png', array, str(tmp_path / '**/*.*'), tmp_path / 'a/[x].png'])
+    assert found[2] is array
+    names = [image.name for image in found if image is not array]
+    assert names == ['1.png', '[x].png', '1.png', '[x].png', '2.PNG', '3.jpg', '[x].png']
+    assert find_images(folder / 'dangling.png') == [folder / 'dangling.png']
+    for nothing, words in (
+        (tmp_path / 'none.png', 'there is no file or folder'),
+        (tmp_path / '*.gif', 'no image .* matches'),
+        (tmp_path, 'no image .* in folder'),
+    ):
+        with pytest.raises(FileNotFoundError, match=words):
+            find_images([folder, nothing])
+
+
+def test_reading_in_threads_restores_pillows_switches(folder):
+    before = Image.MAX_IMAGE_PIXELS
+    threads = [threading.Thread(target=lambda: [read_image(folder / 'photo.jpg') for _ in range(20)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Image.MAX_IMAGE_PIXELS == before

@@ -1,0 +1,187 @@
+"""Tiles cover everything, weigh one together, and with a local model give what the whole image gives."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
+
+from cpvt_backbones.inference import ImageError, Inferencer
+from cpvt_backbones.inference.tiling import blend_class_map, make_grid, merge_groups, ramp_weights
+
+pytest.importorskip('sahi')
+sides = st.integers(1, 150)
+tiles = st.integers(1, 40).flatmap(lambda tile: st.tuples(st.just(tile), st.integers(0, tile - 1)))
+
+
+@given(height=sides, width=sides, tile=tiles)
+def test_tiles_cover_the_image_and_overlap_as_asked(height, width, tile):
+    size, overlap = tile
+    grid = make_grid(height, width, tile_size=size, overlap=overlap)
+    for spans, length in ((grid.rows, height), (grid.columns, width)):
+        assert spans[0][0] == 0 and spans[-1][1] == length
+        assert all(stop - start == min(size, length) for start, stop in spans)
+        shared = [before[1] - after[0] for before, after in zip(spans, spans[1:], strict=False)]
+        assert all(share == overlap for share in shared[:-1])
+        assert all(overlap <= share < size for share in shared[-1:])
+
+
+@given(length=st.integers(1, 300), tile=tiles)
+def test_weights_sum_to_one_at_every_pixel(length, tile):
+    size, overlap = tile
+    spans = make_grid(1, length, tile_size=size, overlap=overlap).columns
+    total = np.zeros(length)
+    for (start, stop), weight in zip(spans, ramp_weights(spans), strict=True):
+        assert weight.min() > 0 and len(weight) == stop - start
+        total[start:stop] += weight
+    np.testing.assert_allclose(total, 1, atol=1e-6)
+
+
+def test_weights_fade_towards_an_inner_edge_only():
+    first, middle, last = ramp_weights([(0, 10), (6, 16), (12, 22)])
+    np.testing.assert_allclose(first, [1] * 6 + [0.875, 0.625, 0.375, 0.125])
+    np.testing.assert_allclose(middle, middle[::-1])
+    np.testing.assert_allclose(last, first[::-1])
+
+
+@given(height=sides, width=sides, tile=tiles, seed=st.integers(0, 9))
+def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
+    """Against the plain way: all logits of the image summed in one array."""
+    size, overlap = tile
+    grid = make_grid(height, width, tile_size=size, overlap=overlap)
+    rng = np.random.default_rng(seed)
+    summed = np.zeros((3, height, width))
+    logits = []
+    for (top, bottom), row_weight in zip(grid.rows, ramp_weights(grid.rows), strict=True):
+        for (left, right), column_weight in zip(grid.columns, ramp_weights(grid.columns), strict=True):
+            # Every tile says something else of the pixels that it shares.
+            one = rng.normal(size=(3, bottom - top, right - left)).astype(np.float32)
+            summed[:, top:bottom, left:right] += one * row_weight[:, None] * column_weight
+            logits.append(torch.from_numpy(one))
+    class_map = blend_class_map(iter(logits), grid, to_classes=lambda x: x.argmax(0).numpy())
+    ordered = np.sort(summed, axis=0)
+    clear = ordered[-1] - ordered[-2] > 1e-4
+    np.testing.assert_array_equal(class_map[clear], summed.argmax(0)[clear])
+
+
+def test_a_seam_is_a_smooth_passage():
+    """Two tiles that disagree by a constant: over what they share, their mean goes over in equal steps."""
+    grid = make_grid(4, 24, tile_size=16, overlap=8)
+    tiles = (torch.full((1, 4, 16), value) for value in (0.0, 1.0))
+    blended = blend_class_map(tiles, grid, to_classes=lambda x: x[0].numpy())
+    np.testing.assert_allclose(blended[0, 8:16], (np.arange(8) + 0.5) / 8, atol=1e-6)
+    assert not blended[:, :8].any() and (blended[:, 16:] == 1).all()
+
+
+@pytest.mark.parametrize('size', [(100, 130), (1, 500), (500, 1), (33, 33), (64, 32)])
+@pytest.mark.parametrize('overlap', [0, 5, 31])
+def test_a_local_segmentor_is_tiled_exactly(size, overlap):
+    image = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
+    whole, _ = Inferencer(predictor=LocalSegmentor())(image)
+    predictor = LocalSegmentor()
+    tiled, _ = Inferencer(predictor=predictor, max_pixels=1024, tile_size=32, overlap=overlap)(image)
+    if size[0] * size[1] > 1024:
+        assert len(predictor.forwards) > 1
+    assert max(h * w * len(batch) for batch in predictor.forwards for h, w in batch[:1]) <= 1024
+    np.testing.assert_array_equal(tiled['index_map'], whole['index_map'])
+    assert tiled['index_map'].dtype == np.uint8
+
+
+def test_tiles_share_a_batch_within_the_bound():
+    image = np.zeros((64, 200, 3), np.uint8)
+    predictor = LocalSegmentor()
+    Inferencer(predictor=predictor, max_pixels=3 * 256, batch_size=8, tile_size=16, overlap=0)(image)
+    assert [len(batch) for batch in predictor.forwards] == [3] * 17 + [1]
+
+
+def blocks(size=(180, 260)):
+    """Rectangles, none of which is cut by more than one tile: (image, boxes with labels)."""
+    image = np.zeros((*size, 3), np.uint8)
+    boxes = []
+    for i, (x, y) in enumerate((x, y) for y in range(5, size[0] - 20, 30) for x in range(5, size[1] - 20, 30)):
+        channel, w, h = i % 3, 8 + i % 7, 6 + i % 9
+        image[y : y + h, x : x + w, channel] = 255
+        boxes.append((x, y, x + w, y + h, channel))
+    return image, sorted(boxes)
+
+
+@pytest.mark.parametrize('predictor', [BlockDetector(), BlockInstances()], ids=['boxes', 'masks'])
+def test_objects_smaller_than_the_overlap_are_found_once(predictor):
+    image, boxes = blocks()
+    inferencer = Inferencer(predictor=predictor, max_pixels=64 * 64, tile_size=64, overlap=20)
+    prediction, _ = inferencer(image)
+    found = [(*box, label) for box, label in zip(prediction['boxes'], prediction['labels'], strict=True)]
+    assert sorted(found) == boxes
+    if 'masks' in prediction:
+        from pycocotools import mask as coco_mask
+
+        for mask, (x1, y1, x2, y2) in zip(prediction['masks'], prediction['boxes'], strict=True):
+            pixels = coco_mask.decode(mask)
+            assert pixels.shape == image.shape[:2]
+            assert pixels.sum() == pixels[int(y1) : int(y2), int(x1) : int(x2)].sum() == (x2 - x1) * (y2 - y1)
+
+
+def test_what_is_one_object():
+    boxes = np.array(
+        [
+            [0, 0, 10, 10],  # seen whole twice
+            [1, 0, 11, 10],
+            [0, 0, 10, 10],  # the same place, another class
+            [50, 0, 60, 10],  # seen whole, and in two parts, one of which scores better
+            [50, 0, 56, 10],
+            [57, 0, 60, 10],
+            [80, 0, 90, 10],  # only ever seen in parts
+            [84, 0, 96, 10],
+            [200, 0, 210, 10],  # two that the model has told apart in one tile
+            [204, 0, 214, 10],
+        ],
+        np.float32,
+    )
+    scores = np.array([0.5, 0.9, 0.8, 0.7, 0.99, 0.3, 0.6, 0.65, 0.55, 0.54])
+    labels = np.array([0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
+    cut = np.isin(np.arange(10), (4, 5, 6, 7))
+    assert merge_groups(boxes, scores, labels, cut) == [[1], [2], [3], [7, 6], [8], [9]]
+    assert merge_groups(np.zeros((0, 4)), np.zeros(0), np.zeros(0), np.zeros(0, bool)) == []
+
+
+def test_an_object_that_no_tile_sees_whole_gets_one_box():
+    image = np.zeros((40, 100, 3), np.uint8)
+    image[10:20, 25:45] = [255, 0, 0]
+    prediction, _ = Inferencer(predictor=BlockDetector(), max_pixels=1600, tile_size=40, overlap=12)(image)
+    assert prediction['boxes'] == [[25, 10, 45, 20]]
+
+
+def test_a_size_policy_comes_before_tiling():
+    image, boxes = blocks((180, 260))
+    inferencer = Inferencer(predictor=BlockDetector(), long_side=520, max_pixels=128 * 128, tile_size=128, overlap=40)
+    prediction, _ = inferencer(image)
+    assert max(len(batch) for batch in inferencer.predictor.forwards) == 1
+    assert len(inferencer.predictor.forwards) > 6
+    assert sorted(np.round(prediction['boxes']).astype(int).tolist()) == sorted([list(box[:4]) for box in boxes])
+
+
+def test_a_classifier_is_not_tiled():
+    image = np.zeros((100, 100, 3), np.uint8)
+    bounds = dict(max_pixels=4096, tile_size=64, overlap=8)
+    with pytest.raises(ImageError, match=r'10000 pixels for a classifier, more than max_pixels=4096.*long_side'):
+        Inferencer(predictor=Brightness(), **bounds)(image)
+    prediction, _ = Inferencer(predictor=Brightness(), long_side=64, **bounds)(image)
+    assert prediction['class'] == 'dark'
+
+
+@pytest.mark.parametrize(
+    ('bounds', 'words'),
+    [
+        (dict(tile_size=65, max_pixels=4096, overlap=0), 'tile_size: a tile of 65 x 65 has more than max_pixels=4096'),
+        (dict(tile_size=64, overlap=64), 'overlap must be at least 0 and below tile_size=64, got 64'),
+        (dict(overlap=-1), 'overlap must be at least 0'),
+        (dict(batch_size=0), 'batch_size must be at least 1, got 0'),
+        (dict(max_pixels=0), 'max_pixels must be at least 1, got 0'),
+        (dict(long_side=0), 'long_side must be at least 1, got 0'),
+        (dict(long_side=5, scale=(3, 3)), 'scale and long_side are two ways'),
+    ],
+)
+def test_wrong_bounds_are_named(bounds, words):
+    with pytest.raises(ValueError, match=words):
+        Inferencer(predictor=BlockDetector(), **bounds)

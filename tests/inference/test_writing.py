@@ -1,0 +1,215 @@
+"""What a run leaves in its folder, and that it goes on where it was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from bad_files import BAD, GOOD, write_folder
+from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
+from PIL import Image
+
+from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
+
+MODELS = [BlockDetector, LocalSegmentor, Brightness]
+
+
+def write_images(folder, count=6, first=0):
+    """Images of their own content, of two sizes."""
+    folder.mkdir(exist_ok=True)
+    for i in range(first, first + count):
+        image = np.zeros((30 + 10 * (i % 2), 50, 3), np.uint8)
+        image[5:15, 5 : 15 + i] = [255, 0, 0]
+        Image.fromarray(image[..., ::-1]).save(folder / f'{i}.png')
+    return folder
+
+
+def run(predictor, inputs, out, **options):
+    options = dict(progress=False, **options)
+    return predict_to_folder(Inferencer(predictor=predictor), find_images(inputs), out_dir=out, **options)
+
+
+def read(out, name):
+    return json.loads((out / name).read_text())
+
+
+def snapshot(out):
+    """Everything a run has written but how it came about."""
+    files = [file for file in out.rglob('*') if file.is_file() and file.name != 'records.jsonl']
+    return {str(file.relative_to(out)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize('model', MODELS)
+def test_a_folder_of_everything(model, tmp_path):
+    folder = write_folder(tmp_path / 'images')
+    summary = run(model(), folder, tmp_path / 'out')
+    assert (summary.predicted, summary.found) == (len(GOOD), 0)
+    assert {Path(name).name: reason[: len(BAD[Path(name).name])] for name, reason in summary.failed.items()} == BAD
+    assert read(tmp_path / 'out', 'failed.json') == [
+        dict(file_name=name, reason=reason) for name, reason in summary.failed.items()
+    ]
+    listed = read(tmp_path / 'out', 'images.json')['images']
+    assert {Path(one['file_name']).name: (one['width'], one['height']) for one in listed} == GOOD
+    assert len({one['id'] for one in listed}) == len(GOOD)
+    predicted = {entry['image_id'] for entry in read(tmp_path / 'out', 'predictions.json')}
+    assert predicted <= {one['id'] for one in listed}
+    if model is not BlockDetector:
+        assert len(predicted) == len(GOOD)
+    # palette.png, photo.jpg: the pictures are named by file, without its ending.
+    assert {file.stem for file in (tmp_path / 'out' / 'vis').iterdir()} == {Path(name).stem for name in GOOD}
+
+
+@pytest.mark.parametrize('model', [BlockDetector, BlockInstances])
+def test_boxes_are_coco_results(model, tmp_path):
+    coco = pytest.importorskip('pycocotools.coco')
+    run(model(), write_images(tmp_path / 'images'), tmp_path / 'out')
+    images = coco.COCO(tmp_path / 'out' / 'images.json')
+    results = images.loadRes(str(tmp_path / 'out' / 'predictions.json'))
+    for image in images.dataset['images']:
+        i = int(Path(image['file_name']).stem)
+        (box,) = results.imgToAnns[image['id']]
+        assert box['bbox'] == [5, 5, 10 + i, 10] and box['score'] == pytest.approx(0.9)
+        assert box['area'] == 10 * (10 + i)
+        assert images.cats[box['category_id']]['name'] == 'a'
+        if model is BlockInstances:
+            assert results.annToMask(box)[5:15, 5 : 15 + i].all()
+
+
+def test_class_maps_have_16_bits_when_8_are_too_few(tmp_path):
+    class Many(LocalSegmentor):
+        levels = torch.arange(300) * (255 / 299)
+
+    folder = write_images(tmp_path / 'images', count=1)
+    for predictor in (LocalSegmentor(), Many()):
+        out = tmp_path / type(predictor).__name__
+        run(predictor, folder, out, pictures=False)
+        (entry,) = read(out, 'predictions.json')
+        written = np.asarray(Image.open(out / entry['index_map']))
+        expected, _ = Inferencer(predictor=predictor)(folder / '0.png')
+        np.testing.assert_array_equal(written, expected['index_map'])
+        assert written.dtype == (np.uint8 if predictor.levels.numel() < 256 else np.uint16)
+    assert written.max() == 299
+
+
+class Interrupted(LocalSegmentor):
+    """Stopped by the user in the middle of a forward."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.after = after
+
+    def logits(self, images):
+        if len(self.forwards) == self.after:
+            raise KeyboardInterrupt
+        return super().logits(images)
+
+
+def test_an_interrupted_run_does_only_what_is_left(tmp_path):
+    folder = write_images(tmp_path / 'images')
+    run(LocalSegmentor(), folder, tmp_path / 'whole')
+    with pytest.raises(KeyboardInterrupt):
+        run(Interrupted(after=2), folder, tmp_path / 'out')
+    assert not (tmp_path / 'out' / 'predictions.json').exists()
+    again = LocalSegmentor()
+    summary = run(again, folder, tmp_path / 'out')
+    assert len(again.forwards) == 4
+    assert (summary.predicted, summary.found) == (4, 2)
+    assert snapshot(tmp_path / 'out') == snapshot(tmp_path / 'whole')
+    idle = LocalSegmentor()
+    assert run(idle, folder, tmp_path / 'out').found == 6
+    assert not idle.forwards
+
+
+def test_a_killed_run_goes_on(tmp_path):
+    """Killed outright, in the middle of a line of its records."""
+    folder = write_images(tmp_path / 'images')
+    script = f"""
+    import os, signal, sys
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    from local_models import LocalSegmentor
+    from test_writing import run
+    class Killed(LocalSegmentor):
+        def logits(self, images):
+            if len(self.forwards) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().logits(images)
+    run(Killed(), {str(folder)!r}, {str(tmp_path / 'out')!r})
+    """
+    process = subprocess.run([sys.executable, '-c', textwrap.dedent(script)], capture_output=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    records = tmp_path / 'out' / 'records.jsonl'
+    assert len(records.read_text().splitlines()) == 3
+    records.write_text(records.read_text()[:-20])
+    again = LocalSegmentor()
+    run(again, folder, tmp_path / 'out')
+    assert len(again.forwards) == 4
+    run(LocalSegmentor(), folder, tmp_path / 'whole')
+    assert snapshot(tmp_path / 'out') == snapshot(tmp_path / 'whole')
+
+
+def test_what_has_changed_or_gone_is_done_again(tmp_path):
+    folder = write_images(tmp_path / 'images')
+    (folder / '7.png').write_text('not yet')
+    out = tmp_path / 'out'
+    assert list(run(LocalSegmentor(), folder, out).failed) == [str(folder / '7.png')]
+    write_images(folder, count=1, first=7)
+    os.utime(folder / '1.png', (1, 1))
+    (out / 'pred' / '2.png').unlink()
+    write_images(folder, count=1, first=9)
+    again = LocalSegmentor()
+    summary = run(again, folder, out)
+    assert (summary.predicted, summary.found, summary.failed) == (4, 4, {})
+    assert len(again.forwards) == 4
+    assert len(read(out, 'predictions.json')) == len(list((out / 'pred').iterdir())) == 8
+
+
+def test_other_settings_are_not_mixed_in(tmp_path):
+    folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
+    run(LocalSegmentor(), folder, out)
+    before = snapshot(out)
+    other = LocalSegmentor()
+    other.fingerprint = 'other'
+    for predictor, options, words in (
+        (other, {}, "model was 'local', is 'other'"),
+        (LocalSegmentor(), dict(pictures=False), 'pictures was True, is False'),
+        (LocalSegmentor(), dict(score_threshold=0.5), 'score_threshold was 0.3, is 0.5'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run(predictor, folder, out, **options)
+    with pytest.raises(ValueError, match=r'scale was None, is \[20, 20\]'):
+        predict_to_folder(
+            Inferencer(predictor=LocalSegmentor(), long_side=20), find_images(folder), out_dir=out, progress=False
+        )
+    assert snapshot(out) == before
+    run(LocalSegmentor(), folder / '0.png', out, fresh=True, pictures=False)
+    assert {name for name in snapshot(out)} == {
+        'run.json', 'images.json', 'predictions.json', 'failed.json', 'pred/0.png'
+    }  # fmt: skip
+
+
+def test_inputs_of_one_name_do_not_overwrite_each_other(tmp_path):
+    for i, name in enumerate(('a/x.png', 'b/x.png', 'b/x.bmp', 'b/X_2.png', 'c/x.png')):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new('RGB', (4 + i, 3)).save(tmp_path / name)
+    out = tmp_path / 'out'
+    run(LocalSegmentor(), [tmp_path / 'b', tmp_path / 'c'], out)
+    # Others that come first later on take no name away.
+    run(LocalSegmentor(), [tmp_path / 'a', tmp_path / 'b', tmp_path / 'c', tmp_path / 'a/x.png'], out)
+    listed = {image['id']: image for image in read(out, 'images.json')['images']}
+    assert len(listed) == 5
+    entries = read(out, 'predictions.json')
+    assert len({entry['index_map'].lower() for entry in entries}) == 5
+    for entry in entries:
+        image = listed[entry['image_id']]
+        assert Image.open(out / entry['index_map']).size == Image.open(image['file_name']).size
+
+
+def test_an_array_has_no_name(tmp_path):
+    with pytest.raises(TypeError):
+        run(LocalSegmentor(), np.zeros((3, 3), np.uint8), tmp_path / 'out')
