@@ -66,3 +66,21 @@ def test_a_training_step_compiles():
     for a, b in zip(found, gradients, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
     torch.compiler.reset()
+
+
+def test_valid_sizes_are_seen_through_compile():
+    """Hung on the batch, as the data preprocessors do, or as an argument."""
+    torch.manual_seed(0)
+    model = MultiScaleCPVT(arch=COLUMN, position=dict(type='PEG', after_blocks=(0,))).eval()
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    sizes = [(96, 128), (64, 100)]
+    images = torch.randn(2, 3, 96, 128)
+    with torch.no_grad():
+        expected = model(images, valid_sizes=sizes)
+        assert not torch.allclose(expected[0], model(images)[0], atol=1e-3)
+        by_argument = compiled(images, valid_sizes=sizes)
+        images.valid_sizes = sizes
+        by_attribute = compiled(images)
+    for found in (by_argument, by_attribute):
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
