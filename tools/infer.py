@@ -1,6 +1,8 @@
 """Run a trained detector, segmentor or classifier on images of any size.
 
 python tools/infer.py photo.jpg photos/ 'scans/**/*.tif' CONFIG CHECKPOINT
+python tools/infer.py photos/ model.onnx      # a file that tools/export.py wrote
+python tools/infer.py photos/ NAME            # weights that come with the package
 
 Writes to the output folder predictions.json (of a detector: COCO results), images.json (which image has which id),
 failed.json (what could not be predicted, and why), vis/ (pictures), and for segmentation pred/ (class maps, PNG).
@@ -10,12 +12,21 @@ Interrupted and started again, it goes on where it was.
 import argparse
 import re
 import sys
+from pathlib import Path
 
 from _common import add_config_arguments, config_from
 
-from cpvt_backbones.inference import ImageError, Inferencer, find_images, predict_to_folder
+from cpvt_backbones.inference import (
+    EXPORTED_SUFFIXES,
+    ExportedModel,
+    ImageError,
+    Inferencer,
+    find_images,
+    predict_to_folder,
+)
 from cpvt_backbones.inference.inferencer import MAX_PIXELS, OVERLAP, TILE_SIZE
 from cpvt_backbones.inference.reading import READ_LIMIT
+from cpvt_backbones.weights import find_shipped, shipped_weights
 
 
 def parse_scale(text: str) -> tuple[int, int] | str | None:
@@ -30,9 +41,13 @@ def parse_scale(text: str) -> tuple[int, int] | str | None:
 
 def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('inputs', nargs='+', help="image files, folders of images, patterns ('**' is any folders)")
-    parser.add_argument('config', help='config file of the model')
-    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument(
+        'inputs',
+        nargs='+',
+        metavar='INPUT ... MODEL',
+        help="image files, folders of images, patterns ('**' is any folders); then the model: CONFIG CHECKPOINT, "
+        f'a file of tools/export.py ({", ".join(EXPORTED_SUFFIXES)}), or shipped weights by name',
+    )
     parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     parser.add_argument('--score-threshold', type=float, default=0.3, help='for boxes; default: %(default)s')
@@ -64,18 +79,42 @@ def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         '--read-limit', type=int, default=READ_LIMIT, help='most pixels of an image file; default: %(default)s'
     )
     add_config_arguments(parser)
-    return parser, parser.parse_args()
+    args = parser.parse_args()
+    split_model(parser, args)
+    return parser, args
+
+
+def split_model(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Take the model off the end of ``args.inputs``."""
+    *inputs, last = args.inputs
+    if Path(last).suffix in EXPORTED_SUFFIXES:
+        args.config = None
+    elif last in shipped_weights():
+        args.config = find_shipped(last).config_file
+    elif inputs and Path(inputs[-1]).suffix == '.py':
+        args.config = inputs.pop()
+    else:
+        shipped = '\n'.join(f'  {name}: {entry.about}' for name, entry in shipped_weights().items())
+        parser.error(
+            'the last arguments must be a model: CONFIG.py CHECKPOINT, a file that tools/export.py wrote '
+            f'({", ".join(EXPORTED_SUFFIXES)}), or weights that come with the package: {shipped or "(none)"}'
+        )
+    if not inputs:
+        parser.error('inputs: there is nothing to predict on, only a model')
+    args.inputs, args.checkpoint = inputs, last
 
 
 def main() -> None:
     parser, args = parse_arguments()
-    cfg = config_from(parser, args)
+    cfg = None if args.config is None else config_from(parser, args)
     try:
         images = find_images(args.inputs)
+        exported = ExportedModel(args.checkpoint, device=args.device) if cfg is None else None
         inferencer = Inferencer(
             cfg=cfg,
-            checkpoint=args.checkpoint,
+            checkpoint=None if cfg is None else args.checkpoint,
             device=args.device,
+            predictor=exported,
             scale=args.scale,
             long_side=args.long_side,
             batch_size=args.batch_size,

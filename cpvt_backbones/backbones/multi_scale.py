@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from cpvt_backbones.layers import pad_to_multiple
+from cpvt_backbones.layers import ceil_div, pad_to_multiple
 from cpvt_backbones.layers.checks import check_choice, check_int, strict_keywords
 
 from .archs import COLUMNS, resolve_arch
@@ -175,6 +175,6 @@ class MultiScaleCPVT(CPVT):
             stride = STRIDES[level]
             feature_map = self.pyramid[str(level)](maps[self._map_of_level[level]])
             # An upsampled map covers the padding of the last patch too; only cells without a pixel are cut.
-            height, width = -(-images.shape[2] // stride), -(-images.shape[3] // stride)
+            height, width = ceil_div(images.shape[2], stride), ceil_div(images.shape[3], stride)
             outputs.append(feature_map[:, :, :height, :width])
         return tuple(outputs)

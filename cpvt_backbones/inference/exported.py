@@ -177,6 +177,7 @@ def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
 
 
 _OPENERS = {'.onnx': _open_onnx, '.pt2': _open_pt2}
+EXPORTED_SUFFIXES = tuple(_OPENERS)
 
 
 def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from .position import (
     build_positions,
     register_position,
 )
-from .tokens import Grid, map_to_tokens, pad_to_multiple, tokens_to_map
+from .tokens import Grid, ceil_div, map_to_tokens, pad_to_multiple, tokens_to_map
 
 __all__ = [
     'MLP',
@@ -37,6 +37,7 @@ __all__ = [
     'WindowAttention',
     'adapt_tables',
     'build_positions',
+    'ceil_div',
     'join',
     'map_to_tokens',
     'pad_to_multiple',

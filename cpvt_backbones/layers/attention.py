@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import check_heads, check_int, check_probability
-from .tokens import Grid, is_padded, map_to_tokens, pad_to_multiple, tokens_to_map
+from .tokens import Grid, ceil_div, is_exporting, is_padded, map_to_tokens, pad_to_multiple, tokens_to_map
 
 Bias = Callable[[Tensor, Grid], Tensor]
 """Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
@@ -45,6 +45,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = N
     Returns:
         (B, heads, T, d).
     """
+    if mask is not None and is_exporting():
+        mask = mask.expand(-1, -1, query.shape[2], -1)  # ONNX's Attention wants a row for each query
     if _fused:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
@@ -148,11 +150,13 @@ class WindowAttention(Attention):
         self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
     ) -> Tensor:
         """See :meth:`Attention.forward`; ``bias`` is asked for a window's grid."""
-        if max(grid) <= self.window_size:
-            return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias)
+        window = (self.window_size, self.window_size)
+        if not is_exporting():  # an exported graph pads a small grid up to a whole window
+            if max(grid) <= self.window_size:
+                return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias)
+            window = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
         batch = x.shape[0]
-        window = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
-        counts = (-(-grid[0] // window[0]), -(-grid[1] // window[1]))
+        counts = (ceil_div(grid[0], window[0]), ceil_div(grid[1], window[1]))
         padding = (counts[0] * window[0] - grid[0], counts[1] * window[1] - grid[1])
 
         def partition(tokens: Tensor) -> Tensor:
@@ -181,8 +185,8 @@ class WindowAttention(Attention):
             real = None if seen is None else F.pad(seen.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
             prefix = attend(beside[0], *everywhere, mask=real, dropout=self.dropout)
             windows = counts[0] * counts[1]
-            key = torch.cat((beside[1].repeat_interleave(windows, dim=0), key), dim=2)
-            value = torch.cat((beside[2].repeat_interleave(windows, dim=0), value), dim=2)
+            own_key, own_value = (own[:, None].expand(-1, windows, -1, -1, -1).flatten(0, 1) for own in beside[1:])
+            key, value = torch.cat((own_key, key), dim=2), torch.cat((own_value, value), dim=2)
             if mask is not None:
                 mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
 

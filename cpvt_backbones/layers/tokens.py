@@ -18,6 +18,17 @@ def map_to_tokens(feature_map: Tensor) -> Tensor:
     return feature_map.flatten(2).transpose(1, 2)
 
 
+def ceil_div(size: int, parts: int) -> int:
+    """``ceil(size / parts)`` for a size >= 0. Not ``-(-size // parts)``: ONNX rounds a negative quotient towards 0."""
+    return (size + parts - 1) // parts
+
+
+def is_exporting() -> bool:
+    """Whether one graph for every size is being recorded, so that no branch may depend on a size."""
+    # torch < 2.7 does not tell exporting from compiling.
+    return getattr(torch.compiler, 'is_exporting', torch.compiler.is_compiling)()
+
+
 def is_padded(padding: tuple[int, int]) -> bool:
     """Whether to pad at all. When compiling always: a branch is one more compilation for each way not to divide."""
     return torch.compiler.is_compiling() or any(padding)
@@ -25,7 +36,8 @@ def is_padded(padding: tuple[int, int]) -> bool:
 
 def pad_to_multiple(feature_map: Tensor, multiple: int, *, value: float = 0.0) -> Tensor:
     """(B, C, H, W) padded on the right and at the bottom until ``multiple`` divides both sides."""
-    padding = (-feature_map.shape[2] % multiple, -feature_map.shape[3] % multiple)
+    height, width = feature_map.shape[2:]
+    padding = (ceil_div(height, multiple) * multiple - height, ceil_div(width, multiple) * multiple - width)
     if is_padded(padding):
         feature_map = F.pad(feature_map, (0, padding[1], 0, padding[0]), value=value)
     return feature_map

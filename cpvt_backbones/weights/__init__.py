@@ -32,6 +32,13 @@ class ShippedWeights:
     sha256: str
 
     @property
+    def config_file(self) -> Path:
+        """The config, in an installed package or in the repository."""
+        package = FOLDER.parent
+        installed = package / '.mim' / self.config
+        return installed if installed.is_file() else package.parent / self.config
+
+    @property
     def file(self) -> Path:
         """The file, its hash checked.
 

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from toolbox_models import Toolbox, detector, segmentor
+from export_models import Toolbox, detector, segmentor
 from zoo import column
 
 from cpvt_backbones.export import Features, export, graph_of
-from cpvt_backbones.export.verify import match_boxes
+from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.exported import ExportedModel
 

@@ -1,0 +1,20 @@
+"""Trained models as one file that runs without their config: ONNX, torch.export, AOTInductor."""
+
+from .convert import FORMATS, export
+from .graphs import ClassMaps, Detections, ExportGraph, Features, Scores, graph_of
+from .verification import Comparison, features_of, reference_of, verify
+
+__all__ = [
+    'FORMATS',
+    'ClassMaps',
+    'Comparison',
+    'Detections',
+    'ExportGraph',
+    'Features',
+    'Scores',
+    'export',
+    'features_of',
+    'graph_of',
+    'reference_of',
+    'verify',
+]

@@ -1,0 +1,219 @@
+"""An exported file computes, at any size and batch, what PyTorch does: the same file for all of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from export_models import TWO_BLOCKS, Toolbox, classifier, detector, segmentor
+from zoo import DENSE, POSITIONS, column, multi_scale, pyramid, randomise
+
+from cpvt_backbones.export import FORMATS, Features, export, features_of, graph_of, reference_of, verify
+from cpvt_backbones.export.verification import SIZES, match_boxes
+from cpvt_backbones.inference.exported import ExportedModel
+
+LARGE = (800, 1344)
+PEG = POSITIONS['peg']
+
+
+def check(graph, reference, path, *, sizes=(*SIZES, LARGE), batches=(1, 3), **options):
+    """Export, open, compare; what the file says of itself."""
+    export(graph, path, **options)
+    exported = ExportedModel(path, device='cpu')
+    quick = [size for size in sizes if size != LARGE]
+    comparisons = list(verify(exported, reference, sizes=quick, batches=batches))
+    if LARGE in sizes:
+        comparisons += verify(exported, reference, sizes=[LARGE], batches=[1])
+    assert [one for one in comparisons if not one.agrees] == []
+    assert all(one.compared for one in comparisons)
+    return exported
+
+
+def check_backbone(backbone, path, **options):
+    graph = Features(randomise(backbone))
+    return check(graph, features_of(graph, backbone), path, **options)
+
+
+def check_model(model, path, *, logits=False, **options):
+    graph = graph_of(model, logits=logits)
+    return check(graph, reference_of(graph, Toolbox(model)), path, **options)
+
+
+def test_a_backbone_in_onnx(tmp_path):
+    """Windows larger than some grids, whole windows and cut ones, a class token beside."""
+    pytest.importorskip('onnxscript')
+    backbone = multi_scale(arch=TWO_BLOCKS, with_cls_token=True, window_size=3, global_blocks=(1,), position=PEG)
+    exported = check_backbone(backbone, tmp_path / 'model.onnx', sizes=[*SIZES, (1, 1), LARGE])
+    assert exported.metadata['strides'] == [4, 8, 16, 32]
+    assert exported.metadata['input'] == 'normalised'
+
+
+def test_detector_in_onnx(tmp_path):
+    pytest.importorskip('onnxscript')
+    pytest.importorskip('mmdet')
+    exported = check_model(detector(), tmp_path / 'model.onnx', settings=dict(classes=['a', 'b', 'c']))
+    assert exported.metadata['score_threshold'] == 0.05
+    assert exported.metadata['classes'] == exported.classes == ['a', 'b', 'c']
+    assert exported.metadata['versions']['torch'] == torch.__version__
+
+    import onnx
+
+    graph = onnx.load(tmp_path / 'model.onnx').graph
+    operators = [node.op_type for node in graph.node]
+    assert operators.count('NonMaxSuppression') == 1
+    assert operators.count('Attention') == 2 and 'Softmax' not in operators, 'attention in one operator a block'
+    sizes = [dim.dim_param or dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
+    assert sizes == ['batch', 3, 'height', 'width']
+
+
+def test_segmentor_in_onnx(tmp_path):
+    pytest.importorskip('onnxscript')
+    pytest.importorskip('mmseg')
+    exported = check_model(segmentor(), tmp_path / 'model.onnx', sizes=SIZES)
+    assert exported.metadata['input'] == 'pixels'
+
+
+def test_classifier_in_onnx(tmp_path):
+    pytest.importorskip('onnxscript')
+    pytest.importorskip('mmpretrain')
+    check_model(classifier(), tmp_path / 'model.onnx', sizes=SIZES)
+
+
+def test_classifier_as_a_program(tmp_path):
+    pytest.importorskip('mmpretrain')
+    check_model(classifier(), tmp_path / 'model.pt2', format='torch_export', sizes=SIZES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', DENSE)
+def test_every_backbone_in_onnx(name, tmp_path):
+    check_backbone(DENSE[name](), tmp_path / 'model.onnx')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('position', POSITIONS)
+@pytest.mark.parametrize('format', ['onnx', 'torch_export'])
+def test_every_encoding(position, format, tmp_path):
+    path = tmp_path / f'model{FORMATS[format][0]}'
+    check_backbone(column(position=POSITIONS[position]), path, format=format, sizes=SIZES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('format', FORMATS)
+@pytest.mark.parametrize('logits', [False, True])
+def test_segmentors_in_every_format(format, logits, tmp_path):
+    path = tmp_path / f'model{FORMATS[format][0]}'
+    check_model(segmentor('pyramid'), path, format=format, logits=logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('format', FORMATS)
+@pytest.mark.parametrize('backbone', ['windowed', 'pyramid'])
+def test_detectors_in_every_format(format, backbone, tmp_path):
+    path = tmp_path / f'model{FORMATS[format][0]}'
+    exported = check_model(detector(backbone, divisor=32), path, format=format)
+    graph = graph_of(detector(backbone, divisor=32))
+    large = list(verify(exported, reference_of(graph, Toolbox(detector(backbone, divisor=32))), sizes=[LARGE]))
+    assert [one.batch for one in large] == [1, 3] and all(one.agrees for one in large)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'build', [lambda: multi_scale(window_size=3), pyramid, column], ids=['windows', 'pyramid', 'column']
+)
+def test_backbones_compiled(build, tmp_path):
+    check_backbone(build(), tmp_path / 'model.pt2', format='aoti', sizes=[*SIZES, (1, 1), LARGE])
+
+
+@pytest.mark.slow
+def test_older_operators(tmp_path):
+    check_model(detector('windowed'), tmp_path / 'model.onnx', opset=18)
+
+
+# -- what verification notices ---------------------------------------------------------------------------------------
+
+
+class File:
+    """In place of an exported file: predictions that are known."""
+
+    def __init__(self, task, predict):
+        self.task, self.predict, self.metadata = task, predict, dict(outputs=[])
+
+
+def compare(task, found, expected):
+    (one,) = verify(File(task, lambda _: [found]), lambda _: [expected], sizes=[(5, 7)], batches=[1])
+    return one
+
+
+BOXES = dict(
+    boxes=np.array([[0, 0, 9, 9], [0, 0, 5, 5], [20, 20, 30, 30]], np.float32),
+    scores=np.array([0.9, 0.9, 0.4], np.float32),
+    labels=np.array([1, 1, 0]),
+)
+
+
+def boxes(**changes):
+    return {name: changes.get(name, value) for name, value in BOXES.items()}
+
+
+def test_boxes_of_one_score_may_change_places():
+    order = [1, 0, 2]
+    one = compare('detection', {name: value[order] for name, value in BOXES.items()}, BOXES)
+    assert one.agrees and one.difference == 0 and one.compared == 3
+
+
+@pytest.mark.parametrize(
+    'wrong',
+    [
+        boxes(boxes=BOXES['boxes'] + np.float32(0.02)),
+        boxes(labels=np.array([1, 0, 0])),
+        boxes(scores=np.array([0.9, 0.9, 0.39], np.float32)),
+        {name: value[:2] for name, value in BOXES.items()},
+        boxes(boxes=BOXES['boxes'][[0, 0, 2]]),
+    ],
+    ids=['moved', 'label', 'score', 'missing', 'twice'],
+)
+def test_wrong_boxes_are_noticed(wrong):
+    assert not compare('detection', wrong, BOXES).agrees
+    assert len(wrong['boxes']) == 2 or match_boxes(wrong, BOXES) > 1e-2
+
+
+def test_wrong_maps_and_features_are_noticed():
+    class_map = np.zeros((100, 100), int)
+    other = class_map.copy()
+    other[0, :9] = 1
+    assert compare('segmentation', dict(index_map=other), dict(index_map=class_map)).agrees
+    other[0, :11] = 1
+    assert not compare('segmentation', dict(index_map=other), dict(index_map=class_map)).agrees
+    assert not compare('segmentation', dict(index_map=class_map[:-1]), dict(index_map=class_map)).agrees
+    features = [np.ones((3, 4, 5), np.float32), np.zeros((3, 2, 2), np.float32)]
+    for change, agrees in ((5e-5, True), (2e-4, False), (np.nan, False)):
+        found = [features[0], features[1] + np.float32(change)]
+        assert compare('features', dict(features=found), dict(features=features)).agrees == agrees
+    assert not compare('features', dict(features=[features[0][:, :1], features[1]]), dict(features=features)).agrees
+    assert not compare('classification', dict(scores=np.ones(3)), dict(scores=np.zeros(3))).agrees
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_wrong_arguments(tmp_path):
+    graph = Features(column())
+    with pytest.raises(ValueError, match=r"format must be one of \['onnx', 'torch_export', 'aoti'\], got 'trt'"):
+        export(graph, tmp_path / 'model.onnx', format='trt')
+    with pytest.raises(ValueError, match=r"path must end in .pt2 for format='aoti', got .*model.onnx"):
+        export(graph, tmp_path / 'model.onnx', format='aoti')
+
+
+def test_a_model_that_branches_on_sizes_is_refused(tmp_path):
+    graph = Features(column())
+    whole = graph.model.forward
+    graph.model.forward = lambda images: whole(torch.zeros(1, 3, int(images.shape[2]), 40))
+    with pytest.raises(ValueError, match='CPVT cannot be recorded for every size'):
+        export(graph, tmp_path / 'model.onnx')
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_stored_is_plain_data():
+    settings = Features(column()).settings
+    assert json.loads(json.dumps(settings)) == settings

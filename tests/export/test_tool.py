@@ -1,0 +1,103 @@
+"""tools/export.py: a file that agrees gets its name, one that does not is not left behind."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.runner import save_checkpoint
+
+from cpvt_backbones.inference.exported import ExportedModel
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+custom_imports = dict(imports=['cpvt_backbones'])
+default_scope = 'mmpretrain'
+model = dict(
+    type='ImageClassifier',
+    backbone=dict(type='CPVT', arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2), patch_size=8),
+    neck=None,
+    head=dict(type='LinearClsHead', num_classes=3, in_channels=16))
+model['backbone'].update(with_cls_token=False, out_type='avg_featmap', position=dict(type='PEG', after_blocks=(0,)))
+data_preprocessor = dict(mean=[127.5] * 3, std=[127.5] * 3, to_rgb=True, num_classes=3)
+test_dataloader = dict(dataset=dict(
+    type='CustomDataset', data_root='', pipeline=[dict(type='LoadImageFromFile'), dict(type='PackInputs')]))
+"""
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """Run the tool as from the command line."""
+    monkeypatch.syspath_prepend(str(ROOT / 'tools'))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, 'argv', ['export.py', *map(str, arguments)])
+        importlib.import_module('export').main()
+
+    return run
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Config and checkpoint of a classifier."""
+    pytest.importorskip('mmpretrain')
+    from mmpretrain import get_model
+
+    from cpvt_backbones.engine.launch import read_config
+
+    (tmp_path / 'config.py').write_text(CONFIG)
+    torch.manual_seed(0)
+    model = get_model(read_config(tmp_path / 'config.py'))
+    model.init_weights()
+    save_checkpoint(dict(state_dict=model.state_dict(), meta={}), str(tmp_path / 'model.pth'))
+    return tmp_path / 'config.py', tmp_path / 'model.pth'
+
+
+def test_a_file_that_agrees(trained, tmp_path, call, capsys):
+    out = tmp_path / 'new' / 'model.pt2'
+    call(*trained, '--format', 'torch_export', '--out', out, '--verify-sizes', '9x21', '40x40')
+    words = capsys.readouterr().out
+    assert words.count('  agrees') == 4 and '9 x 21' in words and 'DIFFERS' not in words
+    assert [path.name for path in out.parent.iterdir()] == ['model.pt2']
+    exported = ExportedModel(out)
+    assert exported.task == 'classification' and exported.metadata['format'] == 'torch_export'
+
+    features = tmp_path / 'features.pt2'
+    call(*trained, '--format', 'torch_export', '--out', features, '--part', 'backbone', '--verify-sizes', '30x20')
+    assert ExportedModel(features).task == 'features'
+
+
+def test_a_file_that_differs_is_not_left(trained, tmp_path, call, capsys, monkeypatch):
+    monkeypatch.setattr('cpvt_backbones.export.verification.FEATURE_TOLERANCE', -1.0)  # nothing is as close as that
+    with pytest.raises(SystemExit) as stop:
+        call(*trained, '--format', 'torch_export', '--out', tmp_path / 'model.pt2', '--verify-sizes', '20x20')
+    assert 'model.pt2 was not written' in str(stop.value.code)
+    assert 'DIFFERS' in capsys.readouterr().out
+    assert not list(tmp_path.glob('*.pt2'))
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--out', 'model.pt2'], "path must end in .onnx for format='onnx'"),
+        (['--out', 'model.onnx', '--logits'], 'logits must be False unless the model is a segmentor'),
+        (['--out', 'model.onnx', '--verify-sizes', '20'], "'20': HEIGHTxWIDTH is accepted"),
+        (['--out', 'model.onnx', '--verify-batches', '0'], '--verify-batches must be integers >= 1'),
+        (['--out', 'model.onnx', '--verify-images', 'none'], "there is no file or folder 'none'"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, message, trained, call, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        call(*trained, *arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not [*tmp_path.glob('*.onnx'), *tmp_path.glob('*.pt2')]
+
+
+def test_a_checkpoint_of_another_model(trained, tmp_path, call, capsys):
+    torch.save(dict(state_dict=dict(nothing=torch.zeros(1))), tmp_path / 'other.pth')
+    with pytest.raises(SystemExit):
+        call(trained[0], tmp_path / 'other.pth', '--out', tmp_path / 'model.onnx')
+    assert "does not fit the config's model: it lacks" in capsys.readouterr().err

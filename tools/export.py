@@ -1,0 +1,115 @@
+"""Write a trained model to one file for any batch size and image size: ONNX, torch.export or AOTInductor.
+
+python tools/export.py CONFIG CHECKPOINT --format onnx --out model.onnx
+python tools/export.py CONFIG CHECKPOINT --format aoti --out model.pt2 --verify-images photos/
+python tools/export.py CONFIG CHECKPOINT --format onnx --out features.onnx --part backbone
+
+Before it gets its name, the file is run at several sizes against the model itself; if they differ, nothing is written.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from _common import add_config_arguments, config_from
+from rich.console import Console
+
+from cpvt_backbones.export import FORMATS, Comparison, export, graph_of, reference_of, verify
+from cpvt_backbones.export.convert import OPSET
+from cpvt_backbones.export.verification import BATCHES, SIZES
+from cpvt_backbones.inference import ImageError, ToolboxPredictor, find_images, read_image
+from cpvt_backbones.inference.exported import ExportedModel
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """``'333x517'`` to height and width."""
+    match = re.fullmatch(r'([1-9]\d*)x([1-9]\d*)', text)
+    if not match:
+        raise argparse.ArgumentTypeError(f'{text!r}: HEIGHTxWIDTH is accepted')
+    return int(match[1]), int(match[2])
+
+
+def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help='config file of the model')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats')
+    parser.add_argument('--format', choices=tuple(FORMATS), default='onnx', help='default: %(default)s')
+    parser.add_argument('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
+    parser.add_argument(
+        '--normalised',
+        action='store_true',
+        help='take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself',
+    )
+    parser.add_argument('--logits', action='store_true', help='of a segmentor: hand out logits instead of classes')
+    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX; default: %(default)s')
+    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run; default: %(default)s')
+    checks = parser.add_argument_group('verification')
+    checks.add_argument(
+        '--verify-sizes',
+        type=parse_size,
+        nargs='+',
+        default=list(SIZES),
+        metavar='HEIGHTxWIDTH',
+        help='default: ' + ' '.join(f'{height}x{width}' for height, width in SIZES),
+    )
+    checks.add_argument(
+        '--verify-batches', type=int, nargs='+', default=list(BATCHES), metavar='N', help='default: %(default)s'
+    )
+    checks.add_argument(
+        '--verify-images', nargs='+', default=[], help='image files and folders to compare on (default: generated ones)'
+    )
+    add_config_arguments(parser)
+    args = parser.parse_args()
+    if min(args.verify_batches) < 1:
+        parser.error(f'--verify-batches must be integers >= 1, got {args.verify_batches}')
+    return parser, args
+
+
+def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """Print a line for each comparison as it comes, under a heading."""
+    console, done = Console(soft_wrap=True), []
+    with console.status('verifying'):
+        for one in comparisons:
+            done.append(one)
+            verdict = 'agrees' if one.agrees else f'DIFFERS {one.problem}'.rstrip()
+            console.print(
+                f'{one.height:5d} x {one.width:<5d} batch {one.batch:<3d} {one.measure}: {one.difference:.1e} '
+                f'(allowed {one.tolerance:.0e}, {one.compared} compared)  {verdict}'
+            )
+    return done
+
+
+def main() -> None:
+    parser, args = parse_arguments()
+    cfg = config_from(parser, args)
+    # Under another name until it is known to be right.
+    unverified = args.out.with_name(f'{args.out.stem}.unverified{args.out.suffix}')
+    try:
+        photos = [read_image(path) for path in (find_images(args.verify_images) if args.verify_images else [])]
+        predictor = ToolboxPredictor(cfg=cfg, checkpoint=args.checkpoint, device=args.device)
+        graph = graph_of(predictor.model, part=args.part, pixels=not args.normalised, logits=args.logits)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        settings = dict(classes=predictor.classes, palette=predictor.palette)
+        export(graph, unverified, format=args.format, settings=settings, opset=args.opset)
+        exported = ExportedModel(unverified, device=args.device)
+        reference = reference_of(graph, predictor)
+        comparisons = show(
+            verify(exported, reference, sizes=args.verify_sizes, batches=args.verify_batches, photos=photos)
+        )
+        if not all(one.agrees for one in comparisons):
+            sys.exit(f"{args.out} was not written: its results differ from the model's")
+        if not sum(one.compared for one in comparisons):
+            sys.exit(f'{args.out} was not written: the model found nothing, so nothing was compared; --verify-images')
+        unverified.replace(args.out)
+    except (FileNotFoundError, ImageError, ImportError, ValueError) as error:
+        parser.error(str(error))
+    finally:
+        unverified.unlink(missing_ok=True)
+    print(f'{args.out}  {args.out.stat().st_size / 2**20:.1f} MiB  {args.format}, {graph.task}')
+
+
+if __name__ == '__main__':
+    main()
