@@ -30,8 +30,25 @@ class Features(nn.Module):
         return self.model.forward_features(images)  # type: ignore[operator]
 
 
+class EachBySize(nn.Module):
+    """A backbone that is told a size for each image of the batch, each a pixel narrower than the one before."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) to the backbone's features."""
+        count, _, height, width = images.shape
+        return self.model(images, valid_sizes=[(height, width - i) for i in range(count)])
+
+
 def _fused(backbone: type[Backbone], **arguments: Any) -> nn.Module:
     return backbone(**arguments).fuse()
+
+
+def _each_by_size(backbone: type[Backbone], **arguments: Any) -> nn.Module:
+    return EachBySize(backbone(**arguments))
 
 
 def _timm(name: str, **options: Any) -> nn.Module:
@@ -94,7 +111,11 @@ def _contestants() -> dict[str, Builder]:
                 _fused, CPVT, arch=arch, position=FIVE_PEGS, with_cls_token=False, out_type='avg_featmap'
             ),
             f'multi_scale_cpvt_{arch}': partial(MultiScaleCPVT, arch=arch),
+            f'multi_scale_cpvt_{arch}_valid_sizes': partial(_each_by_size, MultiScaleCPVT, arch=arch),
             f'multi_scale_cpvt_{arch}_windowed': partial(MultiScaleCPVT, arch=arch, **WINDOWS),
+            f'multi_scale_cpvt_{arch}_windowed_2_global': partial(
+                MultiScaleCPVT, arch=arch, window_size=14, global_blocks=(5, 11)
+            ),
             f'multi_scale_cpvt_{arch}_all_windowed': partial(MultiScaleCPVT, arch=arch, window_size=14),
             f'algorithm1_{arch}': partial(PlainCPVT, dim=dim, depth=depth, num_heads=heads),
             f'timm_deit_{arch}': partial(_timm, f'deit_{arch}_patch16_224', dynamic_img_size=True),
@@ -104,6 +125,7 @@ def _contestants() -> dict[str, Builder]:
     for arch in PYRAMIDS:
         models |= {
             f'pyramid_cpvt_{arch}': partial(PyramidCPVT, arch=arch),
+            f'pyramid_cpvt_{arch}_valid_sizes': partial(_each_by_size, PyramidCPVT, arch=arch),
             f'pyramid_cpvt_{arch}_fused': partial(_fused, PyramidCPVT, arch=arch),
             f'mmseg_pcpvt_{arch}': partial(_mmseg_pcpvt, arch),
             f'mmdet_pvt_{arch}': partial(_mmdet_pvt, arch),

@@ -57,6 +57,7 @@ class Ratio:
 BATCHES = Group(height=224, width=224, batch=8)
 MIDDLE = Group(height=512, width=512, batch=2)
 DETECTION = Group(height=800, width=1344, batch=1)
+PADDED = Group(height=800, width=1344, batch=2)
 SMALL_SQUARE = Group(height=512, width=512, batch=1)
 LARGE_SQUARE = Group(height=2048, width=2048, batch=1)
 TRAINING = replace(MIDDLE, mode='train')
@@ -77,7 +78,9 @@ MEETINGS: dict[str, tuple[Meeting, ...]] = {
         Meeting(_COLUMNS, DETECTION),
         Meeting(_PYRAMIDS, BATCHES, repeats=5),
         Meeting((*_PYRAMIDS, 'mmdet_pvt_small'), DETECTION),
-        Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), DETECTION),
+        Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), DETECTION),
+        Meeting((GLOBAL, f'{GLOBAL}_valid_sizes'), PADDED),
+        Meeting((PYRAMID, f'{PYRAMID}_valid_sizes'), PADDED),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), SMALL_SQUARE),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), LARGE_SQUARE, repeats=1),
         Meeting((DEIT, COLUMN), TRAINING, repeats=5),
@@ -118,7 +121,28 @@ RATIOS: dict[str, tuple[Ratio, ...]] = {
         Ratio(
             'PyramidCPVT-S against mmpretrain, 800 x 1344', 'speed', PYRAMID, DETECTION, 'mmpretrain_pcpvt_small', 1.1
         ),
-        Ratio('MultiScaleCPVT-S windowed against global, 800 x 1344', 'speed', WINDOWED, DETECTION, GLOBAL, 1.8),
+        *(
+            Ratio(
+                f'MultiScaleCPVT-S windowed ({count} blocks global) against global, 800 x 1344',
+                'speed',
+                m,
+                DETECTION,
+                GLOBAL,
+                1.8,
+            )
+            for count, m in (('four', WINDOWED), ('two', f'{WINDOWED}_2_global'))
+        ),
+        *(
+            Ratio(
+                f'{what} with valid_sizes against without, 800 x 1344, batch 2',
+                'speed',
+                f'{m}_valid_sizes',
+                PADDED,
+                m,
+                0.9,
+            )
+            for what, m in (('MultiScaleCPVT-S', GLOBAL), ('PyramidCPVT-S', PYRAMID))
+        ),
         Ratio('share of the matmul rate, CPVT-S, 800 x 1344', 'matmul', COLUMN, DETECTION, COLUMN, 0.85),
         Ratio('CPVT-S training step against DeiT-S, 512 x 512', 'speed', COLUMN, TRAINING, DEIT, 0.98),
         Ratio('PyramidCPVT-S compiled against eager, 224 x 224', 'speed', PYRAMID, COMPILED, PYRAMID, 1.1, BATCHES),

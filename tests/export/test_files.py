@@ -9,6 +9,7 @@ from export_models import TWO_BLOCKS, Toolbox, classifier, detector, segmentor
 from zoo import DENSE, POSITIONS, column, multi_scale, pyramid, randomise
 
 from cpvt_backbones.export import FORMATS, Features, export, features_of, graph_of, reference_of, verify
+from cpvt_backbones.export.graphs import Preprocess
 from cpvt_backbones.export.verification import SIZES, match_boxes
 from cpvt_backbones.inference.exported import ExportedModel
 
@@ -30,7 +31,9 @@ def check(graph, reference, path, *, sizes=(*SIZES, LARGE), batches=(1, 3), **op
 
 
 def check_backbone(backbone, path, **options):
-    graph = Features(randomise(backbone))
+    # Images of about the size that they have in training: maps that no norm follows grow with them.
+    preprocess = Preprocess(mean=[120.0] * 3, std=[60.0] * 3)
+    graph = Features(randomise(backbone), preprocess=preprocess)
     return check(graph, features_of(graph, backbone), path, **options)
 
 
