@@ -58,14 +58,14 @@ class ValidSizesSeg(ValidSizes):
             return super()._stock(data, training)
         from mmseg.utils import stack_batch
 
-        samples = data['data_samples']
+        samples = self.cast_data(data).get('data_samples')  # type: ignore[attr-defined]
         padding, self.test_cfg = self.test_cfg or dict(size_divisor=1), None
         try:  # each normalised by itself, then padded together
             alone = [super(ValidSizesSeg, self)._stock(dict(inputs=[i]), False)['inputs'][0] for i in data['inputs']]
         finally:
             self.test_cfg = padding
         inputs, shapes = stack_batch(alone, **padding, pad_val=self.pad_val)
-        for sample, shape in zip(samples, shapes, strict=True):
+        for sample, shape in zip(samples or (), shapes if samples else (), strict=True):
             sample.set_metainfo(shape)
         return dict(inputs=inputs, data_samples=samples)
 

@@ -105,6 +105,7 @@ def split_model(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
 
 
 def main() -> None:
+    sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names may be no text
     parser, args = parse_arguments()
     cfg = None if args.config is None else config_from(parser, args)
     try:
@@ -131,7 +132,7 @@ def main() -> None:
             pictures=not args.no_pictures,
             fresh=args.fresh,
         )
-    except (FileNotFoundError, ImageError, ValueError) as error:
+    except (FileNotFoundError, ImageError, ImportError, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         print('interrupted; the same command goes on where this one was')

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 
 
 @HOOKS.register_module()
@@ -18,6 +18,17 @@ class EpochSeedHook(Hook):
     """
 
     priority = 'VERY_HIGH'
+
+    def before_train(self, runner: Runner) -> None:
+        """Refuse what would break the promise.
+
+        Raises:
+            ValueError: A loop by iterations; workers that outlive an epoch, whose generators are out of reach.
+        """
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            raise ValueError(f'train_cfg must be by_epoch with EpochSeedHook, got {type(runner.train_loop).__name__}')
+        if runner.train_dataloader.persistent_workers:
+            raise ValueError('train_dataloader.persistent_workers must be False with EpochSeedHook, got True')
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Seed Python's, NumPy's and torch's generators."""

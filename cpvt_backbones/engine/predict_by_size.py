@@ -20,12 +20,13 @@ from torch import Tensor, nn
 class PredictBySize:
     """Mixin of an mm model: ``predict`` splits the batch by image size."""
 
-    def predict(self, inputs: Tensor, data_samples: Sequence[Any], **options: Any) -> list[Any]:
+    def predict(self, inputs: Tensor, data_samples: Sequence[Any] | None = None, **options: Any) -> Any:
         """Predict as the model does, images of one size at a time.
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One for each; ``img_shape`` is the image's (height, width) before padding.
+            data_samples: One for each; ``img_shape`` is the image's (height, width) before padding. Without any, the
+                batch goes through as it is.
             options: Of the model's own ``predict``.
 
         Returns:
@@ -34,6 +35,8 @@ class PredictBySize:
         Raises:
             ValueError: An ``img_shape`` larger than the batch.
         """
+        if data_samples is None:
+            return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
         groups: dict[tuple[int, int], list[int]] = {}
         for index, sample in enumerate(data_samples):
             height, width = sample.img_shape[:2]

@@ -119,6 +119,9 @@ def _write_onnx(program: ExportedProgram, path: str, graph: ExportGraph, stored:
             custom_translation_table=TRANSLATIONS,
         )
     assert written is not None
+    # A version that it cannot write is no error to the exporter.
+    if written.model.opset_imports[''] != opset:
+        raise ValueError(f'opset must be one that this graph can be written in, 18 or {OPSET}, got {opset}')
     stored['opset'] = opset
     written.model.metadata_props[METADATA] = json.dumps(stored)
     _name_sizes(written.model.graph)

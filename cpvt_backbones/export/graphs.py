@@ -101,7 +101,7 @@ class ExportGraph(nn.Module):
         super().__init__()
         # Frozen, so that the choice of attention kernel does not depend on who asks for gradients.
         self.model: Any = deepcopy(model).eval().requires_grad_(False)
-        self.preprocess = preprocess or Preprocess()
+        self.preprocess = (preprocess or Preprocess()).to(next(model.parameters()).device)
         self.pixels = pixels
         if isinstance(model, Backbone):
             self.model = model.fuse()
@@ -163,6 +163,15 @@ class Scores(ExportGraph):
 
     task = 'classification'
     output_names = ('scores',)
+
+    def __init__(self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False) -> None:
+        from mmpretrain.models import MultiLabelClsHead
+
+        super().__init__(model, preprocess=preprocess, pixels=pixels)
+        if isinstance(self.model.head, MultiLabelClsHead):
+            raise ValueError(
+                f'model.head must give an image one class, by softmax, got {type(self.model.head).__name__}'
+            )
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         return (self.model(inputs, mode='tensor').softmax(dim=1),)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Decoded images that wait for others of their size: at most this many pixels, 200 MB.
-_WAITING_PIXELS = 1 << 26
+from cpvt_backbones.layers.checks import check_int
+
+# Decoded images, and what pictures are drawn on, that wait for others of their size: at most so many bytes.
+_WAITING_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name in ('batch_size', 'max_pixels', 'tile_size'):
-            if getattr(self, name) < 1:
-                raise ValueError(f'{name} must be at least 1, got {getattr(self, name)}')
+            check_int(name, getattr(self, name))
         if not 0 <= self.overlap < self.tile_size:
             raise ValueError(f'overlap must be at least 0 and below tile_size={self.tile_size}, got {self.overlap}')
         if self.tile_size**2 > self.max_pixels:
@@ -54,6 +55,7 @@ class Loaded:
         size: Width and height in px, as it was read.
         image: (h, w, 3), as the model sees it.
         preview: What a picture is drawn on, if one is wanted.
+        stamp: Of its file, from before it was read.
     """
 
     index: int
@@ -61,6 +63,12 @@ class Loaded:
     size: tuple[int, int]
     image: np.ndarray
     preview: np.ndarray | None
+    stamp: list[int] | None = None
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it holds."""
+        return self.image.nbytes + (0 if self.preview is None else self.preview.nbytes)
 
     @property
     def pixels(self) -> int:
@@ -78,26 +86,28 @@ class SizeGroups:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._waiting: dict[tuple[int, ...], list[Loaded]] = {}
-        self._pixels = 0
+        self._bytes = 0
 
-    def add(self, loaded: Loaded) -> list[Loaded]:
+    def add(self, loaded: Loaded) -> Iterator[list[Loaded]]:
         """Let an image wait.
 
-        Returns:
-            list[Loaded]: A batch that is full, or that has waited longest when too much is waiting; empty otherwise.
+        Yields:
+            list[Loaded]: A batch that is full; those that have waited longest, while too much is waiting.
         """
         size = loaded.image.shape[:2]
         self._waiting.setdefault(size, []).append(loaded)
-        self._pixels += loaded.pixels
-        if len(self._waiting[size]) < self._bounds.images_of(loaded.pixels):
-            if self._pixels <= _WAITING_PIXELS:
-                return []
-            size = next(iter(self._waiting))
-        batch = self._waiting.pop(size)
-        self._pixels -= sum(other.pixels for other in batch)
-        return batch
+        self._bytes += loaded.memory
+        if len(self._waiting[size]) >= self._bounds.images_of(loaded.pixels):
+            yield self._take(size)
+        while self._bytes > _WAITING_BYTES:
+            yield self._take(next(iter(self._waiting)))
 
     def rest(self) -> Iterator[list[Loaded]]:
         """What still waits, in batches."""
-        yield from self._waiting.values()
-        self._waiting.clear()
+        while self._waiting:
+            yield self._take(next(iter(self._waiting)))
+
+    def _take(self, size: tuple[int, ...]) -> list[Loaded]:
+        batch = self._waiting.pop(size)
+        self._bytes -= sum(loaded.memory for loaded in batch)
+        return batch

@@ -1,5 +1,6 @@
 """Pictures of predictions."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,19 @@ from .sizing import fit
 PICTURE_SIDE = 2048
 # Share of a class's colour in a segmentation's picture; the rest is the image.
 OPACITY = 0.6
+
+
+def require_drawing(task: str) -> None:
+    """Raise ``ImportError`` if what draws this task's pictures is not installed."""
+    drawn_by = dict(detection='mmdet.visualization', classification='mmpretrain.visualization').get(task)
+    try:
+        if drawn_by:
+            import_module(drawn_by)
+    except ImportError as error:
+        raise ImportError(
+            f'pictures of a {task} are drawn by {drawn_by}, which does not import ({error}); '
+            'leave them out: draw=False, pictures=False, --no-pictures'
+        ) from error
 
 
 def make_preview(image: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 METADATA = 'cpvt_backbones'
@@ -46,7 +45,12 @@ class ExportedModel:
         if Path(path).suffix not in _OPENERS:
             raise ValueError(f'path must end in {" or ".join(_OPENERS)}, got {str(path)!r}')
         self._run: Run
-        self._run, self.metadata = _OPENERS[Path(path).suffix](str(path), device)
+        try:
+            self._run, self.metadata = _OPENERS[Path(path).suffix](str(path), device)
+        except (ImportError, ValueError):
+            raise
+        except Exception as error:  # each reader has its own
+            raise ValueError(f'path: {str(path)!r} is damaged, or runs on another device ({error})') from error
         self.task: str = self.metadata['task']
         self.classes: Sequence[str] | None = self.metadata.get('classes')
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
@@ -90,7 +94,7 @@ class ExportedModel:
         return predictions
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
-        """Of a segmentor, (B, C, H, W); from a file of class maps, 1 for the class of a pixel and 0 for the others.
+        """Of a segmentor, (B, C, H, W); from a file of class maps 1 for the class of a pixel, else 0, as uint8.
 
         Args:
             images: (H, W, 3) uint8 BGR, all of one size.
@@ -101,7 +105,8 @@ class ExportedModel:
         class_maps, channels = torch.from_numpy(outputs['class_map']), self.metadata['num_channels']
         if channels == 1:
             return class_maps[:, None].float()
-        return F.one_hot(class_maps, channels).movedim(-1, 1).float()
+        shape = (len(class_maps), channels, *class_maps.shape[1:])
+        return torch.zeros(shape, dtype=torch.uint8).scatter_(1, class_maps[:, None], 1)
 
     def to_classes(self, logits: Tensor) -> Tensor:
         """Of a segmentor, logits (C, h, w) to classes (h, w)."""
@@ -158,7 +163,8 @@ def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
         compiled = any('/data/aotinductor/' in name for name in archive.namelist())
     model: Any
     if compiled:
-        model = torch._inductor.aoti_load_package(path, device_index=torch.device(device or 'cpu').index or -1)
+        index = torch.device(device or 'cpu').index
+        model = torch._inductor.aoti_load_package(path, device_index=-1 if index is None else index)
         metadata = _read_metadata(model.get_metadata(), path)
     else:
         stored: dict[str, Any] = {METADATA: ''}

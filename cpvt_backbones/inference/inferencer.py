@@ -4,15 +4,17 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.config import Config
 
 from .batching import Bounds, Loaded, SizeGroups
-from .drawing import draw_prediction, make_preview
-from .predictors import Predictor, ToolboxPredictor
-from .reading import READ_LIMIT, ImageError, Source, read_image
+from .drawing import draw_prediction, make_preview, require_drawing
+from .predictors import TASKS, Predictor, ToolboxPredictor
+from .reading import READ_LIMIT, Source, read_image
+from .records import file_stamp
 from .sizing import Scale, check_scale, fit
 from .sources import find_images
 from .tasks import OnTiles, Prediction, predict_batch, predict_tiled
@@ -30,6 +32,7 @@ class Result:
         prediction: As :class:`Inferencer` describes; ``None`` if there is none.
         picture: (h, w, 3) RGB if it was asked for.
         error: Why there is no prediction: an :class:`ImageError`, or what the model raised.
+        stamp: Size and time of its file from before it was read; ``None`` for an array.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Result:
     prediction: Prediction | None = None
     picture: np.ndarray | None = None
     error: Exception | None = None
+    stamp: list[int] | None = None
 
 
 class Inferencer:
@@ -97,6 +101,8 @@ class Inferencer:
             )
         elif cfg is not None or checkpoint is not None or self.scale == 'config':
             raise ValueError("predictor: it takes the place of cfg and checkpoint, and knows no scale='config'")
+        if predictor.task not in TASKS.values():
+            raise ValueError(f'predictor.task must be one of {list(TASKS.values())}, got {predictor.task!r}')
         self.predictor = predictor
 
     @property
@@ -171,41 +177,52 @@ class Inferencer:
         Yields:
             tuple: Index of the image, and its :class:`Result`. Images of a size come together, others in between.
         """
+        if draw:
+            require_drawing(self.predictor.task)
         groups = SizeGroups(self.bounds)
         run = functools.partial(self._run, score_threshold=score_threshold, on_tiles=on_tiles)
         for index, source in enumerate(images):
             name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
             try:
+                stamp = None if isinstance(source, np.ndarray) else file_stamp(Path(source))
+            except (OSError, TypeError, ValueError):
+                stamp = None  # reading it will say why
+            try:
                 image = read_image(source, name=name, read_limit=self.read_limit)
-            except ImageError as error:
-                yield index, Result(name, error=error)
+                size = image.shape[1], image.shape[0]
+                preview = make_preview(image) if draw else None
+                loaded = Loaded(index, name, size, fit(image, self.scale), preview, stamp)
+            except Exception as error:
+                yield index, Result(name, error=_bare(error))
                 continue
-            size = image.shape[1], image.shape[0]
-            preview = make_preview(image) if draw else None
-            yield from run(groups.add(Loaded(index, name, size, fit(image, self.scale), preview)))
+            for batch in groups.add(loaded):
+                yield from run(batch)
         for batch in groups.rest():
             yield from run(batch)
 
     def _run(
         self, batch: list[Loaded], *, score_threshold: float, on_tiles: OnTiles | None
     ) -> Iterator[tuple[int, Result]]:
-        if not batch:
-            return
+        failure: Exception | None = None
         try:
             predictions = self._predict(batch, score_threshold, on_tiles)
+            pictures = [self._draw(loaded, one) for loaded, one in zip(batch, predictions, strict=True)]
         # A model may fail on one image, by its size for example; the others of the folder are none the worse.
         except Exception as error:
-            if len(batch) == 1:
-                yield batch[0].index, Result(batch[0].name, batch[0].size, error=error)
-            else:
-                for loaded in batch:
-                    yield from self._run([loaded], score_threshold=score_threshold, on_tiles=on_tiles)
-            return
-        for loaded, prediction in zip(batch, predictions, strict=True):
-            picture = None
-            if loaded.preview is not None:
-                picture = draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
-            yield loaded.index, Result(loaded.name, loaded.size, prediction, picture)
+            failure = _bare(error)
+        if failure is None:
+            for loaded, prediction, picture in zip(batch, predictions, pictures, strict=True):
+                yield loaded.index, Result(loaded.name, loaded.size, prediction, picture, stamp=loaded.stamp)
+        elif len(batch) == 1:
+            yield batch[0].index, Result(batch[0].name, batch[0].size, error=failure)
+        else:
+            for loaded in batch:
+                yield from self._run([loaded], score_threshold=score_threshold, on_tiles=on_tiles)
+
+    def _draw(self, loaded: Loaded, prediction: Prediction) -> np.ndarray | None:
+        if loaded.preview is None:
+            return None
+        return draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
 
     def _predict(self, batch: list[Loaded], score_threshold: float, on_tiles: OnTiles | None) -> list[Prediction]:
         options: dict[str, Any] = dict(score_threshold=score_threshold, bounds=self.bounds)
@@ -213,3 +230,9 @@ class Inferencer:
             (loaded,) = batch
             return [predict_tiled(self.predictor, loaded, on_tiles=on_tiles, **options)]
         return predict_batch(self.predictor, batch, **options)
+
+
+def _bare(error: Exception) -> Exception:
+    """The error without the frames that it came through, which hold images and tensors."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)

@@ -3,19 +3,37 @@
 import copy
 import hashlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.registry import init_default_scope
+from mmengine.runner import CheckpointLoader
 from torch import Tensor
 
+from cpvt_backbones.checkpoints import read_checkpoint
 from cpvt_backbones.engine.launch import check_fit, find_toolbox
+from cpvt_backbones.weights import shipped_weights
 
 # What forces an image to a size or cuts it, in the test pipelines of the three toolboxes.
-_GEOMETRY = ('Resize', 'ResizeEdge', 'CenterCrop', 'EfficientNetCenterCrop', 'Pad')
+_GEOMETRY = (
+    'Resize',
+    'FixScaleResize',
+    'FixShapeResize',
+    'ResizeEdge',
+    'ResizeShortestEdge',
+    'ResizeToMultiple',
+    'CenterCrop',
+    'EfficientNetCenterCrop',
+    'Pad',
+)
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
 
 
@@ -60,7 +78,7 @@ class ToolboxPredictor:
 
     Args:
         cfg: Config of a detector, segmentor or classifier; it is not changed.
-        checkpoint: The weights.
+        checkpoint: The weights: ``.pth``, ``.safetensors``, or the name of weights that come with the package.
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if there is one.
         keep_geometry: Keep what the config's test pipeline does to the size.
 
@@ -79,17 +97,23 @@ class ToolboxPredictor:
         keep_geometry: bool = False,
     ) -> None:
         self._scope = find_toolbox(cfg).package
-        if not Path(checkpoint).is_file():
+        shipped = shipped_weights().get(str(checkpoint))
+        file = Path(checkpoint) if shipped is None else shipped.file
+        if not file.is_file():
             raise FileNotFoundError(f'checkpoint: there is no file {str(checkpoint)!r}')
         self.task = TASKS[self._scope]
-        self.fingerprint = _digest(cfg, checkpoint)
+        self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
         if not keep_geometry:
             _drop_geometry(cfg)
-        self._inferencer = _BUILDERS[self._scope](cfg, str(checkpoint), device)
-        self.model: Any = self._inferencer.model
-        check_fit(self.model, str(checkpoint))
-        meta = getattr(self.model, 'dataset_meta', None) or dict(classes=getattr(self._inferencer, 'classes', None))
+        init_default_scope(self._scope)  # mmpretrain's own leaves that of whichever toolbox came before
+        with _as_pickle(file) as readable:
+            self._inferencer = _BUILDERS[self._scope](cfg, readable, device)
+            self.model: Any = self._inferencer.model
+            check_fit(self.model, readable)
+            meta = _dataset_meta(readable, cfg)
+        if self._scope == 'mmpretrain':
+            meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
         self.classes: Sequence[str] | None = meta.get('classes')
         palette = meta.get('palette')
         # mmdet's word for no palette is 'random'.
@@ -130,10 +154,43 @@ def _digest(cfg: Config, checkpoint: str | os.PathLike[str]) -> str:
     return hashlib.sha256(repr(words).encode() + weights).hexdigest()
 
 
+@contextmanager
+def _as_pickle(file: Path) -> Iterator[str]:
+    """A file that mmengine reads, for as long as the context lasts: it knows no safetensors."""
+    if file.suffix != '.safetensors':
+        yield str(file)
+        return
+    weights = {
+        name: value.float() if value.is_floating_point() else value for name, value in read_checkpoint(file).items()
+    }
+    with TemporaryDirectory() as folder:
+        readable = Path(folder, 'weights.pth')
+        torch.save(dict(state_dict=weights, meta={}), readable)
+        yield str(readable)
+
+
+def _dataset_meta(checkpoint: str, cfg: Config) -> dict[str, Any]:
+    """Classes and palette that a checkpoint was trained with, or that the config's test set names.
+
+    The toolboxes would otherwise take COCO's or Cityscapes'.
+    """
+    stored = CheckpointLoader.load_checkpoint(checkpoint, map_location='cpu').get('meta') or {}
+    meta = stored.get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
+    return {key.lower(): value for key, value in meta.items()}
+
+
+def _name(step: dict[str, Any]) -> str:
+    # 'Resize', 'mmcv.Resize', 'torchvision/Resize'
+    return re.split(r'[./]', str(step['type']))[-1]
+
+
 def _drop_geometry(cfg: Config) -> None:
-    dataset = cfg.test_dataloader.dataset
-    pipeline = [step for step in dataset.pipeline if step['type'].split('.')[-1] not in _GEOMETRY]
-    load = next(i for i, step in enumerate(pipeline) if step['type'].split('.')[-1] == 'LoadImageFromFile')
+    dataset = cfg.get('test_dataloader', {}).get('dataset', {})
+    pipeline = [step for step in dataset.get('pipeline', ()) if _name(step) not in _GEOMETRY]
+    load = next((i for i, step in enumerate(pipeline) if _name(step) == 'LoadImageFromFile'), None)
+    if load is None:
+        names = [_name(step) for step in dataset.get('pipeline', ())]
+        raise ValueError(f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}')
     # Not simply nothing: detectors ask for the scale factor that Resize notes down.
     resize = dict(type='mmcv.Resize', scale_factor=1.0)
     dataset.pipeline = [*pipeline[: load + 1], resize, *pipeline[load + 1 :]]
@@ -157,7 +214,8 @@ def _build_segmentor(cfg: Config, checkpoint: str, device: str | None) -> Any:
 def _build_classifier(cfg: Config, checkpoint: str, device: str | None) -> Any:
     from mmpretrain import ImageClassificationInferencer
 
-    return ImageClassificationInferencer(model=cfg, pretrained=checkpoint, device=device)
+    # The others' choose a GPU by themselves.
+    return ImageClassificationInferencer(model=cfg, pretrained=checkpoint, device=device or get_device())
 
 
 _BUILDERS = {'mmdet': _build_detector, 'mmseg': _build_segmentor, 'mmpretrain': _build_classifier}

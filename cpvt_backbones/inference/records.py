@@ -31,7 +31,7 @@ class Records:
     def find(self, image: Path) -> Record | None:
         """The record of an image file, if neither the file has changed since nor what was written of it has gone."""
         record = self._records.get(_key(image))
-        if record is None or record['stamp'] != _stamp(image):
+        if record is None or record['stamp'] != file_stamp(image):
             return None
         return record if all((self._folder / file).is_file() for file in record['files']) else None
 
@@ -46,23 +46,25 @@ class Records:
         """
         if known := self._records.get(_key(image)):
             return known['name']
-        name = image.stem
+        # File systems take 255 bytes, endings and numbers included.
+        name = stem = image.stem.encode(errors='surrogateescape')[:200].decode(errors='ignore')
         while name.lower() in self._taken:
-            number = self._numbers[image.stem] = self._numbers.get(image.stem, 1) + 1
-            name = f'{image.stem}_{number}'
+            number = self._numbers[stem] = self._numbers.get(stem, 1) + 1
+            name = f'{stem}_{number}'
         self._taken.add(name.lower())
         return name
 
-    def add(self, image: Path, *, name: str, files: list[str], **values: Any) -> None:
+    def add(self, image: Path, *, stamp: list[int] | None, name: str, files: list[str], **values: Any) -> None:
         """Note that an image is done.
 
         Args:
             image: Its file.
+            stamp: Of the file before it was read: what changes later is to be done again.
             name: From :meth:`take_name`.
             files: What was written of it, from the folder.
             **values: Anything else, as plain data.
         """
-        record = dict(key=_key(image), stamp=_stamp(image), name=name, files=files, **values)
+        record = dict(key=_key(image), stamp=stamp, name=name, files=files, **values)
         with self._file.open('a') as file:
             file.write(f'{json.dumps(record)}\n')
         self._records[record['key']] = record
@@ -97,6 +99,7 @@ def _key(image: Path) -> str:
     return os.path.abspath(image)
 
 
-def _stamp(image: Path) -> list[int]:
+def file_stamp(image: Path) -> list[int]:
+    """Changes when the file does."""
     status = image.stat()
     return [status.st_size, status.st_mtime_ns]

@@ -1,11 +1,11 @@
 """How large an image is when the model sees it."""
 
-from typing import TypeVar
-
+import cv2
 import numpy as np
 
+from cpvt_backbones.layers.checks import check_int
+
 Scale = tuple[int, int] | str | None
-Item = TypeVar('Item')
 
 
 def check_scale(scale: Scale, long_side: int | None) -> Scale:
@@ -17,20 +17,20 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
     if long_side is not None:
         if scale is not None:
             raise ValueError(f'scale and long_side are two ways to say it; got scale={scale!r}, long_side={long_side}')
-        if long_side < 1:
-            raise ValueError(f'long_side must be at least 1, got {long_side}')
+        check_int('long_side', long_side)
         return long_side, long_side
-    if scale is None or scale == 'config' or (not isinstance(scale, str) and len(scale) == 2 and min(scale) >= 1):
+    if scale is None or scale == 'config':
         return scale
-    raise ValueError(f"scale must be None (the image's own), 'config' or (width, height), got {scale!r}")
+    if not isinstance(scale, (tuple, list)) or len(scale) != 2 or not all(isinstance(s, int) and s >= 1 for s in scale):
+        raise ValueError(f"scale must be None (the image's own), 'config' or (width, height) in px, got {scale!r}")
+    return scale[0], scale[1]
 
 
 def fit(image: np.ndarray, scale: Scale) -> np.ndarray:
     """``image`` (H, W, 3) as large as fits in ``scale``, its shape kept; as it is without a (width, height)."""
-    from mmcv.image import imresize, rescale_size
-
     if scale is None or isinstance(scale, str):
         return image
     height, width = image.shape[:2]
-    size = tuple(max(1, side) for side in rescale_size((width, height), tuple(scale)))
-    return image if size == (width, height) else imresize(image, size)
+    factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
+    size = tuple(max(1, int(side * factor + 0.5)) for side in (width, height))
+    return image if size == (width, height) else cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)

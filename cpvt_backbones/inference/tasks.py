@@ -109,7 +109,7 @@ def _class_map(predictor: Predictor, logits: Tensor, loaded: Loaded, bounds: Bou
     width, height = loaded.size
     # Logits at the image's own size, as the toolbox has it, while they take no more memory than a forward may.
     if logits.shape[1:] != (height, width) and height * width <= bounds.max_pixels:
-        logits = functional.interpolate(logits[None], (height, width), mode='bilinear', align_corners=False)[0]
+        logits = functional.interpolate(logits[None].float(), (height, width), mode='bilinear', align_corners=False)[0]
     return dict(index_map=_resize_classes(_to_classes(predictor, logits), loaded.size))
 
 

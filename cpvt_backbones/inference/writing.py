@@ -72,7 +72,7 @@ def predict_to_folder(
         ValueError: The folder has predictions of another model or with other settings.
     """
     # One file is one image, however often it is named.
-    images = list(dict.fromkeys(map(Path, images)))
+    images = list({os.path.abspath(image): Path(image) for image in reversed(images)}.values())[::-1]
     folder = Path(out_dir)
     _prepare(folder, dict(inferencer.settings, score_threshold=score_threshold, pictures=pictures), fresh)
     records = Records(folder)
@@ -134,7 +134,9 @@ def _write(folder: Path, records: Records, image: Path, name: str, result: Resul
         _write_png(folder / file_name, pixels)
     width, height = result.size
     # Last: what has a record is done.
-    records.add(image, name=name, files=list(files), width=width, height=height, prediction=prediction)
+    records.add(
+        image, stamp=result.stamp, name=name, files=list(files), width=width, height=height, prediction=prediction
+    )
 
 
 def _write_png(path: Path, pixels: np.ndarray) -> None:

@@ -220,3 +220,10 @@ def test_a_model_that_branches_on_sizes_is_refused(tmp_path):
 def test_what_is_stored_is_plain_data():
     settings = Features(column()).settings
     assert json.loads(json.dumps(settings)) == settings
+
+
+def test_an_opset_that_cannot_be_written_is_refused(tmp_path):
+    pytest.importorskip('onnxscript')
+    with pytest.raises(ValueError, match='opset must be .* 18 or 23, got 17'):
+        export(Features(column()), tmp_path / 'model.onnx', opset=17)
+    assert not (tmp_path / 'model.onnx').exists()

@@ -1,11 +1,16 @@
 """Detectors, segmentors and classifiers of the toolboxes on images of any size, in batches, by any name."""
 
+import copy
+import weakref
+
 import numpy as np
 import pytest
+import torch
 from bad_files import BAD, GOOD, write_folder
+from local_models import LocalSegmentor
 from PIL import Image
 
-from cpvt_backbones.inference import ImageError, Inferencer
+from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
 
@@ -60,7 +65,7 @@ def test_the_bound_holds_for_batches_too(predictor, forwards):
 
 
 def test_too_many_waiting_images_go_ahead(monkeypatch, predictor, forwards):
-    monkeypatch.setattr('cpvt_backbones.inference.batching._WAITING_PIXELS', 50 * 50)
+    monkeypatch.setattr('cpvt_backbones.inference.batching._WAITING_BYTES', 3 * 50 * 50)
     sizes = [(8 + i, 30) for i in range(12)]
     results = Inferencer(predictor=predictor, batch_size=4).predict(images(sizes))
     assert [result.size[::-1] for result in results] == sizes
@@ -176,7 +181,7 @@ def test_files_and_arrays_give_the_same(inferencer, tmp_path):
 def test_wrong_arguments(model, predictor):
     cfg, checkpoint = model
     for wrong in ('big', (0, 60), (60,)):
-        with pytest.raises(ValueError, match=r"scale must be None .*'config' or \(width, height\), got"):
+        with pytest.raises(ValueError, match=r"scale must be None .*'config' or \(width, height\) in px, got"):
             Inferencer(predictor=predictor, scale=wrong)
     with pytest.raises(ValueError, match='cfg and checkpoint are needed, or a predictor'):
         Inferencer(cfg=cfg)
@@ -191,3 +196,102 @@ def test_the_config_stays_as_it_is(model):
     before = cfg.pretty_text
     Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', long_side=30)
     assert cfg.pretty_text == before
+
+
+def test_failed_images_hold_no_memory():
+    """The frames of a failure hold its batch: they must not stay with the error, nor with the retries."""
+
+    class Failing(LocalSegmentor):
+        def logits(self, images):
+            batch = np.zeros(8)
+            held.append(weakref.ref(batch))
+            alive.append(sum(one() is not None for one in held))
+            raise RuntimeError('no')
+
+    held, alive = [], []
+    results = Inferencer(predictor=Failing(), batch_size=3).predict([np.zeros((8, 8, 3), np.uint8)] * 3)
+    assert [str(result.error) for result in results] == ['no'] * 3
+    assert alive == [1] * 4  # together, then each by itself
+
+
+@pytest.mark.parametrize('scale', [800, ('a', 'b'), (10,), '10x10', (0, 5)])
+def test_a_scale_that_is_none_is_named(scale):
+    with pytest.raises(ValueError, match='scale must be'):
+        Inferencer(predictor=LocalSegmentor(), scale=scale)
+
+
+def test_a_backbone_alone_is_no_predictor():
+    predictor = LocalSegmentor()
+    predictor.task = 'features'
+    with pytest.raises(ValueError, match="predictor.task must be one of .*'features'"):
+        Inferencer(predictor=predictor)
+
+
+def test_classes_are_those_of_the_config_where_the_checkpoint_has_none(model, tmp_path):
+    """Not COCO's or Cityscapes', which the toolboxes fall back to."""
+    cfg, checkpoint = model
+    if cfg.default_scope == 'mmpretrain':
+        pytest.skip('its classes are folders of the data')
+    weights = torch.load(checkpoint, weights_only=False)['state_dict']
+    torch.save(dict(state_dict=weights), tmp_path / 'bare.pth')
+    predictor = ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'bare.pth', device='cpu')
+    assert tuple(predictor.classes) == tuple(cfg.meta['classes'])
+
+
+def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monkeypatch):
+    import hashlib
+    import json
+
+    from cpvt_backbones import weights
+    from cpvt_backbones.checkpoints import write_checkpoint
+
+    cfg, checkpoint = model
+    file = tmp_path / 'mine.safetensors'
+    write_checkpoint(torch.load(checkpoint, weights_only=False)['state_dict'], file, meta={})
+    entry = dict(about='', backbone={}, config='', sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+    (tmp_path / 'index.json').write_text(json.dumps(dict(mine=entry)))
+    monkeypatch.setattr(weights, 'FOLDER', tmp_path)
+    image = images([(40, 56)])[0]
+    expected, _ = Inferencer(predictor=predictor)(image, score_threshold=0)
+    for name in (file, 'mine'):
+        found, _ = Inferencer(cfg=cfg, checkpoint=name, device='cpu')(image, score_threshold=0)
+        for key in found.keys() - {'classes', 'class'}:
+            np.testing.assert_allclose(found[key], expected[key], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    'step', ['Resize', 'FixShapeResize', 'ResizeShortestEdge', 'ResizeToMultiple', 'torchvision/Resize']
+)
+def test_no_step_of_the_pipeline_sets_the_size(model, step):
+    from cpvt_backbones.inference.predictors import _drop_geometry
+
+    cfg = copy.deepcopy(model[0])
+    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type=step))
+    _drop_geometry(cfg)
+    assert [one['type'] for one in cfg.test_dataloader.dataset.pipeline][:2] == ['LoadImageFromFile', 'mmcv.Resize']
+    assert step not in [one['type'] for one in cfg.test_dataloader.dataset.pipeline]
+
+
+def test_a_pipeline_without_loading_is_refused(model):
+    cfg = copy.deepcopy(model[0])
+    cfg.test_dataloader.dataset.pipeline = [dict(type='LoadFromNowhere')]
+    with pytest.raises(ValueError, match='LoadImageFromFile.*LoadFromNowhere'):
+        ToolboxPredictor(cfg=cfg, checkpoint=model[1], device='cpu')
+
+
+def test_what_waits_is_bounded(monkeypatch):
+    """Small images of sizes of their own first, then large ones: the small ones go, as many as it takes."""
+    from cpvt_backbones.inference import batching
+
+    monkeypatch.setattr(batching, '_WAITING_BYTES', 100_000)
+    groups = batching.SizeGroups(batching.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0))
+    waiting = left = 0
+    for index in range(40):
+        side = 20 + index if index < 20 else 100 + index
+        image = np.zeros((side, side, 3), np.uint8)
+        waiting += image.nbytes
+        for batch in groups.add(batching.Loaded(index, '', (side, side), image, None)):
+            waiting -= sum(one.memory for one in batch)
+            left += len(batch)
+        assert waiting <= 100_000
+    assert left + sum(len(batch) for batch in groups.rest()) == 40

@@ -213,3 +213,67 @@ def test_inputs_of_one_name_do_not_overwrite_each_other(tmp_path):
 def test_an_array_has_no_name(tmp_path):
     with pytest.raises(TypeError):
         run(LocalSegmentor(), np.zeros((3, 3), np.uint8), tmp_path / 'out')
+
+
+class Meddling(LocalSegmentor):
+    """Something happens to a file of the folder while the model runs."""
+
+    def __init__(self, meddle):
+        super().__init__()
+        self.meddle = meddle
+
+    def logits(self, images):
+        self.meddle()
+        return super().logits(images)
+
+
+def test_a_file_that_changes_while_the_model_runs_is_done_again(tmp_path):
+    folder = write_images(tmp_path / 'images', count=1)
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / '0.png')
+
+    def rewrite():
+        Image.fromarray(np.full((9, 9, 3), 240, np.uint8)).save(folder / '0.png')
+
+    run(Meddling(rewrite), folder, tmp_path / 'out')
+    assert run(LocalSegmentor(), folder, tmp_path / 'out').predicted == 1
+    assert set(np.unique(np.asarray(Image.open(tmp_path / 'out' / 'pred' / '0.png')))) == {3}
+
+
+def test_a_file_that_goes_while_the_model_runs_costs_no_other(tmp_path):
+    folder = write_images(tmp_path / 'images', count=3)
+    out = tmp_path / 'out'
+    summary = run(Meddling(lambda: (folder / '2.png').unlink(missing_ok=True)), folder, out)
+    assert summary.predicted >= 2
+    assert (out / 'predictions.json').is_file()
+
+
+def test_an_image_that_cannot_be_drawn_costs_no_other(tmp_path):
+    """Class 3 has no colour."""
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    for i, level in enumerate((0, 240, 80)):
+        Image.fromarray(np.full((8, 8, 3), level, np.uint8)).save(folder / f'{i}.png')
+    predictor = LocalSegmentor()
+    predictor.palette = [[0, 0, 0], [255, 0, 0]]
+    summary = run(predictor, folder, tmp_path / 'out', pictures=True)
+    assert summary.predicted == 2
+    assert [Path(name).name for name in summary.failed] == ['1.png']
+    assert len(read(tmp_path / 'out', 'predictions.json')) == 2
+
+
+def test_one_file_by_two_names_is_one_image(tmp_path, monkeypatch):
+    folder = write_images(tmp_path / 'images', count=1)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / 'out'
+    inputs = [Path('images/0.png'), folder / '0.png']
+    predict_to_folder(Inferencer(predictor=LocalSegmentor()), inputs, out_dir=out, progress=False)
+    assert [file.name for file in (out / 'pred').iterdir()] == ['0.png']
+
+
+def test_the_longest_file_names_are_cut(tmp_path):
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    for last in 'ab':
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / f'{"ä" * 120}{last}.png')
+    assert run(LocalSegmentor(), folder, tmp_path / 'out').predicted == 2
+    assert len(list((tmp_path / 'out' / 'pred').iterdir())) == 2
