@@ -118,8 +118,13 @@ def test_backbones_import_layers_and_mmengine(path):
         assert (
             root in ('torch', 'mmengine')
             or root in sys.stdlib_module_names
-            or name.startswith(('cpvt_backbones.layers', 'cpvt_backbones.backbones'))
+            or name.startswith(('cpvt_backbones.layers', 'cpvt_backbones.weights', 'cpvt_backbones.backbones'))
         ), name
+
+
+def test_weights_import_nothing():
+    (path,) = files_of('weights')
+    assert all(name.split('.')[0] in sys.stdlib_module_names for name in imported(path))
 
 
 def test_no_circle_between_the_packages():
@@ -142,4 +147,4 @@ def test_no_circle_between_the_packages():
         for part in bottom:
             del remaining[part]
     assert arrows['layers'] == set()
-    assert arrows['backbones'] == {'layers'}
+    assert arrows['backbones'] == {'layers', 'weights'}

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
+from cpvt_backbones.inference.nms import nms_mask
 from cpvt_backbones.layers import pad_to_multiple
-from cpvt_backbones.layers.nms import nms_mask
 
 
 class Preprocess(nn.Module):

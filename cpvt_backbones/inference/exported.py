@@ -157,7 +157,7 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
 
 
 def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
-    import cpvt_backbones.layers.nms  # noqa: F401  (registers the operation that a detector's program calls)
+    import cpvt_backbones.inference.nms  # noqa: F401  (registers the operation that a detector's program calls)
 
     with zipfile.ZipFile(path) as archive:
         compiled = any('/data/aotinductor/' in name for name in archive.namelist())

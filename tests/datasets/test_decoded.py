@@ -8,9 +8,15 @@ import torch
 pytest.importorskip('mmpretrain')
 
 from mmengine.dataset import default_collate
+from mmengine.registry import init_default_scope
 from mmpretrain.datasets import CustomDataset
 
 from cpvt_backbones.datasets.decoded import BatchRandomResizedCrop, DecodedDataset
+
+
+@pytest.fixture(autouse=True)
+def _scope():
+    init_default_scope('mmpretrain')
 
 
 @pytest.fixture
@@ -103,10 +109,8 @@ def test_bad_arguments_are_named(options, name):
 
 
 def test_a_batch_goes_through_mmpretrains_preprocessor(folder):
-    from mmengine.registry import init_default_scope
     from mmpretrain.registry import MODELS
 
-    init_default_scope('mmpretrain')
     decoded = build(DecodedDataset, folder, pipeline=[dict(type='PackInputs')])
     augment = dict(type='BatchRandomResizedCrop', size=8)
     preprocessor = MODELS.build(
