@@ -10,12 +10,14 @@ Grid = tuple[int, int]
 
 def tokens_to_map(tokens: Tensor, grid: Grid) -> Tensor:
     """(B, H * W, C) tokens to a (B, C, H, W) map; a view, already ``channels_last`` when the tokens are contiguous."""
-    return tokens.transpose(1, 2).unflatten(2, grid)
+    # Not transpose(1, 2).unflatten(2, grid): for one image its strides are not those of channels_last, and a
+    # convolution copies the map twice.
+    return tokens.unflatten(1, grid).permute(0, 3, 1, 2)
 
 
 def map_to_tokens(feature_map: Tensor) -> Tensor:
     """(B, C, H, W) map to (B, H * W, C) tokens; a view, contiguous when the map is ``channels_last``."""
-    return feature_map.flatten(2).transpose(1, 2)
+    return feature_map.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def ceil_div(size: int, parts: int) -> int:

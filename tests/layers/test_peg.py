@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from zoo import PYRAMID, column, max_difference, pyramid, randomise
 
 from cpvt_backbones import PEG
-from cpvt_backbones.layers import PEGPosition, Stage
+from cpvt_backbones.layers import PEGPosition, Stage, map_to_tokens, tokens_to_map
 
 
 def convolve(x, weight, bias, *, padded=True):
@@ -332,3 +332,18 @@ def test_unknown_keyword_is_named_with_what_is_accepted():
 def test_tokens_that_do_not_fill_the_grid(shape):
     with pytest.raises(ValueError, match=r'tokens must be \(B, 3 \* 4, 8\) for grid=\(3, 4\), got shape \(.*\)'):
         PEG(8)(torch.randn(shape), (3, 4))
+
+
+@pytest.mark.parametrize('batch', [1, 2])
+@pytest.mark.parametrize('prefix', [0, 1])
+def test_a_map_of_tokens_is_channels_last_and_so_is_what_a_convolution_makes_of_it(batch, prefix):
+    """Of one image too: torch looks at strides that mean nothing there, and would copy the map."""
+    tokens = torch.randn(batch, prefix + 30, 8)[:, prefix:]
+    feature_map = tokens_to_map(tokens, (5, 6))
+    assert feature_map.data_ptr() == tokens.data_ptr()
+    assert feature_map.stride()[1:] == (1, 48, 8)
+    assert feature_map.stride(0) >= 240
+    out = PEG(8).proj(feature_map)
+    assert out.stride() == (240, 1, 48, 8)
+    assert map_to_tokens(out).stride() == (240, 8, 1)
+    assert torch.equal(map_to_tokens(feature_map), tokens)
