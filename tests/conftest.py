@@ -1,8 +1,13 @@
 """Seeds and hypothesis settings shared by all tests."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+if not torch.cuda.is_available():
+    os.environ['TRITON_INTERPRET'] = '1'  # before triton is imported, by whomever
 
 settings.register_profile(
     'project',

@@ -1,6 +1,7 @@
 """Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
 
 python tools/benchmark.py --suite cpu --out docs/benchmarks/cpu.csv --readme README.md
+python tools/benchmark.py --suite gpu --out docs/benchmarks/gpu.csv
 python tools/benchmark.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 --out bench.csv
 What the CSV already holds is not measured again: an interrupted run goes on where it was.
 """
@@ -28,6 +29,7 @@ from cpvt_backbones.analysis.benchmark import (
 )
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.files import fill_marked
+from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
 from cpvt_backbones.analysis.suites import MEETINGS, RATIOS, Meeting, ratio_table
 
 BEGIN, END = '<!-- benchmark: begin -->', '<!-- benchmark: end -->'
@@ -68,6 +70,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--out', type=Path, default=Path('work_dirs/benchmark/benchmark.csv'), help='CSV; tables and plot go beside it'
     )
     args = parser.parse_args(argv)
+    if args.suite == 'gpu' and not torch.cuda.is_available():
+        parser.error('--suite gpu needs a CUDA device, and torch finds none')
     if args.readme and not args.suite:
         parser.error('--readme needs --suite')
     if args.readme and not re.search(f'{BEGIN}.*{END}', args.readme.read_text(), re.DOTALL):
@@ -131,6 +135,13 @@ def peg_table(rows: Sequence[Row]) -> str:
     return '\n'.join(lines)
 
 
+def one_peg() -> str:
+    """A PEG of CPVT-B on 200 MB of tokens, more than a GPU's cache: results and time of its implementations."""
+    _, bandwidth = measure_limits('cuda', 'bf16')
+    setting = dict(batch=8, grid=(128, 128), dim=768, dtype=torch.bfloat16, device='cuda')
+    return peg_speed_table(list(measure_peg(**setting, bandwidth=bandwidth)))
+
+
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Bars of images a second, relative to the first model of each group."""
     from cpvt_backbones.analysis.benchmark_plot import draw_speed
@@ -146,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = markdown_table(rows)
     if args.suite:
         ratios = ratio_table(RATIOS[args.suite], rows)
-        tables = f'{ratios}\n\n{peg_table(rows)}\n\n{tables}'
+        pegs = one_peg() if args.suite == 'gpu' else peg_table(rows)
+        tables = f'{ratios}\n\n{pegs}\n\n{tables}'
         if args.readme:
             fill_marked(args.readme, 'benchmark', f'{machine}.\n\n{ratios}')
     args.out.with_suffix('.md').write_text(f'{machine}\n\n{tables}')

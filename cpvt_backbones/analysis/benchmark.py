@@ -123,14 +123,16 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _best_time(call: Callable[[], object], device: str, *, repeats: int = 5) -> float:
+def best_time(call: Callable[[], object], device: str, *, calls: int = 1) -> float:
+    """Seconds a call takes, the best of five looks at the clock with ``calls`` in between."""
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(6):
         synchronize(device)
         start = time.perf_counter()
-        call()
+        for _ in range(calls):
+            call()
         synchronize(device)
-        times.append(time.perf_counter() - start)
+        times.append((time.perf_counter() - start) / calls)
     return min(times[1:])
 
 
@@ -139,10 +141,10 @@ def measure_limits(device: str, dtype: str) -> tuple[float, float]:
     element = torch.float32 if dtype == 'fp32' else torch.bfloat16
     side, length = (2048, 1 << 26) if device == 'cpu' else (8192, 1 << 30)
     a, b = (torch.randn(side, side, device=device).to(element) for _ in range(2))
-    rate = 2 * side**3 / _best_time(lambda: a @ b, device)
+    rate = 2 * side**3 / best_time(lambda: a @ b, device)
     source = torch.zeros(length // 4, device=device)
     target = torch.empty_like(source)
-    return rate, 2 * length / _best_time(lambda: target.copy_(source), device)
+    return rate, 2 * length / best_time(lambda: target.copy_(source), device)
 
 
 def count_flops(name: str, group: Group) -> float:

@@ -36,13 +36,13 @@ def draw_speed(rows: Sequence[Row], path: Path) -> None:
         positions = range(len(members), 0, -1)
         axis.barh(positions, speeds, xerr=errors, color=ours, ecolor='0.3', height=0.7)
         for position, speed, row in zip(positions, speeds, members, strict=True):
-            axis.text(0.01, position, f' {row.model}', va='center', fontsize=7)
             axis.text(base / row.quartile1, position, f'  {speed:.2f}', va='center', fontsize=7)
         how = f'{group.dtype}, {group.mode}' + (', compiled' if group.compiled else '')
         axis.set_title(f'{group.height} x {group.width}, batch {group.batch}, {how}', fontsize=8, loc='left')
-        axis.set_yticks([])
+        axis.set_yticks(positions, [row.model for row in members])
         axis.set_xlim(0, max(base / row.quartile1 for row in members) * 1.15)
         axis.tick_params(labelsize=7)
+        axis.tick_params(axis='y', length=0)
         axis.spines[['top', 'right', 'left']].set_visible(False)
     axes[-1, 0].set_xlabel(
         'images a second, relative to the first of each group (bars: median, lines: quartiles)', fontsize=8

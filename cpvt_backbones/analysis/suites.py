@@ -68,6 +68,11 @@ COLUMN, GAP_FUSED, PYRAMID = 'cpvt_small', 'cpvt_small_gap_fused', 'pyramid_cpvt
 GLOBAL, WINDOWED = 'multi_scale_cpvt_small', 'multi_scale_cpvt_small_windowed'
 ALL_WINDOWED = 'multi_scale_cpvt_small_all_windowed'
 
+GPU_BATCHES = Group(height=224, width=224, batch=256, dtype='bf16', device='cuda', compiled=True)
+GPU_DETECTION = Group(height=800, width=1344, batch=8, dtype='bf16', device='cuda')
+GPU_TRAINING = Group(height=800, width=1344, batch=2, dtype='amp-bf16', device='cuda', mode='train')
+KERNEL, BASE, BASE_KERNEL, BASE_PLAIN = 'cpvt_small_triton', 'cpvt_base', 'cpvt_base_triton', 'algorithm1_base'
+
 _COLUMNS = (DEIT, COLUMN, GAP_FUSED, PLAIN)
 _PYRAMIDS = (TWINS, PYRAMID, 'pyramid_cpvt_small_fused', 'mmseg_pcpvt_small', 'mmpretrain_pcpvt_small')
 
@@ -75,20 +80,28 @@ MEETINGS: dict[str, tuple[Meeting, ...]] = {
     'cpu': (
         Meeting((*_COLUMNS, 'mmpretrain_deit_small', 'mmseg_vit_small'), BATCHES, repeats=8),
         Meeting(_COLUMNS[:3], MIDDLE, repeats=9),
-        Meeting(_COLUMNS, DETECTION),
+        Meeting(_COLUMNS, DETECTION, repeats=5),
         Meeting(_PYRAMIDS, BATCHES, repeats=5),
         Meeting((*_PYRAMIDS, 'mmdet_pvt_small'), DETECTION),
         Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), DETECTION),
-        Meeting((GLOBAL, f'{GLOBAL}_valid_sizes'), PADDED),
-        Meeting((PYRAMID, f'{PYRAMID}_valid_sizes'), PADDED),
+        Meeting((GLOBAL, f'{GLOBAL}_valid_sizes'), PADDED, repeats=5),
+        Meeting((PYRAMID, f'{PYRAMID}_valid_sizes'), PADDED, repeats=5),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), SMALL_SQUARE),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), LARGE_SQUARE, repeats=1),
         Meeting((DEIT, COLUMN), TRAINING, repeats=5),
         Meeting((TWINS, PYRAMID), COMPILED, repeats=5),
-        Meeting((DEIT, COLUMN), replace(BATCHES, dtype='amp-bf16'), repeats=3),  # no bound, for the tables
+    ),
+    'gpu': (
+        Meeting((DEIT, COLUMN, KERNEL, GAP_FUSED), GPU_BATCHES, repeats=20),
+        Meeting((DEIT, COLUMN, KERNEL, PLAIN), replace(GPU_BATCHES, compiled=False), repeats=20),
+        Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_DETECTION, repeats=10),
+        Meeting(_PYRAMIDS, GPU_DETECTION, repeats=10),
+        Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), GPU_DETECTION, repeats=10),
+        Meeting((TWINS, PYRAMID, 'mmseg_pcpvt_small', 'mmpretrain_pcpvt_small'), GPU_TRAINING, repeats=10),
+        Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_TRAINING, repeats=10),
     ),
 }
-"""Name of a suite to its meetings; about twenty minutes on two idle cores."""
+"""Name of a suite to its meetings; ``cpu``: about a quarter of an hour on two idle cores."""
 
 RATIOS: dict[str, tuple[Ratio, ...]] = {
     'cpu': (
@@ -154,6 +167,16 @@ RATIOS: dict[str, tuple[Ratio, ...]] = {
             for what, m in (('windowed, four blocks global', WINDOWED), ('all blocks windowed', ALL_WINDOWED))
         ),
         Ratio('memory global, 2048^2 over 512^2', 'memory', GLOBAL, LARGE_SQUARE, GLOBAL, 18.0, SMALL_SQUARE),
+    ),
+    'gpu': (
+        Ratio('CPVT-S compiled against DeiT-S compiled, 224 x 224', 'speed', COLUMN, GPU_BATCHES, DEIT, 0.99),
+        Ratio('the same with the Triton kernel against the convolution', 'speed', KERNEL, GPU_BATCHES, COLUMN, 1.0),
+        Ratio('share of the matmul rate, CPVT-B, 800 x 1344', 'matmul', BASE, GPU_DETECTION, BASE, 0.45),
+        *(
+            Ratio(f'PyramidCPVT-S against mmseg, 800 x 1344, {what}', 'speed', PYRAMID, group, 'mmseg_pcpvt_small', 2.5)
+            for what, group in (('forward', GPU_DETECTION), ('training step', GPU_TRAINING))
+        ),
+        Ratio('training memory of CPVT-B over Algorithm 1', 'memory', BASE, GPU_TRAINING, BASE_PLAIN, 1 / 3),
     ),
 }
 

@@ -9,6 +9,7 @@ from cpvt_backbones.analysis.benchmark import Group, Row, append_rows, count_flo
 from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.memory import peak_memory
+from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
 
 GROUP = Group(height=32, width=48, batch=2)
 
@@ -127,3 +128,18 @@ def test_the_share_of_a_peg():
     assert 0 < share < 0.5
     with pytest.raises(ValueError, match='timm_deit_tiny'):
         benchmark.peg_share('timm_deit_tiny', GROUP)
+
+
+def test_one_peg_is_checked_and_timed():
+    rows = list(
+        measure_peg(
+            batch=2, grid=(5, 4), dim=6, dtype=torch.bfloat16, device='cpu', bandwidth=1e9, kernel_sizes=(3, 7), calls=1
+        )
+    )
+    settings = {(r.implementation, r.kernel_size, r.beside_cls_token, r.direction) for r in rows}
+    assert len(settings) == len(rows) == 16
+    for r in rows:
+        passes = 2 if r.direction == 'forward' else 3
+        assert r.copy_share == pytest.approx(passes * 2 * 20 * 6 * 2 / r.seconds / 1e9)
+        assert 0 < r.difference < 0.02  # bf16
+    assert peg_speed_table(rows).count('\n') == 17
