@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 
 @contextmanager
 def write_whole(path: Path) -> Iterator[Path]:
@@ -20,6 +22,25 @@ def write_whole(path: Path) -> Iterator[Path]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def claim(file: Path) -> Iterator[bool]:
+    """Whether this process has, for the length of the block, what ``file`` stands for.
+
+    Given up when the process ends, however it ends.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def fill_marked(path: Path, name: str, text: str) -> None:

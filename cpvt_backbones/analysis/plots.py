@@ -15,7 +15,7 @@ _COLUMN_INCHES = 2.2
 
 
 @contextmanager
-def _panels(path: Path, rows: int, columns: int, *, size: tuple[float, float]) -> Iterator[tuple[Any, np.ndarray]]:
+def panels(path: Path, rows: int, columns: int, *, size: tuple[float, float]) -> Iterator[tuple[Any, np.ndarray]]:
     """A figure with (rows, columns) axes of ``size`` inches each, written to ``path`` at the end."""
     import matplotlib
 
@@ -44,7 +44,8 @@ def _whole_ticks(axis: Any, values: Sequence[float]) -> None:
     axis.minorticks_off()
 
 
-def _plain(axis: Any, title: str, x: str) -> None:
+def plain_axis(axis: Any, title: str, x: str) -> None:
+    """Title, label, and no box."""
     axis.set_title(title, fontsize=9, loc='left')
     axis.set_xlabel(x, fontsize=8)
     axis.tick_params(labelsize=7)
@@ -64,7 +65,7 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
     metric = main_metric(rows) if metric is None else metric
     if not any(metric in row.metrics for row in rows):
         raise ValueError(f'metric must be a column of {str(table)!r} with figures, got {metric!r}')
-    with _panels(path, 1, 3, size=(3.9, 3.2)) as (_, axes):
+    with panels(path, 1, 3, size=(3.9, 3.2)) as (_, axes):
         figures = (
             (metric, lambda row: row.metrics.get(metric, np.nan)),
             ('seconds an image', lambda row: row.seconds),
@@ -79,7 +80,7 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
                     if row.size == '1':  # the config's own test scale, with a ring
                         axis.plot(side, figure(row), 'o', markersize=9, markerfacecolor='none', color='0.3')
             _whole_ticks(axis, [round((row.height * row.width) ** 0.5) for row in rows])
-            _plain(axis, title, "px, root of the area (ring: the config's scale)")
+            plain_axis(axis, title, "px, root of the area (ring: the config's scale)")
             axis.set_ylim(bottom=0)
         axes[0, 0].legend(fontsize=7)
 
@@ -91,7 +92,7 @@ def draw_equivariance(table: Path, path: Path) -> None:
         table: CSV of an equivariance measurement.
         path: The picture to write.
     """
-    with _panels(path, 1, 1, size=(6, 3.6)) as (_, axes):
+    with panels(path, 1, 1, size=(6, 3.6)) as (_, axes):
         axis, markers = axes[0, 0], itertools.cycle('os^vDPX')  # lines may lie on one another
         for (name,), rows in group_by(read_table(table), 'model').items():
             rows = sorted(rows, key=lambda row: int(row['shift']))
@@ -100,7 +101,7 @@ def draw_equivariance(table: Path, path: Path) -> None:
             )
             axis.plot(shift, error, marker=next(markers), markersize=5, label=name, alpha=0.8)
             axis.fill_between(shift, error - spread, error + spread, alpha=0.15)
-        _plain(axis, 'what the features miss of the shift (0: they follow)', 'shift of the image, px')
+        plain_axis(axis, 'what the features miss of the shift (0: they follow)', 'shift of the image, px')
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=8)
 
@@ -117,7 +118,7 @@ def draw_complexity(table: Path, path: Path) -> None:
     figures = {
         column: title for column, title in figures.items() if any(r.get(column) for g in groups.values() for r in g)
     }
-    with _panels(path, 1, len(figures), size=(3.9, 3.2)) as (_, axes):
+    with panels(path, 1, len(figures), size=(3.9, 3.2)) as (_, axes):
         for axis, (column, title) in zip(axes[0], figures.items(), strict=True):
             all_sides = []
             for (name,), rows in groups.items():
@@ -130,7 +131,7 @@ def draw_complexity(table: Path, path: Path) -> None:
             _whole_ticks(axis, all_sides)
             if column != 'attention_share':
                 axis.set_yscale('log')
-            _plain(axis, title, 'px, root of the area')
+            plain_axis(axis, title, 'px, root of the area')
         axes[0, 0].legend(fontsize=7)
 
 
@@ -142,7 +143,7 @@ def draw_attention_matrices(tables: dict[str, Path], path: Path) -> None:
         path: The picture to write.
     """
     columns = min(len(tables), 4)
-    with _panels(path, -(-len(tables) // columns), columns, size=(3.0, 3.0)) as (figure, axes):
+    with panels(path, -(-len(tables) // columns), columns, size=(3.0, 3.0)) as (figure, axes):
         for axis in axes.flat:
             axis.set_axis_off()
         for axis, (name, table) in zip(axes.flat, tables.items(), strict=False):
@@ -167,7 +168,7 @@ def draw_attention_maps(table: Path, picture: np.ndarray, path: Path) -> None:
     """
     groups = group_by(read_table(table), 'layer', 'query')
     heads = max(len({record['head'] for record in records}) for records in groups.values())
-    with _panels(path, len(groups), heads + 2, size=_panel_size(picture)) as (_, axes):
+    with panels(path, len(groups), heads + 2, size=_panel_size(picture)) as (_, axes):
         for axis in axes.flat:
             axis.set_axis_off()
         for line, ((layer, query), records) in zip(axes, groups.items(), strict=True):
@@ -198,7 +199,7 @@ def draw_feature_maps(table: Path, picture: np.ndarray, path: Path) -> None:
         path: The picture to write.
     """
     levels = group_by(read_table(table), 'level')
-    with _panels(path, 2, len(levels) + 1, size=_panel_size(picture)) as (_, axes):
+    with panels(path, 2, len(levels) + 1, size=_panel_size(picture)) as (_, axes):
         for axis in axes.flat:
             axis.set_axis_off()
         axes[0, 0].imshow(picture)

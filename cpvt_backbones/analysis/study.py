@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import MODELS, init_default_scope
@@ -30,7 +29,7 @@ from cpvt_backbones.engine.launch import find_toolbox, read_config, use_amp
 from .backbone_of import FeatureMaps, load_picture
 from .benchmark import describe_machine
 from .equivariance import measure_equivariance
-from .files import write_whole
+from .files import claim, write_whole
 
 Wanted = Sequence[tuple[str, Sequence[int]]]
 """Variants and the seeds of each, the most important first."""
@@ -261,7 +260,7 @@ class Study:
             if not ready and not waiting:
                 return
             for run in ready:
-                with self._mine(run) as mine:
+                with claim(self.folder / 'runs' / run.name / '.lock') as mine:
                     if mine and self.record(run) is None:
                         done(run, self._do(run, partial(progress, run)))
                         break
@@ -290,9 +289,6 @@ class Study:
         with write_whole(self.folder / 'runs' / run.name / 'record.json') as unfinished:
             unfinished.write_text(json.dumps(record, indent=1))
         write_rows(self.rows(), self.folder / 'results.csv')
-
-    def _mine(self, run: Run) -> '_Claim':
-        return _Claim(self.folder / 'runs' / run.name / '.lock')
 
     def config(self, run: Run) -> Config:
         """The config of a run."""
@@ -371,24 +367,6 @@ class _Steps(Hook):
     def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         images = data_batch['inputs']
         self.progress(self.plan.test_step(len(images), images[0].shape[-1]))
-
-
-class _Claim:
-    """Whether this process has a run to itself; given up when the process ends, however it ends."""
-
-    def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self.lock = FileLock(file)
-
-    def __enter__(self) -> bool:
-        try:
-            self.lock.acquire(blocking=False)
-        except Timeout:
-            return False
-        return True
-
-    def __exit__(self, *_: Any) -> None:
-        self.lock.release()
 
 
 RUN_FIELDS = (

@@ -54,10 +54,14 @@ class Difference:
     high: float | None
 
     def __str__(self) -> str:
+        return self.text(2)
+
+    def text(self, digits: int) -> str:
+        """Mean and interval with so many digits after the point."""
         if self.mean is None:
             return 'not run'
-        interval = 'one seed' if self.low is None else f'{self.low:+.2f} to {self.high:+.2f}'
-        return f'{self.mean:+.2f} ({interval})'
+        interval = 'one seed' if self.low is None else f'{self.low:+.{digits}f} to {self.high:+.{digits}f}'
+        return f'{self.mean:+.{digits}f} ({interval})'
 
 
 @dataclass(frozen=True)
