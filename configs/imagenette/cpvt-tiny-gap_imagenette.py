@@ -1,0 +1,14 @@
+# CPVT-Ti-GAP with five PEGs at 112 px, from random weights: the recipe of the position encodings' study, longer.
+_base_ = '../_base_/studies/positional_encoding.py'
+model = dict(
+    backbone=dict(
+        arch='tiny', with_cls_token=False, out_type='avg_featmap', position=dict(after_blocks=(0, 1, 2, 3, 4))
+    ),
+    head=dict(in_channels=192),
+)
+max_epochs = 30
+train_cfg = dict(max_epochs=max_epochs, val_interval=max_epochs)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=2, end=max_epochs, convert_to_iter_based=True),
+]
