@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-_M_MMAP_THRESHOLD = -3  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _SMALL, _USUAL = 1 << 16, 1 << 25  # bytes; the second is where glibc's own rule ends up once large blocks were freed
 
 
@@ -74,3 +74,4 @@ def _blocks_go_back() -> Iterator[None]:
         yield
     finally:
         malloc_option(_M_MMAP_THRESHOLD, _USUAL)
+        malloc_option(_M_TRIM_THRESHOLD, 2 * _USUAL)

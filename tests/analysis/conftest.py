@@ -188,3 +188,10 @@ def call(monkeypatch):
         importlib.import_module(tool).main()
 
     return run
+
+
+@pytest.fixture
+def segmentation_config(tmp_path):
+    """Config of a segmentor, as a dict, and its test set."""
+    (tmp_path / 'data').mkdir()
+    return segmentation(tmp_path / 'data')

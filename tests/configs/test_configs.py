@@ -169,7 +169,7 @@ def test_learning_rate_really_decays(path):
 def test_the_batch_that_the_rate_belongs_to_is_what_the_name_says(path):
     """`auto_scale_lr` compares the batch in use with `base_batch_size`: 8 GPUs times the loader's."""
     cfg = read_config(path)
-    if path.parent.name in ('demo', 'bccd', 'camvid', 'imagenette', 'positional_encoding'):
+    if path.parent.name in ('demo', 'bccd', 'camvid', 'dense_transfer', 'imagenette', 'positional_encoding'):
         return
     assert cfg.auto_scale_lr.base_batch_size == 8 * cfg.train_dataloader.batch_size
     assert not cfg.auto_scale_lr.get('enable', False)
