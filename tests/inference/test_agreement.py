@@ -18,14 +18,14 @@ def test_tiled_class_maps_agree_with_whole_ones(tmp_path):
     checkpoint = DEMO / 'iter_1200.pth'
     if not checkpoint.is_file():
         pytest.skip('no trained demo: run `make demo`')
-    scenes = write_scenes(root=tmp_path, split='heldout', width=1024, height=640, count=2)
+    scenes = write_scenes(root=tmp_path, split='heldout', width=1536, height=1152, count=1)
     whole = Inferencer(cfg=read_config(DEMO / 'config.py'), checkpoint=checkpoint, device='cpu')
-    tiled = Inferencer(predictor=whole.predictor, max_pixels=512 * 512, tile_size=512, overlap=256)
+    tiled = Inferencer(predictor=whole.predictor, max_pixels=1024 * 1024)  # the default tiles
     a, b = (
         np.stack([result.prediction['index_map'] for result in inferencer.predict(find_images(scenes / 'images'))])
         for inferencer in (whole, tiled)
     )
     assert (a == b).mean() > 0.995
     shares = [((a == c) & (b == c)).sum() / ((a == c) | (b == c)).sum() for c in range(11)]
-    assert np.mean(shares) > 0.95
+    assert np.mean(shares) >= 0.98
     assert shares[0] > 0.995
