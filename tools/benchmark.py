@@ -1,14 +1,17 @@
 """Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
 
-python tools/benchmark.py --suite cpu --out docs/benchmarks/cpu.csv --readme README.md
-python tools/benchmark.py --suite gpu --out docs/benchmarks/gpu.csv
+python tools/benchmark.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv --readme README.md
+python tools/benchmark.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
 python tools/benchmark.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 --out bench.csv
-What the CSV already holds is not measured again: an interrupted run goes on where it was.
+Every comparison of every round runs in a process of its own. What the CSV already holds is not measured again: an
+interrupted run goes on where it was.
 """
 
 import argparse
 import re
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -23,14 +26,14 @@ from cpvt_backbones.analysis.benchmark import (
     describe_machine,
     markdown_table,
     measure_limits,
+    over_rounds,
     peg_share,
     read_rows,
-    run_group,
 )
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.files import fill_marked
 from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
-from cpvt_backbones.analysis.suites import MEETINGS, RATIOS, Meeting, ratio_table
+from cpvt_backbones.analysis.suites import MEETINGS, RATIOS, Meeting, ratio_table, run_meeting
 
 BEGIN, END = '<!-- benchmark: begin -->', '<!-- benchmark: end -->'
 
@@ -65,11 +68,14 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--compile', action='store_true', help='through torch.compile')
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--repeats', type=int, default=7, help='timed calls of each model (--models)')
+    parser.add_argument('--rounds', type=int, default=1, help='times over; ratios are told as median, lowest, highest')
     parser.add_argument('--readme', type=Path, help=f'file whose part between {BEGIN} and {END} becomes the ratios')
     parser.add_argument(
         '--out', type=Path, default=Path('work_dirs/benchmark/benchmark.csv'), help='CSV; tables and plot go beside it'
     )
     args = parser.parse_args(argv)
+    if args.rounds < 1:
+        parser.error(f'--rounds must be at least 1, got {args.rounds}')
     if args.suite == 'gpu' and not torch.cuda.is_available():
         parser.error('--suite gpu needs a CUDA device, and torch finds none')
     if args.readme and not args.suite:
@@ -95,32 +101,28 @@ def meetings_of(args: argparse.Namespace) -> list[Meeting]:
     ]
 
 
-def measure(meetings: Sequence[Meeting], out: Path) -> list[Row]:
+def measure(meetings: Sequence[Meeting], out: Path, *, rounds: int) -> list[Row]:
     """Measure what is missing from the CSV; all rows of the meetings."""
-    with Progress(*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task('benchmark', total=sum(len(m.models) * (m.repeats + 1) for m in meetings))
-        for meeting in meetings:
-            group = meeting.group
-            done = {row.model for row in read_rows(out) if row.group == group}
-            if done.issuperset(meeting.models):
+    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
+    # A fresh process each: what a comparison finds in the heap and the page tables does not depend on the one before.
+    pool = ProcessPoolExecutor(1, mp_context=get_context('spawn'), max_tasks_per_child=1)
+    with Progress(*columns) as bar, pool:
+        task = bar.add_task('benchmark', total=rounds * sum(len(m.models) * (m.repeats + 1) for m in meetings))
+        for number in range(1, rounds + 1):
+            for meeting in meetings:
+                group = meeting.group
+                done = {row.model for row in read_rows(out) if row.group == group and row.round == number}
+                if not done.issuperset(meeting.models):
+                    rows = pool.submit(run_meeting, meeting, number).result()
+                    append_rows(out, rows)
+                    bar.console.print(
+                        f'round {number}, {group.height}x{group.width}:{group.batch} {group.dtype} {group.mode}: '
+                        + ', '.join(f'{row.model} {row.seconds * 1e3:.0f} ms' for row in rows),
+                        soft_wrap=True,
+                    )
                 bar.advance(task, len(meeting.models) * (meeting.repeats + 1))
-                continue
-            matmul_rate, bandwidth = measure_limits(group.device, group.dtype)
-            bar.console.print(
-                f'{group.height}x{group.width}:{group.batch} {group.dtype} {group.mode}: matmul '
-                f'{matmul_rate / 1e9:.0f} GFLOP/s, copy {bandwidth / 1e9:.1f} GB/s'
-            )
-            rows = run_group(
-                meeting.models,
-                group,
-                repeats=meeting.repeats,
-                matmul_rate=matmul_rate,
-                bandwidth=bandwidth,
-                progress=lambda: bar.advance(task),
-            )
-            append_rows(out, rows)
     wanted = {(model, meeting.group) for meeting in meetings for model in meeting.models}
-    return [row for row in read_rows(out) if (row.model, row.group) in wanted]
+    return [row for row in read_rows(out) if (row.model, row.group) in wanted and row.round <= rounds]
 
 
 def peg_table(rows: Sequence[Row]) -> str:
@@ -152,18 +154,21 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, then write the tables and the plot."""
     args = parse_args(argv)
-    rows = measure(meetings_of(args), args.out)
+    rows = measure(meetings_of(args), args.out, rounds=args.rounds)
     machine = 'Measured on: ' + ', '.join(f'{k} {v}' for k, v in describe_machine(rows[0].device).items())
-    tables = markdown_table(rows)
+    if args.rounds > 1:
+        machine += f'; medians of {args.rounds} rounds (lowest-highest)'
+    middle = over_rounds(rows)
+    tables = markdown_table(middle)
     if args.suite:
         ratios = ratio_table(RATIOS[args.suite], rows)
-        pegs = one_peg() if args.suite == 'gpu' else peg_table(rows)
+        pegs = one_peg() if args.suite == 'gpu' else peg_table(middle)
         tables = f'{ratios}\n\n{pegs}\n\n{tables}'
         if args.readme:
             fill_marked(args.readme, 'benchmark', f'{machine}.\n\n{ratios}')
-    args.out.with_suffix('.md').write_text(f'{machine}\n\n{tables}')
-    plot(rows, args.out.with_suffix('.png'))
-    print(f'{machine}\n\n{tables}')
+    args.out.with_suffix('.md').write_text(f'{machine}.\n\n{tables}')
+    plot(middle, args.out.with_suffix('.png'))
+    print(f'{machine}.\n\n{tables}')
     print(f'written: {args.out}, and beside it the tables (.md) and the plot (.png)')
 
 

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Row:
     """One model in one group.
 
     Attributes:
+        round: Which time over this was, from 1; the rows of one round and group were measured in turns.
         seconds: Median time of a call; ``quartile1`` and ``quartile3`` tell its spread.
         images_per_second: ``batch / seconds``.
         peak_mib: Memory a call needs on top of the weights, at its peak.
@@ -81,6 +82,7 @@ class Row:
     mode: str
     compiled: bool
     device: str
+    round: int
     seconds: float
     quartile1: float
     quartile3: float
@@ -214,7 +216,7 @@ def run_group(
     repeats: int,
     matmul_rate: float,
     bandwidth: float,
-    progress: Callable[[], object] = lambda: None,
+    number: int = 1,
 ) -> list[Row]:
     """Measure models in turns.
 
@@ -224,7 +226,7 @@ def run_group(
         repeats: Timed calls of each model, after one that is not counted.
         matmul_rate: What shares are told against, in FLOP/s.
         bandwidth: Likewise, in bytes/s read plus written.
-        progress: Called after each call.
+        number: Which round this is.
 
     Returns:
         A row for each model.
@@ -247,7 +249,6 @@ def run_group(
         if group.compiled:
             calls[name]()
         peaks[name] = peak_memory(calls[name], group.device)
-        progress()
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats):
         # Another model begins each time: what one leaves behind in the caches and the heap meets another one next.
@@ -258,7 +259,6 @@ def run_group(
             call()
             synchronize(group.device)
             times[name].append(time.perf_counter() - start)
-            progress()
     rows = []
     for name in names:
         median = statistics.median(times[name])
@@ -268,6 +268,7 @@ def run_group(
             Row(
                 model=name,
                 **asdict(group),
+                round=number,
                 seconds=median,
                 quartile1=low,
                 quartile3=high,
@@ -355,11 +356,23 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
             )
 
 
+def over_rounds(rows: Sequence[Row]) -> list[Row]:
+    """One row for each model and group: of every figure the median over the rounds."""
+    same: dict[tuple[str, Group], list[Row]] = {}
+    for row in rows:
+        same.setdefault((row.model, row.group), []).append(row)
+    figures = [field.name for field in fields(Row) if field.type is float]
+    return [
+        replace(members[0], **{name: statistics.median(getattr(row, name) for row in members) for name in figures})
+        for members in same.values()
+    ]
+
+
 def markdown_table(rows: Sequence[Row], *, reference: str | None = None) -> str:
     """Rows as a Markdown table, one section a group, with the speed of each relative to ``reference``.
 
     Args:
-        rows: Rows of any groups.
+        rows: Rows of any groups, one for each model and group.
         reference: Model that ratios are told against; ``None`` for the first of each group.
     """
     groups: dict[Group, list[Row]] = {}

@@ -10,7 +10,7 @@ def draw_speed(rows: Sequence[Row], path: Path) -> None:
     """Bars of images a second relative to the first model of each group, with their quartiles; one panel a group.
 
     Args:
-        rows: Rows of any groups.
+        rows: Rows of any groups, one for each model and group.
         path: The picture to write.
     """
     import matplotlib

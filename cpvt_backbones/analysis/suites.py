@@ -1,9 +1,10 @@
 """Comparisons worth repeating: which models meet in which setting, and the ratios that are read off."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from .benchmark import Group, Row
+from .benchmark import Group, Row, measure_limits, run_group
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,19 @@ class Meeting:
     models: tuple[str, ...]
     group: Group
     repeats: int = 3
+
+
+def run_meeting(meeting: Meeting, number: int) -> list[Row]:
+    """Measure the machine's limits, then the models of a meeting; ``number`` tells which round this is."""
+    matmul_rate, bandwidth = measure_limits(meeting.group.device, meeting.group.dtype)
+    return run_group(
+        meeting.models,
+        meeting.group,
+        repeats=meeting.repeats,
+        matmul_rate=matmul_rate,
+        bandwidth=bandwidth,
+        number=number,
+    )
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,7 @@ class Ratio:
     peer_group: Group | None = None
 
     def value(self, rows: Iterable[Row]) -> float | None:
-        """The figure, or ``None`` where a row is missing."""
+        """The figure from the rows of one round, or ``None`` where one is missing."""
         found = {(row.model, row.group): row for row in rows}
         mine = found.get((self.model, self.group))
         other = found.get((self.peer, self.peer_group or self.group))
@@ -101,7 +115,7 @@ MEETINGS: dict[str, tuple[Meeting, ...]] = {
         Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_TRAINING, repeats=10),
     ),
 }
-"""Name of a suite to its meetings; ``cpu``: about a quarter of an hour on two idle cores."""
+"""Name of a suite to its meetings; ``cpu``: about a quarter of an hour a round on two idle cores."""
 
 RATIOS: dict[str, tuple[Ratio, ...]] = {
     'cpu': (
@@ -182,12 +196,22 @@ RATIOS: dict[str, tuple[Ratio, ...]] = {
 
 
 def ratio_table(ratios: Sequence[Ratio], rows: Sequence[Row]) -> str:
-    """The ratios as a Markdown table; a row that was not measured stays empty."""
+    """The ratios as a Markdown table: median over the rounds, lowest and highest; empty where nothing was measured."""
+    rounds = [[row for row in rows if row.round == number] for number in sorted({row.round for row in rows})]
     lines = ['| what | measured | bound | |', '| --- | ---: | ---: | --- |']
     for ratio in ratios:
-        value = ratio.value(rows)
+        values = [value for value in map(ratio.value, rounds) if value is not None]
+        shown = verdict = ''
+        if values:
+            middle = statistics.median(values)
+            shown = _digits(middle)
+            if len(values) > 1:
+                shown += f' ({_digits(min(values))}-{_digits(max(values))})'
+            verdict = 'reached' if ratio.reached(middle) else 'missed'
         sign = '<=' if ratio.figure == 'memory' else '>='
-        shown = '' if value is None else f'{value:.3g}' if value < 0.1 else f'{value:.2f}'
-        verdict = '' if value is None else 'reached' if ratio.reached(value) else 'missed'
         lines.append(f'| {ratio.what} | {shown} | {sign} {ratio.bound:.3g} | {verdict} |')
     return '\n'.join(lines)
+
+
+def _digits(value: float) -> str:
+    return f'{value:.3g}' if value < 0.1 else f'{value:.2f}'

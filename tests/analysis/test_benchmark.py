@@ -5,7 +5,16 @@ import torch
 from torch import nn
 
 from cpvt_backbones.analysis import benchmark, suites
-from cpvt_backbones.analysis.benchmark import Group, Row, append_rows, count_flops, markdown_table, read_rows, run_group
+from cpvt_backbones.analysis.benchmark import (
+    Group,
+    Row,
+    append_rows,
+    count_flops,
+    markdown_table,
+    over_rounds,
+    read_rows,
+    run_group,
+)
 from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.memory import peak_memory
@@ -25,10 +34,11 @@ def contestants(monkeypatch):
         monkeypatch.setitem(CONTESTANTS, name, build)
 
 
-def row(model, seconds, *, group=GROUP, peak=10.0):
+def row(model, seconds, *, group=GROUP, peak=10.0, number=1):
     numbers = dict(seconds=seconds, quartile1=seconds * 0.9, quartile3=seconds * 1.1, images_per_second=2 / seconds)
     shares = dict(peak_mib=peak, gflop=1.0, matmul_share=0.5, gbyte=1.0, copy_share=0.25)
-    return Row(model=model, **{f: getattr(group, f) for f in group.__dataclass_fields__}, **numbers, **shares)
+    setting = {f: getattr(group, f) for f in group.__dataclass_fields__}
+    return Row(model=model, **setting, round=number, **numbers, **shares)
 
 
 @pytest.mark.parametrize('mode', ['forward', 'train'])
@@ -86,7 +96,7 @@ def test_errors(names, group, message):
 
 def test_rows_survive_the_file(tmp_path):
     path = tmp_path / 'out' / 'rows.csv'
-    rows = [row('a', 0.5), row('b', 0.25, group=Group(height=7, width=9, batch=1, compiled=True))]
+    rows = [row('a', 0.5), row('b', 0.25, group=Group(height=7, width=9, batch=1, compiled=True), number=2)]
     append_rows(path, rows[:1])
     append_rows(path, rows[1:])
     assert read_rows(path) == rows
@@ -112,6 +122,15 @@ def test_ratios():
     assert missing.value(rows) is None
     lines = suites.ratio_table([speed, memory, missing], rows).splitlines()
     assert lines[2:] == ['| b | 2.00 | >= 1.9 | reached |', '| a | 3.00 | <= 2 | missed |', '| c |  | >= 1 |  |']
+
+
+def test_ratios_over_rounds():
+    """The median of the rounds' ratios, which is not the ratio of the medians."""
+    rows = [row('a', a, number=n) for n, a in enumerate((1.0, 2.0, 9.0), start=1)]
+    rows += [row('b', b, number=n) for n, b in enumerate((2.0, 2.0, 3.0), start=1)]
+    speed = suites.Ratio('b', 'speed', 'b', GROUP, 'a', 1.0)
+    assert suites.ratio_table([speed], rows).splitlines()[2] == '| b | 1.00 (0.50-3.00) | >= 1 | reached |'
+    assert [(r.model, r.seconds, r.peak_mib) for r in over_rounds(rows)] == [('a', 2.0, 10.0), ('b', 2.0, 10.0)]
 
 
 @pytest.mark.parametrize('suite', suites.RATIOS)
