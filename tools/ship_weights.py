@@ -24,7 +24,7 @@ from cpvt_backbones.analysis.study import commit
 from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import read_config
 
-LIMIT = 12 * 2**20
+LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
 
@@ -70,7 +70,7 @@ def ship(args: argparse.Namespace) -> Path:
     size = file.stat().st_size
     if size > LIMIT:
         file.unlink()
-        raise ValueError(f'checkpoint: {args.checkpoint!r} takes {size / 2**20:.1f} MiB in fp16, more than 12 MiB')
+        raise ValueError(f'checkpoint: {args.checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB')
     backbone = read_config(config).model.backbone.to_dict()
     backbone.pop('init_cfg', None)
     entry = dict(

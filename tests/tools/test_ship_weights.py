@@ -82,5 +82,5 @@ def test_what_is_wrong_is_named(run, capsys, monkeypatch):
     write_rows(run.folder / 'sizes.csv', [Row('other', '1', 1, 9, 9, 0.1, 5.0, 'cpu', 'x', {'accuracy/top1': 1.0})])
     assert "has no rows of the model 'small-toys'" in refused('small-toys', '--sizes', str(run.folder / 'sizes.csv'))
     monkeypatch.setattr(run.tool, 'LIMIT', 1000)
-    assert 'more than 12 MiB' in refused('large-toys')
+    assert 'more than 12 MB' in refused('large-toys')
     assert not (weights.FOLDER / 'large-toys.safetensors').exists()
