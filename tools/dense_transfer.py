@@ -1,6 +1,6 @@
 """From classifiers to a segmentor and a detector: PEG beside a learned table, from scratch and pretrained, four sizes.
 
-python tools/study.py positional-encoding ... --variants learned-gap peg-0-5-gap   # the classifiers
+python tools/study.py positional-encoding ... --variants learned-gap peg-0-5-gap --other-seeds 3
 python tools/dense_transfer.py --study work_dirs/positional-encoding --seeds 3
 python tools/dense_transfer.py --report --docs docs/evidence.md
 Interrupt it at any time; the same command goes on. Started twice, two processes share the work.
@@ -22,7 +22,7 @@ CONFIGS = {
     for task, data in (('semantic-fpn', 'camvid'), ('retinanet', 'bccd'))
     for encoding in ('peg', 'learned')
 }
-CLASSIFIERS = {'peg': 'peg-0-5-gap_seed-0', 'learned': 'learned-gap_seed-0'}
+CLASSIFIERS = {'peg': 'peg-0-5-gap', 'learned': 'learned-gap'}
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -44,10 +44,20 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for name in ('seeds', 'images'):
         if getattr(args, name) < 1:
             parser.error(f'--{name} must be at least 1, got {getattr(args, name)}')
-    for run in () if args.report else CLASSIFIERS.values():
-        if not (args.study / 'runs' / run / 'record.json').is_file():
-            parser.error(f'--study: {args.study} has no finished run {run}; train it with tools/study.py')
+    for weights in () if args.report else classifiers(args).values():
+        run = weights.parent
+        if not (run / 'record.json').is_file():
+            parser.error(f'--study: {args.study} has no finished run {run.name}; train it with tools/study.py')
     return args
+
+
+def classifiers(args: argparse.Namespace) -> dict[tuple[str, int], Path]:
+    """The study's weights of each (encoding, seed)."""
+    return {
+        (encoding, seed): args.study / 'runs' / f'{variant}_seed-{seed}' / 'weights.pth'
+        for encoding, variant in CLASSIFIERS.items()
+        for seed in range(args.seeds)
+    }
 
 
 def train(transfer: Transfer, seeds: Sequence[int]) -> None:
@@ -89,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, then write the report."""
     args = parse_args(argv)
     configs = {key: path for key, path in CONFIGS.items() if not args.tasks or key[0] in args.tasks}
-    weights = {encoding: args.study / 'runs' / run / 'weights.pth' for encoding, run in CLASSIFIERS.items()}
-    transfer = Transfer(folder=args.out, configs=configs, pretrained={} if args.report else weights, images=args.images)
+    weights = {} if args.report else classifiers(args)
+    transfer = Transfer(folder=args.out, configs=configs, pretrained=weights, images=args.images)
     if not args.report:
         train(transfer, list(range(args.seeds)))
     write_report(transfer, args.docs)

@@ -136,8 +136,7 @@ def train(study: Study, wanted: Wanted, steps: float) -> None:
             pace = (time.monotonic() - begun) / bar.tasks[0].completed
             top1 = ', '.join(f'{row["top1"]:.1f} at {row["size"]}' for row in record['rows'])
             bar.console.print(
-                f'{run.name}: {top1} px, {record["seconds"] / 60:.0f} min; {left} runs left, '
-                f'about {left * steps * pace / 3600:.1f} h of this process',
+                f'{run.name}: {top1} px; {left} runs left, about {left * steps * pace / 3600:.1f} h of this process',
                 soft_wrap=True,
             )
 
@@ -149,6 +148,7 @@ def write_report(study: Study, docs: Path | None) -> None:
     rows, size = study.rows(), study.plan.train_size
     if not rows:
         raise SystemExit(f'{study.folder}: no run is done yet')
+    study.check_configs()
     study.add_shift_errors()
     rows = study.rows()
     folder = study.folder if docs is None else docs.with_suffix('')
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, then write the report."""
     args = parse_args(argv)
     wanted = wanted_runs(args)
-    configs = {name: ROOT / f'configs/positional_encoding/{name}_imagenette.py' for name, _ in wanted}
+    configs = {name: ROOT / f'configs/positional_encoding/{name}_imagenette.py' for name in (*MAIN, *OTHERS)}
     begun = (args.out / 'plan.json').exists()
     if begun or args.report:
         study = Study(folder=args.out, configs=configs, plan=make_plan(args, args.epochs) if args.epochs else None)

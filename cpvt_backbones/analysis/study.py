@@ -9,6 +9,7 @@ epoch.
 import copy
 import csv
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,6 +193,20 @@ class Study:
         """Those of all finished runs, by name."""
         return [json.loads(file.read_text()) for file in sorted((self.folder / 'runs').glob('*/record.json'))]
 
+    def check_configs(self) -> None:
+        """All seeds of a variant must have been trained with one config.
+
+        Raises:
+            ValueError: Two were not.
+        """
+        first: dict[tuple[str, float], tuple[str, str]] = {}
+        for record in self.records():
+            run = Run(**{field.name: record[field.name] for field in fields(Run)})
+            config = re.sub(r'seed=\d+', 'seed=...', record['config'])
+            name, other = first.setdefault((run.variant, run.rate_factor), (run.name, config))
+            if config != other:
+                raise ValueError(f'folder: {self.folder} holds {name} and {run.name}, trained with different configs')
+
     def rows(self) -> list[Row]:
         """The results of all finished runs."""
         return [Row(**row) for record in self.records() for row in record['rows']]
@@ -278,7 +293,9 @@ class Study:
             model = FeatureMaps(cfg, self.folder / 'runs' / run.name / 'weights.pth')
             stride = int(model.backbone.out_strides[-1])  # type: ignore[index]
             paths = image_paths(cfg.test_dataloader.dataset)
-            pictures = [load_picture(paths[i * len(paths) // images]) for i in range(min(images, len(paths)))]
+            side = self.plan.train_size + stride  # things as large as in the test
+            count = min(images, len(paths))
+            pictures = [load_picture(paths[i * len(paths) // count], size=(side, side)) for i in range(count)]
             (found,) = measure_equivariance(
                 model, model.normalise(pictures), size=self.plan.train_size, shifts=[stride]
             )
@@ -314,7 +331,7 @@ class Study:
     def _do(self, run: Run, progress: Callable[[float], None]) -> dict[str, Any]:
         cfg = self.config(run)
         folder = Path(cfg.work_dir)
-        begun = time.monotonic()
+        commits = _note_commit(folder / 'commits.txt')
         with (folder / 'console.log').open('a') as log, redirect_stdout(log):
             runner = Runner.from_cfg(copy.deepcopy(cfg))
             runner.register_hook(_Steps(progress, self.plan))
@@ -341,9 +358,8 @@ class Study:
         record = dict(
             **asdict(run),
             rows=[asdict(row) for row in rows],
-            commit=commit(),
+            commits=commits,
             machine=describe_machine(device),
-            seconds=round(time.monotonic() - begun, 1),
             config=Config(told).pretty_text,
         )
         self._keep(run, record)
@@ -374,12 +390,11 @@ RUN_FIELDS = (
     'seed',
     'rate_factor',
     'epochs',
-    'commit',
+    'commits',
     'processor',
     'threads',
     'python',
     'torch',
-    'seconds',
 )
 
 
@@ -417,14 +432,24 @@ def top1_at(record: dict[str, Any], size: int) -> float:
     return next(row['top1'] for row in record['rows'] if row['size'] == size)
 
 
-def commit() -> str:
-    """The commit of the code, with ``+`` where files differ from it; empty outside a repository."""
+def commit(folder: Path = Path(__file__).parent) -> str:
+    """The commit of the code, with ``+`` where Python files differ from it; empty outside a repository."""
 
     def git(*arguments: str) -> str:
-        folder = Path(__file__).parent
         return subprocess.run(['git', '-C', folder, *arguments], capture_output=True, text=True, check=False).stdout
 
-    return git('rev-parse', 'HEAD').strip() + ('+' if git('status', '--porcelain', '--', '*.py') else '')
+    return git('rev-parse', 'HEAD').strip() + ('+' if git('status', '--porcelain', '--', ':(top)*.py') else '')
+
+
+def _note_commit(file: Path) -> str:
+    """The commits that a run has been trained with, one after another, this process's the last."""
+    known = file.read_text().split() if file.exists() else []
+    now = commit()
+    if now and now not in known[-1:]:
+        known.append(now)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(' '.join(known) + '\n')
+    return ' '.join(known)
 
 
 def seconds_per_iteration(config: Path, plan: Plan, *, device: str, repeats: int = 6) -> float:

@@ -80,7 +80,8 @@ class Transfer:
     Args:
         folder: Where they live.
         configs: The config file of each (task, encoding).
-        pretrained: The classifier's weights (``backbone.*``) of each encoding.
+        pretrained: The classifier's weights (``backbone.*``) of each (encoding, seed). Every seed has a classifier of
+            its own: what seeds differ by holds the pretraining too.
         sizes: Factors of the test scale that each run is tested at.
         images: Test images, evenly spaced in the test set; ``None`` for all.
         cfg_options: Values to override in every config.
@@ -94,7 +95,7 @@ class Transfer:
         *,
         folder: Path,
         configs: Mapping[tuple[str, str], Path],
-        pretrained: Mapping[str, Path],
+        pretrained: Mapping[tuple[str, int], Path],
         sizes: Sequence[float] = (0.5, 1.0, 1.5, 2.0),
         images: int | None = None,
         cfg_options: Mapping[str, Any] | None = None,
@@ -112,7 +113,7 @@ class Transfer:
             for seed in seeds
             for task, encoding in self.configs
             for start in STARTS
-            if start == 'scratch' or encoding in self.pretrained
+            if start == 'scratch' or (encoding, seed) in self.pretrained
         ]
 
     def left(self, seeds: Iterable[int]) -> list[TransferRun]:
@@ -132,12 +133,27 @@ class Transfer:
         cfg.randomness = dict(seed=run.seed)
         if run.start == 'pretrained':
             cfg.model.backbone.init_cfg = dict(
-                type='Pretrained', checkpoint=str(self.pretrained[run.encoding]), prefix='backbone.'
+                type='Pretrained', checkpoint=str(self.pretrained[run.encoding, run.seed]), prefix='backbone.'
             )
         return cfg
 
     def work(self, seeds: Sequence[int], *, done: Callable[[dict[str, Any]], None] = lambda record: None) -> None:
-        """Do what is left and nobody else is doing; told of every finished run."""
+        """Do what is left and nobody else is doing.
+
+        Args:
+            seeds: Of each task, encoding and start.
+            done: Told of every finished run.
+
+        Raises:
+            ValueError: The folder was begun with other sizes, images or options.
+        """
+        plan = dict(sizes=list(self.sizes), images=self.images, cfg_options=self.cfg_options)
+        file = self.folder / 'plan.json'
+        if not file.exists():
+            with write_whole(file) as unfinished:
+                unfinished.write_text(json.dumps(plan, indent=1))
+        elif (begun := json.loads(file.read_text())) != plan:
+            raise ValueError(f'folder: {self.folder} was begun with {begun}, got {plan}; use another folder')
         for run in self.left(seeds):
             with claim(self.folder / f'.{run.name}.lock') as mine:
                 if mine and run in self.left(seeds):
@@ -148,7 +164,6 @@ class Transfer:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         cfg = self.config(run)
-        begun = time.monotonic()
         trained = copy.deepcopy(cfg)
         trained.experiment_name = f'{run.name}_{time.time_ns()}'
         with (folder / 'console.log').open('a') as log, redirect_stdout(log):
@@ -178,7 +193,6 @@ class Transfer:
             images=found[0].images,
             commit=commit(),
             machine=describe_machine(device),
-            seconds=round(time.monotonic() - begun, 1),
             config=Config(told).pretty_text,
         )
         for checkpoint in folder.glob('iter_*.pth'):  # with the optimizer, four times the weights
@@ -191,7 +205,7 @@ class Transfer:
 def write_transfer(records: Sequence[dict[str, Any]], table: Path, runs: Path) -> None:
     """Write the results, and where, when and from what code each run was trained, as two CSV files."""
     write_table(table, [row for record in records for row in record['rows']])
-    names = ('task', 'encoding', 'start', 'seed', 'images', 'commit', 'seconds')
+    names = ('task', 'encoding', 'start', 'seed', 'images', 'commit')
     write_table(runs, [{**{name: r[name] for name in names}, **r['machine']} for r in records])
 
 
@@ -266,7 +280,7 @@ def draw_transfer(rows: Sequence[TransferRow], path: Path) -> None:
                     means, low, high = ([f(cell) for cell in cells.values()] for f in (mean, min, max))
                     axis.plot(list(cells), means, line, color=color, marker='o', ms=4, label=f'{encoding}, {start}')
                     axis.fill_between(list(cells), low, high, color=color, alpha=0.15)
-            plain_axis(axis, task, "test size, relative to the training's")
+            plain_axis(axis, task, 'size, relative to the test scale of the config')
             axis.set_ylabel(mine[0].metric, fontsize=8)
             axis.set_ylim(bottom=0)
         axes[0][0].legend(frameon=False, fontsize=8)

@@ -135,7 +135,9 @@ class HardDistillation(ImageClassifier):
     def teacher(self) -> nn.Module:
         """The teacher, built at first use."""
         if not self._teacher:
-            teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
+            # Its random weights are replaced at once: what they are drawn from must not tell a resumed training apart.
+            with torch.random.fork_rng():
+                teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
             for entry in _pretrained(self.teacher_cfg):
                 _load_whole(teacher, entry['checkpoint'])
             self._teacher.append(teacher.requires_grad_(False).eval())

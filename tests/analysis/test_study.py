@@ -1,6 +1,7 @@
 """A study's rows can be trusted: repeatable, resumable, each with the record of its run, rates chosen as promised."""
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from filelock import FileLock
 
 pytest.importorskip('mmpretrain')
 
-from cpvt_backbones.analysis.study import Plan, Row, Run, Study, read_rows, write_rows, write_runs
+from cpvt_backbones.analysis.study import Plan, Row, Run, Study, commit, read_rows, write_rows, write_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -105,7 +106,7 @@ def test_every_row_has_its_record(study, tmp_path):
         assert "type='PEG'" in record['config']
         assert f'seed={record["seed"]}' in record['config']
         assert record['machine']['torch']
-        assert record['seconds'] > 0
+        assert record['commits'].split()
     write_runs(records, tmp_path / 'runs.csv')
     assert len((tmp_path / 'runs.csv').read_text().splitlines()) == 3
 
@@ -129,7 +130,34 @@ def fake(study, run, top1):
     folder = study.folder / 'runs' / run.name
     folder.mkdir(parents=True)
     row = dict(**run.__dict__, epochs=3, size=32, top1=top1, shift_error=None)
-    (folder / 'record.json').write_text(json.dumps({**run.__dict__, 'rows': [row]}))
+    config = f'epochs = 3\nseed={run.seed}'
+    (folder / 'record.json').write_text(json.dumps({**run.__dict__, 'rows': [row], 'config': config}))
+
+
+def test_seeds_of_a_variant_must_share_their_config(study):
+    one = study('configs')
+    for seed in (0, 1):
+        fake(one, Run('peg', seed), top1=50.0)
+    one.check_configs()
+    record = one.folder / 'runs/peg_seed-1/record.json'
+    record.write_text(record.read_text().replace('epochs = 3', 'epochs = 4'))
+    with pytest.raises(ValueError, match='peg_seed-0 and peg_seed-1, trained with different configs'):
+        one.check_configs()
+
+
+def test_a_commit_tells_of_changed_files_anywhere(tmp_path):
+    def git(*arguments):
+        subprocess.run(['git', '-c', 'user.name=a', '-c', 'user.email=a', *arguments], cwd=tmp_path, check=True)
+
+    (tmp_path / 'inner').mkdir()
+    (tmp_path / 'outer.py').write_text('1')
+    git('init', '-q')
+    git('add', '.')
+    git('commit', '-qm', 'one')
+    clean = commit(tmp_path / 'inner')
+    assert len(clean) == 40
+    (tmp_path / 'outer.py').write_text('2')
+    assert commit(tmp_path / 'inner') == f'{clean}+'
 
 
 def test_the_best_rate_of_the_first_seed_serves_all_seeds(study):

@@ -1,6 +1,7 @@
 """The report says what the CSV says, and a verdict follows from the interval alone."""
 
 import math
+from dataclasses import replace
 from statistics import mean, variance
 
 import pytest
@@ -11,6 +12,7 @@ from cpvt_backbones.analysis.study_report import (
     REFUTED,
     SUPPORTED,
     UNDECIDED,
+    UNTESTED,
     Comparison,
     accuracy,
     change,
@@ -19,6 +21,7 @@ from cpvt_backbones.analysis.study_report import (
     difference,
     draw_sizes,
     draw_variants,
+    rates_table,
     report,
 )
 
@@ -52,8 +55,8 @@ def test_interval_is_welchs():
         ([60, 61, 62], [50, 51, 52], SUPPORTED),
         ([50, 51, 52], [60, 61, 62], REFUTED),
         ([50, 55, 60], [49, 56, 58], UNDECIDED),
-        ([90], [10], UNDECIDED),  # one seed decides nothing
-        ([], [10, 11], UNDECIDED),
+        ([90], [10], UNTESTED),  # one seed decides nothing
+        ([], [10, 11], UNTESTED),
     ],
 )
 def test_a_verdict_needs_the_whole_interval_on_one_side(left, right, verdict):
@@ -61,7 +64,7 @@ def test_a_verdict_needs_the_whole_interval_on_one_side(left, right, verdict):
     comparison = Comparison('peg-0', 'none', accuracy(112), 'top-1')
     opposite = Comparison('peg-0', 'none', accuracy(112), 'top-1', greater=False)
     assert comparison.verdict(rows) == verdict
-    assert opposite.verdict(rows) == {SUPPORTED: REFUTED, REFUTED: SUPPORTED, UNDECIDED: UNDECIDED}[verdict]
+    assert opposite.verdict(rows) == {SUPPORTED: REFUTED, REFUTED: SUPPORTED}.get(verdict, verdict)
 
 
 def test_a_change_is_taken_seed_by_seed():
@@ -69,19 +72,27 @@ def test_a_change_is_taken_seed_by_seed():
 
 
 def test_a_claim_falls_with_its_weakest_part():
-    worst = next(claim for claim in claims(112, 224) if claim.letter == 'a')
+    worst = next(claim for claim in claims(112) if claim.letter == 'a')
     good, bad = [60, 61, 62], [40, 41, 42]
     all_better = rows_of(none=bad, sincos=good, learned=good, peg_0=good, peg_0_5=good)
     assert worst.verdict(all_better) == SUPPORTED
     assert worst.verdict(rows_of(none=good, sincos=good, learned=good, peg_0=good, peg_0_5=bad)) == REFUTED
-    assert worst.verdict(rows_of(none=bad, sincos=good, learned=good, peg_0=good)) == UNDECIDED
+    assert worst.verdict(rows_of(none=bad, sincos=good, learned=good, peg_0=good)) == UNTESTED
+    close = [bad[0] + 0.5, bad[1] - 0.5, bad[2] + 0.1]
+    assert worst.verdict(rows_of(none=bad, sincos=close, learned=good, peg_0=good, peg_0_5=good)) == UNDECIDED
+
+
+def test_larger_sizes_are_the_papers():
+    """384 and 448 px after 224 are 192 and 224 px after 112."""
+    told = [str(part) for claim in claims(112) if claim.letter[0] == 'c' for part in claim.comparisons]
+    assert all('112 to 192 px' in text for text in told[:6]) and all('112 to 224 px' in text for text in told[6:])
 
 
 def test_every_claim_speaks_of_known_variants():
-    letters = [claim.letter for claim in claims(112, 224)]
-    assert letters == list('abcdefghij')
-    named = {c.left for claim in claims(112, 224) for c in claim.comparisons}
-    named |= {c.right for claim in claims(112, 224) for c in claim.comparisons if c.right}
+    letters = [claim.letter for claim in claims(112)]
+    assert letters == ['a', 'b', 'c', "c'", *'defghij']
+    named = {c.left for claim in claims(112) for c in claim.comparisons}
+    named |= {c.right for claim in claims(112) for c in claim.comparisons if c.right}
     assert named <= set(LABELS)
 
 
@@ -91,6 +102,10 @@ def test_of_several_rates_the_best_on_the_first_seed_counts():
         for seed, rate, top1 in ((0, 1.0, 50.0), (0, 2.0, 55.0), (1, 2.0, 40.0), (0, 0.5, 54.0))
     ]
     assert {(row.seed, row.rate_factor) for row in chosen(rows, 112)} == {(0, 2.0), (1, 2.0)}
+    tied = [replace(row, top1=50.0) for row in rows]
+    assert chosen(tied, 112) == chosen(tied[::-1], 112) == [tied[3]]  # whatever the order of the rows
+    shown = rates_table(rows, 112).splitlines()[2:]
+    assert shown == ['| learned table | 0.5 | 54.0 |', '| learned table | 1 | 50.0 |', '| learned table | 2 | 55.0 |']
 
 
 def test_the_report_carries_the_numbers(tmp_path):
@@ -98,6 +113,8 @@ def test_the_report_carries_the_numbers(tmp_path):
     text = report(rows, 112)
     assert '| no encoding | 3 | 42.0 ± 1.0 | 40.0 ± 1.0 | 0.200 ± 0.100 |' in text
     assert 'PEG at 0 minus learned table, top-1 at 112 px, > -1 | +5.00 (' in text
+    line = next(line for line in text.splitlines() if line.startswith('| | PEG at 0 minus no encoding'))
+    assert line.endswith(' | +4.2 | supported |')  # the paper's difference beside
     assert 'sin-cos |' not in text.split('claim')[0]  # not run, no row
     for draw in (draw_sizes, draw_variants):
         path = tmp_path / f'{draw.__name__}.png'
