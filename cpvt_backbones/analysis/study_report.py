@@ -319,7 +319,7 @@ def report(rows: Sequence[Row], train_size: int, *, pictures: str = '.') -> str:
 
 def draw_sizes(rows: Sequence[Row], path: Path, train_size: int) -> None:
     """Top-1 against image size: a line a variant (main rows), its seeds as a band."""
-    axis, save = _axis(6.4, 4.4)
+    axis, save = _axis(8, 4.4)
     kept = chosen(rows, train_size)
     sizes = sorted({row.size for row in kept})
     for variant in ('none', 'sincos', 'learned', 'peg-0', 'peg-0-5', 'peg-0-5-gap'):
@@ -332,7 +332,7 @@ def draw_sizes(rows: Sequence[Row], path: Path, train_size: int) -> None:
     axis.set_xticks(sizes)
     axis.set_xlabel(f'side of the test images (px); trained at {train_size} px')
     axis.set_ylabel('top-1 (%), mean and range over seeds')
-    axis.legend(frameon=False)
+    axis.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
     save(path)
 
 

@@ -1,12 +1,14 @@
 """The report says what the CSV says, and a verdict follows from the interval alone."""
 
 import math
+from csv import DictReader
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean, variance
 
 import pytest
 
-from cpvt_backbones.analysis.study import Row
+from cpvt_backbones.analysis.study import Row, read_rows
 from cpvt_backbones.analysis.study_report import (
     LABELS,
     REFUTED,
@@ -120,3 +122,16 @@ def test_the_report_carries_the_numbers(tmp_path):
         path = tmp_path / f'{draw.__name__}.png'
         draw(rows, path, 112)
         assert path.stat().st_size > 5000
+
+
+def test_the_page_says_what_its_csv_says():
+    docs = Path(__file__).resolve().parents[2] / 'docs'
+    csv = docs / 'evidence' / 'positional_encoding.csv'
+    rows = read_rows(csv)
+    page = (docs / 'evidence.md').read_text()
+    _, _, rest = page.partition('<!-- positional-encoding: begin -->\n')
+    written, _, _ = rest.partition('\n<!-- positional-encoding: end -->')
+    assert written == report(rows, min(row.size for row in rows), pictures='evidence')
+    with (docs / 'evidence' / 'runs.csv').open() as file:
+        runs = {(line['variant'], line['seed'], line['rate_factor']) for line in DictReader(file)}
+    assert runs == {(row.variant, str(row.seed), str(row.rate_factor)) for row in rows}  # no row without its run
