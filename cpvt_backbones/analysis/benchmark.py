@@ -64,7 +64,7 @@ class Row:
     """One model in one group.
 
     Attributes:
-        round: Which time over this was, from 1; the rows of one round and group were measured in turns.
+        round: Which time over this was, from 1.
         seconds: Median time of a call; ``quartile1`` and ``quartile3`` tell its spread.
         images_per_second: ``batch / seconds``.
         peak_mib: Memory a call needs on top of the weights, at its peak.

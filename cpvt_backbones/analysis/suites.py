@@ -115,7 +115,7 @@ MEETINGS: dict[str, tuple[Meeting, ...]] = {
         Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_TRAINING, repeats=10),
     ),
 }
-"""Name of a suite to its meetings; ``cpu``: about a quarter of an hour a round on two idle cores."""
+"""Name of a suite to its meetings; ``cpu``: 15 to 25 minutes a round on two cores."""
 
 RATIOS: dict[str, tuple[Ratio, ...]] = {
     'cpu': (
