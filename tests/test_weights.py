@@ -99,7 +99,7 @@ def test_another_architecture_is_refused(trained):
 @pytest.mark.parametrize('name', weights.shipped_weights())
 def test_what_is_shipped(name):
     entry = weights.find_shipped(name)
-    assert entry.file.stat().st_size <= 12 * 2**20
+    assert entry.file.stat().st_size <= 12_000_000
     assert (ROOT / entry.config).is_file()
     card = entry.file.with_suffix('.md').read_text()
     for topic in ('Data', 'Terms', 'Recipe', 'Commit', 'Accuracy'):

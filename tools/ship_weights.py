@@ -19,8 +19,8 @@ from _common import ROOT
 
 from cpvt_backbones import weights
 from cpvt_backbones.analysis.files import write_whole
+from cpvt_backbones.analysis.provenance import commit
 from cpvt_backbones.analysis.resolution import Row, main_metric, read_rows
-from cpvt_backbones.analysis.study import commit
 from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import read_config
 

@@ -16,8 +16,9 @@ from _common import ROOT
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cpvt_backbones.analysis.files import fill_marked
-from cpvt_backbones.analysis.study import Plan, Run, Study, Wanted, seconds_per_iteration, write_rows, write_runs
+from cpvt_backbones.analysis.study import Plan, Run, Study, Wanted, seconds_per_iteration
 from cpvt_backbones.analysis.study_report import draw_sizes, draw_variants, report
+from cpvt_backbones.analysis.study_rows import write_rows, write_runs
 from cpvt_backbones.engine.launch import AMP_DTYPES
 
 MAIN = ('none', 'sincos', 'learned', 'peg-0', 'peg-0-5', 'peg-0-5-gap')

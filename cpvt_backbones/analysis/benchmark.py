@@ -27,6 +27,9 @@ from cpvt_backbones.layers.checks import check_choice, check_int
 from .contestants import CONTESTANTS
 from .memory import peak_memory
 
+COMPILED = '_compiled'
+"""Behind a contestant's name: this one goes through ``torch.compile``, taking turns with its eager self."""
+
 DTYPES = ('fp32', 'amp-bf16', 'bf16')
 MODES = ('forward', 'train')
 
@@ -40,8 +43,9 @@ class Group:
         batch: Images a call.
         dtype: ``'fp32'``, ``'amp-bf16'`` (autocast) or ``'bf16'`` (weights and images).
         mode: ``'forward'`` (inference) or ``'train'`` (forward and backward, no optimizer).
-        compiled: Whether models go through ``torch.compile``.
+        compiled: Whether all models go through ``torch.compile``.
         device: ``'cpu'`` or ``'cuda'``.
+        comparison: Tells groups with one setting apart whose models did not take turns with one another.
     """
 
     height: int
@@ -51,12 +55,17 @@ class Group:
     mode: str = 'forward'
     compiled: bool = False
     device: str = 'cpu'
+    comparison: str = 'models'
 
     def __post_init__(self) -> None:
         for name in ('height', 'width', 'batch'):
             check_int(name, getattr(self, name))
         check_choice('dtype', self.dtype, DTYPES)
         check_choice('mode', self.mode, MODES)
+
+    def __str__(self) -> str:
+        how = f'{self.dtype}, {self.mode}' + (', compiled' if self.compiled else '')
+        return f'{self.comparison}, {self.height} x {self.width}, batch {self.batch}, {how}, {self.device}'
 
 
 @dataclass(frozen=True)
@@ -67,13 +76,14 @@ class Row:
         round: Which time over this was, from 1.
         seconds: Median time of a call; ``quartile1`` and ``quartile3`` tell its spread.
         images_per_second: ``batch / seconds``.
-        peak_mib: Memory a call needs on top of the weights, at its peak.
+        peak_mib: Memory a call needs on top of the weights, at its peak (:func:`peak_memory`).
         gflop: Operations a call needs by formula (2 a multiply-add; attention in full), 3 times that when training.
         matmul_share: Those per second over the rate of a large matrix product on this machine in the same run.
         gbyte: Bytes that the operators of an eager call read and write, views left out, fused attention as one.
         copy_share: Those per second over the bandwidth of a large copy in the same run (above 1: caches).
     """
 
+    comparison: str
     model: str
     height: int
     width: int
@@ -153,7 +163,7 @@ def count_flops(name: str, group: Group) -> float:
     """Operations of one forward call, counted on the meta device with attention written out."""
     # torch.nn.MultiheadAttention has a fast path that the counter does not see.
     torch.backends.mha.set_fastpath_enabled(False)
-    model = CONTESTANTS[name]()
+    model = CONTESTANTS[name.removesuffix(COMPILED)]()
     model.requires_grad_(False).to('meta')
     model.eval()  # on a line of its own: mmseg's ViT returns nothing here
     images = torch.empty(group.batch, 3, group.height, group.width, device='meta')
@@ -221,7 +231,7 @@ def run_group(
     """Measure models in turns.
 
     Args:
-        names: Names in :data:`CONTESTANTS`.
+        names: Names in :data:`CONTESTANTS`, perhaps with :data:`COMPILED` behind them.
         group: The setting.
         repeats: Timed calls of each model, after one that is not counted.
         matmul_rate: What shares are told against, in FLOP/s.
@@ -232,7 +242,7 @@ def run_group(
         A row for each model.
     """
     for name in names:
-        if name not in CONTESTANTS:
+        if name.removesuffix(COMPILED) not in CONTESTANTS:
             raise ValueError(f'models must be among {sorted(CONTESTANTS)}, got {name!r}')
         if group.mode == 'train' and name.endswith('_fused'):
             raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
@@ -240,13 +250,14 @@ def run_group(
     calls, peaks, traffic = {}, {}, {}
     for name in names:
         torch.manual_seed(0)
-        model = CONTESTANTS[name]()
+        model = CONTESTANTS[name.removesuffix(COMPILED)]()
+        compiled = group.compiled or name.endswith(COMPILED)
         eager = _make_call(model, group, compiled=False)
         with _Traffic() as counter:  # not counted as time: allocations, kernel choices
             eager()
         traffic[name] = counter.bytes
-        calls[name] = _make_call(model, group, compiled=group.compiled)
-        if group.compiled:
+        calls[name] = _make_call(model, group, compiled=compiled)
+        if compiled:
             calls[name]()
         peaks[name] = peak_memory(calls[name], group.device)
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -346,7 +357,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
     with path.open('a', newline='') as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator='\n')
         if new:
             writer.writeheader()
         for row in rows:
@@ -381,9 +392,8 @@ def markdown_table(rows: Sequence[Row], *, reference: str | None = None) -> str:
     lines = []
     for group, members in groups.items():
         base = next((row for row in members if row.model == reference), members[0])
-        how = f'{group.dtype}, {group.mode}' + (', compiled' if group.compiled else '')
         lines += [
-            f'**{group.height} x {group.width}, batch {group.batch}, {how}, {group.device}**',
+            f'**{group}**',
             '',
             f'| model | ms (quartiles) | images/s | speed against {base.model} | peak MiB | GFLOP | of the matmul rate '
             '| GB | of the copy bandwidth |',

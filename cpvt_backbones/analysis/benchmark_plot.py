@@ -37,8 +37,7 @@ def draw_speed(rows: Sequence[Row], path: Path) -> None:
         axis.barh(positions, speeds, xerr=errors, color=ours, ecolor='0.3', height=0.7)
         for position, speed, row in zip(positions, speeds, members, strict=True):
             axis.text(base / row.quartile1, position, f'  {speed:.2f}', va='center', fontsize=7)
-        how = f'{group.dtype}, {group.mode}' + (', compiled' if group.compiled else '')
-        axis.set_title(f'{group.height} x {group.width}, batch {group.batch}, {how}', fontsize=8, loc='left')
+        axis.set_title(str(group), fontsize=8, loc='left')
         axis.set_yticks(positions, [row.model for row in members])
         axis.set_xlim(0, max(base / row.quartile1 for row in members) * 1.15)
         axis.tick_params(labelsize=7)

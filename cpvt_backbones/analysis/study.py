@@ -7,10 +7,8 @@ epoch.
 """
 
 import copy
-import csv
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -31,6 +29,8 @@ from .backbone_of import FeatureMaps, load_picture
 from .benchmark import describe_machine
 from .equivariance import measure_equivariance
 from .files import claim, write_whole
+from .provenance import note_commit
+from .study_rows import Row, top1_at, write_rows
 
 Wanted = Sequence[tuple[str, Sequence[int]]]
 """Variants and the seeds of each, the most important first."""
@@ -104,51 +104,6 @@ class Run:
         """Name of the run's folder."""
         rate = '' if self.rate_factor == 1 else f'_rate-x{self.rate_factor:g}'
         return f'{self.variant}{rate}_seed-{self.seed}'
-
-
-@dataclass(frozen=True)
-class Row:
-    """One result: a run tested at one size.
-
-    Attributes:
-        top1: Accuracy in percent.
-        shift_error: How far the feature map fails to follow a shift of the image by one patch, relative to its spread
-            (:func:`~cpvt_backbones.analysis.equivariance.measure_equivariance`); at the training size only.
-    """
-
-    variant: str
-    seed: int
-    rate_factor: float
-    epochs: int
-    size: int
-    top1: float
-    shift_error: float | None = None
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a CSV that :func:`write_rows` wrote."""
-    with path.open(newline='') as file:
-        return [
-            Row(
-                variant=line['variant'],
-                seed=int(line['seed']),
-                rate_factor=float(line['rate_factor']),
-                epochs=int(line['epochs']),
-                size=int(line['size']),
-                top1=float(line['top1']),
-                shift_error=float(line['shift_error']) if line['shift_error'] else None,
-            )
-            for line in csv.DictReader(file)
-        ]
-
-
-def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """Write rows as CSV, sorted."""
-    ordered = sorted(rows, key=lambda row: (row.variant, row.rate_factor, row.seed, row.size))
-    with write_whole(path) as unfinished, unfinished.open('w', newline='') as file:
-        writer = csv.DictWriter(file, fieldnames=[field.name for field in fields(Row)], lineterminator='\n')
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in ordered)
 
 
 class Study:
@@ -331,7 +286,7 @@ class Study:
     def _do(self, run: Run, progress: Callable[[float], None]) -> dict[str, Any]:
         cfg = self.config(run)
         folder = Path(cfg.work_dir)
-        commits = _note_commit(folder / 'commits.txt')
+        commits = note_commit(folder / 'commits.txt')
         with (folder / 'console.log').open('a') as log, redirect_stdout(log):
             runner = Runner.from_cfg(copy.deepcopy(cfg))
             runner.register_hook(_Steps(progress, self.plan))
@@ -385,28 +340,6 @@ class _Steps(Hook):
         self.progress(self.plan.test_step(len(images), images[0].shape[-1]))
 
 
-RUN_FIELDS = (
-    'variant',
-    'seed',
-    'rate_factor',
-    'epochs',
-    'commits',
-    'processor',
-    'threads',
-    'python',
-    'torch',
-)
-
-
-def write_runs(records: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write where, when and from what code each run was trained, as CSV; its config follows from code and variant."""
-    with write_whole(path) as unfinished, unfinished.open('w', newline='') as file:
-        writer = csv.DictWriter(file, fieldnames=RUN_FIELDS, lineterminator='\n', extrasaction='ignore')
-        writer.writeheader()
-        for record in records:
-            writer.writerow({**record, **record['machine'], 'epochs': record['rows'][0]['epochs']})
-
-
 def test_at(runner: Runner, cfg: Config, size: int) -> float:
     """Top-1 accuracy in percent of a runner's model on the config's test set, resized to squares of ``size`` px."""
     loader = copy.deepcopy(cfg.test_dataloader)
@@ -425,31 +358,6 @@ def image_paths(dataset: Any) -> list[str]:
     options = {key: dataset[key] for key in ('data_root', 'data_prefix', 'extensions') if key in dataset}
     listed = CustomDataset(**options)
     return [listed.get_data_info(index)['img_path'] for index in range(len(listed))]
-
-
-def top1_at(record: dict[str, Any], size: int) -> float:
-    """Top-1 accuracy of a record at one size."""
-    return next(row['top1'] for row in record['rows'] if row['size'] == size)
-
-
-def commit(folder: Path = Path(__file__).parent) -> str:
-    """The commit of the code, with ``+`` where Python files differ from it; empty outside a repository."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(['git', '-C', folder, *arguments], capture_output=True, text=True, check=False).stdout
-
-    return git('rev-parse', 'HEAD').strip() + ('+' if git('status', '--porcelain', '--', ':(top)*.py') else '')
-
-
-def _note_commit(file: Path) -> str:
-    """The commits that a run has been trained with, one after another, this process's the last."""
-    known = file.read_text().split() if file.exists() else []
-    now = commit()
-    if now and now not in known[-1:]:
-        known.append(now)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(' '.join(known) + '\n')
-    return ' '.join(known)
 
 
 def seconds_per_iteration(config: Path, plan: Plan, *, device: str, repeats: int = 6) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from .study import Row
+from .study_rows import Row
 
 MARGIN = 1.0
 """Percentage points that count as "as good": about the standard error of an accuracy on 2,000 images."""

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from .benchmark import Group, Row, measure_limits, run_group
+from .benchmark import COMPILED, Group, Row, measure_limits, run_group
 
 
 @dataclass(frozen=True)
@@ -67,24 +67,36 @@ class Ratio:
         """Whether a value keeps the bound."""
         return value <= self.bound if self.figure == 'memory' else value >= self.bound
 
+    def text(self, value: float) -> str:
+        """A value with as many digits as it takes to see whether it keeps the bound."""
+        texts = (_digits(value, digits) for digits in range(2, 6))
+        return next((text for text in texts if self.reached(float(text)) == self.reached(value)), repr(value))
 
-BATCHES = Group(height=224, width=224, batch=8)
-MIDDLE = Group(height=512, width=512, batch=2)
-DETECTION = Group(height=800, width=1344, batch=1)
-PADDED = Group(height=800, width=1344, batch=2)
-SMALL_SQUARE = Group(height=512, width=512, batch=1)
-LARGE_SQUARE = Group(height=2048, width=2048, batch=1)
+
+BATCHES = Group(height=224, width=224, batch=8, comparison='columns')
+MIDDLE = replace(BATCHES, height=512, width=512, batch=2)
+DETECTION = replace(BATCHES, height=800, width=1344, batch=1)
 TRAINING = replace(MIDDLE, mode='train')
-COMPILED = replace(BATCHES, compiled=True)
+PYRAMID_BATCHES = replace(BATCHES, comparison='pyramids')
+PYRAMID_DETECTION = replace(DETECTION, comparison='pyramids')
+EAGER_AND_COMPILED = replace(PYRAMID_BATCHES, comparison='eager and compiled')
+WINDOWS = replace(DETECTION, comparison='windows')
+SMALL_SQUARE = replace(WINDOWS, height=512, width=512)
+LARGE_SQUARE = replace(WINDOWS, height=2048, width=2048)
+PADDED_COLUMNS = replace(DETECTION, batch=2, comparison='padded columns')
+PADDED_PYRAMIDS = replace(PADDED_COLUMNS, comparison='padded pyramids')
 
 DEIT, TWINS, PLAIN = 'timm_deit_small', 'timm_twins_pcpvt_small', 'algorithm1_small'
 COLUMN, GAP_FUSED, PYRAMID = 'cpvt_small', 'cpvt_small_gap_fused', 'pyramid_cpvt_small'
 GLOBAL, WINDOWED = 'multi_scale_cpvt_small', 'multi_scale_cpvt_small_windowed'
 ALL_WINDOWED = 'multi_scale_cpvt_small_all_windowed'
 
-GPU_BATCHES = Group(height=224, width=224, batch=256, dtype='bf16', device='cuda', compiled=True)
-GPU_DETECTION = Group(height=800, width=1344, batch=8, dtype='bf16', device='cuda')
-GPU_TRAINING = Group(height=800, width=1344, batch=2, dtype='amp-bf16', device='cuda', mode='train')
+GPU_BATCHES = Group(height=224, width=224, batch=256, dtype='bf16', device='cuda', compiled=True, comparison='columns')
+GPU_DETECTION = Group(height=800, width=1344, batch=8, dtype='bf16', device='cuda', comparison='columns')
+GPU_TRAINING = replace(GPU_DETECTION, batch=2, dtype='amp-bf16', mode='train')
+GPU_PYRAMIDS = replace(GPU_DETECTION, comparison='pyramids')
+GPU_PYRAMID_TRAINING = replace(GPU_TRAINING, comparison='pyramids')
+GPU_WINDOWS = replace(GPU_DETECTION, comparison='windows')
 KERNEL, BASE, BASE_KERNEL, BASE_PLAIN = 'cpvt_small_triton', 'cpvt_base', 'cpvt_base_triton', 'algorithm1_base'
 
 _COLUMNS = (DEIT, COLUMN, GAP_FUSED, PLAIN)
@@ -95,23 +107,23 @@ MEETINGS: dict[str, tuple[Meeting, ...]] = {
         Meeting((*_COLUMNS, 'mmpretrain_deit_small', 'mmseg_vit_small'), BATCHES, repeats=8),
         Meeting(_COLUMNS[:3], MIDDLE, repeats=9),
         Meeting(_COLUMNS, DETECTION, repeats=5),
-        Meeting(_PYRAMIDS, BATCHES, repeats=5),
-        Meeting((*_PYRAMIDS, 'mmdet_pvt_small'), DETECTION),
-        Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), DETECTION),
-        Meeting((GLOBAL, f'{GLOBAL}_valid_sizes'), PADDED, repeats=5),
-        Meeting((PYRAMID, f'{PYRAMID}_valid_sizes'), PADDED, repeats=5),
+        Meeting(_PYRAMIDS, PYRAMID_BATCHES, repeats=5),
+        Meeting((*_PYRAMIDS, 'mmdet_pvt_small'), PYRAMID_DETECTION),
+        Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), WINDOWS),
+        Meeting((GLOBAL, f'{GLOBAL}_valid_sizes'), PADDED_COLUMNS, repeats=5),
+        Meeting((PYRAMID, f'{PYRAMID}_valid_sizes'), PADDED_PYRAMIDS, repeats=5),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), SMALL_SQUARE),
         Meeting((GLOBAL, WINDOWED, ALL_WINDOWED), LARGE_SQUARE, repeats=1),
         Meeting((DEIT, COLUMN), TRAINING, repeats=5),
-        Meeting((TWINS, PYRAMID), COMPILED, repeats=5),
+        Meeting((PYRAMID, f'{PYRAMID}{COMPILED}', f'{TWINS}{COMPILED}'), EAGER_AND_COMPILED, repeats=9),
     ),
     'gpu': (
         Meeting((DEIT, COLUMN, KERNEL, GAP_FUSED), GPU_BATCHES, repeats=20),
         Meeting((DEIT, COLUMN, KERNEL, PLAIN), replace(GPU_BATCHES, compiled=False), repeats=20),
         Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_DETECTION, repeats=10),
-        Meeting(_PYRAMIDS, GPU_DETECTION, repeats=10),
-        Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), GPU_DETECTION, repeats=10),
-        Meeting((TWINS, PYRAMID, 'mmseg_pcpvt_small', 'mmpretrain_pcpvt_small'), GPU_TRAINING, repeats=10),
+        Meeting(_PYRAMIDS, GPU_PYRAMIDS, repeats=10),
+        Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), GPU_WINDOWS, repeats=10),
+        Meeting((TWINS, PYRAMID, 'mmseg_pcpvt_small', 'mmpretrain_pcpvt_small'), GPU_PYRAMID_TRAINING, repeats=10),
         Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_TRAINING, repeats=10),
     ),
 }
@@ -142,18 +154,23 @@ RATIOS: dict[str, tuple[Ratio, ...]] = {
         ),
         *(
             Ratio(f'PyramidCPVT-S against timm, {group.height} x {group.width}', 'speed', PYRAMID, group, TWINS, 1.05)
-            for group in (BATCHES, DETECTION)
+            for group in (PYRAMID_BATCHES, PYRAMID_DETECTION)
         ),
-        Ratio('PyramidCPVT-S against mmseg, 800 x 1344', 'speed', PYRAMID, DETECTION, 'mmseg_pcpvt_small', 2.0),
+        Ratio('PyramidCPVT-S against mmseg, 800 x 1344', 'speed', PYRAMID, PYRAMID_DETECTION, 'mmseg_pcpvt_small', 2.0),
         Ratio(
-            'PyramidCPVT-S against mmpretrain, 800 x 1344', 'speed', PYRAMID, DETECTION, 'mmpretrain_pcpvt_small', 1.1
+            'PyramidCPVT-S against mmpretrain, 800 x 1344',
+            'speed',
+            PYRAMID,
+            PYRAMID_DETECTION,
+            'mmpretrain_pcpvt_small',
+            1.1,
         ),
         *(
             Ratio(
                 f'MultiScaleCPVT-S windowed ({count} blocks global) against global, 800 x 1344',
                 'speed',
                 m,
-                DETECTION,
+                WINDOWS,
                 GLOBAL,
                 1.8,
             )
@@ -164,17 +181,27 @@ RATIOS: dict[str, tuple[Ratio, ...]] = {
                 f'{what} with valid_sizes against without, 800 x 1344, batch 2',
                 'speed',
                 f'{m}_valid_sizes',
-                PADDED,
+                group,
                 m,
                 0.9,
             )
-            for what, m in (('MultiScaleCPVT-S', GLOBAL), ('PyramidCPVT-S', PYRAMID))
+            for what, m, group in (
+                ('MultiScaleCPVT-S', GLOBAL, PADDED_COLUMNS),
+                ('PyramidCPVT-S', PYRAMID, PADDED_PYRAMIDS),
+            )
         ),
         Ratio('share of the matmul rate, CPVT-S, 800 x 1344', 'matmul', COLUMN, DETECTION, COLUMN, 0.85),
         Ratio('CPVT-S training step against DeiT-S, 512 x 512', 'speed', COLUMN, TRAINING, DEIT, 0.98),
-        Ratio('PyramidCPVT-S compiled against eager, 224 x 224', 'speed', PYRAMID, COMPILED, PYRAMID, 1.1, BATCHES),
+        Ratio(
+            'PyramidCPVT-S compiled against eager, 224 x 224',
+            'speed',
+            f'{PYRAMID}{COMPILED}',
+            EAGER_AND_COMPILED,
+            PYRAMID,
+            1.1,
+        ),
         Ratio('memory of CPVT-S over DeiT-S, 800 x 1344', 'memory', COLUMN, DETECTION, DEIT, 1.0),
-        Ratio('memory of PyramidCPVT-S over timm, 800 x 1344', 'memory', PYRAMID, DETECTION, TWINS, 1.0),
+        Ratio('memory of PyramidCPVT-S over timm, 800 x 1344', 'memory', PYRAMID, PYRAMID_DETECTION, TWINS, 1.0),
         Ratio('memory of CPVT-S over Algorithm 1, 800 x 1344', 'memory', COLUMN, DETECTION, PLAIN, 0.2),
         *(
             Ratio(f'{what}, images/s at 2048^2 over 512^2 (1 / 18)', 'speed', m, LARGE_SQUARE, m, 1 / 18, SMALL_SQUARE)
@@ -188,7 +215,7 @@ RATIOS: dict[str, tuple[Ratio, ...]] = {
         Ratio('share of the matmul rate, CPVT-B, 800 x 1344', 'matmul', BASE, GPU_DETECTION, BASE, 0.45),
         *(
             Ratio(f'PyramidCPVT-S against mmseg, 800 x 1344, {what}', 'speed', PYRAMID, group, 'mmseg_pcpvt_small', 2.5)
-            for what, group in (('forward', GPU_DETECTION), ('training step', GPU_TRAINING))
+            for what, group in (('forward', GPU_PYRAMIDS), ('training step', GPU_PYRAMID_TRAINING))
         ),
         Ratio('training memory of CPVT-B over Algorithm 1', 'memory', BASE, GPU_TRAINING, BASE_PLAIN, 1 / 3),
     ),
@@ -204,7 +231,7 @@ def ratio_table(ratios: Sequence[Ratio], rows: Sequence[Row]) -> str:
         shown = verdict = ''
         if values:
             middle = statistics.median(values)
-            shown = _digits(middle)
+            shown = ratio.text(middle)
             if len(values) > 1:
                 shown += f' ({_digits(min(values))}-{_digits(max(values))})'
             verdict = 'reached' if ratio.reached(middle) else 'missed'
@@ -213,5 +240,5 @@ def ratio_table(ratios: Sequence[Ratio], rows: Sequence[Row]) -> str:
     return '\n'.join(lines)
 
 
-def _digits(value: float) -> str:
-    return f'{value:.3g}' if value < 0.1 else f'{value:.2f}'
+def _digits(value: float, digits: int = 2) -> str:
+    return f'{value:.{digits + 1}g}' if value < 0.1 else f'{value:.{digits}f}'

@@ -26,8 +26,8 @@ from .benchmark import describe_machine
 from .files import claim, write_whole
 from .image_size import Size
 from .plots import panels, plain_axis
+from .provenance import commit
 from .resolution import Candidate, main_metric, sweep
-from .study import commit
 from .study_report import difference, spread
 from .tables import read_table, write_table
 

@@ -17,7 +17,6 @@ from cpvt_backbones.analysis.benchmark import (
 )
 from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
-from cpvt_backbones.analysis.memory import peak_memory
 from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
 
 GROUP = Group(height=32, width=48, batch=2)
@@ -55,10 +54,6 @@ def test_operations_bytes_and_shares(contestants, mode):
     assert narrow.copy_share == pytest.approx(narrow.gbyte * 1e9 / narrow.seconds / 1e9)
     assert narrow.quartile1 <= narrow.seconds <= narrow.quartile3
     assert narrow.images_per_second == pytest.approx(2 / narrow.seconds)
-
-
-def test_memory_is_what_a_call_needs():
-    assert peak_memory(lambda: torch.ones(64 * 2**18), 'cpu') == pytest.approx(64, abs=6)  # MiB
 
 
 def test_models_take_turns(contestants, monkeypatch):
@@ -108,6 +103,11 @@ def test_tables_and_plot(tmp_path):
     table = markdown_table(rows)
     assert '| b | 250 (225-275) | 8.00 | 2.00 |' in table
     assert 'speed against b' in markdown_table(rows, reference='b')
+    others = [row('a', 0.5, group=Group(height=32, width=48, batch=2, comparison='others'))]
+    assert [line for line in markdown_table([*rows, *others]).splitlines() if line.startswith('**')] == [
+        '**models, 32 x 48, batch 2, fp32, forward, cpu**',
+        '**others, 32 x 48, batch 2, fp32, forward, cpu**',
+    ]
     draw_speed(rows, tmp_path / 'plot.png')
     assert (tmp_path / 'plot.png').stat().st_size > 5000
 
@@ -135,11 +135,25 @@ def test_ratios_over_rounds():
 
 @pytest.mark.parametrize('suite', suites.RATIOS)
 def test_every_ratio_is_read_off_a_meeting(suite):
+    groups = [meeting.group for meeting in suites.MEETINGS[suite]]
+    assert len(set(groups)) == len(groups)  # rows of one group took turns
     measured = {(model, meeting.group) for meeting in suites.MEETINGS[suite] for model in meeting.models}
-    assert all(model in CONTESTANTS for model, _ in measured)
+    assert all(model.removesuffix(benchmark.COMPILED) in CONTESTANTS for model, _ in measured)
     for ratio in suites.RATIOS[suite]:
         assert (ratio.model, ratio.group) in measured, ratio.what
         assert (ratio.peer, ratio.peer_group or ratio.group) in measured, ratio.what
+
+
+def test_a_model_meets_its_compiled_self(contestants, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, 'compile', lambda model: compiled.append(model) or model)
+    eager, other = run_group(['narrow', 'narrow_compiled'], GROUP, repeats=1, matmul_rate=1e9, bandwidth=1e9)
+    assert len(compiled) == 1 and (eager.gflop, eager.gbyte) == (other.gflop, other.gbyte)
+
+
+def test_digits_enough_to_see_the_verdict():
+    ratio = suites.Ratio('b', 'speed', 'b', GROUP, 'a', 1.0)
+    assert [ratio.text(value) for value in (0.9982, 1.0001, 0.912, 0.99996)] == ['0.998', '1.00', '0.91', '0.99996']
 
 
 def test_the_share_of_a_peg():

@@ -7,7 +7,6 @@ import torch
 from mmengine.config import Config
 
 from cpvt_backbones.analysis.image_size import Size, scale_test_images
-from cpvt_backbones.analysis.memory import peak_memory
 from cpvt_backbones.analysis.plots import draw_sweep
 from cpvt_backbones.analysis.resolution import Candidate, ForwardMeter, main_metric, read_rows, sweep
 from cpvt_backbones.engine import launch
@@ -215,22 +214,3 @@ def test_sizes_are_factors_or_pixels(text):
         return
     with pytest.raises(ValueError, match='a size is'):
         Size.parse(text)
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
-def test_peak_memory_of_a_known_call():
-    """Three blocks of 32 MiB, of which two are there at a time; whatever was allocated before."""
-
-    def blocks(mib):
-        first = torch.ones(mib << 18)
-        second = first + 1
-        del first
-        return second + 1
-
-    found = []
-    for before in (8, 200, 3):
-        blocks(before)
-        found.append(peak_memory(lambda: blocks(32), 'cpu'))
-    assert found == pytest.approx([64] * 3, abs=4)

@@ -13,7 +13,9 @@ from filelock import FileLock
 
 pytest.importorskip('mmpretrain')
 
-from cpvt_backbones.analysis.study import Plan, Row, Run, Study, commit, read_rows, write_rows, write_runs
+from cpvt_backbones.analysis.provenance import commit
+from cpvt_backbones.analysis.study import Plan, Run, Study
+from cpvt_backbones.analysis.study_rows import Row, read_rows, write_rows, write_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """

@@ -8,7 +8,6 @@ from statistics import mean, variance
 
 import pytest
 
-from cpvt_backbones.analysis.study import Row, read_rows
 from cpvt_backbones.analysis.study_report import (
     LABELS,
     REFUTED,
@@ -26,6 +25,7 @@ from cpvt_backbones.analysis.study_report import (
     rates_table,
     report,
 )
+from cpvt_backbones.analysis.study_rows import Row, read_rows
 
 scipy_stats = pytest.importorskip('scipy.stats')
 
