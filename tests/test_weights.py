@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, init_default_scope
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, weights
 from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, read_checkpoint, write_checkpoint
+from cpvt_backbones.engine.launch import check_fit, find_toolbox, read_config
 
 pytest.importorskip('safetensors')
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,14 +97,30 @@ def test_another_architecture_is_refused(trained):
         load_checkpoint(CPVT(arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0)), 'small-toys')
 
 
+def test_promised_weights_do_not_break_a_graph(trained):
+    """A model that got its weights from ``init_cfg`` compiles and exports like any other."""
+    model = CPVT.from_pretrained('small-toys').eval()
+    images = torch.randn(1, 3, 40, 56)
+    with torch.no_grad():
+        expected = model(images)[0]
+        torch.testing.assert_close(torch.compile(model, fullgraph=True, backend='eager')(images)[0], expected)
+        torch.testing.assert_close(torch.export.export(model, (images,)).module()(images)[0], expected)
+
+
 @pytest.mark.parametrize('name', weights.shipped_weights())
 def test_what_is_shipped(name):
     entry = weights.find_shipped(name)
     assert entry.file.stat().st_size <= 12_000_000
     assert (ROOT / entry.config).is_file()
     card = entry.file.with_suffix('.md').read_text()
-    for topic in ('Data', 'Terms', 'Recipe', 'Commit', 'Accuracy'):
+    for topic in ('Use', 'Data', 'Terms', 'Recipe', 'commit', 'Accuracy'):
         assert topic in card
+    assert entry.sha256 in card
+    assert f'`{name}`' in (ROOT / 'README.md').read_text()
     model = MODELS.build(entry.backbone)
     load_checkpoint(model, name)
+    cfg = read_config(entry.config_file)
+    find_toolbox(cfg)
+    init_default_scope(cfg.default_scope)
+    check_fit(MODELS.build(cfg.model), str(entry.file))
     assert all(value.dtype == torch.float16 for value in read_checkpoint(name).values() if value.is_floating_point())

@@ -27,10 +27,10 @@ from cpvt_backbones.analysis.benchmark import (
     describe_machine,
     markdown_table,
     measure_limits,
-    over_rounds,
     peg_share,
     read_rows,
 )
+from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.files import fill_marked
 from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
@@ -67,7 +67,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=['fp32'])
     parser.add_argument('--modes', nargs='+', choices=MODES, default=['forward'])
-    parser.add_argument('--compile', action='store_true', help='all through torch.compile')
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--repeats', type=int, default=7, help='timed calls of each model (--models)')
     parser.add_argument('--rounds', type=int, default=1, help='times over; ratios are told as median, lowest, highest')
@@ -94,7 +93,15 @@ def meetings_of(args: argparse.Namespace) -> list[Meeting]:
     return [
         Meeting(
             tuple(args.models),
-            Group(height=h, width=w, batch=b, dtype=dtype, mode=mode, compiled=args.compile, device=args.device),
+            Group(
+                height=h,
+                width=w,
+                batch=b,
+                dtype=dtype,
+                mode=mode,
+                device=args.device,
+                comparison=' / '.join(args.models),
+            ),
             repeats=args.repeats,
         )
         for dtype in args.dtypes
@@ -103,43 +110,55 @@ def meetings_of(args: argparse.Namespace) -> list[Meeting]:
     ]
 
 
-def measure(meetings: Sequence[Meeting], out: Path, *, rounds: int) -> list[Row]:
-    """Measure what is missing from the CSV; all rows of the meetings."""
+def missing(meetings: Sequence[Meeting], out: Path, *, rounds: int) -> list[tuple[int, Meeting]]:
+    """The rounds of meetings that the CSV lacks.
+
+    Raises:
+        ValueError: It holds others, or some models of a meeting but not all: those took no turns with the rest.
+    """
+    rows = read_rows(out)
+    todo = []
+    for number in range(1, rounds + 1):
+        for meeting in meetings:
+            done = {row.model for row in rows if (row.group, row.round) == (meeting.group, number)}
+            if done not in (set(), set(meeting.models)):
+                raise ValueError(
+                    f'out: {out} holds {sorted(done)} in round {number} of "{meeting.group}", which took no turns with '
+                    f'{sorted(set(meeting.models) ^ done)}; use another file'
+                )
+            if not done:
+                todo.append((number, meeting))
+    return todo
+
+
+def measure(todo: Sequence[tuple[int, Meeting]], out: Path) -> None:
+    """Measure rounds of meetings into the CSV."""
     columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
     # A fresh process each: what a comparison finds in the heap and the page tables does not depend on the one before.
     pool = ProcessPoolExecutor(1, mp_context=get_context('spawn'), max_tasks_per_child=1)
     with Progress(*columns) as bar, pool:
-        task = bar.add_task('benchmark', total=rounds * sum(len(m.models) * (m.repeats + 1) for m in meetings))
-        for number in range(1, rounds + 1):
-            for meeting in meetings:
-                group = meeting.group
-                done = {row.model for row in read_rows(out) if row.group == group and row.round == number}
-                if not done.issuperset(meeting.models):
-                    rows = pool.submit(run_meeting, meeting, number).result()
-                    append_rows(out, rows)
-                    bar.console.print(
-                        f'round {number}, {group}: '
-                        + ', '.join(f'{row.model} {row.seconds * 1e3:.0f} ms' for row in rows),
-                        soft_wrap=True,
-                    )
-                bar.advance(task, len(meeting.models) * (meeting.repeats + 1))
-    wanted = {(model, meeting.group) for meeting in meetings for model in meeting.models}
-    return [row for row in read_rows(out) if (row.model, row.group) in wanted and row.round <= rounds]
+        task = bar.add_task('benchmark', total=sum(len(m.models) * (m.repeats + 1) for _, m in todo))
+        for number, meeting in todo:
+            rows = pool.submit(run_meeting, meeting, number).result()
+            append_rows(out, rows)
+            bar.console.print(
+                f'round {number}, {meeting.group}: '
+                + ', '.join(f'{row.model} {row.seconds * 1e3:.0f} ms' for row in rows),
+                soft_wrap=True,
+            )
+            bar.advance(task, len(meeting.models) * (meeting.repeats + 1))
 
 
 def peg_table(rows: Sequence[Row]) -> str:
     """The share of a forward call that the costliest PEG of each model takes, measured now."""
-    lines = ['| one PEG, share of the forward call (at most 0.01) | | |', '| --- | --- | ---: |']
-    told = set()
+    lines = ['| one PEG, share of the forward call (at most 0.01; one run) | | |', '| --- | --- | ---: |']
+    settings = {}
     for row in rows:
-        group = row.group
-        place = (row.model, group.height, group.width, group.batch)
-        ours = row.model.startswith(('cpvt', 'pyramid_cpvt', 'multi_scale_cpvt'))
-        eager = not group.compiled and not row.model.endswith(COMPILED)
-        if ours and eager and group.mode == 'forward' and group.height < 2048 and place not in told:
-            told.add(place)
-            share = peg_share(row.model, group)
-            lines.append(f'| {row.model} | {group.height} x {group.width}, batch {group.batch} | {share:.4f} |')
+        ours = row.model.startswith(('cpvt', 'pyramid_cpvt', 'multi_scale_cpvt')) and not row.model.endswith(COMPILED)
+        if ours and row.mode == 'forward' and row.height < 2048:
+            settings[row.model, row.height, row.width, row.batch] = row.group
+    for (model, height, width, batch), group in settings.items():
+        lines.append(f'| {model} | {height} x {width}, batch {batch} | {peg_share(model, group):.4f} |')
     return '\n'.join(lines)
 
 
@@ -150,30 +169,29 @@ def one_peg() -> str:
     return peg_speed_table(list(measure_peg(**setting, bandwidth=bandwidth)))
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars of images a second, relative to the first model of each group."""
-    from cpvt_backbones.analysis.benchmark_plot import draw_speed
-
-    draw_speed(rows, path)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, then write the tables and the plot."""
     args = parse_args(argv)
-    rows = measure(meetings_of(args), args.out, rounds=args.rounds)
+    meetings = meetings_of(args)
+    try:
+        todo = missing(meetings, args.out, rounds=args.rounds)
+    except ValueError as error:
+        raise SystemExit(f'benchmark.py: {error}') from None
+    measure(todo, args.out)
+    groups = {meeting.group for meeting in meetings}
+    rows = [row for row in read_rows(args.out) if row.group in groups and row.round <= args.rounds]
     machine = 'Measured on: ' + ', '.join(f'{k} {v}' for k, v in describe_machine(rows[0].device).items())
     if args.rounds > 1:
         machine += f'; medians of {args.rounds} rounds (lowest-highest)'
-    middle = over_rounds(rows)
-    tables = markdown_table(middle)
+    tables = markdown_table(rows)
     if args.suite:
         ratios = ratio_table(RATIOS[args.suite], rows)
-        pegs = one_peg() if args.suite == 'gpu' else peg_table(middle)
+        pegs = one_peg() if args.suite == 'gpu' else peg_table(rows)
         tables = f'{ratios}\n\n{pegs}\n\n{tables}'
         if args.readme:
             fill_marked(args.readme, 'benchmark', f'{machine}.\n\n{ratios}')
     args.out.with_suffix('.md').write_text(f'{machine}.\n\n{tables}')
-    plot(middle, args.out.with_suffix('.png'))
+    draw_speed(rows, args.out.with_suffix('.png'))
     print(f'{machine}.\n\n{tables}')
     print(f'written: {args.out}, and beside it the tables (.md) and the plot (.png)')
 

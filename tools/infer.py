@@ -43,7 +43,7 @@ def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         'inputs',
-        nargs='+',
+        nargs='*',
         metavar='INPUT ... MODEL',
         help="image files, folders of images, patterns ('**' is any folders); then the model: CONFIG CHECKPOINT, "
         f'a file of tools/export.py ({", ".join(EXPORTED_SUFFIXES)}), or shipped weights by name',
@@ -86,18 +86,18 @@ def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
 
 def split_model(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Take the model off the end of ``args.inputs``."""
-    *inputs, last = args.inputs
+    *inputs, last = args.inputs or ['']
     if Path(last).suffix in EXPORTED_SUFFIXES:
         args.config = None
-    elif last in shipped_weights():
-        args.config = find_shipped(last).config_file
     elif inputs and Path(inputs[-1]).suffix == '.py':
         args.config = inputs.pop()
+    elif last in shipped_weights():
+        args.config = find_shipped(last).config_file
     else:
-        shipped = '\n'.join(f'  {name}: {entry.about}' for name, entry in shipped_weights().items())
+        shipped = ''.join(f'\n  {name}: {entry.about}' for name, entry in shipped_weights().items())
         parser.error(
             'the last arguments must be a model: CONFIG.py CHECKPOINT, a file that tools/export.py wrote '
-            f'({", ".join(EXPORTED_SUFFIXES)}), or weights that come with the package: {shipped or "(none)"}'
+            f'({", ".join(EXPORTED_SUFFIXES)}), or weights that come with the package:{shipped or " (none)"}'
         )
     if not inputs:
         parser.error('inputs: there is nothing to predict on, only a model')

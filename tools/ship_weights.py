@@ -1,10 +1,12 @@
 """Put trained weights into the package: fp16 safetensors, an entry in the index, a model card.
 
 python tools/ship_weights.py cpvt_tiny_gap-imagenette configs/imagenette/cpvt-tiny-gap_imagenette.py \\
-    work_dirs/cpvt-tiny-gap_imagenette/epoch_30.pth --sizes work_dirs/sweep/cpvt-tiny-gap.csv \\
-    --about 'CPVT-Ti-GAP, ten classes of ImageNet at 112 px' \\
+    work_dirs/cpvt-tiny-gap_imagenette/epoch_30.pth --commit COMMIT --about 'CPVT-Ti-GAP, ten classes of ImageNet' \\
     --data 'Imagenette2, 9,469 training images of 128 px' --terms 'ImageNet: non-commercial research'
-The accuracy comes from the CSV of tools/resolution_sweep.py, measured with the shipped (fp16) file.
+python tools/resolution_sweep.py --sizes 112px 160px 224px --out work_dirs/sweep/cpvt_tiny_gap.csv --models \\
+    cpvt_tiny_gap-imagenette=configs/imagenette/cpvt-tiny-gap_imagenette.py:cpvt_tiny_gap-imagenette
+The first command again, with --sizes work_dirs/sweep/cpvt_tiny_gap.csv, writes the card: the accuracy in it was
+measured with the shipped (fp16) file.
 """
 
 import argparse
@@ -12,44 +14,75 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import torch
 from _common import ROOT
 
 from cpvt_backbones import weights
 from cpvt_backbones.analysis.files import write_whole
-from cpvt_backbones.analysis.provenance import commit
-from cpvt_backbones.analysis.resolution import Row, main_metric, read_rows
+from cpvt_backbones.analysis.resolution import Candidate, Row, fingerprint, main_metric, read_rows
 from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.weights import ShippedWeights, find_shipped
 
 LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
 
-def card(name: str, entry: dict[str, Any], rows: list[Row], *, data: str, terms: str, megabytes: float) -> str:
+def card(entry: ShippedWeights, rows: list[Row], *, data: str, terms: str, commit: str) -> str:
     """The model card."""
     metric = main_metric(rows)
     lines = [f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |' for row in rows]
-    return f"""# {name}
+    cfg = read_config(ROOT / entry.config)
+    told = cfg.model.get('data_preprocessor') or cfg.data_preprocessor
+    arguments = ', '.join(f'{key}={value!r}' for key, value in entry.backbone.items())
+    start, origin = cfg.model.backbone.get('init_cfg'), 'random weights'
+    if start is not None:
+        first = find_shipped(start.checkpoint)
+        origin = f'`{first.name}` (SHA-256 `{first.sha256}`)'
+        terms += f'. It starts from `{first.name}`, whose terms hold too: see its card'
+    return f"""# {entry.name}
 
-{entry['about']}. fp16 safetensors, {megabytes:.1f} MB, SHA-256 `{entry['sha256']}`.
+{entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
+
+**Use.** `python tools/infer.py PHOTOS {entry.name}`, with `--long-side` for a size as in the table below. In a config,
+the backbone alone:
+
+```python
+dict({arguments},
+     init_cfg=dict(type='Pretrained', checkpoint='{entry.name}'))
+```
+
+Images: RGB minus {list(told.mean)}, over {list(told.std)}.
 
 **Data.** {data}.
 
 **Terms.** {terms}.
 
-**Recipe.** `{entry['config']}`, from random weights unless it says otherwise.
+**Recipe.** `{entry.config}`, from {origin}, at commit {commit}.
 
-**Commit.** {commit()}.
+**Accuracy**, this file, {rows[0].images} images, no fine-tuning at any size:
 
-**Accuracy**, the file itself, {rows[0].images} test images, no fine-tuning at any size:
-
-| relative size | mean px | {metric} |
+| size | mean px | {metric} |
 | --- | --- | ---: |
 {chr(10).join(lines)}
 """
+
+
+def write_file(name: str, checkpoint: str) -> Path:
+    """The weights of a checkpoint in fp16; the same ones give the same bytes."""
+    content = read_checkpoint(checkpoint)
+    state = content.get('state_dict', content)
+    state = {k: v.half() if v.is_floating_point() else v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    file = weights.FOLDER / f'{name}.safetensors'
+    with write_whole(file) as unfinished:
+        whole = unfinished.with_suffix('.safetensors')
+        write_checkpoint(state, whole, meta={})  # safetensors has no order for two entries or more
+        if (size := whole.stat().st_size) > LIMIT:
+            whole.unlink()
+            raise ValueError(f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB')
+        whole.replace(unfinished)
+    return file
 
 
 def ship(args: argparse.Namespace) -> Path:
@@ -59,18 +92,8 @@ def ship(args: argparse.Namespace) -> Path:
     config = Path(args.config).resolve()
     if not config.is_relative_to(ROOT / 'configs'):
         raise ValueError(f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}')
-    checkpoint = read_checkpoint(args.checkpoint)
-    state = checkpoint.get('state_dict', checkpoint)
-    state = {k: v.half() if v.is_floating_point() else v for k, v in state.items() if isinstance(v, torch.Tensor)}
-    file = weights.FOLDER / f'{args.name}.safetensors'
-    with write_whole(file) as unfinished:
-        whole = unfinished.with_suffix('.safetensors')
-        write_checkpoint(state, whole, meta=dict(config=config.relative_to(ROOT).as_posix()))
-        whole.replace(unfinished)
-    size = file.stat().st_size
-    if size > LIMIT:
-        file.unlink()
-        raise ValueError(f'checkpoint: {args.checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB')
+    file = write_file(args.name, args.checkpoint)
+    file.with_suffix('.md').unlink(missing_ok=True)  # it may be another file's
     backbone = read_config(config).model.backbone.to_dict()
     backbone.pop('init_cfg', None)
     entry = dict(
@@ -85,10 +108,11 @@ def ship(args: argparse.Namespace) -> Path:
     with write_whole(index) as unfinished:
         unfinished.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + '\n', encoding='utf-8')
     if args.sizes:
-        rows = [row for row in read_rows(args.sizes) if row.model == args.name]
+        measured = fingerprint(Candidate(args.name, read_config(config), args.name))
+        rows = [row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)]
         if not rows:
-            raise ValueError(f'sizes: {str(args.sizes)!r} has no rows of the model {args.name!r}')
-        text = card(args.name, entry, rows, data=args.data, terms=args.terms, megabytes=size / 1e6)
+            raise ValueError(f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this config')
+        text = card(find_shipped(args.name), rows, data=args.data, terms=args.terms, commit=args.commit)
         file.with_suffix('.md').write_text(text, encoding='utf-8')
     return file
 
@@ -99,6 +123,7 @@ def main() -> None:
     parser.add_argument('name', help='<model>-<data>')
     parser.add_argument('config', help='config of the whole model')
     parser.add_argument('checkpoint', help='its trained weights')
+    parser.add_argument('--commit', required=True, help='of the code that trained them')
     parser.add_argument('--about', required=True, help='one line for a listing')
     parser.add_argument('--data', required=True, help='what it was trained on')
     parser.add_argument('--terms', required=True, help="the data's terms")
@@ -110,7 +135,9 @@ def main() -> None:
         parser.error(str(error))
     print(f'{file}  {file.stat().st_size / 1e6:.1f} MB')
     if not args.sizes:
-        print(f'next: tools/resolution_sweep.py --models {args.name}={args.config}:{file}, then again with --sizes')
+        print(
+            f'next: tools/resolution_sweep.py --models {args.name}={args.config}:{args.name}, then again with --sizes'
+        )
 
 
 if __name__ == '__main__':

@@ -5,6 +5,7 @@ of one run is comparable with the other rows of its group and with nothing else.
 """
 
 import csv
+import math
 import os
 import platform
 import statistics
@@ -43,9 +44,9 @@ class Group:
         batch: Images a call.
         dtype: ``'fp32'``, ``'amp-bf16'`` (autocast) or ``'bf16'`` (weights and images).
         mode: ``'forward'`` (inference) or ``'train'`` (forward and backward, no optimizer).
-        compiled: Whether all models go through ``torch.compile``.
         device: ``'cpu'`` or ``'cuda'``.
-        comparison: Tells groups with one setting apart whose models did not take turns with one another.
+        comparison: Which models meet, as ``'columns'``: two sets of models in one setting are two groups, for they took
+            no turns with one another.
     """
 
     height: int
@@ -53,7 +54,6 @@ class Group:
     batch: int
     dtype: str = 'fp32'
     mode: str = 'forward'
-    compiled: bool = False
     device: str = 'cpu'
     comparison: str = 'models'
 
@@ -64,8 +64,16 @@ class Group:
         check_choice('mode', self.mode, MODES)
 
     def __str__(self) -> str:
-        how = f'{self.dtype}, {self.mode}' + (', compiled' if self.compiled else '')
-        return f'{self.comparison}, {self.height} x {self.width}, batch {self.batch}, {how}, {self.device}'
+        return ', '.join(
+            (
+                self.comparison,
+                f'{self.height} x {self.width}',
+                f'batch {self.batch}',
+                self.dtype,
+                self.mode,
+                self.device,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,6 @@ class Row:
     batch: int
     dtype: str
     mode: str
-    compiled: bool
     device: str
     round: int
     seconds: float
@@ -224,8 +231,6 @@ def run_group(
     group: Group,
     *,
     repeats: int,
-    matmul_rate: float,
-    bandwidth: float,
     number: int = 1,
 ) -> list[Row]:
     """Measure models in turns.
@@ -234,24 +239,22 @@ def run_group(
         names: Names in :data:`CONTESTANTS`, perhaps with :data:`COMPILED` behind them.
         group: The setting.
         repeats: Timed calls of each model, after one that is not counted.
-        matmul_rate: What shares are told against, in FLOP/s.
-        bandwidth: Likewise, in bytes/s read plus written.
         number: Which round this is.
 
     Returns:
-        A row for each model.
+        A row for each model; its shares are not known yet (:func:`with_shares`).
     """
     for name in names:
         if name.removesuffix(COMPILED) not in CONTESTANTS:
             raise ValueError(f'models must be among {sorted(CONTESTANTS)}, got {name!r}')
-        if group.mode == 'train' and name.endswith('_fused'):
+        if group.mode == 'train' and name.removesuffix(COMPILED).endswith('_fused'):
             raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
     check_int('repeats', repeats)
     calls, peaks, traffic = {}, {}, {}
     for name in names:
         torch.manual_seed(0)
         model = CONTESTANTS[name.removesuffix(COMPILED)]()
-        compiled = group.compiled or name.endswith(COMPILED)
+        compiled = name.endswith(COMPILED)
         eager = _make_call(model, group, compiled=False)
         with _Traffic() as counter:  # not counted as time: allocations, kernel choices
             eager()
@@ -286,20 +289,29 @@ def run_group(
                 images_per_second=group.batch / median,
                 peak_mib=peaks[name],
                 gflop=flops / 1e9,
-                matmul_share=flops / median / matmul_rate,
+                matmul_share=math.nan,
                 gbyte=traffic[name] / 1e9,
-                copy_share=traffic[name] / median / bandwidth,
+                copy_share=math.nan,
             )
         )
     return rows
 
 
-def peg_share(name: str, group: Group, *, repeats: int = 3) -> float:
+def with_shares(row: Row, *, matmul_rate: float, bandwidth: float) -> Row:
+    """A row with its shares of the machine's limits, see :func:`measure_limits`."""
+    return replace(
+        row,
+        matmul_share=row.gflop * 1e9 / row.seconds / matmul_rate,
+        copy_share=row.gbyte * 1e9 / row.seconds / bandwidth,
+    )
+
+
+def peg_share(name: str, group: Group, *, repeats: int = 9) -> float:
     """The largest share of a forward call that one PEG takes, median over calls.
 
     Args:
         name: Name in :data:`CONTESTANTS`, a model with PEG.
-        group: The setting, forward and not compiled.
+        group: The setting, forward.
         repeats: Timed calls.
     """
     model = CONTESTANTS[name]()
@@ -331,16 +343,19 @@ def peg_share(name: str, group: Group, *, repeats: int = 3) -> float:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a CSV that :func:`append_rows` wrote; none where there is no file."""
+    """Rows of a CSV that :func:`append_rows` wrote; none where there is no file.
+
+    Raises:
+        ValueError: It has other columns.
+    """
     if not path.exists():
         return []
-    kinds: dict[str, Callable[[str], Any]] = {
-        'str': str,
-        'int': int,
-        'float': float,
-        'bool': lambda text: text == 'True',
-    }
+    kinds: dict[str, Callable[[str], Any]] = dict(str=str, int=int, float=float)
     with path.open(newline='') as file:
+        reader = csv.DictReader(file)
+        names = [field.name for field in fields(Row)]
+        if reader.fieldnames != names:
+            raise ValueError(f'{path}: the columns must be {names}, got {reader.fieldnames}; use another file')
         return [
             Row(
                 **{
@@ -348,7 +363,7 @@ def read_rows(path: Path) -> list[Row]:
                     for field in fields(Row)
                 }
             )
-            for record in csv.DictReader(file)
+            for record in reader
         ]
 
 
@@ -379,32 +394,53 @@ def over_rounds(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def markdown_table(rows: Sequence[Row], *, reference: str | None = None) -> str:
-    """Rows as a Markdown table, one section a group, with the speed of each relative to ``reference``.
+def speeds(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """How many times as fast as the first each model of a group was, a number for each round.
 
     Args:
-        rows: Rows of any groups, one for each model and group.
-        reference: Model that ratios are told against; ``None`` for the first of each group.
+        rows: Rows of one group.
     """
+    seconds = {(row.model, row.round): row.seconds for row in rows}
+    return {
+        model: [
+            seconds[rows[0].model, number] / time
+            for (name, number), time in seconds.items()
+            if name == model and (rows[0].model, number) in seconds
+        ]
+        for model in dict.fromkeys(row.model for row in rows)
+    }
+
+
+def by_group(rows: Iterable[Row]) -> dict[Group, list[Row]]:
+    """The rows of each group, in the order of their first."""
     groups: dict[Group, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
+    return groups
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Rows as a Markdown table, one section a group: medians over the rounds, the speed as that of the rounds' ratios.
+
+    Args:
+        rows: Rows of any groups and rounds; the others of a group are told against its first.
+    """
     lines = []
-    for group, members in groups.items():
-        base = next((row for row in members if row.model == reference), members[0])
+    for group, members in by_group(rows).items():
+        ratios = speeds(members)
         lines += [
             f'**{group}**',
             '',
-            f'| model | ms (quartiles) | images/s | speed against {base.model} | peak MiB | GFLOP | of the matmul rate '
-            '| GB | of the copy bandwidth |',
+            f'| model | ms (quartiles) | images/s | speed against {members[0].model} | peak MiB | GFLOP '
+            '| of the matmul rate | GB | of the copy bandwidth |',
             '| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |',
         ]
         lines += [
             f'| {row.model} | {row.seconds * 1e3:.0f} ({row.quartile1 * 1e3:.0f}-{row.quartile3 * 1e3:.0f}) '
-            f'| {row.images_per_second:.2f} | {base.seconds / row.seconds:.2f} '
+            f'| {row.images_per_second:.2f} | {statistics.median(ratios[row.model]):.2f} '
             f'| {row.peak_mib:.0f} | {row.gflop:.1f} | {row.matmul_share:.2f} '
             f'| {row.gbyte:.2f} | {row.copy_share:.2f} |'
-            for row in members
+            for row in over_rounds(members)
         ]
         lines.append('')
     return '\n'.join(lines)

@@ -2,11 +2,12 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 
 def peak_memory(call: Callable[[], object], device: str) -> float:
@@ -31,10 +32,22 @@ def peak_memory(call: Callable[[], object], device: str) -> float:
         call()
         torch.cuda.synchronize()
         return float(torch.cuda.max_memory_allocated() - before) / 2**20
-    if not torch.cuda.is_available():
-        os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # the profiler complains that it finds no GPU
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
+    with _quiet_profiler(), profile(profile_memory=True) as record:
         call()
-    events = sorted(record.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    events = sorted(record.kineto_results.events(), key=lambda event: event.start_ns())
     held = accumulate((event.nbytes() for event in events if event.name() == '[memory]'), initial=0)
     return max(held) / 2**20
+
+
+@contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Where there is no GPU, the profiler's library would say so on every machine's first use."""
+    variable = 'KINETO_LOG_LEVEL'
+    if torch.cuda.is_available() or variable in os.environ:
+        yield
+        return
+    os.environ[variable] = '99'
+    try:
+        yield
+    finally:
+        del os.environ[variable]

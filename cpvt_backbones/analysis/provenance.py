@@ -14,7 +14,7 @@ def commit(folder: Path = Path(__file__).parent) -> str:
 
 
 def note_commit(file: Path) -> str:
-    """The commits that a run has been trained with, one after another, this process's the last."""
+    """Add this process's commit to a run's file; all that it has been trained with, one after another."""
     known = file.read_text().split() if file.exists() else []
     now = commit()
     if now and now not in known[-1:]:

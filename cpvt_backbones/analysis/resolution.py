@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from cpvt_backbones.engine.launch import find_toolbox, test
+from cpvt_backbones.weights import shipped_file
 
 from .benchmark import synchronize
 from .image_size import Size, scale_test_images
@@ -36,7 +37,7 @@ class Candidate:
     Attributes:
         name: What to call it.
         cfg: Its config.
-        checkpoint: Its weights.
+        checkpoint: Its weights: a file, or the name of weights that come with the package.
     """
 
     name: str
@@ -126,10 +127,11 @@ def sweep(
 
 def fingerprint(candidate: Candidate, limit: int | None = None) -> str:
     """Twelve digits that stand for all that a row depends on: weights, model, test data, device, number of images."""
-    if not Path(candidate.checkpoint).is_file():
+    weights = shipped_file(candidate.checkpoint)
+    if not weights.is_file():
         raise FileNotFoundError(f'checkpoint: there is no file {str(candidate.checkpoint)!r}')
     digest = hashlib.sha256()
-    with open(candidate.checkpoint, 'rb') as file:
+    with weights.open('rb') as file:
         while part := file.read(1 << 20):
             digest.update(part)
     told = candidate.cfg.to_dict()

@@ -30,7 +30,7 @@ from .benchmark import describe_machine
 from .equivariance import measure_equivariance
 from .files import claim, write_whole
 from .provenance import note_commit
-from .study_rows import Row, top1_at, write_rows
+from .study_rows import Row, write_rows
 
 Wanted = Sequence[tuple[str, Sequence[int]]]
 """Variants and the seeds of each, the most important first."""
@@ -349,6 +349,11 @@ def test_at(runner: Runner, cfg: Config, size: int) -> float:
     resizes[0]['scale'] = (size, size)
     runner._test_loop = TestLoop(runner, loader, cfg.test_evaluator)
     return round(float(runner._test_loop.run()['accuracy/top1']), 3)
+
+
+def top1_at(record: dict[str, Any], size: int) -> float:
+    """Top-1 accuracy of a record at one size."""
+    return next(row['top1'] for row in record['rows'] if row['size'] == size)
 
 
 def image_paths(dataset: Any) -> list[str]:

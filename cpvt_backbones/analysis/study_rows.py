@@ -68,14 +68,9 @@ RUN_FIELDS = (
 
 
 def write_runs(records: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write where, when and from what code each run was trained, as CSV; its config follows from code and variant."""
+    """Write where and from what code each run was trained, as CSV; its config follows from code and variant."""
     with write_whole(path) as unfinished, unfinished.open('w', newline='') as file:
         writer = csv.DictWriter(file, fieldnames=RUN_FIELDS, lineterminator='\n', extrasaction='ignore')
         writer.writeheader()
         for record in records:
             writer.writerow({**record, **record['machine'], 'epochs': record['rows'][0]['epochs']})
-
-
-def top1_at(record: dict[str, Any], size: int) -> float:
-    """Top-1 accuracy of a record at one size."""
-    return next(row['top1'] for row in record['rows'] if row['size'] == size)

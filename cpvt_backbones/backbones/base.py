@@ -329,7 +329,10 @@ class Backbone(BaseModule):
         shipped = find_shipped(name)
         built = dict(shipped.backbone)
         if built.pop('type') != cls.__name__:
-            raise ValueError(f'name: {name!r} are weights of {shipped.backbone["type"]}, got it for {cls.__name__}')
+            raise ValueError(
+                f'name: {name!r} are weights of {shipped.backbone["type"]}, got it for {cls.__name__}; where the '
+                f"blocks are the same, init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them"
+            )
         model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
         model.init_weights()
         return model

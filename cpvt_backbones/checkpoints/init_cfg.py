@@ -1,4 +1,4 @@
-"""Loading a file into a model, and ``init_cfg=dict(type='Pretrained', ...)`` of mmengine."""
+"""Loading a file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
 
 from collections.abc import Iterable
 from os import PathLike
@@ -7,6 +7,7 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.model import PretrainedInit, update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
+from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from .convert import convert_state_dict
@@ -41,6 +42,12 @@ def load_checkpoint(
     model.load_state_dict(state_dict, strict=False)
     print_log(f'load {checkpoint}: {report}', logger='current')
     return report
+
+
+@CheckpointLoader.register_scheme(prefixes=r'.*\.safetensors$')
+def load_from_safetensors(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """mmengine's ``load_checkpoint`` for files that it does not know, so that ``load_from`` takes them."""
+    return dict(state_dict=read_checkpoint(filename), meta={})
 
 
 @WEIGHT_INITIALIZERS.register_module()

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import torch
 
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.weights import shipped_file, shipped_weights
 
 from .errors import CheckpointError
 
@@ -80,8 +80,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         path = _fetch(str(path))
     elif '://' in str(path):
         raise CheckpointError(f'checkpoint must be a file, a folder or an https:// address, got {str(path)!r}')
-    shipped = shipped_weights().get(str(path))
-    file = Path(path).expanduser() if shipped is None else shipped.file
+    file = shipped_file(path).expanduser()
     if file.is_dir():
         file = _newest_of_run(file)
     elif not file.is_file():

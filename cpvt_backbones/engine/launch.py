@@ -15,6 +15,8 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 
+from cpvt_backbones.weights import shipped_file
+
 from .config_scope import without_own_scope
 
 
@@ -183,6 +185,8 @@ def train(
         cfg.resume, cfg.load_from = True, None
     elif resume is not None:
         cfg.resume, cfg.load_from = True, _existing('resume', resume)
+    elif cfg.get('load_from'):
+        cfg.load_from = _existing('load_from', cfg.load_from)
     runner = _build_runner(cfg)
     runner.train()
     return runner
@@ -200,7 +204,7 @@ def test(
 
     Args:
         cfg: From :func:`read_config`; changed in place.
-        checkpoint: The weights.
+        checkpoint: The weights: a file, or the name of weights that come with the package.
         out: Where to write the predictions: a ``.pkl`` file for detection and classification, a folder of index maps
             (PNG) for segmentation.
         show_dir: Folder for pictures of the predictions, as the toolbox draws them.
@@ -225,7 +229,7 @@ def test(
         _use_tta(cfg)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        check_fit(runner.model, str(checkpoint))
+        check_fit(runner.model, cfg.load_from)
     return runner.test()
 
 
@@ -295,9 +299,12 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
 
 def _existing(argument: str, path: str | os.PathLike[str]) -> str:
     # Addresses (https://, s3://) are mmengine's to fetch.
-    if '://' not in str(path) and not Path(path).is_file():
+    if '://' in str(path):
+        return str(path)
+    file = shipped_file(path)
+    if not file.is_file():
         raise FileNotFoundError(f'{argument}: there is no file {str(path)!r}')
-    return str(path)
+    return str(file)
 
 
 def _build_runner(cfg: Config) -> Runner:

@@ -4,10 +4,8 @@ import copy
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +16,8 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import CheckpointLoader
 from torch import Tensor
 
-from cpvt_backbones.checkpoints import read_checkpoint
 from cpvt_backbones.engine.launch import check_fit, find_toolbox
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.weights import shipped_file
 
 # What forces an image to a size or cuts it, in the test pipelines of the three toolboxes.
 _GEOMETRY = (
@@ -97,8 +94,7 @@ class ToolboxPredictor:
         keep_geometry: bool = False,
     ) -> None:
         self._scope = find_toolbox(cfg).package
-        shipped = shipped_weights().get(str(checkpoint))
-        file = Path(checkpoint) if shipped is None else shipped.file
+        file = shipped_file(checkpoint)
         if not file.is_file():
             raise FileNotFoundError(f'checkpoint: there is no file {str(checkpoint)!r}')
         self.task = TASKS[self._scope]
@@ -107,11 +103,10 @@ class ToolboxPredictor:
         if not keep_geometry:
             _drop_geometry(cfg)
         init_default_scope(self._scope)  # mmpretrain's own leaves that of whichever toolbox came before
-        with _as_pickle(file) as readable:
-            self._inferencer = _BUILDERS[self._scope](cfg, readable, device)
-            self.model: Any = self._inferencer.model
-            check_fit(self.model, readable)
-            meta = _dataset_meta(readable, cfg)
+        self._inferencer = _BUILDERS[self._scope](cfg, str(file), device)
+        self.model: Any = self._inferencer.model
+        check_fit(self.model, str(file))
+        meta = _dataset_meta(str(file), cfg)
         if self._scope == 'mmpretrain':
             meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
         self.classes: Sequence[str] | None = meta.get('classes')
@@ -152,21 +147,6 @@ def _digest(cfg: Config, checkpoint: str | os.PathLike[str]) -> str:
     words = {key: value for key, value in cfg.to_dict().items() if key not in ('work_dir', 'launcher', 'filename')}
     weights = hashlib.sha256(Path(checkpoint).read_bytes()).digest()
     return hashlib.sha256(repr(words).encode() + weights).hexdigest()
-
-
-@contextmanager
-def _as_pickle(file: Path) -> Iterator[str]:
-    """A file that mmengine reads, for as long as the context lasts: it knows no safetensors."""
-    if file.suffix != '.safetensors':
-        yield str(file)
-        return
-    weights = {
-        name: value.float() if value.is_floating_point() else value for name, value in read_checkpoint(file).items()
-    }
-    with TemporaryDirectory() as folder:
-        readable = Path(folder, 'weights.pth')
-        torch.save(dict(state_dict=weights, meta={}), readable)
-        yield str(readable)
 
 
 def _dataset_meta(checkpoint: str, cfg: Config) -> dict[str, Any]:

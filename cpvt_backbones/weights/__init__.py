@@ -7,6 +7,7 @@ accuracy), ``index.json`` what to build for them and the file's hash. Nothing he
 import hashlib
 import json
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,12 @@ def shipped_weights() -> dict[str, ShippedWeights]:
     index = FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
     return {name: ShippedWeights(name=name, **entry) for name, entry in sorted(entries.items())}
+
+
+def shipped_file(path: str | PathLike[str]) -> Path:
+    """The file that a name of shipped weights stands for; any other path as it is."""
+    shipped = shipped_weights().get(str(path))
+    return Path(path) if shipped is None else shipped.file
 
 
 def find_shipped(name: str) -> ShippedWeights:

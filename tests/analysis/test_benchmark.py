@@ -14,6 +14,7 @@ from cpvt_backbones.analysis.benchmark import (
     over_rounds,
     read_rows,
     run_group,
+    with_shares,
 )
 from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
@@ -43,7 +44,8 @@ def row(model, seconds, *, group=GROUP, peak=10.0, number=1):
 @pytest.mark.parametrize('mode', ['forward', 'train'])
 def test_operations_bytes_and_shares(contestants, mode):
     group = Group(height=32, width=48, batch=2, mode=mode)
-    narrow, wide = run_group(['narrow', 'wide'], group, repeats=3, matmul_rate=1e9, bandwidth=1e9)
+    rows = run_group(['narrow', 'wide'], group, repeats=3)
+    narrow, wide = (with_shares(row, matmul_rate=1e9, bandwidth=1e9) for row in rows)
     flops = 2 * 2 * 3 * 32 * 48 * 10 * (3 if mode == 'train' else 1)
     assert narrow.gflop == pytest.approx(flops / 1e9)
     assert wide.gflop == pytest.approx(200 * narrow.gflop)
@@ -65,7 +67,7 @@ def test_models_take_turns(contestants, monkeypatch):
         return lambda: (order.append(model[1].out_features), call())
 
     monkeypatch.setattr(benchmark, '_make_call', noted)
-    run_group(['narrow', 'wide'], GROUP, repeats=3, matmul_rate=1e9, bandwidth=1e9)
+    run_group(['narrow', 'wide'], GROUP, repeats=3)
     assert order[-6:] == [10, 2000, 2000, 10, 10, 2000]
 
 
@@ -82,27 +84,32 @@ def test_flops_agree_between_ours_and_the_peer():
     [
         (['nobody'], GROUP, 'nobody'),
         (['pyramid_cpvt_tiny_fused'], Group(height=32, width=32, batch=1, mode='train'), 'trainable'),
+        (['pyramid_cpvt_tiny_fused_compiled'], Group(height=32, width=32, batch=1, mode='train'), 'trainable'),
     ],
 )
 def test_errors(names, group, message):
     with pytest.raises(ValueError, match=message):
-        run_group(names, group, repeats=1, matmul_rate=1e9, bandwidth=1e9)
+        run_group(names, group, repeats=1)
 
 
 def test_rows_survive_the_file(tmp_path):
     path = tmp_path / 'out' / 'rows.csv'
-    rows = [row('a', 0.5), row('b', 0.25, group=Group(height=7, width=9, batch=1, compiled=True), number=2)]
+    rows = [row('a', 0.5), row('b', 0.25, group=Group(height=7, width=9, batch=1, comparison='others'), number=2)]
     append_rows(path, rows[:1])
     append_rows(path, rows[1:])
     assert read_rows(path) == rows
     assert read_rows(tmp_path / 'none.csv') == []
+    path.write_text('model,seconds\na,0.5\n')
+    with pytest.raises(ValueError, match=r"rows.csv: the columns must be .* got \['model', 'seconds'\]"):
+        read_rows(path)
 
 
 def test_tables_and_plot(tmp_path):
     rows = [row('a', 0.5), row('b', 0.25)]
     table = markdown_table(rows)
     assert '| b | 250 (225-275) | 8.00 | 2.00 |' in table
-    assert 'speed against b' in markdown_table(rows, reference='b')
+    rounds = [*rows, row('a', 9.0, number=2), row('b', 3.0, number=2), row('a', 0.5, number=3), row('b', 0.5, number=3)]
+    assert '| b | 500 (450-550) | 4.00 | 2.00 |' in markdown_table(rounds)  # of the ratios 2, 3 and 1
     others = [row('a', 0.5, group=Group(height=32, width=48, batch=2, comparison='others'))]
     assert [line for line in markdown_table([*rows, *others]).splitlines() if line.startswith('**')] == [
         '**models, 32 x 48, batch 2, fp32, forward, cpu**',
@@ -147,7 +154,7 @@ def test_every_ratio_is_read_off_a_meeting(suite):
 def test_a_model_meets_its_compiled_self(contestants, monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, 'compile', lambda model: compiled.append(model) or model)
-    eager, other = run_group(['narrow', 'narrow_compiled'], GROUP, repeats=1, matmul_rate=1e9, bandwidth=1e9)
+    eager, other = run_group(['narrow', 'narrow_compiled'], GROUP, repeats=1)
     assert len(compiled) == 1 and (eager.gflop, eager.gbyte) == (other.gflop, other.gbyte)
 
 

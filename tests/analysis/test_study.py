@@ -1,7 +1,6 @@
 """A study's rows can be trusted: repeatable, resumable, each with the record of its run, rates chosen as promised."""
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from filelock import FileLock
 
 pytest.importorskip('mmpretrain')
 
-from cpvt_backbones.analysis.provenance import commit
 from cpvt_backbones.analysis.study import Plan, Run, Study
 from cpvt_backbones.analysis.study_rows import Row, read_rows, write_rows, write_runs
 
@@ -145,21 +143,6 @@ def test_seeds_of_a_variant_must_share_their_config(study):
     record.write_text(record.read_text().replace('epochs = 3', 'epochs = 4'))
     with pytest.raises(ValueError, match='peg_seed-0 and peg_seed-1, trained with different configs'):
         one.check_configs()
-
-
-def test_a_commit_tells_of_changed_files_anywhere(tmp_path):
-    def git(*arguments):
-        subprocess.run(['git', '-c', 'user.name=a', '-c', 'user.email=a', *arguments], cwd=tmp_path, check=True)
-
-    (tmp_path / 'inner').mkdir()
-    (tmp_path / 'outer.py').write_text('1')
-    git('init', '-q')
-    git('add', '.')
-    git('commit', '-qm', 'one')
-    clean = commit(tmp_path / 'inner')
-    assert len(clean) == 40
-    (tmp_path / 'outer.py').write_text('2')
-    assert commit(tmp_path / 'inner') == f'{clean}+'
 
 
 def test_the_best_rate_of_the_first_seed_serves_all_seeds(study):

@@ -105,6 +105,7 @@ def read_small(path: Path) -> Config:
     """The config as a user would shrink it, with what only a GPU or a cluster can do left out."""
     cfg = read_config(path)
     cfg.merge_from_dict(overrides(cfg))
+    cfg.model.backbone.pop('init_cfg', None)  # weights of the full size
     wrapper = {k: v for k, v in cfg.optim_wrapper.items() if k not in ('dtype', 'use_fsdp', 'loss_scale')}
     cfg.optim_wrapper = {**wrapper, 'type': 'OptimWrapper'}
     return cfg

@@ -101,6 +101,9 @@ def test_everything_is_installed(installed):
             if path.is_file() and '__pycache__' not in path.parts
         }
         assert found == expected
+    weights = Path('cpvt_backbones/weights')
+    names = {path.name for path in (ROOT / weights).iterdir() if path.suffix in ('.json', '.md', '.safetensors')}
+    assert all((installed / weights / name).read_bytes() == (ROOT / weights / name).read_bytes() for name in names)
     assert (inside / 'model-index.yml').read_bytes() == (ROOT / 'model-index.yml').read_bytes()
     modules = {path.relative_to(installed) for path in installed.rglob('*.py') if '.mim' not in path.parts}
     assert modules == {

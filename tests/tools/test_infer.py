@@ -1,9 +1,11 @@
 """The command line of infer.py."""
 
+import hashlib
 import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from test_command_lines import classification
 
@@ -103,3 +105,33 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, call, capsys):
     ):
         assert infer(call, *arguments) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def shipped(model, tmp_path, monkeypatch):
+    """The tiny classifier as if it came with the package, as 'small-toys'."""
+    from cpvt_backbones import weights
+    from cpvt_backbones.checkpoints import write_checkpoint
+
+    folder = tmp_path / 'package'
+    monkeypatch.setattr(weights, 'FOLDER', folder)
+    file = folder / 'small-toys.safetensors'
+    write_checkpoint(torch.load(model[1], weights_only=False)['state_dict'], file, meta={})
+    entry = dict(about='a toy', backbone={}, config=str(model[0]), sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+    (folder / 'index.json').write_text(json.dumps({'small-toys': entry}))
+    return 'small-toys'
+
+
+def test_a_name_is_a_model_and_so_is_a_name_behind_its_config(model, shipped, photos, tmp_path, call):
+    found = []
+    for given in (model, (shipped,), (model[0], shipped)):
+        out = tmp_path / f'out{len(found)}'
+        assert infer(call, photos, *given, '--out-dir', out, '--device', 'cpu', '--no-pictures', '--strict') == 0
+        found.append(json.loads((out / 'predictions.json').read_text()))
+    assert found[0] == found[1] == found[2] and len(found[0]) == 3
+
+
+@pytest.mark.parametrize('arguments', [[], ['photos/']])
+def test_without_a_model_it_names_what_there_is(shipped, call, capsys, arguments):
+    assert infer(call, *arguments) == 2
+    assert 'weights that come with the package:\n  small-toys: a toy' in capsys.readouterr().err

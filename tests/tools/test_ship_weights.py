@@ -12,12 +12,12 @@ pytest.importorskip('mmpretrain')
 pytest.importorskip('safetensors')
 
 from cpvt_backbones import CPVT, weights
-from cpvt_backbones.analysis.resolution import Row, write_rows
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.analysis.resolution import Candidate, Row, fingerprint, write_rows
+from cpvt_backbones.engine.launch import check_fit, read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'configs/positional_encoding/peg-0-5-gap_imagenette.py'
-TOLD = ['--about', 'A small column', '--data', 'Ten classes', '--terms', 'Research only']
+TOLD = ['--commit', 'abc123', '--about', 'A small column', '--data', 'Ten classes', '--terms', 'Research only']
 
 
 @pytest.fixture
@@ -50,21 +50,37 @@ def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys
     torch.testing.assert_close(shipped(images)[0], run.model.backbone.eval()(images)[0], atol=2e-2, rtol=2e-2)
     assert not list((run.folder / 'package').glob('*.md'))
 
+    measured = fingerprint(Candidate('small-toys', read_config(CONFIG), 'small-toys'))
     rows = [
-        Row(name, size, 200, side, side, 0.1, 5.0, 'cpu', 'x', {'accuracy/top1': top1})
-        for name, size, side, top1 in (
-            ('small-toys', '1', 112, 71.5),
-            ('small-toys', '2', 224, 68.25),
-            ('other', '1', 9, 1.0),
+        Row(name, size, 200, side, side, 0.1, 5.0, 'cpu', source, {'accuracy/top1': top1})
+        for name, size, side, source, top1 in (
+            ('small-toys', '1', 112, measured, 71.5),
+            ('small-toys', '2', 224, measured, 68.25),
+            ('other', '1', 9, measured, 1.0),
+            ('small-toys', '3', 336, 'the weights before', 12.0),
         )
     ]
     write_rows(run.folder / 'sizes.csv', rows)
     run('small-toys', '--sizes', str(run.folder / 'sizes.csv'))
     card = (run.folder / 'package/small-toys.md').read_text()
-    for said in ('Data', 'Ten classes', 'Terms', 'Research only', 'Recipe', CONFIG.name, 'Commit', 'Accuracy'):
+    for said in (
+        'Data',
+        'Ten classes',
+        'Terms',
+        'Research only',
+        'Recipe',
+        CONFIG.name,
+        'Accuracy',
+        'PHOTOS small-toys',
+    ):
         assert said in card
-    assert '| 1 | 112 x 112 | 71.5 |\n| 2 | 224 x 224 | 68.25 |\n' in card
+    assert (
+        '| 1 | 112 x 112 | 71.5 |\n| 2 | 224 x 224 | 68.25 |\n' in card and '12' not in card.split('| size |')[1][80:]
+    )
+    assert 'from random weights, at commit abc123' in card
     assert weights.find_shipped('small-toys').sha256 in card
+    run('small-toys')
+    assert not list((run.folder / 'package').glob('*.md'))  # that card may not be true any more
     run('second-toys')
     assert list(weights.shipped_weights()) == ['second-toys', 'small-toys']
 
@@ -80,7 +96,54 @@ def test_what_is_wrong_is_named(run, capsys, monkeypatch):
     outside.write_text(CONFIG.read_text())
     assert 'config must be in' in refused(config=outside)
     write_rows(run.folder / 'sizes.csv', [Row('other', '1', 1, 9, 9, 0.1, 5.0, 'cpu', 'x', {'accuracy/top1': 1.0})])
-    assert "has no rows of the model 'small-toys'" in refused('small-toys', '--sizes', str(run.folder / 'sizes.csv'))
+    assert "has no rows of 'small-toys', this file" in refused('small-toys', '--sizes', str(run.folder / 'sizes.csv'))
     monkeypatch.setattr(run.tool, 'LIMIT', 1000)
     assert 'more than 12 MB' in refused('large-toys')
     assert not (weights.FOLDER / 'large-toys.safetensors').exists()
+
+
+def test_the_same_weights_are_the_same_file(run):
+    hashes = set()
+    for _ in range(4):
+        run()
+        hashes.add(weights.find_shipped('small-toys').sha256)
+    assert len(hashes) == 1
+
+
+def test_a_file_that_is_too_large_leaves_the_one_before(run, monkeypatch):
+    run()
+    before = weights.find_shipped('small-toys').file.read_bytes()
+    monkeypatch.setattr(run.tool, 'LIMIT', 1000)
+    with pytest.raises(SystemExit):
+        run()
+    assert weights.find_shipped('small-toys').file.read_bytes() == before
+
+
+def test_a_model_that_starts_from_another_says_so(run):
+    run()
+    config = ROOT / 'configs' / 'started_from_small_toys.py'
+    start = dict(type='Pretrained', checkpoint='small-toys')
+    try:
+        config.write_text(f'_base_ = {str(CONFIG)!r}\nmodel = dict(backbone=dict(init_cfg={start!r}))\n')
+        run('tuned-toys', config=config)
+        measured = fingerprint(Candidate('tuned-toys', read_config(config), 'tuned-toys'))
+        row = Row('tuned-toys', '1', 200, 112, 112, 0.1, 5.0, 'cpu', measured, {'accuracy/top1': 71.5})
+        write_rows(run.folder / 'sizes.csv', [row])
+        run('tuned-toys', '--sizes', str(run.folder / 'sizes.csv'), config=config)
+    finally:
+        config.unlink()
+    card = (run.folder / 'package/tuned-toys.md').read_text()
+    assert f'from `small-toys` (SHA-256 `{weights.find_shipped("small-toys").sha256}`)' in card
+    assert 'It starts from `small-toys`, whose terms hold too' in card
+    assert 'init_cfg' not in weights.find_shipped('tuned-toys').backbone
+
+
+def test_the_toolboxes_load_it_by_name(run):
+    """``load_from`` and ``tools/test.py`` go through mmengine, which knows neither names nor safetensors."""
+    run()
+    cfg = read_config(CONFIG)
+    init_default_scope('mmpretrain')
+    model = MODELS.build(cfg.model)
+    check_fit(model, str(weights.shipped_file('small-toys')))
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value.half().float())
