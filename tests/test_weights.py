@@ -9,6 +9,8 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, weights
+from cpvt_backbones.analysis.image_size import Size
+from cpvt_backbones.analysis.resolution import Candidate, main_metric, sweep
 from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import check_fit, find_toolbox, read_config
 
@@ -124,3 +126,18 @@ def test_what_is_shipped(name):
     init_default_scope(cfg.default_scope)
     check_fit(MODELS.build(cfg.model), str(entry.file))
     assert all(value.dtype == torch.float16 for value in read_checkpoint(name).values() if value.is_floating_point())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', weights.shipped_weights())
+def test_the_card_is_true(name, tmp_path, monkeypatch):
+    """The accuracy at the first size of the card, measured again."""
+    entry = weights.find_shipped(name)
+    cfg = read_config(entry.config_file)
+    if not (ROOT / cfg.test_dataloader.dataset.data_root).is_dir():
+        pytest.skip(f'needs {cfg.test_dataloader.dataset.data_root}')
+    monkeypatch.chdir(ROOT)
+    table = entry.file.with_suffix('.md').read_text().partition('| ---')[2]
+    size, _, told = (cell.strip() for cell in table.splitlines()[1].strip('|').split('|'))
+    (row,) = sweep([Candidate(name, cfg, name)], [Size.parse(size)], table=tmp_path / 'row.csv')
+    assert f'{row.metrics[main_metric([row])]:.4g}' == told
