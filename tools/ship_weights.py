@@ -35,7 +35,7 @@ def card(entry: ShippedWeights, rows: list[Row], *, data: str, terms: str, commi
     lines = [f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |' for row in rows]
     cfg = read_config(ROOT / entry.config)
     told = cfg.model.get('data_preprocessor') or cfg.data_preprocessor
-    arguments = ', '.join(f'{key}={value!r}' for key, value in entry.backbone.items())
+    arguments = ',\n    '.join(f'{key}={value!r}' for key, value in entry.backbone.items())
     start, origin = cfg.model.backbone.get('init_cfg'), 'random weights'
     if start is not None:
         first = find_shipped(start.checkpoint)
@@ -45,12 +45,14 @@ def card(entry: ShippedWeights, rows: list[Row], *, data: str, terms: str, commi
 
 {entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
 
-**Use.** `python tools/infer.py PHOTOS {entry.name}`, with `--long-side` for a size as in the table below. In a config,
-the backbone alone:
+**Use.** `python tools/infer.py PHOTOS {entry.name}`, with `--long-side` for a size as in the table below. In a
+config, the backbone alone:
 
 ```python
-dict({arguments},
-     init_cfg=dict(type='Pretrained', checkpoint='{entry.name}'))
+dict(
+    {arguments},
+    init_cfg=dict(type='Pretrained', checkpoint='{entry.name}'),
+)
 ```
 
 Images: RGB minus {list(told.mean)}, over {list(told.std)}.
