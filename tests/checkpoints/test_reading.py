@@ -42,6 +42,9 @@ def test_write_and_read(suffix, tmp_path):
     assert (tmp_path / 'new' / f'w{suffix}').stat().st_size < 8000
     content = read_checkpoint(str(tmp_path / 'new' / f'w{suffix}'))
     assert_same(content if suffix == '.safetensors' else content['state_dict'], weights)
+    plain = tmp_path / 'plain'
+    plain.touch()
+    assert (tmp_path / 'new' / f'w{suffix}').stat().st_mode == plain.stat().st_mode  # others may read it, as any file
     with pytest.raises(ValueError, match=r"destination must end in one of .pth, .pt, .safetensors, got 'w.h5'"):
         write_checkpoint(weights, 'w.h5', meta={})
 
