@@ -14,8 +14,8 @@ model = dict(
     neck=dict(in_channels=[96, 192, 192], out_channels=64),
     bbox_head=dict(in_channels=64, feat_channels=64),
 )
-# 600 iterations * 4 images: 12 times through the 205 images.
-max_iters = 600
+# 1,200 iterations * 4 images: 23 times through the 205 images.
+max_iters = 1200
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 param_scheduler = [

@@ -14,11 +14,11 @@ model = dict(
     neck=dict(in_channels=[48, 96, 192, 192], out_channels=48, norm_cfg=norm_cfg),
     decode_head=dict(in_channels=[48, 48, 48, 48], channels=48, norm_cfg=norm_cfg),
 )
-# 800 iterations * 4 crops: 8.7 times through the 367 images.
-max_iters = 800
+# 2,400 iterations * 4 crops: 26 times through the 367 images.
+max_iters = 2400
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 100, eta_min=1e-5, by_epoch=False, begin=100, end=max_iters),
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=200),
+    dict(type='CosineAnnealingLR', T_max=max_iters - 200, eta_min=1e-5, by_epoch=False, begin=200, end=max_iters),
 ]
