@@ -22,12 +22,10 @@ from cpvt_backbones.analysis.benchmark import (
     DTYPES,
     MODES,
     Group,
-    Row,
     append_rows,
-    describe_machine,
     markdown_table,
     measure_limits,
-    peg_share,
+    peg_table,
     read_rows,
 )
 from cpvt_backbones.analysis.benchmark_plot import draw_speed
@@ -149,19 +147,6 @@ def measure(todo: Sequence[tuple[int, Meeting]], out: Path) -> None:
             bar.advance(task, len(meeting.models) * (meeting.repeats + 1))
 
 
-def peg_table(rows: Sequence[Row]) -> str:
-    """The share of a forward call that the costliest PEG of each model takes, measured now."""
-    lines = ['| one PEG, share of the forward call (at most 0.01; one run) | | |', '| --- | --- | ---: |']
-    settings = {}
-    for row in rows:
-        ours = row.model.startswith(('cpvt', 'pyramid_cpvt', 'multi_scale_cpvt')) and not row.model.endswith(COMPILED)
-        if ours and row.mode == 'forward' and row.height < 2048:
-            settings[row.model, row.height, row.width, row.batch] = row.group
-    for (model, height, width, batch), group in settings.items():
-        lines.append(f'| {model} | {height} x {width}, batch {batch} | {peg_share(model, group):.4f} |')
-    return '\n'.join(lines)
-
-
 def one_peg() -> str:
     """A PEG of CPVT-B on 200 MB of tokens, more than a GPU's cache: results and time of its implementations."""
     _, bandwidth = measure_limits('cuda', 'bf16')
@@ -180,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measure(todo, args.out)
     groups = {meeting.group for meeting in meetings}
     rows = [row for row in read_rows(args.out) if row.group in groups and row.round <= args.rounds]
-    machine = 'Measured on: ' + ', '.join(f'{k} {v}' for k, v in describe_machine(rows[0].device).items())
+    machine = 'Measured on: ' + ' and '.join(sorted({row.machine for row in rows}))
     if args.rounds > 1:
         machine += f'; medians of {args.rounds} rounds (lowest-highest)'
     tables = markdown_table(rows)

@@ -89,6 +89,8 @@ class Row:
         matmul_share: Those per second over the rate of a large matrix product on this machine in the same run.
         gbyte: Bytes that the operators of an eager call read and write, views left out, fused attention as one.
         copy_share: Those per second over the bandwidth of a large copy in the same run (above 1: caches).
+        peg_share: The largest share of a call that one PEG takes (:func:`peg_share`); nan where it is not measured.
+        machine: Where, and with which versions (:func:`describe_machine`).
     """
 
     comparison: str
@@ -109,6 +111,8 @@ class Row:
     matmul_share: float
     gbyte: float
     copy_share: float
+    peg_share: float
+    machine: str
 
     @property
     def group(self) -> Group:
@@ -250,7 +254,7 @@ def run_group(
         if group.mode == 'train' and name.removesuffix(COMPILED).endswith('_fused'):
             raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
     check_int('repeats', repeats)
-    calls, peaks, traffic = {}, {}, {}
+    calls, peaks, traffic, pegs = {}, {}, {}, {}
     for name in names:
         torch.manual_seed(0)
         model = CONTESTANTS[name.removesuffix(COMPILED)]()
@@ -262,6 +266,8 @@ def run_group(
         calls[name] = _make_call(model, group, compiled=compiled)
         if compiled:
             calls[name]()
+        elif group.mode == 'forward' and group.device == 'cpu':  # waiting for a GPU would cost more than a PEG
+            pegs[name] = [module for module in model.modules() if isinstance(module, PEG)]
         peaks[name] = peak_memory(calls[name], group.device)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats):
@@ -273,6 +279,7 @@ def run_group(
             call()
             synchronize(group.device)
             times[name].append(time.perf_counter() - start)
+    machine = ', '.join(f'{key} {value}' for key, value in describe_machine(group.device).items())
     rows = []
     for name in names:
         median = statistics.median(times[name])
@@ -292,6 +299,8 @@ def run_group(
                 matmul_share=math.nan,
                 gbyte=traffic[name] / 1e9,
                 copy_share=math.nan,
+                peg_share=peg_share(pegs.get(name, ()), calls[name], repeats=repeats),
+                machine=machine,
             )
         )
     return rows
@@ -306,39 +315,33 @@ def with_shares(row: Row, *, matmul_rate: float, bandwidth: float) -> Row:
     )
 
 
-def peg_share(name: str, group: Group, *, repeats: int = 9) -> float:
-    """The largest share of a forward call that one PEG takes, median over calls.
+def peg_share(pegs: Sequence[nn.Module], call: Callable[[], object], *, repeats: int) -> float:
+    """The largest share of a call that one PEG takes, median over calls; nan without PEGs.
 
     Args:
-        name: Name in :data:`CONTESTANTS`, a model with PEG.
-        group: The setting, forward.
+        pegs: The layers.
+        call: What runs each of them, on the CPU.
         repeats: Timed calls.
     """
-    model = CONTESTANTS[name]()
-    pegs = [module for module in model.modules() if isinstance(module, PEG)]
     if not pegs:
-        raise ValueError(f'models must have PEG, got {name!r}')
-    started: dict[int, float] = {}
-    spent: dict[int, float] = {}
+        return math.nan
+    started: dict[nn.Module, float] = {}
+    spent: dict[nn.Module, float] = {}
 
     def start(module: nn.Module, _: Any) -> None:
-        synchronize(group.device)
-        started[id(module)] = time.perf_counter()
+        started[module] = time.perf_counter()
 
     def stop(module: nn.Module, *_: Any) -> None:
-        synchronize(group.device)
-        spent[id(module)] = time.perf_counter() - started[id(module)]
+        spent[module] = time.perf_counter() - started[module]
 
-    for peg in pegs:
-        peg.register_forward_pre_hook(start)
-        peg.register_forward_hook(stop)
-    call = _make_call(model, group, compiled=False)
-    call()
+    hooks = [peg.register_forward_pre_hook(start) for peg in pegs] + [peg.register_forward_hook(stop) for peg in pegs]
     shares = []
     for _ in range(repeats):
         begin = time.perf_counter()
         call()
         shares.append(max(spent.values()) / (time.perf_counter() - begin))
+    for hook in hooks:
+        hook.remove()
     return statistics.median(shares)
 
 
@@ -388,10 +391,16 @@ def over_rounds(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         same.setdefault((row.model, row.group), []).append(row)
     figures = [field.name for field in fields(Row) if field.type is float]
-    return [
-        replace(members[0], **{name: statistics.median(getattr(row, name) for row in members) for name in figures})
-        for members in same.values()
-    ]
+
+    def medians(members: Sequence[Row]) -> dict[str, Any]:
+        return {name: _median([getattr(row, name) for row in members]) for name in figures}
+
+    return [replace(members[0], **medians(members)) for members in same.values()]
+
+
+def _median(values: Sequence[float]) -> float:
+    measured = [value for value in values if not math.isnan(value)]
+    return statistics.median(measured) if measured else math.nan
 
 
 def speeds(rows: Sequence[Row]) -> dict[str, list[float]]:
@@ -443,4 +452,15 @@ def markdown_table(rows: Sequence[Row]) -> str:
             for row in over_rounds(members)
         ]
         lines.append('')
+    return '\n'.join(lines)
+
+
+def peg_table(rows: Sequence[Row]) -> str:
+    """The share of a call that the costliest PEG of each model takes, as a Markdown table."""
+    lines = ['| one PEG, share of the call (at most 0.01) | | |', '| --- | --- | ---: |']
+    lines += [
+        f'| {row.model} | {row.group} | {row.peg_share:.4f} |'
+        for row in over_rounds(rows)
+        if not math.isnan(row.peg_share)
+    ]
     return '\n'.join(lines)

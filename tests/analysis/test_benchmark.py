@@ -1,5 +1,7 @@
 """The benchmark's own arithmetic: rows, files, ratios, and what it counts."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -34,11 +36,11 @@ def contestants(monkeypatch):
         monkeypatch.setitem(CONTESTANTS, name, build)
 
 
-def row(model, seconds, *, group=GROUP, peak=10.0, number=1):
+def row(model, seconds, *, group=GROUP, peak=10.0, number=1, peg_share=0.25):
     numbers = dict(seconds=seconds, quartile1=seconds * 0.9, quartile3=seconds * 1.1, images_per_second=2 / seconds)
-    shares = dict(peak_mib=peak, gflop=1.0, matmul_share=0.5, gbyte=1.0, copy_share=0.25)
+    shares = dict(peak_mib=peak, gflop=1.0, matmul_share=0.5, gbyte=1.0, copy_share=0.25, peg_share=peg_share)
     setting = {f: getattr(group, f) for f in group.__dataclass_fields__}
-    return Row(model=model, **setting, round=number, **numbers, **shares)
+    return Row(model=model, **setting, round=number, **numbers, **shares, machine='a processor, 2 cores')
 
 
 @pytest.mark.parametrize('mode', ['forward', 'train'])
@@ -164,10 +166,16 @@ def test_digits_enough_to_see_the_verdict():
 
 
 def test_the_share_of_a_peg():
-    share = benchmark.peg_share('cpvt_tiny', Group(height=64, width=64, batch=1))
-    assert 0 < share < 0.5
-    with pytest.raises(ValueError, match='timm_deit_tiny'):
-        benchmark.peg_share('timm_deit_tiny', GROUP)
+    group = Group(height=64, width=64, batch=1)
+    ours, peer = run_group(['cpvt_tiny', 'timm_deit_tiny'], group, repeats=1)
+    assert 0 < ours.peg_share < 0.5 and math.isnan(peer.peg_share)
+    layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+    every = benchmark.peg_share(list(layers), lambda: layers(torch.ones(512, 256)), repeats=5)
+    assert every < 1 / 2  # the costliest, not their sum
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+    rounds = [row('a', 1.0, number=n, peg_share=share) for n, share in enumerate((0.5, math.nan, 0.25), start=1)]
+    table = benchmark.peg_table([*rounds, row('b', 1.0, peg_share=math.nan)])
+    assert table.splitlines()[2:] == [f'| a | {GROUP} | 0.3750 |']
 
 
 def test_one_peg_is_checked_and_timed():

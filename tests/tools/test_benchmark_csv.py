@@ -1,6 +1,7 @@
 """What the benchmark finds in its CSV is not measured again, and rows that took no turns never share a group."""
 
 import importlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from cpvt_backbones.analysis.suites import Meeting
 
 FIRST = Meeting(('a', 'b'), Group(height=32, width=48, batch=2))
 SECOND = Meeting(('a', 'b'), Group(height=64, width=48, batch=2))
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def tool(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / 'tools'))
+    monkeypatch.syspath_prepend(str(ROOT / 'tools'))
     return importlib.import_module('benchmark')
 
 
@@ -22,7 +24,7 @@ def rows(models, meeting, number):
     """Rows as a round of a meeting leaves them."""
     figures = [name for name, kind in Row.__annotations__.items() if kind is float]
     setting = {name: getattr(meeting.group, name) for name in Group.__dataclass_fields__}
-    return [Row(model=model, **setting, round=number, **dict.fromkeys(figures, 1.0)) for model in models]
+    return [Row(model=model, **setting, round=number, **dict.fromkeys(figures, 1.0), machine='one') for model in models]
 
 
 def test_only_what_is_missing_is_measured(tool, tmp_path):
@@ -48,3 +50,14 @@ def test_models_of_the_command_line_are_a_comparison_of_their_own(tool):
         for peer in ('timm_deit_tiny', 'cpvt_tiny_compiled')
     ]
     assert [group.comparison for group in groups] == ['cpvt_tiny / timm_deit_tiny', 'cpvt_tiny / cpvt_tiny_compiled']
+
+
+def test_the_pages_show_what_the_csv_says(tool, tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, 'measure', lambda todo, out: todo and pytest.fail(f'{out} lacks {todo}'))
+    for name in ('README.md', 'docs/benchmarks/cpu.csv'):
+        shutil.copy(ROOT / name, tmp_path)
+    readme = (tmp_path / 'README.md').read_text()
+    (tmp_path / 'README.md').write_text(readme.replace('reached', 'unknown'))
+    tool.main(['--suite', 'cpu', '--rounds', '3', '--out', f'{tmp_path}/cpu.csv', '--readme', f'{tmp_path}/README.md'])
+    assert (tmp_path / 'README.md').read_text() == readme
+    assert (tmp_path / 'cpu.md').read_text() == (ROOT / 'docs/benchmarks/cpu.md').read_text()
