@@ -6,7 +6,7 @@ train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
     dict(type='RandomResize', scale=scale, ratio_range=(0.8, 1.25), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=(240, 320), allow_negative_crop=True),
+    dict(type='RandomCrop', crop_size=scale, allow_negative_crop=True),  # (width, height), as in Resize
     # A smear has no up or down.
     dict(type='RandomFlip', prob=[0.25, 0.25, 0.25], direction=['horizontal', 'vertical', 'diagonal']),
     dict(type='PhotoMetricDistortion', brightness_delta=16, contrast_range=(0.8, 1.2), hue_delta=4),
