@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
 from shrink import CONFIGS, Scene, batch, build, name, read_small
 
 from cpvt_backbones.engine.launch import read_config
@@ -119,6 +120,24 @@ def test_full_size_model_fits_together(path):
 
 
 SCHEDULED = [p for p in CONFIGS if p.parent.name != 'test_sizes']
+
+
+def crop_of(path):
+    """The training crop of a config, where it is of one size."""
+    dataset = read_config(path).train_dataloader.dataset
+    steps = [step for step in dataset.get('pipeline', ()) if step['type'] == 'RandomCrop']
+    return steps[0] if steps and steps[0].get('crop_type', 'absolute') == 'absolute' else None
+
+
+@pytest.mark.parametrize('path', [path for path in CONFIGS if crop_of(path)], ids=name)
+def test_a_crop_lies_as_the_pictures_do(path):
+    """All data here is wider than high. mmdet's RandomCrop takes (width, height), mmseg's (height, width)."""
+    cfg, crop = read_config(path), crop_of(path)
+    init_default_scope(cfg.default_scope)
+    picture = np.zeros((1500, 2000, 3), np.uint8)
+    results = dict(img=picture, img_shape=picture.shape[:2], gt_seg_map=picture[..., 0], seg_fields=['gt_seg_map'])
+    height, width = TRANSFORMS.build(crop)(results)['img'].shape[:2]
+    assert {height, width} == set(crop.crop_size) and width >= height
 
 
 @pytest.mark.parametrize('path', SCHEDULED, ids=name)
