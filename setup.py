@@ -14,15 +14,15 @@ README = ROOT / 'README.md'
 #
 # `mmengine` is named by its maintained fork because the original no longer works with a current torch (its checkpoint
 # loader fails from torch 2.6 on). Both install the same modules, so only one of them can be there: whoever stays with
-# the originals (mmcv 2.1, mmdet 3.3, mmseg 1.2, mmpretrain 1.2) has all of it already and installs this package with
-#     pip install --no-deps .
+# the originals (mmcv 2.1, mmdet 3.3, mmseg 1.2, mmpretrain 1.2) installs this package with
+#     pip install safetensors && pip install --no-deps .
 MMCV = ['torchvision', 'onedl-mmcv==2.3.6']
 EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
     'cls': [*MMCV, 'onedl-mmpretrain==1.3.6'],
     'infer': ['sahi>=0.12', 'rich', 'pycocotools'],
-    'analysis': ['matplotlib', 'rich', 'scipy'],
+    'analysis': ['matplotlib', 'rich', 'scipy', 'timm'],
     'export': ['onnx', 'onnxscript', 'onnxruntime'],
     'demo': ['scikit-learn', 'scikit-image', 'matplotlib', 'rich'],
     'dev': [
@@ -30,15 +30,12 @@ EXTRAS = {
         'pytest-xdist',
         'pytest-timeout',
         'hypothesis',
-        'timm',
         'ruff',
         'mypy',
-        'scikit-learn',
-        'scikit-image',
     ],
 }
-EXTRAS['all'] = sorted({need for name in ('det', 'seg', 'cls', 'infer', 'analysis', 'export') for need in EXTRAS[name]})
-EXTRAS['dev'] += EXTRAS['infer'] + EXTRAS['analysis'] + EXTRAS['export']
+EXTRAS['all'] = sorted({need for name in EXTRAS if name != 'dev' for need in EXTRAS[name]})
+EXTRAS['dev'] += [need for name in ('infer', 'analysis', 'export', 'demo') for need in EXTRAS[name]]
 
 
 class BuildWithConfigs(build_py):
@@ -84,6 +81,7 @@ setup(
     packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
     package_data={'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors']},
     python_requires='>=3.10',
-    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12', 'safetensors'],
+    # mmengine imports cv2 and its fork does not say so.
+    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12', 'opencv-python-headless', 'safetensors'],
     extras_require=EXTRAS,
 )

@@ -92,7 +92,7 @@ fi
 
 # --- the toolboxes, the package and its tools
 say "installing the mm toolboxes and the package"
-install opencv-python-headless -e '.[all,demo,dev]'
+install -e '.[all,dev]'
 
 operators_work ||
     fail "mmcv's operators do not import ($(tail -n 1 .venv/operators.log)); remove .venv and $wheels, then run 'make setup' again"

@@ -19,7 +19,7 @@ from cpvt_backbones.analysis.files import fill_marked
 from cpvt_backbones.analysis.study import Plan, Run, Study, Wanted, seconds_per_iteration
 from cpvt_backbones.analysis.study_report import draw_sizes, draw_variants, report
 from cpvt_backbones.analysis.study_rows import write_rows, write_runs
-from cpvt_backbones.engine.launch import AMP_DTYPES
+from cpvt_backbones.engine.launch import AMP_DTYPES, read_config
 
 MAIN = ('none', 'sincos', 'learned', 'peg-0', 'peg-0-5', 'peg-0-5-gap')
 OTHERS = (
@@ -68,10 +68,21 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error('--seeds and --other-seeds must be at least 1')
     if args.budget and args.epochs:
         parser.error('--budget chooses the epochs: give one of --budget and --epochs')
-    for split in () if args.report else ('train', 'val'):
+    if args.report:
+        return args
+    for split in ('train', 'val'):
         if not count(args.data / split):
             parser.error(f'--data: there are no images in {args.data / split}/<class>')
+    for name in args.variants or (*MAIN, *OTHERS):
+        teacher = read_config(config_file(name)).model.get('teacher', {}).get('checkpoint_path')
+        if teacher and not Path(teacher).is_file():
+            parser.error(f'--variants: {name} needs {teacher}: run tools/make_teacher.py, or leave it out')
     return args
+
+
+def config_file(variant: str) -> Path:
+    """The config of a variant."""
+    return ROOT / f'configs/positional_encoding/{variant}_imagenette.py'
 
 
 def count(folder: Path) -> int:
@@ -168,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, then write the report."""
     args = parse_args(argv)
     wanted = wanted_runs(args)
-    configs = {name: ROOT / f'configs/positional_encoding/{name}_imagenette.py' for name in (*MAIN, *OTHERS)}
+    configs = {name: config_file(name) for name in (*MAIN, *OTHERS)}
     begun = (args.out / 'plan.json').exists()
     if begun or args.report:
         study = Study(folder=args.out, configs=configs, plan=make_plan(args, args.epochs) if args.epochs else None)

@@ -1,5 +1,5 @@
 # A column at detection sizes. Strides 4 to 32 are made from its last map (ViTDet); each upsampling halves the width.
-# 8 GPUs * 2 images = 16; 7,329 iterations an epoch. Rates shrink towards the stem.
+# 8 GPUs * 2 images = 16; 7,330 iterations an epoch. Rates shrink towards the stem.
 _base_ = [
     '../_base_/models/mask_rcnn.py',
     '../_base_/datasets/coco_instance.py',
@@ -16,3 +16,4 @@ optim_wrapper = dict(
     optimizer=dict(lr=2e-4, weight_decay=0.05),
     paramwise_cfg=dict(layer_decay_rate=0.75),
 )
+tta_model = None  # mmdet merges boxes alone, no masks

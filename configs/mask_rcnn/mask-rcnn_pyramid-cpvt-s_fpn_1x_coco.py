@@ -1,4 +1,4 @@
-# PVT's and Twins' setting: as RetinaNet's with twice the rate. 8 GPUs * 2 images = 16; 7,329 iterations an epoch.
+# PVT's and Twins' setting: as RetinaNet's with twice the rate. 8 GPUs * 2 images = 16; 7,330 iterations an epoch.
 _base_ = [
     '../_base_/models/mask_rcnn.py',
     '../_base_/datasets/coco_instance.py',
@@ -11,3 +11,4 @@ model = dict(
     neck=dict(in_channels=[64, 128, 320, 512]),
 )
 optim_wrapper = dict(optimizer=dict(lr=2e-4))
+tta_model = None  # mmdet merges boxes alone, no masks

@@ -1,4 +1,4 @@
-# PVT's and Twins' setting. 8 GPUs * 2 images = 16; 7,329 iterations an epoch, 12 epochs.
+# PVT's and Twins' setting. 8 GPUs * 2 images = 16; 7,330 iterations an epoch, 12 epochs.
 _base_ = [
     '../_base_/models/retinanet.py',
     '../_base_/datasets/coco_detection.py',

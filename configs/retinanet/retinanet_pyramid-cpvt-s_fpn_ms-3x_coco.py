@@ -1,4 +1,4 @@
-# Twins' 3x, multi-scale. 8 GPUs * 2 images = 16; 7,329 iterations an epoch, 36 epochs.
+# Twins' 3x, multi-scale. 8 GPUs * 2 images = 16; 7,330 iterations an epoch, 36 epochs.
 _base_ = [
     '../_base_/models/retinanet.py',
     '../_base_/datasets/coco_detection.py',

@@ -78,8 +78,8 @@ class HardDistillation(ImageClassifier):
         backbone: A backbone with ``with_dist_token=True, out_type='cls_token'``, or ``out_type='avg_featmap'``.
         head: A :class:`DistillationHead`.
         teacher: Any classifier of mmpretrain as plain data, e.g. ``dict(type='TimmClassifier',
-            model_name='regnety_160', pretrained=True)``. Its ``data_preprocessor`` says how it normalises (``mean``,
-            ``std``, ``to_rgb``); a timm model's own values are the default.
+            model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` says how it normalises
+            (``mean``, ``std``, ``to_rgb``); a timm model's own values are the default.
         neck: As in mmpretrain.
         distillation_weight: Share of the teacher's loss, in [0, 1]. DeiT: 0.5.
         teacher_size: Side in pixels that images are resized to for the teacher; ``None`` to leave them.

@@ -256,7 +256,7 @@ def use_amp(cfg: Config, dtype: str) -> None:
 
 def _use_tta(cfg: Config) -> None:
     for key in ('tta_model', 'tta_pipeline'):
-        if key not in cfg:
+        if cfg.get(key) is None:
             raise ValueError(f'tta: the config has no {key}')
     cfg.model = {**cfg.tta_model, 'module': cfg.model}
     cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline

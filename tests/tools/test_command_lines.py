@@ -5,11 +5,13 @@ import pickle
 import re
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from cpvt_backbones.datasets.decoded import DecodedDataset
 from cpvt_backbones.engine.launch import TOOLBOXES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -235,3 +237,43 @@ def test_make_digit_scenes(tmp_path, call, capsys):
     with pytest.raises(SystemExit):
         call('make_digit_scenes', '--root', tmp_path, '--train', '40:2')
     assert 'WIDTHxHEIGHT:COUNT is accepted' in capsys.readouterr().err
+
+
+def test_make_imagenette(tmp_path, call, capsys):
+    """Photographs of any size become what the data set of the study reads; what is there is left alone."""
+    rng = np.random.default_rng(0)
+    for split, count in (('train', 3), ('val', 5)):
+        for name in ('n01', 'n02'):
+            folder = tmp_path / 'raw' / split / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                picture = rng.integers(0, 255, (60 + 10 * index, 90, 3), dtype=np.uint8)
+                cv2.imwrite(str(folder / f'{index}.JPEG'), picture)
+    call('make_imagenette', tmp_path / 'raw', tmp_path / 'made', '--val-images', '2')
+    for split, names, side in (('train', '012', 128), ('val', '02', 224)):
+        folder = str(tmp_path / 'made' / split)
+        data = DecodedDataset(data_root=folder, cache_dir=str(tmp_path / 'cache'), extensions=('.webp',))
+        assert [Path(data.get_data_info(i)['img_path']).stem for i in range(len(data))] == [*names, *names]
+        assert [data.get_data_info(i)['gt_label'] for i in range(len(data))] == [0] * len(names) + [1] * len(names)
+        assert data.get_data_info(0)['img'].shape == (side, side, 3)
+    kept = tmp_path / 'made/train/n01/0.webp'
+    kept.write_bytes(b'kept')
+    call('make_imagenette', tmp_path / 'raw', tmp_path / 'made', '--val-images', '2')
+    assert kept.read_bytes() == b'kept'
+    for name, message in (('3.jpg', "n01/3.jpg' cannot be read"), ('0.jpg', "n01' has two images named '0'")):
+        (tmp_path / 'raw/train/n01' / name).write_bytes(b'no picture')
+        with pytest.raises(SystemExit):
+            call('make_imagenette', tmp_path / 'raw', tmp_path / 'made')
+        assert message in capsys.readouterr().err
+
+
+def test_a_study_asks_for_its_teacher_first(tmp_path, call, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for split in ('train', 'val'):
+        folder = tmp_path / 'data' / split / 'n01'
+        folder.mkdir(parents=True)
+        (folder / 'a.webp').touch()
+    with pytest.raises(SystemExit):
+        call('study', 'positional-encoding', '--data', 'data', '--epochs', '1', '--out', 'out')
+    assert 'peg-0-5-gap-distilled needs data/teachers/tf_efficientnet_lite0.pth' in capsys.readouterr().err
+    assert not Path('out').exists()

@@ -1,5 +1,5 @@
 # COCO 2017 in its own layout: data/coco/{annotations,train2017,val2017}. 117,266 training images with a box; 2 images a
-# GPU, so 7,329 iterations an epoch on 8 GPUs.
+# GPU, so 7,330 iterations an epoch on 8 GPUs.
 data_root = 'data/coco/'
 train_pipeline = [
     dict(type='LoadImageFromFile'),

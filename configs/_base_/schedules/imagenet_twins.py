@@ -1,4 +1,4 @@
-# Twins: as DeiT, with gradients clipped at 5 and 1024 images a batch (8 GPUs * 128), hence 1e-3; 1251 iterations an
+# Twins: as DeiT, with gradients clipped at 5 and 1024 images a batch (8 GPUs * 128), hence 1e-3; 1252 iterations an
 # epoch of 1,281,167 images.
 _base_ = './imagenet_deit.py'
 optim_wrapper = dict(optimizer=dict(lr=5e-4 * 1024 / 512), clip_grad=dict(_delete_=True, max_norm=5.0))

@@ -1,0 +1,85 @@
+"""Squash Imagenette's images to squares of one size, as configs/imagenette and tools/study.py take them.
+
+python tools/make_imagenette.py imagenette2            # the unpacked download, with train/ and val/
+Training images become 128 x 128 px and validation images 224 x 224 px, 200 of each class, evenly spaced by name.
+Interrupt it at any time; the same command goes on.
+"""
+
+import argparse
+from itertools import pairwise
+from pathlib import Path
+
+import cv2
+from rich.progress import track
+
+from cpvt_backbones.analysis.files import write_whole
+
+SIDES = {'train': 128, 'val': 224}
+SUFFIXES = ('.jpeg', '.jpg', '.png', '.webp')
+
+
+def choose(folder: Path, limit: int | None) -> list[Path]:
+    """The images of a class, evenly spaced by name where there are more than ``limit``.
+
+    Raises:
+        ValueError: Two that differ in their suffix alone.
+    """
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    for one, other in pairwise(files):
+        if one.stem == other.stem:
+            raise ValueError(f'source: {str(folder)!r} has two images named {one.stem!r}')
+    if limit is None or len(files) <= limit:
+        return files
+    return [files[index * len(files) // limit] for index in range(limit)]
+
+
+def squash(source: Path, target: Path, side: int) -> None:
+    """Write an image as WebP of side x side px.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    image = cv2.imread(str(source), cv2.IMREAD_COLOR)
+    if image is None:
+        raise ValueError(f'source: {str(source)!r} cannot be read as an image')
+    _, content = cv2.imencode('.webp', cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA))
+    with write_whole(target) as unfinished:
+        unfinished.write_bytes(content.tobytes())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('source', type=Path, help='folder with {train,val}/<WordNet id>')
+    parser.add_argument('destination', type=Path, nargs='?', default=Path('data/imagenette'))
+    parser.add_argument(
+        '--val-images', type=int, default=200, help='validation images of a class; default: %(default)s'
+    )
+    args = parser.parse_args()
+    if args.val_images < 1:
+        parser.error(f'--val-images must be at least 1, got {args.val_images}')
+    try:
+        make(args.source, args.destination, args.val_images)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def make(source: Path, destination: Path, val_images: int) -> None:
+    """Write both splits.
+
+    Raises:
+        ValueError: A split without images, or an image that cannot be read.
+    """
+    for split, side in SIDES.items():
+        folders = sorted(path for path in (source / split).glob('*') if path.is_dir())
+        files = [file for folder in folders for file in choose(folder, val_images if split == 'val' else None)]
+        if not files:
+            raise ValueError(f'source: there are no images in {source / split}/<class>')
+        for file in track(files, f'{split}, {side} x {side} px'):
+            target = destination / split / file.parent.name / f'{file.stem}.webp'
+            if not target.exists():
+                squash(file, target, side)
+        print(f'{destination / split}: {len(files)} images of {len(folders)} classes, {side} x {side} px')
+
+
+if __name__ == '__main__':
+    main()
