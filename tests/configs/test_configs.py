@@ -9,6 +9,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
 from shrink import CONFIGS, Scene, batch, build, name, read_small
 
+from cpvt_backbones.engine import launch
 from cpvt_backbones.engine.launch import read_config
 
 OURS = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
@@ -210,3 +211,10 @@ def test_there_is_one_config_for_every_promise():
         assert f'imagenet/pyramid-cpvt-{size}_8xb128_in1k.py' in names
         for schedule in ('1x', 'ms-3x'):
             assert f'retinanet/retinanet_pyramid-cpvt-{size}_fpn_{schedule}_coco.py' in names
+
+
+@pytest.mark.parametrize('path', [path for path in CONFIGS if path.parent.name == 'mask_rcnn'], ids=name)
+def test_no_augmented_test_of_masks_is_promised(path):
+    """mmdet's DetTTAModel asserts that there are none, after the first image."""
+    with pytest.raises(ValueError, match='tta: the config has no tta_model'):
+        launch.test(read_config(path), checkpoint=path, tta=True)  # refused before it is opened
