@@ -4,6 +4,7 @@ import copy
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -103,7 +104,9 @@ class ToolboxPredictor:
         if not keep_geometry:
             _drop_geometry(cfg)
         init_default_scope(self._scope)  # mmpretrain's own leaves that of whichever toolbox came before
-        self._inferencer = _BUILDERS[self._scope](cfg, str(file), device)
+        with warnings.catch_warnings():  # that it takes COCO's or Cityscapes' classes, which is mended below
+            warnings.filterwarnings('ignore', message='dataset_meta or class names are not saved')
+            self._inferencer = _BUILDERS[self._scope](cfg, str(file), device)
         self.model: Any = self._inferencer.model
         check_fit(self.model, str(file))
         meta = _dataset_meta(str(file), cfg)
