@@ -197,6 +197,10 @@ def test_the_batch_that_the_rate_belongs_to_is_what_the_name_says(path):
         assert f'8xb{cfg.train_dataloader.batch_size}' in path.name
 
 
+def test_every_config_is_in_its_folders_readme():
+    assert not [name(p) for p in CONFIGS if f'({p.name})' not in (p.parent / 'README.md').read_text()]
+
+
 def test_there_is_one_config_for_every_promise():
     names = {name(p) for p in CONFIGS}
     for size in 'tsb':
