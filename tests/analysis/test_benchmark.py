@@ -1,6 +1,8 @@
 """The benchmark's own arithmetic: rows, files, ratios, and what it counts."""
 
+import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -165,14 +167,30 @@ def test_digits_enough_to_see_the_verdict():
     assert [ratio.text(value) for value in (0.9982, 1.0001, 0.912, 0.99996)] == ['0.998', '1.00', '0.91', '0.99996']
 
 
-def test_the_share_of_a_peg():
+def test_the_share_of_a_peg(monkeypatch):
     group = Group(height=64, width=64, batch=1)
     ours, peer = run_group(['cpvt_tiny', 'timm_deit_tiny'], group, repeats=1)
-    assert 0 < ours.peg_share < 0.5 and math.isnan(peer.peg_share)
-    layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
-    every = benchmark.peg_share(list(layers), lambda: layers(torch.ones(512, 256)), repeats=5)
-    assert every < 1 / 2  # the costliest, not their sum
+    assert 0 < ours.peg_share < 1 and math.isnan(peer.peg_share)
+
+    ticks = itertools.count()  # a clock that ticks when it is read, and as often as a layer wants
+
+    class Layer(nn.Module):
+        def __init__(self, cost):
+            super().__init__()
+            self.cost = cost
+
+        def forward(self, x):
+            for _ in range(self.cost):
+                next(ticks)
+            return x
+
+    monkeypatch.setattr(benchmark, 'time', SimpleNamespace(perf_counter=lambda: next(ticks)))
+    layers = nn.Sequential(Layer(0), Layer(3), Layer(1))
+    # From start to stop 1, 4 and 2; two readings more between them, one before and one after.
+    share = benchmark.peg_share(list(layers), lambda: layers(torch.ones(1)), repeats=5)
+    assert share == (1 + 3) / (1 + 4 + 2 + 4)
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+
     rounds = [row('a', 1.0, number=n, peg_share=share) for n, share in enumerate((0.5, math.nan, 0.25), start=1)]
     table = benchmark.peg_table([*rounds, row('b', 1.0, peg_share=math.nan)])
     assert table.splitlines()[2:] == [f'| a | {GROUP} | 0.3750 |']
