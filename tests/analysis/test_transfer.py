@@ -11,6 +11,7 @@ from mmengine.config import Config
 pytest.importorskip('mmseg')
 
 from cpvt_backbones import CPVT
+from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.analysis.transfer import (
     STARTS,
     Transfer,
@@ -160,3 +161,14 @@ def test_the_trunk_is_the_studys():
         assert found.arch == studied.arch
         if '_peg_' in path.name:
             assert {**found.position, 'kernel_size': 3} == studied.position
+
+
+def test_the_page_says_what_its_csv_says():
+    docs = Path(__file__).resolve().parents[2] / 'docs'
+    _, _, rest = (docs / 'evidence.md').read_text().partition('<!-- dense-transfer: begin -->\n')
+    written, _, _ = rest.partition('\n<!-- dense-transfer: end -->')
+    rows = read_transfer(docs / 'evidence' / 'dense_transfer.csv')
+    assert written == transfer_report(rows, pictures='evidence')
+    names = ('task', 'encoding', 'start', 'seed')
+    runs = {tuple(line[name] for name in names) for line in read_table(docs / 'evidence' / 'dense_transfer_runs.csv')}
+    assert runs == {tuple(str(getattr(row, name)) for name in names) for row in rows}  # no row without its run
