@@ -17,20 +17,20 @@ from pathlib import Path
 import torch
 from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from cpvt_backbones.analysis.benchmark import (
-    COMPILED,
+from cpvt_backbones.analysis.benchmark import COMPILED
+from cpvt_backbones.analysis.benchmark_plot import draw_speed
+from cpvt_backbones.analysis.benchmark_rows import (
     DTYPES,
     MODES,
     Group,
     append_rows,
     markdown_table,
-    measure_limits,
     peg_table,
     read_rows,
 )
-from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.files import fill_marked
+from cpvt_backbones.analysis.machine import measure_limits
 from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
 from cpvt_backbones.analysis.suites import MEETINGS, RATIOS, Meeting, ratio_table, run_meeting
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from .benchmark import Row, by_group, speeds
+from .benchmark_rows import Row, by_group, speeds
 
 
 def draw_speed(rows: Sequence[Row], path: Path) -> None:

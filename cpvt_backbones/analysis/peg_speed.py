@@ -9,7 +9,7 @@ from torch import Tensor
 from cpvt_backbones.layers import PEG
 from cpvt_backbones.layers.peg import IMPLEMENTATIONS
 
-from .benchmark import best_time
+from .machine import best_time
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from torch import nn
 from cpvt_backbones.engine.launch import find_toolbox, test
 from cpvt_backbones.weights import shipped_file
 
-from .benchmark import synchronize
 from .image_size import Size, scale_test_images
+from .machine import synchronize
 from .memory import peak_memory
 from .tables import read_table, write_table
 

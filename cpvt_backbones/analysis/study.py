@@ -26,9 +26,9 @@ from mmengine.runner import Runner, TestLoop
 from cpvt_backbones.engine.launch import find_toolbox, read_config, use_amp
 
 from .backbone_of import FeatureMaps, load_picture
-from .benchmark import describe_machine
 from .equivariance import measure_equivariance
 from .files import claim, write_whole
+from .machine import describe_machine
 from .provenance import note_commit
 from .study_rows import Row, write_rows
 

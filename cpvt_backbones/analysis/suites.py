@@ -4,7 +4,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from .benchmark import COMPILED, Group, Row, measure_limits, run_group, with_shares
+from .benchmark import COMPILED, run_group, with_shares
+from .benchmark_rows import Group, Row
+from .machine import measure_limits
 
 
 @dataclass(frozen=True)

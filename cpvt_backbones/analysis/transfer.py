@@ -22,9 +22,9 @@ from mmengine.runner import Runner
 
 from cpvt_backbones.engine.launch import read_config
 
-from .benchmark import describe_machine
 from .files import claim, write_whole
 from .image_size import Size
+from .machine import describe_machine
 from .plots import panels, plain_axis
 from .provenance import commit
 from .resolution import Candidate, main_metric, sweep

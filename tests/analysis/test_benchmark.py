@@ -9,18 +9,17 @@ import torch
 from torch import nn
 
 from cpvt_backbones.analysis import benchmark, suites
-from cpvt_backbones.analysis.benchmark import (
+from cpvt_backbones.analysis.benchmark import count_flops, peg_share, run_group, with_shares
+from cpvt_backbones.analysis.benchmark_plot import draw_speed
+from cpvt_backbones.analysis.benchmark_rows import (
     Group,
     Row,
     append_rows,
-    count_flops,
     markdown_table,
     over_rounds,
+    peg_table,
     read_rows,
-    run_group,
-    with_shares,
 )
-from cpvt_backbones.analysis.benchmark_plot import draw_speed
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
 
@@ -187,12 +186,12 @@ def test_the_share_of_a_peg(monkeypatch):
     monkeypatch.setattr(benchmark, 'time', SimpleNamespace(perf_counter=lambda: next(ticks)))
     layers = nn.Sequential(Layer(0), Layer(3), Layer(1))
     # From start to stop 1, 4 and 2; two readings more between them, one before and one after.
-    share = benchmark.peg_share(list(layers), lambda: layers(torch.ones(1)), repeats=5)
+    share = peg_share(list(layers), lambda: layers(torch.ones(1)), repeats=5)
     assert share == (1 + 3) / (1 + 4 + 2 + 4)
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
 
     rounds = [row('a', 1.0, number=n, peg_share=share) for n, share in enumerate((0.5, math.nan, 0.25), start=1)]
-    table = benchmark.peg_table([*rounds, row('b', 1.0, peg_share=math.nan)])
+    table = peg_table([*rounds, row('b', 1.0, peg_share=math.nan)])
     assert table.splitlines()[2:] == [f'| a | {GROUP} | 0.3750 |']
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cpvt_backbones.analysis.benchmark import Group, Row, append_rows
+from cpvt_backbones.analysis.benchmark_rows import Group, Row, append_rows
 from cpvt_backbones.analysis.suites import Meeting
 
 FIRST = Meeting(('a', 'b'), Group(height=32, width=48, batch=2))
