@@ -49,7 +49,7 @@ def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:
 
     pixels = coco_mask.decode(mask)
     if pixels.shape != (height, width):
-        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST)
+        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
     return pixels.astype(bool)
 
 

@@ -116,7 +116,7 @@ def _class_map(predictor: Predictor, logits: Tensor, loaded: Loaded, bounds: Bou
 def _resize_classes(class_map: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     if class_map.shape == size[::-1]:
         return class_map
-    return cv2.resize(class_map, size, interpolation=cv2.INTER_NEAREST)
+    return cv2.resize(class_map, size, interpolation=cv2.INTER_NEAREST_EXACT)
 
 
 def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:

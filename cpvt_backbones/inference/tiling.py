@@ -182,9 +182,16 @@ def merge_groups(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, cut:
     whole = whole[batched_nms(candidates[whole], 'IOU', SAME_OBJECT)]
     parts = np.flatnonzero(cut)
     parts = parts[~_lie_in(candidates[parts], candidates[whole])]
-    groups = [[int(i)] for i in whole]
-    for best, others in batched_greedy_nmm(candidates[parts], 'IOS', PART_OF).items():
-        groups.append(parts[[best, *others]].tolist())
+    groups = [[int(i)] for i in parts]
+    while True:  # what two parts make may hold a third that lay in neither
+        corners = [(boxes[group, :2].min(0), boxes[group, 2:].max(0)) for group in groups]
+        best = [group[0] for group in groups]
+        unions = np.column_stack((np.reshape(corners, (-1, 4)), scores[best], labels[best])).astype(np.float64)
+        joined = batched_greedy_nmm(unions, 'IOS', PART_OF)
+        if len(joined) == len(groups):
+            break
+        groups = [[i for member in (first, *others) for i in groups[member]] for first, others in joined.items()]
+    groups += [[int(i)] for i in whole]
     return sorted(groups, key=lambda group: -scores[group[0]])
 
 

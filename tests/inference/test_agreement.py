@@ -1,15 +1,79 @@
-"""The demo's trained segmentor: tiles see less of the image, and say almost the same of it."""
+"""Tiles against whole images: how the agreement is measured, and the demo's trained segmentor."""
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from local_models import BlockDetector, Brightness, LocalSegmentor
 
+from cpvt_backbones.analysis.tile_agreement import compare_boxes, compare_maps, measure_agreement
 from cpvt_backbones.datasets.digit_scenes import write_scenes
 from cpvt_backbones.engine.launch import read_config
-from cpvt_backbones.inference import Inferencer, find_images
+from cpvt_backbones.inference import ToolboxPredictor
 
 DEMO = Path(__file__).resolve().parents[2] / 'work_dirs/demo/segmentor'
+
+
+class TileConscious(LocalSegmentor):
+    """Sees one class more in what is smaller than a whole image."""
+
+    def logits(self, images):
+        logits = super().logits(images)
+        if images[0].shape[1] < 96:
+            logits[:, 3, : 96 // 3] += 1000
+        return logits
+
+
+@pytest.fixture
+def photos(tmp_path):
+    image = np.zeros((64, 96, 3), np.uint8)
+    image[8:24, 8:32, 0] = image[34:56, 60:86, 1] = 255
+    for name in ('a', 'b'):
+        cv2.imwrite(str(tmp_path / f'{name}.png'), image)
+    return tmp_path
+
+
+def test_the_figures_by_hand():
+    maps = [[dict(index_map=np.array(values, np.uint8))] for values in ([[0, 0, 1, 1]], [[0, 0, 0, 3]])]
+    assert compare_maps(*maps) == dict(equal=0.5, mIoU=pytest.approx((2 / 3 + 0 + 0) / 3))
+    assert compare_maps(*(one * 2 for one in maps)) == compare_maps(*maps)
+    whole = dict(boxes=[[0, 0, 10, 10], [20, 0, 30, 10], [50, 0, 60, 10]], labels=[0, 1, 0])
+    tiled = dict(boxes=[[1, 0, 10, 10], [20, 0, 30, 10], [0, 0, 10, 4], [80, 0, 90, 10]], labels=[0, 0, 0, 0])
+    none = dict(boxes=[], labels=[])
+    assert compare_boxes([whole], [tiled]) == dict(whole=3, tiled=4, found=pytest.approx(1 / 3), confirmed=1 / 4)
+    assert compare_boxes([whole, none], [tiled, none]) == compare_boxes([whole], [tiled])
+    assert compare_boxes([none], [tiled]) == dict(
+        whole=0, tiled=4, found=pytest.approx(np.nan, nan_ok=True), confirmed=0
+    )
+
+
+@pytest.mark.parametrize('long_side', [None, 144])
+def test_models_that_look_at_single_pixels_agree_with_themselves(photos, long_side):
+    done = []
+    options = dict(long_side=long_side, tiles=[(48, 44), (56, 44)], on_image=lambda: done.append(1))
+    segmentor, detector = LocalSegmentor(), BlockDetector()
+    for row, tile in zip(measure_agreement(segmentor, [str(photos)], **options), (48, 56), strict=True):
+        # Enlarged, the logits of whole images are brought back to their size, and of tiles only the classes.
+        equal, miou = (1, 1) if long_side is None else (pytest.approx(1, abs=0.02), row['mIoU'])
+        assert row == dict(tile=tile, overlap=44, images=2, equal=equal, mIoU=miou)
+    for row in measure_agreement(detector, [str(photos)], **options):
+        assert (row['whole'], row['tiled'], row['found'], row['confirmed']) == (4, 4, 1, 1)
+    assert len(done) == 2 * 2 * 3
+    sizes = {size for forward in segmentor.forwards for size in forward}
+    assert sizes == {(48, 48), (56, 56), (64, 96) if long_side is None else (96, 144)}
+
+
+def test_what_tiles_change_is_seen(photos):
+    (row,) = measure_agreement(TileConscious(), [str(photos)], long_side=None, tiles=[(48, 16)])
+    assert 0 < row['equal'] < 0.9 and 0 < row['mIoU'] < 0.9
+
+
+def test_what_cannot_be_compared(photos):
+    with pytest.raises(ValueError, match=r'tiles must be smaller than the images, got 96 px for .*a\.png'):
+        measure_agreement(LocalSegmentor(), [str(photos)], long_side=None, tiles=[(96, 16)])
+    with pytest.raises(ValueError, match=r"predictor\.task must be .*, got 'classification'"):
+        measure_agreement(Brightness(), [str(photos)], long_side=None, tiles=[(48, 16)])
 
 
 @pytest.mark.slow
@@ -19,13 +83,7 @@ def test_tiled_class_maps_agree_with_whole_ones(tmp_path):
     if not checkpoint.is_file():
         pytest.skip('no trained demo: run `make demo`')
     scenes = write_scenes(root=tmp_path, split='heldout', width=1536, height=1152, count=1)
-    whole = Inferencer(cfg=read_config(DEMO / 'config.py'), checkpoint=checkpoint, device='cpu')
-    tiled = Inferencer(predictor=whole.predictor, max_pixels=1024 * 1024)  # the default tiles
-    a, b = (
-        np.stack([result.prediction['index_map'] for result in inferencer.predict(find_images(scenes / 'images'))])
-        for inferencer in (whole, tiled)
-    )
-    assert (a == b).mean() > 0.995
-    shares = [((a == c) & (b == c)).sum() / ((a == c) | (b == c)).sum() for c in range(11)]
-    assert np.mean(shares) >= 0.98
-    assert shares[0] > 0.995
+    predictor = ToolboxPredictor(cfg=read_config(DEMO / 'config.py'), checkpoint=checkpoint, device='cpu')
+    (row,) = measure_agreement(predictor, [str(scenes / 'images')], long_side=None, tiles=[(1024, 256)])  # the default
+    assert row['equal'] > 0.995
+    assert row['mIoU'] >= 0.98

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
 
 from cpvt_backbones.inference import ImageError, Inferencer
+from cpvt_backbones.inference.rle import decode_mask
 from cpvt_backbones.inference.tiling import blend_class_map, make_grid, merge_groups, ramp_weights
 
 pytest.importorskip('sahi')
@@ -145,6 +146,15 @@ def test_what_is_one_object():
     assert merge_groups(np.zeros((0, 4)), np.zeros(0), np.zeros(0), np.zeros(0, bool)) == []
 
 
+def test_parts_of_parts_are_one_object():
+    """The surest part is a slice that meets only one of the others."""
+    boxes = np.array([[0, 0, 4, 10], [0, 0, 30, 10], [14, 0, 40, 10], [36, 0, 40, 10], [60, 0, 64, 10]], np.float32)
+    scores = np.array([0.9, 0.5, 0.6, 0.8, 0.7])
+    groups = merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool))
+    assert [group[0] for group in groups] == [0, 4]
+    assert sorted(groups[0]) == [0, 1, 2, 3]
+
+
 def test_an_object_that_no_tile_sees_whole_gets_one_box():
     image = np.zeros((40, 100, 3), np.uint8)
     image[10:20, 25:45] = [255, 0, 0]
@@ -159,6 +169,24 @@ def test_a_size_policy_comes_before_tiling():
     assert max(len(batch) for batch in inferencer.predictor.forwards) == 1
     assert len(inferencer.predictor.forwards) > 6
     assert sorted(np.round(prediction['boxes']).astype(int).tolist()) == sorted([list(box[:4]) for box in boxes])
+
+
+@pytest.mark.parametrize('long_side', [61, 150])
+def test_what_is_brought_to_the_images_size_is_not_moved(long_side):
+    """A mirrored image has the mirrored class map and masks: no pixel is taken from its neighbour's place."""
+    image = np.zeros((97, 97, 3), np.uint8)
+    image[20:34, 30:46] = 255
+    options = dict(long_side=long_side, max_pixels=40 * 40, tile_size=40, overlap=30)
+    segmentor, instances = (Inferencer(predictor=kind(), **options) for kind in (LocalSegmentor, BlockInstances))
+    maps = [segmentor(picture)[0]['index_map'] for picture in (image, image[:, ::-1].copy())]
+    assert np.array_equal(maps[0], maps[1][:, ::-1])
+    assert len(np.unique(maps[0])) > 1
+    masks = [
+        [decode_mask(mask, height=97, width=97) for mask in instances(picture)[0]['masks']]
+        for picture in (image, image[:, ::-1].copy())
+    ]
+    assert len(masks[0]) == 3
+    assert np.array_equal(masks[0], np.array(masks[1])[..., ::-1])
 
 
 def test_a_classifier_is_not_tiled():

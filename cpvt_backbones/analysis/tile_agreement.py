@@ -1,0 +1,121 @@
+"""How far predictions in tiles agree with those on whole images."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision.ops import box_iou
+
+from cpvt_backbones.inference import Inferencer, Predictor, find_images
+from cpvt_backbones.inference.reading import Source
+from cpvt_backbones.inference.tasks import Prediction
+
+WHOLE = 2**62
+"""As ``max_pixels``: nothing is ever cut."""
+
+
+def measure_agreement(
+    predictor: Predictor,
+    inputs: Sequence[str],
+    *,
+    long_side: int | None,
+    tiles: Sequence[tuple[int, int]],
+    score_threshold: float = 0.3,
+    on_image: Callable[[], object] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Predict on whole images, then on the same in tiles.
+
+    Args:
+        predictor: A detector or segmentor.
+        inputs: Image files, folders, patterns.
+        long_side: Longer side of the images in px; ``None`` for their own.
+        tiles: (side, least overlap) in px.
+        score_threshold: Boxes that score less are left out.
+        on_image: Called after each image, ``len(images) * (1 + len(tiles))`` times.
+
+    Returns:
+        list[dict]: For each of ``tiles`` its ``tile`` and ``overlap``, the number of ``images``, and of a segmentor
+        :func:`compare_maps`, of a detector :func:`compare_boxes`.
+
+    Raises:
+        ValueError: The model is a classifier, or an image is no larger than a tile.
+        ImageError: An image cannot be used.
+    """
+    if predictor.task == 'classification':
+        raise ValueError("predictor.task must be 'detection' or 'segmentation', got 'classification': it has no tiles")
+    images = find_images(inputs)
+
+    whole, uncut = [], Inferencer(predictor=predictor, long_side=long_side, max_pixels=WHOLE)
+    for image in images:
+        whole.append(_predict(uncut, image, score_threshold)[0])
+        on_image()
+    compare = compare_maps if predictor.task == 'segmentation' else compare_boxes
+    rows = []
+    for side, overlap in tiles:
+        inferencer = Inferencer(
+            predictor=predictor, long_side=long_side, max_pixels=side * side, tile_size=side, overlap=overlap
+        )
+        tiled = []
+        for image in images:
+            prediction, cut = _predict(inferencer, image, score_threshold)
+            if not cut:
+                raise ValueError(f'tiles must be smaller than the images, got {side} px for {image}')
+            tiled.append(prediction)
+            on_image()
+        rows.append(dict(tile=side, overlap=overlap, images=len(images), **compare(whole, tiled)))
+    return rows
+
+
+def _predict(inferencer: Inferencer, image: Source, score_threshold: float) -> tuple[Prediction, bool]:
+    """The prediction, and whether the image was cut."""
+    counts: list[int] = []
+    ((_, result),) = inferencer.stream(
+        [image], score_threshold=score_threshold, on_tiles=lambda _, total: counts.append(total)
+    )
+    if result.error is not None:
+        raise result.error
+    assert result.prediction is not None
+    return result.prediction, bool(counts)
+
+
+def compare_maps(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> dict[str, float]:
+    """Class maps against class maps.
+
+    Args:
+        whole, tiled: Predictions of a segmentor on the same images.
+
+    Returns:
+        dict: ``equal``, the share of pixels of the same class, and ``mIoU`` over the classes that occur; both in
+        [0, 1], over the pixels of all images.
+    """
+    a, b = (np.concatenate([one['index_map'].ravel() for one in some]).astype(np.int64) for some in (whole, tiled))
+    classes = int(max(a.max(), b.max())) + 1
+    pairs = np.bincount(a * classes + b, minlength=classes**2).reshape(classes, classes)
+    both, either = pairs.diagonal(), pairs.sum(0) + pairs.sum(1) - pairs.diagonal()
+    return dict(equal=float(both.sum() / pairs.sum()), mIoU=float((both[either > 0] / either[either > 0]).mean()))
+
+
+def compare_boxes(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> dict[str, float]:
+    """Boxes against boxes.
+
+    Args:
+        whole, tiled: Predictions of a detector on the same images.
+
+    Returns:
+        dict: ``whole`` and ``tiled``, how many boxes; ``found``, the share of the whole images' boxes that have one of
+        the same class in the tiles' with an IoU of at least 0.5, and ``confirmed``, that of the tiles' in the whole
+        images'; nan where there are none.
+    """
+    found, confirmed = [], []
+    for one, other in zip(whole, tiled, strict=True):
+        boxes = [torch.tensor(prediction['boxes']).reshape(-1, 4) for prediction in (one, other)]
+        labels = [torch.tensor(prediction['labels']) for prediction in (one, other)]
+        same = (box_iou(*boxes) >= 0.5) & (labels[0][:, None] == labels[1][None])
+        found += same.any(1).tolist()
+        confirmed += same.any(0).tolist()
+    return dict(whole=len(found), tiled=len(confirmed), found=_share(found), confirmed=_share(confirmed))
+
+
+def _share(hits: Sequence[bool]) -> float:
+    return sum(hits) / len(hits) if hits else float('nan')
