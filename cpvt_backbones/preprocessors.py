@@ -26,16 +26,21 @@ PARENTS = {
 class ValidSizes:
     """Mixin of a data preprocessor: sizes before padding become ``inputs.valid_sizes``."""
 
+    resizing_is_noted = True
+    """Whether ``img_shape`` of the samples tells of a change of size, and of nothing else."""
+
     def forward(self, data: Any, training: bool = False) -> Any:
         """As the toolbox's, with (height, width) of each image hung on ``inputs``.
 
         Raises:
-            ValueError: The batch is smaller than an image: a batch augmentation has resized it.
+            ValueError: A batch augmentation has resized the images.
         """
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
+        noted = _noted_sizes(data)
         result = self._stock(data, training)
         inputs = result['inputs']
-        if any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes):
+        too_small = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
+        if too_small or (self.resizing_is_noted and _noted_sizes(result) != noted):
             raise ValueError(
                 f'data_preprocessor: images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px; '
                 'batch_augments that resize leave no valid sizes'
@@ -50,6 +55,7 @@ class ValidSizes:
 class ValidSizesSeg(ValidSizes):
     """The same; and testing takes images of several sizes, which mmseg's own refuses."""
 
+    resizing_is_noted = False  # padding is noted there as well
     pad_val: float
     test_cfg: dict[str, Any] | None
 
@@ -68,6 +74,10 @@ class ValidSizesSeg(ValidSizes):
         for sample, shape in zip(samples or (), shapes if samples else (), strict=True):
             sample.set_metainfo(shape)
         return dict(inputs=inputs, data_samples=samples)
+
+
+def _noted_sizes(data: Any) -> list[Any]:
+    return [getattr(sample, 'img_shape', None) for sample in data.get('data_samples') or ()]
 
 
 def _register() -> None:

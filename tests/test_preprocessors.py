@@ -139,3 +139,25 @@ def test_a_batch_that_was_resized_is_refused():
     preprocessor.batch_augments = [lambda inputs, samples: (inputs[:, :, ::2, ::2], samples)]
     with pytest.raises(ValueError, match='batch_augments'):
         preprocessor(batch('mmdet', pictures()), training=True)
+
+
+def test_a_batch_that_was_enlarged_is_refused():
+    """Not by its size, which padding to a fixed one has as well."""
+    from mmdet.structures.bbox import HorizontalBoxes
+    from mmengine.structures import InstanceData
+
+    init_default_scope('mmdet')
+    resize = dict(type='BatchSyncRandomResize', random_size_range=(128, 128), size_divisor=32, interval=1)
+    for augment, accepted in ((dict(type='BatchFixedSizePad', size=(128, 128)), True), (resize, False)):
+        preprocessor = MODELS.build(
+            dict(type='ValidSizesDetDataPreprocessor', batch_augments=[augment], pad_size_divisor=32, **PIXELS)
+        )
+        first, second = (batch('mmdet', pictures()) for _ in range(2))
+        for sample in first['data_samples'] + second['data_samples']:
+            sample.gt_instances = InstanceData(bboxes=HorizontalBoxes(torch.zeros(0, 4)))
+        preprocessor(first, training=True)  # the size of what comes next is drawn
+        if accepted:
+            assert preprocessor(second, training=True)['inputs'].valid_sizes == [(40, 64), (56, 33)]
+        else:
+            with pytest.raises(ValueError, match='batch_augments'):
+                preprocessor(second, training=True)

@@ -107,6 +107,10 @@ def split_model(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
 def main() -> None:
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names may be no text
     parser, args = parse_arguments()
+    if args.config is None and args.cfg_options:
+        parser.error(
+            f'--cfg-options: {args.checkpoint} is an exported file, which has no config, got {args.cfg_options}'
+        )
     cfg = None if args.config is None else config_from(parser, args)
     try:
         images = find_images(args.inputs)

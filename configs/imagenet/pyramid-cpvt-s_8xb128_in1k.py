@@ -12,4 +12,5 @@ model = dict(
     ),
     head=dict(in_channels=512),
 )
-train_dataloader = dict(batch_size=128)
+# DeiT repeats augmentations, Twins does not.
+train_dataloader = dict(batch_size=128, sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True))

@@ -1,4 +1,5 @@
-# Twins' 3x, multi-scale. 8 GPUs * 2 images = 16; 7,330 iterations an epoch, 36 epochs.
+# Twins' 3x, multi-scale: of its two augmentations the first; the second (DETR's: resize, crop, resize) is not here.
+# 8 GPUs * 2 images = 16; 7,330 iterations an epoch, 36 epochs.
 _base_ = [
     '../_base_/models/retinanet.py',
     '../_base_/datasets/coco_detection.py',

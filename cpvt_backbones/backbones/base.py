@@ -364,6 +364,7 @@ class Backbone(BaseModule):
         evaluation mode and not to be trained; the fused weights have names of their own, so its state dict does not
         load into an unfused model by mistake.
         """
+        _load_promised_weights(self, None)
         fused = deepcopy(self).eval().requires_grad_(False)
         for module in fused.modules():
             if isinstance(module, (PEG, Block)):

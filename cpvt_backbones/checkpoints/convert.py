@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cpvt_backbones.layers.peg import PEGPosition
 from cpvt_backbones.layers.position import LearnedTable
 
 from .errors import CheckpointError
@@ -64,7 +65,8 @@ def convert_state_dict(
         model: The backbone that is to load the result: CPVT, MultiScaleCPVT or PyramidCPVT.
         prefix: Take the keys under this prefix and no others; ``None`` finds it.
         allow_missing: Keys of the model, or patterns as ``'norm.*'``, that the source may lack.
-        ema: Take the averaged weights that a training script keeps beside the others.
+        ema: Take the averaged weights that a training script keeps beside the others. (mmengine's EMAHook saves the
+            average in place of the weights: there they are taken either way.)
 
     Returns:
         The state dict, to be loaded with ``strict=False`` (strictly, where the report has nothing missing), and the
@@ -97,10 +99,15 @@ def convert_state_dict(
             ours[key] = value
             report.added[key] = 'the source has no PEG: it starts as the identity'
 
+    num_pegs = {  # those too that no output needs, and that are not built
+        name: encoding.num_in_stage * len(depths)
+        for name, encoding in model.named_children()
+        if isinstance(encoding, PEGPosition)
+    }
     result: dict[str, Tensor] = OrderedDict()
     for key, value in ours.items():
         if key not in wanted:
-            _sort_out(key, origin[key], depths, set(wanted), report)
+            _sort_out(key, origin[key], depths, set(wanted), num_pegs, report)
         elif value.shape != wanted[key].shape:
             report.mismatched[key] = (tuple(value.shape), tuple(wanted[key].shape))
         else:
@@ -220,24 +227,34 @@ def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Modul
 
 def _read_table(entries: int, grid: tuple[int, int], skips: Iterable[int]) -> tuple[int, tuple[int, int]] | None:
     """How many entries of a table come before its grid, and that grid: the model's own, else a square."""
-    skips = tuple(skips)
-    for skip in skips:
-        if entries - skip == grid[0] * grid[1]:
-            return skip, grid
-    for skip in skips:
-        side = math.isqrt(max(entries - skip, 0))
-        if side and side * side == entries - skip:
-            return skip, (side, side)
+    for skip in skips:  # outermost: 14 x 14 and a class token are no 13 x 15 and two tokens
+        patches = max(entries - skip, 0)
+        side = math.isqrt(patches)
+        for old in (grid, (side, side)):
+            if patches and patches == old[0] * old[1]:
+                return skip, old
     return None
 
 
-def _sort_out(key: str, old: str, depths: tuple[int, ...], wanted: set[str], report: ConversionReport) -> None:
+def _sort_out(
+    key: str,
+    old: str,
+    depths: tuple[int, ...],
+    wanted: set[str],
+    num_pegs: Mapping[str, int],
+    report: ConversionReport,
+) -> None:
     """Decide whether a key that the model has not may be dropped."""
     part = r'(blocks\.\d+\.\d+|patch_embeds\.\d+)\.' if len(depths) > 1 else r'(blocks\.\d+|patch_embed)\.'
     match = re.match(part, key)
     if match and not any(name.startswith(match[0]) for name in wanted):
         report.dropped[old] = 'of a block or stage that no output needs (out_indices)'
         return
+    if peg := re.match(r'(pos_block(?:_\d+)?)\.(\d+)\.', key):
+        built = any(name.startswith(peg[0]) for name in wanted)
+        if num_pegs and (built or int(peg[2]) >= num_pegs.get(peg[1], 0)):
+            report.refused[old] = 'the model has other PEGs: build it with the position of the checkpoint'
+            return
     for pattern, reason in _REFUSED:
         if re.match(pattern, key):
             report.refused[old] = reason

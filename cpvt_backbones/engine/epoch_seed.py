@@ -1,10 +1,12 @@
 """Random numbers that a resumed training repeats."""
 
 import random
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
@@ -14,7 +16,8 @@ class EpochSeedHook(Hook):
     """Seeds every random generator at the start of each epoch with the run's seed and the epoch.
 
     mmengine restores weights, optimizer and schedule, but not the state of the generators. With this hook a training
-    that was interrupted between two epochs, or within one, ends with the weights of an uninterrupted one.
+    that was interrupted between two epochs, or within one, ends with the weights of an uninterrupted one. Workers of
+    the data loader draw anew each epoch; those that mmengine seeds alone begin each epoch with the same numbers.
     """
 
     priority = 'VERY_HIGH'
@@ -23,12 +26,21 @@ class EpochSeedHook(Hook):
         """Refuse what would break the promise.
 
         Raises:
-            ValueError: A loop by iterations; workers that outlive an epoch, whose generators are out of reach.
+            ValueError: A loop by iterations, or checkpoints by iterations; workers that outlive an epoch, or that are
+                not seeded as mmengine does it: their generators are out of reach.
         """
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise ValueError(f'train_cfg must be by_epoch with EpochSeedHook, got {type(runner.train_loop).__name__}')
-        if runner.train_dataloader.persistent_workers:
+        loader = runner.train_dataloader
+        if loader.persistent_workers:
             raise ValueError('train_dataloader.persistent_workers must be False with EpochSeedHook, got True')
+        if any(isinstance(hook, CheckpointHook) and not hook.by_epoch for hook in runner.hooks):
+            raise ValueError('default_hooks.checkpoint.by_epoch must be True with EpochSeedHook, got False')
+        self._worker_init: Any = loader.worker_init_fn
+        if loader.num_workers and 'seed' not in getattr(self._worker_init, 'keywords', {}):
+            raise ValueError(
+                f"train_dataloader.worker_init_fn must be mmengine's with EpochSeedHook, got {self._worker_init!r}"
+            )
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Seed Python's, NumPy's and torch's generators."""
@@ -36,3 +48,5 @@ class EpochSeedHook(Hook):
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
+        if runner.train_dataloader.num_workers:  # NumPy takes 32 bits, and theirs are counted up from there
+            runner.train_dataloader.worker_init_fn = partial(self._worker_init, seed=seed % 2**31)

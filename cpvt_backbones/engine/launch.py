@@ -268,7 +268,7 @@ def check_fit(model: nn.Module, path: str) -> None:
     Raises:
         ValueError: The checkpoint lacks weights of the model, or has them in other shapes.
     """
-    if is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.get_submodule('module')
     checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
     weights = checkpoint.get('state_dict', checkpoint)

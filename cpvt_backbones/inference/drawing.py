@@ -8,7 +8,7 @@ import torch
 
 from .predictors import Predictor
 from .rle import decode_mask
-from .sizing import fit
+from .sizing import fit, resize_classes
 
 # Larger images are drawn smaller: the pixels of a picture cost many times what those of the image do.
 PICTURE_SIDE = 2048
@@ -78,9 +78,7 @@ def _draw_boxes(rgb: np.ndarray, prediction: dict[str, Any], predictor: Predicto
 
 def _draw_class_map(rgb: np.ndarray, index_map: np.ndarray, predictor: Predictor) -> np.ndarray:
     height, width = rgb.shape[:2]
-    if index_map.shape != (height, width):  # the nearest pixel of each
-        rows, columns = (np.arange(new) * old // new for new, old in zip((height, width), index_map.shape, strict=True))
-        index_map = index_map[rows][:, columns]
+    index_map = resize_classes(index_map, height=height, width=width)
     if predictor.palette is None:
         palette = np.random.default_rng(0).integers(0, 256, (int(index_map.max()) + 1, 3))
     else:

@@ -152,6 +152,8 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
     if wanted.type == 'cuda':
         providers.insert(0, ('CUDAExecutionProvider', dict(device_id=wanted.index or 0)))
     session = onnxruntime.InferenceSession(path, providers=providers)
+    if device is not None and wanted.type == 'cuda' and 'CUDAExecutionProvider' not in session.get_providers():
+        raise ValueError(f"device must be 'cpu': onnxruntime could not start CUDA (it has logged why), got {device!r}")
     metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
     return lambda images: session.run(None, {'images': images}), metadata
 
@@ -174,6 +176,8 @@ def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
     target = torch.device(device or metadata['device'])
     if target.type != metadata['device']:
         raise ValueError(f'device must be {metadata["device"]!r}, for which {path!r} was exported, got {device!r}')
+    if not compiled and target.index:  # its weights are where they were exported
+        raise ValueError(f'device must be {target.type!r} or {target.type + ":0"!r} for {path!r}, got {device!r}')
 
     def run(images: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():

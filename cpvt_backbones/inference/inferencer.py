@@ -43,6 +43,16 @@ class Result:
     stamp: list[int] | None = None
 
 
+def check_score_threshold(score_threshold: float) -> None:
+    """Raise ``ValueError`` unless it is a number in [0, 1]."""
+    if (
+        isinstance(score_threshold, bool)
+        or not isinstance(score_threshold, (int, float))
+        or not 0 <= score_threshold <= 1
+    ):
+        raise ValueError(f'score_threshold must be a number in [0, 1], got {score_threshold!r}')
+
+
 class Inferencer:
     """A trained model that takes images of any size.
 
@@ -177,6 +187,7 @@ class Inferencer:
         Yields:
             tuple: Index of the image, and its :class:`Result`. Images of a size come together, others in between.
         """
+        check_score_threshold(score_threshold)
         if draw:
             require_drawing(self.predictor.task)
         groups = SizeGroups(self.bounds)

@@ -101,6 +101,9 @@ class ToolboxPredictor:
         self.task = TASKS[self._scope]
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
+        for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
+            if _name(step) == 'LoadImageFromFile':  # mmseg's inferencer looks for it by name
+                step['type'] = 'LoadImageFromFile'
         if not keep_geometry:
             _drop_geometry(cfg)
         init_default_scope(self._scope)  # mmpretrain's own leaves that of whichever toolbox came before
@@ -163,8 +166,9 @@ def _dataset_meta(checkpoint: str, cfg: Config) -> dict[str, Any]:
 
 
 def _name(step: dict[str, Any]) -> str:
-    # 'Resize', 'mmcv.Resize', 'torchvision/Resize'
-    return re.split(r'[./]', str(step['type']))[-1]
+    # 'Resize', 'mmcv.Resize', 'torchvision/Resize', or in a config in Python's own style the class
+    kind = step['type']
+    return kind.__name__ if isinstance(kind, type) else re.split(r'[./]', str(kind))[-1]
 
 
 def _drop_geometry(cfg: Config) -> None:
@@ -184,7 +188,7 @@ def _build_detector(cfg: Config, checkpoint: str, device: str | None) -> Any:
 
     # Only its images are new; the annotations of the config's test set have no part in this.
     pipeline = cfg.test_dataloader.dataset.pipeline
-    cfg.test_dataloader.dataset.pipeline = [s for s in pipeline if s['type'].split('.')[-1] != 'LoadAnnotations']
+    cfg.test_dataloader.dataset.pipeline = [step for step in pipeline if _name(step) != 'LoadAnnotations']
     return DetInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)
 
 

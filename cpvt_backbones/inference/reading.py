@@ -64,7 +64,8 @@ def read_image(source: Source, *, name: str | None = None, read_limit: int | Non
     if reason := _not_a_file(path):
         raise ImageError(name, reason)
     try:
-        with _pillow_without_surprises(), Image.open(path) as image:
+        # From an open file: one that Pillow maps by its name is rotated wrongly.
+        with path.open('rb') as file, _pillow_without_surprises(), Image.open(file) as image:
             pixels = image.width * image.height
             if read_limit is not None and pixels > read_limit:
                 raise ImageError(
@@ -123,8 +124,8 @@ def _pillow_without_surprises() -> Iterator[None]:
 
 
 def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
-    # Pillow used to open 16-bit grey PNGs as 32 bits.
-    sixteen = image.mode.startswith('I;16') or (image.mode == 'I' and image.format == 'PNG')
+    # Pillow opens 16-bit grey PGMs, and used to open PNGs, as 32 bits.
+    sixteen = image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
     if image.mode in ('I', 'F') and not sixteen:
         raise ImageError(name, f'32 bits a channel (mode {image.mode!r}) have no agreed range; 8 and 16 are accepted')
     width, height = image.size

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-import cv2
 import numpy as np
+
+from .sizing import resize_classes
 
 Rle = dict[str, Any]
 
@@ -48,9 +49,7 @@ def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:
     from pycocotools import mask as coco_mask
 
     pixels = coco_mask.decode(mask)
-    if pixels.shape != (height, width):
-        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
-    return pixels.astype(bool)
+    return resize_classes(pixels, height=height, width=width).astype(bool)
 
 
 def _plain(mask: Rle) -> Rle:

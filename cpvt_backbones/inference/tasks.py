@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
-import cv2
 import numpy as np
 from torch import Tensor
-from torch.nn import functional
 
 from .batching import Bounds, Loaded
 from .predictors import Predictor
 from .reading import ImageError
 from .rle import encode_mask, merge_masks, resize_mask
+from .sizing import resize_classes, resize_logits
 from .tiling import Grid, Span, blend_class_map, is_cut, make_grid, merge_groups
 
 Prediction = dict[str, Any]
@@ -77,11 +76,13 @@ def predict_tiled(
         class_map = blend_class_map(
             (logits for _, _, logits in tiles), grid, to_classes=lambda logits: _to_classes(predictor, logits)
         )
-        return dict(index_map=_resize_classes(class_map, loaded.size))
+        width, height = loaded.size
+        return dict(index_map=resize_classes(class_map, height=height, width=width))
     found = []
     for rows, columns, output in _run_tiles(predictor.predict, loaded.image, grid, bounds, on_tiles):
         part = _found(output, shape, score_threshold, left=columns[0], top=rows[0])
         part['cut'] = is_cut(part['boxes'], rows=rows, columns=columns, height=height, width=width)
+        part['tiles'] = np.tile((columns[0], rows[0], columns[1], rows[1]), (len(part['boxes']), 1))
         found.append(part)
     return _detection(predictor, _merge(found), loaded)
 
@@ -107,16 +108,16 @@ def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
 
 def _class_map(predictor: Predictor, logits: Tensor, loaded: Loaded, bounds: Bounds) -> Prediction:
     width, height = loaded.size
-    # Logits at the image's own size, as the toolbox has it, while they take no more memory than a forward may.
-    if logits.shape[1:] != (height, width) and height * width <= bounds.max_pixels:
-        logits = functional.interpolate(logits[None].float(), (height, width), mode='bilinear', align_corners=False)[0]
-    return dict(index_map=_resize_classes(_to_classes(predictor, logits), loaded.size))
-
-
-def _resize_classes(class_map: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    if class_map.shape == size[::-1]:
-        return class_map
-    return cv2.resize(class_map, size, interpolation=cv2.INTER_NEAREST_EXACT)
+    if logits.shape[1:] == (height, width):
+        return dict(index_map=_to_classes(predictor, logits))
+    # Logits at the image's own size, of no more rows at a time than a forward may have pixels.
+    step = max(1, bounds.max_pixels // width)
+    bands = ((top, min(top + step, height)) for top in range(0, height, step))
+    return dict(
+        index_map=np.concatenate(
+            [_to_classes(predictor, resize_logits(logits, rows, height=height, width=width)) for rows in bands]
+        )
+    )
 
 
 def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
@@ -147,9 +148,9 @@ def _found(
 
 def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """One box, or one mask, for what several tiles have seen."""
-    keys = ('boxes', 'scores', 'labels', 'cut')
-    boxes, scores, labels, cut = (np.concatenate([part[key] for part in parts]) for key in keys)
-    groups = merge_groups(boxes, scores, labels, cut)
+    keys = ('boxes', 'scores', 'labels', 'cut', 'tiles')
+    boxes, scores, labels, cut, tiles = (np.concatenate([part[key] for part in parts]) for key in keys)
+    groups = merge_groups(boxes, scores, labels, cut, tiles)
     best = [group[0] for group in groups]
     corners = [(boxes[group, :2].min(0), boxes[group, 2:].max(0)) for group in groups]
     merged: dict[str, Any] = dict(

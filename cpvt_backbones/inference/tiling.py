@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Two boxes seen whole are one object if they overlap so much (intersection over union); a part belongs to a box if so
-# much of the smaller lies in the other.
+# Two boxes are one object if they overlap so much (intersection over union), two parts of one if they do so where both
+# their tiles look; a part is of what is whole if so much of it lies in there.
 SAME_OBJECT, PART_OF = 0.5, 0.5
 # A box that ends so near (px) to where its tile was cut may be a part.
 CUT_MARGIN = 8
@@ -160,7 +160,9 @@ def is_cut(boxes: np.ndarray, *, rows: Span, columns: Span, height: int, width: 
     return cut
 
 
-def merge_groups(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, cut: np.ndarray) -> list[list[int]]:
+def merge_groups(
+    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, cut: np.ndarray, tiles: np.ndarray
+) -> list[list[int]]:
     """Which boxes of overlapping tiles are one object.
 
     Of boxes that some tile has seen whole the best stays as it is; parts of one are dropped; parts of what no tile has
@@ -171,40 +173,64 @@ def merge_groups(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, cut:
         scores: (N,)
         labels: (N,); boxes of different classes are never one.
         cut: (N,), bool; may be a part.
+        tiles: (N, 4), x1, y1, x2, y2 of the tile that each is of.
 
     Returns:
         list[list[int]]: Indices of the boxes that make each object, the best box first; best object first.
     """
-    from sahi.postprocess.combine import batched_greedy_nmm, batched_nms
+    from sahi.postprocess.combine import batched_nms
 
+    whole, parts = np.flatnonzero(~cut), np.flatnonzero(cut)
     candidates = np.column_stack((boxes, scores, labels)).astype(np.float64)
-    whole = np.flatnonzero(~cut)
     whole = whole[batched_nms(candidates[whole], 'IOU', SAME_OBJECT)]
-    parts = np.flatnonzero(cut)
-    parts = parts[~_lie_in(candidates[parts], candidates[whole])]
-    groups = [[int(i)] for i in parts]
-    while True:  # what two parts make may hold a third that lay in neither
-        corners = [(boxes[group, :2].min(0), boxes[group, 2:].max(0)) for group in groups]
-        best = [group[0] for group in groups]
-        unions = np.column_stack((np.reshape(corners, (-1, 4)), scores[best], labels[best])).astype(np.float64)
-        joined = batched_greedy_nmm(unions, 'IOS', PART_OF)
-        if len(joined) == len(groups):
-            break
-        groups = [[i for member in (first, *others) for i in groups[member]] for first, others in joined.items()]
-    groups += [[int(i)] for i in whole]
+    parts = parts[~_lie_in(boxes[parts], labels[parts], boxes[whole], labels[whole])]
+    joined = [parts[group].tolist() for group in _join(boxes[parts], labels[parts], tiles[parts])]
+    made = [group for group in joined if len(group) > 1]
+    alone = np.array([group[0] for group in joined if len(group) == 1], int)
+    unions = np.array([(*boxes[group, :2].min(0), *boxes[group, 2:].max(0)) for group in made]).reshape(-1, 4)
+    alone = alone[~_lie_in(boxes[alone], labels[alone], unions, labels[[group[0] for group in made]])]
+    groups = [sorted(group, key=lambda i: -scores[i]) for group in made]
+    groups += [[int(i)] for i in (*whole, *alone)]
     return sorted(groups, key=lambda group: -scores[group[0]])
 
 
-def _lie_in(parts: np.ndarray, wholes: np.ndarray) -> np.ndarray:
-    """Which of ``parts`` lie in one of ``wholes`` of their class; rows of x1, y1, x2, y2, score, label."""
+def _join(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> list[list[int]]:
+    """Parts of one object: they agree where both their tiles look. Of one tile, no object has two parts."""
+    a, b = _meeting(boxes, boxes)
+    views = [np.maximum(tiles[a, :2], tiles[b, :2]), np.minimum(tiles[a, 2:], tiles[b, 2:])]
+    sides = [
+        np.clip(np.minimum(boxes[i, 2:], views[1]) - np.maximum(boxes[i, :2], views[0]), 0, None).prod(1)
+        for i in (a, b)
+    ]
+    low, high = np.maximum(boxes[a, :2], boxes[b, :2]), np.minimum(boxes[a, 2:], boxes[b, 2:])
+    shared = np.clip(np.minimum(high, views[1]) - np.maximum(low, views[0]), 0, None).prod(1)
+    agreement = shared / np.maximum(sides[0] + sides[1] - shared, 1e-9)
+    groups = {i: [i] for i in range(len(boxes))}
+    for pair in np.argsort(-agreement, kind='stable'):
+        i, j = int(a[pair]), int(b[pair])
+        if agreement[pair] < SAME_OBJECT or labels[i] != labels[j] or groups[i] is groups[j]:
+            continue
+        seen_by = [tuple(tiles[k]) for k in groups[i] + groups[j]]
+        if len(set(seen_by)) == len(seen_by):
+            groups[i] += groups[j]
+            groups.update(dict.fromkeys(groups[j], groups[i]))
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def _lie_in(parts: np.ndarray, part_labels: np.ndarray, wholes: np.ndarray, whole_labels: np.ndarray) -> np.ndarray:
+    """Which of ``parts`` lie in one of ``wholes`` of their class."""
+    part, whole = _meeting(parts, wholes)
+    a, b = parts[part], wholes[whole]
+    shared = np.clip(np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]), 0, None).prod(1)
+    lies = np.zeros(len(parts), bool)
+    inside = shared >= PART_OF * (a[:, 2:] - a[:, :2]).prod(1)
+    lies[part[inside & (part_labels[part] == whole_labels[whole])]] = True
+    return lies
+
+
+def _meeting(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(2, pairs): each box with each of the others that it touches."""
     import shapely  # type: ignore[import-untyped]
 
     # A tree: on a large image the boxes are too many to compare each with each.
-    tree = shapely.STRtree(shapely.box(*wholes[:, :4].T))
-    part, whole = tree.query(shapely.box(*parts[:, :4].T), predicate='intersects')
-    a, b = parts[part], wholes[whole]
-    shared = np.prod(np.clip(np.minimum(a[:, 2:4], b[:, 2:4]) - np.maximum(a[:, :2], b[:, :2]), 0, None), axis=1)
-    smaller = np.minimum(*(np.prod(box[:, 2:4] - box[:, :2], axis=1) for box in (a, b)))
-    lies = np.zeros(len(parts), bool)
-    lies[part[(a[:, 5] == b[:, 5]) & (shared >= PART_OF * smaller)]] = True
-    return lies
+    return shapely.STRtree(shapely.box(*others.T)).query(shapely.box(*boxes.T), predicate='intersects')

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from PIL import Image
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .inferencer import Inferencer, Result
+from .inferencer import Inferencer, Result, check_score_threshold
 from .predictors import Predictor
 from .reading import ImageError
 from .records import Records, write_atomically, write_json
 
 RUN_FILE = 'run.json'
+LOCK_FILE = '.lock'
+PICTURE_FOLDERS = ('pred', 'vis')
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ def predict_to_folder(
 
     Args:
         inferencer: The model.
-        images: Image files, as :func:`find_images` gives them.
+        images: Image files, as :func:`find_images` gives them; without those in ``pred/`` and ``vis/`` of ``out_dir``,
+            which a pattern may find.
         out_dir: The folder, made if it is not there.
         score_threshold: Boxes that score less are left out.
         pictures: Draw each prediction on its image.
@@ -69,11 +73,31 @@ def predict_to_folder(
 
     Raises:
         TypeError: An image is an array, which has no name to be written under.
-        ValueError: The folder has predictions of another model or with other settings.
+        ValueError: The folder has predictions of another model or with other settings, or another process writes to it.
     """
-    # One file is one image, however often it is named.
-    images = list({os.path.abspath(image): Path(image) for image in reversed(images)}.values())[::-1]
+    check_score_threshold(score_threshold)
     folder = Path(out_dir)
+    # One file is one image, however often it is named.
+    named = {Path(os.path.abspath(image)): Path(image) for image in reversed(images)}
+    outputs = [Path(os.path.abspath(folder / name)) for name in PICTURE_FOLDERS]
+    images = [image for path, image in named.items() if not any(path.is_relative_to(own) for own in outputs)][::-1]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / LOCK_FILE, blocking=False):
+            return _predict_to(folder, inferencer, images, score_threshold, pictures, fresh, progress)
+    except Timeout:
+        raise ValueError(f'out_dir: another process is writing to {str(folder)!r}; take another folder') from None
+
+
+def _predict_to(
+    folder: Path,
+    inferencer: Inferencer,
+    images: list[Path],
+    score_threshold: float,
+    pictures: bool,
+    fresh: bool,
+    progress: bool,
+) -> Summary:
     _prepare(folder, dict(inferencer.settings, score_threshold=score_threshold, pictures=pictures), fresh)
     records = Records(folder)
     names = [records.take_name(image) for image in images]
@@ -116,7 +140,7 @@ def _prepare(folder: Path, settings: dict[str, Any], fresh: bool) -> None:
             )
         for name in ('records.jsonl', 'predictions.json', 'images.json', 'failed.json'):
             (folder / name).unlink(missing_ok=True)
-        for name in ('pred', 'vis'):
+        for name in PICTURE_FOLDERS:
             shutil.rmtree(folder / name, ignore_errors=True)
     write_json(run_file, settings)
 

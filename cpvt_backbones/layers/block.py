@@ -172,13 +172,16 @@ class Block(nn.Module):
         branch = self.drop_path1(
             self.ls1(self.attn(self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias))
         )
-        # A branch is this block's own; x may be an output that somebody holds.
-        x = branch.add_(x) if self.in_place else x + branch
+        x = self._sum(x, branch)
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         if cls_token is None:
-            return branch.add_(x) if self.in_place else x + branch, None
+            return self._sum(x, branch), None
         p = num_prefix
         return x[:, p:] + branch[:, p:], x[:, :p] + branch[:, :p]
+
+    def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
+        # A branch is this block's own; x may be an output that somebody holds. Under autocast x alone is fp32.
+        return branch.add_(x) if self.in_place and branch.dtype == x.dtype else x + branch
 
 
 def join(cls_token: Tensor | None, tokens: Tensor) -> Tensor:

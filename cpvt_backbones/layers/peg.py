@@ -133,6 +133,10 @@ class PEG(nn.Module):
             return tokens
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
+            # Its kernel holds the identity: rounded, all that runs past the blocks would be.
+            if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
+                with torch.autocast(x.device.type, enabled=False):
+                    return map_to_tokens(self.fused(x))
             return map_to_tokens(self.fused(x))
         for layer in self.proj:
             x = x + layer(x) if self.residual else layer(x)
@@ -238,6 +242,7 @@ class PEGPosition(PositionEncoding):
                 serves_next = target == 'qk' or not stage.hands_out_map
                 if block + serves_next < stage.used:
                     self.places[s, block] = len(self.places)
+        self.num_in_stage = len(after_blocks)
         for (s, _), index in self.places.items():
             peg = PEG(
                 stages[s].dim,

@@ -146,24 +146,25 @@ def _run(
     batch, _, channels = tokens.shape
     tokens = tokens if tokens.stride(2) == 1 else tokens.contiguous()
     out = torch.empty(tokens.shape, dtype=tokens.dtype, device=tokens.device)
-    _correlate[(_tiles(batch, height, width) * triton.cdiv(channels, BLOCK_C),)](
-        tokens,
-        weight,
-        weight if bias is None else bias,
-        out,
-        height,
-        width,
-        channels,
-        tokens.stride(0),
-        tokens.stride(1),
-        SIDE=weight.shape[-1],
-        FLIP=flip,
-        RESIDUAL=residual,
-        HAS_BIAS=bias is not None,
-        BLOCK_H=BLOCK_H,
-        BLOCK_W=BLOCK_W,
-        BLOCK_C=BLOCK_C,
-    )
+    with torch.cuda.device_of(tokens):  # Triton launches on the current device
+        _correlate[(_tiles(batch, height, width) * triton.cdiv(channels, BLOCK_C),)](
+            tokens,
+            weight,
+            weight if bias is None else bias,
+            out,
+            height,
+            width,
+            channels,
+            tokens.stride(0),
+            tokens.stride(1),
+            SIDE=weight.shape[-1],
+            FLIP=flip,
+            RESIDUAL=residual,
+            HAS_BIAS=bias is not None,
+            BLOCK_H=BLOCK_H,
+            BLOCK_W=BLOCK_W,
+            BLOCK_C=BLOCK_C,
+        )
     return out
 
 
@@ -201,24 +202,25 @@ def peg_backward(
     blocks, tiles = triton.cdiv(channels, BLOCK_C), _tiles(batch, height, width)
     parts = max(1, min(tiles, PROGRAMS // blocks))
     sums = torch.empty(parts, side * side + 1, channels, device=tokens.device)
-    _weight_sums[(parts * blocks,)](
-        tokens,
-        grad,
-        sums,
-        tiles,
-        height,
-        width,
-        channels,
-        tokens.stride(0),
-        tokens.stride(1),
-        grad.stride(0),
-        grad.stride(1),
-        SIDE=side,
-        ROWS=triton.next_power_of_2(side * side + 1),
-        BLOCK_H=BLOCK_H,
-        BLOCK_W=BLOCK_W,
-        BLOCK_C=BLOCK_C,
-    )
+    with torch.cuda.device_of(tokens):
+        _weight_sums[(parts * blocks,)](
+            tokens,
+            grad,
+            sums,
+            tiles,
+            height,
+            width,
+            channels,
+            tokens.stride(0),
+            tokens.stride(1),
+            grad.stride(0),
+            grad.stride(1),
+            SIDE=side,
+            ROWS=triton.next_power_of_2(side * side + 1),
+            BLOCK_H=BLOCK_H,
+            BLOCK_W=BLOCK_W,
+            BLOCK_C=BLOCK_C,
+        )
     total = sums.sum(0)  # (side^2 + 1, C), in the same order each time
     return (
         _run(grad, weight, None, height, width, residual=residual, flip=True),

@@ -113,6 +113,20 @@ def test_memory_format_does_not_matter(models, name):
             assert torch.allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.parametrize('fused', [False, True])
+@pytest.mark.parametrize('with_cls_token', [True, False])
+def test_what_runs_past_the_blocks_keeps_its_precision(with_cls_token, fused):
+    """Under autocast the residual stream is fp32, with and without a class token that makes it so."""
+    model = column(position=dict(type='PEG', after_blocks=(0, 1)), with_cls_token=with_cls_token, out_type='raw').eval()
+    model = model.fuse() if fused else model
+    seen = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, __, outputs: seen.append(outputs[0].dtype))
+    with torch.no_grad(), torch.autocast('cpu', dtype=torch.bfloat16):
+        model(torch.randn(1, 3, 64, 48))
+    assert seen == [torch.float32] * len(model.blocks)
+
+
 @pytest.mark.parametrize('position', POSITIONS)
 @pytest.mark.parametrize('window_size', [None, 3])
 @pytest.mark.parametrize('with_cls_token', [True, False])

@@ -106,6 +106,32 @@ def test_fewer_pegs_than_the_model_has():
     )
 
 
+def test_pegs_are_not_lost():
+    """A model with PEGs takes no checkpoint with more of them, or with larger ones."""
+    state = column(position=FIVE).state_dict()
+    words = 'the model has other PEGs'
+    with pytest.raises(CheckpointError, match=rf'pos_block.1.proj.0.weight: {words}.* 5 more keys'):
+        convert_state_dict(state, column(position=dict(type='PEG')))
+    for more in (dict(num_layers=2), dict(bias=True)):
+        source = column(position=dict(type='PEG', bias=False) | more)
+        with pytest.raises(CheckpointError, match=rf'pos_block.0.proj.*: {words}'):
+            convert_state_dict(source.state_dict(), column(position=dict(type='PEG', bias=False)))
+    pyramid = {
+        key.replace('pos_block.3.', 'pos_block.4.'): v for key, v in PyramidCPVT(arch=PYRAMID).state_dict().items()
+    }
+    with pytest.raises(CheckpointError, match=words):
+        convert_state_dict(pyramid, PyramidCPVT(arch=PYRAMID))
+
+
+def test_pegs_that_no_output_needs_are_dropped():
+    """They are asked for, and not built."""
+    source = column(position=FIVE, out_type='featmap').state_dict()
+    for options in (dict(out_indices=1), dict(out_type='cls_token')):
+        model = column(position=FIVE, **options)
+        assert 'pos_block.3.proj.0.weight' not in model.state_dict()
+        assert load(model, source).dropped['pos_block.3.proj.0.weight'] == 'the model has no such PEG'
+
+
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +155,17 @@ def test_a_rectangular_table_keeps_its_grid():
         model = column(img_size=(32, 80), with_cls_token=cls)
         assert not load(model, source.state_dict()).notes
         assert torch.equal(model.pos_embed.get_parameter('0'), source.pos_embed.get_parameter('0'))
+
+
+@pytest.mark.parametrize(('cells', 'side'), [((5, 3), 4), ((4, 6), 5), ((6, 4), 5)])
+def test_a_square_table_is_not_taken_for_the_models_grid(cells, side):
+    """16 + 1 entries are 4 x 4 and a class token, also where the model has 3 x 5 cells."""
+    source = randomise(column(img_size=16 * side)).eval()
+    model, twin = (column(img_size=(16 * cells[0], 16 * cells[1])).eval() for _ in range(2))
+    report = load(model, source.state_dict())
+    assert f'pos_embed.0: resized from {side} x {side} to {cells[0]} x {cells[1]} tokens' in report.notes
+    twin.load_state_dict(source.state_dict(), strict=False)
+    assert torch.equal(model.pos_embed.get_parameter('0'), twin.pos_embed.get_parameter('0'))
 
 
 def test_registers_and_tables_without_a_class_token_s_entry():

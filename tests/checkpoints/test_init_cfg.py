@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.model import BaseModel, PretrainedInit
 from mmengine.registry import MODELS
-from zoo import COLUMN, PYRAMID, assert_equal_outputs, randomise
+from zoo import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.checkpoints import CheckpointError, export_state_dict
@@ -39,6 +39,13 @@ class Segmentor(BaseModel):
 
 def config(checkpoint, **kwargs):
     return dict(type='PyramidCPVT', arch=PYRAMID, init_cfg=dict(type='Pretrained', checkpoint=checkpoint, **kwargs))
+
+
+def test_a_fused_copy_has_the_promised_weights(source, foreign):
+    model = MODELS.build(config(foreign))
+    for got, wanted in zip(model.fuse()(IMAGES), source(IMAGES), strict=True):
+        assert max_difference(got, wanted) <= 1e-5
+    assert_equal_outputs(model.eval()(IMAGES), source(IMAGES))
 
 
 @pytest.mark.parametrize('prefix', [None, 'backbone', 'backbone.'])

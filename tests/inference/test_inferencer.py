@@ -1,6 +1,7 @@
 """Detectors, segmentors and classifiers of the toolboxes on images of any size, in batches, by any name."""
 
 import copy
+import importlib
 import weakref
 
 import numpy as np
@@ -9,8 +10,11 @@ import torch
 from bad_files import BAD, GOOD, write_folder
 from local_models import LocalSegmentor
 from PIL import Image
+from zoo import max_difference
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
+from cpvt_backbones.inference.drawing import draw_prediction, make_preview
+from cpvt_backbones.inference.sizing import fit, resize_logits
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
 
@@ -295,3 +299,47 @@ def test_what_waits_is_bounded(monkeypatch):
             left += len(batch)
         assert waiting <= 100_000
     assert left + sum(len(batch) for batch in groups.rest()) == 40
+
+
+@pytest.mark.parametrize('size', [(97, 61), (300, 200)])
+def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
+    """In bands of rows, as bilinear interpolation of all of them has it."""
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    predictor = LocalSegmentor()
+    maps = [
+        Inferencer(predictor=predictor, long_side=40, max_pixels=bound, tile_size=8, overlap=2)(image)[0]['index_map']
+        for bound in (1600, 2500, 10**6)
+    ]
+    assert np.array_equal(maps[0], maps[1])
+    assert np.array_equal(maps[0], maps[2])
+    logits = predictor.logits([fit(image, (40, 40))])
+    wanted = torch.nn.functional.interpolate(logits, size, mode='bilinear', align_corners=False)
+    got = resize_logits(logits[0], (7, 33), height=size[0], width=size[1])
+    assert max_difference(got, wanted[0, :, 7:33]) <= 1e-3  # of logits near 100
+    assert (maps[0] == wanted[0].argmax(0).numpy()).mean() > 0.999
+
+
+def test_a_pipeline_in_pythons_own_style(model):
+    """Its types are classes."""
+    cfg, checkpoint = copy.deepcopy(model[0]), model[1]
+    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    wanted, _ = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)
+    registry = importlib.import_module(f'{cfg.default_scope}.registry').TRANSFORMS
+    pipeline = cfg.test_dataloader.dataset.pipeline
+    cfg.test_dataloader.dataset.pipeline = [dict(step, type=registry.get(step['type'])) for step in pipeline]
+    same(Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)[0], wanted)
+
+
+@pytest.mark.parametrize('width', [6000, 5001])
+def test_pictures_of_large_maps_are_not_moved(width):
+    """The picture of a mirrored map is the mirrored picture."""
+    stripes = (np.arange(width) // 7 % 2).astype(np.uint8) * np.ones((4, 1), np.uint8)
+    predictor = LocalSegmentor()
+    predictor.palette = [[0, 0, 0], [250, 250, 250], [0, 0, 0], [0, 0, 0]]
+    preview = make_preview(np.zeros((4, width, 3), np.uint8))
+    pictures = [
+        draw_prediction(preview, dict(index_map=index_map), predictor, size=(width, 4))
+        for index_map in (stripes, stripes[:, ::-1].copy())
+    ]
+    assert preview.shape[1] == 2048
+    assert (pictures[0] == pictures[1][:, ::-1]).mean() > 0.999

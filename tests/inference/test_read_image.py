@@ -47,6 +47,23 @@ def test_exif_orientation_is_applied(folder):
     np.testing.assert_allclose(read_image(folder / 'turned.jpg').astype(int), upright.astype(int), atol=6)
 
 
+@pytest.mark.parametrize('orientation', range(1, 9))
+@pytest.mark.parametrize('kind', ['L', 'I;16', 'RGB', 'CMYK', 'P'])
+def test_exif_orientation_of_a_tiff_that_is_not_compressed(tmp_path, kind, orientation):
+    """As of one that is."""
+    values = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    image = (
+        Image.fromarray(values[..., 0] * np.uint16(257)) if kind == 'I;16' else Image.fromarray(values).convert(kind)
+    )
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for name, compression in (('plain', None), ('packed', 'tiff_lzw')):
+        image.save(tmp_path / f'{name}.tif', compression=compression, exif=exif)
+    plain, packed = (read_image(tmp_path / f'{name}.tif') for name in ('plain', 'packed'))
+    assert plain.shape == ((4, 6, 3) if orientation < 5 else (6, 4, 3))
+    assert np.array_equal(plain, packed)
+
+
 def test_first_frame_of_an_animation(folder):
     assert (read_image(folder / 'animated.gif') == (252, 3, 60)).all()
 
@@ -55,6 +72,8 @@ def test_16_bits_keep_their_range(folder):
     values = np.arange(1200).reshape(30, 40) * 54
     expected = np.round(values / 257).astype(np.uint8)
     np.testing.assert_array_equal(read_image(folder / 'grey_16.png'), np.repeat(expected[..., None], 3, axis=2))
+    (folder / 'grey_16.pgm').write_bytes(b'P5 40 30 65535\n' + values.astype('>u2').tobytes())
+    np.testing.assert_array_equal(read_image(folder / 'grey_16.pgm')[..., 1], expected)
     array = np.array([[0, 128, 129, 257, 65535]], np.uint16)
     assert read_image(array)[0, :, 0].tolist() == [0, 0, 1, 1, 255]
     assert read_image(array.astype('>u2'))[0, :, 2].tolist() == [0, 0, 1, 1, 255]

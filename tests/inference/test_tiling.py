@@ -142,17 +142,43 @@ def test_what_is_one_object():
     scores = np.array([0.5, 0.9, 0.8, 0.7, 0.99, 0.3, 0.6, 0.65, 0.55, 0.54])
     labels = np.array([0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
     cut = np.isin(np.arange(10), (4, 5, 6, 7))
-    assert merge_groups(boxes, scores, labels, cut) == [[1], [2], [3], [7, 6], [8], [9]]
-    assert merge_groups(np.zeros((0, 4)), np.zeros(0), np.zeros(0), np.zeros(0, bool)) == []
+    left, right = boxes[:, 0] < 84, boxes[:, 0] >= 84
+    tiles = np.zeros((10, 4))
+    tiles[left], tiles[right] = (0, 0, 90, 60), (84, 0, 240, 60)
+    tiles[4:6] = (0, 0, 56, 60), (57, 0, 147, 60)
+    assert merge_groups(boxes, scores, labels, cut, tiles) == [[1], [2], [3], [7, 6], [8], [9]]
+    assert merge_groups(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int), np.zeros(0, bool), np.zeros((0, 4))) == []
 
 
 def test_parts_of_parts_are_one_object():
-    """The surest part is a slice that meets only one of the others."""
+    """The first and the last have nothing in common; of one tile, two stay two."""
     boxes = np.array([[0, 0, 4, 10], [0, 0, 30, 10], [14, 0, 40, 10], [36, 0, 40, 10], [60, 0, 64, 10]], np.float32)
     scores = np.array([0.9, 0.5, 0.6, 0.8, 0.7])
-    groups = merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool))
-    assert [group[0] for group in groups] == [0, 4]
-    assert sorted(groups[0]) == [0, 1, 2, 3]
+    lefts = np.array([-36, -10, 14, 36, 36])
+    tiles = np.column_stack((lefts, np.zeros(5), lefts + 40, np.full(5, 40)))
+    assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [[0, 3, 2, 1], [4]]
+    boxes[4] = 37, 0, 40, 10  # in the same tile as another part, and inside what the parts make
+    assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [[0, 3, 2, 1]]
+
+
+def test_a_small_object_does_not_hide_a_large_one():
+    boxes = np.array([[100, 100, 500, 700], [200, 300, 260, 360], [240, 100, 640, 700]], np.float32)
+    scores, labels, cut = np.array([0.95, 0.4, 0.9]), np.zeros(3, int), np.array([True, False, True])
+    tiles = np.array([[0, 0, 500, 800], [0, 0, 500, 800], [240, 0, 740, 800]])
+    assert merge_groups(boxes, scores, labels, cut, tiles) == [[0, 2], [1]]
+    assert merge_groups(boxes[:2], scores[:2], labels[:2], cut[:2], tiles[:2]) == [[0], [1]]
+    assert merge_groups(boxes, scores, np.array([0, 0, 1]), cut, tiles) == [[0], [2], [1]]
+
+
+@pytest.mark.parametrize('span', [(30, 130), (41, 101), (3, 197)])
+@pytest.mark.parametrize('predictor', [BlockDetector(), BlockInstances()], ids=['boxes', 'masks'])
+def test_objects_much_longer_than_the_overlap_are_found_once(predictor, span):
+    image = np.zeros((70, 200, 3), np.uint8)
+    image[12:60, span[0] : span[1], 1] = 255
+    prediction, _ = Inferencer(predictor=predictor, max_pixels=1600, tile_size=40, overlap=4)(image)
+    assert prediction['boxes'] == [[span[0], 12, span[1], 60]]
+    for mask in prediction.get('masks', ()):
+        assert np.array_equal(decode_mask(mask, height=70, width=200), image[..., 1] > 0)
 
 
 def test_an_object_that_no_tile_sees_whole_gets_one_box():

@@ -41,7 +41,7 @@ def read(out, name):
 
 def snapshot(out):
     """Everything a run has written but how it came about."""
-    files = [file for file in out.rglob('*') if file.is_file() and file.name != 'records.jsonl']
+    files = [file for file in out.rglob('*') if file.is_file() and file.name not in ('records.jsonl', '.lock')]
     return {str(file.relative_to(out)): file.read_bytes() for file in files}
 
 
@@ -277,3 +277,40 @@ def test_the_longest_file_names_are_cut(tmp_path):
         Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / f'{"ä" * 120}{last}.png')
     assert run(LocalSegmentor(), folder, tmp_path / 'out').predicted == 2
     assert len(list((tmp_path / 'out' / 'pred').iterdir())) == 2
+
+
+def test_what_it_has_written_is_no_input(tmp_path, monkeypatch):
+    """A pattern of any folders finds the output folder too, the next time."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / 'photos', count=2)
+    (tmp_path / 'outputs').mkdir()
+    write_images(tmp_path / 'outputs' / 'pred_of_mine', count=1, first=5)
+    for predictor in (LocalSegmentor(), LocalSegmentor()):
+        run(predictor, '**/*.png', 'outputs')
+        listed = [Path(image['file_name']).name for image in read(tmp_path / 'outputs', 'images.json')['images']]
+        assert sorted(listed) == ['0.png', '1.png', '5.png']
+    assert not predictor.forwards
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    photos = write_images(tmp_path / 'photos', count=3)
+    refused = []
+
+    def second():
+        with pytest.raises(ValueError, match=r"out_dir: another process is writing to '.*out'"):
+            run(LocalSegmentor(), photos, tmp_path / 'out')
+        refused.append(1)
+
+    assert run(Meddling(second), photos, tmp_path / 'out').predicted == 3
+    assert refused
+    assert run(LocalSegmentor(), photos, tmp_path / 'out').found == 3
+
+
+@pytest.mark.parametrize('threshold', [float('nan'), -0.1, 1.1, True, '0.3'])
+def test_a_threshold_that_is_none(tmp_path, threshold):
+    photos = write_images(tmp_path / 'photos', count=1)
+    with pytest.raises(ValueError, match=rf'score_threshold must be a number in \[0, 1\], got {threshold!r}'):
+        run(BlockDetector(), photos, tmp_path / 'out', score_threshold=threshold)
+    assert not (tmp_path / 'out').exists()
+    with pytest.raises(ValueError, match='score_threshold'):
+        Inferencer(predictor=BlockDetector())(np.zeros((9, 9, 3), np.uint8), score_threshold=threshold)

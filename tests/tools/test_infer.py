@@ -95,6 +95,7 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, call, capsys):
         ((photos, checkpoint), 'CONFIG.py CHECKPOINT, a file that tools/export.py wrote'),
         (tuple(model), 'inputs: there is nothing to predict on'),
         ((photos, 'none.onnx'), "path: there is no file 'none.onnx'"),
+        ((photos, 'none.onnx', '--cfg-options', 'a=1'), 'none.onnx is an exported file, which has no config'),
         ((photos, config, 'none.pth'), "checkpoint: there is no file 'none.pth'"),
         (('none.png', config, 'none.pth'), "inputs: there is no file or folder 'none.png'"),
         ((tmp_path / 'none', *model), 'inputs: no image'),

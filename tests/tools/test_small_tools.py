@@ -412,6 +412,23 @@ def answers(scope, path):
     return found
 
 
+def test_weights_fit_through_every_wrapper(tmp_path, monkeypatch):
+    """On many GPUs a model that augments its tests is wrapped twice."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+    monkeypatch.setattr(launch, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
+    model = nn.Linear(3, 2)
+    path = str(save(nn.Linear(3, 2), tmp_path / 'linear.pth'))
+    launch.check_fit(Wrapper(Wrapper(model)), path)
+    assert torch.equal(model.weight, torch.load(path)['state_dict']['weight'])
+    with pytest.raises(ValueError, match='does not fit'):
+        launch.check_fit(Wrapper(Wrapper(nn.Linear(4, 2))), path)
+
+
 def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
     """The weights are the checkpoint's there too; with flips, something does change."""
     scope, config, options, checkpoint = trained

@@ -1,6 +1,6 @@
 # ADE20K, 150 classes: data/ade/ADEChallengeData2016/{images,annotations}/{training,validation}. 20,210 training images.
-# Test images are resized to a shorter side of 512 px, then to multiples of 32 px, so that the maps of all strides
-# align.
+# Test images are resized to a shorter side of 512 px, then, as PVT does and Twins does not, to multiples of 32 px, so
+# that the maps of all strides align.
 data_root = 'data/ade/ADEChallengeData2016'
 train_pipeline = [
     dict(type='LoadImageFromFile'),

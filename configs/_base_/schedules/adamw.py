@@ -1,5 +1,6 @@
 # AdamW. Norms, biases, PEG, tables, class and distillation token are exempt from weight decay, as in the authors'
-# training; the keys are parts of parameter names. A schedule or a leaf adds train_cfg and param_scheduler.
+# ImageNet training. (Twins' detectors exempt PEG and norms at 3x, and nothing at 1x.) The keys are parts of parameter
+# names. A schedule or a leaf adds train_cfg and param_scheduler.
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=1e-3, betas=(0.9, 0.999), weight_decay=0.05),
