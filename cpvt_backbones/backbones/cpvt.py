@@ -172,8 +172,7 @@ class CPVT(Backbone):
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         tokens, grid = self.patch_embed(images)  # (B, N, C)
-        if torch.is_autocast_enabled(tokens.device.type):
-            tokens = tokens.float()  # what runs past the blocks keeps its precision, as a class token or a table has it
+        tokens = tokens.to(images.dtype)  # under autocast what runs past the blocks is fp32, as a class token makes it
         cls_token = self._expand_cls_token(images.shape[0])
         tokens, cls_token, grid = self._before_stage(0, tokens, cls_token, grid)
         tokens = self.pos_drop(tokens)

@@ -134,7 +134,7 @@ class PEG(nn.Module):
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
             # Its kernel holds the identity: rounded, all that runs past the blocks would be.
-            if x.dtype == torch.float32 and torch.is_autocast_enabled(x.device.type):
+            if x.dtype == torch.float32 and not x.is_meta and torch.is_autocast_enabled(x.device.type):
                 with torch.autocast(x.device.type, enabled=False):
                     return map_to_tokens(self.fused(x))
             return map_to_tokens(self.fused(x))

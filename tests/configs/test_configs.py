@@ -174,6 +174,9 @@ def test_learning_rate_really_decays(path):
         for scheduler, every in schedulers:
             if (step + 1) % every == 0:
                 scheduler.step()
+    if 'ft-384' in path.stem:  # DeiT fine-tunes at a constant rate
+        assert set(rates) == {base}
+        return
     highest = max(rates)
     # (Thirty steps stand for an epoch, so a warm-up of 500 iterations would last for most of a COCO schedule.)
     if not (by_epoch and any(not s.get('by_epoch', True) for s in cfg.param_scheduler)):

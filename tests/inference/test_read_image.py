@@ -68,12 +68,12 @@ def test_first_frame_of_an_animation(folder):
     assert (read_image(folder / 'animated.gif') == (252, 3, 60)).all()
 
 
-def test_16_bits_keep_their_range(folder):
+def test_16_bits_keep_their_range(folder, tmp_path):
     values = np.arange(1200).reshape(30, 40) * 54
     expected = np.round(values / 257).astype(np.uint8)
     np.testing.assert_array_equal(read_image(folder / 'grey_16.png'), np.repeat(expected[..., None], 3, axis=2))
-    (folder / 'grey_16.pgm').write_bytes(b'P5 40 30 65535\n' + values.astype('>u2').tobytes())
-    np.testing.assert_array_equal(read_image(folder / 'grey_16.pgm')[..., 1], expected)
+    (tmp_path / 'grey_16.pgm').write_bytes(b'P5 40 30 65535\n' + values.astype('>u2').tobytes())
+    np.testing.assert_array_equal(read_image(tmp_path / 'grey_16.pgm')[..., 1], expected)
     array = np.array([[0, 128, 129, 257, 65535]], np.uint16)
     assert read_image(array)[0, :, 0].tolist() == [0, 0, 1, 1, 255]
     assert read_image(array.astype('>u2'))[0, :, 2].tolist() == [0, 0, 1, 1, 255]
