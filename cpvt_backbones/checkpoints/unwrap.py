@@ -24,7 +24,7 @@ def find_weights(checkpoint: Any, *, ema: bool) -> Mapping[str, Any]:
     averaged = [key for key in EMA_CONTAINERS if isinstance(checkpoint.get(key), Mapping)]
     if ema:
         # mmengine's EMAHook swaps the two when it saves: the average lies in state_dict.
-        if isinstance(checkpoint.get('state_dict'), Mapping) and 'steps' in checkpoint.get('ema_state_dict', ()):
+        if isinstance(checkpoint.get('state_dict'), Mapping) and 'steps' in (checkpoint.get('ema_state_dict') or ()):
             return find_weights(checkpoint['state_dict'], ema=False)
         if not averaged:
             raise CheckpointError(
