@@ -3,6 +3,7 @@
 import pytest
 import torch
 from mmengine.config import ConfigDict
+from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, init_default_scope
 from zoo import COLUMN
 
@@ -147,6 +148,7 @@ def test_a_batch_that_was_enlarged_is_refused():
     from mmengine.structures import InstanceData
 
     init_default_scope('mmdet')
+    MessageHub.get_current_instance().update_info('iter', 0)  # as a Runner does
     resize = dict(type='BatchSyncRandomResize', random_size_range=(128, 128), size_divisor=32, interval=1)
     for augment, accepted in ((dict(type='BatchFixedSizePad', size=(128, 128)), True), (resize, False)):
         preprocessor = MODELS.build(
