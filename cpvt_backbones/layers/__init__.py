@@ -15,7 +15,7 @@ from .position import (
     build_positions,
     register_position,
 )
-from .tokens import Grid, ceil_div, map_to_tokens, pad_to_multiple, tokens_to_map
+from .tokens import Grid, ceil_div, group_by_shape, map_to_tokens, pad_to_multiple, tokens_to_map
 
 __all__ = [
     'MLP',
@@ -38,6 +38,7 @@ __all__ = [
     'adapt_tables',
     'build_positions',
     'ceil_div',
+    'group_by_shape',
     'join',
     'map_to_tokens',
     'pad_to_multiple',

@@ -2,10 +2,13 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar('T')
+P = ParamSpec('P')
+R = TypeVar('R')
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
@@ -63,3 +66,28 @@ def strict_keywords(cls: type[T]) -> type[T]:
 
     cls.__init__ = checked  # type: ignore[assignment, method-assign]
     return cls
+
+
+def renamed_arguments(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: accept old keywords (``old='new'``) with a ``DeprecationWarning``.
+
+    Raises (in the decorated function):
+        TypeError: An old and its new keyword together.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def accept_old(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old, new in new_names.items():
+                if old not in kwargs:
+                    continue
+                name = function.__qualname__.removesuffix('.__init__')
+                if new in kwargs:
+                    raise TypeError(f'{name} got both {new}={kwargs[new]!r} and its old name {old}={kwargs[old]!r}')
+                warnings.warn(f'{name}: {old} is now {new}', DeprecationWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return accept_old
+
+    return decorate

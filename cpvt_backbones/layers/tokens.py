@@ -1,4 +1,6 @@
-"""The two layouts of a feature map, the free way between them, and padding."""
+"""Layouts of a feature map, padding, and grouping by shape."""
+
+from collections.abc import Hashable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -43,3 +45,11 @@ def pad_to_multiple(feature_map: Tensor, multiple: int, *, value: float = 0.0) -
     if is_padded(padding):
         feature_map = F.pad(feature_map, (0, padding[1], 0, padding[0]), value=value)
     return feature_map
+
+
+def group_by_shape(shapes: Iterable[Hashable]) -> list[list[int]]:
+    """Indices of equal shapes, in order of first appearance."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, shape in enumerate(shapes):
+        groups.setdefault(shape, []).append(index)
+    return list(groups.values())
