@@ -1,13 +1,8 @@
 """Seeds and hypothesis settings shared by all tests."""
 
-import os
-
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-
-if not torch.cuda.is_available():
-    os.environ['TRITON_INTERPRET'] = '1'  # before triton is imported, by whomever
 
 settings.register_profile(
     'project',

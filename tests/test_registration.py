@@ -108,8 +108,7 @@ def files_of(part):
 def test_layers_import_torch_alone(path):
     for name in imported(path):
         root = name.split('.')[0]
-        known = root == 'torch' or root in sys.stdlib_module_names or name.startswith('cpvt_backbones.layers')
-        assert known or (root, path.name) == ('triton', 'peg_triton.py'), name
+        assert root == 'torch' or root in sys.stdlib_module_names or name.startswith('cpvt_backbones.layers'), name
 
 
 @pytest.mark.parametrize('path', files_of('backbones'), ids=lambda p: p.name)

@@ -30,8 +30,6 @@ from cpvt_backbones.analysis.benchmark_rows import (
 )
 from cpvt_backbones.analysis.contestants import CONTESTANTS
 from cpvt_backbones.analysis.files import fill_marked
-from cpvt_backbones.analysis.machine import measure_limits
-from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
 from cpvt_backbones.analysis.suites import MEETINGS, RATIOS, Meeting, ratio_table, run_meeting
 
 BEGIN, END = '<!-- benchmark: begin -->', '<!-- benchmark: end -->'
@@ -147,13 +145,6 @@ def measure(todo: Sequence[tuple[int, Meeting]], out: Path) -> None:
             bar.advance(task, len(meeting.models) * (meeting.repeats + 1))
 
 
-def one_peg() -> str:
-    """A PEG of CPVT-B on 200 MB of tokens, more than a GPU's cache: results and time of its implementations."""
-    _, bandwidth = measure_limits('cuda', 'bf16')
-    setting = dict(batch=8, grid=(128, 128), dim=768, dtype=torch.bfloat16, device='cuda')
-    return peg_speed_table(list(measure_peg(**setting, bandwidth=bandwidth)))
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, then write the tables and the plot."""
     args = parse_args(argv)
@@ -171,8 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = markdown_table(rows)
     if args.suite:
         ratios = ratio_table(RATIOS[args.suite], rows)
-        pegs = one_peg() if args.suite == 'gpu' else peg_table(rows)
-        tables = f'{ratios}\n\n{pegs}\n\n{tables}'
+        tables = f'{ratios}\n\n{peg_table(rows)}\n\n{tables}'
         if args.readme:
             fill_marked(args.readme, 'benchmark', f'{machine}.\n\n{ratios}')
     args.out.with_suffix('.md').write_text(f'{machine}.\n\n{tables}')

@@ -15,7 +15,6 @@ from .plain import PlainCPVT
 Builder = Callable[[], nn.Module]
 
 FIVE_PEGS: dict[str, Any] = dict(type='PEG', after_blocks=(0, 1, 2, 3, 4))
-TRITON_PEGS: dict[str, Any] = dict(FIVE_PEGS, implementation='triton')
 WINDOWS: dict[str, Any] = dict(window_size=14, global_blocks=(2, 5, 8, 11))
 
 
@@ -105,7 +104,6 @@ def _contestants() -> dict[str, Builder]:
         dim, depth, heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
         models |= {
             f'cpvt_{arch}': partial(CPVT, arch=arch, position=FIVE_PEGS, out_type='cls_token'),
-            f'cpvt_{arch}_triton': partial(CPVT, arch=arch, position=TRITON_PEGS, out_type='cls_token'),
             f'cpvt_{arch}_gap': partial(
                 CPVT, arch=arch, position=FIVE_PEGS, with_cls_token=False, out_type='avg_featmap'
             ),

@@ -95,7 +95,7 @@ GPU_TRAINING = replace(GPU_DETECTION, batch=2, dtype='amp-bf16', mode='train')
 GPU_PYRAMIDS = replace(GPU_DETECTION, comparison='pyramids')
 GPU_PYRAMID_TRAINING = replace(GPU_TRAINING, comparison='pyramids')
 GPU_WINDOWS = replace(GPU_DETECTION, comparison='windows')
-KERNEL, BASE, BASE_KERNEL, BASE_PLAIN = 'cpvt_small_triton', 'cpvt_base', 'cpvt_base_triton', 'algorithm1_base'
+BASE, BASE_PLAIN = 'cpvt_base', 'algorithm1_base'
 
 _COLUMNS = (DEIT, COLUMN, GAP_FUSED, PLAIN)
 _PYRAMIDS = (TWINS, PYRAMID, 'pyramid_cpvt_small_fused', 'mmseg_pcpvt_small', 'mmpretrain_pcpvt_small')
@@ -121,12 +121,12 @@ MEETINGS: dict[str, tuple[Meeting, ...]] = {
         Meeting((PYRAMID, *_compiled(PYRAMID, TWINS)), EAGER_AND_COMPILED, repeats=9),
     ),
     'gpu': (
-        Meeting((*_compiled(DEIT, COLUMN, KERNEL, GAP_FUSED), DEIT, COLUMN, KERNEL, PLAIN), GPU_BATCHES, repeats=20),
-        Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_DETECTION, repeats=10),
+        Meeting((*_compiled(DEIT, COLUMN, GAP_FUSED), DEIT, COLUMN, PLAIN), GPU_BATCHES, repeats=20),
+        Meeting(('timm_deit_base', BASE, BASE_PLAIN), GPU_DETECTION, repeats=10),
         Meeting(_PYRAMIDS, GPU_PYRAMIDS, repeats=10),
         Meeting((GLOBAL, WINDOWED, f'{WINDOWED}_2_global', ALL_WINDOWED), GPU_WINDOWS, repeats=10),
         Meeting((TWINS, PYRAMID, 'mmseg_pcpvt_small', 'mmpretrain_pcpvt_small'), GPU_PYRAMID_TRAINING, repeats=10),
-        Meeting(('timm_deit_base', BASE, BASE_KERNEL, BASE_PLAIN), GPU_TRAINING, repeats=10),
+        Meeting(('timm_deit_base', BASE, BASE_PLAIN), GPU_TRAINING, repeats=10),
     ),
 }
 """Name of a suite to its meetings; ``cpu``: about 22 minutes a round on two cores."""
@@ -212,12 +212,13 @@ RATIOS: dict[str, tuple[Ratio, ...]] = {
         Ratio('memory global, 2048^2 over 512^2', 'memory', GLOBAL, LARGE_SQUARE, GLOBAL, 18.0, SMALL_SQUARE),
     ),
     'gpu': (
-        *(
-            Ratio(what, 'speed', f'{model}{COMPILED}', GPU_BATCHES, f'{peer}{COMPILED}', bound)
-            for what, model, peer, bound in (
-                ('CPVT-S compiled against DeiT-S compiled, 224 x 224', COLUMN, DEIT, 0.99),
-                ('the same with the Triton kernel against the convolution', KERNEL, COLUMN, 1.0),
-            )
+        Ratio(
+            'CPVT-S compiled against DeiT-S compiled, 224 x 224',
+            'speed',
+            f'{COLUMN}{COMPILED}',
+            GPU_BATCHES,
+            f'{DEIT}{COMPILED}',
+            0.99,
         ),
         Ratio('share of the matmul rate, CPVT-B, 800 x 1344', 'matmul', BASE, GPU_DETECTION, BASE, 0.45),
         *(

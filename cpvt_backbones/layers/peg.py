@@ -10,11 +10,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from .checks import check_choice, check_int, strict_keywords
 from .position import PositionEncoding, Stage, register_position
-from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
+from .tokens import Grid, map_to_tokens, tokens_to_map
 
 NORMS: dict[str, Any] = {'BN': nn.BatchNorm2d}
 ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
-IMPLEMENTATIONS = ('convolution', 'triton')
 
 
 @strict_keywords
@@ -38,9 +37,6 @@ class PEG(nn.Module):
         norm: ``None`` or ``'BN'`` (with ``act='ReLU'``, ``bias=False``: the detection variant).
         act: ``None``, ``'ReLU'`` or ``'GELU'``, after the norm and before the residual.
         frozen: Keep the random initial weights (the ablation's "random 3 x 3, frozen").
-        implementation: ``'convolution'``, or ``'triton'``: one kernel for convolution, bias and residual where the
-            tokens are on a GPU in single or half precision, the convolution elsewhere. For bare depthwise layers with
-            zero padding and a ``kernel_size`` of at most 7.
 
     Raises:
         ValueError: An argument outside the values above; in ``forward``, tokens that do not fill the grid, or a
@@ -59,7 +55,6 @@ class PEG(nn.Module):
         norm: str | None = None,
         act: str | None = None,
         frozen: bool = False,
-        implementation: str = 'convolution',
     ) -> None:
         super().__init__()
         check_int('dim', dim)
@@ -70,16 +65,6 @@ class PEG(nn.Module):
         check_choice('padding', padding, ('zero', 'none'))
         check_choice('norm', norm, (None, *NORMS))
         check_choice('act', act, (None, *ACTIVATIONS))
-        check_choice('implementation', implementation, IMPLEMENTATIONS)
-        if implementation == 'triton':
-            plain = dict(kernel_size=(1, 3, 5, 7), kind=('depthwise',), padding=('zero',), norm=(None,), act=(None,))
-            given = dict(kernel_size=kernel_size, kind=kind, padding=padding, norm=norm, act=act)
-            for name, value in given.items():
-                if value not in plain[name]:
-                    raise ValueError(
-                        f"implementation must be 'convolution' with {name}={value!r}, got {implementation!r}"
-                    )
-        self.implementation = implementation
         self.dim = dim
         self.shrink = 0 if padding == 'zero' else num_layers * (kernel_size - 1)
         self.residual = padding == 'zero'
@@ -127,10 +112,6 @@ class PEG(nn.Module):
                 f'got shape {tuple(tokens.shape)}'
             )
         self.out_grid(grid)
-        if self.implementation == 'triton' and _on_gpu(tokens) and not is_exporting():
-            for layer in self.proj if self.fused is None else self.fused:
-                tokens = _triton_peg(tokens, layer, grid, residual=self.fused is None)
-            return tokens
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
             # Its kernel holds the identity: rounded, all that runs past the blocks would be.
@@ -163,20 +144,6 @@ class PEG(nn.Module):
         return True
 
 
-def _on_gpu(tokens: Tensor) -> bool:
-    return tokens.is_cuda and tokens.dtype != torch.float64
-
-
-def _triton_peg(tokens: Tensor, layer: Any, grid: Grid, *, residual: bool) -> Tensor:
-    try:
-        from .peg_triton import peg  # triton comes with torch's CUDA builds for Linux
-    except ImportError as error:
-        raise ImportError(
-            f"implementation must be 'convolution' where triton does not import ({error}), got 'triton'"
-        ) from error
-    return peg(tokens, layer.weight, layer.bias, *grid, residual)
-
-
 def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
     """The depthwise convolution that does ``x + layer(x)`` in evaluation mode, where there is one."""
     parts = list(layer) if isinstance(layer, nn.Sequential) else [layer]
@@ -204,7 +171,7 @@ class PEGPosition(PositionEncoding):
             The paper's "0" is ``(0,)``, its "0-5" is ``(0, 1, 2, 3, 4)``.
         target: ``'qkv'``: the tokens themselves carry the position from here on. ``'qk'``: only the queries and
             keys of the next block see it (ablation "PEG on Q and K").
-        kernel_size, num_layers, kind, padding, bias, norm, act, frozen, implementation: see :class:`PEG`.
+        kernel_size, num_layers, kind, padding, bias, norm, act, frozen: see :class:`PEG`.
 
     Raises:
         ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last block (nothing
@@ -227,7 +194,6 @@ class PEGPosition(PositionEncoding):
         norm: str | None = None,
         act: str | None = None,
         frozen: bool = False,
-        implementation: str = 'convolution',
     ) -> None:
         super().__init__()
         check_choice('target', target, ('qkv', 'qk'))
@@ -254,7 +220,6 @@ class PEGPosition(PositionEncoding):
                 norm=norm,
                 act=act,
                 frozen=frozen,
-                implementation=implementation,
             )
             self.add_module(str(index), peg)
         self.keeps_grid = padding == 'zero'

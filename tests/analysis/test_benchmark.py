@@ -21,7 +21,6 @@ from cpvt_backbones.analysis.benchmark_rows import (
     read_rows,
 )
 from cpvt_backbones.analysis.contestants import CONTESTANTS
-from cpvt_backbones.analysis.peg_speed import measure_peg, peg_speed_table
 
 GROUP = Group(height=32, width=48, batch=2)
 
@@ -193,18 +192,3 @@ def test_the_share_of_a_peg(monkeypatch):
     rounds = [row('a', 1.0, number=n, peg_share=share) for n, share in enumerate((0.5, math.nan, 0.25), start=1)]
     table = peg_table([*rounds, row('b', 1.0, peg_share=math.nan)])
     assert table.splitlines()[2:] == [f'| a | {GROUP} | 0.3750 |']
-
-
-def test_one_peg_is_checked_and_timed():
-    rows = list(
-        measure_peg(
-            batch=2, grid=(5, 4), dim=6, dtype=torch.bfloat16, device='cpu', bandwidth=1e9, kernel_sizes=(3, 7), calls=1
-        )
-    )
-    settings = {(r.implementation, r.kernel_size, r.beside_cls_token, r.direction) for r in rows}
-    assert len(settings) == len(rows) == 16
-    for r in rows:
-        passes = 2 if r.direction == 'forward' else 3
-        assert r.copy_share == pytest.approx(passes * 2 * 20 * 6 * 2 / r.seconds / 1e9)
-        assert 0 < r.difference < 0.02  # bf16
-    assert peg_speed_table(rows).count('\n') == 17
