@@ -1,0 +1,96 @@
+"""Parts that all command lines share."""
+
+import argparse
+
+import pytest
+from mmengine.registry import Registry
+
+from cpvt_backbones import CPVT
+from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.engine.command_line import make_parser, parse_size, run, split_model
+from cpvt_backbones.weights import find_shipped, shipped_weights
+
+NAME = next(iter(shipped_weights()))
+
+
+@pytest.mark.parametrize(('text', 'size'), [('224', (224, 224)), ('480x640', (480, 640))])
+def test_a_size_is_height_by_width_or_a_side(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize('text', ['', '0', '0x4', '4x', 'x4', '480X640', '1x2x3', '-4', '4.5', '480 640'])
+def test_other_sizes_are_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match='HEIGHTxWIDTH or SIDE in px is expected'):
+        parse_size(text)
+
+
+@pytest.mark.parametrize('words', [['--fresh', '--score-threshold', '0.5'], ['--fresh', '--score-threshold=0.5']])
+def test_old_flags_are_accepted_with_a_warning(words, capsys):
+    parser = make_parser('Doc.', renamed={'--fresh': '--overwrite', '--score-threshold': '--score-thr'})
+    parser.add_argument('--overwrite', action='store_true')
+    parser.add_argument('--score-thr', type=float)
+    args = parser.parse_args(words)
+    assert args.overwrite and args.score_thr == 0.5
+    warnings = capsys.readouterr().err
+    assert 'warning: --fresh is deprecated and goes with the next release; use --overwrite' in warnings
+    assert '--score-threshold is deprecated' in warnings
+    parser.parse_args(['--overwrite', '--score-thr', '0.5'])
+    assert not capsys.readouterr().err
+
+
+def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
+    assert split_model(['c.py', 'x.pth', 'a.jpg', 'b.py']) == ('c.py', 'x.pth', ['a.jpg', 'b.py'])
+    assert split_model([NAME, 'a.jpg']) == (str(find_shipped(NAME).config_file), NAME, ['a.jpg'])
+    assert split_model(['c.py', NAME]) == ('c.py', NAME, [])
+    assert split_model(['m.onnx', 'a.jpg'], exported=('.onnx',)) == (None, 'm.onnx', ['a.jpg'])
+
+
+@pytest.mark.parametrize('words', [[], ['c.py'], ['x.pth', 'c.py'], ['m.onnx']])
+def test_without_a_model_the_error_lists_the_shipped_ones(words):
+    with pytest.raises(ValueError, match=f'must be a model: CONFIG.py CHECKPOINT, .*{NAME}'):
+        split_model(words)
+
+
+def fails_in_mmengine():
+    registry = Registry('backbones')
+    registry.register_module(module=CPVT)
+    registry.build(dict(type='CPVT', arch='huge'))
+
+
+def raise_(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ('main', 'message'),
+    [
+        (lambda: raise_(ValueError('size must be even,\n  got 3')), 'error: size must be even, got 3\n'),
+        (lambda: raise_(CheckpointError('no weights')), 'error: no weights\n'),
+        (lambda: open('none.csv'), "error: [Errno 2] No such file or directory: 'none.csv'\n"),
+        (lambda: __import__('no_such_package'), "error: No module named 'no_such_package'\n"),
+        (lambda: CPVT(arch='huge'), None),
+        (fails_in_mmengine, None),
+    ],
+)
+def test_a_users_mistake_ends_in_one_line(main, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    assert stop.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith('error: ') and printed.count('\n') == 1
+    assert printed == message if message else 'arch must be one of' in printed
+
+
+@pytest.mark.parametrize('error', [ValueError, RuntimeError, KeyError])
+def test_an_error_of_another_library_keeps_its_traceback(error, tmp_path):
+    (tmp_path / 'library.py').write_text(f'raise {error.__name__}("bug")')
+    code = compile((tmp_path / 'library.py').read_text(), tmp_path / 'library.py', 'exec')
+    with pytest.raises(error, match='bug'):
+        run(lambda: exec(code))
+
+
+def test_interruption_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(lambda: raise_(KeyboardInterrupt()), interrupted='the same command resumes')
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == 'the same command resumes\n'
