@@ -1,12 +1,13 @@
 """Files that are there whole or not at all, and files that are written in part."""
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from cpvt_backbones.checkpoints import atomic_write
 
 
 @contextmanager
@@ -15,13 +16,8 @@ def write_whole(path: Path) -> Iterator[Path]:
 
     Whoever reads meanwhile sees the old file, and so does who comes after an interruption.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with atomic_write(path) as file:
+        yield Path(file.name)
 
 
 @contextmanager

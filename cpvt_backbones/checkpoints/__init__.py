@@ -1,17 +1,16 @@
-"""Reading other people's weights: open safely, recognise, rename, report; and writing them under others' names.
+"""Weights of others: open their files safely, recognise, rename and report; write them under others' names.
 
-It knows the backbones by their state dicts and asks ``layers`` about PEG and tables. The backbones know it by a name in
-mmengine's registry, ``RecognisedPretrained``, when ``init_cfg`` names a checkpoint.
+The package reads and writes checkpoint files here and nowhere else. mmengine's own loader goes through
+:func:`read_checkpoint` too, once this package is imported.
 """
 
 from .convert import convert_state_dict
 from .errors import CheckpointError
-from .export import TARGETS, export_state_dict
-from .init_cfg import RecognisedPretrained, load_checkpoint
-from .reading import read_checkpoint
+from .families import SOURCES
+from .files import atomic_write, check_destination, read_checkpoint, write_checkpoint
+from .names import TARGETS, export_state_dict
+from .pretrained import RecognisedPretrained, load_checkpoint, load_weights
 from .report import ConversionReport
-from .sources import SOURCES
-from .writing import check_destination, write_checkpoint
 
 __all__ = [
     'SOURCES',
@@ -19,10 +18,12 @@ __all__ = [
     'CheckpointError',
     'ConversionReport',
     'RecognisedPretrained',
+    'atomic_write',
     'check_destination',
     'convert_state_dict',
     'export_state_dict',
     'load_checkpoint',
+    'load_weights',
     'read_checkpoint',
     'write_checkpoint',
 ]

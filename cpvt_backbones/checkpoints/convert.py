@@ -14,9 +14,9 @@ from cpvt_backbones.layers.peg import PEGPosition
 from cpvt_backbones.layers.position import LearnedTable
 
 from .errors import CheckpointError
+from .families import Source
 from .neutral import neutral_pegs
 from .report import ConversionReport, shorten
-from .sources import Source
 from .unwrap import find_backbone, find_weights
 
 _PEG = r'pos_block(_\d+)?\.'

@@ -3,7 +3,7 @@
 from .report import ConversionReport
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RuntimeError, ValueError):
     """A checkpoint that cannot be read, is not recognised, or would leave a part of the trunk random.
 
     Args:

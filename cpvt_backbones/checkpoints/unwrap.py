@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from .errors import CheckpointError
+from .families import PREFIXES, SOURCES, Source, recognise
 from .report import ConversionReport, shorten
-from .sources import PREFIXES, SOURCES, Source, recognise
 
 CONTAINERS = ('state_dict', 'model', 'model_state_dict', 'module')
 EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')

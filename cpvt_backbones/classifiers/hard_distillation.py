@@ -6,13 +6,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
-from mmengine.runner import CheckpointLoader
 from mmpretrain.models import ImageClassifier
 from mmpretrain.models.heads import DeiTClsHead
 from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
+from cpvt_backbones.checkpoints import CheckpointError, load_weights
 from cpvt_backbones.layers.checks import check_int, strict_keywords
 
 
@@ -139,7 +139,10 @@ class HardDistillation(ImageClassifier):
             with torch.random.fork_rng():
                 teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
             for entry in _pretrained(self.teacher_cfg):
-                _load_whole(teacher, entry['checkpoint'])
+                try:
+                    load_weights(teacher, entry['checkpoint'], strict=True)
+                except CheckpointError as error:
+                    raise CheckpointError(f'teacher: {error}') from error
             self._teacher.append(teacher.requires_grad_(False).eval())
         return self._teacher[0]
 
@@ -204,15 +207,6 @@ def _pretrained(teacher: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _promises_weights(teacher: Mapping[str, Any]) -> bool:
     return bool(teacher.get('pretrained') or teacher.get('checkpoint_path') or _pretrained(teacher))
-
-
-def _load_whole(teacher: nn.Module, path: str) -> None:
-    """mmengine's ``init_cfg`` only warns of a checkpoint that does not fit; nobody wants a random teacher."""
-    checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
-    try:
-        teacher.load_state_dict(checkpoint.get('state_dict', checkpoint))
-    except RuntimeError as error:
-        raise ValueError(f'teacher: the checkpoint {path!r} does not fit it: {error}') from error
 
 
 def _normalisation(preprocessor: nn.Module, name: str) -> tuple[Tensor, Tensor, bool]:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
-from mmengine.runner import CheckpointLoader, Runner
-from torch import nn
+from mmengine.runner import Runner
 
+from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.weights import shipped_file
 
 from .config_scope import without_own_scope
@@ -229,7 +228,7 @@ def test(
         _use_tta(cfg)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        check_fit(runner.model, cfg.load_from)
+        load_weights(runner.model, cfg.load_from)
     return runner.test()
 
 
@@ -260,29 +259,6 @@ def _use_tta(cfg: Config) -> None:
             raise ValueError(f'tta: the config has no {key}')
     cfg.model = {**cfg.tta_model, 'module': cfg.model}
     cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
-
-
-def check_fit(model: nn.Module, path: str) -> None:
-    """Refuse a checkpoint that does not fit: mmengine only warns, and random weights serve nobody.
-
-    Raises:
-        ValueError: The checkpoint lacks weights of the model, or has them in other shapes.
-    """
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.get_submodule('module')
-    checkpoint = CheckpointLoader.load_checkpoint(path, map_location='cpu')
-    weights = checkpoint.get('state_dict', checkpoint)
-    weights = {name.removeprefix('module.'): value for name, value in weights.items()}
-    try:
-        missing = model.load_state_dict(weights, strict=False).missing_keys
-    except RuntimeError as error:  # torch's list of shapes that differ
-        raise ValueError(f"checkpoint {path!r} does not fit the config's model: {error}") from error
-    if missing:
-        shown = ', '.join(missing[:5]) + (', ...' if len(missing) > 5 else '')
-        raise ValueError(
-            f"checkpoint {path!r} does not fit the config's model: it lacks {len(missing)} of "
-            f'{len(model.state_dict())} weights: {shown}'
-        )
 
 
 def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:

@@ -14,10 +14,10 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.registry import init_default_scope
-from mmengine.runner import CheckpointLoader
 from torch import Tensor
 
-from cpvt_backbones.engine.launch import check_fit, find_toolbox
+from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.engine.launch import find_toolbox
 from cpvt_backbones.weights import shipped_file
 
 # What forces an image to a size or cuts it, in the test pipelines of the three toolboxes.
@@ -111,8 +111,7 @@ class ToolboxPredictor:
             warnings.filterwarnings('ignore', message='dataset_meta or class names are not saved')
             self._inferencer = _BUILDERS[self._scope](cfg, str(file), device)
         self.model: Any = self._inferencer.model
-        check_fit(self.model, str(file))
-        meta = _dataset_meta(str(file), cfg)
+        meta = _dataset_meta(load_weights(self.model, file), cfg)
         if self._scope == 'mmpretrain':
             meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
         self.classes: Sequence[str] | None = meta.get('classes')
@@ -155,12 +154,11 @@ def _digest(cfg: Config, checkpoint: str | os.PathLike[str]) -> str:
     return hashlib.sha256(repr(words).encode() + weights).hexdigest()
 
 
-def _dataset_meta(checkpoint: str, cfg: Config) -> dict[str, Any]:
+def _dataset_meta(stored: dict[str, Any], cfg: Config) -> dict[str, Any]:
     """Classes and palette that a checkpoint was trained with, or that the config's test set names.
 
     The toolboxes would otherwise take COCO's or Cityscapes'.
     """
-    stored = CheckpointLoader.load_checkpoint(checkpoint, map_location='cpu').get('meta') or {}
     meta = stored.get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
     return {key.lower(): value for key, value in meta.items()}
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cpvt_backbones.checkpoints import atomic_write
+
 Record = dict[str, Any]
 
 
@@ -72,11 +74,8 @@ class Records:
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write a file so that it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'{path.name}.part')
-    with part.open('wb') as file:
+    with atomic_write(path) as file:
         write(file)
-    os.replace(part, path)
 
 
 def write_json(path: Path, content: Any) -> None:

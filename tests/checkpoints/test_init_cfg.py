@@ -121,10 +121,10 @@ def test_incomplete_and_absent_checkpoints_are_errors(tmp_path):
 
 
 def test_the_log_tells(foreign, caplog, monkeypatch):
-    from cpvt_backbones.checkpoints import init_cfg
+    from cpvt_backbones.checkpoints import pretrained
 
     told = []
-    monkeypatch.setattr(init_cfg, 'print_log', lambda message, logger: told.append((message, logger)))
+    monkeypatch.setattr(pretrained, 'print_log', lambda message, logger: told.append((message, logger)))
     MODELS.build(config(foreign)).init_weights()
     ((message, logger),) = told
     assert logger == 'current'

@@ -100,4 +100,4 @@ def test_a_checkpoint_of_another_model(trained, tmp_path, call, capsys):
     torch.save(dict(state_dict=dict(nothing=torch.zeros(1))), tmp_path / 'other.pth')
     with pytest.raises(SystemExit):
         call(trained[0], tmp_path / 'other.pth', '--out', tmp_path / 'model.onnx')
-    assert "does not fit the config's model: it lacks" in capsys.readouterr().err
+    assert 'does not fit the model: it lacks' in capsys.readouterr().err

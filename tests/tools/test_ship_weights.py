@@ -13,7 +13,8 @@ pytest.importorskip('safetensors')
 
 from cpvt_backbones import CPVT, weights
 from cpvt_backbones.analysis.resolution import Candidate, Row, fingerprint, write_rows
-from cpvt_backbones.engine.launch import check_fit, read_config
+from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'configs/positional_encoding/peg-0-5-gap_imagenette.py'
@@ -144,6 +145,6 @@ def test_the_toolboxes_load_it_by_name(run):
     cfg = read_config(CONFIG)
     init_default_scope('mmpretrain')
     model = MODELS.build(cfg.model)
-    check_fit(model, str(weights.shipped_file('small-toys')))
+    load_weights(model, str(weights.shipped_file('small-toys')))
     for name, value in run.model.state_dict().items():
         assert torch.equal(model.state_dict()[name], value.half().float())

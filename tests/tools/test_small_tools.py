@@ -19,6 +19,7 @@ from test_command_lines import CLASSIFIER, ROOT, TASKS, classification, detectio
 from torch import nn
 
 from cpvt_backbones.analysis.complexity import build_model, measure_complexity
+from cpvt_backbones.checkpoints import load_weights, pretrained
 from cpvt_backbones.engine import launch
 from cpvt_backbones.engine.launch import read_config
 
@@ -420,13 +421,13 @@ def test_weights_fit_through_every_wrapper(tmp_path, monkeypatch):
             super().__init__()
             self.module = module
 
-    monkeypatch.setattr(launch, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
+    monkeypatch.setattr(pretrained, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
     model = nn.Linear(3, 2)
     path = str(save(nn.Linear(3, 2), tmp_path / 'linear.pth'))
-    launch.check_fit(Wrapper(Wrapper(model)), path)
+    load_weights(Wrapper(Wrapper(model)), path)
     assert torch.equal(model.weight, torch.load(path)['state_dict']['weight'])
     with pytest.raises(ValueError, match='does not fit'):
-        launch.check_fit(Wrapper(Wrapper(nn.Linear(4, 2))), path)
+        load_weights(Wrapper(Wrapper(nn.Linear(4, 2))), path)
 
 
 def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
@@ -476,13 +477,13 @@ def test_a_checkpoint_that_does_not_fit(trained, fault, tta, tmp_path, call):
         state[key] = state[key][:, :-1].clone()
         said = rf'size mismatch for {re.escape(key)}'
     else:
-        said = rf'it lacks {len(state)} of {len(state)} weights: '
+        said = 'is empty'
         state.clear()
     torch.save(content, checkpoint)
     flags = []
     if tta:
         config, flags = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,)), ['--tta']
-    with pytest.raises(ValueError, match=rf"checkpoint '{re.escape(str(checkpoint))}' does not fit .*(?s:.*){said}"):
+    with pytest.raises(ValueError, match=rf"checkpoint '{re.escape(str(checkpoint))}'.*{said}"):
         call('test', config, checkpoint, *flags, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
     assert not list((tmp_path / 'work').glob('*/*.json'))
 

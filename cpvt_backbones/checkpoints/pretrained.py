@@ -5,14 +5,16 @@ from os import PathLike
 from typing import Any
 
 from mmengine.logging import print_log
-from mmengine.model import PretrainedInit, update_init_info
+from mmengine.model import BaseTTAModel, PretrainedInit, is_model_wrapper, update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from .convert import convert_state_dict
-from .reading import read_checkpoint
-from .report import ConversionReport
+from .errors import CheckpointError
+from .files import read_checkpoint
+from .report import ConversionReport, shorten
+from .unwrap import find_weights
 
 
 def load_checkpoint(
@@ -80,3 +82,48 @@ class RecognisedPretrained(PretrainedInit):
         load_checkpoint(module, self.checkpoint, **self.options)
         if hasattr(module, '_params_init_info'):
             update_init_info(module, init_info=self._get_init_info())
+
+
+def load_weights(model: nn.Module, checkpoint: str | PathLike[str], *, strict: bool = False) -> dict[str, Any]:
+    """Load a checkpoint into the whole model that it was saved from, and raise unless every weight fits.
+
+    mmengine's own loader only warns and leaves the rest random.
+
+    Args:
+        model: Detector, segmentor or classifier; wrappers of mmengine (data parallel, test-time augmentation) are
+            looked through.
+        checkpoint: See :func:`read_checkpoint`.
+        strict: Refuse weights that the model has not, too.
+
+    Returns:
+        dict: The checkpoint's ``meta``, or an empty dict.
+
+    Raises:
+        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; or the checkpoint lacks weights of the model,
+            or has them in other shapes.
+    """
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.get_submodule('module')
+    content = read_checkpoint(checkpoint)
+    try:
+        found = find_weights(content, ema=False)
+    except CheckpointError as error:
+        raise CheckpointError(f'checkpoint {str(checkpoint)!r}: {error}') from error
+    weights = {key.removeprefix('module.'): value for key, value in found.items()}
+    try:
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:  # torch lists the shapes that differ, one a line
+        shapes = ' '.join(str(error).split())
+        raise CheckpointError(f'checkpoint {str(checkpoint)!r} does not fit the model: {shapes}') from error
+    if missing:
+        raise CheckpointError(
+            f'checkpoint {str(checkpoint)!r} does not fit the model: it lacks {len(missing)} of '
+            f'{len(model.state_dict())} weights: {shorten(missing)}'
+        )
+    if strict and unexpected:
+        raise CheckpointError(
+            f'checkpoint {str(checkpoint)!r} does not fit the model, which lacks {len(unexpected)} of '
+            f'{len(weights)} weights: {shorten(unexpected)}'
+        )
+    meta = content.get('meta')
+    return meta if isinstance(meta, dict) else {}

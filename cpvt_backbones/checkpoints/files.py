@@ -1,17 +1,19 @@
-"""Opening a checkpoint without running what is in it."""
+"""Checkpoint files: open them without running what is in them, and write them whole or not at all."""
 
 import _compat_pickle
 import pickle
 import pickletools
 import re
+import secrets
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from cpvt_backbones.weights import shipped_file, shipped_weights
 
@@ -207,3 +209,71 @@ def _python_3_name(module: str, name: str) -> str:
     """Dotted name of an import; torch.save writes those of Python 2."""
     module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
     return f'{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}'
+
+
+@contextmanager
+def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
+    """Write a file whole or not at all.
+
+    Yields a binary file in the same folder, which is created if need be. It replaces ``path`` when the block ends, and
+    is deleted when the block raises, so that a reader never meets a part of a file.
+
+    Args:
+        path: The file to write.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(4)}.part')
+    try:
+        with part.open('xb') as file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+SUFFIXES = ('.pth', '.pt', '.safetensors')
+
+
+def check_destination(path: str | PathLike[str]) -> Path:
+    """The path to write to.
+
+    Raises:
+        ValueError: Its ending is none of ``.pth``, ``.pt`` and ``.safetensors``.
+    """
+    if Path(path).suffix not in SUFFIXES:
+        raise ValueError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
+    return Path(path)
+
+
+def write_checkpoint(state_dict: Mapping[str, Tensor], path: str | PathLike[str], *, meta: Mapping[str, str]) -> None:
+    """Write a state dict.
+
+    Args:
+        state_dict: The weights.
+        path: ``.pth`` or ``.pt``: a dict of ``state_dict`` and ``meta``, as mm toolboxes and timm read it;
+            ``.safetensors``: the tensors, with ``meta`` as the file's metadata.
+        meta: Where the weights come from.
+
+    Raises:
+        ValueError: Another ending.
+        ImportError: A ``.safetensors`` file, and the package safetensors is not installed.
+    """
+    file = check_destination(path)
+    # Clones: a tensor that is a part of a larger one would take that along into the file.
+    weights = {
+        key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in state_dict.items()
+    }
+    if file.suffix != '.safetensors':
+        with atomic_write(file) as stream:
+            torch.save(dict(state_dict=weights, meta=dict(meta)), stream)
+        return
+    try:
+        from safetensors.torch import save
+    except ImportError as error:
+        raise ImportError(
+            f'destination: {str(path)!r} needs the package safetensors: pip install safetensors'
+        ) from error
+    # Not save_file: what that writes is for its owner's eyes only, also in a wheel.
+    with atomic_write(file) as stream:
+        stream.write(save(weights, metadata={'format': 'pt', **meta}))
