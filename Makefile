@@ -21,7 +21,7 @@ $(READY): setup.py tools/setup_env.sh
 	@touch $@
 
 demo: $(READY)  ## train a small detector and a small segmenter, run both at sizes never trained on
-	$(BIN)/python tools/demo.py $(ARGS)
+	$(BIN)/python demo/demo.py $(ARGS)
 
 # One thread per process: torch's thread pools would otherwise fight over the cores.
 test: $(READY)  ## run the tests, all but the slow ones
@@ -41,4 +41,4 @@ format: $(READY)  ## rewrite the code in the project's style
 
 clean:  ## remove caches and build outputs (keeps .venv, data and work_dirs)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
-	find cpvt_backbones configs tools tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find cpvt_backbones configs demo tools tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

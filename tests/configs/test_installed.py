@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from cpvt_backbones.datasets.digit_scenes import write_scenes
+from digit_scenes import write_scenes
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ('imagenet', 'retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet')

@@ -5,10 +5,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from digit_scenes import write_scenes
 from local_models import BlockDetector, Brightness, LocalSegmentor
 
 from cpvt_backbones.analysis.tile_agreement import compare_boxes, compare_maps, measure_agreement
-from cpvt_backbones.datasets.digit_scenes import write_scenes
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import ToolboxPredictor
 

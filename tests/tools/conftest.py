@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from digit_scenes import write_scenes
 from mmengine.visualization import Visualizer
-
-from cpvt_backbones.datasets.digit_scenes import write_scenes
 
 ROOT = Path(__file__).resolve().parents[2]
 

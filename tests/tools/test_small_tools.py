@@ -131,7 +131,7 @@ def test_browse_dataset(scope, number, scenes, tmp_path, call, unformatted):
     assert len(pictures) == (number or 8)
     for picture in pictures if scope != 'mmpretrain' else ():
         shown = np.asarray(Image.open(picture).convert('RGB')).astype(int)
-        plain = np.asarray(Image.open(scenes / 'train_64x48' / 'images' / picture.name).convert('RGB')).astype(int)
+        plain = np.asarray(Image.open(scenes / 'train_48x64' / 'images' / picture.name).convert('RGB')).astype(int)
         assert shown.shape == plain.shape
         assert np.abs(shown - plain).max() > 30  # labels are drawn
         # ... over the picture itself; what mmseg calls background is painted black, and shows through by a fifth.
@@ -393,7 +393,7 @@ def test_tta_gives_metrics(trained, scenes, tmp_path, call):
     call('test', config, checkpoint, '--tta', '--work-dir', work_dir, '--cfg-options', *options)
     found = metrics(work_dir)
     if scope == 'mmseg':
-        labels = [np.asarray(Image.open(path)) for path in (scenes / 'heldout_61x37' / 'labels').iterdir()]
+        labels = [np.asarray(Image.open(path)) for path in (scenes / 'heldout_37x61' / 'labels').iterdir()]
         background = 100 * np.mean([label == 0 for label in labels])
         assert 50 < background < 100
         assert found['aAcc'] == pytest.approx(background, abs=0.0051)

@@ -1,4 +1,4 @@
-# Digit scenes, written by tools/make_digit_scenes.py. No flip: a mirrored digit is another sign.
+# Digit scenes, written by demo/digit_scenes.py. No flip: a mirrored digit is another sign.
 data_root = 'data/digit_scenes/'
 metainfo = dict(
     classes=('0', '1', '2', '3', '4', '5', '6', '7', '8', '9'),

@@ -1,28 +1,24 @@
-"""The demo: its targets, its picture, and (slow) all of it in miniature."""
+"""The demo: targets, picture, and (slow) a whole run with little data."""
 
-import importlib
 import json
 
 import numpy as np
+import picture
 import pytest
+from digit_scenes import write_scenes
 from PIL import Image
 
-from cpvt_backbones.datasets.digit_scenes import write_scenes
+import demo
 
 pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
-
-
-@pytest.fixture
-def demo(_tools_are_importable):
-    return importlib.import_module('demo')
 
 
 def rows(ap50, larger, miou):
     return [dict(ap50=ap50, miou=miou), dict(ap50=larger, miou=0.1)]
 
 
-def test_targets_reached(demo):
+def test_targets_reached():
     assert demo.missed_targets(rows(0.7, 0.65, 0.6)) == []
 
 
@@ -34,11 +30,11 @@ def test_targets_reached(demo):
         ((0.8, 0.749, 0.6), 'AP50 at 1.6 times the training size is lower by 0.051, more than 0.05'),
     ],
 )
-def test_a_missed_target_is_named(demo, figures, words):
+def test_missed_target_is_named(figures, words):
     assert demo.missed_targets(rows(*figures)) == [words]
 
 
-def test_sizes_are_what_the_demo_promises(demo):
+def test_sizes_are_as_documented():
     first, larger, odd, huge = demo.SIZES
     assert (first.width, first.height) == (demo.TRAIN_SIDE, demo.TRAIN_SIDE)
     assert larger.width / first.width == pytest.approx(1.6, abs=0.03)
@@ -46,8 +42,7 @@ def test_sizes_are_what_the_demo_promises(demo):
     assert max(huge.width, huge.height) > 1000
 
 
-def test_picture_shows_every_size(_tools_are_importable, tmp_path):
-    picture = importlib.import_module('_demo_picture')
+def test_picture_shows_every_size(tmp_path):
     panels = []
     for width, height in ((40, 40), (50, 50), (90, 50)):
         folder = write_scenes(root=tmp_path, split='heldout', width=width, height=height, count=2)
@@ -60,13 +55,13 @@ def test_picture_shows_every_size(_tools_are_importable, tmp_path):
                 image=folder / 'images' / f'{name}.jpg',
                 labels=folder / 'labels' / f'{name}.png',
                 detections=dict(boxes=[[x, y, x + w, y + h]], scores=[0.9], classes=['3']),
-                index_map=truth,
+                seg_map=truth,
                 title=f'{width} x {height} px',
             )
         )
     palette = [(i * 20, 255 - i * 20, 128) for i in range(11)]
     result = picture.compose(panels, palette)
-    # Two square ones side by side above the wide one.
+    # Two square panels side by side above the wide one.
     assert result.width == picture._block_width(picture.WIDE) + 2 * picture.GAP
     narrow, wide = picture.TITLE + picture.NARROW, picture.TITLE + round(50 * picture.WIDE / 90)
     assert result.height == narrow + wide + 3 * picture.GAP
@@ -75,7 +70,7 @@ def test_picture_shows_every_size(_tools_are_importable, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_demo_in_miniature(demo, tmp_path):
+def test_whole_demo_with_little_data(tmp_path):
     size = demo.TestSize
     options = dict(
         work_dir=tmp_path / 'work',
@@ -90,7 +85,7 @@ def test_the_whole_demo_in_miniature(demo, tmp_path):
     assert json.loads((tmp_path / 'work/results.json').read_text()) == results
     assert len((tmp_path / 'work/results.csv').read_text().splitlines()) == 4
     assert Image.open(tmp_path / 'work/demo.png').width > 1000
-    # What is trained is not trained again; other settings are another training.
+    # A finished training is kept; other settings start another.
     again = demo.run(**options)
     assert again['sizes'] == results['sizes'] and again['training'] == results['training']
     longer = demo.run(**{**options, 'iterations': 3})
