@@ -29,11 +29,11 @@ def parse_model(text: str) -> tuple[str, str, str]:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """``WIDTHxHEIGHT`` to both, in px."""
-    width, _, height = text.partition('x')
+    """``HEIGHTxWIDTH`` to both, in px."""
+    height, _, width = text.partition('x')
     if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
-        raise argparse.ArgumentTypeError(f'WIDTHxHEIGHT is expected, as 640x480, got {text!r}')
-    return int(width), int(height)
+        raise argparse.ArgumentTypeError(f'HEIGHTxWIDTH is expected, as 480x640, got {text!r}')
+    return int(height), int(width)
 
 
 def read(parser: argparse.ArgumentParser, path: str, cfg_options: Mapping[str, Any] | None = None) -> Config:

@@ -1,6 +1,6 @@
 """Draw the attention of a trained model: each layer's matrix, and where each head looks from a place in the image.
 
-python tools/attention_maps.py CONFIG CHECKPOINT photo.jpg --query 120 80 --layers 0 -1 --size 640x480
+python tools/attention_maps.py CONFIG CHECKPOINT photo.jpg --query 120 80 --layers 0 -1 --size 480x640
 Writes DIR/maps.csv and maps.png (weights over the first image), DIR/matrix_<layer>.csv and matrices.png (mean over the
 images and heads). Without CHECKPOINT ('-') the weights are random. With --draw the pictures are drawn again from there.
 """
@@ -21,7 +21,7 @@ from cpvt_backbones.analysis.attention_maps import (
     mean_matrix,
     query_at,
 )
-from cpvt_backbones.analysis.backbone_of import FeatureMaps, load_picture
+from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 from cpvt_backbones.analysis.plots import draw_attention_maps, draw_attention_matrices
 from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.checkpoints import CheckpointError
@@ -43,7 +43,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         'class token where there is one)',
     )
     parser.add_argument('--layers', nargs='+', type=int, help='numbers of the layers, negative from the end; all')
-    parser.add_argument('--size', type=parse_size, metavar='WIDTHxHEIGHT', help="resize to that; default: image's own")
+    parser.add_argument('--size', type=parse_size, metavar='HEIGHTxWIDTH', help="resize to that; default: image's own")
     parser.add_argument('--out-dir', type=Path, default=Path('work_dirs/attention'), help='default: %(default)s')
     parser.add_argument('--draw', action='store_true', help="draw again from the folder's CSV, run nothing")
     add_config_arguments(parser)
@@ -52,7 +52,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
 
 def measure(parser: argparse.ArgumentParser, args: argparse.Namespace, pictures: list[np.ndarray]) -> None:
     """Write the CSV files."""
-    model = FeatureMaps(
+    model = FeatureExtractor(
         read(parser, args.config, args.cfg_options), None if args.checkpoint == '-' else args.checkpoint
     )
     names = list(attention_layers(model))
@@ -90,7 +90,7 @@ def main() -> None:
     try:
         pictures = [load_picture(path, size=args.size) for path in args.images]
         if len({picture.shape for picture in pictures}) > 1:
-            parser.error('images must be of one size: give --size WIDTHxHEIGHT')
+            parser.error('images must be of one size: give --size HEIGHTxWIDTH')
         if not args.draw:
             for stale in args.out_dir.glob('matrix_*.csv'):
                 stale.unlink()

@@ -15,8 +15,8 @@ from _common import add_config_arguments
 from rich.progress import track
 from torch import Tensor
 
-from cpvt_backbones.analysis.backbone_of import FeatureMaps, load_picture
 from cpvt_backbones.analysis.equivariance import ENCODINGS, build_untrained, measure_equivariance, synthetic_images
+from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 from cpvt_backbones.analysis.plots import draw_equivariance
 from cpvt_backbones.analysis.tables import read_table, write_table
 from cpvt_backbones.checkpoints import CheckpointError
@@ -36,7 +36,7 @@ def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
         picture[(picture.shape[0] - side) // 2 :, (picture.shape[1] - side) // 2 :][:side, :side]
         for picture in pictures
     ]
-    if isinstance(model, FeatureMaps):
+    if isinstance(model, FeatureExtractor):
         return model.normalise(cut)
     images = torch.stack([torch.from_numpy(picture.copy()).permute(2, 0, 1) for picture in cut]).float()
     return (images - images.mean(dim=(2, 3), keepdim=True)) / images.std(dim=(2, 3), keepdim=True)
@@ -58,7 +58,7 @@ def main() -> None:
     try:
         models = {name: build_untrained(name, size=args.size) for name in args.encodings}
         for name, config, checkpoint in args.models:
-            models[name] = FeatureMaps(read(parser, config, args.cfg_options), checkpoint)
+            models[name] = FeatureExtractor(read(parser, config, args.cfg_options), checkpoint)
         if models:
             records = []
             for name, model in track(models.items(), description='Models'):

@@ -1,6 +1,6 @@
 """Draw what a backbone hands out over an image of any size: each level's principal components as colours, and norms.
 
-python tools/feature_maps.py CONFIG CHECKPOINT photo.jpg --size 1024x768 --out work_dirs/features/photo.csv
+python tools/feature_maps.py CONFIG CHECKPOINT photo.jpg --size 768x1024 --out work_dirs/features/photo.csv
 Writes the CSV and, beside it, the picture. Without CHECKPOINT ('-') the weights are random. With --draw the picture is
 drawn again from the CSV.
 """
@@ -14,8 +14,7 @@ from _analysis import parse_size, read
 from _common import add_config_arguments
 
 from cpvt_backbones.analysis.attention_maps import cell_side
-from cpvt_backbones.analysis.backbone_of import FeatureMaps, load_picture
-from cpvt_backbones.analysis.feature_maps import channel_norm, principal_colours
+from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, load_picture, principal_colours
 from cpvt_backbones.analysis.plots import draw_feature_maps
 from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.checkpoints import CheckpointError
@@ -23,7 +22,7 @@ from cpvt_backbones.checkpoints import CheckpointError
 
 def measure(parser: argparse.ArgumentParser, args: argparse.Namespace, picture: np.ndarray) -> None:
     """Write the CSV."""
-    model = FeatureMaps(
+    model = FeatureExtractor(
         read(parser, args.config, args.cfg_options), None if args.checkpoint == '-' else args.checkpoint
     )
     with torch.no_grad():
@@ -46,7 +45,7 @@ def main() -> None:
     parser.add_argument('config', help='config file of the model')
     parser.add_argument('checkpoint', help="checkpoint file; '-' for random weights")
     parser.add_argument('image', help='image file')
-    parser.add_argument('--size', type=parse_size, metavar='WIDTHxHEIGHT', help="resize to that; default: image's own")
+    parser.add_argument('--size', type=parse_size, metavar='HEIGHTxWIDTH', help="resize to that; default: image's own")
     parser.add_argument(
         '--out', type=Path, default=Path('work_dirs/features/features.csv'), help='default: %(default)s'
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 from _analysis import parse_model, print_table, read
 from _common import add_config_arguments
 
-from cpvt_backbones.analysis.image_size import Size
+from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.analysis.plots import draw_sweep
-from cpvt_backbones.analysis.resolution import Candidate, main_metric, read_rows, sweep
+from cpvt_backbones.analysis.resolution import SweepModel, main_metric, read_rows, sweep
 
 
 def main() -> None:
@@ -34,10 +34,10 @@ def main() -> None:
     add_config_arguments(parser)
     args = parser.parse_args()
     candidates = [
-        Candidate(name, read(parser, config, args.cfg_options), checkpoint) for name, config, checkpoint in args.models
+        SweepModel(name, read(parser, config, args.cfg_options), checkpoint) for name, config, checkpoint in args.models
     ]
     try:
-        sizes = [Size.parse(text) for text in args.sizes]
+        sizes = [TestSize.parse(text) for text in args.sizes]
         rows = sweep(candidates, sizes, table=args.out, limit=args.limit) if candidates else read_rows(args.out)
         metric = args.metric or main_metric(rows)
         draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)

@@ -20,7 +20,7 @@ from _common import ROOT
 
 from cpvt_backbones import weights
 from cpvt_backbones.analysis.files import write_whole
-from cpvt_backbones.analysis.resolution import Candidate, Row, fingerprint, main_metric, read_rows
+from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, main_metric, read_rows
 from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.weights import ShippedWeights, find_shipped
@@ -29,7 +29,7 @@ LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
 
-def card(entry: ShippedWeights, rows: list[Row], *, data: str, terms: str, commit: str) -> str:
+def card(entry: ShippedWeights, rows: list[SweepRow], *, data: str, terms: str, commit: str) -> str:
     """The model card."""
     metric = main_metric(rows)
     lines = [f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |' for row in rows]
@@ -110,7 +110,7 @@ def ship(args: argparse.Namespace) -> Path:
     with write_whole(index) as unfinished:
         unfinished.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + '\n', encoding='utf-8')
     if args.sizes:
-        measured = fingerprint(Candidate(args.name, read_config(config), args.name))
+        measured = fingerprint(SweepModel(args.name, read_config(config), args.name))
         rows = [row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)]
         if not rows:
             raise ValueError(f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this config')

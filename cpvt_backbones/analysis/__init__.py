@@ -1,1 +1,1 @@
-"""Measurements on a model."""
+"""Measurements on trained models: cost, image sizes, shifts, attention, features, tiles."""

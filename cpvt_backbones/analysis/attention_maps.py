@@ -1,4 +1,4 @@
-"""Attention weights of any layer, on demand: the model runs as ever, one layer's weights are written out."""
+"""Attention weights of one layer of a model; all other layers keep fused attention."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,14 +21,14 @@ _LARGEST_CELL = 64
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """What one layer's softmax gave.
+    """Attention weights of one layer.
 
     Attributes:
-        weights: (B, heads, P + N, P + S): how much each query takes from each key; rows sum to 1. With windows S = N,
-            and what lies in other windows is 0.
+        weights: (B, heads, P + N, P + S): weight of each key for each query; rows sum to 1. With windows S = N, and
+            keys of other windows have weight 0.
         num_prefix: P, class and distillation tokens in front of queries and keys.
-        grid: Height and width of the queries, in tokens; their product is N.
-        key_grid: Likewise of the keys; smaller than ``grid`` where attention reduces them.
+        grid: (h, w) of the queries, in tokens; h * w = N.
+        key_grid: (h, w) of the keys; smaller than ``grid`` with spatial reduction.
     """
 
     weights: Tensor
@@ -38,7 +38,7 @@ class AttentionWeights:
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The attention layers of a model by name, in order: this package's, and innermost modules named so elsewhere."""
+    """Attention layers of a model by name: this package's, and innermost modules of others named Attention or MSA."""
     named = {
         name: module
         for name, module in model.named_modules()
@@ -53,9 +53,9 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def attention_weights(model: nn.Module, images: Tensor, layer: str) -> AttentionWeights:
-    """Run a model and write out the weights of one of its attention layers.
+    """Run a model and record the weights of one attention layer.
 
-    All other layers stay fused. The weights of the layer take 4 * heads * N * S bytes an image, twice.
+    The recording takes 2 * 4 * heads * N * S bytes an image.
 
     Args:
         model: The model; called with the images.
@@ -63,8 +63,7 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
         layer: A name from :func:`attention_layers`.
 
     Raises:
-        ValueError: An unknown layer; one of another package that attends within windows, or whose tokens fit no grid
-            of the images.
+        ValueError: An unknown layer; or a layer of another package with windows, or without a grid of tokens.
     """
     layers = attention_layers(model)
     if layer not in layers:
@@ -86,17 +85,17 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
 
 
 def map_of_query(found: AttentionWeights, query: int) -> Tensor:
-    """Where one query looks: (B, heads, h, w) over the keys' grid; what it gives to class tokens is left out.
+    """Attention of one query over the grid of keys, (B, heads, h, w), without the prefix tokens.
 
     Args:
         found: The layer's weights.
-        query: Index among the queries, prefix included: 0 is the class token where there is one.
+        query: Index among the queries, prefix tokens included: 0 is the class token if there is one.
     """
     return found.weights[:, :, query, -found.key_grid[0] * found.key_grid[1] :].unflatten(-1, found.key_grid)
 
 
 def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int) -> int:
-    """Index of the query whose cell holds the pixel (x, y) of a ``height`` x ``width`` image.
+    """Index of the query whose cell contains the pixel (x, y) of a ``height`` x ``width`` image.
 
     Raises:
         ValueError: A pixel outside the image.
@@ -108,12 +107,12 @@ def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int
 
 
 def cell_side(grid: Grid, *, height: int, width: int) -> int:
-    """Side in px of a cell of a map that covers an image, the last cells perhaps not in full.
+    """Side in px of a cell of a map over an image; the last row and column may cover less.
 
-    Where several would do, the one that the largest power of two divides, as strides do.
+    Of several possible sides, the one divisible by the largest power of two.
 
     Raises:
-        ValueError: No side gives such a map.
+        ValueError: No square cell gives this grid.
     """
     sides = [
         side
@@ -121,16 +120,16 @@ def cell_side(grid: Grid, *, height: int, width: int) -> int:
         if (-(-height // side), -(-width // side)) == tuple(grid) or (height // side, width // side) == tuple(grid)
     ]
     if not sides:
-        raise ValueError(f'grid must cover the {height} x {width} px of the image with squares, got {tuple(grid)}')
+        raise ValueError(f'grid must cover the {height} x {width} px image with square cells, got {tuple(grid)}')
     return max(sides, key=lambda side: side & -side)
 
 
 def mean_matrix(found: AttentionWeights, *, largest: int = 1024) -> Tensor:
-    """The attention matrix as CPVT's figure has it: mean over images and heads, patch tokens only.
+    """Mean attention matrix over images and heads, patch tokens only as in the CPVT paper's figure.
 
     Args:
         found: The layer's weights.
-        largest: More queries or keys than so many are averaged in runs of equal length.
+        largest: Maximum side; longer sides are average-pooled.
 
     Returns:
         (queries, keys).
@@ -144,7 +143,7 @@ def mean_matrix(found: AttentionWeights, *, largest: int = 1024) -> Tensor:
 
 
 class _Record(TorchDispatchMode):
-    """Keeps what softmax gives, and the layer's arguments."""
+    """Records softmax outputs and the layer's arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +159,7 @@ class _Record(TorchDispatchMode):
 
 @contextmanager
 def _recording(module: nn.Module) -> Iterator[_Record]:
-    """Within this context the module computes attention by its formula, and its softmaxes are kept."""
+    """Context in which the module computes attention unfused and its softmax outputs are recorded."""
     record = _Record()
     forward = module.forward
 
@@ -177,14 +176,14 @@ def _recording(module: nn.Module) -> Iterator[_Record]:
 
 
 def _unfold_windows(seen: list[Tensor], grid: Grid, num_prefix: int, window_size: int, batch: int) -> Tensor:
-    """Weights within each window (B * windows, heads, h * w, P + h * w) to (B, heads, P + N, P + N).
+    """Scatter weights of each window (B * windows, heads, h * w, P + h * w) into (B, heads, P + N, P + N).
 
-    The softmax of the tokens beside, (B, heads, P, P + windows * h * w), comes first where there are any.
+    With prefix tokens the first recorded softmax is theirs: (B, heads, P, P + windows * h * w).
     """
     window = (min(window_size, grid[0]), min(window_size, grid[1]))
     padding = (-grid[0] % window[0], -grid[1] % window[1])
     places = torch.arange(grid[0] * grid[1], device=seen[-1].device).view(grid)
-    places = F.pad(places, (0, padding[1], 0, padding[0]), value=-1)  # no token there
+    places = F.pad(places, (0, padding[1], 0, padding[0]), value=-1)  # -1: no token
     places = places.unflatten(1, (-1, window[1])).unflatten(0, (-1, window[0])).transpose(1, 2).flatten(2).flatten(0, 1)
     weights = seen[-1].unflatten(0, (batch, -1))  # (B, windows, heads, h * w, P + h * w)
     tokens = num_prefix + grid[0] * grid[1]
@@ -204,7 +203,7 @@ def _unfold_windows(seen: list[Tensor], grid: Grid, num_prefix: int, window_size
 
 
 def _of_another_package(weights: Tensor, images: Tensor, what: str) -> AttentionWeights:
-    """Find out which grids the tokens of an unknown layer lie on."""
+    """Infer the grids of queries and keys of a layer of another package."""
     batch, height, width = images.shape[0], images.shape[2], images.shape[3]
     if weights.dim() == 3:  # torch.nn.MultiheadAttention folds the heads into the batch
         weights = weights.unflatten(0, (batch, -1))

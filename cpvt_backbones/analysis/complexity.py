@@ -21,14 +21,13 @@ from .memory import peak_memory
 
 @dataclass(frozen=True)
 class Complexity:
-    """What one image costs.
+    """Cost of one image.
 
     Attributes:
-        parameters: Of the whole model.
+        parameters: Number of parameters of the whole model.
         gmacs: 1e9 multiply-adds of convolutions, linear layers and attention. Papers and the OpenMMLab tools call a
             multiply-add one FLOP.
-        attention_gmacs: The part of it that multiplies queries by keys and weights by values, which those tools leave
-            out.
+        attention_gmacs: The share of query-key and weight-value products, which those tools omit.
     """
 
     parameters: int
@@ -37,7 +36,7 @@ class Complexity:
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """The model of a config, with its own initial weights and nothing loaded, in evaluation mode."""
+    """Build the model of a config, without loading weights, in evaluation mode."""
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     options = dict(cfg.model)
@@ -49,15 +48,11 @@ def build_model(cfg: Config) -> nn.Module:
 
 
 def measure_complexity(cfg: Config, *, height: int, width: int) -> Complexity:
-    """Count what a config's model needs for one image; detectors up to their heads, without post-processing.
+    """Count parameters and multiply-adds of a config's model for one image, without post-processing.
 
     Args:
         cfg: A config with ``model`` and ``default_scope``.
-        height: Of the image, in pixels.
-        width: Likewise.
-
-    Returns:
-        Complexity: Parameters and multiply-adds.
+        height, width: Size of the image in px.
     """
     model = build_model(cfg)
     return _count(model, _forward_call(model, height=height, width=width))
@@ -65,7 +60,7 @@ def measure_complexity(cfg: Config, *, height: int, width: int) -> Complexity:
 
 @contextmanager
 def explicit_attention() -> Iterator[None]:
-    """Within this context torch computes attention by its formula, whichever package asks for it."""
+    """Context in which torch computes attention unfused, for every package."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -77,13 +72,13 @@ def explicit_attention() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ComplexityRow:
-    """What one image of one size costs one model.
+    """Cost of one image of one size for one model.
 
     Attributes:
-        height, width: Of the image, in px.
+        height, width: Size of the image in px.
         parameters, gmacs, attention_gmacs: See :class:`Complexity`.
         attention_share: ``attention_gmacs / gmacs``.
-        peak_mib: Memory of a forward call on top of the weights, measured; ``None`` where it was not.
+        peak_mib: Peak memory of a forward call above the weights; ``None`` if not measured.
     """
 
     model: str
@@ -103,22 +98,18 @@ def complexity_against_size(
     memory: str | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> list[ComplexityRow]:
-    """What models cost at several image sizes.
+    """Cost of several models at several image sizes, one row each.
 
     Args:
-        models: Name to a config, or to a backbone's own dict, ``dict(type='CPVT', arch='small')``.
+        models: Name to a config, or to a backbone's dict, ``dict(type='CPVT', arch='small')``.
         sizes: (height, width) in px.
-        memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None``: nothing is
-            computed, only counted.
+        memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None`` to count only.
         progress: Called after each size of each model.
-
-    Returns:
-        A row for each model and size.
     """
     rows = []
     for name, described in models.items():
         model = build_model(described) if isinstance(described, Config) else _build_backbone(described)
-        # On the meta device nothing is computed; but boxes, which a second stage works on, have to be there.
+        # The meta device computes nothing; a second stage needs real boxes.
         counted = model if hasattr(model, 'roi_head') else deepcopy(model).to('meta')
         for height, width in sizes:
             with torch.device(next(counted.parameters()).device):
@@ -138,7 +129,7 @@ def complexity_against_size(
 
 def _build_backbone(described: Mapping[str, Any]) -> nn.Module:
     backbone: nn.Module = MODELS.build(_without_weights(described))
-    backbone.eval()  # on a line of its own: mmseg's ViT returns nothing here
+    backbone.eval()  # not chained: the eval() of mmseg's ViT returns None
     return backbone
 
 
@@ -148,7 +139,7 @@ def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], 
     if not isinstance(model, BaseModel):
         return lambda: model(images)
     arguments: dict[str, Any] = {}
-    if hasattr(model, 'roi_head'):  # a second stage wants to know what it works on
+    if hasattr(model, 'roi_head'):  # two-stage heads need metadata
         from mmdet.structures import DetDataSample
 
         size = (height, width)
@@ -158,12 +149,11 @@ def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], 
 
 
 def _without_weights(backbone: Mapping[str, Any]) -> dict[str, Any]:
-    # This package's backbones would load what init_cfg promises in their first forward.
     return {**backbone, 'init_cfg': None} if 'init_cfg' in backbone else dict(backbone)
 
 
 def _count(model: nn.Module, call: Callable[[], object]) -> Complexity:
-    # Fused kernels are not counted on every device.
+    # The counter does not know the fused kernels of every device.
     with FlopCounterMode(display=False) as counter, explicit_attention(), torch.no_grad():
         call()
     flops = {str(operator): count for operator, count in counter.get_flop_counts()['Global'].items()}

@@ -1,7 +1,6 @@
-"""Shift the image: do the features follow?
+"""Equivariance error: difference between the features of a shifted image and the shifted features of the image.
 
-Two crops of one image, ``shift`` px apart along the diagonal, see the same things ``shift / stride`` cells apart. What
-of the second crop's map differs from the first one's, moved by as much, is the equivariance error.
+Two crops of one image, ``shift`` px apart along the diagonal, show the same content ``shift / stride`` cells apart.
 """
 
 import math
@@ -22,17 +21,17 @@ ENCODINGS: dict[str, dict[str, Any] | None] = {
     'Relative': dict(type='Relative'),
     'PEG': dict(type='PEG', after_blocks=(0,)),
 }
-"""Name of an encoding, as a column of the CPVT paper's comparison, to the ``position`` of a backbone."""
+"""The encodings of the CPVT paper's comparison and their ``position`` arguments."""
 
 
 @dataclass(frozen=True)
 class EquivarianceRow:
-    """How far the features fail to follow one shift.
+    """Equivariance error of one shift.
 
     Attributes:
-        shift: px, down and to the right alike.
-        error: Root mean square of the difference over that of the map about its own mean; 0 where the features follow,
-            about 1.4 where they have nothing to do with each other. Mean over the images.
+        shift: Shift in px, down and to the right.
+        error: Root mean square of the difference, relative to the map's standard deviation: 0 for equivariant
+            features, about 1.4 for unrelated ones. Mean over the images.
         spread: Standard deviation over the images.
     """
 
@@ -45,24 +44,23 @@ class EquivarianceRow:
 def measure_equivariance(
     model: nn.Module, images: Tensor, *, size: int, shifts: Sequence[int]
 ) -> list[EquivarianceRow]:
-    """Measure how far the features of a shifted image are from the shifted features of the image.
+    """Measure the equivariance error of a model for several shifts.
 
-    Compared are the cells that both crops see, but for a margin of an eighth of the map's side (rounded up) along the
-    borders of either crop, where padding has its say. Where the shift is no multiple of the stride, the first map is
-    interpolated bilinearly between its cells; the interpolation's own error is part of the figure then, for every
-    encoding alike.
+    The cells that both crops cover are compared, without a margin of an eighth of the map's side (rounded up) where
+    padding acts. For a shift that is no multiple of the stride the first map is interpolated bilinearly; the
+    interpolation error is then part of the figure, for every encoding alike.
 
     Args:
         model: Images to a tuple of maps (B, C, h, w); the last one is used.
         images: (B, 3, S, S), normalised, ``S >= size + max(shifts)``.
-        size: Side of the crops, in px, a multiple of the map's stride.
-        shifts: In px, each at least 0.
+        size: Side of the crops in px, a multiple of the map's stride.
+        shifts: Shifts in px, each >= 0.
 
     Returns:
-        A row for each shift, in the order given.
+        One row a shift, in the given order.
 
     Raises:
-        ValueError: Images too small, a size that the stride does not divide, or a shift that leaves nothing to compare.
+        ValueError: Images too small, a size that the stride does not divide, or a shift without common cells.
     """
     if not shifts or min(shifts) < 0:
         raise ValueError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
@@ -74,7 +72,7 @@ def measure_equivariance(
     cells = still.shape[-1]
     if still.shape[-2] != cells or size % cells:
         raise ValueError(f'size must be a multiple of the stride, got {size} px for a map of {tuple(still.shape[2:])}')
-    # About the mean of each channel: a constant offset is no content that could follow.
+    # Deviation from the channel means: a constant offset is trivially equivariant.
     scale = (still - still.mean(dim=(2, 3), keepdim=True)).square().mean(dim=(1, 2, 3)).sqrt()
     rows = []
     for shift in shifts:
@@ -87,11 +85,11 @@ def measure_equivariance(
 
 
 def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tuple[Tensor, Tensor]:
-    """What both maps see of the image, the first one interpolated to the cells of the second."""
+    """The common region of both maps, the first one interpolated at the cells of the second."""
     side = still.shape[-1]
     margin = math.ceil(side / 8)
     whole, part = int(cells), cells - int(cells)
-    # Cell i of the moved map is cell i + whole + part of the other one: both must stay `margin` from their borders.
+    # Cell i of the moved map is cell i + whole + part of the other; both stay `margin` from their borders.
     last = side - margin - whole - (part > 0)
     if last <= margin:
         raise ValueError(
@@ -110,18 +108,18 @@ def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tu
 def build_untrained(
     encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny', position_std: float = 0.5, seed: int = 0
 ) -> nn.Module:
-    """A GAP column with random weights and one of :data:`ENCODINGS`.
+    """Build a CPVT with random weights, global average pooling and one of :data:`ENCODINGS`.
 
-    A learned table starts at a standard deviation of 0.02, as good as absent beside the patch tokens (0.6 for
-    normalised images); in a trained model the two are alike. Tables are therefore drawn anew, larger. PEG and sin-cos
-    are as they are built, and all else is the same whatever the encoding.
+    A learned table is initialised with a standard deviation of 0.02, negligible beside patch tokens (0.6 for
+    normalised images); in a trained model both are similar. Learned and relative tables are therefore redrawn with
+    ``position_std``. All other weights are equal for every encoding.
 
     Args:
         encoding: A name in :data:`ENCODINGS`.
-        size: Side of the images in px, which a learned table is laid out for.
+        size: Side of the images in px; the grid of a learned table.
         arch: See :class:`~cpvt_backbones.backbones.CPVT`.
-        position_std: Standard deviation of the entries of learned and relative tables.
-        seed: Of the weights.
+        position_std: Standard deviation of learned and relative tables.
+        seed: Seed of the weights.
     """
     if encoding not in ENCODINGS:
         raise ValueError(f'encoding must be one of {list(ENCODINGS)}, got {encoding!r}')
@@ -136,10 +134,10 @@ def build_untrained(
 
 
 def synthetic_images(count: int, side: int, *, seed: int = 0) -> Tensor:
-    """Pictures of noise whose amplitude falls with 1 / frequency, as it does in photographs.
+    """Noise images with amplitude proportional to 1 / frequency, like photographs.
 
     Returns:
-        (count, 3, side, side), mean 0 and standard deviation 1 for each image and channel.
+        (count, 3, side, side), mean 0 and standard deviation 1 per image and channel.
     """
     rng = np.random.default_rng(seed)
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side))

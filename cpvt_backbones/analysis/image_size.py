@@ -1,4 +1,4 @@
-"""Changing the size of the images in a config's test pipeline, and nothing else of the evaluation."""
+"""The image size of a config's test pipeline."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-# What each step that sets a size calls it, in the test pipelines of the three toolboxes.
+# Size arguments of the pipeline steps of the three toolboxes.
 _SIZES = {
     'Resize': ('scale', 'scale_factor'),
     'FixScaleResize': ('scale', 'scale_factor'),
@@ -19,20 +19,22 @@ _SIZES = {
     'Pad': ('size',),
 }
 _RELATIVE = 'scale_factor'
-# Steps by these names change an image's size in ways that are not known here. Rounding up to a multiple is no size.
+# Other steps with these names change the size in an unknown way. Rounding up to a multiple sets no size.
 _GEOMETRY = re.compile(r'Resize|Crop|Pad|Aug|Scale|Broadcaster|Apply|Rotat|Affine|Shear|Translat|Distort|Mosaic')
 _HARMLESS = ('ResizeToMultiple', 'PhotoMetricDistortion')
 _LONG = 1_000_000
 
 
 @dataclass(frozen=True)
-class Size:
-    """A size to test at.
+class TestSize:
+    """An image size for testing, by one of two attributes.
 
     Attributes:
-        factor: Times the config's own test scale.
-        side: Or the shorter side of what the model gets, in px.
+        factor: Factor of the config's test scale.
+        side: Shorter side of the model's input in px.
     """
+
+    __test__ = False  # not a test class of pytest
 
     factor: float | None = None
     side: int | None = None
@@ -40,41 +42,38 @@ class Size:
     def __post_init__(self) -> None:
         value = self.side if self.factor is None else self.factor
         if (self.factor is None) == (self.side is None) or value is None or value <= 0:
-            raise ValueError(f'a size is either a factor or a side in px, above 0, got {self.factor!r}, {self.side!r}')
+            raise ValueError(f'size must be a factor > 0 or a side > 0 in px, got {self.factor!r}, {self.side!r}')
 
     @classmethod
-    def parse(cls, text: str) -> 'Size':
-        """``'1.5'`` is a factor, ``'640px'`` a side.
+    def parse(cls, text: str) -> 'TestSize':
+        """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side).
 
         Raises:
-            ValueError: Neither.
+            ValueError: Any other text.
         """
         match = re.fullmatch(r'(?:(?P<side>\d+)px|(?P<factor>\d+(?:\.\d*)?|\.\d+))', text)
         if not match:
-            raise ValueError(
-                f"a size is a factor of the test scale, as '1.5', or a side in px, as '640px', got {text!r}"
-            )
+            raise ValueError(f"size must be a factor of the test scale ('1.5') or a side ('640px'), got {text!r}")
         return cls(side=int(match['side'])) if match['side'] else cls(factor=float(match['factor']))
 
     def __str__(self) -> str:
         return f'{self.factor:g}' if self.side is None else f'{self.side}px'
 
 
-def scale_test_images(cfg: Config, size: Size) -> None:
+def scale_test_images(cfg: Config, size: TestSize) -> None:
     """Change the size of a config's test images, in place.
 
-    Every step that resizes, crops or pads to a size is scaled by one factor, so that the picture keeps its shape and
-    its section. A pipeline without such a step gets a Resize behind the loading. Ground truth stays in the original
-    image's frame, where the toolboxes evaluate.
+    Every step that resizes, crops or pads to a size is scaled by one factor, so that aspect ratio and crop stay the
+    same. A pipeline without such a step gets a Resize after the image loading. Ground truth keeps the original size,
+    at which the toolboxes evaluate.
 
     Args:
         cfg: A config with ``test_dataloader``.
         size: The size.
 
     Raises:
-        ValueError: A pipeline that cannot be scaled: no image loading, a step that changes the size in another way,
-            labels that are loaded before the resizing and would be resized too, or a side in px where the size follows
-            from a ``scale_factor``.
+        ValueError: A pipeline that cannot be scaled: no image loading; a step that changes the size in another way;
+            annotations loaded before the resizing, which would resize them; or a side in px with a ``scale_factor``.
     """
     pipelines = list(_pipelines(cfg.test_dataloader.dataset))
     if not pipelines:
@@ -84,7 +83,7 @@ def scale_test_images(cfg: Config, size: Size) -> None:
 
 
 def _pipelines(node: Any) -> Iterator[list[dict[str, Any]]]:
-    """The pipelines of a data set and of those that it wraps."""
+    """The pipelines of a data set and of the data sets it wraps."""
     if isinstance(node, dict):
         if 'pipeline' in node:
             yield node['pipeline']
@@ -99,7 +98,7 @@ def _name(step: dict[str, Any]) -> str:
     return str(step['type']).split('.')[-1]
 
 
-def _scale(pipeline: list[dict[str, Any]], size: Size) -> None:
+def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     names = [_name(step) for step in pipeline]
     load = next((i for i, name in enumerate(names) if name.startswith('Load') and 'Image' in name), None)
     if load is None:

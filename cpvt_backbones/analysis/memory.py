@@ -1,4 +1,4 @@
-"""Peak memory of a call, whatever ran before it."""
+"""Peak memory of a call."""
 
 import gc
 import os
@@ -10,19 +10,21 @@ import torch
 from torch.autograd.profiler import profile
 
 
-def peak_memory(call: Callable[[], object], device: str) -> float:
-    """Memory that a call needs on top of what is there, at its peak, as torch's allocator counts it.
+def synchronize(device: str) -> None:
+    """Wait for the kernels of a device; a CPU has none pending."""
+    if device == 'cuda':
+        torch.cuda.synchronize()
 
-    Not what the process holds in RAM: malloc keeps freed blocks or hands them back as it sees fit, so that one call
-    needs twice as much as the next, or nothing. The blocks that torch asks for are the same each time. Where a call
-    frees what was there before it, that is counted off on a GPU, not on a CPU.
+
+def peak_memory(call: Callable[[], object], device: str) -> float:
+    """Peak memory in MiB that a call allocates, by torch's allocator.
+
+    Resident memory would depend on what malloc keeps of earlier calls; the requests to torch's allocator do not.
+    Memory that the call frees but did not allocate is subtracted on a GPU, not on a CPU.
 
     Args:
-        call: What to measure; it ran before, so that what it keeps for good is there.
+        call: The call; run it once before, so that buffers which it keeps exist.
         device: ``'cpu'`` or ``'cuda'``.
-
-    Returns:
-        MiB.
     """
     gc.collect()
     if device == 'cuda':
@@ -41,7 +43,7 @@ def peak_memory(call: Callable[[], object], device: str) -> float:
 
 @contextmanager
 def _quiet_profiler() -> Iterator[None]:
-    """Where there is no GPU, the profiler's library would say so on every machine's first use."""
+    """Silence the profiler's warning about a missing GPU."""
     variable = 'KINETO_LOG_LEVEL'
     if torch.cuda.is_available() or variable in os.environ:
         yield

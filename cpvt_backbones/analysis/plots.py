@@ -1,4 +1,4 @@
-"""Pictures of what the analysis tools measure, drawn from their CSV alone (and the photograph underneath)."""
+"""Plots of the analysis tools, drawn from their CSV files."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ _COLUMN_INCHES = 2.2
 
 @contextmanager
 def panels(path: Path, rows: int, columns: int, *, size: tuple[float, float]) -> Iterator[tuple[Any, np.ndarray]]:
-    """A figure with (rows, columns) axes of ``size`` inches each, written to ``path`` at the end."""
+    """Context of a figure with (rows, columns) axes of ``size`` inches each, saved to ``path`` at the end."""
     import matplotlib
 
     matplotlib.use('Agg')
@@ -34,7 +34,7 @@ def panels(path: Path, rows: int, columns: int, *, size: tuple[float, float]) ->
 
 
 def _whole_ticks(axis: Any, values: Sequence[float]) -> None:
-    """A logarithmic x axis with a tick for each value, but where they would overlap."""
+    """Set a logarithmic x axis with one tick a value, without overlapping ticks."""
     axis.set_xscale('log', base=2)
     chosen: list[float] = []
     for value in sorted(set(values)):
@@ -45,7 +45,7 @@ def _whole_ticks(axis: Any, values: Sequence[float]) -> None:
 
 
 def plain_axis(axis: Any, title: str, x: str) -> None:
-    """Title, label, and no box."""
+    """Set title, x label and grid, and remove the frame."""
     axis.set_title(title, fontsize=9, loc='left')
     axis.set_xlabel(x, fontsize=8)
     axis.tick_params(labelsize=7)
@@ -54,17 +54,17 @@ def plain_axis(axis: Any, title: str, x: str) -> None:
 
 
 def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
-    """Metric, seconds an image and peak memory against the image size, a line for each model.
+    """Plot metric, seconds an image and peak memory against the image size, one line a model.
 
     Args:
         table: CSV of a resolution sweep.
-        path: The picture to write.
+        path: The plot to write.
         metric: Column of the CSV; ``None``: see :func:`~cpvt_backbones.analysis.resolution.main_metric`.
     """
     rows = read_rows(table)
     metric = main_metric(rows) if metric is None else metric
     if not any(metric in row.metrics for row in rows):
-        raise ValueError(f'metric must be a column of {str(table)!r} with figures, got {metric!r}')
+        raise ValueError(f'metric must be a numeric column of {str(table)!r}, got {metric!r}')
     with panels(path, 1, 3, size=(3.9, 3.2)) as (_, axes):
         figures = (
             (metric, lambda row: row.metrics.get(metric, np.nan)),
@@ -77,7 +77,7 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
                 sides = [round((row.height * row.width) ** 0.5) for row in own]
                 axis.plot(sides, [figure(row) for row in own], marker='o', markersize=4, label=name)
                 for side, row in zip(sides, own, strict=True):
-                    if row.size == '1':  # the config's own test scale, with a ring
+                    if row.size == '1':  # ring: the config's test scale
                         axis.plot(side, figure(row), 'o', markersize=9, markerfacecolor='none', color='0.3')
             _whole_ticks(axis, [round((row.height * row.width) ** 0.5) for row in rows])
             plain_axis(axis, title, "px, root of the area (ring: the config's scale)")
@@ -86,14 +86,9 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
 
 
 def draw_equivariance(table: Path, path: Path) -> None:
-    """Error against shift, a line for each model, the spread over the images as a band.
-
-    Args:
-        table: CSV of an equivariance measurement.
-        path: The picture to write.
-    """
+    """Plot the equivariance error against the shift, one line a model, with the spread over the images as a band."""
     with panels(path, 1, 1, size=(6, 3.6)) as (_, axes):
-        axis, markers = axes[0, 0], itertools.cycle('os^vDPX')  # lines may lie on one another
+        axis, markers = axes[0, 0], itertools.cycle('os^vDPX')  # tells overlapping lines apart
         for (name,), rows in group_by(read_table(table), 'model').items():
             rows = sorted(rows, key=lambda row: int(row['shift']))
             shift, error, spread = (
@@ -101,18 +96,13 @@ def draw_equivariance(table: Path, path: Path) -> None:
             )
             axis.plot(shift, error, marker=next(markers), markersize=5, label=name, alpha=0.8)
             axis.fill_between(shift, error - spread, error + spread, alpha=0.15)
-        plain_axis(axis, 'what the features miss of the shift (0: they follow)', 'shift of the image, px')
+        plain_axis(axis, 'equivariance error (0: features follow the shift)', 'shift of the image, px')
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=8)
 
 
 def draw_complexity(table: Path, path: Path) -> None:
-    """Multiply-adds, attention's share and peak memory against the image size, a line for each model.
-
-    Args:
-        table: CSV of a complexity measurement.
-        path: The picture to write.
-    """
+    """Plot multiply-adds, attention's share and peak memory against the image size, one line a model."""
     figures = {'gmacs': 'G multiply-adds', 'attention_share': "attention's share of them", 'peak_mib': 'peak MiB'}
     groups = group_by(read_table(table), 'model')
     figures = {
@@ -136,11 +126,11 @@ def draw_complexity(table: Path, path: Path) -> None:
 
 
 def draw_attention_matrices(tables: dict[str, Path], path: Path) -> None:
-    """Attention of every query to every key, a panel for each layer.
+    """Plot the attention matrices of several layers, one panel a layer.
 
     Args:
-        tables: Name of a layer to the CSV of its matrix.
-        path: The picture to write.
+        tables: Layer name to the CSV of its matrix.
+        path: The plot to write.
     """
     columns = min(len(tables), 4)
     with panels(path, -(-len(tables) // columns), columns, size=(3.0, 3.0)) as (figure, axes):
@@ -148,8 +138,8 @@ def draw_attention_matrices(tables: dict[str, Path], path: Path) -> None:
             axis.set_axis_off()
         for axis, (name, table) in zip(axes.flat, tables.items(), strict=False):
             matrix = np.loadtxt(table, delimiter=',', ndmin=2)
-            # A few keys take most of the weight; beyond the 99.5th percentile all is one colour.
-            # fewer keys than queries, where attention reduces them: the panel stays square
+            # A few keys take most of the weight: clip at the 99.5th percentile. aspect='auto' keeps the panel square
+            # where spatial reduction gives fewer keys than queries.
             shown = dict(vmin=0, vmax=np.quantile(matrix, 0.995), interpolation='nearest', aspect='auto')
             image = axis.imshow(matrix, **shown)
             axis.set_axis_on()
@@ -159,12 +149,12 @@ def draw_attention_matrices(tables: dict[str, Path], path: Path) -> None:
 
 
 def draw_attention_maps(table: Path, picture: np.ndarray, path: Path) -> None:
-    """Where each head of each layer looks, over the picture; a row for each layer and query, the heads' mean first.
+    """Plot attention maps over the picture, one row a layer and query, the mean over heads first.
 
     Args:
         table: CSV of attention maps.
-        picture: (H, W, 3), uint8, of the size that the model saw.
-        path: The picture to write.
+        picture: (H, W, 3), uint8, RGB, at the model's input size.
+        path: The plot to write.
     """
     groups = group_by(read_table(table), 'layer', 'query')
     heads = max(len({record['head'] for record in records}) for records in groups.values())
@@ -178,7 +168,7 @@ def draw_attention_maps(table: Path, picture: np.ndarray, path: Path) -> None:
             cell = int(records[0]['cell'])
             named = {'mean of the heads': np.mean(list(maps.values()), axis=0)}
             named |= {f'head {head}': weights for head, weights in maps.items()}
-            used = line[: 1 + len(named)]  # a pyramid has fewer heads in its first stages
+            used = line[: 1 + len(named)]  # the first stages of a pyramid have fewer heads
             for axis, (title, weights) in zip(used[1:], named.items(), strict=True):
                 axis.imshow(picture.mean(axis=2), cmap='gray', vmin=0, vmax=255)
                 over = axis.imshow(enlarge(weights, cell, picture.shape), cmap='inferno', alpha=0.7, vmin=0)
@@ -191,12 +181,12 @@ def draw_attention_maps(table: Path, picture: np.ndarray, path: Path) -> None:
 
 
 def draw_feature_maps(table: Path, picture: np.ndarray, path: Path) -> None:
-    """The picture, and for each level its three principal components as RGB and the norm over its channels.
+    """Plot the picture, and for each level three principal components as RGB and the channel norm.
 
     Args:
         table: CSV of feature maps.
-        picture: (H, W, 3), uint8, of the size that the model saw.
-        path: The picture to write.
+        picture: (H, W, 3), uint8, RGB, at the model's input size.
+        path: The plot to write.
     """
     levels = group_by(read_table(table), 'level')
     with panels(path, 2, len(levels) + 1, size=_panel_size(picture)) as (_, axes):
@@ -218,7 +208,7 @@ def _panel_size(picture: np.ndarray) -> tuple[float, float]:
 
 
 def to_map(records: Sequence[dict[str, str]], column: str) -> np.ndarray:
-    """Records with ``row`` and ``column`` to the map of one of their other columns."""
+    """Arrange records with ``row`` and ``column`` as the map of another column."""
     places = np.array([(int(record['row']), int(record['column'])) for record in records])
     values = np.full(places.max(axis=0) + 1, np.nan)
     values[places[:, 0], places[:, 1]] = [float(record[column]) for record in records]
@@ -226,5 +216,5 @@ def to_map(records: Sequence[dict[str, str]], column: str) -> np.ndarray:
 
 
 def enlarge(values: np.ndarray, cell: int, shape: Sequence[int]) -> np.ndarray:
-    """A map to the picture's size: each value fills its cell, and the last cells may reach beyond the picture."""
+    """Enlarge a map to the picture: each value fills its cell; cells beyond the picture are cut."""
     return values.repeat(cell, axis=0).repeat(cell, axis=1)[: shape[0], : shape[1]]

@@ -1,4 +1,4 @@
-"""One checkpoint at many image sizes, without fine-tuning: what it scores, what it takes."""
+"""Accuracy, time and memory of checkpoints at several image sizes, without fine-tuning."""
 
 import copy
 import hashlib
@@ -15,15 +15,14 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from mmengine.runner import Runner
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TimeElapsedColumn
 from torch import nn
 
 from cpvt_backbones.engine.launch import find_toolbox, test
 from cpvt_backbones.weights import shipped_file
 
-from .image_size import Size, scale_test_images
-from .machine import synchronize
-from .memory import peak_memory
+from .image_size import TestSize, scale_test_images
+from .memory import peak_memory, synchronize
 from .tables import read_table, write_table
 
 MAIN_METRICS = ('coco/bbox_mAP', 'coco/segm_mAP', 'pascal_voc/mAP', 'mIoU', 'accuracy/top1')
@@ -31,13 +30,13 @@ _OWN = 'forward/'
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SweepModel:
     """A trained model of a sweep.
 
     Attributes:
-        name: What to call it.
+        name: Name in the table.
         cfg: Its config.
-        checkpoint: Its weights: a file, or the name of weights that come with the package.
+        checkpoint: Its weights: a file, or the name of shipped weights.
     """
 
     name: str
@@ -46,18 +45,18 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One model at one size.
+class SweepRow:
+    """Results of one model at one size.
 
     Attributes:
-        size: As asked for: a factor, or a side with ``px``.
-        images: How many were tested.
-        height, width: Mean px of what the model got, the config's padding included.
-        seconds: An image in the model, post-processing included, data loading left out; median over the batches.
-        peak_mib: Memory that the forward call of the largest batch takes on top of what was there.
+        size: The requested size: a factor, or a side with ``px``.
+        images: Number of test images.
+        height, width: Mean input size of the model in px, padding included.
+        seconds: Time of one image in the model, post-processing included, data loading excluded; median over batches.
+        peak_mib: Peak memory that the forward call of the largest batch allocates.
         device: ``'cpu'`` or ``'cuda'``.
-        source: Stands for config, checkpoint and number of images: rows of one model agree in it.
-        metrics: What the config's evaluator reports, in the frame of the original images.
+        source: Hash of config, checkpoint and number of images, equal in all rows of a model.
+        metrics: Metrics of the config's evaluator, at the original image size.
     """
 
     model: str
@@ -77,73 +76,71 @@ _KINDS: dict[str, type] = dict(images=int, height=float, width=float, seconds=fl
 
 
 def sweep(
-    candidates: Sequence[Candidate], sizes: Sequence[Size], *, table: Path, limit: int | None = None
-) -> list[Row]:
-    """Evaluate models at several image sizes, as ``tools/test.py`` would at each.
-
-    What the table holds is not done again.
+    models: Sequence[SweepModel], sizes: Sequence[TestSize], *, table: Path, limit: int | None = None
+) -> list[SweepRow]:
+    """Evaluate models at several image sizes, as ``tools/test.py`` does at one. Rows in the table are not repeated.
 
     Args:
-        candidates: The models.
+        models: The models.
         sizes: The sizes.
-        table: CSV that grows by a row for each model and size.
-        limit: Test on so many images, taken evenly from the test set; ``None`` for all.
+        table: CSV that grows by one row for each model and size.
+        limit: Number of test images, evenly spaced in the test set; ``None`` for all.
 
     Returns:
-        The rows of the table, those of other models included.
+        All rows of the table, those of other models included.
 
     Raises:
-        ValueError: A name given twice; a test pipeline that cannot be scaled (see
-            :func:`~cpvt_backbones.analysis.image_size.scale_test_images`), before anything is run; rows in the table
-            that come from another config, checkpoint or number of images; a ``limit`` that the data set cannot keep.
+        ValueError: A repeated name; a test pipeline that cannot be scaled (see
+            :func:`~cpvt_backbones.analysis.image_size.scale_test_images`), before anything runs; rows in the table
+            from another config, checkpoint or number of images; a ``limit`` that the data set does not support.
         FileNotFoundError: No such checkpoint.
     """
-    names = [candidate.name for candidate in candidates]
+    names = [model.name for model in models]
     if len(set(names)) != len(names):
-        raise ValueError(f'models must have names of their own, got {names}')
+        raise ValueError(f'models must have different names, got {names}')
     rows = read_rows(table) if table.exists() else []
     jobs = []
-    for candidate in candidates:
-        source = fingerprint(candidate, limit)
-        done = {row.size for row in rows if row.model == candidate.name}
-        if any(row.model == candidate.name and row.source != source for row in rows):
+    for model in models:
+        source = fingerprint(model, limit)
+        done = {row.size for row in rows if row.model == model.name}
+        if any(row.model == model.name and row.source != source for row in rows):
             raise ValueError(
-                f'table: {str(table)!r} has rows of {candidate.name!r} from another config, checkpoint, device or '
+                f'table: {str(table)!r} has rows of {model.name!r} from another config, checkpoint, device or '
                 'number of images; give the model another name, or use another table'
             )
         for size in sizes:
-            cfg = copy.deepcopy(candidate.cfg)
+            cfg = copy.deepcopy(model.cfg)
             scale_test_images(cfg, size)
             if str(size) not in done:
-                jobs.append((candidate, size, cfg, source))
-    for number, (candidate, size, cfg, source) in enumerate(jobs, 1):
+                jobs.append((model, size, cfg, source))
+    for number, (model, size, cfg, source) in enumerate(jobs, 1):
         if limit is not None:
             _limit_images(cfg, limit)
-        label = f'{candidate.name} at {size} ({number}/{len(jobs)})'
-        rows.append(_evaluate(candidate, size, cfg, source, label, table.parent / 'logs'))
+        label = f'{model.name} at {size} ({number}/{len(jobs)})'
+        rows.append(_evaluate(model, size, cfg, source, label, table.parent / 'logs'))
         write_rows(table, rows)
     return rows
 
 
-def fingerprint(candidate: Candidate, limit: int | None = None) -> str:
-    """Twelve digits that stand for all that a row depends on: weights, model, test data, device, number of images."""
-    weights = shipped_file(candidate.checkpoint)
+def fingerprint(model: SweepModel, limit: int | None = None) -> str:
+    """Hash of all that a row depends on: weights, model, test data, device, number of images (12 hex digits)."""
+    weights = shipped_file(model.checkpoint)
     if not weights.is_file():
-        raise FileNotFoundError(f'checkpoint: there is no file {str(candidate.checkpoint)!r}')
+        raise FileNotFoundError(f'checkpoint: there is no file {str(model.checkpoint)!r}')
     digest = hashlib.sha256()
     with weights.open('rb') as file:
         while part := file.read(1 << 20):
             digest.update(part)
-    told = candidate.cfg.to_dict()
+    told = model.cfg.to_dict()
     keys = ('model', 'data_preprocessor', 'test_dataloader', 'test_evaluator', 'test_cfg')
     digest.update(repr(([told.get(key) for key in keys], limit, torch.cuda.is_available())).encode())
     return digest.hexdigest()[:12]
 
 
-def read_rows(table: Path) -> list[Row]:
-    """The rows of a CSV that :func:`write_rows` wrote."""
+def read_rows(table: Path) -> list[SweepRow]:
+    """Read the rows of a CSV that :func:`write_rows` wrote."""
     return [
-        Row(
+        SweepRow(
             **{name: _KINDS.get(name, str)(record[name]) for name in _COLUMNS},
             metrics={name: float(text) for name, text in record.items() if name not in _COLUMNS and text},
         )
@@ -151,30 +148,30 @@ def read_rows(table: Path) -> list[Row]:
     ]
 
 
-def write_rows(table: Path, rows: Sequence[Row]) -> None:
-    """Write rows as CSV, a column for each metric."""
+def write_rows(table: Path, rows: Sequence[SweepRow]) -> None:
+    """Write rows as CSV, one column a metric."""
     write_table(table, [{**{name: getattr(row, name) for name in _COLUMNS}, **row.metrics} for row in rows])
 
 
-def main_metric(rows: Sequence[Row]) -> str:
-    """The metric that stands for a model: the first of :data:`MAIN_METRICS` that is there, else the first there is."""
+def main_metric(rows: Sequence[SweepRow]) -> str:
+    """The main metric of some rows: the first of :data:`MAIN_METRICS` they have, else their first metric."""
     found = list(dict.fromkeys(name for row in rows for name in row.metrics))
     if not found:
-        raise ValueError('there is no metric in any row')
+        raise ValueError('rows must have a metric, got none')
     return next((name for name in MAIN_METRICS if name in found), found[0])
 
 
-def _evaluate(candidate: Candidate, size: Size, cfg: Config, source: str, label: str, logs: Path) -> Row:
+def _evaluate(model: SweepModel, size: TestSize, cfg: Config, source: str, label: str, logs: Path) -> SweepRow:
     cfg.custom_hooks = [*cfg.get('custom_hooks', []), dict(type='ForwardMeter', label=label)]
     cfg.log_level = 'ERROR'
-    cfg.work_dir = str(logs / candidate.name)
-    cfg.experiment_name = f'{candidate.name}_{time.time_ns()}'  # mmengine keeps loggers and visualizers by name
+    cfg.work_dir = str(logs / model.name)
+    cfg.experiment_name = f'{model.name}_{time.time_ns()}'  # mmengine reuses loggers and visualizers by name
     if 'visualizer' in cfg:
         cfg.visualizer.name = cfg.experiment_name
-    found = test(cfg, checkpoint=candidate.checkpoint)
+    found = test(cfg, checkpoint=model.checkpoint)
     own = {name.removeprefix(_OWN): found.pop(name) for name in list(found) if name.startswith(_OWN)}
-    return Row(
-        model=candidate.name,
+    return SweepRow(
+        model=model.name,
         size=str(size),
         source=source,
         device='cuda' if own.pop('cuda') else 'cpu',
@@ -184,7 +181,7 @@ def _evaluate(candidate: Candidate, size: Size, cfg: Config, source: str, label:
 
 
 def _limit_images(cfg: Config, limit: int) -> None:
-    """Keep ``limit`` images of the test set: evenly spaced, as a classifier's are sorted by class."""
+    """Keep ``limit`` images of the test set, evenly spaced: classification sets are sorted by class."""
     options = cfg.test_dataloader.dataset
     if limit < 1:
         raise ValueError(f'limit must be at least 1, got {limit}')
@@ -199,12 +196,12 @@ def _limit_images(cfg: Config, limit: int) -> None:
 
 @HOOKS.register_module()
 class ForwardMeter(Hook):
-    """Adds to the metrics of a test what the model's forward calls took, and shows a progress bar.
+    """Adds time and memory of the model's forward calls to the metrics of a test, and shows a progress bar.
 
-    Every call is timed; the largest batch is run again at the end for its memory.
+    Every call is timed; the largest batch runs again at the end to measure its memory.
 
     Args:
-        label: What the progress bar says.
+        label: Label of the progress bar.
     """
 
     def __init__(self, label: str) -> None:
@@ -217,7 +214,7 @@ class ForwardMeter(Hook):
     def before_test(self, runner: Runner) -> None:
         loader = runner.test_dataloader
         _keep_to_images(runner)
-        # A first call allocates and chooses kernels: it counts for nothing.
+        # Warm-up: the first call allocates and selects kernels.
         with torch.no_grad():
             runner.model.eval()
             runner.model.test_step(next(iter(loader)))
@@ -226,14 +223,7 @@ class ForwardMeter(Hook):
             runner.model.register_forward_pre_hook(self._start, with_kwargs=True),
             runner.model.register_forward_hook(self._stop),
         ]
-        columns = (
-            TextColumn('{task.description}'),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self.bar = Progress(*columns)
+        self.bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn())
         self.task = self.bar.add_task(self.label, total=len(loader))
         self.bar.start()
 
@@ -276,7 +266,7 @@ class ForwardMeter(Hook):
 
 
 def _keep_to_images(runner: Runner) -> None:
-    """Where only some images are tested, a metric that reads annotations by itself must not count the others."""
+    """Restrict metrics that read annotations by themselves to the tested images."""
     dataset = runner.test_dataloader.dataset
     if not getattr(dataset, '_indices', None):
         return

@@ -1,46 +1,61 @@
-"""Figures as CSV: what is drawn is always read back from there."""
+"""Measurements as CSV, and generated parts of Markdown pages."""
 
 import csv
+import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_whole
+from cpvt_backbones.checkpoints import atomic_write
 
 
 def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as CSV, whole or not at all; the columns are all the names that occur, empty where one has none.
+    """Write records as CSV; the columns are all keys that occur, empty where a record lacks one.
 
     Args:
         path: The CSV file.
-        records: A mapping of column to value for each line; floats are written with six digits.
+        records: One mapping of column to value for each line; floats are written with six digits.
     """
     columns = list(dict.fromkeys(name for record in records for name in record))
-    with write_whole(path) as unfinished, unfinished.open('w', newline='') as file:
-        writer = csv.DictWriter(file, columns, lineterminator='\n')
-        writer.writeheader()
-        writer.writerows({name: _text(value) for name, value in record.items()} for record in records)
+    text = io.StringIO(newline='')
+    writer = csv.DictWriter(text, columns, lineterminator='\n')
+    writer.writeheader()
+    for record in records:
+        writer.writerow({k: f'{v:.6g}' if isinstance(v, float) else v for k, v in record.items()})
+    with atomic_write(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The records of a CSV, as text.
+    """Read the records of a CSV as text.
 
     Raises:
         FileNotFoundError: No such file.
     """
     if not path.is_file():
-        raise FileNotFoundError(f'there is no table {str(path)!r}')
+        raise FileNotFoundError(f'no table {str(path)!r}')
     with path.open(newline='') as file:
         return list(csv.DictReader(file))
 
 
 def group_by(records: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
-    """Records that agree in some columns, by their values there, in order of appearance."""
+    """Group records by the values of some columns, in order of first appearance."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for record in records:
         groups.setdefault(tuple(record[name] for name in names), []).append(record)
     return groups
 
 
-def _text(value: Any) -> Any:
-    return f'{value:.6g}' if isinstance(value, float) else value
+def fill_marked(path: Path, name: str, text: str) -> None:
+    """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->`` in a file.
+
+    Raises:
+        ValueError: The file has no such marks.
+    """
+    begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
+    old = path.read_text(encoding='utf-8')
+    pattern = re.compile(f'{re.escape(begin)}.*{re.escape(end)}', re.DOTALL)
+    if not pattern.search(old):
+        raise ValueError(f'path: {path} has no part between {begin} and {end}')
+    path.write_text(pattern.sub(lambda _: f'{begin}\n{text}\n{end}', old), encoding='utf-8')

@@ -1,4 +1,4 @@
-"""How far predictions in tiles agree with those on whole images."""
+"""Agreement of tiled predictions with predictions on whole images."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from cpvt_backbones.inference.reading import Source
 from cpvt_backbones.inference.tasks import Prediction
 
 WHOLE = 2**62
-"""As ``max_pixels``: nothing is ever cut."""
+"""Value of ``max_pixels`` that disables tiling."""
 
 
 def measure_agreement(
@@ -24,26 +24,26 @@ def measure_agreement(
     score_threshold: float = 0.3,
     on_image: Callable[[], object] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Predict on whole images, then on the same in tiles.
+    """Predict on whole images and on tiles of them, and compare.
 
     Args:
         predictor: A detector or segmentor.
         inputs: Image files, folders, patterns.
-        long_side: Longer side of the images in px; ``None`` for their own.
-        tiles: (side, least overlap) in px.
-        score_threshold: Boxes that score less are left out.
+        long_side: Longer side of the images in px; ``None`` for the native size.
+        tiles: (side, minimum overlap) in px.
+        score_threshold: Lowest score of a box.
         on_image: Called after each image, ``len(images) * (1 + len(tiles))`` times.
 
     Returns:
-        list[dict]: For each of ``tiles`` its ``tile`` and ``overlap``, the number of ``images``, and of a segmentor
-        :func:`compare_maps`, of a detector :func:`compare_boxes`.
+        One dict for each of ``tiles``: ``tile``, ``overlap``, ``images`` (their number), and the result of
+        :func:`compare_maps` (segmentor) or :func:`compare_boxes` (detector).
 
     Raises:
         ValueError: The model is a classifier, or an image is no larger than a tile.
-        ImageError: An image cannot be used.
+        ImageError: An image cannot be read.
     """
     if predictor.task == 'classification':
-        raise ValueError("predictor.task must be 'detection' or 'segmentation', got 'classification': it has no tiles")
+        raise ValueError("predictor.task must be 'detection' or 'segmentation', got 'classification'")
     images = find_images(inputs)
 
     whole, uncut = [], Inferencer(predictor=predictor, long_side=long_side, max_pixels=WHOLE)
@@ -68,7 +68,7 @@ def measure_agreement(
 
 
 def _predict(inferencer: Inferencer, image: Source, score_threshold: float) -> tuple[Prediction, bool]:
-    """The prediction, and whether the image was cut."""
+    """Return the prediction, and True if the image was tiled."""
     counts: list[int] = []
     ((_, result),) = inferencer.stream(
         [image], score_threshold=score_threshold, on_tiles=lambda _, total: counts.append(total)
@@ -80,14 +80,11 @@ def _predict(inferencer: Inferencer, image: Source, score_threshold: float) -> t
 
 
 def compare_maps(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> dict[str, float]:
-    """Class maps against class maps.
-
-    Args:
-        whole, tiled: Predictions of a segmentor on the same images.
+    """Compare class maps of the same images.
 
     Returns:
-        dict: ``equal``, the share of pixels of the same class, and ``mIoU`` over the classes that occur; both in
-        [0, 1], over the pixels of all images.
+        ``equal``, the share of pixels of the same class, and ``mIoU`` over the classes that occur; both in [0, 1],
+        over the pixels of all images.
     """
     a, b = (np.concatenate([one['index_map'].ravel() for one in some]).astype(np.int64) for some in (whole, tiled))
     classes = int(max(a.max(), b.max())) + 1
@@ -97,15 +94,11 @@ def compare_maps(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> di
 
 
 def compare_boxes(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> dict[str, float]:
-    """Boxes against boxes.
-
-    Args:
-        whole, tiled: Predictions of a detector on the same images.
+    """Compare boxes of the same images.
 
     Returns:
-        dict: ``whole`` and ``tiled``, how many boxes; ``found``, the share of the whole images' boxes that have one of
-        the same class in the tiles' with an IoU of at least 0.5, and ``confirmed``, that of the tiles' in the whole
-        images'; nan where there are none.
+        ``whole`` and ``tiled``, the numbers of boxes; ``found``, the share of the whole images' boxes with a tiled box
+        of the same class at IoU >= 0.5; ``confirmed``, the reverse; nan without boxes.
     """
     found, confirmed = [], []
     for one, other in zip(whole, tiled, strict=True):

@@ -1,6 +1,6 @@
-"""Trained models as one file that runs without their config: ONNX, torch.export, AOTInductor."""
+"""Export of trained models to one file that runs without a config: ONNX, torch.export, AOTInductor."""
 
-from .convert import FORMATS, export
+from .formats import FORMATS, export
 from .graphs import ClassMaps, Detections, ExportGraph, Features, Scores, graph_of
 from .verification import Comparison, features_of, reference_of, verify
 

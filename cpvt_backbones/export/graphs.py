@@ -1,6 +1,6 @@
-"""What a file computes: a model between its images and plain tensors, without lists, samples or data-dependent shapes.
+"""Models rewritten as graphs: a batch of images in, plain tensors out, no data-dependent shapes.
 
-One graph serves every batch size and image size, so nothing here may branch on a size.
+One graph serves every batch size and image size, so no code here may branch on a size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from cpvt_backbones.layers import pad_to_multiple
 
 
 class Preprocess(nn.Module):
-    """What a toolbox's data preprocessor does to a batch at test time: normalise, then pad.
+    """A toolbox's data preprocessor at test time: normalisation, then padding.
 
     Args:
-        mean, std: Of each channel, in the order that the model sees.
-        flip_channels: Whether the model sees the channels in the opposite order (RGB for BGR).
-        divisor: Sides are padded, on the right and at the bottom, to a multiple of this.
-        pad_value: What with, after normalisation.
+        mean, std: One value a channel, in the model's channel order.
+        flip_channels: Reverse the channel order first (BGR to RGB).
+        divisor: Pad both sides, on the right and at the bottom, to a multiple of this.
+        pad_value: Value of the padding, after normalisation.
     """
 
     mean: Tensor
@@ -47,10 +47,10 @@ class Preprocess(nn.Module):
 
     @classmethod
     def of(cls, preprocessor: Any) -> 'Preprocess':
-        """That of a model of mmdet, mmseg or mmpretrain.
+        """Build from the data preprocessor of an mmdet, mmseg or mmpretrain model.
 
         Raises:
-            ValueError: It brings images to a fixed size.
+            ValueError: The preprocessor resizes images to a fixed size.
         """
         settings = vars(preprocessor)
         test_cfg = settings.get('test_cfg') or {}
@@ -69,25 +69,25 @@ class Preprocess(nn.Module):
         )
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) of any type to float32."""
+        """Normalise (B, 3, H, W) pixels of any type to float32."""
         if self.flip_channels:
             pixels = pixels.flip(1)
         return (pixels.float() - self.mean) / self.std
 
     def pad(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) to (B, 3, H', W')."""
+        """Pad (B, 3, H, W) to (B, 3, H', W')."""
         return pad_to_multiple(images, self.divisor, value=self.pad_value) if self.divisor > 1 else images
 
 
 class ExportGraph(nn.Module):
-    """A model ready to be exported: a batch of images in, a tuple of tensors out.
+    """A model ready for export: a batch of images in, a tuple of tensors out.
 
-    The model is copied, set to evaluation, and its backbone fused where it is this package's.
+    The model is copied and set to evaluation mode; a backbone of this package is fused.
 
     Args:
-        model: What is to be exported.
-        preprocess: What the model's images go through.
-        pixels: Take pixels, (B, 3, H, W), uint8, BGR as OpenCV reads them; else images already normalised, float32.
+        model: The model to export.
+        preprocess: Normalisation and padding of its images.
+        pixels: Take (B, 3, H, W) uint8 BGR pixels as OpenCV reads them; otherwise normalised float32 images.
 
     Attributes:
         task: ``'features'``, ``'classification'``, ``'segmentation'`` or ``'detection'``.
@@ -99,7 +99,7 @@ class ExportGraph(nn.Module):
 
     def __init__(self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False) -> None:
         super().__init__()
-        # Frozen, so that the choice of attention kernel does not depend on who asks for gradients.
+        # Frozen: the choice of attention kernel must not depend on requires_grad.
         self.model: Any = deepcopy(model).eval().requires_grad_(False)
         self.preprocess = (preprocess or Preprocess()).to(next(model.parameters()).device)
         self.pixels = pixels
@@ -110,7 +110,7 @@ class ExportGraph(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What whoever runs the file has to know, as plain data."""
+        """Plain data that the file's runtime needs."""
         return dict(
             task=self.task,
             input='pixels' if self.pixels else 'normalised',
@@ -121,22 +121,22 @@ class ExportGraph(nn.Module):
         )
 
     def example(self, *, batch: int, height: int, width: int) -> Tensor:
-        """Random images as the graph takes them."""
+        """Random images of the graph's input type."""
         images = torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8, device=self.preprocess.mean.device)
         return images if self.pixels else self.preprocess.normalise(images)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) to the outputs that ``output_names`` lists."""
+        """Compute the outputs listed in ``output_names`` from (B, 3, H, W) images."""
         inputs = self.preprocess.pad(self.preprocess.normalise(images) if self.pixels else images)
         return self.outputs(inputs, height=images.shape[2], width=images.shape[3])
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
-        """From what the model sees, perhaps padded, to the outputs for images of height x width px."""
+        """Compute the outputs for images of height x width px from the normalised, padded inputs."""
         raise NotImplementedError
 
 
 class Features(ExportGraph):
-    """A backbone alone: a map (or vector) for each entry of its ``out_indices``."""
+    """A backbone: one map (or vector) for each entry of its ``out_indices``."""
 
     task = 'features'
 
@@ -159,7 +159,7 @@ class Features(ExportGraph):
 
 
 class Scores(ExportGraph):
-    """An image classifier of mmpretrain: ``scores`` (B, classes), after softmax."""
+    """An mmpretrain image classifier: ``scores`` (B, classes), after softmax."""
 
     task = 'classification'
     output_names = ('scores',)
@@ -178,14 +178,14 @@ class Scores(ExportGraph):
 
 
 class ClassMaps(ExportGraph):
-    """An EncoderDecoder of mmseg, Semantic FPN for one: ``class_map`` (B, H, W), int64.
+    """An mmseg EncoderDecoder, e.g. Semantic FPN: ``class_map`` (B, H, W), int64.
 
     Args:
         model, preprocess, pixels: See :class:`ExportGraph`.
-        logits: Hand out ``logits`` (B, classes, H, W) instead; to blend tiles or to see how sure it is.
+        logits: Output ``logits`` (B, classes, H, W) instead, for blended tiles or confidence.
 
     Raises:
-        ValueError: A model that is tested in sliding windows.
+        ValueError: The model's test mode is a sliding window.
     """
 
     task = 'segmentation'
@@ -213,7 +213,7 @@ class ClassMaps(ExportGraph):
         logits = self.model.encode_decode(inputs, [dict(img_shape=size, pad_shape=size)])
         logits = logits.narrow(2, 0, height).narrow(3, 0, width)
         if self.model.out_channels == 1:
-            logits = logits.sigmoid()  # mmseg too hands out a single channel as its probability
+            logits = logits.sigmoid()  # as mmseg does for a single channel
         if self.logits:
             return (logits,)
         if self.model.out_channels == 1:
@@ -222,19 +222,19 @@ class ClassMaps(ExportGraph):
 
 
 class Detections(ExportGraph):
-    """A RetinaNet of mmdet, with its non-maximum suppression.
+    """An mmdet RetinaNet with its non-maximum suppression.
 
-    Outputs, N being the config's ``max_per_img``: ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), ``scores`` (B, N),
-    ``labels`` (B, N; int64), ``counts`` (B,): how many of the N are real, best first; the rest is zero.
+    Outputs, with N = ``max_per_img`` of the config: ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), ``scores`` (B, N),
+    ``labels`` (B, N; int64), ``counts`` (B,): number of valid boxes, best first; the rest is zero.
 
-    Anchors, convolutions and the decoding of boxes are mmdet's own code. What selects among them is written anew: every
-    step has a fixed number of candidates, those below the threshold being marked instead of left out.
+    Anchors, convolutions and box decoding are mmdet's code. The selection of candidates is rewritten with fixed
+    shapes: a candidate below the threshold is marked, not removed.
 
     Args:
         model, preprocess, pixels: See :class:`ExportGraph`.
 
     Raises:
-        ValueError: Another head, or a test setting that this does not follow.
+        ValueError: Another head, or an unsupported test setting.
     """
 
     task = 'detection'
@@ -284,7 +284,7 @@ class Detections(ExportGraph):
         return self._suppress(boxes, scores, labels)
 
     def _candidates(self, cls_scores: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
-        """The best ``nms_pre`` of a level; scores of -1 where there are fewer, or they are below the threshold.
+        """Select the best ``nms_pre`` candidates of a level; missing ones and those below the threshold score -1.
 
         Args:
             cls_scores: (B, A * classes, h, w) logits.
@@ -296,7 +296,7 @@ class Detections(ExportGraph):
         """
         num_classes = self.model.bbox_head.cls_out_channels
         scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
-        scores = F.pad(scores, (0, self.nms_pre), value=-1.0)  # so that even the smallest map has enough
+        scores = F.pad(scores, (0, self.nms_pre), value=-1.0)  # topk needs nms_pre entries on the smallest map too
         scores, index = scores.topk(self.nms_pre)
         scores = torch.where(scores > self.score_threshold, scores, -1.0)
         place = (index // num_classes).clamp(max=anchors.shape[0] - 1)
@@ -306,7 +306,7 @@ class Detections(ExportGraph):
     def _suppress(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         apart = boxes
         if not self.class_agnostic:
-            # As mmcv does it: each class on an island of its own, so that only boxes of one class overlap.
+            # mmcv's batched_nms: shift each class by an offset so that only boxes of one class overlap.
             largest = torch.where(scores[..., None] > 0, boxes, 0.0).amax(dim=(1, 2))
             apart = boxes + (labels * (largest[:, None] + 1))[..., None]
         scores = torch.where(nms_mask(apart, scores, self.iou_threshold), scores, -1.0)
@@ -319,16 +319,16 @@ class Detections(ExportGraph):
 
 
 def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logits: bool = False) -> ExportGraph:
-    """The graph that fits a model.
+    """Build the export graph of a model.
 
     Args:
         model: An image classifier, segmentor or detector as its toolbox builds it.
         part: ``'model'``, or ``'backbone'`` for the features alone.
-        pixels: Do what the model's data preprocessor does within the graph.
-        logits: Of a segmentor, hand out logits instead of classes.
+        pixels: Include the model's data preprocessor in the graph.
+        logits: For a segmentor, output logits instead of classes.
 
     Raises:
-        ValueError: A model of another kind, or one with settings that no graph follows.
+        ValueError: An unsupported model or setting.
     """
     if part not in ('model', 'backbone'):
         raise ValueError(f"part must be 'model' or 'backbone', got {part!r}")
@@ -354,7 +354,7 @@ def _gives_pairs(model: Backbone) -> bool:
 
 
 def _take(values: Tensor, index: Tensor) -> Tensor:
-    """(B, N, 4) values at (B, K) places, (B, K, 4)."""
+    """Gather (B, N, 4) values at (B, K) indices: (B, K, 4)."""
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
 
@@ -366,14 +366,14 @@ def _check_test_cfg(test_cfg: Mapping[str, Any]) -> tuple[Mapping[str, Any], Map
     known = {'type', 'iou_threshold', 'class_agnostic', 'split_thr'}
     if nms.get('type', 'nms') != 'nms' or 'iou_threshold' not in nms or set(nms) - known:
         raise ValueError(
-            "model.test_cfg.nms must be dict(type='nms', iou_threshold=...), with class_agnostic and split_thr if need "
-            f'be, got {dict(nms)!r}'
+            "model.test_cfg.nms must be dict(type='nms', iou_threshold=...), optionally with class_agnostic and "
+            f'split_thr, got {dict(nms)!r}'
         )
     return test_cfg, nms
 
 
 def _replace_upsampling(model: nn.Module) -> None:
-    """mmseg's Upsample computes its size in Python numbers, which a graph would hold on to."""
+    """Replace mmseg's Upsample, which computes its size in Python numbers: the graph would store them as constants."""
     from mmseg.models.utils import Upsample
 
     for module in list(model.modules()):

@@ -1,4 +1,4 @@
-"""This package's suppression of boxes, said in ONNX's."""
+"""Translation of this package's non-maximum suppression to ONNX."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from onnxscript import opset18
 
 import cpvt_backbones.inference.nms  # noqa: F401  (registers the operation)
 
-op: Any = opset18  # its types are those of a graph, not of Python
+op: Any = opset18  # its annotations are ONNX types
 
 
 def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """:func:`cpvt_backbones.inference.nms.nms_mask` by NonMaxSuppression: its indices, scattered into a mask."""
+    """:func:`cpvt_backbones.inference.nms.nms_mask` by NonMaxSuppression, its indices scattered into a mask."""
     limit = op.Shape(scores, start=1, end=2)
     found = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), limit, iou_threshold, 0.0)  # (K, 3)
     places = op.Gather(found, [0, 2], axis=1)  # (K, 2): image, box

@@ -1,9 +1,10 @@
-"""Whether a file computes what the model does, at many sizes, before anybody relies on it."""
+"""Comparison of an exported file with its model at several image sizes and batch sizes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 
@@ -13,31 +14,32 @@ from cpvt_backbones.inference.predictors import Predictor
 from .graphs import ExportGraph
 
 SIZES = ((17, 33), (224, 224), (333, 517))
-"""Height and width in px: smaller than a patch row, the usual one, and one that no stride divides."""
+"""Default heights and widths in px: below one patch row, the usual size, and one that no stride divides."""
 BATCHES = (1, 3)
 
 FEATURE_TOLERANCE = 1e-4
-"""Largest absolute difference of features and scores, fp32; of logits, relative to the largest of them."""
+"""Largest absolute difference of features and scores in fp32; for logits, relative to the largest logit."""
 BOX_TOLERANCE = 1e-2
-"""px."""
+"""Largest difference of a box coordinate in px."""
 PIXEL_SHARE = 0.999
-"""Share of pixels whose class agrees."""
+"""Least share of pixels with the same class."""
 
 Images = list[np.ndarray]
 Reference = Callable[[Images], list[dict[str, Any]]]
+Pairs = Sequence[tuple[dict[str, Any], dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One batch, through the file and through PyTorch.
+    """The result of one batch, through the file and through PyTorch.
 
     Attributes:
-        batch, height, width: Its shape.
-        measure: What ``difference`` is.
-        difference: The largest found.
-        tolerance: What is allowed.
-        compared: How many values, pixels or boxes.
-        problem: What else is wrong; empty if nothing is.
+        batch, height, width: Shape of the batch.
+        measure: Name of the compared quantity.
+        difference: Largest difference found.
+        tolerance: Largest difference accepted.
+        compared: Number of values, pixels or boxes compared.
+        problem: Any other disagreement; empty if there is none.
     """
 
     batch: int
@@ -51,19 +53,19 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether file and model do."""
+        """True if file and model agree within the tolerance."""
         return not self.problem and self.difference <= self.tolerance
 
 
 def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
-    """What the model itself predicts, by the toolbox's own code from the images on.
+    """The prediction function of the original model, run by the toolbox's own code.
 
     Args:
-        graph: What is exported.
-        predictor: Runs the model that it was made of.
+        graph: The exported graph.
+        predictor: Runs the model that the graph was made from.
 
     Returns:
-        Callable: (H, W, 3) uint8 BGR images of one size to predictions as :class:`ExportedModel` gives them.
+        A function from (H, W, 3) uint8 BGR images of one size to predictions as :class:`ExportedModel` gives them.
     """
     if graph.task == 'features':
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
@@ -78,7 +80,7 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
 
 
 def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
-    """What a backbone gives, as a reference to verify its graph by."""
+    """The feature extraction of a backbone, as a reference for its graph."""
     backbone = backbone.eval()
 
     def extract(images: Images) -> list[dict[str, Any]]:
@@ -98,52 +100,44 @@ def verify(
     batches: Sequence[int] = BATCHES,
     photos: Sequence[np.ndarray] = (),
 ) -> Iterator[Comparison]:
-    """Compare a file with the model it was made of.
+    """Compare a file with the model it was exported from.
 
     Args:
         exported: The file.
-        reference: What the model predicts for a batch, see :func:`reference_of`.
+        reference: Prediction function of the model, see :func:`reference_of`.
         sizes: Heights and widths in px.
-        batches: How many images of a size to predict on at once.
-        photos: (H, W, 3) uint8 BGR images to resize and use, in turns; generated ones if there are none.
+        batches: Batch sizes.
+        photos: (H, W, 3) uint8 BGR images, resized and used in turn; generated images if empty.
 
     Yields:
-        Comparison: One for each size and batch.
+        One :class:`Comparison` for each size and batch size.
     """
     rng = np.random.default_rng(0)
     for height, width in sizes:
         for batch in batches:
             images = [_image(rng, photos, i, height, width) for i in range(batch)]
-            pairs = list(zip(exported.predict(images), reference(images), strict=True))
-            compare = _COMPARE[exported.task]
+            expected = reference(images)
             if exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']:
-                found = exported.logits(images).numpy()
-                pairs = [
-                    (dict(features=[f]), dict(features=[e['logits']])) for f, (_, e) in zip(found, pairs, strict=True)
-                ]
-                compare = _compare_logits
-            yield Comparison(batch, height, width, *compare(pairs))
+                found = [dict(logits=logits) for logits in exported.logits(images).numpy()]
+                compare: Callable[[Pairs], Outcome] = _compare_logits
+            else:
+                found, compare = exported.predict(images), _COMPARE[exported.task]
+            yield Comparison(batch, height, width, *compare(list(zip(found, expected, strict=True))))
 
 
 def _image(rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, height: int, width: int) -> np.ndarray:
-    """A photo, or noise of four scales, brought to a size."""
+    """A photo, or noise of four scales, resized."""
     if photos:
-        return _resize(photos[index % len(photos)], height, width)
+        return cv2.resize(photos[index % len(photos)], (width, height))
     layers = [
-        _resize(rng.integers(0, 256, (-(-height // cell), -(-width // cell), 3), np.uint8), height, width)
+        cv2.resize(rng.integers(0, 256, (-(-height // cell), -(-width // cell), 3), np.uint8), (width, height))
         for cell in (1, 8, 32, 128)
     ]
     return np.mean(layers, axis=0).astype(np.uint8)
 
 
-def _resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    import cv2
-
-    return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
-
-
-Pairs = Sequence[tuple[dict[str, Any], dict[str, Any]]]
 Outcome = tuple[str, float, float, int, str]
+"""The last five attributes of a :class:`Comparison`."""
 
 
 def _compare_arrays(pairs: Sequence[tuple[np.ndarray, np.ndarray]], measure: str, *, relative: bool = False) -> Outcome:
@@ -165,7 +159,7 @@ def _compare_features(pairs: Pairs) -> Outcome:
 
 
 def _compare_logits(pairs: Pairs) -> Outcome:
-    arrays = [(found['features'][0], expected['features'][0]) for found, expected in pairs]
+    arrays = [(found['logits'], expected['logits']) for found, expected in pairs]
     return _compare_arrays(arrays, 'logits, relative', relative=True)
 
 
@@ -176,11 +170,11 @@ def _compare_scores(pairs: Pairs) -> Outcome:
 def _compare_maps(pairs: Pairs) -> Outcome:
     different = compared = 0
     for found, expected in pairs:
-        if found['index_map'].shape != expected['index_map'].shape:
-            shapes = f'shape {found["index_map"].shape} instead of {expected["index_map"].shape}'
-            return 'share of pixels', 1.0, 1 - PIXEL_SHARE, compared, shapes
-        different += int((found['index_map'] != expected['index_map']).sum())
-        compared += expected['index_map'].size
+        a, b = found['index_map'], expected['index_map']
+        if a.shape != b.shape:
+            return 'share of pixels', 1.0, 1 - PIXEL_SHARE, compared, f'shape {a.shape} instead of {b.shape}'
+        different += int((a != b).sum())
+        compared += b.size
     return 'share of pixels', different / compared, 1 - PIXEL_SHARE, compared, ''
 
 
@@ -196,16 +190,16 @@ def _compare_boxes(pairs: Pairs) -> Outcome:
 
 
 def match_boxes(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
-    """How far apart two predictions of as many boxes are.
+    """Largest coordinate difference between two predictions with the same number of boxes.
 
-    Boxes whose scores differ in the last digit may have changed places, so each looks among all that are left.
+    Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched one.
 
     Args:
         found, expected: ``boxes``, ``scores`` and ``labels`` of one image.
 
     Returns:
-        float: Largest difference of a coordinate in px between a box and the one it is paired with; infinite if a box
-        has none of its label and, up to ``FEATURE_TOLERANCE``, its score.
+        The largest difference in px; infinite if a box has no counterpart with its label and, within
+        ``FEATURE_TOLERANCE``, its score.
     """
     left = np.ones(len(found['boxes']), dtype=bool)
     worst = 0.0

@@ -198,7 +198,7 @@ def test_the_command_line(call, trained, tmp_path, capsys):
         photos.append(tmp_path / f'{index}.png')
         Image.fromarray(np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)).save(photos[-1])
     out = tmp_path / 'out'
-    common = [path, checkpoint, *photos, '--size', '60x44', '--out-dir', out]
+    common = [path, checkpoint, *photos, '--size', '44x60', '--out-dir', out]
     call('attention_maps', *common, '--layers', 0, -1, '--query', 10, 20, '--query', 59, 43)
     names = {file.name for file in out.iterdir()}
     assert names == {
@@ -216,5 +216,5 @@ def test_the_command_line(call, trained, tmp_path, capsys):
     assert {name: (out / name).read_bytes() for name in pictures} == pictures
     for options, message in ((['--layers', 2], '--layers must be in'), (['--query', 60, 0], 'query must lie within')):
         with pytest.raises(SystemExit):
-            call('attention_maps', path, '-', photos[0], '--size', '60x44', '--out-dir', tmp_path / 'no', *options)
+            call('attention_maps', path, '-', photos[0], '--size', '44x60', '--out-dir', tmp_path / 'no', *options)
         assert message in capsys.readouterr().err

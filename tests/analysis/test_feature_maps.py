@@ -5,12 +5,12 @@ import pytest
 import torch
 from PIL import Image
 
-from cpvt_backbones.analysis.backbone_of import FeatureMaps, load_picture
-from cpvt_backbones.analysis.feature_maps import channel_norm, principal_colours
+from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, load_picture, principal_colours
 from cpvt_backbones.analysis.plots import enlarge, to_map
 from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.inference import ImageError
 
 
 def test_components_are_found_again():
@@ -49,7 +49,7 @@ def test_the_features_are_those_of_the_config(scope, trained, tmp_path):
     """Same weights and normalisation as the whole model in its own test."""
     path, checkpoint = trained(scope)
     cfg = read_config(path, work_dir=tmp_path / 'work')
-    features = FeatureMaps(cfg, checkpoint)
+    features = FeatureExtractor(cfg, checkpoint)
     photo = np.random.default_rng(0).integers(0, 255, (40, 48, 3), np.uint8)
     images = features.normalise([photo, photo[::-1]])
     assert images.shape == (2, 3, 40, 48)
@@ -70,8 +70,8 @@ def test_incomplete_checkpoints_are_refused(trained, tmp_path):
     cfg.model.backbone = dict(type='mmdet.ResNet', depth=18)
     cfg.model.decode_head.in_channels = cfg.model.decode_head.channels = 64
     with pytest.raises(CheckpointError, match='lacks .* weights of the backbone: conv1.weight'):
-        FeatureMaps(cfg, checkpoint)
-    with pytest.raises(FileNotFoundError, match='images: there is no file'):
+        FeatureExtractor(cfg, checkpoint)
+    with pytest.raises(ImageError, match='there is no such file'):
         load_picture(tmp_path / 'none.jpg')
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from cpvt_backbones.analysis.image_size import Size, scale_test_images
+from cpvt_backbones.analysis.image_size import TestSize, scale_test_images
 from cpvt_backbones.analysis.plots import draw_sweep
-from cpvt_backbones.analysis.resolution import Candidate, ForwardMeter, main_metric, read_rows, sweep
+from cpvt_backbones.analysis.resolution import ForwardMeter, SweepModel, main_metric, read_rows, sweep
 from cpvt_backbones.engine import launch
 from cpvt_backbones.engine.launch import read_config
 
@@ -19,7 +19,7 @@ SCOPES = ('mmdet', 'mmseg', 'mmpretrain')
 def candidate(trained):
     def build(scope, name='model'):
         path, checkpoint = trained(scope, name)
-        return Candidate(name, read_config(path, work_dir=path.parent / 'work'), checkpoint)
+        return SweepModel(name, read_config(path, work_dir=path.parent / 'work'), checkpoint)
 
     return build
 
@@ -27,7 +27,7 @@ def candidate(trained):
 @pytest.mark.parametrize('scope', SCOPES)
 def test_factor_one_is_the_plain_test(scope, candidate, tmp_path):
     model = candidate(scope)
-    rows = sweep([model], [Size(factor=1), Size(factor=2)], table=tmp_path / 'sweep.csv')
+    rows = sweep([model], [TestSize(factor=1), TestSize(factor=2)], table=tmp_path / 'sweep.csv')
     plain = launch.test(read_config(tmp_path / 'model.py', work_dir=tmp_path / 'work'), checkpoint=model.checkpoint)
     assert rows[0].metrics == {name: float(value) for name, value in plain.items()}
     assert any(value > 0 for value in rows[0].metrics.values())
@@ -45,7 +45,7 @@ def test_factor_one_is_the_plain_test(scope, candidate, tmp_path):
 def test_a_limit_tests_some_images_alone(scope, candidate, tmp_path):
     """The images that were left out do not count as missed, and those that are in are spread over the set."""
     model = candidate(scope)
-    row = sweep([model], [Size(factor=1)], table=tmp_path / 'some.csv', limit=2)[0]
+    row = sweep([model], [TestSize(factor=1)], table=tmp_path / 'some.csv', limit=2)[0]
     assert row.images == 2
     cfg = read_config(tmp_path / 'model.py', work_dir=tmp_path / 'work')
     if scope == 'mmdet':  # the annotations of the first and the fourth image alone
@@ -69,9 +69,9 @@ def test_what_is_done_is_not_done_again(candidate, tmp_path, monkeypatch):
     monkeypatch.setattr(
         ForwardMeter, 'before_test', lambda self, runner: ran.append(self.label) or before(self, runner)
     )
-    sweep([model], [Size(factor=0.5)], table=table)
+    sweep([model], [TestSize(factor=0.5)], table=table)
     first = read_rows(table)
-    sweep([model], [Size(factor=0.5), Size(side=40)], table=table)
+    sweep([model], [TestSize(factor=0.5), TestSize(side=40)], table=table)
     assert len(ran) == 2 and 'at 40px' in ran[1]
     assert read_rows(table)[0] == first[0]
     assert [row.size for row in read_rows(table)] == ['0.5', '40px']
@@ -82,14 +82,14 @@ def test_what_is_done_is_not_done_again(candidate, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ForwardMeter, 'before_test', interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sweep([model], [Size(factor=2)], table=table)
+        sweep([model], [TestSize(factor=2)], table=table)
     assert [row.size for row in read_rows(table)] == ['0.5', '40px']
 
 
 @pytest.mark.parametrize('change', ['checkpoint', 'config', 'limit'])
 def test_another_checkpoint_or_config_is_noticed(change, candidate, tmp_path):
     model, table = candidate('mmseg'), tmp_path / 'sweep.csv'
-    sweep([model], [Size(factor=1)], table=table)
+    sweep([model], [TestSize(factor=1)], table=table)
     written = table.read_bytes()
     if change == 'checkpoint':
         content = torch.load(model.checkpoint)
@@ -98,14 +98,14 @@ def test_another_checkpoint_or_config_is_noticed(change, candidate, tmp_path):
     elif change == 'config':
         model.cfg.model.data_preprocessor.std = [30.0] * 3
     with pytest.raises(ValueError, match="has rows of 'model' from another config, checkpoint"):
-        sweep([model], [Size(factor=1)], table=table, limit=3 if change == 'limit' else None)
+        sweep([model], [TestSize(factor=1)], table=table, limit=3 if change == 'limit' else None)
     assert table.read_bytes() == written
 
 
 def test_several_models_and_the_plot_from_the_table_alone(candidate, tmp_path):
     models = [candidate('mmseg', 'first'), candidate('mmpretrain', 'second')]
     table = tmp_path / 'sweep.csv'
-    rows = sweep(models, [Size(factor=1), Size(factor=1.5)], table=table)
+    rows = sweep(models, [TestSize(factor=1), TestSize(factor=1.5)], table=table)
     assert [(row.model, row.size) for row in rows] == [
         (name, size) for name in ('first', 'second') for size in ('1', '1.5')
     ]
@@ -122,10 +122,10 @@ def test_several_models_and_the_plot_from_the_table_alone(candidate, tmp_path):
         writer.writerows(records)
     draw_sweep(table, tmp_path / 'other.png')
     assert (tmp_path / 'one.png').read_bytes() != (tmp_path / 'other.png').read_bytes()
-    with pytest.raises(ValueError, match='metric must be a column'):
+    with pytest.raises(ValueError, match='metric must be a numeric column'):
         draw_sweep(table, tmp_path / 'none.png', metric='AP')
-    with pytest.raises(ValueError, match='names of their own'):
-        sweep([models[0]] * 2, [Size(factor=1)], table=table)
+    with pytest.raises(ValueError, match='different names'):
+        sweep([models[0]] * 2, [TestSize(factor=1)], table=table)
 
 
 def test_the_command_line(trained, call, tmp_path, capsys):
@@ -150,7 +150,7 @@ LOAD, PACK = dict(type='LoadImageFromFile'), dict(type='PackInputs')
 
 def scaled(steps, size):
     cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=[LOAD, *steps, PACK]))))
-    scale_test_images(cfg, Size.parse(size))
+    scale_test_images(cfg, TestSize.parse(size))
     return [dict(step) for step in cfg.test_dataloader.dataset.pipeline[1:-1]]
 
 
@@ -195,22 +195,22 @@ def test_what_cannot_be_scaled_is_refused(steps, size, message):
 def test_a_pipeline_without_images_is_refused():
     cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=[PACK]))))
     with pytest.raises(ValueError, match='loads no image'):
-        scale_test_images(cfg, Size(factor=2))
+        scale_test_images(cfg, TestSize(factor=2))
     with pytest.raises(ValueError, match='has no pipeline'):
-        scale_test_images(Config(dict(test_dataloader=dict(dataset=dict(type='Pictures')))), Size(factor=2))
+        scale_test_images(Config(dict(test_dataloader=dict(dataset=dict(type='Pictures')))), TestSize(factor=2))
 
 
 def test_wrapped_data_sets_are_scaled_too():
     inner = [dict(pipeline=[LOAD, RESIZE]), dict(dataset=dict(pipeline=[LOAD, RESIZE]))]
     cfg = Config(dict(test_dataloader=dict(dataset=dict(type='ConcatDataset', datasets=inner))))
-    scale_test_images(cfg, Size(factor=2))
+    scale_test_images(cfg, TestSize(factor=2))
     assert str(cfg.test_dataloader).count('(2666, 1600)') == 2
 
 
 @pytest.mark.parametrize('text', ['', '0', '-1', '640', 'px', '1.5px', '0px', 'big'])
 def test_sizes_are_factors_or_pixels(text):
     if text == '640':
-        assert Size.parse(text) == Size(factor=640)
+        assert TestSize.parse(text) == TestSize(factor=640)
         return
-    with pytest.raises(ValueError, match='a size is'):
-        Size.parse(text)
+    with pytest.raises(ValueError, match='size must be'):
+        TestSize.parse(text)

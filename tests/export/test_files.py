@@ -204,7 +204,7 @@ def test_wrong_arguments(tmp_path):
     graph = Features(column())
     with pytest.raises(ValueError, match=r"format must be one of \['onnx', 'torch_export', 'aoti'\], got 'trt'"):
         export(graph, tmp_path / 'model.onnx', format='trt')
-    with pytest.raises(ValueError, match=r"path must end in .pt2 for format='aoti', got .*model.onnx"):
+    with pytest.raises(ValueError, match=r"path must have the suffix .pt2 for format='aoti', got .*model.onnx"):
         export(graph, tmp_path / 'model.onnx', format='aoti')
 
 

@@ -80,7 +80,7 @@ def test_a_file_that_differs_is_not_left(trained, tmp_path, call, capsys, monkey
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--out', 'model.pt2'], "path must end in .onnx for format='onnx'"),
+        (['--out', 'model.pt2'], "path must have the suffix .onnx for format='onnx'"),
         (['--out', 'model.onnx', '--logits'], 'logits must be False unless the model is a segmentor'),
         (['--out', 'model.onnx', '--verify-sizes', '20'], "'20': HEIGHTxWIDTH is accepted"),
         (['--out', 'model.onnx', '--verify-batches', '0'], '--verify-batches must be integers >= 1'),

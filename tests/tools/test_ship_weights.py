@@ -12,7 +12,7 @@ pytest.importorskip('mmpretrain')
 pytest.importorskip('safetensors')
 
 from cpvt_backbones import CPVT, weights
-from cpvt_backbones.analysis.resolution import Candidate, Row, fingerprint, write_rows
+from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, write_rows
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.launch import read_config
 
@@ -51,9 +51,9 @@ def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys
     torch.testing.assert_close(shipped(images)[0], run.model.backbone.eval()(images)[0], atol=2e-2, rtol=2e-2)
     assert not list((run.folder / 'package').glob('*.md'))
 
-    measured = fingerprint(Candidate('small-toys', read_config(CONFIG), 'small-toys'))
+    measured = fingerprint(SweepModel('small-toys', read_config(CONFIG), 'small-toys'))
     rows = [
-        Row(name, size, 200, side, side, 0.1, 5.0, 'cpu', source, {'accuracy/top1': top1})
+        SweepRow(name, size, 200, side, side, 0.1, 5.0, 'cpu', source, {'accuracy/top1': top1})
         for name, size, side, source, top1 in (
             ('small-toys', '1', 112, measured, 71.5),
             ('small-toys', '2', 224, measured, 68.25),
@@ -96,7 +96,9 @@ def test_what_is_wrong_is_named(run, capsys, monkeypatch):
     outside = run.folder / 'model.py'
     outside.write_text(CONFIG.read_text())
     assert 'config must be in' in refused(config=outside)
-    write_rows(run.folder / 'sizes.csv', [Row('other', '1', 1, 9, 9, 0.1, 5.0, 'cpu', 'x', {'accuracy/top1': 1.0})])
+    write_rows(
+        run.folder / 'sizes.csv', [SweepRow('other', '1', 1, 9, 9, 0.1, 5.0, 'cpu', 'x', {'accuracy/top1': 1.0})]
+    )
     assert "has no rows of 'small-toys', this file" in refused('small-toys', '--sizes', str(run.folder / 'sizes.csv'))
     monkeypatch.setattr(run.tool, 'LIMIT', 1000)
     assert 'more than 12 MB' in refused('large-toys')
@@ -127,8 +129,8 @@ def test_a_model_that_starts_from_another_says_so(run):
     try:
         config.write_text(f'_base_ = {str(CONFIG)!r}\nmodel = dict(backbone=dict(init_cfg={start!r}))\n')
         run('tuned-toys', config=config)
-        measured = fingerprint(Candidate('tuned-toys', read_config(config), 'tuned-toys'))
-        row = Row('tuned-toys', '1', 200, 112, 112, 0.1, 5.0, 'cpu', measured, {'accuracy/top1': 71.5})
+        measured = fingerprint(SweepModel('tuned-toys', read_config(config), 'tuned-toys'))
+        row = SweepRow('tuned-toys', '1', 200, 112, 112, 0.1, 5.0, 'cpu', measured, {'accuracy/top1': 71.5})
         write_rows(run.folder / 'sizes.csv', [row])
         run('tuned-toys', '--sizes', str(run.folder / 'sizes.csv'), config=config)
     finally:

@@ -1,4 +1,4 @@
-"""From a graph to a file."""
+"""Writing an export graph as ONNX, a torch.export program or an AOTInductor package."""
 
 import json
 import os
@@ -17,16 +17,15 @@ from cpvt_backbones.inference.exported import METADATA
 from .graphs import ExportGraph
 
 OPSET = 23  # the first with Attention as one operator
-# Any example will do whose batch and sides, in pixels and in cells of every stride, are not 0 or 1: torch takes those
-# for constants.
+# torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
 
 
 def record(graph: ExportGraph) -> ExportedProgram:
-    """One program for any batch size and any H, W >= 1.
+    """Record one program for any batch size and any H, W >= 1.
 
     Raises:
-        ValueError: The model branches on the size of its images, or does something else that cannot be recorded.
+        ValueError: torch.export cannot record the model, e.g. because it branches on the image size.
     """
     dynamic = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     images = graph.example(**EXAMPLE)
@@ -47,10 +46,10 @@ def record(graph: ExportGraph) -> ExportedProgram:
 
 
 def _drop_assumptions(program: ExportedProgram) -> None:
-    """Let the program take the sizes that torch ruled out.
+    """Remove torch's assertions that no size is 1.
 
-    It notes that every size it met was not 1: of a map a single cell wide that is untrue, but no result depends on it.
-    (Not believed but tested: see :mod:`cpvt_backbones.export.verification`.)
+    A map one cell wide violates them, but no result depends on them; :mod:`cpvt_backbones.export.verification` checks
+    small sizes.
     """
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges
@@ -72,27 +71,27 @@ def export(
     settings: dict[str, Any] | None = None,
     opset: int = OPSET,
 ) -> dict[str, Any]:
-    """Write a graph to a file for any batch size and image size, on the device its weights are on.
+    """Write a graph to a file for any batch size and image size, for the device of its weights.
 
     Args:
-        graph: What to export.
-        path: Ends in ``.onnx`` or ``.pt2``, as the format asks.
-        format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and may compile) or ``'aoti'`` (compiled by
+        graph: The graph.
+        path: Destination; the suffix is ``.onnx`` for ONNX, ``.pt2`` for the other formats.
+        format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or ``'aoti'`` (compiled by
             AOTInductor for this device).
-        settings: More plain data to store in the file, names of classes for one.
-        opset: Version of ONNX's operators.
+        settings: Further plain data to store in the file, e.g. class names.
+        opset: ONNX opset version.
 
     Returns:
-        dict: All that was stored beside the weights.
+        The metadata stored in the file.
 
     Raises:
-        ValueError: An unknown format, another ending, or a model that cannot be exported.
+        ValueError: An unknown format, another suffix, or a model that cannot be exported.
     """
     if format not in FORMATS:
         raise ValueError(f'format must be one of {list(FORMATS)}, got {format!r}')
     suffix, write = FORMATS[format]
     if Path(path).suffix != suffix:
-        raise ValueError(f'path must end in {suffix} for format={format!r}, got {str(path)!r}')
+        raise ValueError(f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}')
     stored = dict(
         format=format,
         **graph.settings,
@@ -119,7 +118,7 @@ def _write_onnx(program: ExportedProgram, path: str, graph: ExportGraph, stored:
             custom_translation_table=TRANSLATIONS,
         )
     assert written is not None
-    # A version that it cannot write is no error to the exporter.
+    # The exporter silently writes another version when it does not support the requested one.
     if written.model.opset_imports[''] != opset:
         raise ValueError(f'opset must be one that this graph can be written in, 18 or {OPSET}, got {opset}')
     stored['opset'] = opset
@@ -129,7 +128,7 @@ def _write_onnx(program: ExportedProgram, path: str, graph: ExportGraph, stored:
 
 
 def _name_sizes(graph: Any) -> None:
-    """Call the sizes of inputs and outputs batch, height and width, instead of torch's s77, s14, s54."""
+    """Rename the symbolic sizes of inputs and outputs from torch's s77, s14, s54 to batch, height, width."""
     import onnx_ir
 
     (images,) = graph.inputs
@@ -158,4 +157,4 @@ FORMATS: dict[str, tuple[str, Writer]] = {
     'torch_export': ('.pt2', _write_program),
     'aoti': ('.pt2', _write_aoti),
 }
-"""Ending and writer of each format."""
+"""Suffix and writer of each format."""

@@ -1,0 +1,111 @@
+"""Feature maps of the backbone of any mm config, and their display as colours."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from mmengine.config import Config
+from torch import Tensor, nn
+
+from cpvt_backbones.backbones.base import Backbone
+from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, read_checkpoint
+from cpvt_backbones.inference import read_image
+
+from .complexity import build_model
+
+
+class FeatureExtractor(nn.Module):
+    """The backbone of a config, set to output feature maps, with the config's normalisation.
+
+    Args:
+        cfg: Config of a detector, segmentor or classifier.
+        checkpoint: The weights; ``None`` for random weights.
+
+    Raises:
+        FileNotFoundError, CheckpointError: The checkpoint does not exist or lacks weights of the backbone.
+    """
+
+    def __init__(self, cfg: Config, checkpoint: str | os.PathLike[str] | None = None) -> None:
+        super().__init__()
+        model = build_model(cfg)
+        self.backbone = model.get_submodule('backbone')
+        self.preprocessor = model.get_submodule('data_preprocessor')
+        if checkpoint is not None:
+            _load_backbone(self.backbone, checkpoint)
+        if getattr(self.backbone, 'out_type', 'featmap') != 'featmap':  # classifiers output pooled features
+            backbone: Any = self.backbone
+            backbone.out_type = 'featmap'
+        self.eval()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Compute maps (B, C, h, w) of normalised images (B, 3, H, W)."""
+        return tuple(self.backbone(images))
+
+    def normalise(self, pictures: Sequence[np.ndarray]) -> Tensor:
+        """Normalise RGB pictures (H, W, 3), uint8, of one size to a batch (B, 3, H, W), without padding."""
+        height, width = pictures[0].shape[:2]
+        # The data preprocessors of the toolboxes take BGR.
+        inputs = [torch.from_numpy(picture[:, :, ::-1].copy()).permute(2, 0, 1) for picture in pictures]
+        batches = [self.preprocessor(dict(inputs=[one], data_samples=None))['inputs'] for one in inputs]
+        return torch.cat([batch[:, :, :height, :width] for batch in batches])
+
+
+def _load_backbone(backbone: nn.Module, checkpoint: str | os.PathLike[str]) -> None:
+    if isinstance(backbone, Backbone):
+        load_checkpoint(backbone, checkpoint)
+        return
+    content = read_checkpoint(checkpoint)
+    weights = {name.removeprefix('module.'): value for name, value in content.get('state_dict', content).items()}
+    own = {name.removeprefix('backbone.'): value for name, value in weights.items() if name.startswith('backbone.')}
+    missing = backbone.load_state_dict(own, strict=False).missing_keys
+    if missing:
+        raise CheckpointError(
+            f'checkpoint {str(checkpoint)!r} lacks {len(missing)} weights of the backbone: {", ".join(missing[:5])}'
+        )
+
+
+def load_picture(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Read an image file as RGB (H, W, 3), uint8.
+
+    Args:
+        path: Image file.
+        size: (height, width) in px to resize to; ``None`` for the native size.
+
+    Raises:
+        ImageError: The file does not exist or is no image.
+    """
+    picture = read_image(path)[..., ::-1]
+    return picture if size is None else cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
+
+
+def principal_colours(feature_map: Tensor, *, clip: float = 0.01) -> Tensor:
+    """The first three principal components of a map as red, green and blue.
+
+    Args:
+        feature_map: (C, h, w), C >= 3.
+        clip: Share of the cells clipped at either end of each component.
+
+    Returns:
+        (h, w, 3), each component scaled to [0, 1]; 0.5 for a constant component.
+    """
+    if feature_map.dim() != 3 or feature_map.shape[0] < 3:
+        raise ValueError(f'feature_map must be (C, h, w) with C >= 3, got shape {tuple(feature_map.shape)}')
+    cells = feature_map.flatten(1).T.double()  # (N, C)
+    cells = cells - cells.mean(dim=0)
+    directions = torch.linalg.eigh(cells.T @ cells).eigenvectors[:, -3:].flip(1)  # largest eigenvalue first
+    # The sign of an eigenvector is arbitrary: make its largest entry positive.
+    largest = directions.gather(0, directions.abs().argmax(dim=0, keepdim=True))
+    scores = cells @ (directions * largest.sign())
+    low, high = scores.quantile(clip, dim=0), scores.quantile(1 - clip, dim=0)
+    spread = high - low
+    flat = spread <= 1e-9 * scores.abs().amax().clamp_min(1e-12)
+    scaled = ((scores - low) / torch.where(flat, 1.0, spread)).clamp(0, 1)
+    return torch.where(flat, 0.5, scaled).float().unflatten(0, tuple(feature_map.shape[1:]))
+
+
+def channel_norm(feature_map: Tensor) -> Tensor:
+    """Euclidean norm over the channels of a (C, h, w) map: (h, w)."""
+    return feature_map.norm(dim=0)
