@@ -1,0 +1,58 @@
+"""Outputs of every backbone, encoding, shipped model and exported graph are those of golden.json.
+
+They change with no refactoring and no upgrade of torch. `python tests/golden/record.py` writes the file anew.
+
+The tolerance is relative to the root mean square of an output. An fp32 operation rounds by up to 2**-24 = 6e-8. A
+product of matrices that sums in another order differs by about three times that, independently in each of the up to
+200 products in a row, so the errors add like a random walk: sqrt(200) * 3 * 6e-8 = 2.5e-6 is their standard deviation.
+The largest of some thousand recorded numbers is off by four of these, 1e-5; twice as much is allowed.
+On one machine, GOLDEN_TOLERANCE=1e-6 is the strict comparison for a refactoring.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from golden_cases import CASES, difference, fill, summarise
+from record import read
+from torch import nn
+
+TOLERANCE = float(os.environ.get('GOLDEN_TOLERANCE', '2e-5'))
+GOLDEN = read()
+EXTRAS = {'classifier': 'mmpretrain', 'segmentor': 'mmseg', 'detector': 'mmdet', 'backbone': 'mmdet'}
+
+
+def test_every_case_is_recorded():
+    assert list(GOLDEN) == list(CASES)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_outputs_are_the_recorded_ones(name, tmp_path):
+    kind, _, model = name.partition(' ')
+    if kind in ('shipped', 'exported'):
+        pytest.importorskip(EXTRAS[model])
+        pytest.importorskip('onnxscript' if kind == 'exported' else 'safetensors')
+    found = {key: summarise(output) for key, output in CASES[name](tmp_path).items()}
+    assert list(found) == list(GOLDEN[name])
+    differences = {key: difference(summary, GOLDEN[name][key]) for key, summary in found.items()}
+    assert {key: value for key, value in differences.items() if value > TOLERANCE} == {}
+
+
+def test_a_small_change_anywhere_is_noticed():
+    rng = np.random.default_rng(0)
+    output = rng.normal(size=(2, 30, 7, 9)).astype(np.float32)
+    expected = summarise(output)
+    for place in rng.integers(output.size, size=50):
+        changed = output.copy()
+        changed.flat[place] += 0.01
+        assert difference(summarise(changed), expected) > TOLERANCE
+    assert difference(summarise(output[:, ::-1]), expected) > TOLERANCE
+    assert difference(summarise(output.reshape(2, 30, 9, 7)), expected) == float('inf')
+    assert difference(summarise(output * np.nan), expected) == float('inf')
+
+
+def test_weights_do_not_depend_on_the_order_of_construction():
+    one = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    other = nn.Sequential(nn.LayerNorm(4), nn.Linear(3, 4))[::-1]
+    for left, right in zip(fill(one).parameters(), fill(other).parameters(), strict=True):
+        assert left.equal(right)
