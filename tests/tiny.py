@@ -1,0 +1,185 @@
+"""The tiny backbones, detectors, segmentors and classifiers of all tests, and small tools.
+
+``retinanet``, ``semantic_fpn`` and ``image_classifier`` give config dicts of a few thousand weights for any backbone
+of this package. What a test needs otherwise it says by dotted keyword arguments, as ``--cfg-options`` does:
+``retinanet(backbone, **{'test_cfg.score_thr': 0.3})``. :func:`build` makes the model.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+
+COLUMN = dict(embed_dims=24, depth=4, num_heads=2, mlp_ratio=2.0)
+PYRAMID = dict(
+    depths=(2, 1, 2, 2),
+    embed_dims=(8, 12, 16, 24),
+    num_heads=(1, 2, 2, 3),
+    mlp_ratios=(2.0,) * 4,
+    sr_ratios=(4, 2, 2, 1),
+)
+
+PEG = dict(type='PEG', after_blocks=(0,))
+POSITIONS = {
+    'none': None,
+    'peg': PEG,
+    'peg_before': dict(type='PEG', after_blocks=(-1,)),
+    'peg_qk': dict(type='PEG', after_blocks=(-1,), target='qk'),
+    'peg_bn': dict(type='PEG', norm='BN', act='ReLU', bias=False),
+    'learned': dict(type='Learned'),
+    'sin_cos': dict(type='SinCos'),
+    'relative': dict(type='Relative', clip=3),
+    'learned_and_peg': [dict(type='Learned'), PEG],
+}
+
+
+def column(**kwargs):
+    return CPVT(**{'arch': COLUMN, 'img_size': 64, **kwargs})
+
+
+def multi_scale(**kwargs):
+    return MultiScaleCPVT(**{'arch': COLUMN, 'img_size': 64, **kwargs})
+
+
+def pyramid(**kwargs):
+    return PyramidCPVT(**{'arch': PYRAMID, 'img_size': 64, **kwargs})
+
+
+# Every kind of dense model: name -> builder taking further keyword arguments.
+DENSE = {
+    'column': lambda **kw: column(**kw),
+    'column_gap': lambda **kw: column(with_cls_token=False, **kw),
+    'column_windowed': lambda **kw: column(window_size=3, global_blocks=(1,), **kw),
+    'multi_scale_last': lambda **kw: multi_scale(source='last', **kw),
+    'multi_scale_last_8': lambda **kw: multi_scale(source='last', patch_size=8, **kw),
+    'multi_scale_last_cls': lambda **kw: multi_scale(source='last', with_cls_token=True, **kw),
+    'multi_scale_taps': lambda **kw: multi_scale(source='taps', **kw),
+    'multi_scale_taps_8': lambda **kw: multi_scale(source='taps', patch_size=8, **kw),
+    'multi_scale_windowed': lambda **kw: multi_scale(window_size=3, global_blocks=(1, 3), **kw),
+    'multi_scale_taps_windowed_8': lambda **kw: multi_scale(source='taps', patch_size=8, window_size=4, **kw),
+    'pyramid': lambda **kw: pyramid(**kw),
+    'pyramid_cls': lambda **kw: pyramid(with_cls_token=True, **kw),
+}
+
+
+# -- detectors, segmentors, classifiers ------------------------------------------------------------------------------
+
+NORMALISE = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
+TWO_BLOCKS = {**COLUMN, 'depth': 2}
+# One block at patch 8: the quickest backbone that has every part.
+ONE_BLOCK = dict(arch={**COLUMN, 'embed_dims': 16, 'depth': 1}, patch_size=8, position=PEG)
+GN = dict(type='GN', num_groups=4)
+
+
+def changed(config: dict, changes: dict[str, Any]) -> dict:
+    """The config with values at dotted keys replaced, or merged if they are dicts."""
+    whole = Config(dict(config=config))
+    whole.merge_from_dict({f'config.{key}': value for key, value in changes.items()})
+    return whole.to_dict()['config']
+
+
+def outputs_of(backbone: dict) -> tuple[list[int], list[int]]:
+    """Widths and strides of a backbone's maps."""
+    model = MODELS.build({key: value for key, value in backbone.items() if key != 'init_cfg'})
+    return list(model.out_channels), list(model.out_strides)
+
+
+def retinanet(backbone: dict, *, classes: int = 3, width: int = 16, **changes: Any) -> dict:
+    """RetinaNet with FPN, one anchor a cell on every map of the backbone; every score counts as a detection."""
+    channels, strides = outputs_of(backbone)
+    config = dict(
+        type='RetinaNet',
+        data_preprocessor=dict(type='DetDataPreprocessor', bgr_to_rgb=True, pad_size_divisor=1, **NORMALISE),
+        backbone=backbone,
+        neck=dict(type='FPN', in_channels=channels, out_channels=width, num_outs=len(channels)),
+        bbox_head=dict(
+            type='RetinaHead',
+            num_classes=classes,
+            in_channels=width,
+            feat_channels=width,
+            stacked_convs=1,
+            anchor_generator=dict(
+                type='AnchorGenerator', octave_base_scale=4, scales_per_octave=1, ratios=[1.0], strides=strides
+            ),
+            bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
+        ),
+        test_cfg=dict(
+            nms_pre=100, min_bbox_size=0, score_thr=0.0, nms=dict(type='nms', iou_threshold=0.5), max_per_img=30
+        ),
+    )
+    return changed(config, changes)
+
+
+def semantic_fpn(backbone: dict, *, classes: int = 3, width: int = 16, **changes: Any) -> dict:
+    """Semantic FPN for four maps; predicts on whole images."""
+    channels, strides = outputs_of(backbone)
+    config = dict(
+        type='EncoderDecoder',
+        data_preprocessor=dict(type='SegDataPreProcessor', bgr_to_rgb=True, size_divisor=1, **NORMALISE),
+        backbone=backbone,
+        neck=dict(type='FPN', in_channels=channels, out_channels=width, num_outs=len(channels)),
+        decode_head=dict(
+            type='FPNHead',
+            in_channels=[width] * len(channels),
+            in_index=list(range(len(channels))),
+            feature_strides=strides,
+            channels=width,
+            num_classes=classes,
+            norm_cfg=GN,
+            align_corners=False,
+        ),
+        test_cfg=dict(mode='whole'),
+    )
+    return changed(config, changes)
+
+
+def image_classifier(backbone: dict, *, classes: int = 3, **changes: Any) -> dict:
+    """A linear classifier on a backbone that gives vectors."""
+    (channels,), _ = outputs_of(backbone)
+    config = dict(
+        type='ImageClassifier',
+        data_preprocessor=dict(to_rgb=True, num_classes=classes, **NORMALISE),
+        backbone=backbone,
+        head=dict(type='LinearClsHead', num_classes=classes, in_channels=channels),
+    )
+    return changed(config, changes)
+
+
+SCOPES = {'RetinaNet': 'mmdet', 'EncoderDecoder': 'mmseg', 'ImageClassifier': 'mmpretrain'}
+
+
+def build(config: dict) -> nn.Module:
+    """The model of a config dict, in the scope of its toolbox. Skips the test if the toolbox is not installed."""
+    scope = SCOPES.get(config['type'], 'mmpretrain')
+    pytest.importorskip(scope)
+    init_default_scope(scope)
+    return MODELS.build(Config(dict(model=config)).model)
+
+
+# -- tools -----------------------------------------------------------------------------------------------------------
+
+
+def randomise(model: nn.Module) -> nn.Module:
+    """Give every parameter a value far from its neutral start, so that no mistake hides behind a 0 or a 1."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def max_difference(left, right) -> float:
+    return (left.double() - right.double()).abs().max().item()
+
+
+def assert_equal_outputs(left, right) -> None:
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        assert torch.equal(a, b)
