@@ -99,8 +99,7 @@ def test_another_architecture_is_refused(trained):
         load_checkpoint(CPVT(arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0)), 'small-toys')
 
 
-def test_promised_weights_do_not_break_a_graph(trained):
-    """A model that got its weights from ``init_cfg`` compiles and exports like any other."""
+def test_a_pretrained_model_compiles_and_exports(trained):
     model = CPVT.from_pretrained('small-toys').eval()
     images = torch.randn(1, 3, 40, 56)
     with torch.no_grad():

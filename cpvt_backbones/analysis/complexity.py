@@ -40,8 +40,6 @@ def build_model(cfg: Config) -> nn.Module:
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     options = dict(cfg.model)
-    if 'backbone' in options:
-        options['backbone'] = _without_weights(options['backbone'])
     if 'data_preprocessor' in cfg:
         options.setdefault('data_preprocessor', cfg.data_preprocessor)
     return MODELS.build(options).eval()
@@ -128,7 +126,7 @@ def complexity_against_size(
 
 
 def _build_backbone(described: Mapping[str, Any]) -> nn.Module:
-    backbone: nn.Module = MODELS.build(_without_weights(described))
+    backbone: nn.Module = MODELS.build(dict(described))
     backbone.eval()  # not chained: the eval() of mmseg's ViT returns None
     return backbone
 
@@ -146,10 +144,6 @@ def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], 
         shapes = dict(img_shape=size, ori_shape=size, pad_shape=size, batch_input_shape=size, scale_factor=(1.0, 1.0))
         arguments = {'data_samples': [DetDataSample(metainfo=shapes)]}
     return lambda: model(images, mode='tensor', **arguments)
-
-
-def _without_weights(backbone: Mapping[str, Any]) -> dict[str, Any]:
-    return {**backbone, 'init_cfg': None} if 'init_cfg' in backbone else dict(backbone)
 
 
 def _count(model: nn.Module, call: Callable[[], object]) -> Complexity:

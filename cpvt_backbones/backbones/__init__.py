@@ -1,4 +1,4 @@
-"""Backbones: what a config names."""
+"""Backbones for configs."""
 
 from .archs import list_archs
 from .cpvt import CPVT

@@ -1,4 +1,4 @@
-"""The named sizes, and how a name or a dict becomes one."""
+"""Table of named architectures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
 
 def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A name from ``table``, or a dict with the same keys, to a dict of the architecture's numbers.
+    """Numbers of an architecture from a name in ``table`` or from a dict with the same keys.
 
     Raises:
         ValueError: An unknown name, or a dict that lacks a key or has one too many.

@@ -1,6 +1,6 @@
-"""What all the backbones share: outputs, freezing, layer depth, position encodings, checkpointing."""
+"""Base of all backbones: outputs, freezing, layer depth, position encodings, checkpointing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -20,10 +20,12 @@ from cpvt_backbones.layers import (
     Stage,
     adapt_tables,
     build_positions,
-    join,
+    ceil_div,
+    group_by_shape,
+    prepend_tokens,
     tokens_to_map,
 )
-from cpvt_backbones.layers.checks import check_choice, check_int
+from cpvt_backbones.layers.checks import check_bool, check_choice, check_int, check_probability, list_of_dicts
 from cpvt_backbones.weights import find_shipped
 
 OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
@@ -34,8 +36,8 @@ Position = dict[str, Any] | Sequence[dict[str, Any]] | None
 PAPER_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0,), kernel_size=3)
 """The paper's default: one PEG after the first block, k = 3."""
 
-DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0, 1, 2, 3, 4), kernel_size=3)
-"""The paper's "0-5": one PEG after each of the first five blocks."""
+DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks='0-5', kernel_size=3)
+"""The paper's "0-5": one PEG after each of the first five blocks, or of all blocks where there are fewer."""
 
 
 def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = False) -> tuple[int, ...]:
@@ -54,7 +56,7 @@ def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = F
 
 
 def drop_path_schedule(rate: float, depth: int) -> list[float]:
-    """Stochastic depth of each block, linear from 0 to ``rate``; plain numbers, so that the meta device will do."""
+    """Stochastic depth of each block, linear from 0 to ``rate``; plain numbers, also on the meta device."""
     return [rate * index / max(depth - 1, 1) for index in range(depth)]
 
 
@@ -77,6 +79,19 @@ def init_linear_layers(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
+def _check_valid_sizes(valid_sizes: Any, shape: Sequence[int]) -> list[tuple[int, int]]:
+    count, _, height, width = shape
+    if not isinstance(valid_sizes, Sequence) or len(valid_sizes) != count:
+        raise ValueError(f'valid_sizes must be a (height, width) for each of {count} images, got {valid_sizes!r}')
+    sizes = [resolve_size('valid_sizes', list(size) if isinstance(size, Sequence) else None) for size in valid_sizes]
+    for index, (h, w) in enumerate(sizes):
+        if h > height or w > width:
+            raise ValueError(
+                f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
+            )
+    return sizes
+
+
 def _pick(output: Any, index: int) -> Any:
     """One image's part of an output, which may be a pair of vectors."""
     return tuple(part[index] for part in output) if isinstance(output, tuple) else output[index]
@@ -95,21 +110,8 @@ def _stack(outputs: list[Any], size: tuple[int, int]) -> Any:
     return torch.stack([F.pad(o, (0, size[1] - o.shape[2], 0, size[0] - o.shape[1])) for o in outputs])
 
 
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
-
-
-def _entries(init_cfg: Any) -> list[Any]:
-    return list(init_cfg) if isinstance(init_cfg, (list, tuple)) else [init_cfg] if init_cfg else []
-
-
-def _is_pretrained(entry: Any) -> bool:
+def _is_pretrained(entry: Mapping[str, Any]) -> bool:
     return entry['type'] in ('Pretrained', PretrainedInit)
-
-
-def _load_promised_weights(model: 'Backbone', _: Any) -> None:
-    if model._awaits_weights:
-        model.init_weights()
 
 
 class Backbone(BaseModule):
@@ -117,7 +119,7 @@ class Backbone(BaseModule):
 
     Attributes:
         out_channels: Channels of each output, in the order of ``out_indices``.
-        out_strides: Pixels of the image a cell of each output stands for, likewise.
+        out_strides: Stride of each output in pixels, in the same order.
     """
 
     out_channels: tuple[int, ...]
@@ -133,29 +135,29 @@ class Backbone(BaseModule):
         in_channels: int,
         out_type: str,
         with_cls_token: bool,
+        qkv_bias: bool,
+        drop_rate: float,
+        attn_drop_rate: float,
+        drop_path_rate: float,
         with_cp: bool,
         frozen_stages: int,
         max_frozen: int,
         init_cfg: Any,
     ) -> None:
+        for entry in list_of_dicts('init_cfg', init_cfg):
+            if 'type' not in entry:
+                raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
         super().__init__(init_cfg=init_cfg)
         check_int('in_channels', in_channels)
+        check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
+        check_probability(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
+        check_int('frozen_stages', frozen_stages, minimum=-1, maximum=max_frozen)
         check_choice('out_type', out_type, OUT_TYPES)
         if out_type == 'cls_token' and not with_cls_token:
             raise ValueError(
                 "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
                 "use 'avg_featmap' for a model without class token"
             )
-        if (
-            isinstance(frozen_stages, bool)
-            or not isinstance(frozen_stages, int)
-            or not -1 <= frozen_stages <= max_frozen
-        ):
-            raise ValueError(f'frozen_stages must be an integer in [-1, {max_frozen}], got {frozen_stages!r}')
-        # Runner.test and plain PyTorch never call `init_weights`: what `init_cfg` promises must come all the same.
-        self._awaits_weights = any(map(_is_pretrained, _entries(init_cfg)))
-        if self._awaits_weights:
-            self.register_forward_pre_hook(_load_promised_weights)
         self.in_channels = in_channels
         self.out_type = out_type
         self.with_cp = with_cp
@@ -180,18 +182,18 @@ class Backbone(BaseModule):
         return [getattr(self, name) for name in self._position_names]
 
     def _before_stage(
-        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> tuple[Tensor, Tensor | None, Grid]:
         for encoding in self.position_encodings:
-            tokens, cls_token, grid = encoding.before_stage(stage, tokens, cls_token, grid)
-        return tokens, cls_token, grid
+            tokens, prefix_tokens, grid = encoding.before_stage(stage, tokens, prefix_tokens, grid)
+        return tokens, prefix_tokens, grid
 
     def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> Tensor:
         biases = [e.attention_bias(stage, index, query, grid) for e in self.position_encodings if e.has_bias]
         return torch.stack(biases).sum(0) if len(biases) > 1 else biases[0]
 
     def _run_block(
-        self, stage: int, index: int, block: nn.Module, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+        self, stage: int, index: int, block: nn.Module, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> tuple[Tensor, Tensor | None, Grid]:
         query_key = tokens
         for encoding in self.position_encodings:
@@ -201,12 +203,12 @@ class Backbone(BaseModule):
             bias=partial(self._attention_bias, stage, index) if self._has_bias else None,
         )
         if self.with_cp and torch.is_grad_enabled():
-            tokens, cls_token = checkpoint(block, tokens, cls_token, grid, use_reentrant=False, **arguments)
+            tokens, prefix_tokens = checkpoint(block, tokens, prefix_tokens, grid, use_reentrant=False, **arguments)
         else:
-            tokens, cls_token = block(tokens, cls_token, grid, **arguments)
+            tokens, prefix_tokens = block(tokens, prefix_tokens, grid, **arguments)
         for encoding in self.position_encodings:
             tokens, grid = encoding.after_block(stage, index, tokens, grid)
-        return tokens, cls_token, grid
+        return tokens, prefix_tokens, grid
 
     # -- forward -----------------------------------------------------------------------------------------------------
 
@@ -215,19 +217,20 @@ class Backbone(BaseModule):
 
         Args:
             images: (B, in_channels, H, W), normalised, any H, W >= 1.
-            valid_sizes: The (height, width) in pixels of each image within the batch, when images of several sizes were
-                padded, on the right and at the bottom, to one. Each image is then computed by itself (those of one size
-                together), so that neither the padding nor its neighbours change its features; nothing is computed for
-                the padding. ``images.valid_sizes`` is taken where there is one, see
-                :mod:`cpvt_backbones.preprocessors`.
+            valid_sizes: (height, width) in pixels of each image before it was padded, on the right and at the bottom,
+                to the size of the batch. Images of one size are then computed together, without the padding, so that
+                neither padding nor neighbours change an image's features. Default: ``images.valid_sizes``, an attribute
+                that :mod:`cpvt_backbones.engine.preprocessors` sets, where there is one.
 
         Returns:
             One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W / stride)), zero where an
-            image has no pixel, or what ``out_type`` names. (A PEG with ``padding='none'`` makes a map smaller.)
+            image has no pixel, or the output that ``out_type`` names. (A PEG with ``padding='none'`` makes a map
+            smaller.)
 
         Raises:
-            ValueError: ``valid_sizes`` that do not fit the batch, or with ``out_type='raw'``, whose tokens have no
-                place to be padded.
+            TypeError: ``images`` that are not a floating point tensor.
+            ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with ``out_type='raw'``,
+                whose tokens cannot be padded.
         """
         self._check_images(images)
         if valid_sizes is None:
@@ -241,13 +244,14 @@ class Backbone(BaseModule):
         raise NotImplementedError
 
     def _features_of_each(self, images: Tensor, valid_sizes: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-        groups = self._group(valid_sizes, images.shape)
-        if list(groups) == [tuple(images.shape[2:])]:
+        sizes = _check_valid_sizes(valid_sizes, images.shape)
+        if set(sizes) == {tuple(images.shape[2:])}:
             return self._features(images)
         if self.out_type == 'raw':
-            raise ValueError("valid_sizes must be None with out_type='raw', whose tokens have no place to be padded")
-        results: list[tuple[Any, ...]] = [()] * images.shape[0]
-        for (height, width), members in groups.items():
+            raise ValueError("valid_sizes must be None with out_type='raw', whose tokens cannot be padded")
+        results: list[tuple[Any, ...]] = [()] * len(sizes)
+        for members in group_by_shape(sizes):
+            height, width = sizes[members[0]]
             outputs = self._features(images[members, :, :height, :width])
             for position, member in enumerate(members):
                 results[member] = tuple(_pick(output, position) for output in outputs)
@@ -255,30 +259,17 @@ class Backbone(BaseModule):
         batch = []
         for level, stride in enumerate(self.out_strides):
             # With padding='none' a map is smaller than its stride says, by as much for every image.
-            (h, w), (grid_h, grid_w) = valid_sizes[0], _grid_of(results[0][level])
-            lost = (-(-h // stride) - grid_h, -(-w // stride) - grid_w)
-            size = (-(-height // stride) - lost[0], -(-width // stride) - lost[1])
+            (h, w), (grid_h, grid_w) = sizes[0], _grid_of(results[0][level])
+            lost = (ceil_div(h, stride) - grid_h, ceil_div(w, stride) - grid_w)
+            size = (ceil_div(height, stride) - lost[0], ceil_div(width, stride) - lost[1])
             batch.append(_stack([result[level] for result in results], size))
         return tuple(batch)
 
-    def _group(self, valid_sizes: Any, shape: Sequence[int]) -> dict[tuple[int, int], list[int]]:
-        """Which images have which size."""
-        count, _, height, width = shape
-        if not isinstance(valid_sizes, Sequence) or len(valid_sizes) != count:
-            raise ValueError(f'valid_sizes must be a (height, width) for each of {count} images, got {valid_sizes!r}')
-        groups: dict[tuple[int, int], list[int]] = {}
-        for index, size in enumerate(valid_sizes):
-            h, w = resolve_size('valid_sizes', list(size) if isinstance(size, Sequence) else None)
-            if h > height or w > width:
-                raise ValueError(
-                    f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
-                )
-            groups.setdefault((h, w), []).append(index)
-        return groups
-
     # -- input and output --------------------------------------------------------------------------------------------
 
-    def _check_images(self, images: Tensor) -> None:
+    def _check_images(self, images: Any) -> None:
+        if not isinstance(images, Tensor):
+            raise TypeError(f'images must be a torch.Tensor (B, {self.in_channels}, H, W), got {type(images).__name__}')
         if images.dim() != 4 or images.shape[1] != self.in_channels or 0 in images.shape:
             raise ValueError(
                 f'images must be (B, {self.in_channels}, H, W) with H, W >= 1, got shape {tuple(images.shape)}'
@@ -286,27 +277,30 @@ class Backbone(BaseModule):
         if not images.is_floating_point():
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
 
-    def _expand_cls_token(self, batch: int) -> Tensor | None:
-        # A copy, not a view: under `no_grad` a view of a parameter still asks for gradients, and tools that hook
-        # modules (torch's FLOP counter) stumble over it.
+    def _prefix_tokens(self, batch: int) -> Tensor | None:
+        """(B, P, C) class and distillation tokens, or ``None`` for a model without."""
         if self.cls_token is None:
             return None
-        beside = self.cls_token if self.dist_token is None else torch.cat((self.cls_token, self.dist_token), dim=1)
-        return beside.repeat(batch, 1, 1)  # (B, P, C)
+        tokens = self.cls_token if self.dist_token is None else torch.cat((self.cls_token, self.dist_token), dim=1)
+        # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks torch's FLOP counter.
+        return tokens.repeat(batch, 1, 1)
 
     def _format(
-        self, tokens: Tensor, cls_token: Tensor | None, grid: Grid, *, last: bool
+        self, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid, *, last: bool
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Tokens of a tap to what ``out_type`` names, normalising only what is handed out."""
-        norm = self.norm if last else _as_it_is
+        """Tokens behind a block to an output of ``out_type``, of which alone the norm is computed."""
+
+        def norm(x: Tensor) -> Tensor:
+            return self.norm(x) if last else x
+
         if self.out_type == 'cls_token':
-            assert cls_token is not None
-            cls_token = norm(cls_token)
+            assert prefix_tokens is not None
+            prefix_tokens = norm(prefix_tokens)
             if self.dist_token is not None:
-                return cls_token[:, 0], cls_token[:, 1]  # what mmpretrain's DeiT heads take
-            return cls_token[:, 0]  # (B, C)
+                return prefix_tokens[:, 0], prefix_tokens[:, 1]  # a pair, as mmpretrain's DeiT heads take it
+            return prefix_tokens[:, 0]  # (B, C)
         if self.out_type == 'raw':
-            return norm(join(cls_token, tokens))  # (B, [P +] N, C)
+            return norm(prepend_tokens(prefix_tokens, tokens))  # (B, [P +] N, C)
         tokens = norm(tokens)
         if self.out_type == 'avg_featmap':
             return tokens.mean(dim=1)  # (B, C)
@@ -321,7 +315,7 @@ class Backbone(BaseModule):
         Args:
             name: Of :func:`cpvt_backbones.weights.shipped_weights`; in a config the same is
                 ``init_cfg=dict(type='Pretrained', checkpoint=name)``.
-            arguments: Replace those that the weights were trained with, e.g. ``out_type='featmap'``.
+            arguments: Override those that the weights were trained with, e.g. ``out_type='featmap'``.
 
         Raises:
             ValueError: An unknown name, or weights of another class.
@@ -338,33 +332,29 @@ class Backbone(BaseModule):
         return model
 
     def init_weights(self) -> None:
-        """Initialise as ``init_cfg`` says; checkpoints of other packages are recognised and converted.
+        """Initialise by ``init_cfg``; checkpoints of other packages are recognised and converted.
+
+        As everywhere in mmengine, nothing is read before this call: mmengine's Runner makes it before training.
 
         Raises:
             FileNotFoundError, CheckpointError: See :class:`cpvt_backbones.checkpoints.RecognisedPretrained`.
         """
         init_cfg = self.init_cfg
-        entries = sorted(_entries(init_cfg), key=_is_pretrained)  # weights last, as mmengine has it
+        entries = sorted(list_of_dicts('init_cfg', init_cfg), key=_is_pretrained)  # last, as in mmengine
         self.init_cfg = [{**e, 'type': 'RecognisedPretrained'} if _is_pretrained(e) else e for e in entries]
         try:
             super().init_weights()
         finally:
             self.init_cfg = init_cfg
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        if any(key.startswith(prefix) for key in state_dict):
-            self._awaits_weights = False
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
     def fuse(self) -> 'Backbone':
-        """A copy for inference; this model stays as it is.
+        """A copy for inference, of the weights at hand; this model stays as it is.
 
-        Every PEG's identity is folded into its convolution, and sums and GELU overwrite what nothing needs any more
-        (hooks that keep the output of a submodule may find it changed). Outputs agree to 1e-5 in fp32. The copy is in
-        evaluation mode and not to be trained; the fused weights have names of their own, so its state dict does not
-        load into an unfused model by mistake.
+        Every PEG's identity is folded into its convolution, and sums and GELU overwrite tensors that are not needed
+        again (hooks that keep the output of a submodule may find it changed). Outputs agree to 1e-5 in fp32. The copy
+        is in evaluation mode and not to be trained. Its fused weights have other names, so its state dict does not load
+        into an unfused model by mistake. Load weights before fusing.
         """
-        _load_promised_weights(self, None)
         fused = deepcopy(self).eval().requires_grad_(False)
         for module in fused.modules():
             if isinstance(module, (PEG, Block)):
@@ -400,10 +390,10 @@ class Backbone(BaseModule):
 
         Args:
             param_name: Name of a parameter, as seen from the whole model.
-            prefix: What precedes this backbone's own names, e.g. ``'backbone.'``.
+            prefix: Prefix of this backbone's own names, e.g. ``'backbone.'``.
 
         Returns:
-            The depth (0: stem, i + 1: block i and the PEG behind it, last: final norm, pyramid and all that is not in
+            The depth (0: stem, i + 1: block i and the PEG behind it, last: final norm, pyramid and everything outside
             this backbone) and the number of depths.
         """
         if not param_name.startswith(prefix):

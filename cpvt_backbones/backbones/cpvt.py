@@ -7,8 +7,8 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from cpvt_backbones.layers import Attention, Block, PatchEmbed, Stage, WindowAttention
-from cpvt_backbones.layers.checks import check_heads, check_int, check_positive, check_probability, strict_keywords
+from cpvt_backbones.layers import Attention, Block, PatchEmbed, Stage, WindowAttention, ceil_div
+from cpvt_backbones.layers.checks import check_bool, check_heads, check_int, check_positive, strict_keywords
 
 from .archs import COLUMNS, resolve_arch
 from .base import (
@@ -32,31 +32,31 @@ class CPVT(Backbone):
 
     Args:
         arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads, mlp_ratio.
-        img_size: Side (or height and width) in pixels that learned tables are laid out for. Any size runs.
+        img_size: Side (or height and width) in pixels that learned tables have entries for. Any size runs.
         patch_size: Side of a patch in pixels.
         in_channels: Channels of an image.
-        out_indices: Block, or blocks, whose output is handed out; negative counts from the end.
+        out_indices: Block, or blocks, whose output is returned; negative counts from the end.
         out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean over the patch
             tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), the class token first. With a distillation
             token, ``'cls_token'`` is a pair of vectors, as mmpretrain's DeiT heads take it.
         position: Position encoding as plain data: ``None``, ``dict(type='PEG' | 'Learned' | 'SinCos' | 'Relative',
             ...)`` or a list of such dicts. Default: one PEG after block 0, k = 3.
-        with_cls_token: Whether there is a class token; ``False`` is the paper's GAP model.
-        with_dist_token: Whether a distillation token stands beside the class token (DeiT, arXiv 2012.12877,
-            section 4).
+        with_cls_token: Add a class token; ``False`` is the paper's GAP model.
+        with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877, section 4).
         window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
-        global_blocks: With windows, the blocks that attend globally all the same.
-        qkv_bias: Whether queries, keys and values have a bias.
+        global_blocks: With windows, the blocks with global attention.
+        qkv_bias: Give queries, keys and values a bias.
         drop_rate: Dropout behind the embedding and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
         drop_path_rate: Stochastic depth of the last block; grows linearly from 0 at the first.
         layer_scale_init: Initial layer scale; ``None`` for none.
         norm_eps: Epsilon of every LayerNorm.
-        final_norm: Whether the last block's output is normalised.
+        final_norm: Normalise the last block's output.
         frozen_stages: -1: none; 0: the embedding; n: and the first n blocks with the PEG behind each; with all
             blocks, the final norm too.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
-        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``.
+        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``. It takes effect in
+            ``init_weights()``; until then the weights are random. Without a Runner use :meth:`from_pretrained`.
 
     Raises:
         ValueError, TypeError: An argument outside what it accepts, named with its value.
@@ -92,22 +92,23 @@ class CPVT(Backbone):
         check_int('embed_dims', dim)
         check_int('depth', depth)
         check_heads(dim, num_heads)
-        check_positive('mlp_ratio', numbers['mlp_ratio'])
+        check_positive(mlp_ratio=numbers['mlp_ratio'], norm_eps=norm_eps)
         check_int('patch_size', patch_size)
-        check_positive('norm_eps', norm_eps)
+        check_bool(with_cls_token=with_cls_token, with_dist_token=with_dist_token, final_norm=final_norm)
         if layer_scale_init is not None:
-            check_positive('layer_scale_init', layer_scale_init)
+            check_positive(layer_scale_init=layer_scale_init)
         if window_size is None and len(resolve_indices('global_blocks', global_blocks, depth, allow_none=True)):
             raise ValueError(f'global_blocks must be empty without window_size, got {global_blocks!r}')
         if with_dist_token and not with_cls_token:
             raise ValueError('with_dist_token must be False with with_cls_token=False, got True')
-        check_probability('drop_rate', drop_rate)
-        check_probability('attn_drop_rate', attn_drop_rate)
-        check_probability('drop_path_rate', drop_path_rate)
         super().__init__(
             in_channels=in_channels,
             out_type=out_type,
             with_cls_token=with_cls_token,
+            qkv_bias=qkv_bias,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
             with_cp=with_cp,
             frozen_stages=frozen_stages,
             max_frozen=depth,
@@ -163,8 +164,8 @@ class CPVT(Backbone):
                     used=used,
                     head_dim=dim // num_heads,
                     num_prefix=int(with_cls_token) + int(with_dist_token),
-                    hands_out_map=out_type != 'cls_token',
-                    grid=(-(-height // patch_size), -(-width // patch_size)),
+                    outputs_map=out_type != 'cls_token',
+                    grid=(ceil_div(height, patch_size), ceil_div(width, patch_size)),
                 )
             ],
         )
@@ -172,15 +173,15 @@ class CPVT(Backbone):
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         tokens, grid = self.patch_embed(images)  # (B, N, C)
-        tokens = tokens.to(images.dtype)  # under autocast what runs past the blocks is fp32, as a class token makes it
-        cls_token = self._expand_cls_token(images.shape[0])
-        tokens, cls_token, grid = self._before_stage(0, tokens, cls_token, grid)
+        tokens = tokens.to(images.dtype)  # under autocast the residual stream is fp32, with a class token or without
+        prefix_tokens = self._prefix_tokens(images.shape[0])
+        tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
         tokens = self.pos_drop(tokens)
         outputs: dict[int, Any] = {}
         for index, block in enumerate(self.blocks):
-            tokens, cls_token, grid = self._run_block(0, index, block, tokens, cls_token, grid)
+            tokens, prefix_tokens, grid = self._run_block(0, index, block, tokens, prefix_tokens, grid)
             if index in self._taps:
-                outputs[index] = self._format(tokens, cls_token, grid, last=index == self.depth - 1)
+                outputs[index] = self._format(tokens, prefix_tokens, grid, last=index == self.depth - 1)
         return tuple(outputs[index] for index in self._taps)
 
     def _layer_of(self, name: str) -> int:
@@ -190,7 +191,7 @@ class CPVT(Backbone):
         if part == 'blocks' and rest:
             return int(rest.split('.')[0]) + 1
         if part in self._position_names and rest:
-            return getattr(self, part).place(rest)[1] + 1
+            return getattr(self, part).layer_id(rest)[1] + 1
         return self.num_layers - 1
 
     def _freeze_level(self, name: str) -> float:

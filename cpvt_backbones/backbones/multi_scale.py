@@ -1,4 +1,4 @@
-"""MultiScaleCPVT: a column that hands out strides 4, 8, 16 and 32, for necks and heads made for pyramids."""
+"""MultiScaleCPVT: a column with outputs of strides 4, 8, 16 and 32, for necks and heads made for pyramids."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import ceil_div, pad_to_multiple
-from cpvt_backbones.layers.checks import check_choice, check_int, strict_keywords
+from cpvt_backbones.layers.checks import check_choice, check_int, forwards_keywords_to, strict_keywords
 
 from .archs import COLUMNS, resolve_arch
 from .base import DENSE_POSITION, Position, resolve_indices
@@ -20,7 +20,7 @@ STRIDES = (4, 8, 16, 32)
 PATCH_SIZES = (4, 8, 16, 32)
 
 
-class ChannelNorm(nn.LayerNorm):
+class LayerNorm2d(nn.LayerNorm):
     """LayerNorm over the channels of a (B, C, H, W) map; independent of the batch, unlike BatchNorm."""
 
     def forward(self, feature_map: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class CeilMaxPool(nn.Module):
-    """Max pooling that rounds sizes up. As ``ceil_mode``, which would compile anew for each way a size can round."""
+    """Max pooling that rounds sizes up, as ``ceil_mode`` does, but without a new compilation for each rounding."""
 
     def __init__(self, pool: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class CeilMaxPool(nn.Module):
 
 
 def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
-    """A module that changes a map's stride by ``factor`` (a power of two), and the width it gives.
+    """A module that changes a map's stride by ``factor`` (a power of two), and its output width.
 
     Up (factor < 1): transposed convolutions of stride 2, with norm and GELU between them; each halves the width if
     ``halve``. Down: max pooling that rounds sizes up. Neither: identity.
@@ -49,10 +49,13 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
     if factor >= 1:
         pool = int(factor)
         return (CeilMaxPool(pool) if pool > 1 else nn.Identity()), dim
+    steps = round(-math.log2(factor))
+    if halve and dim < 2**steps:
+        raise ValueError(f"embed_dims must be >= {2**steps} with source='last' (it is halved {steps} times), got {dim}")
     layers: list[nn.Module] = []
-    for step in range(round(-math.log2(factor))):
+    for step in range(steps):
         if step:
-            layers += [ChannelNorm(dim, eps=1e-6), nn.GELU()]
+            layers += [LayerNorm2d(dim, eps=1e-6), nn.GELU()]
         width = dim // 2 if halve else dim
         layers.append(nn.ConvTranspose2d(dim, width, 2, stride=2))
         dim = width
@@ -64,57 +67,44 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
 class MultiScaleCPVT(CPVT):
     """A :class:`CPVT` whose outputs are maps of strides 4, 8, 16 and 32.
 
-    The trunk's parameters keep their names, so a checkpoint of :class:`CPVT` loads with none missing; what is added
-    is under ``pyramid.``.
+    The trunk's parameters keep their names, so a checkpoint of :class:`CPVT` loads with none missing. New parameters
+    are under ``pyramid.``.
 
     Args:
+        arch: As in :class:`CPVT`.
         source: ``'last'``: every level from the last map, upsampling halves the channels (ViTDet, arXiv 2203.16527,
             section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: one block's map a level, all C wide (BEiT and
             XCiT, arXiv 2106.09681, section 4).
-        taps: With ``source='taps'``, the block each of the four strides is made from; ``None`` for the ends of the
-            four quarters of the depth (2, 5, 8, 11 of 12).
-        out_indices: Levels handed out: 0 is stride 4, 3 is stride 32.
+        taps: With ``source='taps'``, the block that each of the four strides is made from; ``None`` for the ends of
+            the four quarters of the depth (2, 5, 8, 11 of 12).
+        out_indices: Levels that are returned: 0 is stride 4, 3 is stride 32.
         patch_size: 4, 8, 16 or 32 pixels.
         position: Default here: one PEG after each of the first five blocks (all blocks of a column that has fewer).
         with_cls_token: Default here: none, which is the GAP model.
-        arch, img_size, in_channels, window_size, global_blocks, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate,
-            layer_scale_init, norm_eps, final_norm, frozen_stages, with_cp, init_cfg: see :class:`CPVT`. Attention
-            global in a few blocks and windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+        trunk: All other arguments of :class:`CPVT` but ``out_type`` and ``with_dist_token``. Attention global in a few
+            blocks and windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
 
     Raises:
         ValueError, TypeError: An argument outside what it accepts, named with its value.
     """
 
+    @forwards_keywords_to(CPVT.__init__, without=('out_type', 'with_dist_token'))
     def __init__(
         self,
         *,
         arch: str | Mapping[str, Any] = 'small',
         source: str = 'last',
         taps: Sequence[int] | None = None,
-        img_size: int | Sequence[int] = 224,
-        patch_size: int = 16,
-        in_channels: int = 3,
         out_indices: int | Sequence[int] = (0, 1, 2, 3),
+        patch_size: int = 16,
         position: Position = DENSE_POSITION,
         with_cls_token: bool = False,
-        window_size: int | None = None,
-        global_blocks: Sequence[int] = (),
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        layer_scale_init: float | None = None,
-        norm_eps: float = 1e-6,
-        final_norm: bool = True,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        init_cfg: Any = None,
+        **trunk: Any,
     ) -> None:
         check_choice('source', source, ('last', 'taps'))
         if patch_size not in PATCH_SIZES:
             raise ValueError(f'patch_size must be one of {PATCH_SIZES}, got {patch_size!r}')
-        numbers = resolve_arch(arch, COLUMNS)
-        depth, dim = numbers['depth'], numbers['embed_dims']
+        depth = resolve_arch(arch, COLUMNS)['depth']
         check_int('depth', depth)
         levels = resolve_indices('out_indices', out_indices, len(STRIDES))
         if source == 'last':
@@ -129,28 +119,13 @@ class MultiScaleCPVT(CPVT):
                 raise ValueError(f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}')
             blocks = tuple(resolved[level] for level in levels)
             map_of_level = {level: i for i, level in enumerate(levels)}
-        if position is DENSE_POSITION:
-            position = {**DENSE_POSITION, 'after_blocks': tuple(range(min(depth, 5)))}
         super().__init__(
             arch=arch,
-            img_size=img_size,
             patch_size=patch_size,
-            in_channels=in_channels,
             out_indices=blocks,
             position=position,
             with_cls_token=with_cls_token,
-            window_size=window_size,
-            global_blocks=global_blocks,
-            qkv_bias=qkv_bias,
-            drop_rate=drop_rate,
-            attn_drop_rate=attn_drop_rate,
-            drop_path_rate=drop_path_rate,
-            layer_scale_init=layer_scale_init,
-            norm_eps=norm_eps,
-            final_norm=final_norm,
-            frozen_stages=frozen_stages,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
+            **trunk,
         )
         if not all(encoding.keeps_grid for encoding in self.position_encodings):
             raise ValueError(
@@ -163,7 +138,7 @@ class MultiScaleCPVT(CPVT):
         widths = {}
         for level in sorted(set(levels)):
             self.pyramid[str(level)], widths[level] = resample(
-                dim, factor=STRIDES[level] / patch_size, halve=source == 'last'
+                self.embed_dims, factor=STRIDES[level] / patch_size, halve=source == 'last'
             )
         self.out_channels = tuple(widths[level] for level in levels)
         self.out_strides = tuple(STRIDES[level] for level in levels)
@@ -174,7 +149,7 @@ class MultiScaleCPVT(CPVT):
         for level in self.out_indices:
             stride = STRIDES[level]
             feature_map = self.pyramid[str(level)](maps[self._map_of_level[level]])
-            # An upsampled map covers the padding of the last patch too; only cells without a pixel are cut.
+            # An upsampled map covers the padding of the last patch too; cells without a pixel are cropped.
             height, width = ceil_div(images.shape[2], stride), ceil_div(images.shape[3], stride)
             outputs.append(feature_map[:, :, :height, :width])
         return tuple(outputs)

@@ -8,8 +8,8 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from cpvt_backbones.layers import Block, PatchEmbed, SpatialReductionAttention, Stage, tokens_to_map
-from cpvt_backbones.layers.checks import check_heads, check_int, check_positive, check_probability, strict_keywords
+from cpvt_backbones.layers import Block, PatchEmbed, SpatialReductionAttention, Stage, ceil_div, tokens_to_map
+from cpvt_backbones.layers.checks import check_bool, check_heads, check_int, check_positive, strict_keywords
 
 from .archs import PYRAMIDS, resolve_arch
 from .base import (
@@ -36,26 +36,26 @@ class PyramidCPVT(Backbone):
     Args:
         arch: ``'tiny'``, ``'small'``, ``'base'``, ``'large'``, or a dict with depths, embed_dims, num_heads,
             mlp_ratios and sr_ratios, one number a stage.
-        img_size: Side (or height and width) in pixels that learned tables are laid out for. Any size runs.
+        img_size: Side (or height and width) in pixels that learned tables have entries for. Any size runs.
         in_channels: Channels of an image.
-        out_indices: Stage, or stages, whose output is handed out; negative counts from the end.
+        out_indices: Stage, or stages, whose output is returned; negative counts from the end.
         out_type: As in :class:`CPVT`.
         position: As in :class:`CPVT`, with block indices counted within each stage. Default: a PEG after block 0 of
             every stage. PVT: ``dict(type='Learned', interpolation='bilinear', antialias=False)``.
-        with_cls_token: Whether a class token joins at the last stage, as in PVT.
-        qkv_bias: Whether queries, keys and values have a bias.
+        with_cls_token: Add a class token at the last stage, as in PVT.
+        qkv_bias: Give queries, keys and values a bias.
         drop_rate: Dropout behind the embeddings and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
         drop_path_rate: Stochastic depth of the last block; grows linearly from 0 at the first.
         norm_eps: Epsilon of the blocks' and the final LayerNorm.
         embed_norm_eps: Epsilon of the LayerNorm behind patch embeddings and spatial reductions (Twins: 1e-5;
             PVT: 1e-6).
-        final_norm: Whether the last stage's output is normalised; ``None``: unless it is a feature map (the dense
-            models of PVT and Twins hand out the last map as it is).
+        final_norm: Normalise the last stage's output; ``None``: unless it is a feature map, as in the dense models of
+            PVT and Twins.
         frozen_stages: -1: none; 0: the first patch embedding; n: and the first n stages; with all stages, the final
             norm too.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
-        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``.
+        init_cfg: As in :class:`CPVT`.
 
     Raises:
         ValueError, TypeError: An argument outside what it accepts, named with its value.
@@ -91,17 +91,21 @@ class PyramidCPVT(Backbone):
             check_heads(dim, heads)
             check_int('depths', depth)
         for ratio in numbers['mlp_ratios']:
-            check_positive('mlp_ratios', ratio)
-        check_positive('norm_eps', norm_eps)
-        check_positive('embed_norm_eps', embed_norm_eps)
-        check_probability('drop_rate', drop_rate)
-        check_probability('attn_drop_rate', attn_drop_rate)
-        check_probability('drop_path_rate', drop_path_rate)
+            check_positive(mlp_ratios=ratio)
+        for ratio in numbers['sr_ratios']:
+            check_int('sr_ratios', ratio)
+        check_positive(norm_eps=norm_eps, embed_norm_eps=embed_norm_eps)
+        if final_norm is not None:
+            check_bool(final_norm=final_norm)
         num_stages = len(PATCH_SIZES)
         super().__init__(
             in_channels=in_channels,
             out_type=out_type,
             with_cls_token=with_cls_token,
+            qkv_bias=qkv_bias,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
             with_cp=with_cp,
             frozen_stages=frozen_stages,
             max_frozen=num_stages,
@@ -114,7 +118,7 @@ class PyramidCPVT(Backbone):
         if with_cls_token and used < num_stages:
             raise ValueError(
                 'with_cls_token must be False unless out_indices holds the last stage, where the class '
-                f'token joins, got True with out_indices={out_indices!r}'
+                f'token is added, got True with out_indices={out_indices!r}'
             )
         if out_type == 'cls_token' and self.out_indices != (num_stages - 1,):
             raise ValueError(
@@ -164,7 +168,7 @@ class PyramidCPVT(Backbone):
         grid = resolve_size('img_size', img_size)
         stages = []
         for s in range(used):
-            grid = (-(-grid[0] // PATCH_SIZES[s]), -(-grid[1] // PATCH_SIZES[s]))
+            grid = (ceil_div(grid[0], PATCH_SIZES[s]), ceil_div(grid[1], PATCH_SIZES[s]))
             stages.append(
                 Stage(
                     dim=dims[s],
@@ -173,7 +177,7 @@ class PyramidCPVT(Backbone):
                     head_dim=dims[s] // numbers['num_heads'][s],
                     grid=grid,
                     num_prefix=int(with_cls_token and s == num_stages - 1),
-                    hands_out_map=out_type != 'cls_token' or s < num_stages - 1,
+                    outputs_map=out_type != 'cls_token' or s < num_stages - 1,
                     reduces_keys=numbers['sr_ratios'][s] > 1,
                 )
             )
@@ -197,21 +201,21 @@ class PyramidCPVT(Backbone):
         feature_map, last = images, len(PATCH_SIZES) - 1
         for s, (embed, blocks) in enumerate(zip(self.patch_embeds, self.blocks, strict=True)):
             tokens, grid = embed(feature_map)
-            cls_token = self._expand_cls_token(images.shape[0]) if s == last else None
-            tokens, cls_token, grid = self._before_stage(s, tokens, cls_token, grid)
+            prefix_tokens = self._prefix_tokens(images.shape[0]) if s == last else None
+            tokens, prefix_tokens, grid = self._before_stage(s, tokens, prefix_tokens, grid)
             tokens = self.pos_drops[s](tokens)
             for index, block in enumerate(cast(nn.ModuleList, blocks)):
-                tokens, cls_token, grid = self._run_block(s, index, block, tokens, cls_token, grid)
+                tokens, prefix_tokens, grid = self._run_block(s, index, block, tokens, prefix_tokens, grid)
             if s in self.out_indices:
-                outputs[s] = self._format(tokens, cls_token, grid, last=s == last)
+                outputs[s] = self._format(tokens, prefix_tokens, grid, last=s == last)
             feature_map = tokens_to_map(tokens, grid)
         return tuple(outputs[s] for s in self.out_indices)
 
-    def _place_of(self, name: str) -> tuple[int, int] | None:
-        """(stage, block) of a parameter or module, block -1 for what precedes the first; ``None`` for the rest."""
+    def _layer_id(self, name: str) -> tuple[int, int] | None:
+        """(stage, block) of a parameter or module, block -1 before the first; ``None`` outside the stages."""
         part, _, rest = name.partition('.')
         if part in self._position_names and rest:
-            return getattr(self, part).place(rest)
+            return getattr(self, part).layer_id(rest)
         if part == 'cls_token':
             return len(self.depths) - 1, -1
         numbers = [int(n) for n in rest.split('.')[:2] if n.isdigit()]
@@ -222,10 +226,10 @@ class PyramidCPVT(Backbone):
         return None
 
     def _layer_of(self, name: str) -> int:
-        place = self._place_of(name)
-        if place is None:
+        layer_id = self._layer_id(name)
+        if layer_id is None:
             return self.num_layers - 1
-        stage, block = place
+        stage, block = layer_id
         if stage == 0:
             return block + 1
         return sum(self.depths[:stage]) + max(block, 0) + 1
@@ -233,7 +237,7 @@ class PyramidCPVT(Backbone):
     def _freeze_level(self, name: str) -> float:
         if name.partition('.')[0] == 'norm':
             return len(self.depths)
-        place = self._place_of(name)
-        if place is None:
+        layer_id = self._layer_id(name)
+        if layer_id is None:
             return float('inf')
-        return 0 if place == (0, -1) else place[0] + 1
+        return 0 if layer_id == (0, -1) else layer_id[0] + 1

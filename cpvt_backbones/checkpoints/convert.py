@@ -1,17 +1,15 @@
 """Fitting somebody's weights to one model of this package."""
 
-import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.peg import PEGPosition
-from cpvt_backbones.layers.position import LearnedTable
+from cpvt_backbones.layers.position import LearnedTable, read_table
 
 from .errors import CheckpointError
 from .families import Source
@@ -100,7 +98,7 @@ def convert_state_dict(
             report.added[key] = 'the source has no PEG: it starts as the identity'
 
     num_pegs = {  # those too that no output needs, and that are not built
-        name: encoding.num_in_stage * len(depths)
+        name: sum(len(encoding.blocks_of(depth)) for depth in depths)
         for name, encoding in model.named_children()
         if isinstance(encoding, PEGPosition)
     }
@@ -206,7 +204,7 @@ def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Modul
         if index >= len(encoding.grids) or table.dim() != 3:
             continue  # of a stage that is not built
         grid, prefix = encoding.grids[index], encoding.num_prefix[index]
-        read = _read_table(table.shape[1], grid, (extra if index == last else 0, 0, 1, 2))
+        read = read_table(table.shape[1], grid, (extra if index == last else 0, 0, 1, 2))
         if read is None:
             continue  # no table of patches: the shapes tell
         skip, old = read
@@ -220,20 +218,7 @@ def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Modul
             report.notes.append(
                 f'{key}: the source has {skip} of {prefix} entries beside the patches; the rest is zero'
             )
-        known = min(skip, prefix)
-        head = torch.cat((table[:, :known], table.new_zeros(1, prefix - known, table.shape[2])), dim=1)
-        ours[key] = torch.cat((head, encoding.resize(table[:, skip:], old, grid)), dim=1)
-
-
-def _read_table(entries: int, grid: tuple[int, int], skips: Iterable[int]) -> tuple[int, tuple[int, int]] | None:
-    """How many entries of a table come before its grid, and that grid: the model's own, else a square."""
-    for skip in skips:  # outermost: 14 x 14 and a class token are no 13 x 15 and two tokens
-        patches = max(entries - skip, 0)
-        side = math.isqrt(patches)
-        for old in (grid, (side, side)):
-            if patches and patches == old[0] * old[1]:
-                return skip, old
-    return None
+        ours[key] = encoding.fit(index, table, skip, old)
 
 
 def _sort_out(

@@ -1,7 +1,7 @@
 """Layers in plain PyTorch."""
 
 from .attention import Attention, SpatialReductionAttention, WindowAttention, reference_attention, set_fused_attention
-from .block import MLP, Block, DropPath, LayerScale, join
+from .block import MLP, Block, DropPath, LayerScale, prepend_tokens
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition
 from .position import (
@@ -13,6 +13,7 @@ from .position import (
     Stage,
     adapt_tables,
     build_positions,
+    read_table,
     register_position,
 )
 from .tokens import Grid, ceil_div, group_by_shape, map_to_tokens, pad_to_multiple, tokens_to_map
@@ -39,9 +40,10 @@ __all__ = [
     'build_positions',
     'ceil_div',
     'group_by_shape',
-    'join',
     'map_to_tokens',
     'pad_to_multiple',
+    'prepend_tokens',
+    'read_table',
     'reference_attention',
     'register_position',
     'set_fused_attention',

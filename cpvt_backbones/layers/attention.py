@@ -61,7 +61,7 @@ class Attention(nn.Module):
     Args:
         dim: Width C of a token.
         num_heads: Heads; must divide ``dim``.
-        qkv_bias: Whether the projections to queries, keys and values have a bias.
+        qkv_bias: Give the projections to queries, keys and values a bias.
         attn_drop: Dropout on the attention weights.
         proj_drop: Dropout on the output.
     """
@@ -71,7 +71,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        check_probability('attn_drop', attn_drop)
+        check_probability(attn_drop=attn_drop)
         self.num_heads = num_heads
         self.attn_drop = attn_drop
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
@@ -107,8 +107,8 @@ class Attention(nn.Module):
             x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
             grid: (H, W).
             num_prefix: P, the class and distillation tokens in front.
-            qk: What queries and keys are made of, where that differs from ``x``; same shape.
-            bias: What a position encoding adds to the logits of the patch tokens.
+            qk: Tokens that queries and keys are made of, where they differ from ``x``; same shape.
+            bias: Bias of a position encoding on the logits of the patch tokens.
 
         Returns:
             (B, P + H * W, C).
@@ -122,10 +122,10 @@ class Attention(nn.Module):
 
 
 class WindowAttention(Attention):
-    """Attention within windows, for any grid: the last row and column of windows are padded, masked and cut again.
+    """Attention within windows, for any grid: the last row and column of windows are padded, masked and cropped.
 
-    A class token sees, and is seen by, every patch token. With a window that covers the grid this is
-    :class:`Attention`; the parameters are the same and have the same names.
+    Prefix tokens attend to all patch tokens, and all patch tokens to them. With a window that covers the grid this is
+    :class:`Attention`. Parameters and their names are the same.
 
     Args:
         dim, num_heads, qkv_bias, attn_drop, proj_drop: see :class:`Attention`.
@@ -169,24 +169,28 @@ class WindowAttention(Attention):
 
         query, key, value = self.split(self.project(partition(x), None if qk is None else partition(qk)))
         mask = self._mask(grid, window, counts, batch, x.device) if is_padded(padding) else None
-        seen = mask
+        real_tokens = mask
         if bias is not None:
             logits = bias(query, window)
             mask = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
 
         prefix = None
         if num_prefix:
-            # The tokens beside see every patch, and every window sees them.
-            beside = self.split(self.project(x[:, :num_prefix], None if qk is None else qk[:, :num_prefix]))
-            everywhere = [
+            # Prefix tokens attend to every patch, and every window attends to them.
+            query_p, key_p, value_p = self.split(
+                self.project(x[:, :num_prefix], None if qk is None else qk[:, :num_prefix])
+            )
+            all_keys, all_values = (
                 torch.cat((own, patches.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)), dim=2)
-                for own, patches in ((beside[1], key), (beside[2], value))
-            ]
-            real = None if seen is None else F.pad(seen.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
-            prefix = attend(beside[0], *everywhere, mask=real, dropout=self.dropout)
+                for own, patches in ((key_p, key), (value_p, value))
+            )
+            real = None if real_tokens is None else F.pad(real_tokens.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
+            prefix = attend(query_p, all_keys, all_values, mask=real, dropout=self.dropout)
             windows = counts[0] * counts[1]
-            own_key, own_value = (own[:, None].expand(-1, windows, -1, -1, -1).flatten(0, 1) for own in beside[1:])
-            key, value = torch.cat((own_key, key), dim=2), torch.cat((own_value, value), dim=2)
+            key, value = (
+                torch.cat((own[:, None].expand(-1, windows, -1, -1, -1).flatten(0, 1), patches), dim=2)
+                for own, patches in ((key_p, key), (value_p, value))
+            )
             if mask is not None:
                 mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
 
@@ -233,7 +237,7 @@ class SpatialReductionAttention(nn.Module):
         super().__init__()
         check_heads(dim, num_heads)
         check_int('sr_ratio', sr_ratio)
-        check_probability('attn_drop', attn_drop)
+        check_probability(attn_drop=attn_drop)
         self.num_heads = num_heads
         self.sr_ratio = sr_ratio
         self.attn_drop = attn_drop
@@ -253,7 +257,7 @@ class SpatialReductionAttention(nn.Module):
     def forward(
         self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
     ) -> Tensor:
-        """See :meth:`Attention.forward`. A class token is a key of its own, beside the reduced ones."""
+        """See :meth:`Attention.forward`. Prefix tokens stay keys of their own, besides the reduced ones."""
         if bias is not None and self.sr_ratio > 1:
             raise ValueError('bias must be None: spatial-reduction attention has fewer keys than queries')
 

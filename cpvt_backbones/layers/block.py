@@ -18,7 +18,7 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        check_probability('drop_path_rate', rate)
+        check_probability(drop_path_rate=rate)
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ fault; below it the parts would cost more than they save."""
 class MLP(nn.Module):
     """Two linear layers with GELU between them.
 
-    In inference on a CPU the tokens go through it in parts, so that the hidden layer never leaves the cache; each token
-    gets the same.
+    In inference on a CPU the tokens go through it in parts, so that the hidden layer stays in the cache. The result for
+    each token is the same.
 
     Args:
         dim: Width C of a token.
@@ -99,8 +99,8 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth once a branch.
 
-    The class token comes and goes beside the patch tokens; it joins them for the time of the block, and the last
-    residual sum takes it out again without a copy.
+    Prefix tokens come and go apart from the patch tokens; they are prepended within the block, and the last residual
+    sum separates them again without a copy.
 
     Args:
         dim: Width C of a token.
@@ -112,7 +112,7 @@ class Block(nn.Module):
         norm_eps: Epsilon of both norms.
 
     Attributes:
-        in_place: Whether sums and GELU overwrite what nothing needs any more; for inference, see :meth:`fuse`.
+        in_place: Let sums and GELU overwrite tensors that are not needed again; for inference, see :meth:`fuse`.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Block(nn.Module):
     def forward(
         self,
         tokens: Tensor,
-        cls_token: Tensor | None,
+        prefix_tokens: Tensor | None,
         grid: Grid,
         *,
         qk: Tensor | None = None,
@@ -158,32 +158,32 @@ class Block(nn.Module):
 
         Args:
             tokens: (B, H * W, C) patch tokens.
-            cls_token: (B, P, C), class token and perhaps distillation token, or ``None``.
+            prefix_tokens: (B, P, C), class token and perhaps distillation token, or ``None``.
             grid: (H, W).
-            qk: Patch tokens as queries and keys see them, where that differs; same shape as ``tokens``.
-            bias: What a position encoding adds to the attention logits.
+            qk: Patch tokens that queries and keys are made of, where they differ from ``tokens``; same shape.
+            bias: Bias of a position encoding on the attention logits.
 
         Returns:
-            The patch tokens and the class token.
+            The patch tokens and the prefix tokens.
         """
-        num_prefix = 0 if cls_token is None else cls_token.shape[1]
-        x = join(cls_token, tokens)
-        query_key = None if qk is None else self.norm1(join(cls_token, qk))
+        num_prefix = 0 if prefix_tokens is None else prefix_tokens.shape[1]
+        x = prepend_tokens(prefix_tokens, tokens)
+        query_key = None if qk is None else self.norm1(prepend_tokens(prefix_tokens, qk))
         branch = self.drop_path1(
             self.ls1(self.attn(self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias))
         )
         x = self._sum(x, branch)
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
-        if cls_token is None:
+        if prefix_tokens is None:
             return self._sum(x, branch), None
         p = num_prefix
         return x[:, p:] + branch[:, p:], x[:, :p] + branch[:, :p]
 
     def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
-        # A branch is this block's own; x may be an output that somebody holds. Under autocast x alone is fp32.
+        # Into the branch, not into x: x may be an output of the model. Under autocast only x is fp32.
         return branch.add_(x) if self.in_place and branch.dtype == x.dtype else x + branch
 
 
-def join(cls_token: Tensor | None, tokens: Tensor) -> Tensor:
+def prepend_tokens(prefix_tokens: Tensor | None, tokens: Tensor) -> Tensor:
     """(B, P, C) or ``None``, and (B, N, C), to (B, [P +] N, C)."""
-    return tokens if cls_token is None else torch.cat((cls_token, tokens), dim=1)
+    return tokens if prefix_tokens is None else torch.cat((prefix_tokens, tokens), dim=1)

@@ -1,5 +1,6 @@
-"""PEG, the Positional Encoding Generator: the paper's one idea (arXiv 2102.10882, section 3.2)."""
+"""PEG, the Positional Encoding Generator (arXiv 2102.10882, section 3.2)."""
 
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from .checks import check_choice, check_int, strict_keywords
+from .checks import check_bool, check_choice, check_int, forwards_keywords_to, strict_keywords
 from .position import PositionEncoding, Stage, register_position
 from .tokens import Grid, map_to_tokens, tokens_to_map
 
@@ -20,27 +21,26 @@ ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
-    The zero padding is what tells a token how far it is from the border; the convolution spreads that inwards.
-    There is no class token here: the trunk keeps it beside the patch tokens, so it passes unchanged.
-    The convolutions keep torch's initial weights, which DeiT's code, the paper's base, leaves alone too: each PEG then
-    makes the tokens 1.15 times larger at the start. (The fan-out rule of Twins' code would make that 1.7 times, and
-    fifteen times after five of them in a column; a pyramid, with one a stage, follows it.)
+    The zero padding tells a token its distance from the border. Prefix tokens are not encoded; the trunk keeps them
+    apart. The convolutions keep torch's initial weights, as DeiT's code does: each PEG then scales the tokens by 1.15.
+    (The fan-out rule of Twins' code scales by 1.7, or 15 after five PEGs in a column; a pyramid, with one PEG a stage,
+    follows it.)
 
     Args:
         dim: Width C of a token.
         kernel_size: Side of the depthwise kernel, odd (paper: 3; 27 in the ablation of position -1).
         num_layers: Convolutions in a row, each with its own residual.
         kind: ``'depthwise'``, or ``'separable'``: depthwise, then 1 x 1 (l * (d^2 + k^2 * d) weights).
-        padding: ``'zero'``, or ``'none'``: the map shrinks by ``kernel_size - 1`` a layer and the residual is left
-            out, as in the authors' ablation.
-        bias: Whether the convolutions have a bias (official code: yes).
+        padding: ``'zero'``, or ``'none'``: the map shrinks by ``kernel_size - 1`` a layer, without residual, as in the
+            authors' ablation.
+        bias: Give the convolutions a bias (official code: yes).
         norm: ``None`` or ``'BN'`` (with ``act='ReLU'``, ``bias=False``: the detection variant).
         act: ``None``, ``'ReLU'`` or ``'GELU'``, after the norm and before the residual.
         frozen: Keep the random initial weights (the ablation's "random 3 x 3, frozen").
 
     Raises:
-        ValueError: An argument outside the values above; in ``forward``, tokens that do not fill the grid, or a
-            grid smaller than an unpadded kernel.
+        ValueError: An argument outside the values above; in ``forward``, tokens that do not fill the grid, a grid
+            smaller than an unpadded kernel, or one token to train a BatchNorm on.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class PEG(nn.Module):
         check_choice('padding', padding, ('zero', 'none'))
         check_choice('norm', norm, (None, *NORMS))
         check_choice('act', act, (None, *ACTIVATIONS))
+        check_bool(bias=bias, frozen=frozen)
         self.dim = dim
         self.shrink = 0 if padding == 'zero' else num_layers * (kernel_size - 1)
         self.residual = padding == 'zero'
@@ -111,7 +112,9 @@ class PEG(nn.Module):
                 f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
                 f'got shape {tuple(tokens.shape)}'
             )
-        self.out_grid(grid)
+        height, width = self.out_grid(grid)
+        if self.training and tokens.shape[0] * height * width == 1:
+            self._refuse_batch_norm()
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
             # Its kernel holds the identity: rounded, all that runs past the blocks would be.
@@ -123,6 +126,10 @@ class PEG(nn.Module):
             x = x + layer(x) if self.residual else layer(x)
         return map_to_tokens(x)
 
+    def _refuse_batch_norm(self) -> None:
+        if any(isinstance(module, nn.BatchNorm2d) for module in self.modules()):
+            raise ValueError("norm must be None to train PEG on a batch of one token, got 'BN', which needs two")
+
     @torch.no_grad()
     def fuse(self) -> bool:
         """For inference: fold the identity into the centre tap of the kernel, in place, and a norm before that.
@@ -131,8 +138,8 @@ class PEG(nn.Module):
         (``fused``), so that they are not taken for unfused ones.
 
         Returns:
-            Whether that was possible: not with an activation or a 1 x 1 convolution between them, without an identity,
-            or a second time (nothing changes then).
+            ``False``, with nothing changed, where that is impossible: with an activation, a 1 x 1 convolution, no
+            identity, or a second time.
         """
         if self.fused is not None or not self.residual:
             return False
@@ -168,71 +175,58 @@ class PEGPosition(PositionEncoding):
     Args:
         stages: The trunk's stages.
         after_blocks: Indices of the blocks, counted within a stage, after which a PEG stands; -1 is before the first.
-            The paper's "0" is ``(0,)``, its "0-5" is ``(0, 1, 2, 3, 4)``.
-        target: ``'qkv'``: the tokens themselves carry the position from here on. ``'qk'``: only the queries and
-            keys of the next block see it (ablation "PEG on Q and K").
+            Or the paper's notation for the first blocks: ``'0-5'`` is (0, 1, 2, 3, 4), and all blocks of a stage that
+            has fewer than five. Indices that a stage does not have are an error otherwise.
+        target: ``'qkv'``: the tokens themselves are encoded. ``'qk'``: only the queries and keys of the next block
+            (ablation "PEG on Q and K").
         kernel_size, num_layers, kind, padding, bias, norm, act, frozen: see :class:`PEG`.
 
     Raises:
-        ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last block (nothing
-            would see it) or with ``padding='none'`` (the map changes its size).
+        ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last block (it has no
+            effect) or with ``padding='none'`` (the map changes its size).
     """
 
     attribute = 'pos_block'
 
+    @forwards_keywords_to(PEG.__init__)
     def __init__(
         self,
         stages: Sequence[Stage],
         *,
-        after_blocks: Sequence[int] = (0,),
+        after_blocks: Sequence[int] | str = (0,),
         target: str = 'qkv',
-        kernel_size: int = 3,
-        num_layers: int = 1,
-        kind: str = 'depthwise',
         padding: str = 'zero',
-        bias: bool = True,
-        norm: str | None = None,
-        act: str | None = None,
-        frozen: bool = False,
+        **peg: Any,
     ) -> None:
         super().__init__()
         check_choice('target', target, ('qkv', 'qk'))
         if target == 'qk' and padding == 'none':
             raise ValueError("padding must be 'zero' with target='qk' (queries must keep their map's size), got 'none'")
         self.target = target
-        self.places: dict[tuple[int, int], int] = {}
-        for s, stage in enumerate(stages):
-            last = stage.depth - (2 if target == 'qk' else 1)
-            for block in check_after_blocks(after_blocks, last=last):
-                # A PEG that no output depends on is not built: it would be a parameter without gradient.
-                serves_next = target == 'qk' or not stage.hands_out_map
-                if block + serves_next < stage.used:
-                    self.places[s, block] = len(self.places)
-        self.num_in_stage = len(after_blocks)
-        for (s, _), index in self.places.items():
-            peg = PEG(
-                stages[s].dim,
-                kernel_size=kernel_size,
-                num_layers=num_layers,
-                kind=kind,
-                padding=padding,
-                bias=bias,
-                norm=norm,
-                act=act,
-                frozen=frozen,
-            )
-            self.add_module(str(index), peg)
         self.keeps_grid = padding == 'zero'
+        self.after_blocks = after_blocks
+        self.layer_ids: dict[tuple[int, int], int] = {}
+        for s, stage in enumerate(stages):
+            for block in self.blocks_of(stage.depth):
+                # A PEG that no output depends on is not built: it would be a parameter without gradient.
+                serves_next = target == 'qk' or not stage.outputs_map
+                if block + serves_next < stage.used:
+                    self.add_module(str(len(self.layer_ids)), PEG(stage.dim, padding=padding, **peg))
+                    self.layer_ids[s, block] = len(self.layer_ids)
+
+    def blocks_of(self, depth: int) -> list[int]:
+        """Blocks of a stage of ``depth`` blocks that a PEG follows, built or not."""
+        return resolve_after_blocks(self.after_blocks, last=depth - (2 if self.target == 'qk' else 1))
 
     def _peg(self, stage: int, block: int) -> PEG | None:
-        index = self.places.get((stage, block))
+        index = self.layer_ids.get((stage, block))
         return None if index is None else self.get_submodule(str(index))  # type: ignore[return-value]
 
     def before_stage(
-        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> tuple[Tensor, Tensor | None, Grid]:
         tokens, grid = self.after_block(stage, -1, tokens, grid)
-        return tokens, cls_token, grid
+        return tokens, prefix_tokens, grid
 
     def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         peg = self._peg(stage, block) if self.target == 'qkv' else None
@@ -242,18 +236,29 @@ class PEGPosition(PositionEncoding):
         peg = self._peg(stage, block - 1) if self.target == 'qk' else None
         return tokens if peg is None else peg(tokens, grid)
 
-    def place(self, name: str) -> tuple[int, int]:
-        index = int(name.split('.')[0])
-        return next(place for place, i in self.places.items() if i == index)
+    def layer_id(self, name: str) -> tuple[int, int]:
+        return list(self.layer_ids)[int(name.split('.')[0])]
 
 
-def check_after_blocks(after_blocks: Any, *, last: int) -> list[int]:
-    """Return the sorted block indices, each in [-1, last] and named once, or raise ``ValueError``."""
-    if isinstance(after_blocks, (str, bytes)) or not hasattr(after_blocks, '__iter__'):
-        raise ValueError(f'after_blocks must be a sequence of block indices, got {after_blocks!r}')
-    indices = list(after_blocks)
+def resolve_after_blocks(after_blocks: Any, *, last: int) -> list[int]:
+    """Sorted block indices in [-1, last] from a sequence, or from a range such as ``'0-5'``.
+
+    Raises:
+        ValueError: Neither of them; an index out of range or named twice; no index at all.
+    """
+    if isinstance(after_blocks, str) and (match := re.fullmatch(r'(\d+)-(\d+)', after_blocks)):
+        indices = list(range(int(match[1]), min(int(match[2]), last + 1)))
+    elif isinstance(after_blocks, Sequence) and not isinstance(after_blocks, (str, bytes)):
+        indices = list(after_blocks)
+    else:
+        raise ValueError(
+            f"after_blocks must be a sequence of block indices or a range such as '0-5', got {after_blocks!r}"
+        )
     if not indices:
-        raise ValueError('after_blocks must name at least one block (use position=None for no encoding), got ()')
+        raise ValueError(
+            f'after_blocks must name at least one block in [-1, {last}] (use position=None for no encoding), '
+            f'got {after_blocks!r}'
+        )
     for index in indices:
         if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index <= last:
             raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {index!r} in {after_blocks!r}')

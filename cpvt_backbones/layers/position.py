@@ -1,10 +1,10 @@
-"""What a trunk asks of a position encoding, and the encodings that PEG is compared with.
+"""Interface of position encodings, and the encodings that PEG is compared with.
 
 A new encoding is one subclass of :class:`PositionEncoding` and one ``@register_position('Name')``.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,13 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import accepted_keywords, check_choice, check_int, strict_keywords
+from .checks import (
+    accepted_keywords,
+    check_bool,
+    check_choice,
+    check_int,
+    check_positive,
+    list_of_dicts,
+    strict_keywords,
+)
 from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What an encoding may know of a trunk's stage (a column has one).
+    """Facts about a stage of a trunk that an encoding is built from (a column has one stage).
 
     Attributes:
         dim: Width of a token.
@@ -26,9 +34,9 @@ class Stage:
         used: Number of blocks that run (fewer when no output needs the rest).
         head_dim: Width of a head.
         grid: (H, W) in tokens at the image size the model is declared for.
-        hands_out_map: Whether an output depends on the patch tokens as the last block leaves them.
-        num_prefix: How many tokens stand beside the patch tokens: class token, distillation token.
-        reduces_keys: Whether attention in this stage has fewer keys than queries.
+        outputs_map: ``True`` if an output depends on the patch tokens behind the last block.
+        num_prefix: Number of prefix tokens (class token, distillation token).
+        reduces_keys: ``True`` if attention in this stage has fewer keys than queries.
     """
 
     dim: int
@@ -36,18 +44,18 @@ class Stage:
     used: int
     head_dim: int
     grid: Grid
-    hands_out_map: bool = True
+    outputs_map: bool = True
     num_prefix: int = 0
     reduces_keys: bool = False
 
 
 class PositionEncoding(nn.Module):
-    """The questions a trunk asks, each with the answer of an encoding that does nothing there.
+    """Base of the encodings. Every method does nothing here; an encoding overrides those it needs.
 
     Attributes:
-        attribute: Name under which the trunk registers the encoding, hence the prefix of its parameters' names.
-        has_bias: Whether :meth:`attention_bias` gives one.
-        keeps_grid: Whether the map keeps its size.
+        attribute: Name of the encoding in the trunk, hence the prefix of its parameters' names.
+        has_bias: ``True`` if :meth:`attention_bias` is implemented.
+        keeps_grid: ``True`` if the map keeps its size.
     """
 
     attribute: ClassVar[str]
@@ -55,24 +63,24 @@ class PositionEncoding(nn.Module):
     keeps_grid: bool = True
 
     def before_stage(
-        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> tuple[Tensor, Tensor | None, Grid]:
-        """What it adds before the first block. ``tokens`` (B, H * W, C), ``cls_token`` (B, P, C)."""
-        return tokens, cls_token, grid
+        """Encode before the first block: ``tokens`` (B, H * W, C), ``prefix_tokens`` (B, P, C)."""
+        return tokens, prefix_tokens, grid
 
     def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        """What it does to the patch tokens after a block."""
+        """Encode the patch tokens after a block."""
         return tokens, grid
 
     def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
-        """The patch tokens as the queries and keys of a block see them; ``tokens`` itself where they see the same."""
+        """Patch tokens that queries and keys of a block are made of; ``tokens`` itself for no difference."""
         return tokens
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
-        """What it adds to the attention logits: (B, heads, N, N) for a query of (B, heads, N, head_dim)."""
+        """Bias on the attention logits: (B, heads, N, N) for a query of (B, heads, N, head_dim)."""
         raise NotImplementedError
 
-    def place(self, name: str) -> tuple[int, int]:
+    def layer_id(self, name: str) -> tuple[int, int]:
         """(stage, block) that a parameter of this encoding belongs to; block -1 is before the first."""
         raise NotImplementedError
 
@@ -93,22 +101,17 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
 
 
 def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
-    """Build what a ``position=`` argument describes.
+    """Build the encodings of a ``position=`` argument.
 
     Args:
         position: ``None``, one dict with ``type`` and that encoding's arguments, or a list of such dicts.
         stages: The trunk's stages.
 
     Returns:
-        The encodings in the order given, by the attribute name each takes in the trunk.
+        The encodings in the order given, by their attribute names in the trunk.
     """
-    if position is None:
-        return {}
-    specs = [position] if isinstance(position, Mapping) else position
-    if isinstance(specs, str) or not isinstance(specs, Sequence) or not all(isinstance(s, Mapping) for s in specs):
-        raise ValueError(f'position must be None, a dict with a type, or a list of such dicts, got {position!r}')
     built: dict[str, PositionEncoding] = {}
-    for spec in specs:
+    for spec in list_of_dicts('position', position):
         arguments = dict(spec)
         name = arguments.pop('type', None)
         if not isinstance(name, str) or name not in POSITIONS:
@@ -144,6 +147,7 @@ class LearnedTable(PositionEncoding):
     def __init__(self, stages: Sequence[Stage], *, interpolation: str = 'bicubic', antialias: bool = True) -> None:
         super().__init__()
         check_choice('interpolation', interpolation, ('bicubic', 'bilinear'))
+        check_bool(antialias=antialias)
         self.interpolation = interpolation
         self.antialias = antialias
         self.grids = [stage.grid for stage in stages]
@@ -170,39 +174,41 @@ class LearnedTable(PositionEncoding):
         return map_to_tokens(table).to(dtype)
 
     def before_stage(
-        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> tuple[Tensor, Tensor | None, Grid]:
         table = self.get_parameter(str(stage))
         prefix = self.num_prefix[stage]
-        if cls_token is not None:
-            cls_token = cls_token + table[:, :prefix]
-        return tokens + self.resize(table[:, prefix:], self.grids[stage], grid), cls_token, grid
+        if prefix_tokens is not None:
+            prefix_tokens = prefix_tokens + table[:, :prefix]
+        return tokens + self.resize(table[:, prefix:], self.grids[stage], grid), prefix_tokens, grid
 
-    def place(self, name: str) -> tuple[int, int]:
+    def layer_id(self, name: str) -> tuple[int, int]:
         return int(name.split('.')[0]), -1
 
-    def adapt(self, state_dict: dict[str, Tensor], prefix: str, *, tokens_beside: int) -> None:
-        """Resize the tables of a state dict to this model's grids, in place.
+    def fit(self, index: int, table: Tensor, skip: int, grid: Grid) -> Tensor:
+        """A table of another model to this model's prefix entries and grid.
 
         Args:
-            state_dict: What is about to be loaded.
-            prefix: What precedes this encoding's own names in it.
-            tokens_beside: How many class and distillation tokens they were learned beside, whose entries stand in
-                front.
+            index: Stage.
+            table: (1, skip + h * w, C).
+            skip: Entries of prefix tokens in front; entries that are missing become zero.
+            grid: (h, w).
         """
-        for index, grid in enumerate(self.grids):
-            key = f'{prefix}{index}'
-            table = state_dict.get(key)
-            if table is None or table.dim() != 3 or table.shape == self.get_parameter(str(index)).shape:
-                continue
-            for extra in (tokens_beside, *({0, 1, 2} - {tokens_beside})):
-                side = math.isqrt(table.shape[1] - extra)
-                old = grid if table.shape[1] - extra == grid[0] * grid[1] else (side, side)
-                # A table that fits neither is left to the error about shapes, which names it.
-                if old[0] * old[1] == table.shape[1] - extra and extra >= self.num_prefix[index]:
-                    entries = self.resize(table[:, extra:], old, grid)
-                    state_dict[key] = torch.cat((table[:, : self.num_prefix[index]], entries), dim=1)
-                    break
+        prefix = self.num_prefix[index]
+        missing = table.new_zeros(1, max(prefix - skip, 0), table.shape[2])
+        entries = self.resize(table[:, skip:], grid, self.grids[index])
+        return torch.cat((table[:, : min(skip, prefix)], missing, entries), dim=1)
+
+
+def read_table(entries: int, grid: Grid, skips: Iterable[int]) -> tuple[int, Grid] | None:
+    """Number of prefix entries and grid of a table: the first of ``skips`` that leaves ``grid`` or a square."""
+    for skip in skips:  # outermost: 14 x 14 and a class token are no 13 x 15 and two tokens
+        patches = max(entries - skip, 0)
+        side = math.isqrt(patches)
+        for old in (grid, (side, side)):
+            if patches and patches == old[0] * old[1]:
+                return skip, old
+    return None
 
 
 def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -213,11 +219,18 @@ def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
     bare = f'{prefix}{LearnedTable.attribute}'
     if bare in state_dict:
         state_dict[f'{bare}.0'] = state_dict.pop(bare)
-    trunk.get_submodule(LearnedTable.attribute).adapt(  # type: ignore[operator]
-        state_dict,
-        f'{bare}.',
-        tokens_beside=sum(f'{prefix}{name}' in state_dict for name in ('cls_token', 'dist_token')),
-    )
+    encoding: Any = trunk.get_submodule(LearnedTable.attribute)
+    known = sum(f'{prefix}{name}' in state_dict for name in ('cls_token', 'dist_token'))
+    for index, grid in enumerate(encoding.grids):
+        key = f'{bare}.{index}'
+        table = state_dict.get(key)
+        if table is None or table.dim() != 3 or table.shape == encoding.get_parameter(str(index)).shape:
+            continue
+        # A table without an entry for each prefix token is left to the error about shapes, which names it.
+        skips = [skip for skip in (known, *({0, 1, 2} - {known})) if skip >= encoding.num_prefix[index]]
+        read = read_table(table.shape[1], grid, skips)
+        if read is not None:
+            state_dict[key] = encoding.fit(index, table, *read)
 
 
 @register_position('SinCos')
@@ -237,15 +250,14 @@ class SinCos(PositionEncoding):
 
     def __init__(self, stages: Sequence[Stage], *, temperature: float = 10000.0) -> None:
         super().__init__()
-        if not isinstance(temperature, (int, float)) or temperature <= 1:
-            raise ValueError(f'temperature must be a number > 1, got {temperature!r}')
+        check_positive(above=1, temperature=temperature)
         for stage in stages:
             if stage.dim % 4:
                 raise ValueError(f'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got {stage.dim}')
         self.temperature = temperature
 
     def before_stage(
-        self, stage: int, tokens: Tensor, cls_token: Tensor | None, grid: Grid
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> tuple[Tensor, Tensor | None, Grid]:
         dim = tokens.shape[2]
         steps = torch.arange(dim // 4, device=tokens.device, dtype=torch.float32)
@@ -258,7 +270,7 @@ class SinCos(PositionEncoding):
         rows = wave(grid[0])[:, None].expand(-1, grid[1], -1)
         columns = wave(grid[1])[None].expand(grid[0], -1, -1)
         encoding = torch.cat((rows, columns), dim=2).flatten(0, 1)  # (H * W, C)
-        return tokens + encoding.to(tokens.dtype), cls_token, grid
+        return tokens + encoding.to(tokens.dtype), prefix_tokens, grid
 
 
 @register_position('Relative')
@@ -267,8 +279,8 @@ class Relative(PositionEncoding):
     """2D relative encoding: keys carry a learned vector for their clipped row and column offset from the query.
 
     The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, offsets clipped to [-K, K] (Shaw et al.
-    2018, one table an axis, shared by the heads of a block; the CPVT paper's comparison row has K = 8). It has to
-    materialise the logits' bias, N x N a head, and says nothing about the class token.
+    2018; one table an axis, shared by the heads of a block; the CPVT paper's comparison row has K = 8). It has to
+    materialise the logits' bias, N x N a head. Prefix tokens have no bias.
 
     Args:
         stages: The trunk's stages.
@@ -285,7 +297,7 @@ class Relative(PositionEncoding):
         super().__init__()
         check_int('clip', clip)
         self.clip = clip
-        self.places: list[tuple[int, int]] = []
+        self.layer_ids: list[tuple[int, int]] = []
         for s, stage in enumerate(stages):
             if stage.reduces_keys:
                 raise ValueError(
@@ -299,11 +311,11 @@ class Relative(PositionEncoding):
                         for axis in ('row', 'column')
                     }
                 )
-                self.add_module(str(len(self.places)), tables)
-                self.places.append((s, block))
+                self.add_module(str(len(self.layer_ids)), tables)
+                self.layer_ids.append((s, block))
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
-        index = self.places.index((stage, block))
+        index = self.layer_ids.index((stage, block))
         row, column = (self.get_parameter(f'{index}.{axis}') for axis in ('row', 'column'))
         height, width = grid
         y, x = (torch.arange(n, device=query.device) for n in grid)
@@ -316,5 +328,5 @@ class Relative(PositionEncoding):
         bias = bias.reshape(*query.shape[:3], height * width)
         return bias * query.shape[-1] ** -0.5
 
-    def place(self, name: str) -> tuple[int, int]:
-        return self.places[int(name.split('.')[0])]
+    def layer_id(self, name: str) -> tuple[int, int]:
+        return self.layer_ids[int(name.split('.')[0])]

@@ -28,13 +28,13 @@ def ceil_div(size: int, parts: int) -> int:
 
 
 def is_exporting() -> bool:
-    """Whether one graph for every size is being recorded, so that no branch may depend on a size."""
+    """``True`` while one graph for every size is recorded: no branch may depend on a size."""
     # torch < 2.7 does not tell exporting from compiling.
     return getattr(torch.compiler, 'is_exporting', torch.compiler.is_compiling)()
 
 
 def is_padded(padding: tuple[int, int]) -> bool:
-    """Whether to pad at all. When compiling always: a branch is one more compilation for each way not to divide."""
+    """``True`` if there is anything to pad, and always when compiling: each branch would be one more compilation."""
     return torch.compiler.is_compiling() or any(padding)
 
 

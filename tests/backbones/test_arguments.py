@@ -1,7 +1,10 @@
 """Wrong arguments: each error names the argument, the value it got and what is accepted."""
 
+import inspect
+import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from zoo import COLUMN, PYRAMID, column, multi_scale, pyramid
@@ -29,6 +32,13 @@ BUILD = {'CPVT': column, 'MultiScaleCPVT': multi_scale, 'PyramidCPVT': pyramid}
         (dict(frozen_stages=5), ('frozen_stages', '5', '[-1, 4]')),
         (dict(frozen_stages=-2), ('frozen_stages', '-2', '[-1, 4]')),
         (dict(frozen_stages=1.0), ('frozen_stages', '1.0', '[-1, 4]')),
+        (dict(norm_eps=math.inf), ('norm_eps', 'inf', 'finite number > 0')),
+        (dict(with_cls_token=2), ('with_cls_token', '2', 'True or False')),
+        (dict(qkv_bias=None), ('qkv_bias', 'None', 'True or False')),
+        (dict(with_cp='True'), ('with_cp', "'True'", 'True or False')),
+        (dict(final_norm=1), ('final_norm', '1', 'True or False')),
+        (dict(init_cfg=3), ('init_cfg', '3', 'None, a dict with a type, or a list of such dicts')),
+        (dict(init_cfg=dict(checkpoint='x.pth')), ('init_cfg', "{'checkpoint': 'x.pth'}", 'type')),
         (dict(in_channels=0), ('in_channels', '0', '>= 1')),
         (dict(img_size=0), ('img_size', '0', '>= 1')),
         (dict(img_size=(1, 2, 3)), ('img_size', '(1, 2, 3)', 'height')),
@@ -56,9 +66,17 @@ def test_values(build, arguments, parts):
         (column, dict(arch={**COLUMN, 'depth': 0}), 'depth must be an integer >= 1, got 0'),
         (column, dict(arch={**COLUMN, 'embed_dims': 24.0}), 'embed_dims must be an integer >= 1, got 24.0'),
         (column, dict(patch_size=0), 'patch_size must be an integer >= 1, got 0'),
-        (column, dict(arch={**COLUMN, 'mlp_ratio': 0}), 'mlp_ratio must be a number > 0, got 0'),
-        (pyramid, dict(embed_norm_eps=-1), 'embed_norm_eps must be a number > 0, got -1'),
-        (column, dict(layer_scale_init='1'), "layer_scale_init must be a number > 0, got '1'"),
+        (column, dict(arch={**COLUMN, 'mlp_ratio': 0}), 'mlp_ratio must be a finite number > 0, got 0'),
+        (pyramid, dict(embed_norm_eps=-1), 'embed_norm_eps must be a finite number > 0, got -1'),
+        (column, dict(arch={**COLUMN, 'mlp_ratio': math.inf}), 'mlp_ratio must be a finite number > 0, got inf'),
+        (column, dict(with_dist_token=1), 'with_dist_token must be True or False, got 1'),
+        (column, dict(layer_scale_init=math.inf), 'layer_scale_init must be a finite number > 0, got inf'),
+        (
+            multi_scale,
+            dict(arch={**COLUMN, 'embed_dims': 4}, patch_size=32),
+            "embed_dims must be >= 8 with source='last' (it is halved 3 times), got 4",
+        ),
+        (column, dict(layer_scale_init='1'), "layer_scale_init must be a finite number > 0, got '1'"),
         (column, dict(global_blocks=(1,)), 'global_blocks must be empty without window_size, got (1,)'),
         (multi_scale, dict(arch={**COLUMN, 'depth': 'x'}), "depth must be an integer >= 1, got 'x'"),
         (column, dict(window_size=0), 'window_size must be an integer >= 1, got 0'),
@@ -140,6 +158,16 @@ def test_an_unknown_keyword_is_named_with_its_value_and_what_is_accepted(name):
             assert part in str(caught.value)
 
 
+def test_multi_scale_accepts_the_trunk_s_arguments_and_says_so():
+    from cpvt_backbones import CPVT, MultiScaleCPVT
+
+    trunk, named = (list(inspect.signature(cls).parameters) for cls in (CPVT, MultiScaleCPVT))
+    assert set(named) == {*trunk, 'source', 'taps'} - {'out_type', 'with_dist_token'}
+    for refused in (dict(out_type='raw'), dict(with_dist_token=True)):
+        with pytest.raises(TypeError, match=rf'MultiScaleCPVT got an unknown argument {next(iter(refused))}='):
+            multi_scale(**refused)
+
+
 def test_a_subclass_may_take_more():
     from cpvt_backbones import CPVT
 
@@ -158,6 +186,9 @@ def test_a_subclass_may_take_more():
     ('images', 'error', 'message'),
     [
         (torch.zeros(1, 1, 32, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 1, 32, 32)'),
+        (None, TypeError, 'images must be a torch.Tensor (B, 3, H, W), got NoneType'),
+        ([torch.zeros(3, 32, 32)], TypeError, 'images must be a torch.Tensor (B, 3, H, W), got list'),
+        (np.zeros((1, 3, 32, 32)), TypeError, 'images must be a torch.Tensor (B, 3, H, W), got ndarray'),
         (torch.zeros(3, 32, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (3, 32, 32)'),
         (torch.zeros(1, 3, 0, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 3, 0, 32)'),
         (torch.zeros(1, 3, 4, 32, 32), ValueError, 'images must be (B, 3, H, W)'),

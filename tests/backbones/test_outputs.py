@@ -40,7 +40,7 @@ def test_no_argument_is_mutated():
     multi_scale(arch=shallow)
     from cpvt_backbones.backbones.base import DENSE_POSITION, PAPER_POSITION
 
-    assert DENSE_POSITION == dict(type='PEG', after_blocks=(0, 1, 2, 3, 4), kernel_size=3)
+    assert DENSE_POSITION == dict(type='PEG', after_blocks='0-5', kernel_size=3)
     assert PAPER_POSITION == dict(type='PEG', after_blocks=(0,), kernel_size=3)
 
 

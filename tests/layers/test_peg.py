@@ -1,5 +1,7 @@
 """PEG against its definition, and every option of it."""
 
+import inspect
+
 import pytest
 import torch
 from hypothesis import given
@@ -287,6 +289,8 @@ def test_without_padding_in_a_column_the_output_shrinks():
         (dict(kernel_size=-1), r'kernel_size must be an odd integer >= 1, got -1'),
         (dict(kernel_size=3.0), r'kernel_size must be an odd integer >= 1, got 3\.0'),
         (dict(kernel_size=True), r'kernel_size must be an odd integer >= 1, got True'),
+        (dict(frozen='False'), r"frozen must be True or False, got 'False'"),
+        (dict(bias=1), r'bias must be True or False, got 1'),
         (dict(num_layers=0), r'num_layers must be an integer >= 1, got 0'),
         (dict(kind='dense'), r"kind must be one of \['depthwise', 'separable'\], got 'dense'"),
         (dict(padding='same'), r"padding must be one of \['none', 'zero'\], got 'same'"),
@@ -310,8 +314,15 @@ def test_wrong_arguments(arguments, message):
         (dict(after_blocks=(0.0,)), r'after_blocks must hold integers in \[-1, 3\], got 0\.0'),
         (dict(after_blocks=()), r'after_blocks must name at least one block.*got \(\)'),
         (dict(after_blocks=(1, 1)), r'after_blocks must name each block once, got \(1, 1\)'),
-        (dict(after_blocks=0), r'after_blocks must be a sequence of block indices, got 0'),
-        (dict(after_blocks='0-5'), r"after_blocks must be a sequence of block indices, got '0-5'"),
+        (dict(after_blocks=0), r"after_blocks must be a sequence of block indices or a range such as '0-5', got 0"),
+        (dict(after_blocks='all'), r"after_blocks must be a sequence of block indices or a range .*, got 'all'"),
+        (dict(after_blocks='-1-3'), r"after_blocks must be a sequence of block indices or a range .*, got '-1-3'"),
+        (dict(after_blocks='4-6'), r"after_blocks must name at least one block in \[-1, 3\].*got '4-6'"),
+        (dict(after_blocks='2-2'), r"after_blocks must name at least one block in \[-1, 3\].*got '2-2'"),
+        (
+            dict(after_blocks=(i for i in (0, 1))),
+            r'after_blocks must be a sequence of block indices or a range .*, got <',
+        ),
         (dict(target='v'), r"target must be one of \['qk', 'qkv'\], got 'v'"),
         (dict(target='qk', after_blocks=(3,)), r'after_blocks must hold integers in \[-1, 2\], got 3'),
         (dict(target='qk', padding='none'), r"padding must be 'zero' with target='qk'.*got 'none'"),
@@ -321,6 +332,41 @@ def test_wrong_places(arguments, message):
     stage = Stage(dim=8, depth=4, used=4, head_dim=4, grid=(4, 4))
     with pytest.raises(ValueError, match=message):
         PEGPosition([stage], **arguments)
+
+
+@pytest.mark.parametrize(
+    ('after_blocks', 'depth', 'target', 'wanted'),
+    [
+        ('0-5', 12, 'qkv', [0, 1, 2, 3, 4]),
+        ('0-5', 3, 'qkv', [0, 1, 2]),
+        ('0-5', 3, 'qk', [0, 1]),
+        ('1-3', 6, 'qkv', [1, 2]),
+        ([2, -1], 6, 'qkv', [-1, 2]),
+        (range(2), 6, 'qkv', [0, 1]),
+    ],
+)
+def test_after_blocks(after_blocks, depth, target, wanted):
+    stage = Stage(dim=8, depth=depth, used=depth, head_dim=4, grid=(4, 4))
+    encoding = PEGPosition([stage], after_blocks=after_blocks, target=target)
+    assert [block for _, block in encoding.layer_ids] == wanted == encoding.blocks_of(depth)
+    assert [encoding.layer_id(f'{i}.proj.0.weight') for i in range(len(wanted))] == [(0, block) for block in wanted]
+
+
+def test_signature_lists_the_arguments_that_are_handed_on():
+    named = list(inspect.signature(PEGPosition).parameters)
+    assert named[0] == 'stages'
+    assert {'after_blocks', 'target', *inspect.signature(PEG).parameters} - {'dim'} == set(named[1:])
+
+
+@pytest.mark.parametrize(('batch', 'size'), [(1, 1), (2, 1), (1, 2)])
+def test_batch_norm_is_not_trained_on_one_token(batch, size):
+    peg, tokens = PEG(8, norm='BN'), torch.randn(batch, size * size, 8)
+    if batch * size > 1:
+        peg(tokens, (size, size))
+    else:
+        with pytest.raises(ValueError, match=r"norm must be None to train PEG on a batch of one token, got 'BN'"):
+            peg(tokens, (1, 1))
+    assert peg.eval()(tokens, (size, size)).isfinite().all()
 
 
 def test_unknown_keyword_is_named_with_what_is_accepted():

@@ -328,8 +328,8 @@ def test_a_new_encoding_is_one_class_and_one_registration():
             super().__init__()
             self.slope = slope
 
-        def before_stage(self, stage, tokens, cls_token, grid):
-            return tokens + self.slope * torch.arange(tokens.shape[1])[:, None], cls_token, grid
+        def before_stage(self, stage, tokens, prefix_tokens, grid):
+            return tokens + self.slope * torch.arange(tokens.shape[1])[:, None], prefix_tokens, grid
 
     try:
         built = build_positions([dict(type='Ramp', slope=2.0), dict(type='Learned')], [stage()])
@@ -365,7 +365,13 @@ def test_a_model_can_be_pickled(position):
             ValueError,
             r"interpolation must be one of \['bicubic', 'bilinear'\], got 'nearest'",
         ),
-        (dict(type='SinCos', temperature=0), ValueError, r'temperature must be a number > 1, got 0'),
+        (dict(type='SinCos', temperature=0), ValueError, r'temperature must be a finite number > 1, got 0'),
+        (
+            dict(type='SinCos', temperature=float('nan')),
+            ValueError,
+            r'temperature must be a finite number > 1, got nan',
+        ),
+        (dict(type='Learned', antialias='False'), ValueError, r"antialias must be True or False, got 'False'"),
         (dict(type='Relative', clip=0), ValueError, r'clip must be an integer >= 1, got 0'),
         (dict(type='Relative', clip=2.5), ValueError, r'clip must be an integer >= 1, got 2\.5'),
     ],
