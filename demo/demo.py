@@ -270,7 +270,7 @@ def draw(trained: dict[str, dict[str, Any]], work_dir: Path, data_root: Path, si
                 image=image,
                 labels=folder / 'labels' / f'{name}.png',
                 detections=detector(image)[0],
-                seg_map=segmentor(image)[0]['index_map'],
+                seg_map=segmentor(image)[0]['seg_map'],
                 title=f'{size} px' + (', the training size' if size is sizes[0] else ', never seen in training'),
             )
         )

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from _common import add_config_arguments, config_from
-from cpvt_backbones.export.formats import OPSET
 from rich.console import Console
 
 from cpvt_backbones.export import FORMATS, Comparison, export, graph_of, reference_of, verify
+from cpvt_backbones.export.formats import OPSET
 from cpvt_backbones.export.verification import BATCHES, SIZES
 from cpvt_backbones.inference import ImageError, ToolboxPredictor, find_images, read_image
 from cpvt_backbones.inference.exported import ExportedModel

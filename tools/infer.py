@@ -25,7 +25,7 @@ from cpvt_backbones.inference import (
     predict_to_folder,
 )
 from cpvt_backbones.inference.inferencer import MAX_PIXELS, OVERLAP, TILE_SIZE
-from cpvt_backbones.inference.reading import READ_LIMIT
+from cpvt_backbones.inference.images import READ_LIMIT
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 
@@ -53,7 +53,11 @@ def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument('--score-threshold', type=float, default=0.3, help='for boxes; default: %(default)s')
     parser.add_argument('--no-pictures', action='store_true', help='write no vis/')
     parser.add_argument('--fresh', action='store_true', help='throw away what an earlier run left in the output folder')
-    parser.add_argument('--strict', action='store_true', help='exit code 1 if an image could not be predicted')
+    parser.add_argument(
+        '--strict',
+        action='store_true',
+        help='exit code 1 if any image could not be predicted; without it, if none could',
+    )
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
     size.add_argument(
         '--scale',
@@ -132,22 +136,24 @@ def main() -> None:
             inferencer,
             images,
             out_dir=args.out_dir,
-            score_threshold=args.score_threshold,
-            pictures=not args.no_pictures,
-            fresh=args.fresh,
+            score_thr=args.score_threshold,
+            vis=not args.no_pictures,
+            overwrite=args.fresh,
         )
-    except (FileNotFoundError, ImageError, ImportError, ValueError) as error:
+    except (OSError, ImageError, ImportError, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         print('interrupted; the same command goes on where this one was')
         sys.exit(130)
     for name, reason in summary.failed.items():
         print(f'not predicted: {name}: {reason}')
+    for file in summary.orphaned:
+        print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
     print(
         f'{args.out_dir}: {summary.predicted} images predicted, {summary.found} were there already, '
         f'{len(summary.failed)} could not be'
     )
-    if args.strict and summary.failed:
+    if summary.failed and (args.strict or not summary.predicted + summary.found):
         sys.exit(1)
 
 

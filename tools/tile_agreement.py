@@ -48,7 +48,7 @@ def main() -> None:
                 args.images,
                 long_side=args.long_side,
                 tiles=args.tiles,
-                score_threshold=args.score_threshold,
+                score_thr=args.score_threshold,
                 on_image=lambda: progress.advance(task),
             )
     except (FileNotFoundError, ImageError, ImportError, ValueError) as error:

@@ -8,7 +8,7 @@ import torch
 from torchvision.ops import box_iou
 
 from cpvt_backbones.inference import Inferencer, Predictor, find_images
-from cpvt_backbones.inference.reading import Source
+from cpvt_backbones.inference.images import ImageInput
 from cpvt_backbones.inference.tasks import Prediction
 
 WHOLE = 2**62
@@ -21,7 +21,7 @@ def measure_agreement(
     *,
     long_side: int | None,
     tiles: Sequence[tuple[int, int]],
-    score_threshold: float = 0.3,
+    score_thr: float = 0.3,
     on_image: Callable[[], object] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Predict on whole images and on tiles of them, and compare.
@@ -31,7 +31,7 @@ def measure_agreement(
         inputs: Image files, folders, patterns.
         long_side: Longer side of the images in px; ``None`` for the native size.
         tiles: (side, minimum overlap) in px.
-        score_threshold: Lowest score of a box.
+        score_thr: Lowest score of a box.
         on_image: Called after each image, ``len(images) * (1 + len(tiles))`` times.
 
     Returns:
@@ -48,7 +48,7 @@ def measure_agreement(
 
     whole, uncut = [], Inferencer(predictor=predictor, long_side=long_side, max_pixels=WHOLE)
     for image in images:
-        whole.append(_predict(uncut, image, score_threshold)[0])
+        whole.append(_predict(uncut, image, score_thr)[0])
         on_image()
     compare = compare_maps if predictor.task == 'segmentation' else compare_boxes
     rows = []
@@ -58,7 +58,7 @@ def measure_agreement(
         )
         tiled = []
         for image in images:
-            prediction, cut = _predict(inferencer, image, score_threshold)
+            prediction, cut = _predict(inferencer, image, score_thr)
             if not cut:
                 raise ValueError(f'tiles must be smaller than the images, got {side} px for {image}')
             tiled.append(prediction)
@@ -67,12 +67,10 @@ def measure_agreement(
     return rows
 
 
-def _predict(inferencer: Inferencer, image: Source, score_threshold: float) -> tuple[Prediction, bool]:
+def _predict(inferencer: Inferencer, image: ImageInput, score_thr: float) -> tuple[Prediction, bool]:
     """Return the prediction, and True if the image was tiled."""
     counts: list[int] = []
-    ((_, result),) = inferencer.stream(
-        [image], score_threshold=score_threshold, on_tiles=lambda _, total: counts.append(total)
-    )
+    ((_, result),) = inferencer.stream([image], score_thr=score_thr, on_tiles=lambda _, total: counts.append(total))
     if result.error is not None:
         raise result.error
     assert result.prediction is not None
@@ -86,7 +84,7 @@ def compare_maps(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> di
         ``equal``, the share of pixels of the same class, and ``mIoU`` over the classes that occur; both in [0, 1],
         over the pixels of all images.
     """
-    a, b = (np.concatenate([one['index_map'].ravel() for one in some]).astype(np.int64) for some in (whole, tiled))
+    a, b = (np.concatenate([one['seg_map'].ravel() for one in some]).astype(np.int64) for some in (whole, tiled))
     classes = int(max(a.max(), b.max())) + 1
     pairs = np.bincount(a * classes + b, minlength=classes**2).reshape(classes, classes)
     both, either = pairs.diagonal(), pairs.sum(0) + pairs.sum(1) - pairs.diagonal()

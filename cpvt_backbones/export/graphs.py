@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
-from cpvt_backbones.inference.nms import nms_mask
+from cpvt_backbones.inference.exported import nms_mask
 from cpvt_backbones.layers import pad_to_multiple
 
 

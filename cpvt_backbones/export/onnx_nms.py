@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from onnxscript import opset18
 
-import cpvt_backbones.inference.nms  # noqa: F401  (registers the operation)
+import cpvt_backbones.inference.exported  # noqa: F401  (registers the operation)
 
 op: Any = opset18  # its annotations are ONNX types
 
 
 def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """:func:`cpvt_backbones.inference.nms.nms_mask` by NonMaxSuppression, its indices scattered into a mask."""
+    """:func:`cpvt_backbones.inference.exported.nms_mask` by NonMaxSuppression, its indices scattered into a mask."""
     limit = op.Shape(scores, start=1, end=2)
     found = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), limit, iou_threshold, 0.0)  # (K, 3)
     places = op.Gather(found, [0, 2], axis=1)  # (K, 2): image, box

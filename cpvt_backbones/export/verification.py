@@ -74,7 +74,7 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
 
     def segment(images: Images) -> list[dict[str, Any]]:
         logits = predictor.logits(images)
-        return [dict(index_map=predictor.to_classes(one).cpu().numpy(), logits=one.cpu().numpy()) for one in logits]
+        return [dict(seg_map=predictor.to_classes(one).cpu().numpy(), logits=one.cpu().numpy()) for one in logits]
 
     return segment
 
@@ -170,7 +170,7 @@ def _compare_scores(pairs: Pairs) -> Outcome:
 def _compare_maps(pairs: Pairs) -> Outcome:
     different = compared = 0
     for found, expected in pairs:
-        a, b = found['index_map'], expected['index_map']
+        a, b = found['seg_map'], expected['seg_map']
         if a.shape != b.shape:
             return 'share of pixels', 1.0, 1 - PIXEL_SHARE, compared, f'shape {a.shape} instead of {b.shape}'
         different += int((a != b).sum())

@@ -1,11 +1,10 @@
-"""Prediction at any resolution."""
+"""Prediction on images of any size."""
 
 from .exported import EXPORTED_SUFFIXES, ExportedModel
+from .folders import Summary, predict_to_folder
+from .images import IMAGE_SUFFIXES, ImageError, find_images, read_image
 from .inferencer import Inferencer, Result
 from .predictors import Predictor, ToolboxPredictor
-from .reading import ImageError, read_image
-from .sources import IMAGE_SUFFIXES, find_images
-from .writing import Summary, predict_to_folder
 
 __all__ = [
     'EXPORTED_SUFFIXES',

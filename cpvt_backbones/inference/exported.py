@@ -1,4 +1,4 @@
-"""Running an exported file (see :mod:`cpvt_backbones.export`), which brings all it needs: no config, no toolbox."""
+"""Running exported files (see :mod:`cpvt_backbones.export`), which need neither config nor toolbox."""
 
 import hashlib
 import json
@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cpvt_backbones.layers import group_by_shape
+
 METADATA = 'cpvt_backbones'
-"""Name of the entry in a file that says how to use it (JSON)."""
+"""Key of a file's metadata (JSON)."""
 
 Run = Callable[[np.ndarray], list[np.ndarray]]
 
@@ -23,18 +25,18 @@ class ExportedModel:
 
     Args:
         path: ``.onnx``, or ``.pt2`` (torch.export or AOTInductor).
-        device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if there is one that the file can use. A ``.pt2`` runs on
-            the kind of device it was exported on.
+        device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if the file can use one. A ``.pt2`` runs on the type of
+            device that it was exported on.
 
     Attributes:
-        metadata: What the file says of itself: task, classes, mean and std, thresholds, versions.
+        metadata: The file's task, classes, mean and std, thresholds and versions.
         task: ``'detection'``, ``'segmentation'``, ``'classification'`` or ``'features'``.
-        classes: Names of the classes, in order of label; ``None`` if they are unknown.
+        classes: Class names in order of label; ``None`` if unknown.
         palette: RGB of each class, or ``None``.
-        fingerprint: Changes when the file does.
+        fingerprint: SHA-256 of the file.
 
     Raises:
-        FileNotFoundError: No such file.
+        FileNotFoundError: The file does not exist.
         ValueError: Another kind of file, or a device that it cannot run on.
         ImportError: onnxruntime is not installed.
     """
@@ -49,7 +51,7 @@ class ExportedModel:
             self._run, self.metadata = _OPENERS[Path(path).suffix](str(path), device)
         except (ImportError, ValueError):
             raise
-        except Exception as error:  # each reader has its own
+        except Exception as error:  # each runtime raises its own types
             raise ValueError(f'path: {str(path)!r} is damaged, or runs on another device ({error})') from error
         self.task: str = self.metadata['task']
         self.classes: Sequence[str] | None = self.metadata.get('classes')
@@ -57,13 +59,13 @@ class ExportedModel:
         self.fingerprint = hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """The file's outputs as they are.
+        """Compute the file's outputs.
 
         Args:
             images: (B, 3, H, W), uint8 BGR; or normalised and float32, if ``metadata['input']`` is ``'normalised'``.
 
         Returns:
-            dict: Each output under its name.
+            dict: Outputs by name.
         """
         dtype = np.uint8 if self.metadata['input'] == 'pixels' else np.float32
         if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape or images.dtype != dtype:
@@ -74,27 +76,24 @@ class ExportedModel:
         return dict(zip(self.metadata['outputs'], self._run(np.ascontiguousarray(images)), strict=True))
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """A prediction for each image.
+        """Predict on each image.
 
         Args:
             images: (H, W, 3) uint8 BGR, of any sizes; those of one size share a batch.
 
         Returns:
-            list[dict]: Of a detector ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,). Of a
-            segmentor ``index_map`` (H, W). Of a classifier ``scores`` (classes,). Of a backbone ``features``, a list.
+            list[dict]: Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,).
+            Segmentation: ``seg_map`` (H, W). Classification: ``scores`` (classes,). Features: ``features``, a list.
         """
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for index, image in enumerate(images):
-            groups.setdefault(image.shape, []).append(index)
         predictions: list[dict[str, Any]] = [{}] * len(images)
-        for members in groups.values():
-            outputs = self.run(self._batch([images[index] for index in members]))
-            for place, index in enumerate(members):
-                predictions[index] = self._prediction({name: value[place] for name, value in outputs.items()})
+        for indices in group_by_shape(image.shape for image in images):
+            outputs = self.run(self._batch([images[index] for index in indices]))
+            for i, index in enumerate(indices):
+                predictions[index] = self._prediction({name: value[i] for name, value in outputs.items()})
         return predictions
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
-        """Of a segmentor, (B, C, H, W); from a file of class maps 1 for the class of a pixel, else 0, as uint8.
+        """Segment: (B, C, H, W); of a file with ``class_map``, the classes one-hot as uint8.
 
         Args:
             images: (H, W, 3) uint8 BGR, all of one size.
@@ -109,7 +108,7 @@ class ExportedModel:
         return torch.zeros(shape, dtype=torch.uint8).scatter_(1, class_maps[:, None], 1)
 
     def to_classes(self, logits: Tensor) -> Tensor:
-        """Of a segmentor, logits (C, h, w) to classes (h, w)."""
+        """Convert a segmentor's logits (C, h, w) to classes (h, w)."""
         return logits.argmax(0) if len(logits) > 1 else (logits[0] > self.metadata['threshold']).long()
 
     def _batch(self, images: list[np.ndarray]) -> np.ndarray:
@@ -130,8 +129,8 @@ class ExportedModel:
             return {name: outputs[name][:count] for name in ('boxes', 'scores', 'labels')}
         if self.task == 'segmentation':
             if 'class_map' in outputs:
-                return dict(index_map=outputs['class_map'])
-            return dict(index_map=self.to_classes(torch.from_numpy(outputs['logits'])).numpy())
+                return dict(seg_map=outputs['class_map'])
+            return dict(seg_map=self.to_classes(torch.from_numpy(outputs['logits'])).numpy())
         return outputs if self.task == 'classification' else dict(features=list(outputs.values()))
 
 
@@ -140,7 +139,7 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
         import onnxruntime
     except ImportError as error:
         raise ImportError(
-            f'onnxruntime runs .onnx files, and does not import ({error}): pip install onnxruntime'
+            f'path: an .onnx file needs onnxruntime, which does not import ({error}): pip install onnxruntime'
         ) from error
     cuda = 'CUDAExecutionProvider' in onnxruntime.get_available_providers()
     wanted = torch.device(device or ('cuda' if cuda else 'cpu'))
@@ -153,14 +152,12 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
         providers.insert(0, ('CUDAExecutionProvider', dict(device_id=wanted.index or 0)))
     session = onnxruntime.InferenceSession(path, providers=providers)
     if device is not None and wanted.type == 'cuda' and 'CUDAExecutionProvider' not in session.get_providers():
-        raise ValueError(f"device must be 'cpu': onnxruntime could not start CUDA (it has logged why), got {device!r}")
+        raise ValueError(f"device must be 'cpu': onnxruntime could not start CUDA (see its log), got {device!r}")
     metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
     return lambda images: session.run(None, {'images': images}), metadata
 
 
 def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
-    import cpvt_backbones.inference.nms  # noqa: F401  (registers the operation that a detector's program calls)
-
     with zipfile.ZipFile(path) as archive:
         compiled = any('/data/aotinductor/' in name for name in archive.namelist())
     model: Any
@@ -170,13 +167,13 @@ def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
         metadata = _read_metadata(model.get_metadata(), path)
     else:
         stored: dict[str, Any] = {METADATA: ''}
-        # Its guards only repeat the sizes that the example had; what holds for every size is checked when exporting.
+        # The guards repeat the sizes of the example. Exporting verifies the file at other sizes.
         model = torch.export.load(path, extra_files=stored).module(check_guards=False)
         metadata = _read_metadata(stored, path)
     target = torch.device(device or metadata['device'])
     if target.type != metadata['device']:
         raise ValueError(f'device must be {metadata["device"]!r}, for which {path!r} was exported, got {device!r}')
-    if not compiled and target.index:  # its weights are where they were exported
+    if not compiled and target.index:  # the weights stay on the device of the export
         raise ValueError(f'device must be {target.type!r} or {target.type + ":0"!r} for {path!r}, got {device!r}')
 
     def run(images: np.ndarray) -> list[np.ndarray]:
@@ -194,3 +191,31 @@ def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
     if not entries.get(METADATA):
         raise ValueError(f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}')
     return json.loads(entries[METADATA])
+
+
+@torch.library.custom_op('cpvt_backbones::nms_mask', mutates_args=())
+def nms_mask(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """Select the boxes of each image that non-maximum suppression keeps.
+
+    Exported detectors call this operation: its shape, unlike that of a list of indices, is independent of the data.
+
+    Args:
+        boxes: (B, N, 4), x1, y1, x2, y2.
+        scores: (B, N); boxes with scores <= 0 are ignored.
+        iou_threshold: A box is suppressed by a better one of larger intersection over union.
+
+    Returns:
+        (B, N), bool.
+    """
+    from torchvision.ops import nms
+
+    keep = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    for image, (own_boxes, own_scores) in enumerate(zip(boxes, scores, strict=True)):
+        (candidates,) = (own_scores > 0).nonzero(as_tuple=True)
+        keep[image, candidates[nms(own_boxes[candidates], own_scores[candidates], iou_threshold)]] = True
+    return keep
+
+
+@nms_mask.register_fake
+def _(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    return torch.empty_like(scores, dtype=torch.bool)

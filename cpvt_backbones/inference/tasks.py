@@ -1,86 +1,90 @@
-"""From batches and tiles to predictions: detection, segmentation, classification."""
+"""Predictions from model outputs, whole or tiled: detection, segmentation, classification."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
+import cv2
 import numpy as np
+import torch
 from torch import Tensor
+from torch.nn import functional
 
-from .batching import Bounds, Loaded
+from .images import ImageError, LoadedImage
 from .predictors import Predictor
-from .reading import ImageError
-from .rle import encode_mask, merge_masks, resize_mask
-from .sizing import resize_classes, resize_logits
-from .tiling import Grid, Span, blend_class_map, is_cut, make_grid, merge_groups
+from .tiles import Bounds, Span, TileGrid, blend_seg_map, is_cut, make_grid, merge_groups
 
 Prediction = dict[str, Any]
+Rle = dict[str, Any]
+"""An instance mask as COCO's run lengths: ``size`` and ``counts``, plain data."""
 OnTiles = Callable[[int, int], None]
 
 
 def predict_batch(
-    predictor: Predictor, batch: list[Loaded], *, score_threshold: float, bounds: Bounds
+    predictor: Predictor, batch: list[LoadedImage], *, score_thr: float, bounds: Bounds
 ) -> list[Prediction]:
-    """Predict on whole images.
+    """Predict on whole images of equal size.
 
     Args:
         predictor: Runs the model.
-        batch: Images of equal size.
-        score_threshold: Boxes that score less are left out.
-        bounds: What may be held in memory.
+        batch: The images.
+        score_thr: Minimum score of a box.
+        bounds: Limits memory.
 
     Returns:
-        list[dict]: The prediction of each, as :class:`Inferencer` describes.
+        list[dict]: A prediction for each image, see :class:`Inferencer`.
+
+    Raises:
+        ValueError: The model's output has NaN or infinite values.
     """
     images = [loaded.image for loaded in batch]
     if predictor.task == 'segmentation':
         logits = predictor.logits(images)
-        return [_class_map(predictor, one, loaded, bounds) for one, loaded in zip(logits, batch, strict=True)]
+        return [_segmentation(predictor, one, loaded, bounds) for one, loaded in zip(logits, batch, strict=True)]
     outputs = predictor.predict(images)
     if predictor.task == 'classification':
         return [_classification(predictor, output['scores']) for output in outputs]
     return [
-        _detection(predictor, _found(output, loaded.image.shape[:2], score_threshold), loaded)
+        _detection(predictor, _select(output, loaded.image.shape[:2], score_thr), loaded)
         for output, loaded in zip(outputs, batch, strict=True)
     ]
 
 
 def predict_tiled(
-    predictor: Predictor, loaded: Loaded, *, score_threshold: float, bounds: Bounds, on_tiles: OnTiles | None = None
+    predictor: Predictor, loaded: LoadedImage, *, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None = None
 ) -> Prediction:
     """Predict on one image in overlapping tiles.
 
     Args:
         predictor: Runs the model.
         loaded: The image.
-        score_threshold: Boxes that score less are left out, before boxes are merged.
-        bounds: Size and overlap of tiles, and what may be held in memory.
+        score_thr: Minimum score of a box, applied before merging.
+        bounds: Size and overlap of tiles.
         on_tiles: Called with the number of tiles done and their total.
 
     Returns:
-        dict: The prediction, as :class:`Inferencer` describes.
+        dict: The prediction, see :class:`Inferencer`.
 
     Raises:
-        ImageError: A classifier has one answer for an image, not one a tile.
+        ImageError: The model is a classifier, whose answer is of the whole image.
+        ValueError: The model's output has NaN or infinite values.
     """
     if predictor.task == 'classification':
         raise ImageError(
             loaded.name,
-            f'{loaded.pixels} pixels for a classifier, more than max_pixels={bounds.max_pixels}; '
-            'a class is of the whole image, which is not tiled: give scale or long_side',
+            f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}; '
+            'a classifier cannot be tiled: set scale or long_side',
         )
-    height, width = shape = loaded.image.shape[:2]
+    height, width = loaded.image.shape[:2]
     grid = make_grid(height, width, tile_size=bounds.tile_size, overlap=bounds.overlap)
     if predictor.task == 'segmentation':
-        tiles = _run_tiles(predictor.logits, loaded.image, grid, bounds, on_tiles)
-        class_map = blend_class_map(
-            (logits for _, _, logits in tiles), grid, to_classes=lambda logits: _to_classes(predictor, logits)
-        )
+        tiles = (logits for _, _, logits in _run_tiles(predictor.logits, loaded.image, grid, bounds, on_tiles))
+        seg_map = blend_seg_map(tiles, grid, to_classes=lambda logits: _to_classes(predictor, logits))
         width, height = loaded.size
-        return dict(index_map=resize_classes(class_map, height=height, width=width))
+        return dict(seg_map=resize_classes(seg_map, height=height, width=width))
     found = []
     for rows, columns, output in _run_tiles(predictor.predict, loaded.image, grid, bounds, on_tiles):
-        part = _found(output, shape, score_threshold, left=columns[0], top=rows[0])
+        part = _select(output, (height, width), score_thr, left=columns[0], top=rows[0])
         part['cut'] = is_cut(part['boxes'], rows=rows, columns=columns, height=height, width=width)
         part['tiles'] = np.tile((columns[0], rows[0], columns[1], rows[1]), (len(part['boxes']), 1))
         found.append(part)
@@ -88,10 +92,10 @@ def predict_tiled(
 
 
 def _run_tiles(
-    run: Callable[[list[np.ndarray]], Any], image: np.ndarray, grid: Grid, bounds: Bounds, on_tiles: OnTiles | None
+    run: Callable[[list[np.ndarray]], Any], image: np.ndarray, grid: TileGrid, bounds: Bounds, on_tiles: OnTiles | None
 ) -> Iterator[tuple[Span, Span, Any]]:
     spans = list(product(grid.rows, grid.columns))
-    step = bounds.images_of(grid.tile_pixels)
+    step = bounds.batch_of(grid.tile_pixels)
     for first in range(0, len(spans), step):
         batch = spans[first : first + step]
         outputs = run([image[top:bottom, left:right] for (top, bottom), (left, right) in batch])
@@ -101,40 +105,47 @@ def _run_tiles(
             yield rows, columns, output
 
 
+def _check_finite(**values: Any) -> None:
+    for name, array in values.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f'{name} must be finite, got NaN or infinite values')
+
+
 def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
+    # The maximum is NaN if any logit is. A model may exclude a class by -inf.
+    _check_finite(logits=float(logits.max()))
     dtype = np.uint8 if len(logits) <= 255 else np.uint16
     return predictor.to_classes(logits).cpu().numpy().astype(dtype)
 
 
-def _class_map(predictor: Predictor, logits: Tensor, loaded: Loaded, bounds: Bounds) -> Prediction:
+def _segmentation(predictor: Predictor, logits: Tensor, loaded: LoadedImage, bounds: Bounds) -> Prediction:
     width, height = loaded.size
     if logits.shape[1:] == (height, width):
-        return dict(index_map=_to_classes(predictor, logits))
-    # Logits at the image's own size, of no more rows at a time than a forward may have pixels.
+        return dict(seg_map=_to_classes(predictor, logits))
+    # Resized logits are held for at most max_pixels at a time.
     step = max(1, bounds.max_pixels // width)
     bands = ((top, min(top + step, height)) for top in range(0, height, step))
-    return dict(
-        index_map=np.concatenate(
-            [_to_classes(predictor, resize_logits(logits, rows, height=height, width=width)) for rows in bands]
-        )
-    )
+    resized = (resize_logits(logits, rows, height=height, width=width) for rows in bands)
+    return dict(seg_map=np.concatenate([_to_classes(predictor, band) for band in resized]))
 
 
 def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
+    _check_finite(scores=scores)
     label = int(scores.argmax())
-    return {
-        'label': label,
-        'class': predictor.classes[label] if predictor.classes else None,
-        'score': float(scores[label]),
-    }
+    return {'label': label, 'class': _class_name(predictor, label), 'score': float(scores[label])}
 
 
-def _found(
-    output: dict[str, Any], shape: tuple[int, int], score_threshold: float, *, left: int = 0, top: int = 0
+def _class_name(predictor: Predictor, label: int) -> str | None:
+    return predictor.classes[label] if predictor.classes else None
+
+
+def _select(
+    output: dict[str, Any], shape: tuple[int, int], score_thr: float, *, left: int = 0, top: int = 0
 ) -> dict[str, Any]:
-    """What scores enough, moved from a tile at (left, top) to the image of ``shape`` that it is of."""
-    good = np.flatnonzero(output['scores'] >= score_threshold)
-    found: dict[str, Any] = dict(
+    """Select the boxes of sufficient score and move them from a tile at (left, top) to its image of ``shape``."""
+    _check_finite(boxes=output['boxes'], scores=output['scores'])
+    good = np.flatnonzero(output['scores'] >= score_thr)
+    selected: dict[str, Any] = dict(
         boxes=output['boxes'][good] + np.array([left, top, left, top], np.float32),
         scores=output['scores'][good],
         labels=output['labels'][good],
@@ -142,12 +153,12 @@ def _found(
     if 'masks' in output:
         height, width = shape
         masks = (output['masks'][i] for i in good)
-        found['masks'] = [encode_mask(mask, left=left, top=top, height=height, width=width) for mask in masks]
-    return found
+        selected['masks'] = [encode_mask(mask, left=left, top=top, height=height, width=width) for mask in masks]
+    return selected
 
 
 def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One box, or one mask, for what several tiles have seen."""
+    """Reduce what several tiles show to one box and mask an object."""
     keys = ('boxes', 'scores', 'labels', 'cut', 'tiles')
     boxes, scores, labels, cut, tiles = (np.concatenate([part[key] for part in parts]) for key in keys)
     groups = merge_groups(boxes, scores, labels, cut, tiles)
@@ -162,7 +173,7 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _detection(predictor: Predictor, found: dict[str, Any], loaded: Loaded) -> Prediction:
+def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage) -> Prediction:
     width, height = loaded.size
     factors = np.array([width / loaded.image.shape[1], height / loaded.image.shape[0]])
     labels = found['labels'].tolist()
@@ -170,8 +181,73 @@ def _detection(predictor: Predictor, found: dict[str, Any], loaded: Loaded) -> P
         boxes=(found['boxes'] * np.tile(factors, 2)).tolist(),
         scores=found['scores'].tolist(),
         labels=labels,
-        classes=[predictor.classes[label] if predictor.classes else None for label in labels],
+        classes=[_class_name(predictor, label) for label in labels],
     )
     if 'masks' in found:
         prediction['masks'] = [resize_mask(mask, height=height, width=width) for mask in found['masks']]
     return prediction
+
+
+def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarray:
+    """Resize a uint8 or uint16 map of classes: each pixel takes the class of the nearest centre."""
+    if seg_map.shape == (height, width):
+        return seg_map
+    return cv2.resize(seg_map, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+
+
+def resize_logits(logits: Tensor, rows: Span, *, height: int, width: int) -> Tensor:
+    """Compute some rows of logits resized bilinearly (``align_corners=False``).
+
+    Args:
+        logits: (C, h, w).
+        rows: (first, stop) of the wanted rows, of ``height``.
+        height, width: Of the whole result.
+
+    Returns:
+        (C, rows, width), float.
+    """
+    positions = (torch.arange(*rows, device=logits.device) + 0.5) * (logits.shape[1] / height) - 0.5
+    positions = positions.clamp(0, logits.shape[1] - 1)
+    above = positions.floor().long()
+    below = (above + 1).clamp(max=logits.shape[1] - 1)
+    share = (positions - above)[:, None]
+    band = logits[:, above].float() * (1 - share) + logits[:, below].float() * share
+    return functional.interpolate(band[None], (band.shape[1], width), mode='bilinear', align_corners=False)[0]
+
+
+def encode_mask(mask: np.ndarray, *, left: int, top: int, height: int, width: int) -> Rle:
+    """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
+    from pycocotools import mask as coco_mask  # type: ignore[import-untyped]
+
+    # Run lengths go down the columns, so those beside the mask are part of one run and need no memory.
+    columns = np.zeros((height, mask.shape[1]), bool, order='F')
+    columns[top : top + mask.shape[0]] = mask
+    changes = np.flatnonzero(np.diff(columns.ravel(order='F'), prepend=False, append=False))
+    counts = np.diff(np.concatenate(([0], changes + left * height, [height * width])))
+    return _plain(coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width))
+
+
+def merge_masks(masks: list[Rle]) -> Rle:
+    """Compute the union of masks."""
+    from pycocotools import mask as coco_mask
+
+    return _plain(coco_mask.merge(masks))
+
+
+def resize_mask(mask: Rle, *, height: int, width: int) -> Rle:
+    """Resize a mask; unchanged at its own size."""
+    if mask['size'] == [height, width]:
+        return mask
+    return encode_mask(decode_mask(mask, height=height, width=width), left=0, top=0, height=height, width=width)
+
+
+def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:
+    """Decode a mask to (height, width), bool."""
+    from pycocotools import mask as coco_mask
+
+    return resize_classes(coco_mask.decode(mask), height=height, width=width).astype(bool)
+
+
+def _plain(mask: Rle) -> Rle:
+    # pycocotools returns numpy sides and bytes, which JSON lacks.
+    return dict(size=[int(side) for side in mask['size']], counts=mask['counts'].decode())

@@ -185,10 +185,10 @@ def test_wrong_maps_and_features_are_noticed():
     class_map = np.zeros((100, 100), int)
     other = class_map.copy()
     other[0, :9] = 1
-    assert compare('segmentation', dict(index_map=other), dict(index_map=class_map)).agrees
+    assert compare('segmentation', dict(seg_map=other), dict(seg_map=class_map)).agrees
     other[0, :11] = 1
-    assert not compare('segmentation', dict(index_map=other), dict(index_map=class_map)).agrees
-    assert not compare('segmentation', dict(index_map=class_map[:-1]), dict(index_map=class_map)).agrees
+    assert not compare('segmentation', dict(seg_map=other), dict(seg_map=class_map)).agrees
+    assert not compare('segmentation', dict(seg_map=class_map[:-1]), dict(seg_map=class_map)).agrees
     features = [np.ones((3, 4, 5), np.float32), np.zeros((3, 2, 2), np.float32)]
     for change, agrees in ((5e-5, True), (2e-4, False), (np.nan, False)):
         found = [features[0], features[1] + np.float32(change)]

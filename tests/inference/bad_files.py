@@ -13,7 +13,7 @@ BAD = {
     'empty.jpg': 'the file is empty',
     'folder.png': 'a folder, not a file',
     'float.tif': "32 bits a channel (mode 'F') have no agreed range",
-    'text.jpg': 'no image in a format that Pillow reads',
+    'text.jpg': 'not an image of an accepted format (BMP, GIF, JPEG',
     'truncated.jpg': 'damaged: image file is truncated',
     'truncated.png': 'damaged: ',
     'truncated_progressive.jpg': 'damaged: image file is truncated',

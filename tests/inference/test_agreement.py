@@ -35,7 +35,7 @@ def photos(tmp_path):
 
 
 def test_the_figures_by_hand():
-    maps = [[dict(index_map=np.array(values, np.uint8))] for values in ([[0, 0, 1, 1]], [[0, 0, 0, 3]])]
+    maps = [[dict(seg_map=np.array(values, np.uint8))] for values in ([[0, 0, 1, 1]], [[0, 0, 0, 3]])]
     assert compare_maps(*maps) == dict(equal=0.5, mIoU=pytest.approx((2 / 3 + 0 + 0) / 3))
     assert compare_maps(*(one * 2 for one in maps)) == compare_maps(*maps)
     whole = dict(boxes=[[0, 0, 10, 10], [20, 0, 30, 10], [50, 0, 60, 10]], labels=[0, 1, 0])

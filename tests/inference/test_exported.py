@@ -57,7 +57,7 @@ def test_an_inferencer_runs_a_file(files):
             if result.error is not None:
                 raise result.error
             expected = toolbox.to_classes(toolbox.logits([image])[0]).numpy()
-            assert (result.prediction['index_map'] == expected).mean() > 0.999
+            assert (result.prediction['seg_map'] == expected).mean() > 0.999
 
 
 def test_class_maps_and_logits_agree(files):
@@ -65,10 +65,10 @@ def test_class_maps_and_logits_agree(files):
     assert (maps.classes, maps.palette) == (list('abcde'), PALETTE)
     assert maps.fingerprint != logits.fingerprint
     for one, other in zip(maps.predict(photos()), logits.predict(photos()), strict=True):
-        assert (one['index_map'] == other['index_map']).mean() > 0.999
+        assert (one['seg_map'] == other['seg_map']).mean() > 0.999
     votes = maps.logits(photos()[:1])
     assert votes.shape == (1, 5, 40, 60) and torch.equal(votes.sum(1), torch.ones(1, 40, 60))
-    assert torch.equal(maps.to_classes(votes[0]), torch.from_numpy(maps.predict(photos()[:1])[0]['index_map']))
+    assert torch.equal(maps.to_classes(votes[0]), torch.from_numpy(maps.predict(photos()[:1])[0]['seg_map']))
 
 
 def test_features_from_onnx(tmp_path):

@@ -14,7 +14,8 @@ from zoo import max_difference
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.drawing import draw_prediction, make_preview
-from cpvt_backbones.inference.sizing import fit, resize_logits
+from cpvt_backbones.inference.images import fit
+from cpvt_backbones.inference.tasks import resize_logits
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
 
@@ -27,8 +28,8 @@ def images(sizes=SIZES):
 def same(a, b):
     """Predictions of one image: class maps identical, boxes to 0.01 px."""
     assert a.keys() == b.keys()
-    if 'index_map' in a:
-        np.testing.assert_array_equal(a['index_map'], b['index_map'])
+    if 'seg_map' in a:
+        np.testing.assert_array_equal(a['seg_map'], b['seg_map'])
     elif 'boxes' in a:
         assert a['labels'] == b['labels'] and a['classes'] == b['classes']
         np.testing.assert_allclose(a['boxes'], b['boxes'], atol=1e-2)
@@ -40,10 +41,10 @@ def same(a, b):
 
 def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards):
     inputs = images()
-    alone = [Inferencer(predictor=predictor)(image, score_threshold=0.0)[0] for image in inputs]
+    alone = [Inferencer(predictor=predictor)(image, score_thr=0.0)[0] for image in inputs]
     assert [shape[2:] for shape in forwards] == SIZES
     forwards.clear()
-    together = Inferencer(predictor=predictor, batch_size=3).predict(inputs, score_threshold=0.0)
+    together = Inferencer(predictor=predictor, batch_size=3).predict(inputs, score_thr=0.0)
     # Full batches when they are full, the rest at the end; none is padded.
     assert [(shape[0], shape[2:]) for shape in forwards] == [
         (3, (40, 56)),
@@ -58,8 +59,8 @@ def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards)
     if predictor.task == 'detection':
         assert all(one['boxes'] for one in alone)
     if predictor.task == 'segmentation':
-        assert len(np.unique(alone[0]['index_map'])) > 1
-        assert [one['index_map'].shape for one in alone] == SIZES
+        assert len(np.unique(alone[0]['seg_map'])) > 1
+        assert [one['seg_map'].shape for one in alone] == SIZES
 
 
 def test_the_bound_holds_for_batches_too(predictor, forwards):
@@ -69,7 +70,7 @@ def test_the_bound_holds_for_batches_too(predictor, forwards):
 
 
 def test_too_many_waiting_images_go_ahead(monkeypatch, predictor, forwards):
-    monkeypatch.setattr('cpvt_backbones.inference.batching._WAITING_BYTES', 3 * 50 * 50)
+    monkeypatch.setattr('cpvt_backbones.inference.images._WAITING_BYTES', 3 * 50 * 50)
     sizes = [(8 + i, 30) for i in range(12)]
     results = Inferencer(predictor=predictor, batch_size=4).predict(images(sizes))
     assert [result.size[::-1] for result in results] == sizes
@@ -78,7 +79,7 @@ def test_too_many_waiting_images_go_ahead(monkeypatch, predictor, forwards):
 
 def test_a_folder_of_everything(inferencer, tmp_path):
     folder = write_folder(tmp_path / 'images')
-    results = inferencer.predict([folder, np.full((4, 4, 3), np.nan), np.zeros((6, 5), np.uint16)], draw=True)
+    results = inferencer.predict([folder, np.full((4, 4, 3), np.nan), np.zeros((6, 5), np.uint16)], vis=True)
     names = [result.name.rsplit('/')[-1] for result in results]
     assert names == [*sorted([*BAD, *GOOD]), f'array {len(BAD) + len(GOOD)}', f'array {len(BAD) + len(GOOD) + 1}']
     for name, result in zip(names, results, strict=True):
@@ -86,8 +87,8 @@ def test_a_folder_of_everything(inferencer, tmp_path):
             assert result.error is None
             assert result.size == GOOD.get(name, (5, 6))
             width, height = result.size
-            if 'index_map' in result.prediction:
-                assert result.prediction['index_map'].shape == (height, width)
+            if 'seg_map' in result.prediction:
+                assert result.prediction['seg_map'].shape == (height, width)
             for x1, y1, x2, y2 in result.prediction.get('boxes', []):
                 assert 0 <= x1 <= x2 <= width and 0 <= y1 <= y2 <= height
             if name != 'line.png':  # drawn smaller
@@ -134,11 +135,11 @@ def test_a_failure_of_the_model_costs_no_other_image(monkeypatch, predictor):
 )
 def test_size_policies(predictor, forwards, policy, seen):
     (image,) = images([(97, 20)])
-    prediction, picture = Inferencer(predictor=predictor, **policy)(image, score_threshold=0.0, draw=True)
+    prediction, picture = Inferencer(predictor=predictor, **policy)(image, score_thr=0.0, vis=True)
     assert [shape[2:] for shape in forwards] == [seen]
     assert picture.shape == image.shape
-    if 'index_map' in prediction:
-        assert prediction['index_map'].shape == (97, 20)
+    if 'seg_map' in prediction:
+        assert prediction['seg_map'].shape == (97, 20)
     for x1, y1, x2, y2 in prediction.get('boxes', []):
         assert -1e-3 <= x1 <= x2 <= 20.001 and -1e-3 <= y1 <= y2 <= 97.001
 
@@ -150,10 +151,10 @@ def test_the_configs_own_size(model):
     shapes = []
     inferencer.predictor.model.backbone.register_forward_pre_hook(lambda _, x: shapes.append(tuple(x[0].shape[2:])))
     (image,) = images([(97, 20)])
-    prediction, _ = inferencer(image, score_threshold=0.0)
+    prediction, _ = inferencer(image, score_thr=0.0)
     assert shapes == [(24, 24) if cfg.default_scope == 'mmpretrain' else (48, 10)]
-    if 'index_map' in prediction:
-        assert prediction['index_map'].shape == (97, 20)
+    if 'seg_map' in prediction:
+        assert prediction['seg_map'].shape == (97, 20)
     if 'boxes' in prediction:
         assert max(y2 for _, _, _, y2 in prediction['boxes']) > 48
 
@@ -162,14 +163,14 @@ def test_a_large_image_is_tiled(predictor, forwards):
     (image,) = images([(150, 200)])
     tiles = []
     inferencer = Inferencer(predictor=predictor, max_pixels=64 * 64, tile_size=64, overlap=16)
-    ((_, result),) = inferencer.stream([image], score_threshold=0.0, on_tiles=lambda *counts: tiles.append(counts))
+    ((_, result),) = inferencer.stream([image], score_thr=0.0, on_tiles=lambda *counts: tiles.append(counts))
     if predictor.task == 'classification':
         assert 'max_pixels=4096' in str(result.error)
         return
     assert {shape[2:] for shape in forwards} == {(64, 64)}
     assert tiles == [(i + 1, 12) for i in range(12)]
     if predictor.task == 'segmentation':
-        assert result.prediction['index_map'].shape == (150, 200)
+        assert result.prediction['seg_map'].shape == (150, 200)
     else:
         boxes = np.array(result.prediction['boxes'])
         assert boxes[:, 2].max() > 150 and boxes[:, 3].max() > 100
@@ -189,7 +190,7 @@ def test_wrong_arguments(model, predictor):
             Inferencer(predictor=predictor, scale=wrong)
     with pytest.raises(ValueError, match='cfg and checkpoint are needed, or a predictor'):
         Inferencer(cfg=cfg)
-    with pytest.raises(ValueError, match='takes the place of cfg and checkpoint'):
+    with pytest.raises(ValueError, match='predictor excludes cfg'):
         Inferencer(cfg=cfg, checkpoint=checkpoint, predictor=predictor)
     with pytest.raises(FileNotFoundError, match="checkpoint: there is no file 'none.pth'"):
         Inferencer(cfg=cfg, checkpoint='none.pth')
@@ -256,9 +257,9 @@ def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monk
     (tmp_path / 'index.json').write_text(json.dumps(dict(mine=entry)))
     monkeypatch.setattr(weights, 'FOLDER', tmp_path)
     image = images([(40, 56)])[0]
-    expected, _ = Inferencer(predictor=predictor)(image, score_threshold=0)
+    expected, _ = Inferencer(predictor=predictor)(image, score_thr=0)
     for name in (file, 'mine'):
-        found, _ = Inferencer(cfg=cfg, checkpoint=name, device='cpu')(image, score_threshold=0)
+        found, _ = Inferencer(cfg=cfg, checkpoint=name, device='cpu')(image, score_thr=0)
         for key in found.keys() - {'classes', 'class'}:
             np.testing.assert_allclose(found[key], expected[key], atol=1e-4)
 
@@ -285,20 +286,20 @@ def test_a_pipeline_without_loading_is_refused(model):
 
 def test_what_waits_is_bounded(monkeypatch):
     """Small images of sizes of their own first, then large ones: the small ones go, as many as it takes."""
-    from cpvt_backbones.inference import batching
+    from cpvt_backbones.inference import images, tiles
 
-    monkeypatch.setattr(batching, '_WAITING_BYTES', 100_000)
-    groups = batching.SizeGroups(batching.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0))
+    monkeypatch.setattr(images, '_WAITING_BYTES', 100_000)
+    buckets = images.ShapeBuckets(tiles.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0))
     waiting = left = 0
     for index in range(40):
         side = 20 + index if index < 20 else 100 + index
         image = np.zeros((side, side, 3), np.uint8)
         waiting += image.nbytes
-        for batch in groups.add(batching.Loaded(index, '', (side, side), image, None)):
-            waiting -= sum(one.memory for one in batch)
+        for batch in buckets.add(images.LoadedImage(index, '', (side, side), image, None)):
+            waiting -= sum(one.nbytes for one in batch)
             left += len(batch)
         assert waiting <= 100_000
-    assert left + sum(len(batch) for batch in groups.rest()) == 40
+    assert left + sum(len(batch) for batch in buckets.flush()) == 40
 
 
 @pytest.mark.parametrize('size', [(97, 61), (300, 200)])
@@ -307,7 +308,7 @@ def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     predictor = LocalSegmentor()
     maps = [
-        Inferencer(predictor=predictor, long_side=40, max_pixels=bound, tile_size=8, overlap=2)(image)[0]['index_map']
+        Inferencer(predictor=predictor, long_side=40, max_pixels=bound, tile_size=8, overlap=2)(image)[0]['seg_map']
         for bound in (1600, 2500, 10**6)
     ]
     assert np.array_equal(maps[0], maps[1])
@@ -338,8 +339,8 @@ def test_pictures_of_large_maps_are_not_moved(width):
     predictor.palette = [[0, 0, 0], [250, 250, 250], [0, 0, 0], [0, 0, 0]]
     preview = make_preview(np.zeros((4, width, 3), np.uint8))
     pictures = [
-        draw_prediction(preview, dict(index_map=index_map), predictor, size=(width, 4))
-        for index_map in (stripes, stripes[:, ::-1].copy())
+        draw_prediction(preview, dict(seg_map=seg_map), predictor, size=(width, 4))
+        for seg_map in (stripes, stripes[:, ::-1].copy())
     ]
     assert preview.shape[1] == 2048
     assert (pictures[0] == pictures[1][:, ::-1]).mean() > 0.999

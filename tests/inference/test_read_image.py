@@ -114,7 +114,7 @@ def test_a_url_is_refused(url):
         lambda source: find_images([source]),
         lambda source: read_image(Path(source)),
     ):
-        with pytest.raises(ImageError, match='addresses are not fetched; download it and give the path'):
+        with pytest.raises(ImageError, match='URLs are not fetched; download the file and give its path'):
             call(url)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
 
 from cpvt_backbones.inference import ImageError, Inferencer
-from cpvt_backbones.inference.rle import decode_mask
-from cpvt_backbones.inference.tiling import blend_class_map, make_grid, merge_groups, ramp_weights
+from cpvt_backbones.inference.tasks import decode_mask
+from cpvt_backbones.inference.tiles import blend_seg_map, make_grid, merge_groups, ramp_weights
 
 pytest.importorskip('sahi')
 sides = st.integers(1, 150)
@@ -60,7 +60,7 @@ def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
             one = rng.normal(size=(3, bottom - top, right - left)).astype(np.float32)
             summed[:, top:bottom, left:right] += one * row_weight[:, None] * column_weight
             logits.append(torch.from_numpy(one))
-    class_map = blend_class_map(iter(logits), grid, to_classes=lambda x: x.argmax(0).numpy())
+    class_map = blend_seg_map(iter(logits), grid, to_classes=lambda x: x.argmax(0).numpy())
     ordered = np.sort(summed, axis=0)
     clear = ordered[-1] - ordered[-2] > 1e-4
     np.testing.assert_array_equal(class_map[clear], summed.argmax(0)[clear])
@@ -70,7 +70,7 @@ def test_a_seam_is_a_smooth_passage():
     """Two tiles that disagree by a constant: over what they share, their mean goes over in equal steps."""
     grid = make_grid(4, 24, tile_size=16, overlap=8)
     tiles = (torch.full((1, 4, 16), value) for value in (0.0, 1.0))
-    blended = blend_class_map(tiles, grid, to_classes=lambda x: x[0].numpy())
+    blended = blend_seg_map(tiles, grid, to_classes=lambda x: x[0].numpy())
     np.testing.assert_allclose(blended[0, 8:16], (np.arange(8) + 0.5) / 8, atol=1e-6)
     assert not blended[:, :8].any() and (blended[:, 16:] == 1).all()
 
@@ -85,8 +85,8 @@ def test_a_local_segmentor_is_tiled_exactly(size, overlap):
     if size[0] * size[1] > 1024:
         assert len(predictor.forwards) > 1
     assert max(h * w * len(batch) for batch in predictor.forwards for h, w in batch[:1]) <= 1024
-    np.testing.assert_array_equal(tiled['index_map'], whole['index_map'])
-    assert tiled['index_map'].dtype == np.uint8
+    np.testing.assert_array_equal(tiled['seg_map'], whole['seg_map'])
+    assert tiled['seg_map'].dtype == np.uint8
 
 
 def test_tiles_share_a_batch_within_the_bound():
@@ -204,7 +204,7 @@ def test_what_is_brought_to_the_images_size_is_not_moved(long_side):
     image[20:34, 30:46] = 255
     options = dict(long_side=long_side, max_pixels=40 * 40, tile_size=40, overlap=30)
     segmentor, instances = (Inferencer(predictor=kind(), **options) for kind in (LocalSegmentor, BlockInstances))
-    maps = [segmentor(picture)[0]['index_map'] for picture in (image, image[:, ::-1].copy())]
+    maps = [segmentor(picture)[0]['seg_map'] for picture in (image, image[:, ::-1].copy())]
     assert np.array_equal(maps[0], maps[1][:, ::-1])
     assert len(np.unique(maps[0])) > 1
     masks = [
@@ -218,7 +218,9 @@ def test_what_is_brought_to_the_images_size_is_not_moved(long_side):
 def test_a_classifier_is_not_tiled():
     image = np.zeros((100, 100, 3), np.uint8)
     bounds = dict(max_pixels=4096, tile_size=64, overlap=8)
-    with pytest.raises(ImageError, match=r'10000 pixels for a classifier, more than max_pixels=4096.*long_side'):
+    with pytest.raises(
+        ImageError, match=r'10000 pixels, more than max_pixels=4096; a classifier cannot be tiled.*long_side'
+    ):
         Inferencer(predictor=Brightness(), **bounds)(image)
     prediction, _ = Inferencer(predictor=Brightness(), long_side=64, **bounds)(image)
     assert prediction['class'] == 'dark'
@@ -233,7 +235,7 @@ def test_a_classifier_is_not_tiled():
         (dict(batch_size=0), 'batch_size must be an integer >= 1, got 0'),
         (dict(max_pixels=0), 'max_pixels must be an integer >= 1, got 0'),
         (dict(long_side=0), 'long_side must be an integer >= 1, got 0'),
-        (dict(long_side=5, scale=(3, 3)), 'scale and long_side are two ways'),
+        (dict(long_side=5, scale=(3, 3)), 'scale and long_side exclude each other'),
     ],
 )
 def test_wrong_bounds_are_named(bounds, words):

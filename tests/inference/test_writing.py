@@ -88,11 +88,11 @@ def test_class_maps_have_16_bits_when_8_are_too_few(tmp_path):
     folder = write_images(tmp_path / 'images', count=1)
     for predictor in (LocalSegmentor(), Many()):
         out = tmp_path / type(predictor).__name__
-        run(predictor, folder, out, pictures=False)
+        run(predictor, folder, out, vis=False)
         (entry,) = read(out, 'predictions.json')
-        written = np.asarray(Image.open(out / entry['index_map']))
+        written = np.asarray(Image.open(out / entry['seg_map']))
         expected, _ = Inferencer(predictor=predictor)(folder / '0.png')
-        np.testing.assert_array_equal(written, expected['index_map'])
+        np.testing.assert_array_equal(written, expected['seg_map'])
         assert written.dtype == (np.uint8 if predictor.levels.numel() < 256 else np.uint16)
     assert written.max() == 299
 
@@ -177,8 +177,8 @@ def test_other_settings_are_not_mixed_in(tmp_path):
     other.fingerprint = 'other'
     for predictor, options, words in (
         (other, {}, "model was 'local', is 'other'"),
-        (LocalSegmentor(), dict(pictures=False), 'pictures was True, is False'),
-        (LocalSegmentor(), dict(score_threshold=0.5), 'score_threshold was 0.3, is 0.5'),
+        (LocalSegmentor(), dict(vis=False), 'vis was True, is False'),
+        (LocalSegmentor(), dict(score_thr=0.5), 'score_thr was 0.3, is 0.5'),
     ):
         with pytest.raises(ValueError, match=words):
             run(predictor, folder, out, **options)
@@ -187,7 +187,7 @@ def test_other_settings_are_not_mixed_in(tmp_path):
             Inferencer(predictor=LocalSegmentor(), long_side=20), find_images(folder), out_dir=out, progress=False
         )
     assert snapshot(out) == before
-    run(LocalSegmentor(), folder / '0.png', out, fresh=True, pictures=False)
+    run(LocalSegmentor(), folder / '0.png', out, overwrite=True, vis=False)
     assert {name for name in snapshot(out)} == {
         'run.json', 'images.json', 'predictions.json', 'failed.json', 'pred/0.png'
     }  # fmt: skip
@@ -204,10 +204,10 @@ def test_inputs_of_one_name_do_not_overwrite_each_other(tmp_path):
     listed = {image['id']: image for image in read(out, 'images.json')['images']}
     assert len(listed) == 5
     entries = read(out, 'predictions.json')
-    assert len({entry['index_map'].lower() for entry in entries}) == 5
+    assert len({entry['seg_map'].lower() for entry in entries}) == 5
     for entry in entries:
         image = listed[entry['image_id']]
-        assert Image.open(out / entry['index_map']).size == Image.open(image['file_name']).size
+        assert Image.open(out / entry['seg_map']).size == Image.open(image['file_name']).size
 
 
 def test_an_array_has_no_name(tmp_path):
@@ -255,7 +255,7 @@ def test_an_image_that_cannot_be_drawn_costs_no_other(tmp_path):
         Image.fromarray(np.full((8, 8, 3), level, np.uint8)).save(folder / f'{i}.png')
     predictor = LocalSegmentor()
     predictor.palette = [[0, 0, 0], [255, 0, 0]]
-    summary = run(predictor, folder, tmp_path / 'out', pictures=True)
+    summary = run(predictor, folder, tmp_path / 'out', vis=True)
     assert summary.predicted == 2
     assert [Path(name).name for name in summary.failed] == ['1.png']
     assert len(read(tmp_path / 'out', 'predictions.json')) == 2
@@ -309,8 +309,8 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
 @pytest.mark.parametrize('threshold', [float('nan'), -0.1, 1.1, True, '0.3'])
 def test_a_threshold_that_is_none(tmp_path, threshold):
     photos = write_images(tmp_path / 'photos', count=1)
-    with pytest.raises(ValueError, match=rf'score_threshold must be a number in \[0, 1\], got {threshold!r}'):
-        run(BlockDetector(), photos, tmp_path / 'out', score_threshold=threshold)
+    with pytest.raises(ValueError, match=rf'score_thr must be a number in \[0, 1\], got {threshold!r}'):
+        run(BlockDetector(), photos, tmp_path / 'out', score_thr=threshold)
     assert not (tmp_path / 'out').exists()
-    with pytest.raises(ValueError, match='score_threshold'):
-        Inferencer(predictor=BlockDetector())(np.zeros((9, 9, 3), np.uint8), score_threshold=threshold)
+    with pytest.raises(ValueError, match='score_thr'):
+        Inferencer(predictor=BlockDetector())(np.zeros((9, 9, 3), np.uint8), score_thr=threshold)

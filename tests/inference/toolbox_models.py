@@ -110,5 +110,5 @@ def write_model(scope: str, folder: Path) -> tuple[Config, Path]:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     checkpoint = folder / f'{scope}.pth'
-    save_checkpoint(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=cfg.meta)), str(checkpoint))
+    save_checkpoint(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=cfg.meta.to_dict())), str(checkpoint))
     return cfg, checkpoint

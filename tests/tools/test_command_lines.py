@@ -168,7 +168,7 @@ def test_train_resume_test_infer(scope, scenes, photos, tmp_path, call):
             x >= 0 and y >= 0 and x + w <= 20.001 and y + h <= 97.001 for x, y, w, h in (e['bbox'] for e in tall)
         )
     elif scope == 'mmseg':
-        assert np.asarray(Image.open(results / tall[0]['index_map'])).shape == (97, 20)
+        assert np.asarray(Image.open(results / tall[0]['seg_map'])).shape == (97, 20)
     else:
         assert tall[0]['class'] == ['dark', 'light'][tall[0]['label']]
     if scope != 'mmpretrain':

@@ -99,7 +99,7 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, call, capsys):
         ((photos, config, 'none.pth'), "checkpoint: there is no file 'none.pth'"),
         (('none.png', config, 'none.pth'), "inputs: there is no file or folder 'none.png'"),
         ((tmp_path / 'none', *model), 'inputs: no image'),
-        (('https://example.org/a.jpg', *model), 'addresses are not fetched'),
+        (('https://example.org/a.jpg', *model), 'URLs are not fetched'),
         ((photos, *model, '--scale', '10by10'), 'native, config or WIDTHxHEIGHT is accepted'),
         ((photos, *model, '--scale', '10x10', '--long-side', '10'), 'not allowed with argument'),
         ((photos, *model, '--overlap', '-1'), 'overlap must be at least 0'),

@@ -1,0 +1,317 @@
+"""Finding, reading and scaling images, and collecting those of one shape."""
+
+import glob
+import os
+import re
+import stat
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from cpvt_backbones.layers.checks import check_int
+
+from .tiles import Bounds
+
+ImageInput = str | os.PathLike[str] | np.ndarray
+Scale = tuple[int, int] | str | None
+
+IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
+IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
+"""The only decoders that a file reaches, whatever its name. Pillow has others, some of which start a program."""
+READ_LIMIT = 178_956_970
+"""Pixels above which Pillow, by default, takes a file for a decompression bomb."""
+# Pillow keeps three channels in four bytes; the array of three stands beside it while it is filled.
+_DECODING_BYTES = 7
+# Pillow's image is copied to the array this many pixels at a time.
+_BAND_PIXELS = 1 << 22
+# Images waiting in ShapeBuckets may hold this many bytes.
+_WAITING_BYTES = 200_000_000
+# Pillow's settings belong to the whole process.
+_pillow_lock = threading.Lock()
+
+
+class ImageError(ValueError):
+    """An image that cannot be used.
+
+    Args:
+        source: Its path or name.
+        reason: Why it cannot be used.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f'{source}: {reason}')
+        self.source = source
+        self.reason = reason
+
+
+def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
+    """List the images that ``inputs`` name.
+
+    Args:
+        inputs: One or a list of: an image file; a folder, whose own images are taken in order of name; a pattern such
+            as ``'photos/**/*.jpg'``, where ``**`` is any folders; an array. Folders and patterns select by suffix, so
+            unreadable images are included and reported later.
+
+    Raises:
+        FileNotFoundError: An input does not exist, or a folder or pattern has no image.
+        ImageError: An input is a URL.
+    """
+    if isinstance(inputs, (str, os.PathLike, np.ndarray)):
+        inputs = [inputs]
+    images: list[Path | np.ndarray] = []
+    for source in inputs:
+        if isinstance(source, (str, os.PathLike)):
+            refuse_url(source)
+            images += _find_files(Path(source))
+        else:  # read_image refuses what is no array
+            images.append(source)
+    return images
+
+
+def _find_files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found, where = list(path.iterdir()), f'in folder {str(path)!r}'
+    elif os.path.lexists(path):  # true for a broken link
+        return [path]
+    elif glob.has_magic(str(path)):
+        found, where = [Path(match) for match in glob.iglob(str(path), recursive=True)], f'matches {str(path)!r}'
+    else:
+        raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
+    images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
+        raise FileNotFoundError(f'inputs: no image ({", ".join(IMAGE_SUFFIXES)}) {where}')
+    return images
+
+
+def refuse_url(source: str | os.PathLike[str]) -> None:
+    """Raise :class:`ImageError` if ``source`` is a URL."""
+    # pathlib turns the two slashes into one.
+    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
+        raise ImageError(os.fspath(source), 'URLs are not fetched; download the file and give its path')
+
+
+def read_image(source: ImageInput, *, name: str | None = None, read_limit: int | None = READ_LIMIT) -> np.ndarray:
+    """Read one image in the toolboxes' format.
+
+    EXIF orientation is applied. The first frame or page is taken. CMYK and palettes become colours; an alpha channel is
+    dropped, as in the toolboxes' own loader. 16 bits become 8 over the full range (65535 is 255). Decoding takes 7
+    bytes a pixel, of which 3 remain.
+
+    Args:
+        source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8 or uint16.
+        name: Name for error messages; by default the path, or ``'array'``.
+        read_limit: Maximum pixels of a file, instead of Pillow's own limit; ``None`` for no limit.
+
+    Returns:
+        numpy.ndarray: (H, W, 3), uint8, BGR. An array of this kind is returned unchanged.
+
+    Raises:
+        ImageError: Not an image, damaged, truncated, or of an unsupported kind.
+    """
+    if isinstance(source, np.ndarray):
+        return _from_array(source, name or 'array')
+    if not isinstance(source, (str, os.PathLike)):
+        raise ImageError(name or repr(source), f'a path or a numpy array is accepted, got {type(source).__name__}')
+    path = Path(source)
+    name = name or str(path)
+    refuse_url(source)
+    if reason := _file_problem(path):
+        raise ImageError(name, reason)
+    try:
+        # Opened here, because Pillow transposes an image wrongly that it memory-maps by name.
+        with path.open('rb') as file, _fixed_pillow_settings(), Image.open(file, formats=IMAGE_FORMATS) as image:
+            pixels = image.width * image.height
+            if read_limit is not None and pixels > read_limit:
+                raise ImageError(
+                    name,
+                    f'{image.width} x {image.height} is {pixels} pixels, more than read_limit={read_limit}; '
+                    f'decoding takes {pixels * _DECODING_BYTES / 1e9:.2g} GB of memory',
+                )
+            image.load()
+            ImageOps.exif_transpose(image, in_place=True)
+            return _from_pillow(image, name)
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        raise ImageError(name, f'not an image of an accepted format ({", ".join(IMAGE_FORMATS)})') from error
+    # Pillow's decoders raise OSError, SyntaxError, struct.error and others.
+    except Exception as error:
+        raise ImageError(name, f'damaged: {error or type(error).__name__}') from error
+
+
+def _file_problem(path: Path) -> str | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return (
+            f'a link to {os.readlink(path)!r}, which does not exist' if path.is_symlink() else 'there is no such file'
+        )
+    except (OSError, ValueError) as error:
+        return getattr(error, 'strerror', None) or str(error)
+    if stat.S_ISDIR(status.st_mode):
+        return 'a folder, not a file'
+    if not stat.S_ISREG(status.st_mode):
+        return 'not a regular file'
+    if not status.st_size:
+        return 'the file is empty'
+    return None if os.access(path, os.R_OK) else 'permission denied'
+
+
+@contextmanager
+def _fixed_pillow_settings() -> Iterator[None]:
+    """Disable Pillow's size limit and its tolerance of truncated files, whatever the process has set."""
+    with _pillow_lock, warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
+    # Pillow opens 16-bit grey PGMs (older versions: PNGs too) as 32 bits.
+    sixteen = image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
+    if image.mode in ('I', 'F') and not sixteen:
+        raise ImageError(name, f'32 bits a channel (mode {image.mode!r}) have no agreed range; 8 and 16 are accepted')
+    width, height = image.size
+    result = np.empty((height, width, 3), np.uint8)
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        band = image.crop((0, top, width, min(top + rows, height)))
+        if sixteen:
+            result[top : top + rows] = _to_8_bits(np.asarray(band))[..., None]
+        else:
+            # Through RGBA: straight to RGB, Pillow replaces a transparent entry of the palette.
+            rgb = np.asarray((band.convert('RGBA') if band.mode in ('P', 'PA') else band).convert('RGB'))
+            result[top : top + rows] = rgb[..., ::-1]
+    return result
+
+
+def _from_array(array: np.ndarray, name: str) -> np.ndarray:
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        raise ImageError(name, f'shapes (H, W) and (H, W, 1 or 3 or 4) are accepted, got {array.shape}')
+    if not array.size:
+        raise ImageError(name, f'no pixels: the shape is {array.shape}')
+    if array.dtype.kind != 'u' or array.dtype.itemsize > 2:
+        nan = ' with NaN in it' if array.dtype.kind == 'f' and np.isnan(array).any() else ''
+        raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{nan}')
+    if array.dtype.itemsize == 2:
+        array = _to_8_bits(array)
+    if array.ndim == 2:
+        array = array[..., None]
+    return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array[..., :3]
+
+
+def _to_8_bits(array: np.ndarray) -> np.ndarray:
+    """Map 0 ... 65535 to 0 ... 255, rounded."""
+    return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def file_stamp(source: ImageInput) -> list[int] | None:
+    """Size and modification time (ns) of a file; ``None`` for an array or a file that cannot be examined."""
+    try:
+        status = Path(source).stat()  # type: ignore[arg-type]
+    except (OSError, TypeError, ValueError):
+        return None
+    return [status.st_size, status.st_mtime_ns]
+
+
+def check_scale(scale: Scale, long_side: int | None) -> Scale:
+    """Combine ``scale`` and ``long_side`` into ``None``, ``'config'`` or (width, height).
+
+    Raises:
+        ValueError: ``scale`` or ``long_side`` is not accepted, or both are given.
+    """
+    if long_side is not None:
+        if scale is not None:
+            raise ValueError(f'scale and long_side exclude each other, got scale={scale!r}, long_side={long_side}')
+        check_int('long_side', long_side)
+        return long_side, long_side
+    if scale is None or scale == 'config':
+        return scale
+    if not isinstance(scale, (tuple, list)) or len(scale) != 2 or not all(isinstance(s, int) and s >= 1 for s in scale):
+        raise ValueError(f"scale must be None (the image's own), 'config' or (width, height) in px, got {scale!r}")
+    return scale[0], scale[1]
+
+
+def fit(image: np.ndarray, scale: Scale) -> np.ndarray:
+    """Resize (H, W, 3) to the largest size within a (width, height), keeping its shape; unchanged for other scales."""
+    if scale is None or isinstance(scale, str):
+        return image
+    height, width = image.shape[:2]
+    factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
+    size = tuple(max(1, int(side * factor + 0.5)) for side in (width, height))
+    return image if size == (width, height) else cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+
+
+@dataclass(frozen=True)
+class LoadedImage:
+    """An image ready for the model.
+
+    Args:
+        index: Its position among the inputs.
+        name: Its path or name.
+        size: Width and height in px, as read.
+        image: (h, w, 3), scaled for the model.
+        preview: Copy to draw on, if requested.
+        stamp: Stamp of its file before reading.
+    """
+
+    index: int
+    name: str
+    size: tuple[int, int]
+    image: np.ndarray
+    preview: np.ndarray | None
+    stamp: list[int] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by its arrays."""
+        return self.image.nbytes + (0 if self.preview is None else self.preview.nbytes)
+
+    @property
+    def pixels(self) -> int:
+        """Pixels that the model sees."""
+        return self.image.shape[0] * self.image.shape[1]
+
+
+class ShapeBuckets:
+    """Collects images of one shape until a batch is full.
+
+    Args:
+        bounds: Limits of a batch.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._waiting: dict[tuple[int, ...], list[LoadedImage]] = {}
+        self._bytes = 0
+
+    def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
+        """Add an image; yield its batch if full, then the longest waiting batches while too many bytes wait."""
+        shape = loaded.image.shape[:2]
+        self._waiting.setdefault(shape, []).append(loaded)
+        self._bytes += loaded.nbytes
+        if len(self._waiting[shape]) >= self._bounds.batch_of(loaded.pixels):
+            yield self._take(shape)
+        while self._bytes > _WAITING_BYTES:
+            yield self._take(next(iter(self._waiting)))
+
+    def flush(self) -> Iterator[list[LoadedImage]]:
+        """Yield the waiting images in batches."""
+        while self._waiting:
+            yield self._take(next(iter(self._waiting)))
+
+    def _take(self, shape: tuple[int, ...]) -> list[LoadedImage]:
+        batch = self._waiting.pop(shape)
+        self._bytes -= sum(loaded.nbytes for loaded in batch)
+        return batch

@@ -1,0 +1,261 @@
+"""Overlapping tiles of images larger than one forward call may take, and merging of their outputs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpvt_backbones.layers.checks import check_int
+
+SAME_OBJECT = 0.5
+"""IoU from which two boxes are one object; of two parts, within the area that both their tiles cover."""
+PART_OF = 0.5
+"""Share of a part's area inside a whole box from which it belongs to that."""
+CUT_MARGIN = 8
+"""A box that ends within this many px of a cut may be a part."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Limits of one forward call.
+
+    Args:
+        batch_size: Maximum images, or tiles.
+        max_pixels: Maximum pixels of all images together; a larger image is tiled.
+        tile_size: Side of a tile in px.
+        overlap: Minimum px shared by neighbouring tiles.
+
+    Raises:
+        ValueError: A limit is not accepted, or two contradict each other.
+    """
+
+    batch_size: int
+    max_pixels: int
+    tile_size: int
+    overlap: int
+
+    def __post_init__(self) -> None:
+        for name in ('batch_size', 'max_pixels', 'tile_size'):
+            check_int(name, getattr(self, name))
+        if not 0 <= self.overlap < self.tile_size:
+            raise ValueError(f'overlap must be at least 0 and below tile_size={self.tile_size}, got {self.overlap}')
+        if self.tile_size**2 > self.max_pixels:
+            raise ValueError(
+                f'tile_size: a tile of {self.tile_size} x {self.tile_size} has more than max_pixels={self.max_pixels}'
+            )
+
+    def batch_of(self, pixels: int) -> int:
+        """Maximum batch of images of ``pixels`` each; at least one."""
+        return max(1, min(self.batch_size, self.max_pixels // pixels))
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """Tiles of one size that cover an image: every row span with every column span.
+
+    Args:
+        rows: (top, bottom) in px, from the top.
+        columns: (left, right) in px, from the left.
+    """
+
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+
+    @property
+    def tile_pixels(self) -> int:
+        """Pixels of one tile."""
+        (top, bottom), (left, right) = self.rows[0], self.columns[0]
+        return (bottom - top) * (right - left)
+
+
+def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileGrid:
+    """Cover an image of (height, width) px.
+
+    A tile is smaller than ``tile_size`` only where the image is. Neighbours share ``overlap`` px; the last of a row or
+    column ends with the image and shares at least that.
+    """
+    from sahi.slicing import get_slice_bboxes
+
+    # sahi takes a share of the tile and rounds down.
+    ratio = (overlap + 0.5) / tile_size
+    boxes = get_slice_bboxes(
+        image_height=height,
+        image_width=width,
+        slice_height=tile_size,
+        slice_width=tile_size,
+        overlap_height_ratio=ratio,
+        overlap_width_ratio=ratio,
+    )
+    return TileGrid(
+        rows=tuple(sorted({(top, bottom) for _, top, _, bottom in boxes})),
+        columns=tuple(sorted({(left, right) for left, _, right, _ in boxes})),
+    )
+
+
+def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
+    """Blending weights of tiles along one axis.
+
+    A tile's weight falls linearly to its edge over the pixels shared with its neighbour. At every pixel the weights of
+    all tiles sum to one.
+
+    Args:
+        spans: (start, stop) of each tile, in order, without gaps.
+
+    Returns:
+        list[numpy.ndarray]: float32, as long as each tile.
+    """
+    total = np.zeros(spans[-1][1])
+    weights = []
+    for i, (start, stop) in enumerate(spans):
+        at = np.arange(start, stop) + 0.5
+        weight = np.ones(stop - start)
+        if i > 0 and spans[i - 1][1] > start:
+            weight = np.minimum(weight, (at - start) / (spans[i - 1][1] - start))
+        if i + 1 < len(spans) and spans[i + 1][0] < stop:
+            weight = np.minimum(weight, (stop - at) / (stop - spans[i + 1][0]))
+        total[start:stop] += weight
+        weights.append(weight)
+    return [
+        (weight / total[start:stop]).astype(np.float32) for weight, (start, stop) in zip(weights, spans, strict=True)
+    ]
+
+
+def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callable[[Tensor], np.ndarray]) -> np.ndarray:
+    """Average the logits of overlapping tiles with :func:`ramp_weights` and decide the class of every pixel.
+
+    A pixel is decided, and its logits are dropped, once no later tile covers it. Only the logits of one tile and of the
+    rows shared with the next row of tiles are held.
+
+    Args:
+        tiles: Logits (C, h, w) of each tile, row by row from the top, each from the left.
+        grid: The tiles.
+        to_classes: Converts logits (C, h, w) to classes (h, w).
+
+    Returns:
+        numpy.ndarray: (H, W), of the dtype of ``to_classes``.
+    """
+    height, width = grid.rows[-1][1], grid.columns[-1][1]
+    seg_map: np.ndarray | None = None
+    column_weights = ramp_weights(grid.columns)
+    next_tops = [*(top for top, _ in grid.rows[1:]), height]
+    next_lefts = [*(left for left, _ in grid.columns[1:]), width]
+    above: Tensor | None = None  # weighted sums shared with the previous row of tiles: (C, rows, W)
+    for (top, bottom), row_weight, next_top in zip(grid.rows, ramp_weights(grid.rows), next_tops, strict=True):
+        below: Tensor | None = None  # shared with the next row of tiles
+        before: Tensor | None = None  # shared with the previous tile of the row: (C, h, columns)
+        for (left, _), column_weight, next_left in zip(grid.columns, column_weights, next_lefts, strict=True):
+            logits = next(tiles)
+            summed = logits * torch.from_numpy(row_weight[:, None] * column_weight).to(logits.device)
+            if before is not None:
+                summed[..., : before.shape[-1]] += before
+            summed, before = summed[..., : next_left - left], summed[..., next_left - left :]
+            if above is not None:
+                summed[:, : above.shape[1]] += above[..., left:next_left]
+            decided = to_classes(summed[:, : next_top - top])
+            if seg_map is None:
+                seg_map = np.empty((height, width), decided.dtype)
+            seg_map[top:next_top, left:next_left] = decided
+            if next_top < bottom:
+                if below is None:
+                    below = summed.new_empty((len(summed), bottom - next_top, width))
+                below[..., left:next_left] = summed[:, next_top - top :]
+        above = below
+    assert seg_map is not None
+    return seg_map
+
+
+def is_cut(boxes: np.ndarray, *, rows: Span, columns: Span, height: int, width: int) -> np.ndarray:
+    """Select the boxes of a tile that end at a cut, and so may be parts of objects.
+
+    Args:
+        boxes: (N, 4), x1, y1, x2, y2 in px of the image.
+        rows, columns: Of the tile.
+        height, width: Of the image.
+
+    Returns:
+        numpy.ndarray: (N,), bool.
+    """
+    edges = np.array([columns[0], rows[0], columns[1], rows[1]])
+    inner = edges != [0, 0, width, height]
+    return ((np.abs(boxes - edges) < CUT_MARGIN) & inner).any(axis=1)
+
+
+def merge_groups(
+    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, cut: np.ndarray, tiles: np.ndarray
+) -> list[list[int]]:
+    """Group the boxes of overlapping tiles by object.
+
+    Of the boxes that a tile shows whole, the best of each object stays. Parts of such a box are dropped; parts of an
+    object that no tile shows whole are joined.
+
+    Args:
+        boxes: (N, 4), x1, y1, x2, y2 in px of the image.
+        scores: (N,)
+        labels: (N,); boxes of different classes are different objects.
+        cut: (N,), bool, see :func:`is_cut`.
+        tiles: (N, 4), x1, y1, x2, y2 of each box's tile.
+
+    Returns:
+        list[list[int]]: Indices of the boxes of each object, best first; best object first.
+    """
+    from sahi.postprocess.combine import batched_nms
+
+    whole, parts = np.flatnonzero(~cut), np.flatnonzero(cut)
+    candidates = np.column_stack((boxes, scores, labels)).astype(np.float64)
+    whole = whole[batched_nms(candidates[whole], 'IOU', SAME_OBJECT)]
+    parts = parts[~_lie_in(boxes[parts], labels[parts], boxes[whole], labels[whole])]
+    components = [parts[group].tolist() for group in _join_parts(boxes[parts], labels[parts], tiles[parts])]
+    joined = [group for group in components if len(group) > 1]
+    alone = np.array([group[0] for group in components if len(group) == 1], int)
+    unions = np.array([(*boxes[group, :2].min(0), *boxes[group, 2:].max(0)) for group in joined]).reshape(-1, 4)
+    alone = alone[~_lie_in(boxes[alone], labels[alone], unions, labels[[group[0] for group in joined]])]
+    groups = [sorted(group, key=lambda i: -scores[i]) for group in joined]
+    groups += [[int(i)] for i in (*whole, *alone)]
+    return sorted(groups, key=lambda group: -scores[group[0]])
+
+
+def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> list[list[int]]:
+    """Group parts that agree within the area shared by their tiles, best agreement first; one part a tile at most."""
+    a, b = _touching_pairs(boxes, boxes)
+    shared_tiles = np.hstack([np.maximum(tiles[a, :2], tiles[b, :2]), np.minimum(tiles[a, 2:], tiles[b, 2:])])
+    visible_a, visible_b = (_intersection(boxes[i], shared_tiles) for i in (a, b))
+    both = np.hstack([np.maximum(boxes[a, :2], boxes[b, :2]), np.minimum(boxes[a, 2:], boxes[b, 2:])])
+    shared = _intersection(both, shared_tiles)
+    agreement = shared / np.maximum(visible_a + visible_b - shared, 1e-9)
+    groups = {i: [i] for i in range(len(boxes))}
+    for pair in np.argsort(-agreement, kind='stable'):
+        i, j = int(a[pair]), int(b[pair])
+        if agreement[pair] < SAME_OBJECT or labels[i] != labels[j] or groups[i] is groups[j]:
+            continue
+        seen_by = [tuple(tiles[k]) for k in groups[i] + groups[j]]
+        if len(set(seen_by)) == len(seen_by):
+            groups[i] += groups[j]
+            groups.update(dict.fromkeys(groups[j], groups[i]))
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def _lie_in(parts: np.ndarray, part_labels: np.ndarray, wholes: np.ndarray, whole_labels: np.ndarray) -> np.ndarray:
+    """Select the ``parts`` that lie in one of ``wholes`` of their class."""
+    part, whole = _touching_pairs(parts, wholes)
+    a = parts[part]
+    inside = _intersection(a, wholes[whole]) >= PART_OF * (a[:, 2:] - a[:, :2]).prod(1)
+    lies = np.zeros(len(parts), bool)
+    lies[part[inside & (part_labels[part] == whole_labels[whole])]] = True
+    return lies
+
+
+def _intersection(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(N,): area shared by each pair of boxes (N, 4)."""
+    return np.clip(np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]), 0, None).prod(1)
+
+
+def _touching_pairs(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(2, pairs): indices of touching boxes."""
+    import shapely  # type: ignore[import-untyped]
+
+    # A tree, because a large image has too many boxes to compare all pairs.
+    return shapely.STRtree(shapely.box(*others.T)).query(shapely.box(*boxes.T), predicate='intersects')
