@@ -32,6 +32,8 @@ EXTRAS = {
         'hypothesis',
         'ruff',
         'mypy',
+        'pandas',
+        'tabulate',
     ],
 }
 EXTRAS['all'] = sorted({need for name in EXTRAS if name != 'dev' for need in EXTRAS[name]})

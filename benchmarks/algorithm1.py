@@ -1,10 +1,10 @@
-"""The paper's Algorithm 1 written as it is printed: what the backbones' speed is compared with."""
+"""Algorithm 1 of the CPVT paper (arXiv 2102.10882) as printed: the baseline without fused attention."""
 
 import torch
 from torch import Tensor, nn
 
 
-class PlainAttention(nn.Module):
+class Attention(nn.Module):
     """Attention that materialises its N x N weights."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
@@ -22,13 +22,13 @@ class PlainAttention(nn.Module):
         return self.proj((weights @ value).transpose(1, 2).reshape(batch, length, dim))
 
 
-class PlainBlock(nn.Module):
+class Block(nn.Module):
     """Pre-norm encoder block."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = PlainAttention(dim, num_heads)
+        self.attn = Attention(dim, num_heads)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
@@ -38,19 +38,19 @@ class PlainBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class PlainCPVT(nn.Module):
-    """A column with a class token in the token buffer, which each PEG splits off and joins again."""
+class Algorithm1(nn.Module):
+    """CPVT whose PEGs split the class token off the token buffer and concatenate it again."""
 
     def __init__(self, *, dim: int, depth: int, num_heads: int, num_pegs: int = 5, patch_size: int = 16) -> None:
         super().__init__()
         self.patch_embed = nn.Conv2d(3, dim, patch_size, stride=patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
-        self.blocks = nn.ModuleList(PlainBlock(dim, num_heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(Block(dim, num_heads) for _ in range(depth))
         self.pegs = nn.ModuleList(nn.Conv2d(dim, dim, 3, padding=1, groups=dim) for _ in range(num_pegs))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W), H and W multiples of the patch, to the class token (B, C)."""
+        """(B, 3, H, W), H and W multiples of the patch size, to the class token (B, C)."""
         x = self.patch_embed(images)
         height, width = x.shape[2:]
         x = torch.cat((self.cls_token.expand(len(x), -1, -1), x.flatten(2).transpose(1, 2)), dim=1)

@@ -1,0 +1,1 @@
+"""Speed and memory of the backbones beside their peers; run ``benchmarks/speed.py`` from a clone. Not installed."""

@@ -1,0 +1,134 @@
+"""Cases of the benchmark: which models take turns in which setting, and the ratios reported from them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from cpvt_backbones.layers.checks import check_choice, check_int
+
+from .models import COMPILED, MODELS
+
+SUITES = Path(__file__).parent / 'suites'
+DTYPES = ('fp32', 'amp-bf16', 'bf16')
+MODES = ('forward', 'train')
+SETTING = ['comparison', 'height', 'width', 'batch', 'dtype', 'mode', 'device']
+"""Columns of the CSV that identify a case."""
+
+
+@dataclass(frozen=True)
+class BenchmarkCase:
+    """Models that take turns in one setting.
+
+    Attributes:
+        models: Names in ``MODELS``, with ``_compiled`` appended for ``torch.compile``; the first is the baseline.
+        height, width: Image size in px.
+        batch: Images a call.
+        comparison: Name of this set of models. Two sets in one setting are two cases, since they took no turns with
+            each other.
+        dtype: ``'fp32'``, ``'amp-bf16'`` (autocast) or ``'bf16'`` (weights and images).
+        mode: ``'forward'`` (inference) or ``'train'`` (forward and backward, no optimizer).
+        device: ``'cpu'`` or ``'cuda'``.
+        repeats: Timed calls of each model.
+
+    Raises:
+        ValueError: An unknown model or value, or a fused model to train.
+    """
+
+    models: tuple[str, ...]
+    height: int
+    width: int
+    batch: int
+    comparison: str = 'models'
+    dtype: str = 'fp32'
+    mode: str = 'forward'
+    device: str = 'cpu'
+    repeats: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ('height', 'width', 'batch', 'repeats'):
+            check_int(name, getattr(self, name))
+        check_choice('dtype', self.dtype, DTYPES)
+        check_choice('mode', self.mode, MODES)
+        for name in self.models:
+            base = name.removesuffix(COMPILED)
+            if base not in MODELS:
+                raise ValueError(f'models must be among {sorted(MODELS)}, got {name!r}')
+            if self.mode == 'train' and base.endswith('_fused'):
+                raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """Values of the columns :data:`SETTING`."""
+        return {name: getattr(self, name) for name in SETTING}
+
+    def __str__(self) -> str:
+        return title(self.setting.values())
+
+    def select(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows of this case."""
+        return rows[(rows[SETTING] == pd.Series(self.setting)).all(axis=1)]
+
+
+def title(setting: Iterable[Any]) -> str:
+    """Values of the columns :data:`SETTING` as a heading."""
+    comparison, height, width, batch, dtype, mode, device = setting
+    return f'{comparison}, {height} x {width}, batch {batch}, {dtype}, {mode}, {device}'
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A figure of one model, divided by that of a peer in the same round.
+
+    Attributes:
+        what: Name of the row.
+        case, model: What is measured.
+        bound: The accepted value: at most for memory, at least for everything else.
+        peer: What it is compared with; ``None`` reports the figure itself.
+        figure: Column of the CSV.
+        peer_case: Where the peer is measured, by default in ``case``.
+        headline: Whether it is one of the few rows that a README shows.
+    """
+
+    what: str
+    case: BenchmarkCase
+    model: str
+    bound: float
+    peer: str | None = None
+    figure: str = 'images_per_second'
+    peer_case: BenchmarkCase | None = None
+    headline: bool = False
+
+    def values(self, rows: pd.DataFrame) -> pd.Series:
+        """The ratio of each round in which both were measured."""
+        value = self._figures(rows, self.case, self.model)
+        if self.peer is not None:
+            value = value / self._figures(rows, self.peer_case or self.case, self.peer)
+        return value.dropna()
+
+    def _figures(self, rows: pd.DataFrame, case: BenchmarkCase, model: str) -> pd.Series:
+        rows = case.select(rows)
+        return rows[rows['model'] == model].set_index('round')[self.figure]
+
+    @property
+    def sign(self) -> str:
+        """``'<='`` or ``'>='`` :attr:`bound`."""
+        return '<=' if self.figure == 'peak_mib' else '>='
+
+    def reached(self, value: float) -> bool:
+        """Whether a value is within the bound."""
+        return value <= self.bound if self.sign == '<=' else value >= self.bound
+
+
+def read_suite(name: str) -> tuple[list[BenchmarkCase], list[Ratio]]:
+    """The cases of a file in ``suites/``, and the ratios reported from them."""
+    suite = yaml.safe_load((SUITES / f'{name}.yaml').read_text(encoding='utf-8'))
+    cases = {key: BenchmarkCase(tuple(case['models']), **case['setting']) for key, case in suite['cases'].items()}
+    ratios = []
+    for entry in suite['ratios']:
+        named = {key: cases[entry[key]] for key in ('case', 'peer_case') if key in entry}
+        ratios.append(Ratio(**entry | named))
+    return list(cases.values()), ratios

@@ -1,0 +1,215 @@
+"""Time, memory and operations of models that take turns, and the limits of the machine in the same run."""
+
+import math
+import os
+import platform
+import re
+import statistics
+import time
+import timeit
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from cpvt_backbones.analysis.memory import peak_memory, synchronize
+from cpvt_backbones.layers import PEG, reference_attention
+
+from .cases import BenchmarkCase
+from .models import COMPILED, MODELS
+
+
+def measure_case(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
+    """Measure every model of a case.
+
+    The models take turns call by call, so that other load on the machine affects all of them alike.
+
+    Args:
+        case: The models and their setting.
+        number: The round, from 1.
+
+    Returns:
+        A row for each model, with the columns of ``report.COLUMNS``.
+    """
+    before = measure_limits(case)
+    measured = [_Measured(name, case) for name in case.models]
+    for turn in range(case.repeats):
+        # Another model begins each turn: what a model leaves in the caches and the heap then meets different ones.
+        start = turn % len(measured)
+        for model in (*measured[start:], *measured[:start]):
+            model.time_call()
+    # The faster of the rates before and after: other load on the machine can only lower them.
+    rate, bandwidth = map(max, before, measure_limits(case))
+    machine = describe_machine(case.device)
+    return [model.row(number, rate, bandwidth) | dict(machine=machine) for model in measured]
+
+
+class _Measured:
+    """One model of a case: its calls and its figures."""
+
+    def __init__(self, name: str, case: BenchmarkCase) -> None:
+        self.name, self.case = name, case
+        torch.manual_seed(0)
+        model = MODELS[name.removesuffix(COMPILED)]()
+        self.call = make_call(model, model, case)
+        with CountBytes() as counter:  # this call also makes torch choose its kernels
+            self.call()
+        self.gbyte = counter.bytes / 1e9
+        self.pegs: list[nn.Module] = []
+        if name.endswith(COMPILED):
+            self.call = make_call(model, torch.compile(model), case)
+            self.call()
+        elif (
+            case.mode == 'forward' and case.device == 'cpu'
+        ):  # on a GPU, waiting for a PEG would cost more than the PEG
+            self.pegs = [module for module in model.modules() if isinstance(module, PEG)]
+        self.peak_mib = peak_memory(self.call, case.device)
+        self.times: list[float] = []
+
+    def time_call(self) -> None:
+        synchronize(self.case.device)
+        start = time.perf_counter()
+        self.call()
+        synchronize(self.case.device)
+        self.times.append(time.perf_counter() - start)
+
+    def row(self, number: int, rate: float, bandwidth: float) -> dict[str, Any]:
+        seconds = statistics.median(self.times)
+        quartiles = statistics.quantiles(self.times, n=4) if len(self.times) > 1 else [seconds] * 3
+        gflop = count_flops(self.name, self.case) / 1e9
+        return dict(
+            **self.case.setting,
+            model=self.name,
+            round=number,
+            seconds=seconds,
+            quartile1=quartiles[0],
+            quartile3=quartiles[2],
+            images_per_second=self.case.batch / seconds,
+            peak_mib=self.peak_mib,
+            gflop=gflop,
+            matmul_share=gflop * 1e9 / seconds / rate,
+            gbyte=self.gbyte,
+            copy_share=self.gbyte * 1e9 / seconds / bandwidth,
+            peg_share=peg_share(self.pegs, self.call, repeats=self.case.repeats),
+        )
+
+
+def make_call(model: nn.Module, run: Callable[[Tensor], Any], case: BenchmarkCase) -> Callable[[], None]:
+    """One call of a case on random images.
+
+    Args:
+        model: Moved to the device and the dtype of the case.
+        run: The model, or what ``torch.compile`` made of it.
+        case: The setting.
+    """
+    dtype = torch.bfloat16 if case.dtype == 'bf16' else torch.float32
+    model.to(case.device, dtype)
+    model.train(case.mode == 'train')
+    images = torch.randn(case.batch, 3, case.height, case.width, device=case.device, dtype=dtype)
+
+    def autocast() -> torch.autocast:
+        return torch.autocast(case.device, torch.bfloat16, enabled=case.dtype == 'amp-bf16')
+
+    def forward() -> None:
+        with torch.no_grad(), autocast():
+            run(images)
+
+    def train() -> None:
+        with autocast():
+            outputs = run(images)
+        torch.stack([output.float().mean() for output in _tensors(outputs)]).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    return forward if case.mode == 'forward' else train
+
+
+def _tensors(outputs: object) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+
+
+def count_flops(name: str, case: BenchmarkCase) -> float:
+    """Operations of one call, on the meta device with attention written out; three forward calls for training."""
+    # torch.nn.MultiheadAttention has a fast path that the counter does not see.
+    torch.backends.mha.set_fastpath_enabled(False)
+    model = MODELS[name.removesuffix(COMPILED)]().requires_grad_(False).to('meta')
+    model.eval()  # a separate statement: the one of mmseg's ViT returns None
+    images = torch.empty(case.batch, 3, case.height, case.width, device='meta')
+    with FlopCounterMode(display=False) as counter, reference_attention(), torch.no_grad():
+        model(images)
+    torch.backends.mha.set_fastpath_enabled(True)
+    return float(counter.get_total_flops()) * (3 if case.mode == 'train' else 1)
+
+
+class CountBytes(TorchDispatchMode):
+    """Counts the bytes that operators read and write, views left out and fused attention as one operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns):
+            self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in _tensors((args, kwargs, result)))
+        return result
+
+
+def peg_share(pegs: Sequence[nn.Module], call: Callable[[], object], *, repeats: int) -> float:
+    """The largest share of a call's time that one PEG takes, median over calls; nan without PEGs.
+
+    Args:
+        pegs: The layers.
+        call: Runs each of them, on the CPU.
+        repeats: Timed calls.
+    """
+    if not pegs:
+        return math.nan
+    started: dict[nn.Module, float] = {}
+    spent: dict[nn.Module, float] = {}
+
+    def start(module: nn.Module, _: Any) -> None:
+        started[module] = time.perf_counter()
+
+    def stop(module: nn.Module, *_: Any) -> None:
+        spent[module] = time.perf_counter() - started[module]
+
+    hooks = [peg.register_forward_pre_hook(start) for peg in pegs] + [peg.register_forward_hook(stop) for peg in pegs]
+    shares = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        shares.append(max(spent.values()) / (time.perf_counter() - begin))
+    for hook in hooks:
+        hook.remove()
+    return statistics.median(shares)
+
+
+def measure_limits(case: BenchmarkCase) -> tuple[float, float]:
+    """Limits of the machine now: matmul rate in FLOP/s, copy bandwidth in bytes/s, read plus written."""
+    dtype = torch.float32 if case.dtype == 'fp32' else torch.bfloat16
+    side, length = (2048, 1 << 26) if case.device == 'cpu' else (8192, 1 << 30)
+    a, b = (torch.randn(side, side, device=case.device).to(dtype) for _ in range(2))
+    source = torch.zeros(length // 4, device=case.device)
+    target = torch.empty_like(source)
+
+    def best_time(call: Callable[[], object]) -> float:
+        return min(timeit.repeat(lambda: (call(), synchronize(case.device)), number=1, repeat=6)[1:])
+
+    return 2 * side**3 / best_time(lambda: a @ b), 2 * length / best_time(lambda: target.copy_(source))
+
+
+def describe_machine(device: str) -> str:
+    """Processor, threads and versions, in one line."""
+    cpuinfo = Path('/proc/cpuinfo')
+    model = re.search(r'model name\s*: (.+)', cpuinfo.read_text()) if cpuinfo.exists() else None
+    processor = model[1] if model else platform.processor() or platform.machine()
+    text = (
+        f'processor {processor}, {os.cpu_count()} cores, threads {torch.get_num_threads()}, '
+        f'python {platform.python_version()}, torch {torch.__version__}'
+    )
+    return f'{text}, gpu {torch.cuda.get_device_name()}' if device == 'cuda' else text

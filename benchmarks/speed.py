@@ -1,0 +1,135 @@
+"""Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
+
+python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv --docs docs/speed.md README.md
+python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
+python benchmarks/speed.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 --out bench.csv
+Every case of every round runs in a process of its own. Rows that the CSV already holds are not measured again, so an
+interrupted run continues where it stopped.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pandas as pd
+import torch
+from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+
+from benchmarks import report
+from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_suite
+from benchmarks.measure import measure_case
+from benchmarks.models import COMPILED, MODELS
+from cpvt_backbones.analysis.tables import fill_marked
+from cpvt_backbones.engine.command_line import make_parser, parse_size, positive, run
+
+ALL_RATIOS, HEADLINES = 'benchmark', 'speed'
+"""Parts of a page that this tool writes, between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``."""
+
+
+def sized_batch(text: str) -> tuple[int, int, int]:
+    """``HEIGHTxWIDTH:BATCH`` or ``SIDE:BATCH`` to (height, width, batch)."""
+    size, colon, batch = text.partition(':')
+    if not colon:
+        raise argparse.ArgumentTypeError(f'HEIGHTxWIDTH:BATCH is expected, such as 800x1344:1, got {text!r}')
+    return *parse_size(size), positive(batch)
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = make_parser(__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    suites = sorted(path.stem for path in SUITES.glob('*.yaml'))
+    what.add_argument('--suite', choices=suites, help='all cases of benchmarks/suites/NAME.yaml, and its ratios')
+    names = [*sorted(MODELS), *(f'{name}{COMPILED}' for name in sorted(MODELS))]
+    about = f'models of one case, the first is the baseline; NAME{COMPILED} runs through torch.compile: '
+    what.add_argument('--models', nargs='+', choices=names, metavar='NAME', help=about + ', '.join(MODELS))
+    sizes = [(224, 224, 8), (800, 1344, 1)]
+    parser.add_argument('--sizes', nargs='+', type=sized_batch, default=sizes, metavar='HEIGHTxWIDTH:BATCH')
+    parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=['fp32'])
+    parser.add_argument('--modes', nargs='+', choices=MODES, default=['forward'])
+    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
+    parser.add_argument('--repeats', type=positive, default=7, help='timed calls of each model (--models)')
+    parser.add_argument('--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest')
+    about = f'pages whose parts <!-- {ALL_RATIOS}: begin --> and <!-- {HEADLINES}: begin --> become the ratios'
+    parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
+    out = Path('work_dirs/benchmark/benchmark.csv')
+    parser.add_argument('--out', type=Path, default=out, help='CSV; tables and plot go beside it')
+    args = parser.parse_args(argv)
+    if args.suite == 'gpu' and not torch.cuda.is_available():
+        parser.error('--suite gpu needs a CUDA device, and torch finds none')
+    if args.docs and not args.suite:
+        parser.error('--docs needs --suite')
+    for page in args.docs:
+        if not marked_parts(page):
+            parser.error(f'--docs: {page} has neither <!-- {ALL_RATIOS}: begin --> nor <!-- {HEADLINES}: begin -->')
+    return args
+
+
+def marked_parts(page: Path) -> list[str]:
+    """The parts of a page that this tool writes."""
+    text = page.read_text(encoding='utf-8')
+    return [name for name in (ALL_RATIOS, HEADLINES) if f'<!-- {name}: begin -->' in text]
+
+
+def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]]:
+    """The cases of a command line, and the ratios of its suite."""
+    if args.suite:
+        return read_suite(args.suite)
+    comparison = ' / '.join(args.models)
+    return [
+        BenchmarkCase(tuple(args.models), *size, comparison, dtype, mode, args.device, args.repeats)
+        for dtype in args.dtypes
+        for mode in args.modes
+        for size in args.sizes
+    ], []
+
+
+def measure(todo: Sequence[tuple[int, BenchmarkCase]], out: Path) -> None:
+    """Append rounds of cases to the CSV."""
+    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
+    # A fresh process each, so that no case inherits the heap and the page tables of the one before.
+    pool = ProcessPoolExecutor(1, mp_context=get_context('spawn'), max_tasks_per_child=1)
+    with Progress(*columns) as bar, pool:
+        task = bar.add_task('benchmark', total=sum(len(case.models) * (case.repeats + 1) for _, case in todo))
+        for number, case in todo:
+            rows = pool.submit(measure_case, case, number).result()
+            report.append_rows(out, pd.DataFrame(rows))
+            times = ', '.join(f'{row["model"]} {row["seconds"] * 1e3:.0f} ms' for row in rows)
+            bar.console.print(f'round {number}, {case}: {times}', soft_wrap=True)
+            bar.advance(task, len(case.models) * (case.repeats + 1))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, then write the tables and the plot."""
+    args = parse_args(argv)
+    cases, ratios = cases_of(args)
+    measure(report.missing(cases, args.out, rounds=args.rounds), args.out)
+    rows = report.read_rows(args.out)
+    rows = pd.concat([case.select(rows[rows['round'] <= args.rounds]) for case in cases])
+    machine = 'Measured on: ' + ' and '.join(sorted(rows['machine'].unique()))
+    if args.rounds > 1:
+        machine += f'; medians of {args.rounds} rounds (lowest-highest)'
+    text = report.case_tables(rows)
+    if args.suite:
+        headlines = [ratio for ratio in ratios if ratio.headline]
+        parts = {
+            ALL_RATIOS: report.ratio_table(ratios, rows),
+            HEADLINES: report.ratio_table(headlines, rows, bounds=False),
+        }
+        for page in args.docs:
+            for name in marked_parts(page):
+                fill_marked(page, name, f'{machine}.\n\n{parts[name]}')
+        text = f'{parts[ALL_RATIOS]}\n\n{report.peg_table(rows)}\n\n{text}'
+    text = f'{machine}.\n\n{text}'
+    args.out.with_suffix('.md').write_text(text)
+    report.draw_speed(rows, args.out.with_suffix('.png'))
+    print(f'{text}\nwritten: {args.out}, and beside it the tables (.md) and the plot (.png)')
+
+
+if __name__ == '__main__':
+    run(main)
