@@ -5,12 +5,11 @@ The package reads and writes checkpoint files here and nowhere else. mmengine's 
 """
 
 from .convert import convert_state_dict
-from .errors import CheckpointError
 from .families import SOURCES
 from .files import atomic_write, check_destination, read_checkpoint, write_checkpoint
 from .names import TARGETS, export_state_dict
 from .pretrained import RecognisedPretrained, load_checkpoint, load_weights
-from .report import ConversionReport
+from .report import CheckpointError, ConversionReport
 
 __all__ = [
     'SOURCES',

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from cpvt_backbones.layers.peg import PEGPosition
 from cpvt_backbones.layers.position import LearnedTable, read_table
 
-from .errors import CheckpointError
 from .families import Source
 from .neutral import neutral_pegs
-from .report import ConversionReport, shorten
+from .report import CheckpointError, ConversionReport, shorten
 from .unwrap import find_backbone, find_weights
 
 _PEG = r'pos_block(_\d+)?\.'

@@ -1,67 +1,35 @@
 """Checkpoint files: open them without running what is in them, and write them whole or not at all."""
 
-import _compat_pickle
-import pickle
-import pickletools
+import hashlib
 import re
 import secrets
-import zipfile
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
+from urllib.request import Request, urlopen
 
 import torch
 from torch import Tensor
 
 from cpvt_backbones.weights import shipped_file, shipped_weights
 
-from .errors import CheckpointError
+from .report import CheckpointError
+from .unpickle import load_pickled
 
-# What training frameworks store beside the weights: logs and random states of mmengine's Runner, command line
-# arguments of the authors' scripts. None of it is wanted, so none of it is built: a stand-in takes its place.
-IGNORED = (
-    'argparse.Namespace',
-    'builtins.bytes',
-    'builtins.getattr',
-    'mmengine.logging.history_buffer.HistoryBuffer',
-    'numpy.dtype',
-    'numpy.ndarray',
-    *(f'numpy.{core}.multiarray.{name}' for core in ('_core', 'core') for name in ('_reconstruct', 'scalar')),
-    *(f'pathlib.{local}{name}' for local in ('', '_local.') for name in ('Path', 'PosixPath', 'WindowsPath')),
-)
-# What torch's weights-only loading lets through by itself, as far as checkpoints have it.
-_HARMLESS = re.compile(
-    r'collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|complex|bytearray)'
-    r'|torch\.(_utils\._rebuild_\w+|\w*Storage|storage\.\w+Storage|Size|device|nn\.parameter\.Parameter'
-    r'|b?float\d*|u?int\d*|long|half|double|bool)'
-)
-
-
-class Ignored:
-    """Stands for an object of a checkpoint that was not read; takes any arguments and any state."""
-
-    def __new__(cls, *_: Any, **__: Any) -> 'Ignored':
-        return super().__new__(cls)
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __setstate__(self, _: Any) -> None:
-        pass
-
-
-def _stand_in(path: str) -> type[Ignored]:
-    module, _, name = path.rpartition('.')
-    return type(name, (Ignored,), {'__module__': module, '__qualname__': name})
-
-
-_STAND_INS: list[Any] = [_stand_in(path) for path in IGNORED]
+SUFFIXES = ('.pth', '.pt', '.safetensors')
+# The hash that mm, torchvision and tools/publish_checkpoint.py put into a name. Digits alone are a date.
+_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
+_TIMEOUT = 30.0  # seconds without a byte
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
+
+    The checksums in a ``.pth`` file are compared, and its SHA-256 where its name (``name-<8 or 64 hex digits>.pth``)
+    or a file beside it (``name.pth.sha256``) tells one.
 
     Args:
         path: The name of weights that come with the package (:mod:`cpvt_backbones.weights`), a ``.safetensors`` file,
@@ -70,12 +38,12 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             torch's cache.
 
     Returns:
-        dict: What the file holds, on the CPU. Objects that are neither tensors nor plain data (log buffers, numpy
-        scalars, command line arguments) are left out: an :class:`Ignored` stands in their place.
+        dict: What the file holds, on the CPU. Of objects that are neither tensors nor plain data (log buffers, numpy
+        scalars, command line arguments) a :class:`StandIn` takes the place.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
-        CheckpointError: The file is empty, truncated, no checkpoint, or would import something when opened.
+        CheckpointError: The file is empty, damaged, no checkpoint, or would import something when opened.
         ImportError: A ``.safetensors`` file, and the package safetensors is not installed.
     """
     if str(path).startswith(('https://', 'http://')):
@@ -92,7 +60,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         )
     if file.stat().st_size == 0:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
-    content = _read_safetensors(file) if file.suffix == '.safetensors' else _read_pickled(file)
+    _check_hash(file)
+    content = _read_safetensors(file) if file.suffix == '.safetensors' else load_pickled(file)
     if not isinstance(content, dict):
         raise CheckpointError(f'checkpoint: {str(file)!r} holds a {type(content).__name__}, not a dict of weights')
     return content
@@ -101,10 +70,33 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 def _fetch(url: str) -> Path:
     file = Path(torch.hub.get_dir(), 'checkpoints', url.split('?')[0].rpartition('/')[2])
     if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # It arrives under another name and is moved when complete, so that ranks may do this side by side.
-        torch.hub.download_url_to_file(url, str(file), progress=False)
+        request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
+        try:  # several ranks may do this side by side
+            with urlopen(request, timeout=_TIMEOUT) as response, atomic_write(file) as part:
+                shutil.copyfileobj(response, part)
+        except OSError as error:
+            raise CheckpointError(f'checkpoint: {url} could not be fetched ({error})') from error
     return file
+
+
+def _check_hash(file: Path) -> None:
+    beside = Path(f'{file}.sha256')
+    if beside.is_file():
+        wanted = (beside.read_bytes().decode(errors='replace').split() or [''])[0].lower()
+    elif named := _HASH.fullmatch(file.stem):
+        wanted = named[1]
+    else:
+        return
+    digest = hashlib.sha256()
+    with file.open('rb') as stream:
+        while part := stream.read(1 << 20):
+            digest.update(part)
+    found = digest.hexdigest()
+    if not wanted or not found.startswith(wanted):
+        told_by = str(beside) if beside.is_file() else 'its name'
+        raise CheckpointError(
+            f'checkpoint: {str(file)!r} is damaged: its SHA-256 is {found}, not {wanted} as {told_by} tells'
+        )
 
 
 def _newest_of_run(folder: Path) -> Path:
@@ -114,7 +106,7 @@ def _newest_of_run(folder: Path) -> Path:
             f"checkpoint: the folder {str(folder)!r} has no 'last_checkpoint', which an mmengine run leaves there; "
             'name a file'
         )
-    named = Path(pointer.read_text().strip())
+    named = Path(pointer.read_bytes().decode(errors='replace').strip())
     # The run may have been moved since.
     for file in (named, folder / named.name):
         if file.is_file():
@@ -136,81 +128,6 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
         raise CheckpointError(f'checkpoint: {str(file)!r} is truncated or no safetensors file ({error})') from error
 
 
-def _read_pickled(file: Path) -> Any:
-    try:
-        with _only_stand_ins():
-            return torch.load(file, map_location='cpu', weights_only=True)
-    except pickle.UnpicklingError as error:
-        wanted = sorted(set(_imports(file)) - set(IGNORED))
-        if wanted:
-            raise CheckpointError(
-                f'checkpoint: {str(file)!r} is refused: opening it would import {", ".join(wanted)}, and a checkpoint '
-                'needs nothing but tensors and plain data; save its state dict alone where you trust it'
-            ) from error
-        raise CheckpointError(
-            f'checkpoint: {str(file)!r} is no checkpoint, or damaged ({_first_line(error)})'
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        # What a zip reader and an unpickler run into in half a file depends on where it was cut.
-        raise CheckpointError(f'checkpoint: {str(file)!r} is truncated or damaged ({_first_line(error)})') from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).split('\n')[0].split('. ')[0]
-
-
-@contextmanager
-def _only_stand_ins() -> Iterator[None]:
-    """Within this context weights-only loading accepts the names in ``IGNORED``, and builds stand-ins for them."""
-    before = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals(_STAND_INS)
-    try:
-        yield
-    finally:
-        torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(before)
-
-
-def _imports(file: Path) -> Iterator[str]:
-    """Dotted names that unpickling a file would import, tensors' own parts aside, found without unpickling it."""
-    with open(file, 'rb') as stream:
-        if not zipfile.is_zipfile(stream):
-            stream.seek(0)
-            yield from _imports_of_pickle(stream)
-            return
-        with zipfile.ZipFile(stream) as archive:
-            for name in archive.namelist():
-                if name.endswith('.pkl'):
-                    with archive.open(name) as part:
-                        yield from _imports_of_pickle(part)
-
-
-def _imports_of_pickle(stream: IO[bytes]) -> Iterator[str]:
-    strings = ['', '']
-    try:
-        while True:  # a file of torch's old format is several pickles in a row, then raw storage
-            for opcode, argument, _ in pickletools.genops(stream):
-                if isinstance(argument, str) and opcode.name not in ('GLOBAL', 'INST'):
-                    strings = [strings[1], argument]
-                if opcode.name in ('GLOBAL', 'INST'):
-                    path = _python_3_name(*str(argument).split(' ', 1))
-                elif opcode.name == 'STACK_GLOBAL':
-                    path = '.'.join(strings)
-                else:
-                    continue
-                if not _HARMLESS.fullmatch(path):
-                    yield path
-    except (ValueError, EOFError, UnicodeDecodeError):
-        return
-
-
-def _python_3_name(module: str, name: str) -> str:
-    """Dotted name of an import; torch.save writes those of Python 2."""
-    module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
-    return f'{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}'
-
-
 @contextmanager
 def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """Write a file whole or not at all.
@@ -230,9 +147,6 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
 def check_destination(path: str | PathLike[str]) -> Path:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from .errors import CheckpointError
-from .report import ConversionReport
+from .report import CheckpointError, ConversionReport
 
 TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')
 

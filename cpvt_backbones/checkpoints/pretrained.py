@@ -1,20 +1,37 @@
 """Loading a file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
+from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, PretrainedInit, is_model_wrapper, update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
-from torch import nn
+from mmengine.runner.checkpoint import (
+    _get_mmengine_home,
+    get_deprecated_model_names,
+    get_external_models,
+    get_mmcls_models,
+    get_torchvision_models,
+)
+from torch import Tensor, nn
 
 from .convert import convert_state_dict
-from .errors import CheckpointError
 from .files import read_checkpoint
-from .report import ConversionReport, shorten
+from .report import CheckpointError, ConversionReport, shorten
+from .unpickle import restore_training_state
 from .unwrap import find_weights
+
+_NAMED: dict[str, Callable[[], dict[str, str]]] = {
+    'modelzoo': get_torchvision_models,
+    'torchvision': get_torchvision_models,
+    'open-mmlab': get_external_models,
+    'openmmlab': get_external_models,
+    'mmcls': get_mmcls_models,
+}
 
 
 def load_checkpoint(
@@ -46,10 +63,47 @@ def load_checkpoint(
     return report
 
 
-@CheckpointLoader.register_scheme(prefixes=r'.*\.safetensors$')
-def load_from_safetensors(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's ``load_checkpoint`` for files that it does not know, so that ``load_from`` takes them."""
-    return dict(state_dict=read_checkpoint(filename), meta={})
+def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
+    """The loader of mmengine's ``CheckpointLoader`` in place of its own, which run what a pickle asks for.
+
+    It serves ``load_from``, ``resume`` and the toolboxes' inferencers. What resuming needs beside the weights is
+    restored: log buffers, numpy numbers and random states.
+
+    Args:
+        filename: See :func:`read_checkpoint`; or a name of mmengine's, as ``'torchvision://resnet50'``.
+        map_location: Not used: the file is read on the CPU, and loading copies its values to where the model is.
+    """
+    scheme, _, name = filename.rpartition('://')
+    if 's3' in scheme or 'petrel' in scheme:
+        with get_local_path(filename, backend_args=dict(backend='petrel')) as path:
+            return load_from_weights_only(path)
+    if scheme in _NAMED:
+        models = _NAMED[scheme]()
+        name = get_deprecated_model_names().get(name, name)
+        if name not in models:
+            raise CheckpointError(f'checkpoint: mmengine knows no model {filename!r}')
+        filename = models[name] if '://' in models[name] else str(Path(_get_mmengine_home(), models[name]))
+    content = read_checkpoint(filename)
+    if all(isinstance(value, Tensor) for value in content.values()):
+        content = dict(state_dict=content, meta={})  # .safetensors, and a state dict alone
+    if not isinstance(content.get('state_dict', {}), dict):
+        kind = type(content['state_dict']).__name__
+        raise CheckpointError(f'checkpoint: {filename!r} has a state_dict that is a {kind}, not a dict of weights')
+    if scheme == 'mmcls':  # the backbone of a classifier
+        weights = find_weights(content, ema=False)
+        return dict(state_dict={k[9:]: value for k, value in weights.items() if k.startswith('backbone.')})
+    try:
+        return restore_training_state(content)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f'checkpoint: {filename!r} is damaged: its logs make no arrays ({error})') from error
+
+
+# Its private loaders of `pavi://` and the like are replaced too: a scheme that is not served is refused.
+CheckpointLoader.register_scheme(
+    ['', 'http://', 'https://', 'pavi://', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', *(f'{name}://' for name in _NAMED)],
+    load_from_weights_only,
+    force=True,
+)
 
 
 @WEIGHT_INITIALIZERS.register_module()

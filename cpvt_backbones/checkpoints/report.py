@@ -1,4 +1,4 @@
-"""What became of each key of a checkpoint, and of each key of the model."""
+"""The report of a conversion, and the error that carries it."""
 
 from dataclasses import dataclass, field
 
@@ -63,3 +63,16 @@ class ConversionReport:
             for key, (old, new) in self.mismatched.items()
         ]
         return '\n'.join(lines + [f'  note: {note}' for note in self.notes])
+
+
+class CheckpointError(RuntimeError, ValueError):
+    """A checkpoint that cannot be read, is not recognised, or would leave a part of the trunk random.
+
+    Args:
+        message: One line: what is wrong, and with which file or keys.
+        report: The whole conversion, where it got that far.
+    """
+
+    def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:
+        super().__init__(message)
+        self.report = report

@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .errors import CheckpointError
 from .families import PREFIXES, SOURCES, Source, recognise
-from .report import ConversionReport, shorten
+from .report import CheckpointError, ConversionReport, shorten
 
 CONTAINERS = ('state_dict', 'model', 'model_state_dict', 'module')
 EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')

@@ -7,6 +7,7 @@ import subprocess
 import zipfile
 from argparse import Namespace
 from collections import OrderedDict
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 from zoo import COLUMN, randomise
 
 from cpvt_backbones import CPVT, convert_state_dict
-from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
+from cpvt_backbones.checkpoints import CheckpointError, files, read_checkpoint, write_checkpoint
 
 WEIGHTS = {'a.weight': torch.arange(6.0).view(2, 3), 'b.bias': torch.ones(4, dtype=torch.float16)}
 
@@ -210,13 +211,24 @@ def test_an_address_is_fetched_once(tmp_path, monkeypatch):
     torch.save(OrderedDict(WEIGHTS), buffer)
     fetched = []
 
-    def download(url, destination, progress):
-        fetched.append(url)
-        pathlib.Path(destination).write_bytes(buffer.getvalue())
+    def open_address(request, timeout):
+        fetched.append(request.full_url)
+        return io.BytesIO(buffer.getvalue())
 
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
+    monkeypatch.setattr(files, 'urlopen', open_address)
     for _ in range(2):
         assert_same(read_checkpoint('https://example.org/models/w.pth?download=1'))
     assert fetched == ['https://example.org/models/w.pth?download=1']
-    assert (tmp_path / 'checkpoints' / 'w.pth').is_file()
+    assert [file.name for file in (tmp_path / 'checkpoints').iterdir()] == ['w.pth']
+
+
+def test_an_address_that_cannot_be_reached(tmp_path, monkeypatch):
+    def offline(request, timeout):
+        raise URLError('no network')
+
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(files, 'urlopen', offline)
+    with pytest.raises(CheckpointError, match=r'^checkpoint: https://example.org/w.pth could not be fetched .*network'):
+        read_checkpoint('https://example.org/w.pth')
+    assert not list(tmp_path.rglob('*.pth'))

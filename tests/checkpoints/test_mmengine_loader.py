@@ -1,0 +1,131 @@
+"""What mmengine opens itself goes through ``read_checkpoint``: ``load_from``, ``resume``, names of its model zoo."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import DefaultSampler
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseModel
+from mmengine.runner import CheckpointLoader, Runner
+from torch import nn
+from torch.utils.data import DataLoader
+
+from cpvt_backbones.checkpoints import CheckpointError, pretrained, write_checkpoint
+from cpvt_backbones.checkpoints.unpickle import restore_training_state
+
+
+class Regression(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+    def forward(self, inputs, mode):
+        return dict(loss=self.layer(inputs).square().mean())
+
+
+def make_runner(folder, iterations, **options):
+    torch.manual_seed(0)
+    data = [dict(inputs=torch.randn(3, generator=torch.Generator().manual_seed(i))) for i in range(4)]
+    return Runner(
+        Regression(),
+        str(folder),
+        train_dataloader=DataLoader(data, batch_size=2, sampler=DefaultSampler(data, shuffle=False)),
+        train_cfg=dict(by_epoch=False, max_iters=iterations),
+        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
+        param_scheduler=[dict(type='LinearLR', start_factor=0.1, end=4, by_epoch=False)],
+        custom_hooks=[dict(type='EMAHook')],
+        default_hooks=dict(
+            checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=False, save_best=None),
+            logger=dict(type='LoggerHook', interval=1),
+        ),
+        randomness=dict(seed=0),
+        default_scope='mmengine',
+        log_level='ERROR',
+        experiment_name=f'{folder.name}_{iterations}_{len(options)}',
+        **options,
+    )
+
+
+def test_a_run_resumes_as_if_it_had_not_stopped(tmp_path):
+    whole = make_runner(tmp_path / 'whole', 4)
+    whole.train()
+    first = make_runner(tmp_path / 'parts', 2)
+    first.message_hub.update_info('best', np.float64(0.5))
+    first.message_hub.update_info('state', np.random.get_state())
+    first.message_hub.update_info('folder', pathlib.Path('somewhere'))
+    first.train()
+    second = make_runner(tmp_path / 'parts', 4, resume=True)
+    second.train()
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(second.model.state_dict()[key], value), key
+    assert second.optim_wrapper.state_dict()['param_groups'] == whole.optim_wrapper.state_dict()['param_groups']
+    log, count = second.message_hub.get_scalar('train/loss').data
+    wanted, _ = whole.message_hub.get_scalar('train/loss').data
+    assert log.dtype == np.float64 and count.sum() == 4 and np.array_equal(log, wanted)
+    best, state = (second.message_hub.get_info(key) for key in ('best', 'state'))
+    assert isinstance(best, np.float64) and best == 0.5
+    np.random.RandomState(0).set_state(state)
+    assert second.message_hub.get_info('folder') == 'somewhere'
+
+
+def test_what_is_no_log_is_not_restored(tmp_path):
+    """It is stored again with the next checkpoint, so it must be something that can be."""
+    from argparse import Namespace
+
+    array = np.arange(6, dtype='>i2').reshape(2, 3)
+    content = dict(model={}, args=Namespace(a=1), array=array.T, words=np.array(['a'], dtype=object), flag=np.bool_(1))
+    content |= dict(log=HistoryBuffer([1.0, 2.0], [1, 3]), where=pathlib.Path('a/b'), nothing=b'', some=b'x')
+    torch.save(content, tmp_path / 'w.pth')
+    found = CheckpointLoader.load_checkpoint(str(tmp_path / 'w.pth'), logger='silent')
+    assert (found['args'], found['words'], found['where'], found['nothing']) == (None, None, 'a/b', b'')
+    assert found['array'].dtype == array.dtype and np.array_equal(found['array'], array.T) and found['some'] == b'x'
+    assert isinstance(found['flag'], np.bool_) and found['flag']
+    assert isinstance(found['log'], HistoryBuffer) and found['log'].mean() == pytest.approx(0.75)
+    torch.save(found, tmp_path / 'again.pth')
+    assert CheckpointLoader.load_checkpoint(str(tmp_path / 'again.pth'), logger='silent')['where'] == 'a/b'
+
+
+def test_shared_and_nested_content_is_restored_once():
+    shared = [1, dict(a=(2, torch.ones(1)))]
+    first, second = restore_training_state([shared, shared])
+    assert first is second and first == shared
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+def test_load_from(suffix, tmp_path):
+    if suffix == '.safetensors':
+        pytest.importorskip('safetensors')
+    wanted = Regression().state_dict()
+    write_checkpoint(wanted, tmp_path / f'w{suffix}', meta={})
+    runner = make_runner(tmp_path / 'run', 1, load_from=str(tmp_path / f'w{suffix}'))
+    runner.call_hook('before_run')
+    runner.load_or_resume()
+    assert all(torch.equal(value, wanted[key]) for key, value in runner.model.state_dict().items())
+
+
+@pytest.mark.parametrize('name', ['torchvision://tiny', 'open-mmlab://tiny', 'mmcls://tiny', 'open-mmlab://local'])
+def test_names_of_model_zoos(name, tmp_path, monkeypatch):
+    """They name addresses, or files in mmengine's folder; those of mmcls the backbone of a classifier."""
+    monkeypatch.setenv('MMENGINE_HOME', str(tmp_path))
+    state = {'backbone.weight': torch.ones(2), 'head.weight': torch.ones(1)}
+    torch.save(dict(state_dict=state), tmp_path / 'tiny.pth')
+    (tmp_path / 'open_mmlab.json').write_text(json.dumps(dict(local='tiny.pth')))
+    for scheme in ('torchvision', 'mmcls'):
+        monkeypatch.setitem(pretrained._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth'))
+    if 'local' not in name:
+        monkeypatch.setitem(pretrained._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth'))
+        monkeypatch.setattr('cpvt_backbones.checkpoints.files._fetch', lambda url: tmp_path / url.rpartition('/')[2])
+    found = CheckpointLoader.load_checkpoint(name, logger='silent')['state_dict']
+    assert set(found) == ({'weight'} if name.startswith('mmcls') else set(state))
+    with pytest.raises(CheckpointError, match=r"mmengine knows no model '.*://none'"):
+        CheckpointLoader.load_checkpoint(name.partition('://')[0] + '://none', logger='silent')
+
+
+def test_no_loader_of_mmengine_is_left():
+    loaders = {loader.__module__ for loader in CheckpointLoader._schemes.values()}
+    assert loaders == {pretrained.__name__}
+    with pytest.raises(CheckpointError, match=r"must be a file, a folder or an https:// address, got 'pavi://a'"):
+        CheckpointLoader.load_checkpoint('pavi://a', logger='silent')
