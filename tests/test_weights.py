@@ -9,8 +9,8 @@ import torch
 from mmengine.registry import MODELS, init_default_scope
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, weights
-from cpvt_backbones.analysis.image_size import Size
-from cpvt_backbones.analysis.resolution import Candidate, main_metric, sweep
+from cpvt_backbones.analysis.image_size import TestSize
+from cpvt_backbones.analysis.resolution import SweepModel, main_metric, sweep
 from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, load_weights, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import find_toolbox, read_config
 
@@ -138,5 +138,5 @@ def test_the_card_is_true(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     table = entry.file.with_suffix('.md').read_text().partition('| ---')[2]
     size, _, told = (cell.strip() for cell in table.splitlines()[1].strip('|').split('|'))
-    (row,) = sweep([Candidate(name, cfg, name)], [Size.parse(size)], table=tmp_path / 'row.csv')
+    (row,) = sweep([SweepModel(name, cfg, name)], [TestSize.parse(size)], table=tmp_path / 'row.csv')
     assert f'{row.metrics[main_metric([row])]:.4g}' == told

@@ -38,8 +38,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             torch's cache.
 
     Returns:
-        dict: What the file holds, on the CPU. Of objects that are neither tensors nor plain data (log buffers, numpy
-        scalars, command line arguments) a :class:`StandIn` takes the place.
+        dict: What the file holds, on the CPU: tensors and plain data, and what resuming needs beside them (numpy
+        numbers and arrays, mmengine's log buffers). Parsed command lines come out as ``None``, paths as text.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from .convert import convert_state_dict
 from .files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
-from .unpickle import restore_training_state
 from .unwrap import find_weights
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
@@ -66,8 +65,7 @@ def load_checkpoint(
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
     """The loader of mmengine's ``CheckpointLoader`` in place of its own, which run what a pickle asks for.
 
-    It serves ``load_from``, ``resume`` and the toolboxes' inferencers. What resuming needs beside the weights is
-    restored: log buffers, numpy numbers and random states.
+    It serves ``load_from``, ``resume`` and the toolboxes' inferencers.
 
     Args:
         filename: See :func:`read_checkpoint`; or a name of mmengine's, as ``'torchvision://resnet50'``.
@@ -92,10 +90,7 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
     if scheme == 'mmcls':  # the backbone of a classifier
         weights = find_weights(content, ema=False)
         return dict(state_dict={k[9:]: value for k, value in weights.items() if k.startswith('backbone.')})
-    try:
-        return restore_training_state(content)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f'checkpoint: {filename!r} is damaged: its logs make no arrays ({error})') from error
+    return content
 
 
 # Its private loaders of `pavi://` and the like are replaced too: a scheme that is not served is refused.

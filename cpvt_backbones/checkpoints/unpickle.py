@@ -1,4 +1,4 @@
-"""Weights-only unpickling: tensors and plain data are built, everything else is refused or replaced by a stand-in."""
+"""Weights-only unpickling: tensors, numbers, logs and plain data are built, and nothing else."""
 
 import _compat_pickle
 import pickle
@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from .report import CheckpointError
 
 # What training frameworks store beside the weights: logs and random states of mmengine's Runner, command line arguments
-# of the authors' scripts. A stand-in records each, and none is imported.
+# of the authors' scripts, parts of configs. A stand-in records each, and none is imported or called.
 STAND_INS = (
     'argparse.Namespace',
     'builtins.bytes',
     'builtins.getattr',
+    'builtins.slice',
+    'mmengine.config.config.ConfigDict',
     'mmengine.logging.history_buffer.HistoryBuffer',
     'numpy.dtype',
     'numpy.ndarray',
@@ -69,7 +71,9 @@ _CLASSES: dict[str, type[StandIn]] = {path: _stand_in(path) for path in STAND_IN
 
 
 def load_pickled(file: Path) -> Any:
-    """What ``torch.save`` wrote, on the CPU, with a :class:`StandIn` for each object of the names in ``STAND_INS``.
+    """What ``torch.save`` wrote, on the CPU: tensors and plain data, numpy numbers and arrays, mmengine's log buffers.
+
+    Objects of another class in ``STAND_INS`` come out as ``None``.
 
     Raises:
         CheckpointError: The file is damaged, holds something else, or asks for another import; tensors that are not
@@ -86,14 +90,14 @@ def load_pickled(file: Path) -> Any:
             )
         with _only_stand_ins():
             content = torch.load(file, map_location='cpu', weights_only=True)
-        check_content(content, file)
+        _check_content(content, file)
+        return _replace_stand_ins(content)
     except CheckpointError:
         raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(f'{name} is no checkpoint, or damaged ({_first_line(error)})') from error
     except Exception as error:  # what a zip reader and an unpickler run into depends on where a file is damaged
         raise CheckpointError(f'{name} is truncated or damaged ({_first_line(error)})') from error
-    return content
 
 
 def _first_line(error: Exception) -> str:
@@ -164,7 +168,7 @@ def _python_3_name(module: str, name: str) -> str:
     return f'{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}'
 
 
-def check_content(content: Any, file: Path) -> None:
+def _check_content(content: Any, file: Path) -> None:
     """Check what a file held: dense tensors on the CPU within the size of the file, and containers that end.
 
     A tensor of one value repeated, which takes four bytes in a file, may fill any memory once something copies it.
@@ -215,30 +219,27 @@ def check_content(content: Any, file: Path) -> None:
     visit(content, ())
 
 
-def restore_training_state(value: Any) -> Any:
-    """What resuming needs of a checkpoint's content: stand-ins become log buffers, numpy arrays and numbers.
-
-    Built are these alone, from plain data; any other stand-in becomes ``None``.
-    """
+def _replace_stand_ins(content: Any) -> Any:
+    """Build what the stand-ins of plain data, numpy arrays and log buffers recorded; ``None`` for any other."""
     done: dict[int, tuple[Any, Any]] = {}  # by id; with the value itself, so that no other one gets its id
 
-    def restore(value: Any) -> Any:
+    def replace(value: Any) -> Any:
         if id(value) in done:
             return done[id(value)][1]
         result = value
         if isinstance(value, dict):
             for key, child in value.items():
-                value[key] = restore(child)
+                value[key] = replace(child)
         elif isinstance(value, StandIn):
-            result = _build(type(value).__name__, restore(value.arguments), restore(value.state))
+            result = _build(type(value).__name__, replace(value.arguments), replace(value.state))
         elif type(value) in (list, tuple, set):
-            result = type(value)(map(restore, value))
+            result = type(value)(map(replace, value))
         else:
             return value
         done[id(value)] = (value, result)
         return result
 
-    return restore(value)
+    return replace(content)
 
 
 def _build(name: str, arguments: Any, state: Any) -> Any:
@@ -255,6 +256,10 @@ def _build(name: str, arguments: Any, state: Any) -> Any:
             return buffer
         case 'bytes', [], _:
             return b''
+        case 'slice', [_, _, _], _:
+            return slice(*arguments)
+        case 'ConfigDict', [dict() as plain], _:
+            return plain
         case (('PosixPath' | 'WindowsPath' | 'Path'), parts, _) if all(isinstance(part, str) for part in parts):
             return str(Path(*parts))
     return None

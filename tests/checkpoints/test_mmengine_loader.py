@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 import torch
+from mmengine.config import ConfigDict
 from mmengine.dataset import DefaultSampler
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
@@ -14,7 +15,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from cpvt_backbones.checkpoints import CheckpointError, pretrained, write_checkpoint
-from cpvt_backbones.checkpoints.unpickle import restore_training_state
 
 
 class Regression(BaseModel):
@@ -77,6 +77,8 @@ def test_what_is_no_log_is_not_restored(tmp_path):
 
     array = np.arange(6, dtype='>i2').reshape(2, 3)
     content = dict(model={}, args=Namespace(a=1), array=array.T, words=np.array(['a'], dtype=object), flag=np.bool_(1))
+    shared = [1, dict(a=(2, np.float32(1)))]
+    content |= dict(meta=ConfigDict(classes=['a']), part=slice(1, None), one=shared, two=[shared])
     content |= dict(log=HistoryBuffer([1.0, 2.0], [1, 3]), where=pathlib.Path('a/b'), nothing=b'', some=b'x')
     torch.save(content, tmp_path / 'w.pth')
     found = CheckpointLoader.load_checkpoint(str(tmp_path / 'w.pth'), logger='silent')
@@ -84,14 +86,10 @@ def test_what_is_no_log_is_not_restored(tmp_path):
     assert found['array'].dtype == array.dtype and np.array_equal(found['array'], array.T) and found['some'] == b'x'
     assert isinstance(found['flag'], np.bool_) and found['flag']
     assert isinstance(found['log'], HistoryBuffer) and found['log'].mean() == pytest.approx(0.75)
+    assert type(found['meta']) is dict and found['meta'] == dict(classes=['a']) and found['part'] == slice(1, None)
+    assert found['one'] == shared and found['two'][0] is found['one']
     torch.save(found, tmp_path / 'again.pth')
     assert CheckpointLoader.load_checkpoint(str(tmp_path / 'again.pth'), logger='silent')['where'] == 'a/b'
-
-
-def test_shared_and_nested_content_is_restored_once():
-    shared = [1, dict(a=(2, torch.ones(1)))]
-    first, second = restore_training_state([shared, shared])
-    assert first is second and first == shared
 
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
