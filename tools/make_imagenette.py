@@ -1,4 +1,4 @@
-"""Squash Imagenette's images to squares of one size, as configs/imagenette and tools/study.py take them.
+"""Squash Imagenette's images to squares of one size, as configs/imagenette and projects/positional_encoding take them.
 
 python tools/make_imagenette.py imagenette2            # the unpacked download, with train/ and val/
 Training images become 128 x 128 px and validation images 224 x 224 px, 200 of each class, evenly spaced by name.

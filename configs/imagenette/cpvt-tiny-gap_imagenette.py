@@ -1,8 +1,11 @@
-# CPVT-Ti-GAP with five PEGs at 112 px, from random weights: the recipe of the position encodings' study, longer.
-_base_ = '../_base_/studies/positional_encoding.py'
+# CPVT-Ti-GAP with five PEGs at 112 px, from random weights: the recipe of projects/positional_encoding, longer.
+_base_ = '../_base_/recipes/imagenette_112px.py'
 model = dict(
     backbone=dict(
-        arch='tiny', with_cls_token=False, out_type='avg_featmap', position=dict(after_blocks=(0, 1, 2, 3, 4))
+        arch='tiny',
+        with_cls_token=False,
+        out_type='avg_featmap',
+        position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4), kernel_size=3),
     ),
     head=dict(in_channels=192),
 )

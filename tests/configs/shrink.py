@@ -12,12 +12,13 @@ from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
 from cpvt_backbones.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted(p for p in (ROOT / 'configs').rglob('*.py') if '_base_' not in p.parts)
+PROJECTS = (ROOT / 'projects').glob('*/configs/*/*.py')
+CONFIGS = sorted(p for p in (*(ROOT / 'configs').rglob('*.py'), *PROJECTS) if '_base_' not in p.parts)
 FACTOR = 8  # of widths and of image sizes
 
 
 def name(path: Path) -> str:
-    return str(path.relative_to(ROOT / 'configs'))
+    return str(path.relative_to(ROOT)).removeprefix('configs/')
 
 
 def small_arch(backbone: dict) -> dict:

@@ -308,15 +308,3 @@ def test_make_bccd(tmp_path, call, capsys):
         with pytest.raises(SystemExit):
             call('make_bccd', source, made)
         assert message in capsys.readouterr().err
-
-
-def test_a_study_asks_for_its_teacher_first(tmp_path, call, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for split in ('train', 'val'):
-        folder = tmp_path / 'data' / split / 'n01'
-        folder.mkdir(parents=True)
-        (folder / 'a.webp').touch()
-    with pytest.raises(SystemExit):
-        call('study', 'positional-encoding', '--data', 'data', '--epochs', '1', '--out', 'out')
-    assert 'peg-0-5-gap-distilled needs data/teachers/tf_efficientnet_lite0.pth' in capsys.readouterr().err
-    assert not Path('out').exists()

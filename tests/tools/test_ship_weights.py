@@ -17,7 +17,7 @@ from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / 'configs/positional_encoding/peg-0-5-gap_imagenette.py'
+CONFIG = ROOT / 'configs/imagenette/cpvt-6-blocks_imagenette.py'
 TOLD = ['--commit', 'abc123', '--about', 'A small column', '--data', 'Ten classes', '--terms', 'Research only']
 
 

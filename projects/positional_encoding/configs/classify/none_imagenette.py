@@ -1,0 +1,3 @@
+# No position encoding.
+_base_ = '../_base_/classifier.py'
+model = dict(backbone=dict(position=None))

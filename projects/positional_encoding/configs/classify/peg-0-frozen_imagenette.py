@@ -1,0 +1,3 @@
+# One PEG whose random initial kernel is never trained.
+_base_ = '../_base_/classifier.py'
+model = dict(backbone=dict(position=dict(frozen=True)))

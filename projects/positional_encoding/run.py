@@ -1,0 +1,161 @@
+"""Test the CPVT paper's claims about position encodings, in three stages.
+
+python projects/positional_encoding/run.py classify --data data/imagenette --epochs 8
+python projects/positional_encoding/run.py transfer
+python projects/positional_encoding/run.py report --docs docs/evidence.md
+Interrupt a stage at any time and start it again to continue. Started several times, the processes share the work.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from cpvt_backbones.engine.command_line import make_parser, positive, run
+from cpvt_backbones.engine.launch import AMP_DTYPES, read_config
+from positional_encoding.classify import Classification, ClassifyPlan, ClassifyRun, epochs_within
+from positional_encoding.report import write_report
+from positional_encoding.runs import Record, RunFolder
+from positional_encoding.transfer import Transfer, TransferPlan, TransferRun
+from positional_encoding.variants import ENCODINGS, TASKS, VARIANTS, classify_config, transfer_config
+
+SIZES = (112, 128, 160, 192, 224)
+IMAGES = ('.webp', '.jpg', '.jpeg', '.png')
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train what is missing, then write the report."""
+    args = parse_args(argv)
+    if args.stage != 'report':
+        stage = classification(args) if args.stage == 'classify' else transfer(args)
+        train(stage)
+    for file in write_report(args.work_dir, args.docs):
+        print(f'report from {file}')
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = make_parser(__doc__)
+    stages = parser.add_subparsers(
+        dest='stage', required=True, metavar='classify | transfer | report', parser_class=argparse.ArgumentParser
+    )
+    classify = stages.add_parser('classify', help='train the classifiers and test them at larger sizes')
+    classify.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
+    length = classify.add_mutually_exclusive_group()
+    length.add_argument('--epochs', type=positive, help='length of each training')
+    length.add_argument(
+        '--budget', type=float, metavar='MINUTES', help='as many epochs as fit on this machine in one process'
+    )
+    classify.add_argument(
+        '--variants', nargs='+', choices=VARIANTS, metavar='NAME', help=f'default: all: {", ".join(VARIANTS)}'
+    )
+    classify.add_argument('--seeds', type=positive, default=3, help='of the main variants; default: %(default)s')
+    classify.add_argument('--other-seeds', type=positive, default=1, help='of the others; default: %(default)s')
+    classify.add_argument('--batch-size', type=positive, default=64, help='default: %(default)s')
+    classify.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision')
+    dense = stages.add_parser('transfer', help='train segmentors and detectors, from scratch and from the classifiers')
+    dense.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS), help='default: all')
+    dense.add_argument('--seeds', type=positive, default=3, help='default: %(default)s')
+    dense.add_argument('--images', type=positive, default=100, help='test images at most; default: %(default)s')
+    report = stages.add_parser('report', help='write CSV files, tables, and plots from the finished runs')
+    for stage in (classify, dense, report):
+        stage.add_argument(
+            '--work-dir', type=Path, default=Path('work_dirs/positional_encoding'), help='default: %(default)s'
+        )
+        stage.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked parts become the report')
+    return parser.parse_args(argv)
+
+
+def classification(args: argparse.Namespace) -> Classification:
+    """The stage of the classifiers.
+
+    Raises:
+        ValueError: Images are missing, or the length of the trainings.
+        FileNotFoundError: The weights of a teacher are missing.
+    """
+    images = {split: count_images(args.data / split) for split in ('train', 'val')}
+    chosen = sorted(args.variants or VARIANTS, key=lambda name: VARIANTS[name].priority)
+    configs = {name: classify_config(name) for name in chosen}
+    for name, path in configs.items():
+        teacher = read_config(path).model.get('teacher', {}).get('checkpoint_path')
+        if teacher and not Path(teacher).is_file():
+            raise FileNotFoundError(
+                f'--variants: {name} needs {teacher}: run tools/make_teacher.py, or leave the variant out'
+            )
+    seeds = {name: range(args.seeds if VARIANTS[name].priority == 1 else args.other_seeds) for name in chosen}
+    folder = args.work_dir / 'classify'
+    plan = None
+    if args.epochs or not (folder / 'plan.json').exists():
+        plan = ClassifyPlan(
+            epochs=args.epochs or 1,
+            batch_size=args.batch_size,
+            train_size=SIZES[0],
+            sizes=SIZES,
+            rate_factors=(0.5, 1.0, 2.0),
+            tuned=tuple(name for name, variant in VARIANTS.items() if variant.tuned),
+            data_root=str(args.data),
+            amp_dtype=args.amp_dtype,
+        )
+    if plan and not args.epochs:
+        if not args.budget:
+            raise ValueError(f'--epochs or --budget: {folder} has no runs yet, so one of them is needed')
+        trials = sum(len(plan.rate_factors) - 1 for name in chosen if name in plan.tuned)
+        runs = sum(map(len, seeds.values())) + trials
+        epochs = epochs_within(args.budget, configs[chosen[0]], plan, runs=runs, images=images)
+        plan = replace(plan, epochs=epochs)
+    return Classification(folder, configs, seeds, plan)
+
+
+def count_images(folder: Path) -> int:
+    """Images in the class folders of a split.
+
+    Raises:
+        ValueError: There are none.
+    """
+    count = sum(file.suffix.lower() in IMAGES for file in folder.glob('*/*'))
+    if not count:
+        raise ValueError(f'--data: there are no images in {folder}/<class>')
+    return count
+
+
+def transfer(args: argparse.Namespace) -> Transfer:
+    """The stage of the dense transfer.
+
+    Raises:
+        ValueError: A classifier has not been trained.
+    """
+    configs = {(task, encoding): transfer_config(task, encoding) for task in args.tasks for encoding in ENCODINGS}
+    pretrained = {}
+    for encoding, variant in ENCODINGS.items():
+        for seed in range(args.seeds):
+            classifier = args.work_dir / 'classify' / f'{variant}_seed-{seed}'
+            if not (classifier / 'record.json').is_file():
+                raise ValueError(f'--work-dir: there is no finished run {classifier}; train it with `classify`')
+            pretrained[encoding, seed] = classifier / 'weights.pth'
+    return Transfer(
+        args.work_dir / 'transfer', configs, pretrained, range(args.seeds), TransferPlan(images=args.images)
+    )
+
+
+def train(stage: RunFolder) -> None:
+    """Finish all runs of a stage; print a line after each."""
+    begun, finished = time.monotonic(), 0
+
+    def done(run: ClassifyRun | TransferRun, record: Record) -> None:
+        nonlocal finished
+        finished += 1
+        left = stage.left()
+        hours = (time.monotonic() - begun) / finished * left / 3600
+        shown = ', '.join(f'{row.get("top1", row.get("value")):.4g} at {row["size"]:g}' for row in record['rows'])
+        print(f'{run.name}: {shown}; {left} runs left, about {hours:.1f} h of this process', flush=True)
+
+    print(f'{stage.folder}: {stage.left()} runs left; each writes console.log in its folder', flush=True)
+    stage.work(done=done)
+
+
+if __name__ == '__main__':
+    run(main)

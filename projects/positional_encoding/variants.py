@@ -1,0 +1,65 @@
+"""The configs that are compared. A new variant is a config and a line here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = Path(__file__).resolve().parent / 'configs'
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A classifier of the comparison; its config is ``configs/classify/<name>_imagenette.py``.
+
+    Attributes:
+        label: Name in the report.
+        priority: 1 for the main results, which get ``--seeds``; 2 for the other claims and 3 for the rest, which get
+            ``--other-seeds``. Lower numbers run first.
+        tuned: Choose the best of several learning rates.
+    """
+
+    label: str
+    priority: int
+    tuned: bool = False
+
+
+# In the order of the report.
+VARIANTS = {
+    'none': Variant('no encoding', 1),
+    'sincos': Variant('sin-cos', 1),
+    'learned': Variant('learned table', 1, tuned=True),
+    'relative': Variant('relative, K = 8', 3),
+    'peg-0': Variant('PEG at 0', 1),
+    'peg-0-5': Variant('PEG at 0-5', 1),
+    'none-gap': Variant('no encoding, GAP', 3),
+    'learned-gap': Variant('learned table, GAP', 2),
+    'peg-0-gap': Variant('PEG at 0, GAP', 3),
+    'peg-0-5-gap': Variant('PEG at 0-5, GAP', 1),
+    'peg-0-5-gap-distilled': Variant('PEG at 0-5, GAP, distilled', 3),
+    'peg-before': Variant('PEG at -1', 2),
+    'peg-before-k27': Variant('PEG at -1, k = 27', 2),
+    'peg-3': Variant('PEG at 3', 3),
+    'peg-0-x4': Variant('four layers at 0', 3),
+    'learned-peg-0': Variant('learned table + PEG at 0', 3),
+    'peg-0-qk': Variant('PEG at 0, Q and K only', 3),
+    'peg-0-frozen': Variant('PEG at 0, frozen random', 2),
+    'conv1x1-x12': Variant('twelve 1 x 1 layers', 2),
+    'peg-0-unpadded': Variant('PEG at 0, no zero padding', 2),
+}
+MAIN = tuple(name for name, variant in VARIANTS.items() if variant.priority == 1)
+
+ENCODINGS = {'peg': 'peg-0-5-gap', 'learned': 'learned-gap'}
+"""Encodings of the dense transfer, and the variant whose weights each starts from."""
+
+TASKS = {'semantic-fpn': 'camvid', 'retinanet': 'bccd'}
+"""Tasks of the dense transfer and their data sets."""
+
+
+def classify_config(variant: str) -> Path:
+    """The config of a variant."""
+    return CONFIGS / 'classify' / f'{variant}_imagenette.py'
+
+
+def transfer_config(task: str, encoding: str) -> Path:
+    """The config of a task with an encoding."""
+    return CONFIGS / 'transfer' / f'{task}_{encoding}_{TASKS[task]}.py'
