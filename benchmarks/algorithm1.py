@@ -4,38 +4,30 @@ import torch
 from torch import Tensor, nn
 
 
-class Attention(nn.Module):
-    """Attention that materialises its N x N weights."""
+class Block(nn.Module):
+    """Pre-norm encoder block whose attention materialises its N x N weights."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, C) to the same shape."""
-        batch, length, dim = x.shape
-        qkv = self.qkv(x).reshape(batch, length, 3, self.num_heads, dim // self.num_heads).permute(2, 0, 3, 1, 4)
-        query, key, value = qkv[0], qkv[1], qkv[2]
-        weights = (query @ key.transpose(-2, -1) * (dim // self.num_heads) ** -0.5).softmax(dim=-1)
-        return self.proj((weights @ value).transpose(1, 2).reshape(batch, length, dim))
-
-
-class Block(nn.Module):
-    """Pre-norm encoder block."""
-
-    def __init__(self, dim: int, num_heads: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = Attention(dim, num_heads)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, C) to the same shape."""
-        x = x + self.attn(self.norm1(x))
+        x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
+
+    def attention(self, x: Tensor) -> Tensor:
+        """(B, N, C) to the same shape."""
+        batch, length, dim = x.shape
+        qkv = self.qkv(x).reshape(batch, length, 3, self.num_heads, dim // self.num_heads).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv[0], qkv[1], qkv[2]  # (B, heads, N, C / heads)
+        weights = (query @ key.transpose(-2, -1) * (dim // self.num_heads) ** -0.5).softmax(dim=-1)
+        return self.proj((weights @ value).transpose(1, 2).reshape(batch, length, dim))
 
 
 class Algorithm1(nn.Module):

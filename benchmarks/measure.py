@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from cpvt_backbones.analysis.complexity import explicit_attention
 from cpvt_backbones.analysis.memory import peak_memory, synchronize
-from cpvt_backbones.layers import PEG, reference_attention
+from cpvt_backbones.layers import PEG
 
 from .cases import BenchmarkCase
 from .models import COMPILED, MODELS
@@ -64,9 +65,7 @@ class _Measured:
         if name.endswith(COMPILED):
             self.call = make_call(model, torch.compile(model), case)
             self.call()
-        elif (
-            case.mode == 'forward' and case.device == 'cpu'
-        ):  # on a GPU, waiting for a PEG would cost more than the PEG
+        elif case.mode == 'forward' and case.device == 'cpu':  # on a GPU, waiting for a PEG costs more than the PEG
             self.pegs = [module for module in model.modules() if isinstance(module, PEG)]
         self.peak_mib = peak_memory(self.call, case.device)
         self.times: list[float] = []
@@ -134,14 +133,11 @@ def _tensors(outputs: object) -> Iterator[Tensor]:
 
 def count_flops(name: str, case: BenchmarkCase) -> float:
     """Operations of one call, on the meta device with attention written out; three forward calls for training."""
-    # torch.nn.MultiheadAttention has a fast path that the counter does not see.
-    torch.backends.mha.set_fastpath_enabled(False)
     model = MODELS[name.removesuffix(COMPILED)]().requires_grad_(False).to('meta')
-    model.eval()  # a separate statement: the one of mmseg's ViT returns None
+    model.eval()  # not chained: the eval() of mmseg's ViT returns None
     images = torch.empty(case.batch, 3, case.height, case.width, device='meta')
-    with FlopCounterMode(display=False) as counter, reference_attention(), torch.no_grad():
+    with FlopCounterMode(display=False) as counter, explicit_attention(), torch.no_grad():
         model(images)
-    torch.backends.mha.set_fastpath_enabled(True)
     return float(counter.get_total_flops()) * (3 if case.mode == 'train' else 1)
 
 
@@ -198,7 +194,11 @@ def measure_limits(case: BenchmarkCase) -> tuple[float, float]:
     target = torch.empty_like(source)
 
     def best_time(call: Callable[[], object]) -> float:
-        return min(timeit.repeat(lambda: (call(), synchronize(case.device)), number=1, repeat=6)[1:])
+        def finished() -> None:
+            call()
+            synchronize(case.device)
+
+        return min(timeit.repeat(finished, number=1, repeat=6)[1:])
 
     return 2 * side**3 / best_time(lambda: a @ b), 2 * length / best_time(lambda: target.copy_(source))
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,6 +16,9 @@ Builder = Callable[[], nn.Module]
 
 COMPILED = '_compiled'
 """Suffix of a model's name: the model runs through ``torch.compile``."""
+
+FEATURES = dict(num_classes=0, global_pool='')
+"""Arguments of timm for a model that ends with its features."""
 
 GLOBAL_BLOCKS: dict[str, tuple[int, ...]] = {
     'windowed': (2, 5, 8, 11),
@@ -42,46 +47,16 @@ class WithValidSizes(nn.Module):
         return self.model(images, valid_sizes=[(height, width - i) for i in range(count)])
 
 
-def _timm(name: str, **options: bool) -> nn.Module:
-    import timm
-
-    return timm.create_model(name, num_classes=0, global_pool='', **options)  # features without pooling
-
-
-def _mmseg_pcpvt(arch: str) -> nn.Module:
-    from mmseg.models.backbones import PCPVT
-
-    # The defaults of mmseg's class are those of another network.
-    return PCPVT(**{key: [int(value) for value in values] for key, values in PYRAMIDS[arch].items()})
-
-
-def _mmpretrain_pcpvt(arch: str) -> nn.Module:
-    from mmpretrain.models.backbones import PCPVT
-
-    return PCPVT(arch)
-
-
-def _mmdet_pvt(arch: str) -> nn.Module:
-    from mmdet.models.backbones import PyramidVisionTransformer
-
-    return PyramidVisionTransformer(num_layers=list(PYRAMIDS[arch]['depths']))
-
-
-def _mmpretrain_deit(arch: str) -> nn.Module:
-    from mmpretrain.models.backbones import VisionTransformer
-
-    return VisionTransformer(arch=f'deit-{arch}', img_size=224, patch_size=16, out_type='cls_token')
-
-
-def _mmseg_vit(dim: int, depth: int, num_heads: int) -> nn.Module:
-    from mmseg.models.backbones import VisionTransformer
-
-    sizes = dict(embed_dims=dim, num_layers=depth, num_heads=num_heads, mlp_ratio=4)
-    return VisionTransformer(img_size=(224, 224), patch_size=16, final_norm=True, **sizes)
+def _peer(path: str, *args: Any, **arguments: Any) -> Builder:
+    """Builder that calls a class or function of another package, and imports that package no sooner."""
+    module, _, name = path.rpartition('.')
+    return lambda: getattr(import_module(module), name)(*args, **arguments)
 
 
 def _columns(arch: str) -> dict[str, Builder]:
-    sizes = dict(dim=COLUMNS[arch]['embed_dims'], depth=COLUMNS[arch]['depth'], num_heads=COLUMNS[arch]['num_heads'])
+    dim, depth, num_heads = (COLUMNS[arch][name] for name in ('embed_dims', 'depth', 'num_heads'))
+    images = dict(img_size=(224, 224), patch_size=16)
+    sizes = dict(embed_dims=dim, num_layers=depth, num_heads=num_heads, mlp_ratio=4)
     cpvt = partial(CPVT, arch=arch, position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4)))
     gap = partial(cpvt, with_cls_token=False, out_type='avg_featmap')
     multi_scale = partial(MultiScaleCPVT, arch=arch)
@@ -96,25 +71,28 @@ def _columns(arch: str) -> dict[str, Builder]:
         f'multi_scale_cpvt_{arch}': multi_scale,
         f'multi_scale_cpvt_{arch}_valid_sizes': lambda: WithValidSizes(multi_scale()),
         **windowed,
-        f'algorithm1_{arch}': partial(Algorithm1, **sizes),
-        f'timm_deit_{arch}': partial(_timm, f'deit_{arch}_patch16_224', dynamic_img_size=True),
-        f'mmpretrain_deit_{arch}': partial(_mmpretrain_deit, arch),
-        f'mmseg_vit_{arch}': partial(_mmseg_vit, **sizes),
+        f'algorithm1_{arch}': partial(Algorithm1, dim=dim, depth=depth, num_heads=num_heads),
+        f'timm_deit_{arch}': _peer('timm.create_model', f'deit_{arch}_patch16_224', dynamic_img_size=True, **FEATURES),
+        f'mmpretrain_deit_{arch}': _peer(
+            'mmpretrain.models.VisionTransformer', f'deit-{arch}', out_type='cls_token', **images
+        ),
+        f'mmseg_vit_{arch}': _peer('mmseg.models.backbones.VisionTransformer', final_norm=True, **sizes, **images),
     }
 
 
 def _pyramids(arch: str) -> dict[str, Builder]:
     pyramid = partial(PyramidCPVT, arch=arch)
+    sizes = {key: [int(value) for value in values] for key, values in PYRAMIDS[arch].items()}
     models: dict[str, Builder] = {
         f'pyramid_cpvt_{arch}': pyramid,
         f'pyramid_cpvt_{arch}_valid_sizes': lambda: WithValidSizes(pyramid()),
         f'pyramid_cpvt_{arch}_fused': lambda: pyramid().fuse(),
-        f'mmseg_pcpvt_{arch}': partial(_mmseg_pcpvt, arch),
-        f'mmdet_pvt_{arch}': partial(_mmdet_pvt, arch),
+        f'mmseg_pcpvt_{arch}': _peer('mmseg.models.backbones.PCPVT', **sizes),
+        f'mmdet_pvt_{arch}': _peer('mmdet.models.PyramidVisionTransformer', num_layers=sizes['depths']),
     }
     if arch != 'tiny':  # timm and mmpretrain have no tiny one
-        models[f'timm_twins_pcpvt_{arch}'] = partial(_timm, f'twins_pcpvt_{arch}')
-        models[f'mmpretrain_pcpvt_{arch}'] = partial(_mmpretrain_pcpvt, arch)
+        models[f'timm_twins_pcpvt_{arch}'] = _peer('timm.create_model', f'twins_pcpvt_{arch}', **FEATURES)
+        models[f'mmpretrain_pcpvt_{arch}'] = _peer('mmpretrain.models.PCPVT', arch)
     return models
 
 

@@ -146,10 +146,8 @@ def _digits(value: float, digits: int = 2) -> str:
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    is_text = table.columns.isin(['', 'what', 'model', 'case'])
-    return table.to_markdown(
-        index=False, disable_numparse=True, colalign=['left' if text else 'right' for text in is_text]
-    )
+    sides = ['left' if name in ('what', 'model', 'case', '') else 'right' for name in table.columns]
+    return table.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
 
 def draw_speed(rows: pd.DataFrame, path: Path) -> None:
@@ -164,47 +162,47 @@ def draw_speed(rows: pd.DataFrame, path: Path) -> None:
     matplotlib.use('Agg')
     from matplotlib import pyplot as plt
 
-    cases = {title(setting): relative_speeds(members) for setting, members in rows.groupby(SETTING, sort=False)}
-    heights = [len(speeds.columns) + 1.5 for speeds in cases.values()]
-    # Two columns of about one height: the left one ends with the case that reaches half of the whole.
-    left = next(count for count in range(1, len(heights) + 1) if 2 * sum(heights[:count]) >= sum(heights))
-    parts = [part for part in (slice(0, left), slice(left, None)) if heights[part]]
-    size = (7 * len(parts), 0.24 * max(sum(heights[part]) for part in parts) + 0.7)
-    figure = plt.figure(figsize=size, layout='constrained')
+    cases = [(title(setting), relative_speeds(members)) for setting, members in rows.groupby(SETTING, sort=False)]
+    columns = min(2, len(cases))
+    lengths = [
+        max(speeds.shape[1] for _, speeds in cases[start : start + columns]) for start in range(0, len(cases), columns)
+    ]
+    figure, axes = plt.subplots(
+        len(lengths),
+        columns,
+        squeeze=False,
+        layout='constrained',
+        height_ratios=[length + 1 for length in lengths],
+        figsize=(6.5 * columns, 0.22 * sum(lengths) + 0.35 * len(lengths) + 0.6),
+    )
     figure.suptitle(
         'Images a second, relative to the first model of each case (blue: this package, grey: others)\n'
         'bars: median of the rounds, lines: lowest to highest',
         fontsize=9,
     )
-    for part, half in zip(parts, figure.subfigures(1, len(parts), squeeze=False)[0], strict=True):
-        axes = half.subplots(len(heights[part]), 1, height_ratios=heights[part], squeeze=False)[:, 0]
-        for axis, (name, speeds) in zip(axes, list(cases.items())[part], strict=True):
-            _draw_case(axis, name, speeds)
+    for index, axis in enumerate(axes.flat):
+        if index < len(cases):
+            _draw_case(axis, *cases[index], length=lengths[index // columns])
+        else:
+            axis.remove()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def _draw_case(axis: Any, name: str, speeds: pd.DataFrame) -> None:
+def _draw_case(axis: Any, name: str, speeds: pd.DataFrame, *, length: int) -> None:
+    """Draw the bars of a case into axes that have room for ``length`` bars."""
     middle, low, high = speeds.median(), speeds.min(), speeds.max()
-    peers = ('timm', 'mm', 'algorithm')
-    colors = ['0.7' if model.startswith(peers) else 'tab:blue' for model in speeds.columns]
-    positions = range(len(speeds.columns), 0, -1)
-    axis.barh(positions, middle, xerr=[middle - low, high - middle], color=colors, ecolor='0.3', height=0.7)
+    colors = ['0.7' if model.startswith(('timm', 'mm', 'algorithm')) else 'tab:blue' for model in speeds.columns]
+    places = range(0, -len(speeds.columns), -1)
+    bars = axis.barh(places, middle, xerr=[middle - low, high - middle], color=colors, ecolor='0.3', height=0.7)
+    axis.bar_label(bars, fmt='%.2f', padding=5, fontsize=8, bbox=dict(color='white', pad=0))
     axis.axvline(1, color='0.3', linewidth=0.8, linestyle=':')
-    for position, value, edge in zip(positions, middle, high, strict=True):
-        axis.annotate(
-            f'{value:.2f}',
-            (edge, position),
-            xytext=(6, 0),
-            textcoords='offset points',
-            va='center',
-            fontsize=8,
-            bbox=dict(color='white', pad=0),
-        )
     axis.set_title(name, fontsize=8, loc='left', fontweight='bold')
-    axis.set_yticks(positions, [label(model).replace(' (', '\n(') for model in speeds.columns], fontsize=8)
+    axis.set_yticks(
+        places, [label(model).replace(' (', '\n(') for model in speeds.columns], fontsize=7, linespacing=0.85
+    )
     axis.set_xticks([])  # the bars carry their values
-    axis.set_xlim(0, max(high) * 1.12)
+    axis.set(xlim=(0, max(high) * 1.12), ylim=(0.5 - length, 0.5))
     axis.tick_params(axis='y', length=0)
     axis.spines[['top', 'right', 'bottom']].set_visible(False)

@@ -82,10 +82,12 @@ def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]
         return read_suite(args.suite)
     comparison = ' / '.join(args.models)
     return [
-        BenchmarkCase(tuple(args.models), *size, comparison, dtype, mode, args.device, args.repeats)
+        BenchmarkCase(
+            tuple(args.models), height, width, batch, comparison, dtype, mode, device=args.device, repeats=args.repeats
+        )
         for dtype in args.dtypes
         for mode in args.modes
-        for size in args.sizes
+        for height, width, batch in args.sizes
     ], []
 
 
