@@ -1,13 +1,12 @@
-"""Training and testing any mm config: one path for detection, segmentation and classification.
+"""Training and testing of any mm config, for detection, segmentation and classification alike.
 
-What differs between the toolboxes is the table ``TOOLBOXES``; everything else is mmengine's Runner.
+``TOOLBOXES`` holds the differences between the toolboxes; the rest is mmengine's Runner.
 """
 
 import os
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmengine.config import Config
 from mmengine.registry import RUNNERS
@@ -18,20 +17,19 @@ from cpvt_backbones.weights import shipped_file
 
 from .config_scope import without_own_scope
 
+AMP_DTYPES = ('float16', 'bfloat16')
 
-@dataclass(frozen=True)
-class Toolbox:
-    """How one mm toolbox differs from the others.
+
+class Toolbox(NamedTuple):
+    """Differences of one mm toolbox from the others.
 
     Args:
-        package: What to import; also the registry scope.
-        extra: The extra of this package that installs it.
-        task: What its configs do.
+        package: Its import name and registry scope.
+        extra: Extra of this package that installs it.
+        task: Task of its configs.
         visualization: Its hook that draws test results, switched on.
-        show_dir: Where that hook's output folder is set, dotted, from the config's root.
-        out: How it writes test results: the entry added to the evaluator, or the option set in it, with ``{out}``
-            for the path.
-        out_suffixes: Endings that the path may have; none for a folder.
+        show_dir: Config key of that hook's output folder, dotted.
+        dump: Metric that writes predictions to a pickle file; ``None`` if the toolbox's own metric writes a folder.
     """
 
     package: str
@@ -39,44 +37,36 @@ class Toolbox:
     task: str
     visualization: dict[str, Any]
     show_dir: str
-    out: dict[str, Any]
-    out_suffixes: tuple[str, ...]
+    dump: str | None
 
 
-AMP_DTYPES = ('float16', 'bfloat16')
-_PICKLE = ('.pkl', '.pickle')
-TOOLBOXES = {
-    toolbox.package: toolbox
-    for toolbox in (
-        Toolbox(
-            package='mmdet',
-            extra='det',
-            task='detection',
-            visualization=dict(type='DetVisualizationHook', draw=True),
-            show_dir='default_hooks.visualization.test_out_dir',
-            out=dict(type='DumpDetResults', out_file_path='{out}'),
-            out_suffixes=_PICKLE,
-        ),
-        Toolbox(
-            package='mmseg',
-            extra='seg',
-            task='segmentation',
-            visualization=dict(type='SegVisualizationHook', draw=True, interval=1),
-            show_dir='visualizer.save_dir',
-            out=dict(output_dir='{out}'),
-            out_suffixes=(),
-        ),
-        Toolbox(
-            package='mmpretrain',
-            extra='cls',
-            task='classification',
-            visualization=dict(type='VisualizationHook', enable=True, interval=1),
-            show_dir='default_hooks.visualization.out_dir',
-            out=dict(type='DumpResults', out_file_path='{out}'),
-            out_suffixes=_PICKLE,
-        ),
-    )
-}
+_TOOLBOXES = (
+    Toolbox(
+        package='mmdet',
+        extra='det',
+        task='detection',
+        visualization=dict(type='DetVisualizationHook', draw=True),
+        show_dir='default_hooks.visualization.test_out_dir',
+        dump='DumpDetResults',
+    ),
+    Toolbox(
+        package='mmseg',
+        extra='seg',
+        task='segmentation',
+        visualization=dict(type='SegVisualizationHook', draw=True, interval=1),
+        show_dir='visualizer.save_dir',
+        dump=None,
+    ),
+    Toolbox(
+        package='mmpretrain',
+        extra='cls',
+        task='classification',
+        visualization=dict(type='VisualizationHook', enable=True, interval=1),
+        show_dir='default_hooks.visualization.out_dir',
+        dump='DumpResults',
+    ),
+)
+TOOLBOXES = {toolbox.package: toolbox for toolbox in _TOOLBOXES}
 
 
 def read_config(
@@ -91,22 +81,25 @@ def read_config(
     Args:
         path: The config file.
         cfg_options: Values to override, keyed by dotted name.
-        work_dir: Where logs and checkpoints go. Without it: the config's own ``work_dir``, else
+        work_dir: Folder of logs and checkpoints. Default: the config's ``work_dir``, else
             ``work_dirs/<name of the config>``.
         launcher: mmengine's launcher: none, pytorch, slurm or mpi.
 
     Returns:
-        mmengine.config.Config: The config, its toolbox checked.
+        mmengine.config.Config: The config; its toolbox is imported.
 
     Raises:
-        FileNotFoundError: No such file.
-        ValueError: ``default_scope`` names no toolbox.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is not a valid config, or its ``default_scope`` is no toolbox.
         ImportError: The toolbox is not installed.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'config: there is no file {str(path)!r}')
-    cfg = without_own_scope(Config.fromfile(str(path)))
-    cfg.merge_from_dict(cfg_options or {})
+    try:
+        cfg = without_own_scope(Config.fromfile(str(path)))
+        cfg.merge_from_dict(cfg_options or {})
+    except Exception as error:  # a config is Python code, which may raise anything
+        raise ValueError(f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}') from error
     cfg.launcher = launcher
     if work_dir is not None:
         cfg.work_dir = str(work_dir)
@@ -117,7 +110,7 @@ def read_config(
 
 
 def find_toolbox(cfg: Config) -> Toolbox:
-    """The toolbox that a config is written for, imported.
+    """Import the toolbox that a config is written for.
 
     Args:
         cfg: A config with ``default_scope``.
@@ -133,7 +126,7 @@ def find_toolbox(cfg: Config) -> Toolbox:
     if scope not in TOOLBOXES:
         found = 'is missing from the config' if scope is None else f'is {scope!r}'
         accepted = ', '.join(f'{name!r} ({toolbox.task})' for name, toolbox in TOOLBOXES.items())
-        raise ValueError(f'default_scope {found}: it says which toolbox runs the config; accepted are {accepted}')
+        raise ValueError(f'default_scope {found}: it names the toolbox that runs the config; accepted are {accepted}')
     toolbox = TOOLBOXES[scope]
     try:
         import_module(toolbox.package)
@@ -153,21 +146,21 @@ def train(
     amp_dtype: str = 'float16',
     auto_scale_lr: bool = False,
 ) -> Runner:
-    """Train what a config describes.
+    """Train the model of a config.
 
     Args:
         cfg: From :func:`read_config`; changed in place.
-        resume: ``'auto'`` goes on from the newest checkpoint of the work dir, or starts when there is none; anything
-            else is the checkpoint to go on from; ``None`` starts afresh.
+        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work dir, if there is any; ``None`` to
+            start from the beginning.
         amp: Train in mixed precision.
-        amp_dtype: The half precision that ``amp`` uses: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
+        amp_dtype: Half precision of ``amp``: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
         auto_scale_lr: Scale the learning rate with the batch size, from ``auto_scale_lr.base_batch_size``.
 
     Returns:
         mmengine.runner.Runner: The runner, after training.
 
     Raises:
-        FileNotFoundError: The checkpoint to resume from is not there.
+        FileNotFoundError: The checkpoint to resume from does not exist.
         ValueError: ``auto_scale_lr`` without a base batch size in the config; an unknown ``amp_dtype``; ``amp`` with an
             optimizer wrapper that has its own precision.
     """
@@ -176,8 +169,8 @@ def train(
     if auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise ValueError(
-                'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size (all GPUs together) '
-                "that optim_wrapper's learning rate belongs to"
+                'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the total batch size that the '
+                'learning rate of optim_wrapper is meant for'
             )
         cfg.auto_scale_lr.enable = True
     if resume == 'auto':
@@ -199,23 +192,23 @@ def test(
     show_dir: str | None = None,
     tta: bool = False,
 ) -> dict[str, float]:
-    """Evaluate a checkpoint on a config's test set.
+    """Evaluate a checkpoint on the test set of a config.
 
     Args:
         cfg: From :func:`read_config`; changed in place.
-        checkpoint: The weights: a file, or the name of weights that come with the package.
-        out: Where to write the predictions: a ``.pkl`` file for detection and classification, a folder of index maps
+        checkpoint: File with the weights, or the name of shipped weights.
+        out: Destination of the predictions: a ``.pkl`` file for detection and classification, a folder of class maps
             (PNG) for segmentation.
-        show_dir: Folder for pictures of the predictions, as the toolbox draws them.
-        tta: Test-time augmentation, as the config's ``tta_model`` and ``tta_pipeline`` say.
+        show_dir: Folder for pictures of the predictions, drawn by the toolbox.
+        tta: Test-time augmentation with the config's ``tta_model`` and ``tta_pipeline``.
 
     Returns:
         dict: The metrics.
 
     Raises:
-        FileNotFoundError: No such checkpoint.
-        ValueError: ``out`` has the wrong ending; the config has no ``tta_model`` or ``tta_pipeline``; the checkpoint
-            lacks weights of the model, or has them in other shapes.
+        FileNotFoundError: The checkpoint does not exist.
+        ValueError: ``out`` has the wrong suffix; the config has no ``tta_model`` or ``tta_pipeline``; the checkpoint
+            does not fit the model.
     """
     toolbox = find_toolbox(cfg)
     cfg.load_from = _existing('checkpoint', checkpoint)
@@ -225,7 +218,11 @@ def test(
     if out is not None:
         _write_predictions(cfg, toolbox, out)
     if tta:
-        _use_tta(cfg)
+        for key in ('tta_model', 'tta_pipeline'):
+            if cfg.get(key) is None:
+                raise ValueError(f'tta: the config has no {key}')
+        cfg.model = {**cfg.tta_model, 'module': cfg.model}
+        cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
         load_weights(runner.model, cfg.load_from)
@@ -233,10 +230,10 @@ def test(
 
 
 def use_amp(cfg: Config, dtype: str) -> None:
-    """Make a config train in mixed precision.
+    """Switch a config to mixed precision, in place.
 
     Args:
-        cfg: From :func:`read_config`; changed in place.
+        cfg: From :func:`read_config`.
         dtype: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
 
     Raises:
@@ -249,33 +246,24 @@ def use_amp(cfg: Config, dtype: str) -> None:
         raise ValueError(f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own precision")
     cfg.optim_wrapper.type = 'AmpOptimWrapper'
     cfg.optim_wrapper.dtype = dtype
-    # bfloat16 has float32's range: there is nothing to scale.
+    # bfloat16 has the range of float32 and needs no loss scaling.
     cfg.optim_wrapper.setdefault('loss_scale', 'dynamic' if dtype == 'float16' else 1.0)
 
 
-def _use_tta(cfg: Config) -> None:
-    for key in ('tta_model', 'tta_pipeline'):
-        if cfg.get(key) is None:
-            raise ValueError(f'tta: the config has no {key}')
-    cfg.model = {**cfg.tta_model, 'module': cfg.model}
-    cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
-
-
 def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
-    if Path(out).suffix not in (toolbox.out_suffixes or ('',)):
-        accepted = ' or '.join(toolbox.out_suffixes) + ' file' if toolbox.out_suffixes else 'folder'
+    suffixes = ('.pkl', '.pickle') if toolbox.dump else ('',)
+    if Path(out).suffix not in suffixes:
+        accepted = f'{" or ".join(suffixes)} file' if toolbox.dump else 'folder'
         raise ValueError(f'out: {toolbox.package} writes predictions to a {accepted}, got {out!r}')
-    options = {key: value.format(out=out) for key, value in toolbox.out.items()}
-    if 'type' not in options:
-        cfg.merge_from_dict({f'test_evaluator.{key}': value for key, value in options.items()})
+    if toolbox.dump is None:
+        cfg.merge_from_dict({'test_evaluator.output_dir': out})
         return
     evaluators = cfg.test_evaluator if isinstance(cfg.test_evaluator, (list, tuple)) else [cfg.test_evaluator]
-    cfg.test_evaluator = [*evaluators, options]
+    cfg.test_evaluator = [*evaluators, dict(type=toolbox.dump, out_file_path=out)]
 
 
 def _existing(argument: str, path: str | os.PathLike[str]) -> str:
-    # Addresses (https://, s3://) are mmengine's to fetch.
-    if '://' in str(path):
+    if '://' in str(path):  # fetched when it is loaded
         return str(path)
     file = shipped_file(path)
     if not file.is_file():
