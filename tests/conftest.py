@@ -1,8 +1,15 @@
-"""Seeds and hypothesis settings shared by all tests."""
+"""Seeds, hypothesis settings and command lines, shared by all tests."""
+
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from mmengine.visualization import Visualizer
+
+ROOT = Path(__file__).resolve().parents[1]
 
 settings.register_profile(
     'project',
@@ -17,3 +24,40 @@ settings.load_profile('project')
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+def forget(manager):
+    manager._instance_dict.clear()
+    for subclass in manager.__subclasses__():
+        forget(subclass)
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """Run a tool as from the command line: ``call('train', 'config.py', '--amp')``."""
+
+    def call(tool, *arguments):
+        path = ROOT / 'tools' / f'{tool}.py'
+        # As in a process of its own: mmengine keeps visualizers by name and returns the last one by default.
+        forget(Visualizer)
+        monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
+        monkeypatch.syspath_prepend(str(path.parent))
+        runpy.run_path(str(path), run_name='__main__')
+
+    return call
+
+
+@pytest.fixture
+def refused(call, capsys):
+    """Run a tool that must end with exit code 2; returns its last line, the error."""
+
+    def refused(tool, *arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            call(tool, *arguments)
+        assert stop.value.code == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert 'error: ' in line
+        return line
+
+    return refused

@@ -1,16 +1,15 @@
-"""Draw the attention of a trained model: each layer's matrix, and where each head looks from a place in the image.
+"""Draw the attention of a trained model: each layer's matrix, and where each head attends to from a point of the image.
 
-python tools/attention_maps.py CONFIG CHECKPOINT photo.jpg --query 120 80 --layers 0 -1 --size 480x640
+python tools/attention_maps.py CONFIG CHECKPOINT photo.jpg --query 120 80 --layers 0 -1 --shape 480x640
 Writes DIR/maps.csv and maps.png (weights over the first image), DIR/matrix_<layer>.csv and matrices.png (mean over the
 images and heads). Without CHECKPOINT ('-') the weights are random. With --draw the pictures are drawn again from there.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from _analysis import parse_size, read
-from _common import add_config_arguments
 from rich.progress import track
 
 from cpvt_backbones.analysis.attention_maps import (
@@ -24,15 +23,19 @@ from cpvt_backbones.analysis.attention_maps import (
 from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 from cpvt_backbones.analysis.plots import draw_attention_maps, draw_attention_matrices
 from cpvt_backbones.analysis.tables import write_table
-from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.engine.command_line import (
+    add_config_arguments,
+    add_model_arguments,
+    add_shape_argument,
+    config_from,
+    make_parser,
+    run,
+    split_model,
+)
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config file of the model')
-    parser.add_argument('checkpoint', help="checkpoint file; '-' for random weights")
-    parser.add_argument('images', nargs='+', help='image files; the maps are drawn over the first')
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser, images=True)
     parser.add_argument(
         '--query',
         nargs=2,
@@ -42,23 +45,19 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         help="px within the image as the model sees it; more than once for more (default: the image's centre, and the "
         'class token where there is one)',
     )
-    parser.add_argument('--layers', nargs='+', type=int, help='numbers of the layers, negative from the end; all')
-    parser.add_argument('--size', type=parse_size, metavar='HEIGHTxWIDTH', help="resize to that; default: image's own")
+    parser.add_argument('--layers', nargs='+', type=int, help='numbers of layers, negative from the end; default: all')
+    add_shape_argument(parser)
     parser.add_argument('--out-dir', type=Path, default=Path('work_dirs/attention'), help='default: %(default)s')
-    parser.add_argument('--draw', action='store_true', help="draw again from the folder's CSV, run nothing")
+    parser.add_argument('--draw', action='store_true', help="draw the folder's CSV files again, run nothing")
     add_config_arguments(parser)
-    return parser, parser.parse_args()
 
 
-def measure(parser: argparse.ArgumentParser, args: argparse.Namespace, pictures: list[np.ndarray]) -> None:
+def measure(model: FeatureExtractor, args: argparse.Namespace, pictures: list[np.ndarray]) -> None:
     """Write the CSV files."""
-    model = FeatureExtractor(
-        read(parser, args.config, args.cfg_options), None if args.checkpoint == '-' else args.checkpoint
-    )
     names = list(attention_layers(model))
     chosen = range(len(names)) if args.layers is None else args.layers
     if not names or not all(-len(names) <= number < len(names) for number in chosen):
-        parser.error(f'--layers must be in [{-len(names)}, {len(names) - 1}] for {args.config}, got {list(chosen)}')
+        raise ValueError(f'--layers must be in [{-len(names)}, {len(names) - 1}] for this model, got {list(chosen)}')
     images = model.normalise(pictures)
     height, width = pictures[0].shape[:2]
     records = []
@@ -84,26 +83,27 @@ def measure(parser: argparse.ArgumentParser, args: argparse.Namespace, pictures:
     write_table(args.out_dir / 'maps.csv', records)
 
 
-def main() -> None:
-    parser, args = parse_args()
-    args.out_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        pictures = [load_picture(path, size=args.size) for path in args.images]
-        if len({picture.shape for picture in pictures}) > 1:
-            parser.error('images must be of one size: give --size HEIGHTxWIDTH')
-        if not args.draw:
-            for stale in args.out_dir.glob('matrix_*.csv'):
-                stale.unlink()
-            measure(parser, args, pictures)
-        draw_attention_maps(args.out_dir / 'maps.csv', pictures[0], args.out_dir / 'maps.png')
-        # By the numbers in the names: blocks.10 is behind blocks.9.
-        tables = {path.stem.removeprefix('matrix_'): path for path in args.out_dir.glob('matrix_*.csv')}
-        ordered = sorted(tables, key=lambda name: [int(part) for part in name.split('.') if part.isdigit()])
-        draw_attention_matrices({name: tables[name] for name in ordered}, args.out_dir / 'matrices.png')
-    except (FileNotFoundError, CheckpointError, ValueError) as error:
-        parser.error(str(error))
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    config, checkpoint, images = split_model([args.config, *args.rest], images=True)
+    pictures = [load_picture(path, size=args.shape) for path in images]
+    if len({picture.shape for picture in pictures}) > 1:
+        raise ValueError('images must be of one size, or --shape HEIGHTxWIDTH be given')
+    if not args.draw:
+        model = FeatureExtractor(config_from(args, config), None if checkpoint == '-' else checkpoint)
+        args.out_dir.mkdir(parents=True, exist_ok=True)
+        for stale in args.out_dir.glob('matrix_*.csv'):
+            stale.unlink()
+        measure(model, args, pictures)
+    draw_attention_maps(args.out_dir / 'maps.csv', pictures[0], args.out_dir / 'maps.png')
+    # By the numbers in the names: blocks.10 follows blocks.9.
+    tables = {path.stem.removeprefix('matrix_'): path for path in args.out_dir.glob('matrix_*.csv')}
+    ordered = sorted(tables, key=lambda name: [int(part) for part in name.split('.') if part.isdigit()])
+    draw_attention_matrices({name: tables[name] for name in ordered}, args.out_dir / 'matrices.png')
     print(f'written: {args.out_dir}: maps.csv, maps.png, matrix_<layer>.csv, matrices.png')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

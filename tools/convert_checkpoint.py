@@ -7,20 +7,20 @@ Nothing is written unless the whole trunk is there.
 """
 
 import argparse
-import sys
+from collections.abc import Sequence
 
 from mmengine.config import Config, DictAction
 
 import cpvt_backbones
 from cpvt_backbones.checkpoints import (
     TARGETS,
-    CheckpointError,
     check_destination,
     convert_state_dict,
     export_state_dict,
     read_checkpoint,
     write_checkpoint,
 )
+from cpvt_backbones.engine.command_line import make_parser, run
 
 TYPES = tuple(cpvt_backbones.list_archs())
 
@@ -62,8 +62,8 @@ def convert(args: argparse.Namespace) -> None:
     print(f'{destination}: {len(state_dict)} tensors')
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
     parser.add_argument('--to', choices=TARGETS, default='cpvt', help="whose names to write (default: this package's)")
@@ -83,11 +83,8 @@ def main() -> None:
         '--allow-missing', nargs='+', default=[], metavar='PATTERN', help="keys the source may lack: 'pos_block.*'"
     )
     parser.add_argument('--ema', action='store_true', help='take the averaged weights')
-    try:
-        convert(parser.parse_args())
-    except (CheckpointError, FileNotFoundError, ImportError, TypeError, ValueError) as error:
-        sys.exit(f'error: {error}')
+    convert(parser.parse_args(argv))
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -1,4 +1,4 @@
-"""Shift the image by whole patches and by single pixels: how far do the features fail to follow?
+"""Shift the image by whole patches and by single pixels: relative error of the features against shifted features.
 
 python tools/equivariance.py --encodings none SinCos Learned Relative PEG        # random weights, generated images
 python tools/equivariance.py --models peg=CONFIG:CHECKPOINT --images a.jpg b.jpg --size 224 --shifts 0 1 8 16 32
@@ -6,12 +6,11 @@ Writes the CSV and, beside it, the plot. Without --encodings and --models the CS
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from _analysis import parse_model, print_table, read
-from _common import add_config_arguments
 from rich.progress import track
 from torch import Tensor
 
@@ -19,11 +18,19 @@ from cpvt_backbones.analysis.equivariance import ENCODINGS, build_untrained, mea
 from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 from cpvt_backbones.analysis.plots import draw_equivariance
 from cpvt_backbones.analysis.tables import read_table, write_table
-from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.engine.command_line import (
+    add_config_arguments,
+    config_from,
+    make_parser,
+    parse_model,
+    positive,
+    print_table,
+    run,
+)
 
 
 def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
-    """The images, as the model wants them: its own normalisation for photographs, noise is normalised already."""
+    """Input of the model: photographs under its own normalisation, or generated images, which are normalised."""
     side = args.size + max(args.shifts)
     if not args.images:
         return synthetic_images(args.count, side)
@@ -31,7 +38,7 @@ def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
     for path, picture in zip(args.images, pictures, strict=True):
         if min(picture.shape[:2]) < side:
             raise ValueError(f'images must be at least {side} px (size and largest shift), got {path} {picture.shape}')
-    # The centre, as it is: resizing would invent content.
+    # The centre at its own scale: resizing would invent content.
     cut = [
         picture[(picture.shape[0] - side) // 2 :, (picture.shape[1] - side) // 2 :][:side, :side]
         for picture in pictures
@@ -42,35 +49,32 @@ def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
     return (images - images.mean(dim=(2, 3), keepdim=True)) / images.std(dim=(2, 3), keepdim=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument('--encodings', nargs='+', choices=ENCODINGS, default=[], help='columns with random weights')
     parser.add_argument('--models', nargs='+', type=parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
     parser.add_argument('--images', nargs='+', default=[], help='image files (default: generated, see --count)')
-    parser.add_argument('--count', type=int, default=4, help='generated images; default: %(default)s')
-    parser.add_argument('--size', type=int, default=224, help='side of the crops in px; default: %(default)s')
+    parser.add_argument('--count', type=positive, default=4, help='generated images; default: %(default)s')
+    parser.add_argument('--size', type=positive, default=224, metavar='SIDE', help='of the crops; default: %(default)s')
     parser.add_argument(
         '--shifts', nargs='+', type=int, default=[0, 1, 2, *range(4, 49, 4)], metavar='PX', help='default: %(default)s'
     )
     parser.add_argument('--out', type=Path, default=Path('work_dirs/equivariance/equivariance.csv'))
     add_config_arguments(parser)
-    args = parser.parse_args()
-    try:
-        models = {name: build_untrained(name, size=args.size) for name in args.encodings}
-        for name, config, checkpoint in args.models:
-            models[name] = FeatureExtractor(read(parser, config, args.cfg_options), checkpoint)
-        if models:
-            records = []
-            for name, model in track(models.items(), description='Models'):
-                rows = measure_equivariance(model, images_for(model, args), size=args.size, shifts=args.shifts)
-                records += [dict(model=name, size=args.size, **asdict(row)) for row in rows]
-            write_table(args.out, records)
-        draw_equivariance(args.out, args.out.with_suffix('.png'))
-    except (FileNotFoundError, CheckpointError, ValueError) as error:
-        parser.error(str(error))
+    args = parser.parse_args(argv)
+    models: dict[str, torch.nn.Module] = {name: build_untrained(name, size=args.size) for name in args.encodings}
+    for name, config, checkpoint in args.models:
+        models[name] = FeatureExtractor(config_from(args, config), checkpoint)
+    if models:
+        records = []
+        for name, model in track(models.items(), description='Models'):
+            rows = measure_equivariance(model, images_for(model, args), size=args.size, shifts=args.shifts)
+            records += [dict(model=name, size=args.size, **asdict(row)) for row in rows]
+        write_table(args.out, records)
+    draw_equivariance(args.out, args.out.with_suffix('.png'))
     print_table(read_table(args.out))
     print(f'written: {args.out} and {args.out.with_suffix(".png")}')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -8,33 +8,31 @@ Before it gets its name, the file is run at several sizes against the model itse
 """
 
 import argparse
-import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from _common import add_config_arguments, config_from
 from rich.console import Console
 
+from cpvt_backbones.engine.command_line import (
+    add_config_arguments,
+    add_model_arguments,
+    config_from,
+    make_parser,
+    parse_size,
+    positive,
+    run,
+    split_model,
+)
 from cpvt_backbones.export import FORMATS, Comparison, export, graph_of, reference_of, verify
 from cpvt_backbones.export.formats import OPSET
 from cpvt_backbones.export.verification import BATCHES, SIZES
-from cpvt_backbones.inference import ImageError, ToolboxPredictor, find_images, read_image
+from cpvt_backbones.inference import ToolboxPredictor, find_images, read_image
 from cpvt_backbones.inference.exported import ExportedModel
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """``'333x517'`` to height and width."""
-    match = re.fullmatch(r'([1-9]\d*)x([1-9]\d*)', text)
-    if not match:
-        raise argparse.ArgumentTypeError(f'{text!r}: HEIGHTxWIDTH is accepted')
-    return int(match[1]), int(match[2])
-
-
-def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config file of the model')
-    parser.add_argument('checkpoint', help='checkpoint file')
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
     parser.add_argument('--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats')
     parser.add_argument('--format', choices=tuple(FORMATS), default='onnx', help='default: %(default)s')
     parser.add_argument('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
@@ -43,7 +41,7 @@ def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         action='store_true',
         help='take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself',
     )
-    parser.add_argument('--logits', action='store_true', help='of a segmentor: hand out logits instead of classes')
+    parser.add_argument('--logits', action='store_true', help='of a segmentor: return logits instead of classes')
     parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX; default: %(default)s')
     parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run; default: %(default)s')
     checks = parser.add_argument_group('verification')
@@ -56,20 +54,16 @@ def parse_arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         help='default: ' + ' '.join(f'{height}x{width}' for height, width in SIZES),
     )
     checks.add_argument(
-        '--verify-batches', type=int, nargs='+', default=list(BATCHES), metavar='N', help='default: %(default)s'
+        '--verify-batches', type=positive, nargs='+', default=list(BATCHES), metavar='N', help='default: %(default)s'
     )
     checks.add_argument(
         '--verify-images', nargs='+', default=[], help='image files and folders to compare on (default: generated ones)'
     )
     add_config_arguments(parser)
-    args = parser.parse_args()
-    if min(args.verify_batches) < 1:
-        parser.error(f'--verify-batches must be integers >= 1, got {args.verify_batches}')
-    return parser, args
 
 
 def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """Print a line for each comparison as it comes, under a heading."""
+    """Print each comparison when it is made; returns them all."""
     console, done = Console(soft_wrap=True), []
     with console.status('verifying'):
         for one in comparisons:
@@ -82,14 +76,17 @@ def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
     return done
 
 
-def main() -> None:
-    parser, args = parse_arguments()
-    cfg = config_from(parser, args)
-    # Under another name until it is known to be right.
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    config, checkpoint, _ = split_model([args.config, *args.rest])
+    cfg = config_from(args, config)
+    # The file gets its name when it has been verified.
     unverified = args.out.with_name(f'{args.out.stem}.unverified{args.out.suffix}')
     try:
         photos = [read_image(path) for path in (find_images(args.verify_images) if args.verify_images else [])]
-        predictor = ToolboxPredictor(cfg=cfg, checkpoint=args.checkpoint, device=args.device)
+        predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=args.device)
         graph = graph_of(predictor.model, part=args.part, pixels=not args.normalised, logits=args.logits)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         settings = dict(classes=predictor.classes, palette=predictor.palette)
@@ -104,12 +101,10 @@ def main() -> None:
         if not sum(one.compared for one in comparisons):
             sys.exit(f'{args.out} was not written: the model found nothing, so nothing was compared; --verify-images')
         unverified.replace(args.out)
-    except (FileNotFoundError, ImageError, ImportError, ValueError) as error:
-        parser.error(str(error))
     finally:
         unverified.unlink(missing_ok=True)
     print(f'{args.out}  {args.out.stat().st_size / 2**20:.1f} MiB  {args.format}, {graph.task}')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

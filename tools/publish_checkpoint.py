@@ -1,22 +1,23 @@
-"""Make a training checkpoint ready to hand out: weights only, half the precision if asked, its hash in its name.
+"""Write the weights of a training checkpoint for release: weights only, fp16 on request, hash in the name.
 
 python tools/publish_checkpoint.py work_dirs/retinanet/epoch_12.pth retinanet_pyramid-cpvt-s.pth
 python tools/publish_checkpoint.py work_dirs/retinanet pyramid-cpvt-s.safetensors --backbone --half
 Optimizer, logs and random states stay behind. The name gets the first eight digits of the file's SHA-256.
 """
 
-import argparse
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from cpvt_backbones import __version__
 from cpvt_backbones.checkpoints import CheckpointError, check_destination, read_checkpoint, write_checkpoint
+from cpvt_backbones.engine.command_line import make_parser, run
 
 
 def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Path:
-    """Write the weights of ``source``; the path it got."""
+    """Write the weights of ``source``; returns the path of the file."""
     path = check_destination(destination)
     checkpoint = read_checkpoint(source)
     weights = checkpoint.get('state_dict', checkpoint)
@@ -29,26 +30,23 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
         raise CheckpointError(f'{source!r} holds no weights')
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
-    # Under a name of its own until the hash is known: a file called `destination`, perhaps the source, stays.
+    # Under a temporary name until the hash is known: a file called `destination`, perhaps the source, is not replaced.
     unnamed = path.with_name(f'{path.stem}-unnamed{path.suffix}')
     write_checkpoint(weights, unnamed, meta=dict(published_by=f'cpvt_backbones {__version__}'))
     digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()[:8]
     return unnamed.replace(path.with_name(f'{path.stem}-{digest}{path.suffix}'))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('source', help="checkpoint, or an mmengine run's folder")
-    parser.add_argument('destination', help='.pth, .pt or .safetensors')
-    parser.add_argument('--backbone', action='store_true', help='the backbone alone, under its own names')
-    parser.add_argument('--half', action='store_true', help='as fp16')
-    args = parser.parse_args()
-    try:
-        path = publish(args.source, args.destination, backbone=args.backbone, half=args.half)
-    except (CheckpointError, FileNotFoundError, ImportError, ValueError) as error:
-        parser.error(str(error))
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument('source', help='checkpoint, or work folder of an mmengine run')
+    parser.add_argument('destination', help='.pth, .pt or .safetensors file')
+    parser.add_argument('--backbone', action='store_true', help='the backbone alone, without its prefix')
+    parser.add_argument('--half', action='store_true', help='in fp16')
+    args = parser.parse_args(argv)
+    path = publish(args.source, args.destination, backbone=args.backbone, half=args.half)
     print(f'{path}  {path.stat().st_size / 2**20:.1f} MiB')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -4,22 +4,28 @@ python tools/resolution_sweep.py --models \\
     pyramid=configs/camvid/semantic-fpn_pyramid-cpvt-t_camvid.py:work_dirs/pyramid/iter_400.pth \\
     columnar=configs/camvid/semantic-fpn_multiscale-cpvt-t_camvid.py:work_dirs/columnar/iter_400.pth \\
     --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
-What the CSV already holds is not evaluated again. Without --models the CSV is only drawn.
+Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn.
 """
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
-
-from _analysis import parse_model, print_table, read
-from _common import add_config_arguments
 
 from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.analysis.plots import draw_sweep
 from cpvt_backbones.analysis.resolution import SweepModel, main_metric, read_rows, sweep
+from cpvt_backbones.engine.command_line import (
+    add_config_arguments,
+    config_from,
+    make_parser,
+    parse_model,
+    positive,
+    print_table,
+    run,
+)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument('--models', nargs='+', type=parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
     parser.add_argument(
         '--sizes',
@@ -28,21 +34,16 @@ def main() -> None:
         metavar='FACTOR|SIDEpx',
         help="factors of the config's test scale, or the shorter side in px, as 640px (default: %(default)s)",
     )
-    parser.add_argument('--limit', type=int, metavar='N', help='test on N images, evenly spaced in the test set')
+    parser.add_argument('--limit', type=positive, metavar='N', help='test on N images, evenly spaced in the test set')
     parser.add_argument('--metric', help='column of the CSV to draw (default: mAP, mIoU or top-1)')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/sweep/sweep.csv'), help='CSV; the plot beside it')
     add_config_arguments(parser)
-    args = parser.parse_args()
-    candidates = [
-        SweepModel(name, read(parser, config, args.cfg_options), checkpoint) for name, config, checkpoint in args.models
-    ]
-    try:
-        sizes = [TestSize.parse(text) for text in args.sizes]
-        rows = sweep(candidates, sizes, table=args.out, limit=args.limit) if candidates else read_rows(args.out)
-        metric = args.metric or main_metric(rows)
-        draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)
-    except (FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
+    args = parser.parse_args(argv)
+    candidates = [SweepModel(name, config_from(args, config), checkpoint) for name, config, checkpoint in args.models]
+    sizes = [TestSize.parse(text) for text in args.sizes]
+    rows = sweep(candidates, sizes, table=args.out, limit=args.limit) if candidates else read_rows(args.out)
+    metric = args.metric or main_metric(rows)
+    draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)
     print_table(
         [
             {
@@ -61,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

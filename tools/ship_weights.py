@@ -3,8 +3,8 @@
 python tools/ship_weights.py cpvt_tiny_gap-imagenette configs/imagenette/cpvt-tiny-gap_imagenette.py \\
     work_dirs/cpvt-tiny-gap_imagenette/epoch_30.pth --commit COMMIT --about 'CPVT-Ti-GAP, ten classes of ImageNet' \\
     --data 'Imagenette2, 9,469 training images of 128 px' --terms 'ImageNet: non-commercial research'
-python tools/resolution_sweep.py --sizes 112px 160px 224px --out work_dirs/sweep/cpvt_tiny_gap.csv --models \\
-    cpvt_tiny_gap-imagenette=configs/imagenette/cpvt-tiny-gap_imagenette.py:cpvt_tiny_gap-imagenette
+python tools/resolution_sweep.py --sizes 112px 160px 224px --out work_dirs/sweep/cpvt_tiny_gap.csv \\
+    --models cpvt_tiny_gap-imagenette
 The first command again, with --sizes work_dirs/sweep/cpvt_tiny_gap.csv, writes the card: the accuracy in it was
 measured with the shipped (fp16) file.
 """
@@ -13,18 +13,20 @@ import argparse
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from _common import ROOT
 
 from cpvt_backbones import weights
 from cpvt_backbones.analysis.files import write_whole
 from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, main_metric, read_rows
-from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
+from cpvt_backbones.checkpoints import read_checkpoint, write_checkpoint
+from cpvt_backbones.engine.command_line import make_parser, run
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.weights import ShippedWeights, find_shipped
 
+ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
@@ -45,7 +47,7 @@ def card(entry: ShippedWeights, rows: list[SweepRow], *, data: str, terms: str, 
 
 {entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
 
-**Use.** `python tools/infer.py PHOTOS {entry.name}`, with `--long-side` for a size as in the table below. In a
+**Use.** `python tools/infer.py {entry.name} PHOTOS`, with `--long-side` for a size as in the table below. In a
 config, the backbone alone:
 
 ```python
@@ -119,9 +121,8 @@ def ship(args: argparse.Namespace) -> Path:
     return file
 
 
-def main() -> None:
-    """Read the command line, ship."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument('name', help='<model>-<data>')
     parser.add_argument('config', help='config of the whole model')
     parser.add_argument('checkpoint', help='its trained weights')
@@ -130,17 +131,12 @@ def main() -> None:
     parser.add_argument('--data', required=True, help='what it was trained on')
     parser.add_argument('--terms', required=True, help="the data's terms")
     parser.add_argument('--sizes', type=Path, help='CSV of a resolution sweep with rows of NAME; without it, no card')
-    args = parser.parse_args()
-    try:
-        file = ship(args)
-    except (CheckpointError, FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
+    args = parser.parse_args(argv)
+    file = ship(args)
     print(f'{file}  {file.stat().st_size / 1e6:.1f} MB')
     if not args.sizes:
-        print(
-            f'next: tools/resolution_sweep.py --models {args.name}={args.config}:{args.name}, then again with --sizes'
-        )
+        print(f'next: tools/resolution_sweep.py --models {args.name}, then this command again with --sizes')
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -1,35 +1,32 @@
-"""Train what a config describes: a detector, a segmentor or a classifier, by its default_scope.
+"""Train the detector, segmentor or classifier of a config; its default_scope names the toolbox.
 
 python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py
 torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp --resume
 """
 
-import argparse
+from collections.abc import Sequence
 
-from _common import add_run_arguments, config_from
-
+from cpvt_backbones.engine.command_line import add_run_arguments, config_from, make_parser, run
 from cpvt_backbones.engine.launch import AMP_DTYPES, train
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument('config', help='config file')
     parser.add_argument(
         '--resume',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='go on from a checkpoint; without a name from the newest of the work dir, if there is one',
+        help='continue from a checkpoint; without a value from the newest in the work dir, if there is one',
     )
     parser.add_argument('--amp', action='store_true', help='mixed precision in float16')
-    parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision in this type (alone: float16)')
-    parser.add_argument(
-        '--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size in use'
-    )
+    parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision in this type')
+    parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size')
     add_run_arguments(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     train(
-        config_from(parser, args),
+        config_from(args),
         resume=args.resume,
         amp=args.amp or args.amp_dtype is not None,
         amp_dtype=args.amp_dtype or 'float16',
@@ -38,4 +35,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

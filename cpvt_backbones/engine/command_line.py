@@ -118,6 +118,32 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
+def add_shape_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--shape HEIGHTxWIDTH``, and for one more release ``--size WIDTHxHEIGHT``."""
+    parser.add_argument(
+        '--shape', type=parse_size, metavar='HEIGHTxWIDTH', help="resize the image to it; default: the image's own size"
+    )
+    parser.add_argument('--size', dest='shape', type=_parse_old_size, help=argparse.SUPPRESS)
+
+
+def _parse_old_size(text: str) -> tuple[int, int]:
+    width, height = parse_size(text)
+    warn_deprecated('--size WIDTHxHEIGHT', '--shape HEIGHTxWIDTH')
+    return height, width
+
+
+def parse_model(text: str) -> tuple[str, str, str]:
+    """``NAME=CONFIG:CHECKPOINT``, or shipped weights as ``NAME`` or ``NAME=SHIPPED``, to (name, config, checkpoint)."""
+    name, _, value = text.partition('=')
+    try:
+        config, checkpoint, _ = split_model((value or name).split(':', maxsplit=1))
+    except ValueError:
+        config = None
+    if not (name and config and checkpoint):
+        raise argparse.ArgumentTypeError(f'NAME=CONFIG:CHECKPOINT or shipped weights are expected, got {text!r}')
+    return name, config, checkpoint
+
+
 def positive(text: str) -> int:
     """An integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
@@ -157,8 +183,8 @@ def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = 
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, images: bool = False, exported: bool = False) -> None:
-    """Add ``CONFIG CHECKPOINT [IMAGE ...]``; :func:`split_model` reads them."""
-    alone = 'the name of shipped weights' + (', or a file that tools/export.py wrote' if exported else '')
+    """Add ``CONFIG CHECKPOINT [IMAGE ...]``, as ``args.config`` and ``args.rest``; :func:`split_model` reads them."""
+    alone = 'the name of shipped weights' + (' or a file that tools/export.py wrote' if exported else '')
     parser.add_argument('config', metavar='CONFIG', help=f'config file; {alone} stands alone for CONFIG CHECKPOINT')
     rest = 'checkpoint file or name of shipped weights'
     if images:
@@ -166,30 +192,57 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, images: bool = False
     parser.add_argument('rest', nargs='*', metavar='CHECKPOINT IMAGE' if images else 'CHECKPOINT', help=rest)
 
 
-def split_model(words: Sequence[str], *, exported: Collection[str] = ()) -> tuple[str | None, str, list[str]]:
+def split_model(
+    words: Sequence[str], *, images: bool = False, exported: Collection[str] = ()
+) -> tuple[str | None, str, list[str]]:
     """Split positional arguments into config, checkpoint and the images behind them.
 
     Args:
-        words: ``CONFIG CHECKPOINT IMAGE ...``, or ``NAME IMAGE ...`` with the name of shipped weights, or
-            ``FILE IMAGE ...`` with an exported model.
-        exported: File endings of exported models; none are accepted without.
+        words: ``CONFIG CHECKPOINT``, the name of shipped weights, or an exported file; then the images.
+        images: Images must follow; without it nothing may.
+        exported: File endings of exported models, where these are accepted.
 
     Returns:
-        tuple: The config file (``None`` for an exported model), the checkpoint, and the rest of ``words``.
+        tuple: The config file (``None`` for an exported model), the checkpoint, and the images.
 
     Raises:
-        ValueError: They do not start with a model.
+        ValueError: ``words`` do not start with a model, or the images are missing.
     """
     first, *rest = words or ['']
+    config: str | None
     if first.endswith('.py') and rest:
-        return first, rest[0], rest[1:]
-    if Path(first).suffix in exported:
-        return None, first, rest
-    if first in shipped_weights():
-        return str(find_shipped(first).config_file), first, rest
-    files = f', an exported model ({", ".join(exported)})' if exported else ''
-    shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())
-    raise ValueError(
-        f'the first arguments must be a model: CONFIG.py CHECKPOINT{files}, or the name of shipped weights: '
-        f'{shipped or "(none)"}; got {" ".join(words)!r}'
-    )
+        config, checkpoint, rest = first, rest[0], rest[1:]
+    elif Path(first).suffix in exported:
+        config, checkpoint = None, first
+    elif first in shipped_weights():
+        config, checkpoint = str(find_shipped(first).config_file), first
+    else:
+        files = f', an exported model ({", ".join(exported)})' if exported else ''
+        shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())
+        raise ValueError(
+            f'the first arguments must be a model: CONFIG.py CHECKPOINT{files}, or the name of shipped weights: '
+            f'{shipped or "(none)"}; got {" ".join(words)!r}'
+        )
+    if images and not rest:
+        raise ValueError(f'images: none are given behind the model {checkpoint!r}')
+    if rest and not images:
+        raise ValueError(f'only a model is accepted, got {" ".join(rest)!r} behind it')
+    return config, checkpoint, rest
+
+
+def print_table(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print records as a table; fractions get four digits."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*records[0])
+    for record in records:
+        table.add_row(*(_short(value) for value in record.values()))
+    Console().print(table)
+
+
+def _short(value: Any) -> str:
+    try:
+        return f'{float(value):.4g}' if '.' in str(value) else str(value)
+    except ValueError:
+        return str(value)

@@ -1,8 +1,6 @@
 """Small test sets, models of a few thousand weights, and the tools as from the command line."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -176,18 +174,6 @@ def trained(tmp_path, configs_as_they_come):
         return path, tmp_path / f'{name}.pth'
 
     return build
-
-
-@pytest.fixture
-def call(monkeypatch):
-    """Run a tool as from the command line: ``call('complexity', '--sizes', 32)``."""
-    monkeypatch.syspath_prepend(str(ROOT / 'tools'))
-
-    def run(tool, *arguments):
-        monkeypatch.setattr(sys, 'argv', [f'{tool}.py', *map(str, arguments)])
-        importlib.import_module(tool).main()
-
-    return run
 
 
 @pytest.fixture

@@ -191,14 +191,14 @@ def test_timm_and_mmpretrain():
         attention_weights(swin, torch.randn(1, 3, 224, 224), next(iter(attention_layers(swin))))
 
 
-def test_the_command_line(call, trained, tmp_path, capsys):
+def test_the_command_line(call, refused, trained, tmp_path):
     path, checkpoint = trained('mmseg')
     photos = []
     for index in range(2):
         photos.append(tmp_path / f'{index}.png')
         Image.fromarray(np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)).save(photos[-1])
     out = tmp_path / 'out'
-    common = [path, checkpoint, *photos, '--size', '44x60', '--out-dir', out]
+    common = [path, checkpoint, *photos, '--shape', '44x60', '--out-dir', out]
     call('attention_maps', *common, '--layers', 0, -1, '--query', 10, 20, '--query', 59, 43)
     names = {file.name for file in out.iterdir()}
     assert names == {
@@ -215,6 +215,5 @@ def test_the_command_line(call, trained, tmp_path, capsys):
     call('attention_maps', *common, '--draw')
     assert {name: (out / name).read_bytes() for name in pictures} == pictures
     for options, message in ((['--layers', 2], '--layers must be in'), (['--query', 60, 0], 'query must lie within')):
-        with pytest.raises(SystemExit):
-            call('attention_maps', path, '-', photos[0], '--size', '44x60', '--out-dir', tmp_path / 'no', *options)
-        assert message in capsys.readouterr().err
+        words = [path, '-', photos[0], '--shape', '44x60', '--out-dir', tmp_path / 'no']
+        assert message in refused('attention_maps', *words, *options)

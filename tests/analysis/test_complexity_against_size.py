@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from cpvt_backbones.analysis.complexity import complexity_against_size, measure_complexity
-from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.engine.launch import read_config
 
 COLUMN = dict(
@@ -45,24 +44,3 @@ def test_configs_and_other_packages(trained, tmp_path):
     assert rows[1].attention_gmacs * 1e9 == pytest.approx(2 * cells**2 * 24)
     assert all(row.peak_mib is not None and row.peak_mib >= 0 for row in rows)
     assert torch.zeros(1).device.type == 'cpu'
-
-
-def test_the_command_line(call, tmp_path, capsys):
-    out = tmp_path / 'out.csv'
-    small = "dict(type='CPVT', arch=dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=3))"
-    with pytest.raises(SystemExit):  # a call within is no plain data
-        call('complexity', '--models', f'small={small}', '--out', out)
-    small = "dict(type='CPVT', arch={'embed_dims': 16, 'depth': 2, 'num_heads': 2, 'mlp_ratio': 3})"
-    call('complexity', '--models', f'small={small}', '--sizes', '32', '64x96', '--out', out)
-    assert [(r['model'], r['height'], r['width']) for r in read_table(out)] == [
-        ('small', '32', '32'),
-        ('small', '64', '96'),
-    ]
-    first = out.with_suffix('.png').read_bytes()
-    call('complexity', '--out', out)
-    assert out.with_suffix('.png').read_bytes() == first
-    capsys.readouterr()
-    for text in ('0', '3x', 'x', '1x2x3'):
-        with pytest.raises(SystemExit):
-            call('complexity', '--sizes', text)
-        assert f'HEIGHTxWIDTH in px is expected, got {text!r}' in capsys.readouterr().err

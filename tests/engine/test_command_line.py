@@ -7,7 +7,7 @@ from mmengine.registry import Registry
 
 from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import CheckpointError
-from cpvt_backbones.engine.command_line import make_parser, parse_size, run, split_model
+from cpvt_backbones.engine.command_line import make_parser, parse_model, parse_size, run, split_model
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 NAME = next(iter(shipped_weights()))
@@ -39,16 +39,40 @@ def test_old_flags_are_accepted_with_a_warning(words, capsys):
 
 
 def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
-    assert split_model(['c.py', 'x.pth', 'a.jpg', 'b.py']) == ('c.py', 'x.pth', ['a.jpg', 'b.py'])
-    assert split_model([NAME, 'a.jpg']) == (str(find_shipped(NAME).config_file), NAME, ['a.jpg'])
+    config = str(find_shipped(NAME).config_file)
+    assert split_model(['c.py', 'x.pth', 'a.jpg', 'b.py'], images=True) == ('c.py', 'x.pth', ['a.jpg', 'b.py'])
+    assert split_model([NAME, 'a.jpg'], images=True) == (config, NAME, ['a.jpg'])
     assert split_model(['c.py', NAME]) == ('c.py', NAME, [])
-    assert split_model(['m.onnx', 'a.jpg'], exported=('.onnx',)) == (None, 'm.onnx', ['a.jpg'])
+    assert split_model(['m.onnx'], exported=('.onnx',)) == (None, 'm.onnx', [])
+    assert parse_model('a=c.py:x.pth') == ('a', 'c.py', 'x.pth')
+    assert parse_model(NAME) == (NAME, config, NAME)
+    assert parse_model(f'a={NAME}') == ('a', config, NAME)
 
 
-@pytest.mark.parametrize('words', [[], ['c.py'], ['x.pth', 'c.py'], ['m.onnx']])
-def test_without_a_model_the_error_lists_the_shipped_ones(words):
-    with pytest.raises(ValueError, match=f'must be a model: CONFIG.py CHECKPOINT, .*{NAME}'):
-        split_model(words)
+@pytest.mark.parametrize(
+    ('words', 'message'),
+    [
+        ([], f'must be a model: CONFIG.py CHECKPOINT, .*{NAME}'),
+        (['c.py'], 'must be a model'),
+        (['x.pth', 'c.py'], 'must be a model'),
+        (['m.onnx', 'a.jpg'], "must be a model.* got 'm.onnx a.jpg'"),
+        (['c.py', 'x.pth'], "images: none are given behind the model 'x.pth'"),
+    ],
+)
+def test_without_a_model_or_images_the_error_says_so(words, message):
+    with pytest.raises(ValueError, match=message):
+        split_model(words, images=True)
+
+
+def test_words_behind_a_model_are_refused():
+    with pytest.raises(ValueError, match="only a model is accepted, got 'a.jpg' behind it"):
+        split_model(['c.py', 'x.pth', 'a.jpg'])
+
+
+@pytest.mark.parametrize('text', ['', 'a', 'a=', '=c.py:x.pth', 'a=c.py', 'a=c.py:', 'a=x.pth:c.py'])
+def test_other_named_models_are_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match='NAME=CONFIG:CHECKPOINT or shipped weights are expected'):
+        parse_model(text)
 
 
 def fails_in_mmengine():

@@ -1,18 +1,16 @@
 """Tiny data and tiny models, so that every command line can really run."""
 
-import importlib
 import sys
 from pathlib import Path
 
 import pytest
 from digit_scenes import write_scenes
-from mmengine.visualization import Visualizer
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope='session', autouse=True)
-def _tools_are_importable():
+def _tools_are_importable():  # as when Python runs one of them
     sys.path.insert(0, str(ROOT / 'tools'))
     yield
     sys.path.remove(str(ROOT / 'tools'))
@@ -27,20 +25,7 @@ def scenes(tmp_path_factory):
     return root
 
 
-def forget(manager):
-    manager._instance_dict.clear()
-    for subclass in manager.__subclasses__():
-        forget(subclass)
-
-
-@pytest.fixture
-def call(monkeypatch):
-    """Run a tool as from the command line: ``call('train', 'config.py', '--amp')``."""
-
-    def run(tool, *arguments):
-        # As in a process of its own: mmengine keeps visualizers by name, and hands the last one to whoever asks.
-        forget(Visualizer)
-        monkeypatch.setattr(sys, 'argv', [f'{tool}.py', *map(str, arguments)])
-        importlib.import_module(tool).main()
-
-    return run
+@pytest.fixture(autouse=True)
+def _unformatted(monkeypatch):
+    """Write configs without formatting, which takes longer than running a tiny model."""
+    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_command_lines import classification
+from tiny_configs import classification
 
 pytest.importorskip('mmpretrain')
 
@@ -36,7 +36,7 @@ def photos(tmp_path):
 
 
 def infer(call, *arguments):
-    """The exit code."""
+    """Exit code."""
     try:
         call('infer', *arguments)
     except SystemExit as stop:
@@ -46,13 +46,13 @@ def infer(call, *arguments):
 
 def test_exit_code_tells_of_failures_only_if_asked(model, photos, tmp_path, call, capsys):
     out = ['--out-dir', tmp_path / 'out', '--device', 'cpu']
-    assert infer(call, photos, *model, *out, '--strict') == 0
+    assert infer(call, *model, photos, *out, '--strict') == 0
     (photos / 'bad.png').touch()
-    assert infer(call, photos, *model, *out) == 0
+    assert infer(call, *model, photos, *out) == 0
     printed = capsys.readouterr().out
     assert f'not predicted: {photos / "bad.png"}: the file is empty' in printed
     assert '0 images predicted, 3 were there already, 1 could not be' in printed
-    assert infer(call, photos, *model, *out, '--strict') == 1
+    assert infer(call, *model, photos, *out, '--strict') == 1
     assert len(json.loads((tmp_path / 'out' / 'predictions.json').read_text())) == 3
 
 
@@ -62,19 +62,19 @@ def test_options_reach_the_model(model, photos, tmp_path, call, monkeypatch):
     seen = []
     forward = CPVT.forward
     monkeypatch.setattr(CPVT, 'forward', lambda self, x: seen.append(tuple(x.shape)) or forward(self, x))
-    out = ['--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-pictures', '--batch-size', '2']
-    assert infer(call, f'{tmp_path}/**/*.png', *model, *out) == 0
+    out = ['--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis', '--batch-size', '2']
+    assert infer(call, *model, f'{tmp_path}/**/*.png', *out) == 0
     assert seen == [(2, 3, 31, 53), (1, 3, 97, 20)]
     assert not (tmp_path / 'out' / 'vis').exists()
     seen.clear()
-    assert infer(call, photos, *model, *out, '--long-side', '53') == 2
-    assert infer(call, photos, *model, *out, '--long-side', '53', '--fresh') == 0
+    assert infer(call, *model, photos, *out, '--long-side', '53') == 2
+    assert infer(call, *model, photos, *out, '--long-side', '53', '--overwrite') == 0
     assert seen == [(2, 3, 31, 53), (1, 3, 53, 11)]
     seen.clear()
-    assert infer(call, photos, *model, *out, '--scale', 'config', '--fresh') == 0
+    assert infer(call, *model, photos, *out, '--scale', 'config', '--overwrite') == 0
     assert {shape[2:] for shape in seen} == {(24, 24)}
-    assert infer(call, photos, *model, *out, '--fresh', '--max-pixels', '1000', '--tile-size', '31') == 2
-    assert infer(call, photos, *model, *out, '--fresh', '--read-limit', '1700', '--strict') == 1
+    assert infer(call, *model, photos, *out, '--overwrite', '--max-pixels', '1000', '--tile-size', '31') == 2
+    assert infer(call, *model, photos, *out, '--overwrite', '--read-limit', '1700', '--strict') == 1
 
 
 def test_interrupted(model, photos, tmp_path, call, capsys, monkeypatch):
@@ -84,33 +84,48 @@ def test_interrupted(model, photos, tmp_path, call, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(CPVT, 'forward', interrupt)
-    assert infer(call, photos, *model, '--out-dir', tmp_path / 'out') == 130
-    assert 'the same command goes on where this one was' in capsys.readouterr().out
+    assert infer(call, *model, photos, '--out-dir', tmp_path / 'out') == 130
+    assert capsys.readouterr().err.endswith('interrupted; the same command resumes\n')
 
 
-def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, call, capsys):
+def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
     config, checkpoint = model
     (tmp_path / 'none').mkdir()
     for arguments, message in (
-        ((photos, checkpoint), 'CONFIG.py CHECKPOINT, a file that tools/export.py wrote'),
-        (tuple(model), 'inputs: there is nothing to predict on'),
-        ((photos, 'none.onnx'), "path: there is no file 'none.onnx'"),
-        ((photos, 'none.onnx', '--cfg-options', 'a=1'), 'none.onnx is an exported file, which has no config'),
-        ((photos, config, 'none.pth'), "checkpoint: there is no file 'none.pth'"),
-        (('none.png', config, 'none.pth'), "inputs: there is no file or folder 'none.png'"),
-        ((tmp_path / 'none', *model), 'inputs: no image'),
-        (('https://example.org/a.jpg', *model), 'URLs are not fetched'),
-        ((photos, *model, '--scale', '10by10'), 'native, config or WIDTHxHEIGHT is accepted'),
-        ((photos, *model, '--scale', '10x10', '--long-side', '10'), 'not allowed with argument'),
-        ((photos, *model, '--overlap', '-1'), 'overlap must be at least 0'),
+        ((checkpoint, photos), 'must be a model: CONFIG.py CHECKPOINT, an exported model (.onnx'),
+        (model, 'images: none are given behind the model'),
+        (('none.onnx', photos), "path: there is no file 'none.onnx'"),
+        (('none.onnx', photos, '--cfg-options', 'a=1'), 'the exported file none.onnx has no config'),
+        ((config, 'none.pth', photos), "checkpoint: there is no file 'none.pth'"),
+        ((config, 'none.pth', 'none.png'), "inputs: there is no file or folder 'none.png'"),
+        ((*model, tmp_path / 'none'), 'inputs: no image'),
+        ((*model, 'https://example.org/a.jpg'), 'URLs are not fetched'),
+        ((*model, photos, '--scale', '10by10'), 'native, config, HEIGHTxWIDTH or SIDE is expected'),
+        ((*model, photos, '--scale', '10x10', '--long-side', '10'), 'not allowed with argument'),
+        ((*model, photos, '--overlap', '-1'), 'overlap must be at least 0'),
     ):
-        assert infer(call, *arguments) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused('infer', *arguments)
+
+
+def test_the_command_line_of_the_last_release(model, photos, tmp_path, call, capsys):
+    """Images before the model, old flags, sizes as WIDTHxHEIGHT: the same results, with warnings."""
+    results = []
+    for arguments in (
+        (*model, photos, '--no-vis', '--overwrite', '--score-thr', '0.1', '--scale', '30x53'),
+        (photos, *model, '--no-pictures', '--fresh', '--score-threshold', '0.1', '--scale', '53x30'),
+    ):
+        capsys.readouterr()
+        assert infer(call, *arguments, '--out-dir', tmp_path / 'out', '--device', 'cpu') == 0
+        results.append(json.loads((tmp_path / 'out' / 'predictions.json').read_text()))
+    assert results[0] == results[1] and len(results[0]) == 3
+    warnings = capsys.readouterr().err
+    for name in ('IMAGE ... CONFIG CHECKPOINT', '--no-pictures', '--fresh', '--score-threshold'):
+        assert f'warning: {name} is deprecated' in warnings
 
 
 @pytest.fixture
 def shipped(model, tmp_path, monkeypatch):
-    """The tiny classifier as if it came with the package, as 'small-toys'."""
+    """The tiny classifier as shipped weights named 'small-toys'."""
     from cpvt_backbones import weights
     from cpvt_backbones.checkpoints import write_checkpoint
 
@@ -123,16 +138,15 @@ def shipped(model, tmp_path, monkeypatch):
     return 'small-toys'
 
 
-def test_a_name_is_a_model_and_so_is_a_name_behind_its_config(model, shipped, photos, tmp_path, call):
+def test_shipped_weights_stand_alone_or_behind_a_config(model, shipped, photos, tmp_path, call):
     found = []
     for given in (model, (shipped,), (model[0], shipped)):
         out = tmp_path / f'out{len(found)}'
-        assert infer(call, photos, *given, '--out-dir', out, '--device', 'cpu', '--no-pictures', '--strict') == 0
+        assert infer(call, *given, photos, '--out-dir', out, '--device', 'cpu', '--no-vis', '--strict') == 0
         found.append(json.loads((out / 'predictions.json').read_text()))
     assert found[0] == found[1] == found[2] and len(found[0]) == 3
 
 
-@pytest.mark.parametrize('arguments', [[], ['photos/']])
-def test_without_a_model_it_names_what_there_is(shipped, call, capsys, arguments):
-    assert infer(call, *arguments) == 2
-    assert 'weights that come with the package:\n  small-toys: a toy' in capsys.readouterr().err
+@pytest.mark.parametrize('arguments', [['photos/'], ['photos/', 'more/']])
+def test_without_a_model_it_lists_the_shipped_ones(shipped, refused, arguments):
+    assert 'the name of shipped weights: small-toys (a toy)' in refused('infer', *arguments)

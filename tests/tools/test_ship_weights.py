@@ -14,6 +14,7 @@ pytest.importorskip('safetensors')
 from cpvt_backbones import CPVT, weights
 from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, write_rows
 from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.engine import command_line
 from cpvt_backbones.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(
             sys, 'argv', ['ship_weights', name, str(config), str(tmp_path / 'epoch_1.pth'), *TOLD, *options]
         )
-        tool.main()
+        command_line.run(tool.main)
 
     call.model, call.tool, call.folder = model, tool, tmp_path
     return call
@@ -45,7 +46,7 @@ def run(tmp_path, monkeypatch):
 
 def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys):
     run()
-    assert 'resolution_sweep.py --models small-toys=' in capsys.readouterr().out
+    assert 'resolution_sweep.py --models small-toys,' in capsys.readouterr().out
     shipped = CPVT.from_pretrained('small-toys').eval()
     images = torch.randn(1, 3, 40, 56)
     torch.testing.assert_close(shipped(images)[0], run.model.backbone.eval()(images)[0], atol=2e-2, rtol=2e-2)
@@ -72,7 +73,7 @@ def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys
         'Recipe',
         CONFIG.name,
         'Accuracy',
-        'PHOTOS small-toys',
+        'small-toys PHOTOS',
     ):
         assert said in card
     assert (

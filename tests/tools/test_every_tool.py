@@ -1,0 +1,78 @@
+"""Every command line of the repository: help, and one line for a file that is not there."""
+
+import runpy
+import sys
+
+import pytest
+from tiny_configs import ROOT
+
+FOLDERS = ('tools', 'benchmarks', 'projects', 'demo')
+SCRIPTS = {
+    str(path.relative_to(ROOT)): path
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob('*.py'))
+    if 'command_line import' in path.read_text()
+}
+# Arguments with one thing wrong for each, and a word of the answer.
+MISTAKES = {
+    'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
+    'demo/demo.py': ('--work-dir {image}', 'File exists'),
+    'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
+    'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
+    'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
+    'tools/convert_checkpoint.py': (
+        'none.pth out.pth --type CPVT',
+        "checkpoint: there is no file or folder 'none.pth'",
+    ),
+    'tools/equivariance.py': ('--models a=none.py:none.pth', "config: there is no file 'none.py'"),
+    'tools/export.py': ('none.py none.pth --out model.onnx', "config: there is no file 'none.py'"),
+    'tools/feature_maps.py': ('none.py none.pth none.jpg', 'none.jpg'),
+    'tools/get_flops.py': ('none.py', "config: there is no file 'none.py'"),
+    'tools/infer.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
+    'tools/make_bccd.py': ('none made', "'none/ImageSets/Main/train.txt'"),
+    'tools/make_imagenette.py': ('none made', 'source: there are no images in none/train/<class>'),
+    'tools/make_teacher.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),
+    'tools/publish_checkpoint.py': ('none.pth out.pth', "checkpoint: there is no file or folder 'none.pth'"),
+    'tools/resolution_sweep.py': ('--models a=none.py:none.pth', "config: there is no file 'none.py'"),
+    'tools/ship_weights.py': (
+        'a-b none.py none.pth --commit 1 --about a --data b --terms c',
+        'config must be in',
+    ),
+    'tools/test.py': ('none.py none.pth', "config: there is no file 'none.py'"),
+    'tools/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', "config: there is no file 'none.py'"),
+    'tools/train.py': ('none.py', "config: there is no file 'none.py'"),
+}
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path, capsys):
+    """Start a script as ``python`` does, in an empty folder; returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(script, *words):
+        path = SCRIPTS[script]
+        monkeypatch.syspath_prepend(str(path.parent))
+        monkeypatch.setattr(sys, 'argv', [str(path), *words])
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_path(str(path), run_name='__main__')
+        return stop.value.code, *capsys.readouterr()
+
+    return start
+
+
+@pytest.mark.parametrize('script', SCRIPTS)
+def test_help(script, start):
+    code, out, err = start(script, '--help')
+    assert (code, err) == (0, '')
+    first_line = SCRIPTS[script].read_text().split('"""')[1].splitlines()[0]
+    assert out.startswith(f'usage: {SCRIPTS[script].name}') and first_line in out
+
+
+@pytest.mark.parametrize('script', SCRIPTS)
+def test_a_mistake_ends_in_one_line(script, start, tmp_path):
+    words, message = MISTAKES[script]
+    (tmp_path / 'image.jpg').write_bytes((ROOT / 'docs/demo.jpg').read_bytes())
+    code, _, err = start(script, *words.format(image='image.jpg').split())
+    assert code == 2
+    assert message in err and err.startswith('error: ') and err.count('\n') == 1
+    assert [path.name for path in tmp_path.iterdir()] == ['image.jpg']

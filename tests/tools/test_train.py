@@ -1,0 +1,79 @@
+"""train.py: mixed precision."""
+
+import pytest
+import torch
+from tiny_configs import classification
+from torch import nn
+
+from cpvt_backbones.engine import launch
+from cpvt_backbones.engine.launch import read_config
+
+pytest.importorskip('mmpretrain')
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    return classification(None, tmp_path)[0]
+
+
+class Stopped(Exception):
+    """Ends a training before it begins."""
+
+
+@pytest.mark.parametrize(
+    ('flags', 'kind', 'dtype', 'scale'),
+    [
+        ([], 'OptimWrapper', None, None),
+        (['--amp'], 'AmpOptimWrapper', 'float16', 'dynamic'),
+        (['--amp', '--amp-dtype', 'float16'], 'AmpOptimWrapper', 'float16', 'dynamic'),
+        (['--amp', '--amp-dtype', 'bfloat16'], 'AmpOptimWrapper', 'bfloat16', 1.0),
+    ],
+    ids=str,
+)
+def test_amp_dtype(flags, kind, dtype, scale, classifier, tmp_path, call, monkeypatch):
+    seen = []
+
+    def stop(cfg):
+        seen.append(cfg)
+        raise Stopped
+
+    monkeypatch.setattr(launch, '_build_runner', stop)
+    with pytest.raises(Stopped):
+        call('train', classifier, *flags, '--work-dir', tmp_path / 'work')
+    wrapper = seen[0].optim_wrapper
+    assert wrapper.get('type', 'OptimWrapper') == kind
+    assert (wrapper.get('dtype'), wrapper.get('loss_scale')) == (dtype, scale)
+    assert wrapper.optimizer.lr == 1e-3
+
+
+def test_layers_compute_in_bfloat16(classifier, tmp_path, call, monkeypatch):
+    from mmengine.optim.optimizer import amp_optimizer_wrapper
+
+    # mmengine demands a GPU, though a CPU computes in bfloat16 as well.
+    monkeypatch.setattr(amp_optimizer_wrapper, 'is_cuda_available', lambda: True)
+    dtypes = {True: set(), False: set()}
+
+    def note(module, inputs, output):
+        if isinstance(module, nn.Linear):
+            dtypes[module.training].add(output.dtype)
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    try:
+        flags = ['--amp', '--amp-dtype', 'bfloat16', '--work-dir', tmp_path / 'work']
+        call('train', classifier, *flags, '--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1')
+    finally:
+        handle.remove()
+    assert dtypes[True] == {torch.bfloat16}
+    state = torch.load(tmp_path / 'work/iter_1.pth', weights_only=False)['state_dict']
+    assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
+
+
+def test_an_unknown_amp_dtype(classifier, refused):
+    assert "invalid choice: 'float8'" in refused('train', classifier, '--amp', '--amp-dtype', 'float8')
+    with pytest.raises(ValueError, match=r"amp_dtype must be one of \('float16', 'bfloat16'\), got 'float8'"):
+        launch.train(read_config(classifier), amp=True, amp_dtype='float8')
+
+
+def test_amp_beside_a_precision_of_its_own(classifier, refused):
+    line = refused('train', classifier, '--amp', '--cfg-options', 'optim_wrapper.type=DeepSpeedOptimWrapper')
+    assert "amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
