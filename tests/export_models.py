@@ -2,68 +2,37 @@
 
 import numpy as np
 import torch
-from mmengine.config import ConfigDict
-from mmengine.registry import MODELS, init_default_scope
+from tiny import PYRAMID, TWO_BLOCKS, build, image_classifier, randomise, retinanet, semantic_fpn
 from torch import nn
-from zoo import COLUMN, PYRAMID, randomise
 
-TWO_BLOCKS = {**COLUMN, 'depth': 2}
-
-NORMALISE = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
 BACKBONES = {
     'multi_scale': dict(type='MultiScaleCPVT', arch=TWO_BLOCKS),
     'windowed': dict(type='MultiScaleCPVT', arch=TWO_BLOCKS, window_size=4, global_blocks=(1,)),
     'pyramid': dict(type='PyramidCPVT', arch=PYRAMID),
 }
-CHANNELS = {'multi_scale': [6, 12, 24, 24], 'windowed': [6, 12, 24, 24], 'pyramid': list(PYRAMID['embed_dims'])}
 
 
-def build(scope: str, config: dict) -> nn.Module:
-    """The model, every weight random: no two scores are alike."""
-    init_default_scope(scope)
+def random(config: dict) -> nn.Module:
+    """The model with every weight random: no two scores are alike."""
     torch.manual_seed(0)
-    return randomise(MODELS.build(ConfigDict(config))).eval()
+    return randomise(build(config)).eval()
 
 
 def detector(backbone: str = 'multi_scale', *, divisor: int = 1, **test_cfg) -> nn.Module:
-    """RetinaNet with real anchors on five levels; its scores are neither all high nor all low."""
-    model = build(
-        'mmdet',
-        dict(
-            type='RetinaNet',
-            data_preprocessor=dict(
-                type='DetDataPreprocessor', **NORMALISE, bgr_to_rgb=True, pad_size_divisor=divisor, pad_value=7
-            ),
-            backbone={**BACKBONES[backbone], 'out_indices': (1, 2, 3)},
-            neck=dict(
-                type='FPN', in_channels=CHANNELS[backbone][1:], out_channels=16, add_extra_convs='on_input', num_outs=5
-            ),
-            bbox_head=dict(
-                type='RetinaHead',
-                num_classes=3,
-                in_channels=16,
-                feat_channels=16,
-                stacked_convs=1,
-                anchor_generator=dict(
-                    type='AnchorGenerator',
-                    octave_base_scale=4,
-                    scales_per_octave=2,
-                    ratios=[0.5, 1.0],
-                    strides=[8, 16, 32, 64, 128],
+    """RetinaNet with four anchors a cell on five levels; its scores are neither all high nor all low."""
+    model = random(
+        retinanet(
+            {**BACKBONES[backbone], 'out_indices': (1, 2, 3)},
+            data_preprocessor=dict(pad_size_divisor=divisor, pad_value=7),
+            neck=dict(add_extra_convs='on_input', num_outs=5),
+            test_cfg={'nms_pre': 60, 'score_thr': 0.05, **test_cfg},
+            **{
+                'bbox_head.anchor_generator': dict(
+                    scales_per_octave=2, ratios=[0.5, 1.0], strides=[8, 16, 32, 64, 128]
                 ),
-                bbox_coder=dict(type='DeltaXYWHBBoxCoder', target_stds=[0.1, 0.1, 0.2, 0.2]),
-            ),
-            test_cfg={
-                **dict(
-                    nms_pre=60,
-                    min_bbox_size=0,
-                    score_thr=0.05,
-                    nms=dict(type='nms', iou_threshold=0.5),
-                    max_per_img=30,
-                ),
-                **test_cfg,
+                'bbox_head.bbox_coder.target_stds': [0.1, 0.1, 0.2, 0.2],
             },
-        ),
+        )
     )
     noise = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
@@ -79,35 +48,19 @@ def detector(backbone: str = 'multi_scale', *, divisor: int = 1, **test_cfg) -> 
 def segmentor(
     backbone: str = 'multi_scale', *, classes: int = 5, test_cfg=None, padding=None, **preprocessor
 ) -> nn.Module:
-    """Semantic FPN; a class map of its has several classes."""
-    model = build(
-        'mmseg',
-        dict(
-            type='EncoderDecoder',
-            data_preprocessor=dict(
-                type='SegDataPreProcessor',
-                **NORMALISE,
-                bgr_to_rgb=True,
-                **{'size_divisor': 1, **preprocessor},
-                test_cfg=padding,
-            ),
-            backbone=BACKBONES[backbone],
-            neck=dict(type='FPN', in_channels=CHANNELS[backbone], out_channels=16, num_outs=4),
+    """Semantic FPN; its class maps have several classes."""
+    model = random(
+        semantic_fpn(
+            BACKBONES[backbone],
+            classes=2 if classes == 1 else classes,
+            data_preprocessor=dict(test_cfg=padding, **preprocessor),
             decode_head=dict(
-                type='FPNHead',
-                in_channels=[16] * 4,
-                in_index=[0, 1, 2, 3],
-                feature_strides=[4, 8, 16, 32],
-                channels=16,
-                num_classes=2 if classes == 1 else classes,
                 out_channels=classes,
                 threshold=0.4 if classes == 1 else None,
-                norm_cfg=dict(type='GN', num_groups=4),
-                align_corners=False,
                 loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=classes == 1),
             ),
-            test_cfg=test_cfg or dict(mode='whole'),
-        ),
+            test_cfg=test_cfg or {},
+        )
     )
     with torch.no_grad():
         scores = model(torch.randn(2, 3, 96, 96))
@@ -117,15 +70,7 @@ def segmentor(
 
 def classifier() -> nn.Module:
     """A column with class token."""
-    return build(
-        'mmpretrain',
-        dict(
-            type='ImageClassifier',
-            data_preprocessor=dict(**NORMALISE, to_rgb=True),
-            backbone=dict(type='CPVT', arch=TWO_BLOCKS, out_type='cls_token'),
-            head=dict(type='LinearClsHead', num_classes=7, in_channels=COLUMN['embed_dims']),
-        ),
-    )
+    return random(image_classifier(dict(type='CPVT', arch=TWO_BLOCKS, out_type='cls_token'), classes=7))
 
 
 class Toolbox:

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from mmengine.config import ConfigDict
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, init_default_scope
-from zoo import COLUMN
+from tiny import COLUMN, build, retinanet, semantic_fpn
 
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[50.0, 60.0, 70.0])
 BACKBONE = dict(type='MultiScaleCPVT', arch=COLUMN)
@@ -29,44 +28,13 @@ def pictures():
 
 
 def detector(preprocessor):
-    init_default_scope('mmdet')
-    neck = dict(type='FPN', in_channels=[6, 12, 24, 24], out_channels=8, num_outs=4)
-    head = dict(
-        type='RetinaHead',
-        num_classes=3,
-        in_channels=8,
-        feat_channels=8,
-        stacked_convs=1,
-        anchor_generator=dict(
-            type='AnchorGenerator', octave_base_scale=4, scales_per_octave=1, ratios=[1.0], strides=[4, 8, 16, 32]
-        ),
-    )
-    test_cfg = dict(
-        nms_pre=100, min_bbox_size=0, score_thr=0.0, nms=dict(type='nms', iou_threshold=0.5), max_per_img=10
-    )
-    return MODELS.build(
-        dict(
-            type='RetinaNet',
-            data_preprocessor=dict(type=preprocessor, bgr_to_rgb=True, **PIXELS),
-            backbone=BACKBONE,
-            neck=neck,
-            bbox_head=head,
-            test_cfg=ConfigDict(test_cfg),
-        )
-    )
+    data_preprocessor = dict(_delete_=True, type=preprocessor, bgr_to_rgb=True, **PIXELS)
+    return build(retinanet(BACKBONE, data_preprocessor=data_preprocessor))
 
 
 def segmentor(preprocessor):
-    init_default_scope('mmseg')
-    head = dict(type='FCNHead', in_channels=24, in_index=3, channels=8, num_convs=1, num_classes=4, norm_cfg=None)
-    return MODELS.build(
-        dict(
-            type='EncoderDecoder',
-            data_preprocessor=dict(type=preprocessor, bgr_to_rgb=True, size_divisor=1, **PIXELS),
-            backbone=BACKBONE,
-            decode_head=head,
-        )
-    )
+    data_preprocessor = dict(_delete_=True, type=preprocessor, bgr_to_rgb=True, size_divisor=1, **PIXELS)
+    return build(semantic_fpn(BACKBONE, data_preprocessor=data_preprocessor))
 
 
 def batch(scope, images):
@@ -86,15 +54,15 @@ def batch(scope, images):
 
 
 @pytest.mark.parametrize(
-    ('scope', 'build', 'name', 'stock'),
+    ('scope', 'make', 'name', 'stock'),
     [
         ('mmdet', detector, 'ValidSizesDetDataPreprocessor', 'DetDataPreprocessor'),
         ('mmseg', segmentor, 'ValidSizesSegDataPreProcessor', 'SegDataPreProcessor'),
     ],
 )
-def test_features_in_a_batch_are_those_alone(scope, build, name, stock):
+def test_features_in_a_batch_are_those_alone(scope, make, name, stock):
     torch.manual_seed(0)
-    model = build(name).eval()
+    model = make(name).eval()
     calls = seen_by(model)
     images = pictures()
     features = []
@@ -117,7 +85,7 @@ def test_features_in_a_batch_are_those_alone(scope, build, name, stock):
             torch.testing.assert_close(together[index, :, :rows, :columns], alone[0], atol=1e-5, rtol=1e-5)
 
     # The toolbox's own preprocessor says nothing of sizes, and then the neighbour matters.
-    plain = build(stock).eval()
+    plain = make(stock).eval()
     plain.load_state_dict(model.state_dict())
     mixed = []
     plain.backbone.register_forward_hook(lambda _, __, outputs: mixed.append(outputs))

@@ -20,7 +20,7 @@ CLASSES = (CPVT, MultiScaleCPVT, PyramidCPVT)
 def python(*lines):
     """Run lines of code in a fresh interpreter; its last line of output."""
     command = [sys.executable, '-W', 'ignore', '-c', '\n'.join(lines)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=PACKAGE.parent)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=PACKAGE.parent)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip().splitlines()[-1]
 

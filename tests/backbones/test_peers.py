@@ -43,7 +43,7 @@ def compare(ours, theirs, outputs, record, *, sizes=SIZES, double=SIZES[1]):
         with torch.inference_mode():
             for got, wanted in zip(ours(images), outputs(theirs, images), strict=True):
                 assert got.shape == wanted.shape
-                yield max_difference(got, wanted)
+                yield max_difference(got, wanted) / max(1, wanted.abs().max().item())
 
     for size in sizes:
         for difference in differences(size, torch.float32):

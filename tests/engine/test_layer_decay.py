@@ -1,12 +1,13 @@
 """Layer-wise learning rates: what each parameter really gets, in a model of every toolbox."""
 
 import pytest
+import tiny
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, OPTIM_WRAPPER_CONSTRUCTORS, init_default_scope
+from tiny import COLUMN, POSITIONS, PYRAMID, column, multi_scale, pyramid
 from torch import nn
-from zoo import COLUMN, POSITIONS, PYRAMID, column, multi_scale, pyramid
 
 from cpvt_backbones.engine.layer_decay import LayerDecayOptimWrapperConstructor
 
@@ -31,20 +32,12 @@ def segmentor(backbone, in_channels):
     return MODELS.build(dict(type='EncoderDecoder', backbone=backbone, neck=neck, decode_head=head))
 
 
-def detector(backbone, in_channels):
-    pytest.importorskip('mmdet')
-    init_default_scope('mmdet')
-    neck = dict(type='FPN', in_channels=list(in_channels), out_channels=8, num_outs=5)
-    head = dict(type='RetinaHead', num_classes=2, in_channels=8, feat_channels=8, stacked_convs=1)
-    return MODELS.build(dict(type='RetinaNet', backbone=backbone, neck=neck, bbox_head=head))
-
-
 BUILDERS = {
     'CPVT': lambda **kw: classifier(
         dict(type='CPVT', arch=COLUMN, img_size=64, with_dist_token=True, out_type='cls_token', **kw)
     ),
-    'MultiScaleCPVT': lambda **kw: detector(
-        dict(type='MultiScaleCPVT', arch=COLUMN, img_size=64, source='taps', **kw), FOUR
+    'MultiScaleCPVT': lambda **kw: tiny.build(
+        tiny.retinanet(dict(type='MultiScaleCPVT', arch=COLUMN, img_size=64, source='taps', **kw))
     ),
     'PyramidCPVT': lambda **kw: segmentor(
         dict(type='PyramidCPVT', arch=PYRAMID, img_size=64, with_cls_token=True, **kw), PYRAMID['embed_dims']

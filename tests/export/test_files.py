@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from export_models import TWO_BLOCKS, Toolbox, classifier, detector, segmentor
-from zoo import DENSE, POSITIONS, column, multi_scale, pyramid, randomise
+from export_models import Toolbox, classifier, detector, segmentor
+from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, pyramid, randomise
 
 from cpvt_backbones.export import FORMATS, Features, export, features_of, graph_of, reference_of, verify
 from cpvt_backbones.export.graphs import Preprocess
