@@ -11,7 +11,7 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
-from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, read_checkpoint
+from cpvt_backbones.checkpoints import load_checkpoint, load_weights
 from cpvt_backbones.inference import read_image
 
 from .complexity import build_model
@@ -34,7 +34,10 @@ class FeatureExtractor(nn.Module):
         self.backbone = model.get_submodule('backbone')
         self.preprocessor = model.get_submodule('data_preprocessor')
         if checkpoint is not None:
-            _load_backbone(self.backbone, checkpoint)
+            if isinstance(self.backbone, Backbone):
+                load_checkpoint(self.backbone, checkpoint)
+            else:
+                load_weights(self.backbone, checkpoint, prefix='backbone.')
         if getattr(self.backbone, 'out_type', 'featmap') != 'featmap':  # classifiers output pooled features
             backbone: Any = self.backbone
             backbone.out_type = 'featmap'
@@ -51,20 +54,6 @@ class FeatureExtractor(nn.Module):
         inputs = [torch.from_numpy(picture[:, :, ::-1].copy()).permute(2, 0, 1) for picture in pictures]
         batches = [self.preprocessor(dict(inputs=[one], data_samples=None))['inputs'] for one in inputs]
         return torch.cat([batch[:, :, :height, :width] for batch in batches])
-
-
-def _load_backbone(backbone: nn.Module, checkpoint: str | os.PathLike[str]) -> None:
-    if isinstance(backbone, Backbone):
-        load_checkpoint(backbone, checkpoint)
-        return
-    content = read_checkpoint(checkpoint)
-    weights = {name.removeprefix('module.'): value for name, value in content.get('state_dict', content).items()}
-    own = {name.removeprefix('backbone.'): value for name, value in weights.items() if name.startswith('backbone.')}
-    missing = backbone.load_state_dict(own, strict=False).missing_keys
-    if missing:
-        raise CheckpointError(
-            f'checkpoint {str(checkpoint)!r} lacks {len(missing)} weights of the backbone: {", ".join(missing[:5])}'
-        )
 
 
 def load_picture(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None) -> np.ndarray:

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from cpvt_backbones.layers.peg import PEGPosition
+from cpvt_backbones.layers.peg import PEG, PEGPosition
 from cpvt_backbones.layers.position import LearnedTable, read_table
 
-from .families import Source
-from .neutral import neutral_pegs
+from .families import Family, find_backbone, find_weights
 from .report import CheckpointError, ConversionReport, shorten
-from .unwrap import find_backbone, find_weights
 
 _PEG = r'pos_block(_\d+)?\.'
 _TABLE = r'pos_embed\.\d$'
@@ -70,16 +69,17 @@ def convert_state_dict(
         :class:`ConversionReport`.
 
     Raises:
-        CheckpointError: No weights, nobody's names, another architecture, other shapes, or less than the whole trunk.
+        CheckpointError: No weights, nobody's names, another architecture, other shapes, less than the whole trunk, or
+            weights that are no floating-point numbers.
         TypeError: ``model`` is no backbone of this package.
     """
     depths = _depths(model)
     report = ConversionReport(target=type(model).__name__)
     source, found = find_backbone(find_weights(state_dict, ema=ema), prefix=prefix, report=report)
-    family = 'column' if hasattr(model, 'depth') else 'pyramid'
-    if source.family != family:
+    layout = 'column' if hasattr(model, 'depth') else 'pyramid'
+    if source.layout != layout:
         raise CheckpointError(
-            f'wrong architecture: the checkpoint is a {source.family} ({source.name}), {report.target} is a {family}',
+            f'wrong architecture: the checkpoint is a {source.layout} ({source.name}), {report.target} is a {layout}',
             report=report,
         )
     ours, origin = _rename(source, found, report)
@@ -92,7 +92,7 @@ def convert_state_dict(
         ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
         report.added['patch_embed.proj.bias'] = 'zero: the source embeds patches without a bias'
     if not any(re.match(_PEG, key) for key in ours):
-        for key, value in neutral_pegs(model).items():
+        for key, value in identity_init(model).items():
             ours[key] = value
             report.added[key] = 'the source has no PEG: it starts as the identity'
 
@@ -113,6 +113,7 @@ def convert_state_dict(
                 report.loaded.append(key)
     _account_for_missing(wanted, ours, allow_missing, report)
     _raise_if_incomplete(report)
+    check_values(result, wanted)
     return result, report
 
 
@@ -128,14 +129,14 @@ def _depths(model: nn.Module) -> tuple[int, ...]:
 
 
 def _rename(
-    source: Source, found: Mapping[str, tuple[str, Tensor]], report: ConversionReport
+    source: Family, found: Mapping[str, tuple[str, Tensor]], report: ConversionReport
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors by this package's keys, and the checkpoint's key of each."""
     ours: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
     for theirs, (old, value) in found.items():
         key = source.rename(theirs)
-        for name, part in _split(key, value, source.family):
+        for name, part in _split(key, value, source.layout):
             if name in ours:
                 raise CheckpointError(
                     f'the checkpoint has two keys for {name}: {origin[name]} and {old}', report=report
@@ -152,10 +153,10 @@ def _rename(
     return ours, origin
 
 
-def _split(key: str, value: Tensor, family: str) -> list[tuple[str, Tensor]]:
+def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
     """One tensor of the source to one or two of this package."""
     if '.attn.in_proj.' in key:
-        if family == 'column':
+        if layout == 'column':
             return [(key.replace('.in_proj.', '.qkv.'), value)]
         dim = value.shape[0] // 3
         return [(key.replace('.in_proj.', '.q.'), value[:dim]), (key.replace('.in_proj.', '.kv.'), value[dim:])]
@@ -283,3 +284,50 @@ def _raise_if_incomplete(report: ConversionReport) -> None:
     else:
         return
     raise CheckpointError(f'{report.source} does not fit {report.target}: {message}', report=report)
+
+
+def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Check that weights are numbers that a model can compute with.
+
+    Args:
+        weights: What is to be loaded.
+        wanted: The model's state dict; where its own values are infinite (a mask), those of the checkpoint may be.
+
+    Raises:
+        CheckpointError: Integers or booleans for a floating-point weight; NaN or infinity.
+    """
+    for key, value in weights.items():
+        own = wanted.get(key)
+        if own is None or not own.is_floating_point():
+            continue
+        if not value.is_floating_point():
+            raise CheckpointError(f'{key} is of type {value.dtype}, the model has {own.dtype}')
+        if not value.isfinite().all() and own.isfinite().all():
+            raise CheckpointError(f'{key} has values that are NaN or infinite')
+
+
+def identity_init(model: nn.Module) -> dict[str, Tensor]:
+    """Values under which each PEG of a model adds nothing to the tokens, yet has a gradient.
+
+    The last layer with parameters of each residual branch is set to zero; zero everywhere would leave a branch of
+    several layers without gradient. In front of a ReLU, which has none at zero, it is made a millionth instead.
+    PEGs without residual (``padding='none'``) cannot be neutral and are left out.
+
+    Args:
+        model: A backbone.
+
+    Returns:
+        dict: State dict of its PEGs.
+    """
+    values: dict[str, Tensor] = {}
+    for name, peg in model.named_modules():
+        if not isinstance(peg, PEG) or not peg.residual:
+            continue
+        values.update({f'{name}.{key}': value.detach().clone() for key, value in peg.state_dict().items()})
+        for index, layer in enumerate(peg.proj):
+            rectified = any(isinstance(part, nn.ReLU) for part in layer.modules())
+            last, module = [(key, part) for key, part in layer.named_modules() if hasattr(part, 'weight')][-1]
+            path = '.'.join(filter(None, (name, 'proj', str(index), last)))
+            for key, parameter in module.named_parameters():
+                values[f'{path}.{key}'] = parameter.detach() * 1e-6 if rectified else torch.zeros_like(parameter)
+    return values

@@ -1,25 +1,30 @@
-"""Whose checkpoint it is, told by its keys, and how its keys become timm's, which are this package's own."""
+"""The kinds of checkpoint that are recognised by their keys, and the rules that rename those to this package's."""
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .report import CheckpointError, ConversionReport, shorten
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
 
 
 @dataclass(frozen=True)
-class Source:
+class Family:
     """One kind of checkpoint.
 
     Args:
         name: What a report calls it.
-        family: ``'column'`` (ViT, CPVT) or ``'pyramid'`` (PVT, Twins-PCPVT).
+        layout: ``'column'`` (ViT, CPVT) or ``'pyramid'`` (PVT, Twins-PCPVT).
         signature: A regular expression that matches the start of some key of each such checkpoint, and of no other.
         rules: Regular expressions and what replaces them, applied one after the other to each key.
     """
 
     name: str
-    family: str
+    layout: str
     signature: str
     rules: tuple[Rule, ...] = ()
 
@@ -73,10 +78,10 @@ def _from_one(template: str) -> Callable[[re.Match[str]], str]:
     return lambda match: template.format(int(match[1]) - 1)
 
 
-SOURCES: tuple[Source, ...] = (
-    Source(
+SOURCES: tuple[Family, ...] = (
+    Family(
         name="PVT, mmdet's names",
-        family='pyramid',
+        layout='pyramid',
         signature=r'layers\.\d\.0\.projection\.',
         rules=(
             (r'^layers\.(\d)\.0\.projection\.', r'patch_embeds.\1.proj.'),
@@ -89,21 +94,21 @@ SOURCES: tuple[Source, ...] = (
             *_TORCH_ATTENTION,
         ),
     ),
-    Source(
+    Family(
         name="Twins-PCPVT, mmseg's names",
-        family='pyramid',
+        layout='pyramid',
         signature=r'layers\.\d\.\d+\.attn\.attn\.in_proj',
         rules=((r'^layers\.(\d)\.(\d+)\.', r'blocks.\1.\2.'), *_TORCH_ATTENTION, *_PCPVT),
     ),
-    Source(
+    Family(
         name="Twins-PCPVT, mmpretrain's names",
-        family='pyramid',
+        layout='pyramid',
         signature=r'stages\.\d\.\d+\.attn\.kv\.',
         rules=((r'^stages\.(\d)\.(\d+)\.', r'blocks.\1.\2.'), *_PCPVT),
     ),
-    Source(
+    Family(
         name="PVT, its authors' names",
-        family='pyramid',
+        layout='pyramid',
         signature=r'block[1-4]\.\d+\.attn\.',
         rules=(
             (r'^patch_embed([1-4])\.', _from_one('patch_embeds.{}.')),
@@ -112,26 +117,26 @@ SOURCES: tuple[Source, ...] = (
             (r'^norm([1-4])\.', _from_one('norm_after_stage{}.')),
         ),
     ),
-    Source(
+    Family(
         name="Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names",
-        family='pyramid',
+        layout='pyramid',
         signature=r'blocks\.\d\.\d+\.attn\.kv\.',
     ),
-    Source(
+    Family(
         name="ViT or DeiT, mmpretrain's names",
-        family='column',
+        layout='column',
         signature=r'layers\.\d+\.attn\.qkv\.',
         rules=_OPENMMLAB_VIT,
     ),
-    Source(
+    Family(
         name="ViT, mmseg's names",
-        family='column',
+        layout='column',
         signature=r'layers\.\d+\.attn\.attn\.in_proj',
         rules=_OPENMMLAB_VIT,
     ),
-    Source(
+    Family(
         name="CLIP's ViT, OpenAI's or open_clip's names",
-        family='column',
+        layout='column',
         # Not its blocks, whose unprefixed names are the text tower's in a whole CLIP.
         signature=r'class_embedding$',
         rules=(
@@ -150,9 +155,9 @@ SOURCES: tuple[Source, ...] = (
             (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
         ),
     ),
-    Source(
+    Family(
         name="ViT, DeiT or CPVT, timm's or this package's names",
-        family='column',
+        layout='column',
         signature=r'blocks\.\d+\.attn\.qkv\.',
         rules=((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),),
     ),
@@ -160,8 +165,91 @@ SOURCES: tuple[Source, ...] = (
 
 # What wrappers and whole models put in front of a backbone's keys.
 PREFIXES = ('module.', 'backbone.', 'model.', 'visual.trunk.', 'visual.')
+# Where training scripts keep the weights.
+CONTAINERS = ('state_dict', 'model', 'model_state_dict', 'module')
+EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')
 
 
-def recognise(keys: Collection[str]) -> Source | None:
+def recognise(keys: Collection[str]) -> Family | None:
     """The source of these keys, if it is known."""
     return next((source for source in SOURCES if source.recognises(keys)), None)
+
+
+def find_weights(checkpoint: Any, *, ema: bool) -> Mapping[str, Any]:
+    """The mapping with the tensors, however deep a training script wrapped it.
+
+    Raises:
+        CheckpointError: There is none, or no averaged one where ``ema`` asks for it.
+    """
+    if not isinstance(checkpoint, Mapping):
+        raise CheckpointError(f'checkpoint must be a dict of weights, got a {type(checkpoint).__name__}')
+    averaged = [key for key in EMA_CONTAINERS if isinstance(checkpoint.get(key), Mapping)]
+    if ema:
+        # mmengine's EMAHook swaps the two when it saves: the average lies in state_dict.
+        if isinstance(checkpoint.get('state_dict'), Mapping) and 'steps' in (checkpoint.get('ema_state_dict') or ()):
+            return find_weights(checkpoint['state_dict'], ema=False)
+        if not averaged:
+            raise CheckpointError(
+                f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; '
+                f'it has {shorten([str(key) for key in checkpoint])}'
+            )
+        return find_weights(checkpoint[averaged[0]], ema=False)
+    # First, because a script may store a tensor or two beside them.
+    for key in CONTAINERS:
+        if isinstance(checkpoint.get(key), Mapping):
+            return find_weights(checkpoint[key], ema=False)
+    if any(isinstance(value, Tensor) for value in checkpoint.values()):
+        return checkpoint
+    if averaged:
+        raise CheckpointError(
+            f'the checkpoint holds averaged weights alone ({averaged[0]!r}): ask for them by ema=True'
+        )
+    if not checkpoint:
+        raise CheckpointError('the checkpoint is empty: a dict without a key')
+    raise CheckpointError(
+        f'the checkpoint has no weights: no tensors, and none of {", ".join(CONTAINERS)}; '
+        f'it has {shorten([str(key) for key in checkpoint])}'
+    )
+
+
+def find_backbone(
+    weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport
+) -> tuple[Family, dict[str, tuple[str, Tensor]]]:
+    """The backbone's own keys, each with its key in the checkpoint and its tensor, and whose names they are.
+
+    Raises:
+        CheckpointError: No key starts with ``prefix``, or nobody's names are recognised.
+    """
+    found: dict[str, tuple[str, Tensor]] = {}
+    for key, value in weights.items():
+        if isinstance(value, Tensor):
+            # torch.compile wraps a whole model, or any module in it.
+            found[str(key).replace('_orig_mod.', '')] = (str(key), value)
+        else:
+            report.dropped[str(key)] = 'no tensor'
+    if prefix is not None:
+        prefix = prefix.rstrip('.') + '.'
+        if not any(key.startswith(prefix) for key in found):
+            first = sorted({key.split('.')[0] + '.' for key in found if '.' in key})
+            raise CheckpointError(f'prefix={prefix!r}: no key starts with it; the keys start with {shorten(first)}')
+        found = _under(prefix, found, report)
+    while (source := recognise(found)) is None:
+        wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in found)), None)
+        if wrapper is None:
+            raise CheckpointError(
+                f'the checkpoint is none of those recognised: its keys are {shorten(list(found))}; recognised are '
+                + '; '.join(known.name for known in SOURCES)
+            )
+        found = _under(wrapper, found, report)
+    report.source = source.name
+    return source, found
+
+
+def _under(
+    prefix: str, found: dict[str, tuple[str, Tensor]], report: ConversionReport
+) -> dict[str, tuple[str, Tensor]]:
+    report.prefix += prefix
+    report.dropped |= {
+        old: f"not under '{report.prefix}'" for key, (old, _) in found.items() if not key.startswith(prefix)
+    }
+    return {key[len(prefix) :]: pair for key, pair in found.items() if key.startswith(prefix)}

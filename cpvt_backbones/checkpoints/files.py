@@ -1,6 +1,7 @@
 """Checkpoint files: open them without running what is in them, and write them whole or not at all."""
 
 import hashlib
+import os
 import re
 import secrets
 import shutil
@@ -109,7 +110,7 @@ def _newest_of_run(folder: Path) -> Path:
     named = Path(pointer.read_bytes().decode(errors='replace').strip())
     # The run may have been moved since.
     for file in (named, folder / named.name):
-        if file.is_file():
+        if os.path.isfile(file):  # unlike Path.is_file, for any text
             return file
     raise FileNotFoundError(f'checkpoint: {str(pointer)!r} names {str(named)!r}, which is not there')
 

@@ -1,6 +1,7 @@
 """Loading a file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ from mmengine.runner.checkpoint import (
 )
 from torch import Tensor, nn
 
-from .convert import convert_state_dict
+from .convert import check_values, convert_state_dict
+from .families import find_weights
 from .files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
-from .unwrap import find_weights
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
     'modelzoo': get_torchvision_models,
@@ -54,12 +55,71 @@ def load_checkpoint(
     Raises:
         FileNotFoundError, CheckpointError: See :func:`read_checkpoint` and :func:`convert_state_dict`.
     """
-    state_dict, report = convert_state_dict(
-        read_checkpoint(checkpoint), model, prefix=prefix, allow_missing=allow_missing, ema=ema
-    )
+    content = read_checkpoint(checkpoint)
+    with _naming(checkpoint):
+        state_dict, report = convert_state_dict(content, model, prefix=prefix, allow_missing=allow_missing, ema=ema)
     model.load_state_dict(state_dict, strict=False)
     print_log(f'load {checkpoint}: {report}', logger='current')
     return report
+
+
+def load_weights(
+    model: nn.Module, checkpoint: str | PathLike[str], *, prefix: str = '', strict: bool = False
+) -> dict[str, Any]:
+    """Load a checkpoint into the whole model that it was saved from, and raise unless every weight fits.
+
+    mmengine's own loader only warns and leaves the rest random.
+
+    Args:
+        model: Detector, segmentor, classifier or a part of one; wrappers of mmengine (data parallel, test-time
+            augmentation) are looked through.
+        checkpoint: See :func:`read_checkpoint`.
+        prefix: Take the keys under this prefix and no others, as ``'backbone.'``.
+        strict: Refuse weights that the model has not, too.
+
+    Returns:
+        dict: The checkpoint's ``meta``, or an empty dict.
+
+    Raises:
+        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; or the checkpoint lacks weights of the model,
+            or has them in other shapes, or has NaN, integers or booleans for them.
+    """
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.get_submodule('module')
+    content = read_checkpoint(checkpoint)
+    with _naming(checkpoint):
+        weights = {key.removeprefix('module.'): value for key, value in find_weights(content, ema=False).items()}
+        weights = {
+            key.removeprefix(prefix): value
+            for key, value in weights.items()
+            if key.startswith(prefix) and isinstance(value, Tensor)
+        }
+        wanted = model.state_dict()
+        check_values(weights, wanted)
+        try:
+            missing, unexpected = model.load_state_dict(weights, strict=False)
+        except RuntimeError as error:  # torch lists the shapes that differ, one a line
+            raise CheckpointError(f'it does not fit the model: {" ".join(str(error).split())}') from error
+        if missing:
+            raise CheckpointError(
+                f'it does not fit the model: it lacks {len(missing)} of {len(wanted)} weights: {shorten(missing)}'
+            )
+        if strict and unexpected:
+            raise CheckpointError(
+                f'it does not fit the model, which lacks {len(unexpected)} of {len(weights)} weights: '
+                f'{shorten(unexpected)}'
+            )
+    meta = content.get('meta')
+    return meta if isinstance(meta, dict) else {}
+
+
+@contextmanager
+def _naming(checkpoint: str | PathLike[str]) -> Iterator[None]:
+    """Within this context errors about what a checkpoint holds name its file."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f'checkpoint {str(checkpoint)!r}: {error}', report=error.report) from error
 
 
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -131,48 +191,3 @@ class RecognisedPretrained(PretrainedInit):
         load_checkpoint(module, self.checkpoint, **self.options)
         if hasattr(module, '_params_init_info'):
             update_init_info(module, init_info=self._get_init_info())
-
-
-def load_weights(model: nn.Module, checkpoint: str | PathLike[str], *, strict: bool = False) -> dict[str, Any]:
-    """Load a checkpoint into the whole model that it was saved from, and raise unless every weight fits.
-
-    mmengine's own loader only warns and leaves the rest random.
-
-    Args:
-        model: Detector, segmentor or classifier; wrappers of mmengine (data parallel, test-time augmentation) are
-            looked through.
-        checkpoint: See :func:`read_checkpoint`.
-        strict: Refuse weights that the model has not, too.
-
-    Returns:
-        dict: The checkpoint's ``meta``, or an empty dict.
-
-    Raises:
-        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; or the checkpoint lacks weights of the model,
-            or has them in other shapes.
-    """
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.get_submodule('module')
-    content = read_checkpoint(checkpoint)
-    try:
-        found = find_weights(content, ema=False)
-    except CheckpointError as error:
-        raise CheckpointError(f'checkpoint {str(checkpoint)!r}: {error}') from error
-    weights = {key.removeprefix('module.'): value for key, value in found.items()}
-    try:
-        missing, unexpected = model.load_state_dict(weights, strict=False)
-    except RuntimeError as error:  # torch lists the shapes that differ, one a line
-        shapes = ' '.join(str(error).split())
-        raise CheckpointError(f'checkpoint {str(checkpoint)!r} does not fit the model: {shapes}') from error
-    if missing:
-        raise CheckpointError(
-            f'checkpoint {str(checkpoint)!r} does not fit the model: it lacks {len(missing)} of '
-            f'{len(model.state_dict())} weights: {shorten(missing)}'
-        )
-    if strict and unexpected:
-        raise CheckpointError(
-            f'checkpoint {str(checkpoint)!r} does not fit the model, which lacks {len(unexpected)} of '
-            f'{len(weights)} weights: {shorten(unexpected)}'
-        )
-    meta = content.get('meta')
-    return meta if isinstance(meta, dict) else {}

@@ -69,7 +69,7 @@ def test_incomplete_checkpoints_are_refused(trained, tmp_path):
     cfg = read_config(path, work_dir=tmp_path / 'work')
     cfg.model.backbone = dict(type='mmdet.ResNet', depth=18)
     cfg.model.decode_head.in_channels = cfg.model.decode_head.channels = 64
-    with pytest.raises(CheckpointError, match='lacks .* weights of the backbone: conv1.weight'):
+    with pytest.raises(CheckpointError, match='lacks .* weights: conv1.weight'):
         FeatureExtractor(cfg, checkpoint)
     with pytest.raises(ImageError, match='there is no such file'):
         load_picture(tmp_path / 'none.jpg')

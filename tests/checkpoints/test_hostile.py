@@ -1,0 +1,243 @@
+"""No checkpoint runs anything, whichever door it comes through; damaged ones end in one error that names the file."""
+
+import copyreg
+import os
+import pickle
+import zipfile
+
+import pytest
+import torch
+from hostile import hostile_pickles, write_hostile_files
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+from test_mmengine_loader import make_runner
+from tiny import COLUMN
+from torch import nn
+
+from cpvt_backbones import CPVT
+from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, load_weights, read_checkpoint
+
+ARGUMENTS = dict(arch=COLUMN, img_size=32)
+
+
+def load_by_init_cfg(file):
+    MODELS.build(dict(type='CPVT', init_cfg=dict(type='Pretrained', checkpoint=str(file)), **ARGUMENTS)).init_weights()
+
+
+DOORS = dict(
+    read_checkpoint=read_checkpoint,
+    load_weights=lambda file: load_weights(nn.Linear(2, 2), file),
+    load_checkpoint=lambda file: load_checkpoint(CPVT(**ARGUMENTS), file),
+    init_cfg=load_by_init_cfg,
+    mmengine=lambda file: CheckpointLoader.load_checkpoint(str(file), map_location='cpu', logger='silent'),
+)
+
+
+@pytest.fixture
+def extensions():
+    """What the opcodes EXT1, EXT2 and EXT4 name."""
+    codes = [(os.system.__module__, 'system', 0xF0), ('os', 'system', 0x1F0)]
+    for code in codes:
+        copyreg.add_extension(*code)
+    yield
+    for code in codes:
+        copyreg.remove_extension(*code)
+
+
+def test_the_corpus_runs_commands_where_pickles_are_trusted(tmp_path, extensions):
+    ran = set()
+    for name, data in hostile_pickles(f'touch {tmp_path / "trace"}').items():
+        try:
+            pickle.loads(data)
+        except Exception:
+            pass
+        if (tmp_path / 'trace').exists():
+            (tmp_path / 'trace').unlink()
+            ran.add(name)
+    assert len(ran) >= 24
+    assert {'global_reduce', 'stack_global', 'inst', 'obj', 'build', 'newobj', 'newobj_ex'} <= ran
+    assert {'ext1', 'ext2', 'ext4', 'binpersid_of_a_call', 'popped', 'in_a_key', 'partial'} <= ran
+
+
+@pytest.mark.parametrize('door', DOORS)
+def test_nothing_runs(door, tmp_path, extensions):
+    trace = tmp_path / 'trace'
+    files = write_hostile_files(tmp_path, f'touch {trace}')
+    assert len(files) >= 50
+    for file in files:
+        try:
+            content = DOORS[door](file)
+        except CheckpointError as error:
+            assert file.name in str(error) and '\n' not in str(error)
+        else:  # nothing but a stand-in was called
+            assert door == 'read_checkpoint' and content == dict(state_dict=None), file.name
+        assert not trace.exists(), file.name
+
+
+@pytest.mark.parametrize('resume', [False, True], ids=['load_from', 'resume'])
+def test_nothing_runs_in_training(resume, tmp_path):
+    trace = tmp_path / 'trace'
+    file = write_hostile_files(tmp_path, f'touch {trace}')[0]
+    runner = make_runner(tmp_path / 'run', 1, load_from=str(file), resume=resume)
+    with pytest.raises(CheckpointError, match=r'is refused: opening it would import posix.system'):
+        runner.train()
+    assert not trace.exists()
+
+
+# -- damaged files -----------------------------------------------------------------------------------------------------
+
+
+def recursive():
+    content = dict(state_dict={})
+    content['state_dict']['again'] = content
+    return content
+
+
+def nested(levels):
+    content = {}
+    for _ in range(levels):
+        content = dict(state_dict=content)
+    return content
+
+
+DAMAGED = {
+    'list': [torch.ones(2)],
+    'number': 5,
+    'state_dict_of_a_number': dict(state_dict=5),
+    'nothing': {},
+    'recursive': recursive(),
+    'deep': nested(150),
+    'sparse': dict(state_dict=dict(weight=torch.eye(2).to_sparse())),
+    'meta': dict(state_dict=dict(weight=torch.empty(2, 2, device='meta'))),
+    'quantized': dict(state_dict=dict(weight=torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8))),
+    'repeated': dict(state_dict=dict(weight=torch.zeros(1).expand(10**10, 192))),
+    'repeated_often': dict(state_dict={str(i): torch.zeros(1).expand(1000) for i in range(1000)}),
+}
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+@pytest.mark.parametrize('content', DAMAGED)
+def test_content_that_is_no_checkpoint(content, zipped, tmp_path):
+    file = tmp_path / 'damaged.pth'
+    if content == 'meta' and not zipped:
+        pytest.skip('torch does not write it')
+    torch.save(DAMAGED[content], file, _use_new_zipfile_serialization=zipped)
+    for name, door in DOORS.items():
+        if content == 'nothing' and name in ('read_checkpoint', 'mmengine'):
+            continue
+        if content == 'state_dict_of_a_number' and name == 'read_checkpoint':
+            continue
+        with pytest.raises(CheckpointError) as error:
+            door(file)
+        assert 'damaged.pth' in str(error.value) and '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+def test_flipped_bits(zipped, tmp_path):
+    """In an archive no flip stays unseen; in the older format a pickle may turn into anything but code."""
+    file = tmp_path / 'w.pth'
+    weights = dict(weight=torch.randn(2, 2), bias=torch.randn(2))
+    torch.save(weights, file, _use_new_zipfile_serialization=zipped)
+    data = file.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    for place in torch.randint(8 * len(data), (200,), generator=generator).tolist():
+        damaged = bytearray(data)
+        damaged[place // 8] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        try:
+            found = read_checkpoint(file)
+        except CheckpointError:
+            continue
+        if zipped:  # of the archive's own fields only those without a meaning, such as the time
+            assert found.keys() == weights.keys()
+            assert all(torch.equal(found[key], weights[key]) for key in weights)
+
+
+def test_an_archive_that_unpacks_to_more_than_its_size(tmp_path):
+    torch.save(dict(weight=torch.zeros(10**6)), tmp_path / 'w.pth')
+    with zipfile.ZipFile(tmp_path / 'w.pth') as old, zipfile.ZipFile(tmp_path / 'bomb.pth', 'w') as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name), compress_type=zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match=r"bomb.pth' is truncated or damaged \(it would unpack to more"):
+        read_checkpoint(tmp_path / 'bomb.pth')
+
+
+def test_a_bytearray_of_any_size_is_not_allocated(tmp_path):
+    (tmp_path / 'w.pth').write_bytes(b'\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85R.')
+    with pytest.raises(CheckpointError, match=r'refused: opening it would import builtins.bytearray'):
+        read_checkpoint(tmp_path / 'w.pth')
+
+
+def test_what_names_the_newest_checkpoint_is_no_text(tmp_path):
+    (tmp_path / 'last_checkpoint').write_bytes(bytes(range(128, 256)))
+    with pytest.raises(FileNotFoundError, match='which is not there'):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize('beside', [False, True], ids=['name', 'sidecar'])
+def test_sha256(beside, tmp_path):
+    import hashlib
+
+    torch.save(dict(weight=torch.ones(2)), tmp_path / 'w.pth')
+    digest = hashlib.sha256((tmp_path / 'w.pth').read_bytes()).hexdigest()
+    for told, fits in ((digest, True), (digest[::-1], False)):
+        file = tmp_path / (f'{told[:5]}.pth' if beside else f'w-{told[:8]}.pth')
+        file.write_bytes((tmp_path / 'w.pth').read_bytes())
+        if beside:
+            (tmp_path / f'{file.name}.sha256').write_text(f'{told}  {file.name}\n')
+        if fits:
+            assert torch.equal(read_checkpoint(file)['weight'], torch.ones(2))
+        else:
+            with pytest.raises(CheckpointError, match=f'is damaged: its SHA-256 is {digest}, not {told[:8]}'):
+                read_checkpoint(file)
+
+
+@pytest.mark.parametrize('name', ['run-20201122', 'run-abcdef0', 'run-0123456789ab', 'run', '12345678'])
+def test_names_without_a_hash(name, tmp_path):
+    torch.save(dict(weight=torch.ones(2)), tmp_path / f'{name}.pth')
+    assert read_checkpoint(tmp_path / f'{name}.pth')
+
+
+@pytest.mark.parametrize(
+    ('value', 'message'),
+    [
+        (torch.tensor([[1.0, float('nan')]] * 2), 'weight has values that are NaN or infinite'),
+        (torch.full((2, 2), float('inf')), 'weight has values that are NaN or infinite'),
+        (torch.ones(2, 2, dtype=torch.int64), 'weight is of type torch.int64, the model has torch.float32'),
+        (torch.ones(2, 2, dtype=torch.bool), 'weight is of type torch.bool, the model has torch.float32'),
+    ],
+)
+def test_weights_that_are_no_numbers(value, message, tmp_path):
+    torch.save(dict(state_dict=dict(weight=value, bias=torch.zeros(2))), tmp_path / 'w.pth')
+    with pytest.raises(CheckpointError, match=f"w.pth': {message}"):
+        load_weights(nn.Linear(2, 2), tmp_path / 'w.pth')
+    model = CPVT(**ARGUMENTS)
+    state = model.state_dict()
+    key = 'blocks.0.attn.proj.weight'
+    state[key] = torch.full_like(state[key], value[0, 1].item(), dtype=value.dtype)
+    torch.save(state, tmp_path / 'backbone.pth')
+    with pytest.raises(CheckpointError, match=message.partition(' ')[2].replace('torch.float32', '')):
+        load_checkpoint(model, tmp_path / 'backbone.pth')
+
+
+def test_infinite_values_that_the_model_has_itself(tmp_path):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer('mask', torch.full((2, 2), float('-inf')).triu(1))
+
+    torch.save(Masked().state_dict(), tmp_path / 'w.pth')
+    load_weights(Masked(), tmp_path / 'w.pth')
+
+
+def test_toolbox_inferencers_open_nothing_themselves(tmp_path):
+    """mmpretrain's ``get_model`` stands for the three: all ask mmengine's loader."""
+    apis = pytest.importorskip('mmpretrain.apis')
+    trace = tmp_path / 'trace'
+    file = write_hostile_files(tmp_path, f'touch {trace}')[0]
+    head = dict(type='LinearClsHead', num_classes=2, in_channels=32)
+    model = dict(type='ImageClassifier', backbone=dict(type='CPVT', out_type='avg_featmap', **ARGUMENTS), head=head)
+    with pytest.raises(CheckpointError, match='is refused'):
+        apis.get_model(Config(dict(model=model, default_scope='mmpretrain')), pretrained=str(file))
+    assert not trace.exists()
