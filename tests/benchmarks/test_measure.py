@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,9 @@ import torch
 from torch import nn
 
 from benchmarks import measure
-from benchmarks.cases import BenchmarkCase
+from benchmarks.cases import BenchmarkCase, read_suite
 from benchmarks.measure import count_flops, measure_case, peg_share
-from benchmarks.report import COLUMNS
+from benchmarks.report import COLUMNS, read_rows
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +119,13 @@ def test_limits_and_machine_are_told():
 def test_errors_of_a_case(arguments, message):
     with pytest.raises(ValueError, match=message):
         BenchmarkCase(**dict(height=32, width=32, batch=1) | arguments)
+
+
+def test_operations_are_those_of_the_committed_measurements():
+    """Every peer can be built and is the model that was measured."""
+    rows = read_rows(Path(__file__).parents[2] / 'docs/benchmarks/cpu.csv')
+    cases = [case for case in read_suite('cpu')[0] if case.comparison in ('columns', 'pyramids')]
+    models = {name: case for case in cases for name in case.models}
+    for name, case in models.items():
+        (gflop,) = case.select(rows).query('model == @name')['gflop'].unique()
+        assert count_flops(name, case) / 1e9 == pytest.approx(gflop, rel=1e-4), name  # five digits in the CSV
