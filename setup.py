@@ -84,6 +84,6 @@ setup(
     package_data={'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors']},
     python_requires='>=3.10',
     # mmengine imports cv2 and its fork does not say so.
-    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12', 'opencv-python-headless', 'safetensors'],
+    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12', 'opencv-python-headless', 'safetensors', 'filelock'],
     extras_require=EXTRAS,
 )

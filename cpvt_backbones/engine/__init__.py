@@ -3,6 +3,7 @@ this package's configs by name.
 """
 
 from .config_scope import register_configs, without_own_scope
+from .durable import DurableCheckpointHook
 from .epoch_seed import EpochSeedHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .predict_by_size import PredictBySizeHook, predict_by_size
@@ -11,6 +12,7 @@ from .sharding import ResumableFSDPStrategy, wrap_blocks
 register_configs()
 
 __all__ = [
+    'DurableCheckpointHook',
     'EpochSeedHook',
     'LayerDecayOptimWrapperConstructor',
     'PredictBySizeHook',

@@ -16,6 +16,7 @@ from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.weights import shipped_file
 
 from .config_scope import without_own_scope
+from .durable import newest_checkpoint
 
 AMP_DTYPES = ('float16', 'bfloat16')
 
@@ -174,7 +175,9 @@ def train(
             )
         cfg.auto_scale_lr.enable = True
     if resume == 'auto':
-        cfg.resume, cfg.load_from = True, None
+        # Chosen here and not left to the runner: FlexibleRunner loads before its hooks run.
+        newest = newest_checkpoint(cfg.work_dir)
+        cfg.resume, cfg.load_from = True, newest and str(newest)
     elif resume is not None:
         cfg.resume, cfg.load_from = True, _existing('resume', resume)
     elif cfg.get('load_from'):

@@ -1,0 +1,218 @@
+"""Trainings of a few iterations for the reliability tests, each in a forked process."""
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot
+import torch
+import torch._dynamo
+from mmengine.config import Config
+from mmengine.fileio import LocalBackend, register_backend
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, MODELS
+from mmengine.runner import Runner
+from torch import nn
+
+import cpvt_backbones  # noqa: F401  registers the hook
+from cpvt_backbones import CPVT
+
+# Imported before the forks, not after each.
+PRELOADED = (matplotlib.pyplot, torch._dynamo)
+ITERATIONS, EPOCHS, LENGTH = 24, 3, 16
+STEP, CHUNK = b's', b'c'
+_reports = -1
+
+
+def report(event: bytes) -> None:
+    """Tell the parent process what happens; wait until it answers, so that a kill hits this very moment."""
+    if _reports >= 0:
+        os.write(_reports, event)
+        os.read(_reports, 1)
+
+
+class SlowBackend(LocalBackend):
+    """A file backend that writes in 16 chunks and reports each."""
+
+    def put(self, obj: bytes, filepath: str) -> None:
+        size = -(-len(obj) // 16)
+        with open(filepath, 'wb') as file:
+            for start in range(0, len(obj), size):
+                file.write(obj[start : start + size])
+                file.flush()
+                report(CHUNK)
+
+
+@DATASETS.register_module()
+class NoisyImages(torch.utils.data.Dataset):
+    """Random images with labels, augmented by noise of the global generator."""
+
+    metainfo = dict(classes=('a', 'b'))
+
+    def __init__(self, length: int = LENGTH) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        image = torch.randn(3, 24, 40, generator=torch.Generator().manual_seed(index))
+        return dict(images=image + 0.1 * torch.randn(image.shape), labels=index % 2)
+
+
+@MODELS.register_module()
+class ReliabilityModel(BaseModel):
+    """A classifier with stochastic depth, so that random states matter; it reports every training step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        arch = dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=2.0)
+        self.backbone = CPVT(arch=arch, patch_size=8, out_type='avg_featmap', with_cls_token=False, drop_path_rate=0.3)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor, mode: str = 'tensor') -> Any:
+        report(STEP)
+        scores = self.head(self.backbone(images)[0])
+        return dict(loss=nn.functional.cross_entropy(scores, labels)) if mode == 'loss' else scores
+
+
+def config(work_dir: Path, *, by_epoch: bool = False, **checkpoint: Any) -> Config:
+    """A training of 24 iterations, or of 3 epochs of 8, that saves every 4 iterations or every epoch."""
+    hook = dict(type='DurableCheckpointHook', by_epoch=by_epoch, interval=1 if by_epoch else 4, max_keep_ckpts=1)
+    custom = [dict(type='EpochSeedHook')] if by_epoch else []
+    sampler = dict(type='DefaultSampler' if by_epoch else 'InfiniteSampler', shuffle=True)
+    return Config(
+        dict(
+            model=dict(type='ReliabilityModel'),
+            train_dataloader=dict(
+                batch_size=2,
+                num_workers=0,
+                sampler=sampler,
+                dataset=dict(type='NoisyImages'),
+                collate_fn=dict(type='default_collate'),
+            ),
+            train_cfg=dict(by_epoch=True, max_epochs=EPOCHS)
+            if by_epoch
+            else dict(by_epoch=False, max_iters=ITERATIONS),
+            optim_wrapper=dict(optimizer=dict(type='AdamW', lr=1e-3)),
+            param_scheduler=[dict(type='CosineAnnealingLR', T_max=ITERATIONS, by_epoch=False, eta_min=1e-5)],
+            default_hooks=dict(checkpoint={**hook, **checkpoint}, logger=dict(type='LoggerHook', interval=100)),
+            custom_hooks=custom,
+            randomness=dict(seed=1),
+            log_level='WARNING',
+            default_scope='mmengine',
+            work_dir=str(work_dir),
+        )
+    )
+
+
+def train(cfg: Config, *, resume: bool = False) -> Runner:
+    """Train in this process."""
+    torch.set_num_threads(1)
+    Runner._log_env = lambda *_: None  # it starts compilers to ask for their versions
+    register_backend('local', SlowBackend, prefixes='', force=True)
+    cfg.resume = resume
+    cfg.experiment_name = f'{Path(cfg.work_dir).name}_{time.time_ns()}'  # mmengine reuses loggers by name
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    return runner
+
+
+class Process:
+    """A forked process that runs a job; its output goes to ``log``.
+
+    Args:
+        job: What to run.
+        log: File for its output.
+    """
+
+    def __init__(self, job: Callable[[], Any], log: Path) -> None:
+        self._socket, other = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid:
+            other.close()
+            return
+        code = 1
+        try:
+            self._socket.close()
+            global _reports
+            _reports = other.fileno()
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            sys.stdout = sys.stderr = os.fdopen(output, 'w')
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            job()
+            code = 0
+        except SystemExit as error:
+            code = int(error.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def wait(self, event: bytes, count: int) -> bool:
+        """Let it run to the ``count``-th report of an event and hold it there; False if it ends before."""
+        while received := self._receive():
+            count -= received == event
+            if count == 0:
+                return True
+            self.go_on()
+        return False
+
+    def go_on(self) -> None:
+        """Let it run on after :meth:`wait`."""
+        with suppress(BrokenPipeError):  # it has ended
+            self._socket.send(b'.')
+
+    def finish(self) -> int:
+        """Let it run to its end; its exit code, negative for a signal."""
+        while self._receive():
+            self.go_on()
+        self._socket.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._socket.recv(1)
+        except ConnectionResetError:
+            return b''
+
+
+def final_state(work_dir: Path) -> dict[str, Any]:
+    """Weights, optimizer and schedule of the last checkpoint."""
+    (last,) = (p for p in work_dir.glob('*.pth') if p.stem in (f'iter_{ITERATIONS}', f'epoch_{EPOCHS}'))
+    content = torch.load(last, weights_only=False)
+    return {part: content[part] for part in ('state_dict', 'optimizer', 'param_schedulers')}
+
+
+def leaves(tree: Any, path: str = '') -> dict[str, Any]:
+    """Leaves of nested dicts and lists by path."""
+    if isinstance(tree, dict):
+        pairs = list(tree.items())
+    elif isinstance(tree, (list, tuple)):
+        pairs = list(enumerate(tree))
+    else:
+        return {path: tree}
+    return {k: v for key, value in pairs for k, v in leaves(value, f'{path}/{key}').items()}
+
+
+def assert_equal(left: Any, right: Any) -> None:
+    """Every leaf is equal, tensors bit for bit."""
+    left, right = leaves(left), leaves(right)
+    assert left.keys() == right.keys()
+    for key, value in left.items():
+        assert torch.equal(value, right[key]) if isinstance(value, torch.Tensor) else value == right[key], key

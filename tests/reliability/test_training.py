@@ -1,0 +1,183 @@
+"""A training that is killed at any moment, or meets a full disk, resumes and ends with the weights of a whole one."""
+
+import os
+import random
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.platform != 'linux':
+    pytest.skip('the harness forks', allow_module_level=True)
+
+from runs import CHUNK, STEP, Process, assert_equal, config, final_state, train
+
+from cpvt_backbones.engine.durable import EXIT_PREEMPTED, INTERRUPTED, POINTER, newest_checkpoint
+
+LOOPS = pytest.mark.parametrize('by_epoch', [False, True], ids=['by iterations', 'by epochs'])
+
+
+def run(folder: Path, *, resume: bool = True, **options) -> Process:
+    return Process(lambda: train(config(folder, **options), resume=resume), folder.with_suffix('.log'))
+
+
+@pytest.fixture(scope='session')
+def whole(tmp_path_factory):
+    """Final states of uninterrupted trainings."""
+    states = {}
+    for by_epoch in (False, True):
+        folder = tmp_path_factory.mktemp('whole') / 'run'
+        assert run(folder, by_epoch=by_epoch).finish() == 0, folder.with_suffix('.log').read_text()
+        states[by_epoch] = final_state(folder)
+    return states
+
+
+def assert_resumes(folder, expected, **options):
+    assert run(folder, **options).finish() == 0, folder.with_suffix('.log').read_text()
+    assert_equal(expected, final_state(folder))
+
+
+def kill_and_resume(folder, expected, *, event, kills, most, seed, **options):
+    """Kill trainings at random occurrences of an event, each resuming the one before, until ``kills`` are done."""
+    rng, done, rounds = random.Random(seed), 0, 0
+    while done < kills:
+        rounds += 1
+        run_folder = folder / f'round_{rounds}'
+        while done < kills:
+            process = run(run_folder, **options)
+            if not process.wait(event, rng.randint(1, most)):
+                assert process.finish() == 0, run_folder.with_suffix('.log').read_text()
+                break
+            process.kill()
+            assert process.finish() == -signal.SIGKILL
+            done += 1
+        assert_resumes(run_folder, expected, **options)
+    return done
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    'kills', [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])], ids=['few', 'many']
+)
+@pytest.mark.parametrize(('event', 'most'), [(STEP, 12), (CHUNK, 24)], ids=['in training', 'in saves'])
+def test_killed_trainings_end_as_whole_ones(by_epoch, kills, event, most, whole, tmp_path):
+    kill_and_resume(tmp_path, whole[by_epoch], event=event, kills=kills, most=most, seed=kills, by_epoch=by_epoch)
+
+
+@LOOPS
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits(by_epoch, number, whole, tmp_path):
+    """After the iteration at hand, with the exit code that schedulers requeue; within an epoch, too."""
+    folder = tmp_path / 'run'
+    for steps in (3, 6, 9):
+        process = run(folder, by_epoch=by_epoch)
+        assert process.wait(STEP, steps)
+        process.kill(number)
+        process.go_on()
+        assert process.finish() == EXIT_PREEMPTED
+    assert (folder / POINTER).read_text().endswith('.pth')
+    assert_resumes(folder, whole[by_epoch], by_epoch=by_epoch)
+    assert not (folder / INTERRUPTED).exists()
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path):
+    folder = tmp_path / 'run'
+    process = run(folder)
+    assert process.wait(STEP, 2)
+    process.kill(signal.SIGINT)
+    process.go_on()
+    assert process.wait(CHUNK, 1)
+    process.kill(signal.SIGINT)
+    assert process.finish() == 1
+    assert 'KeyboardInterrupt' in folder.with_suffix('.log').read_text()
+    assert not list(folder.glob('*.pth'))
+
+
+def test_a_full_disk_loses_no_checkpoint(whole, tmp_path):
+    folder = tmp_path / 'run'
+    process = run(folder)
+    assert process.wait(STEP, 7)
+    process.kill()
+    process.finish()
+    before = (folder / 'iter_4.pth').read_bytes()
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2,) * 2)
+        train(config(folder), resume=True)
+
+    process = Process(limited, tmp_path / 'full.log')
+    assert process.finish() == 1
+    assert 'File too large' in (tmp_path / 'full.log').read_text()
+    assert [path.name for path in folder.glob('*.pth*')] == ['iter_4.pth']
+    assert (folder / 'iter_4.pth').read_bytes() == before
+    assert_resumes(folder, whole[False])
+
+
+@pytest.fixture
+def two_kept(tmp_path):
+    """A work directory with the checkpoints of iterations 8 and 12."""
+    folder = tmp_path / 'run'
+    process = run(folder, max_keep_ckpts=2)
+    assert process.wait(STEP, 14)
+    process.kill()
+    process.finish()
+    assert sorted(path.name for path in folder.glob('*.pth')) == ['iter_12.pth', 'iter_8.pth']
+    return folder
+
+
+@pytest.mark.parametrize('damage', ['empty', 'half', 'noise'])
+def test_an_unreadable_checkpoint_is_passed_over_by_name(damage, two_kept, whole):
+    newest = two_kept / 'iter_12.pth'
+    content = newest.read_bytes()
+    newest.write_bytes(
+        {'empty': b'', 'half': content[: len(content) // 2], 'noise': random.Random(0).randbytes(999)}[damage]
+    )
+    warnings = []
+    assert newest_checkpoint(two_kept, warn=warnings.append).name == 'iter_8.pth'
+    assert len(warnings) == 1 and 'iter_12.pth is passed over: ' in warnings[0]
+    assert_resumes(two_kept, whole[False], max_keep_ckpts=2)
+
+
+@pytest.mark.parametrize('pointer', [None, b'', b'\xff\x00\x80', b'/elsewhere/iter_12.pth', b'iter_99.pth'])
+def test_the_newest_checkpoint_needs_no_pointer(pointer, two_kept):
+    if pointer is None:
+        (two_kept / POINTER).unlink()
+    else:
+        (two_kept / POINTER).write_bytes(pointer)
+    assert newest_checkpoint(two_kept).name == 'iter_12.pth'
+
+
+def test_a_moved_work_directory_resumes(two_kept, whole, tmp_path):
+    moved = two_kept.rename(tmp_path / 'moved')
+    assert_resumes(moved, whole[False], max_keep_ckpts=2)
+
+
+def test_checkpoints_of_an_older_training_are_not_taken(two_kept):
+    """The pointer of the current training wins over older files with more iterations."""
+    older = two_kept / 'iter_400.pth'
+    older.write_bytes((two_kept / 'iter_12.pth').read_bytes())
+    os.utime(older, (1, 1))
+    assert newest_checkpoint(two_kept).name == 'iter_12.pth'
+
+
+def test_no_silent_start_from_zero(two_kept, tmp_path):
+    for path in two_kept.glob('*.pth'):
+        path.write_bytes(b'')
+    with pytest.raises(ValueError, match='none of the checkpoints in .*run.* can be read'):
+        newest_checkpoint(two_kept, warn=lambda line: None)
+    assert run(two_kept).finish() == 1
+    assert newest_checkpoint(tmp_path / 'new') is None
+
+
+def test_a_second_training_in_the_work_directory_is_refused(tmp_path):
+    folder = tmp_path / 'run'
+    first = run(folder)
+    assert first.wait(STEP, 1)
+    second = Process(lambda: train(config(folder)), tmp_path / 'second.log')
+    assert second.finish() == 1
+    assert f'another training runs in {str(folder)!r}' in (tmp_path / 'second.log').read_text()
+    first.go_on()
+    assert first.finish() == 0
+    assert run(folder).finish() == 0
