@@ -1,7 +1,7 @@
 # CPVT-Ti-GAP from the weights that come with the package, made for cells of every size: trained at half to twice the
 # scale, in crops that cost no more. A narrow neck, so that the whole fits into 12 MB.
 _base_ = './retinanet_pyramid-cpvt-t_bccd.py'
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.preprocessors'])
+custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.preprocessors'])
 model = dict(
     # Images from 160 x 120 to 320 x 240 px share a batch; to the backbone none has a padded border, as in a test.
     data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'),

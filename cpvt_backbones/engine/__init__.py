@@ -1,5 +1,7 @@
-"""What mmengine lacks: layer-wise rates for any model, repeatable resuming, predictions whatever shares the batch, and
-this package's configs by name.
+"""Training with mmengine: layer-wise rates, repeatable resuming, predictions by image size, configs by name.
+
+:mod:`.preprocessors` and :mod:`.distillation` import the toolboxes; a config that uses them lists them in
+``custom_imports``.
 """
 
 from .config_scope import register_configs, without_own_scope

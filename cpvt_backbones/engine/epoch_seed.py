@@ -1,4 +1,4 @@
-"""Random numbers that a resumed training repeats."""
+"""Seeds for each epoch, so that a resumed training repeats its random numbers."""
 
 import random
 from functools import partial
@@ -13,21 +13,21 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 
 @HOOKS.register_module()
 class EpochSeedHook(Hook):
-    """Seeds every random generator at the start of each epoch with the run's seed and the epoch.
+    """Seeds every random generator at the start of each epoch from the run's seed, the epoch and the rank.
 
     mmengine restores weights, optimizer and schedule, but not the state of the generators. With this hook a training
-    that was interrupted between two epochs, or within one, ends with the weights of an uninterrupted one. Workers of
-    the data loader draw anew each epoch; those that mmengine seeds alone begin each epoch with the same numbers.
+    that was interrupted, between two epochs or within one, ends with the weights of an uninterrupted one. Workers of
+    the data loader also get a new seed each epoch; mmengine alone gives them the same one every time.
     """
 
     priority = 'VERY_HIGH'
 
     def before_train(self, runner: Runner) -> None:
-        """Refuse what would break the promise.
+        """Check that the run can be repeated.
 
         Raises:
-            ValueError: A loop by iterations, or checkpoints by iterations; workers that outlive an epoch, or that are
-                not seeded as mmengine does it: their generators are out of reach.
+            ValueError: A loop or checkpoints by iterations; workers that outlive an epoch or are not seeded by
+                mmengine, whose generators are out of reach.
         """
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise ValueError(f'train_cfg must be by_epoch with EpochSeedHook, got {type(runner.train_loop).__name__}')
@@ -48,5 +48,5 @@ class EpochSeedHook(Hook):
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
-        if runner.train_dataloader.num_workers:  # NumPy takes 32 bits, and theirs are counted up from there
+        if runner.train_dataloader.num_workers:  # NumPy takes 32 bits, and mmengine adds the worker's number
             runner.train_dataloader.worker_init_fn = partial(self._worker_init, seed=seed % 2**31)

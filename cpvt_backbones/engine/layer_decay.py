@@ -6,16 +6,18 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
+from cpvt_backbones.layers.checks import is_number
+
 _DECAY = 'layer_decay_rate'
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, with rates that shrink towards the stem, and with ``no_weight_decay()`` obeyed.
+    """mmengine's constructor, with rates that shrink towards the stem and weight decay by ``no_weight_decay()``.
 
     A parameter of a backbone with ``get_layer_depth`` (all of this package, the vision transformers of mmpretrain)
-    learns at ``lr * layer_decay_rate ** (layers - 1 - depth)``; what is behind the backbone learns at ``lr``. Weight
-    decay spares what a module's ``no_weight_decay()`` names. It works in detectors, segmentors and classifiers alike.
+    learns at ``lr * layer_decay_rate ** (layers - 1 - depth)``, any other parameter at ``lr``. Parameters that a
+    module's ``no_weight_decay()`` names have no weight decay. For detectors, segmentors and classifiers alike.
 
     In a config::
 
@@ -27,8 +29,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     Args:
         optim_wrapper_cfg: The optimizer wrapper, as for mmengine's constructor.
-        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and what mmengine's constructor takes (``norm_decay_mult``,
-            ``bias_decay_mult``, ``custom_keys``, ...); their factors multiply.
+        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and the options of mmengine's constructor (``norm_decay_mult``,
+            ``bias_decay_mult``, ``custom_keys``, ...); factors multiply.
 
     Raises:
         ValueError: ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has
@@ -37,14 +39,14 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
         options = dict(paramwise_cfg or {})
-        # It stays among the options: where they are empty, mmengine never comes to `add_params`.
+        # It stays among the options: with none, mmengine does not call `add_params`.
         rate = self.layer_decay_rate = options.get(_DECAY)
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1:
+        if not is_number(rate) or not 0 < rate <= 1:
             raise ValueError(f'paramwise_cfg.{_DECAY} must be a number in (0, 1], got {rate!r}')
         super().__init__(optim_wrapper_cfg, options)
 
     def add_params(self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', **kwargs: Any) -> None:
-        """One group a parameter, as mmengine makes them; at the root of the model, rates and decay by depth."""
+        """Add one group a parameter, as mmengine does; at the root of the model, set rates and decay by depth."""
         super().add_params(params, module, prefix=prefix, **kwargs)
         if prefix:  # a step of the recursion
             return
@@ -60,7 +62,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def _scales(self, model: nn.Module) -> dict[str, float]:
         scales: dict[str, float] = {}
-        # Innermost modules last: mmpretrain's classifier only asks its backbone, and fails where that has no answer.
+        # Innermost modules last. mmpretrain's classifier at the root only forwards the call, or fails.
         for path, module in sorted(_with_method(model, 'get_layer_depth').items(), key=lambda item: len(item[0])):
             if not path:
                 continue
@@ -81,7 +83,7 @@ def _with_method(model: nn.Module, method: str) -> dict[str, nn.Module]:
 
 
 def _spared(model: nn.Module) -> set[str]:
-    """Full names of the parameters that some module's ``no_weight_decay()`` lists."""
+    """Full names of the parameters in the ``no_weight_decay()`` of any module."""
     return {
         f'{path}.{name}' if path else name
         for path, module in _with_method(model, 'no_weight_decay').items()

@@ -1,8 +1,8 @@
 """Predictions that do not depend on which images share a batch, with any detector, segmentor or classifier.
 
-A toolbox pads the images of a batch to one size. A backbone can be told (``valid_sizes``), but the neck and the heads
-behind it still convolve, resize and normalise over the padding. Here the whole model sees each image at its own size:
-images of one size go together, and nothing is computed for padding. In a config, one line:
+A toolbox pads the images of a batch to one size. With ``valid_sizes`` a backbone ignores the padding, but neck and
+heads still convolve, resize and normalise over it. Here the whole model sees each image at its own size: images of one
+size go together, and nothing is computed for padding. In a config, one line:
 ``custom_hooks = [dict(type='PredictBySizeHook')]``.
 """
 
@@ -16,6 +16,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from cpvt_backbones.layers import group_by_shape
+
 
 class PredictBySize:
     """Mixin of an mm model: ``predict`` splits the batch by image size."""
@@ -25,9 +27,9 @@ class PredictBySize:
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One for each; ``img_shape`` is the image's (height, width) before padding. Without any, the
-                batch goes through as it is.
-            options: Of the model's own ``predict``.
+            data_samples: One for each image, whose ``img_shape`` is (height, width) before padding; ``None`` predicts
+                the batch as it is.
+            options: Arguments of the model's own ``predict``.
 
         Returns:
             list: The predictions, in the order of the batch.
@@ -37,17 +39,16 @@ class PredictBySize:
         """
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
-        groups: dict[tuple[int, int], list[int]] = {}
-        for index, sample in enumerate(data_samples):
-            height, width = sample.img_shape[:2]
+        sizes = [tuple(sample.img_shape[:2]) for sample in data_samples]
+        for index, (height, width) in enumerate(sizes):
             if height > inputs.shape[2] or width > inputs.shape[3]:
                 raise ValueError(
                     f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {(height, width)} '
                     f'for image {index}'
                 )
-            groups.setdefault((height, width), []).append(index)
         results: list[Any] = [None] * len(data_samples)
-        for (height, width), members in groups.items():
+        for members in group_by_shape(sizes):
+            height, width = sizes[members[0]]
             samples = [data_samples[index] for index in members]
             for sample in samples:
                 known = sample.metainfo.keys()

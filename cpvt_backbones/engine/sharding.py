@@ -1,4 +1,4 @@
-"""Fully sharded training (FSDP) of detectors and segmentors, where mmengine's own stops short."""
+"""Fully sharded training (FSDP) of detectors and segmentors: a wrap policy, and resuming."""
 
 from typing import Any
 
@@ -18,22 +18,22 @@ def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool
     parameters for ``forward`` alone.
 
     Args:
-        module: What FSDP asks about.
-        recurse: Whether it asks about going into the module, or about making it a unit.
-        nonwrapped_numel: Its parameters that are in no unit yet; not looked at.
+        module: Candidate.
+        recurse: ``True`` to decide on entering the module, ``False`` on making it a unit.
+        nonwrapped_numel: Parameters that are in no unit yet; not used.
 
     Returns:
-        Yes or no.
+        The decision.
     """
     return recurse or isinstance(module, Block)
 
 
 @STRATEGIES.register_module()
 class ResumableFSDPStrategy(FSDPStrategy):
-    """mmengine's strategy, whose ``--resume`` calls torch with the arguments in the order of torch 2.0."""
+    """mmengine's strategy with a working ``--resume``: mmengine passes arguments in the order of torch 2.0."""
 
     def load_optim_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`optim_state_dict` gave."""
+        """Load a state dict of :meth:`optim_state_dict`."""
         optimizer = self.optim_wrapper.optimizer
         self.optim_wrapper.load_state_dict(
             FullyShardedDataParallel.optim_state_dict_to_load(

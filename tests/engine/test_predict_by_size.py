@@ -46,7 +46,7 @@ def retinanet(backbone):
 
 def semantic_fpn(backbone):
     """Its GroupNorm sees the whole map, padding included."""
-    import cpvt_backbones.preprocessors  # noqa: F401
+    import cpvt_backbones.engine.preprocessors  # noqa: F401
 
     preprocessor = dict(type='ValidSizesSegDataPreProcessor', test_cfg=dict(size_divisor=32), **PIXELS)
     return build(tiny.semantic_fpn(backbone, data_preprocessor=dict(_delete_=True, **preprocessor)))

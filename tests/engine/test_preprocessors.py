@@ -1,5 +1,8 @@
 """The sizes of a padded batch reach the backbone through each toolbox's own preprocessor, detector and segmentor."""
 
+import sys
+from importlib import import_module
+
 import pytest
 import torch
 from mmengine.logging import MessageHub
@@ -13,7 +16,7 @@ BACKBONE = dict(type='MultiScaleCPVT', arch=COLUMN)
 @pytest.fixture(autouse=True)
 def _registered():
     pytest.importorskip('mmdet')
-    import cpvt_backbones.preprocessors  # noqa: F401
+    import cpvt_backbones.engine.preprocessors  # noqa: F401
 
 
 def seen_by(model):
@@ -131,3 +134,18 @@ def test_a_batch_that_was_enlarged_is_refused():
         else:
             with pytest.raises(ValueError, match='batch_augments'):
                 preprocessor(second, training=True)
+
+
+@pytest.mark.parametrize(
+    ('old', 'new', 'names'),
+    [
+        ('cpvt_backbones.preprocessors', 'cpvt_backbones.engine.preprocessors', ['ValidSizes', 'PARENTS']),
+        ('cpvt_backbones.classifiers', 'cpvt_backbones.engine.distillation', ['HardDistillation', 'DistillationHead']),
+    ],
+)
+def test_the_old_import_path_warns_and_works(old, new, names):
+    pytest.importorskip('mmpretrain')
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f'{old} is now {new}'):
+        module = import_module(old)
+    assert all(getattr(module, name) is getattr(import_module(new), name) for name in names)

@@ -1,4 +1,7 @@
-"""Hard distillation: a second head learns the label that a frozen teacher gives (DeiT, arXiv 2012.12877, section 4)."""
+"""Hard distillation: a second head learns the labels a frozen teacher predicts (DeiT, arXiv 2012.12877, section 4).
+
+It needs mmpretrain: a config that uses it lists this module in ``custom_imports``.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,20 +16,20 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
-from cpvt_backbones.layers.checks import check_int, strict_keywords
+from cpvt_backbones.layers.checks import check_int, is_number, list_of_dicts, strict_keywords
 
 
 @MODELS.register_module()
 class DistillationHead(DeiTClsHead):
     """Two linear classifiers, one for the labels and one for the teacher's; predictions average their logits.
 
-    With a distillation token each has its own token (a backbone with ``with_dist_token=True`` and
-    ``out_type='cls_token'``). Without (``out_type='avg_featmap'``) both see the same pooled vector. Parameter names are
-    those of mmpretrain's ``DeiTClsHead``, whose arguments it takes.
+    With a distillation token (a backbone with ``with_dist_token=True, out_type='cls_token'``) each classifies its own
+    token; without (``out_type='avg_featmap'``) both classify the same pooled vector. Arguments and parameter names are
+    those of mmpretrain's ``DeiTClsHead``.
     """
 
     def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """The two vectors (B, C) that are classified."""
+        """The two vectors (B, C) to classify."""
         last = feats[-1]
         pair = (last[0], last[1]) if isinstance(last, (tuple, list)) else (last, last)
         if self.hidden_dim is None:
@@ -35,7 +38,7 @@ class DistillationHead(DeiTClsHead):
         return first, second
 
     def both_scores(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Logits (B, classes) of the head that learns the labels and of the one that learns the teacher's."""
+        """Logits (B, classes) for the labels and for the teacher's labels."""
         for_labels, for_teacher = self.pre_logits(feats)
         return self.layers.head(for_labels), self.layers.head_dist(for_teacher)
 
@@ -50,7 +53,7 @@ class DistillationHead(DeiTClsHead):
         """``(1 - weight)`` times the loss on the labels plus ``weight`` times that on the teacher's.
 
         Args:
-            feats: What the backbone (and neck) gives.
+            feats: Output of the backbone (and neck).
             data_samples: The batch's labels; mixed ones after mixup or cutmix.
             teacher_labels: (B,) classes.
             weight: In [0, 1].
@@ -68,18 +71,18 @@ class DistillationHead(DeiTClsHead):
 @MODELS.register_module()
 @strict_keywords
 class HardDistillation(ImageClassifier):
-    """mmpretrain's image classifier, trained by labels and by a frozen teacher's decisions on the same images.
+    """mmpretrain's image classifier, trained on labels and on a frozen teacher's predictions for the same images.
 
-    The teacher sees the augmented batch as the student does, but normalised in its own way: the student's
-    normalisation is undone and the teacher's applied. It is built when the first loss is computed (a trained student
-    runs without it), stays in evaluation mode, gets no gradient, and is in no checkpoint.
+    The teacher gets the student's augmented batch with its own normalisation in place of the student's. It is built for
+    the first loss (a trained student runs without it), stays in evaluation mode, gets no gradient, and is in no
+    checkpoint.
 
     Args:
         backbone: A backbone with ``with_dist_token=True, out_type='cls_token'``, or ``out_type='avg_featmap'``.
         head: A :class:`DistillationHead`.
         teacher: Any classifier of mmpretrain as plain data, e.g. ``dict(type='TimmClassifier',
-            model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` says how it normalises
-            (``mean``, ``std``, ``to_rgb``); a timm model's own values are the default.
+            model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` has ``mean``, ``std`` and
+            ``to_rgb``; default: a timm model's own values.
         neck: As in mmpretrain.
         distillation_weight: Share of the teacher's loss, in [0, 1]. DeiT: 0.5.
         teacher_size: Side in pixels that images are resized to for the teacher; ``None`` to leave them.
@@ -112,14 +115,13 @@ class HardDistillation(ImageClassifier):
             data_preprocessor=data_preprocessor,
             init_cfg=init_cfg,
         )
-        weight = distillation_weight
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
-            raise ValueError(f'distillation_weight must be a number in [0, 1], got {weight!r}')
+        if not is_number(distillation_weight) or not 0 <= distillation_weight <= 1:
+            raise ValueError(f'distillation_weight must be a number in [0, 1], got {distillation_weight!r}')
         if teacher_size is not None:
             check_int('teacher_size', teacher_size)
         if not isinstance(self.head, DistillationHead):
             raise ValueError(f"head must be of type 'DistillationHead', got {type(self.head).__name__!r}")
-        if not _promises_weights(teacher):
+        if not (teacher.get('pretrained') or teacher.get('checkpoint_path') or _checkpoints(teacher)):
             raise ValueError(
                 'teacher must come with weights: pretrained=True or checkpoint_path=... for a timm model, else '
                 f"init_cfg=dict(type='Pretrained', checkpoint=...); got {dict(teacher)!r}"
@@ -128,19 +130,19 @@ class HardDistillation(ImageClassifier):
         self.teacher_size = teacher_size
         self.teacher_classes = None if teacher_classes is None else list(teacher_classes)
         self.teacher_cfg = dict(teacher)
-        # In a list, so that it is no submodule: in no state dict, never switched to training, wrapped by no strategy.
+        # In a list, so that it is no submodule: not in state dicts, not trained, not wrapped by a strategy.
         self._teacher: list[nn.Module] = []
 
     @property
     def teacher(self) -> nn.Module:
         """The teacher, built at first use."""
         if not self._teacher:
-            # Its random weights are replaced at once: what they are drawn from must not tell a resumed training apart.
+            # Building it must not advance the generator: a resumed training would draw other numbers.
             with torch.random.fork_rng():
                 teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
-            for entry in _pretrained(self.teacher_cfg):
+            for checkpoint in _checkpoints(self.teacher_cfg):
                 try:
-                    load_weights(teacher, entry['checkpoint'], strict=True)
+                    load_weights(teacher, checkpoint, strict=True)
                 except CheckpointError as error:
                     raise CheckpointError(f'teacher: {error}') from error
             self._teacher.append(teacher.requires_grad_(False).eval())
@@ -148,13 +150,9 @@ class HardDistillation(ImageClassifier):
 
     @torch.no_grad()
     def teacher_labels(self, images: Tensor) -> Tensor:
-        """The class (B,) that the teacher sees in each image of a batch normalised for the student.
-
-        Args:
-            images: (B, 3, H, W), as the student's data preprocessor leaves them.
-        """
+        """Classes (B,) that the teacher predicts for images (B, 3, H, W) that are normalised for the student."""
         teacher = self.teacher.to(images.device)
-        scores = teacher(self._as_the_teacher_sees(images), mode='tensor')
+        scores = teacher(self._for_teacher(images), mode='tensor')
         if self.teacher_classes is not None:
             scores = scores[:, self.teacher_classes]
         classes = self.head.num_classes
@@ -171,7 +169,7 @@ class HardDistillation(ImageClassifier):
             self.extract_feat(inputs), data_samples, self.teacher_labels(inputs), weight=self.distillation_weight
         )
 
-    def _as_the_teacher_sees(self, images: Tensor) -> Tensor:
+    def _for_teacher(self, images: Tensor) -> Tensor:
         mean, std, rgb = _normalisation(self.data_preprocessor, 'data_preprocessor')
         images = images * std.to(images) + mean.to(images)
         mean, std, teacher_rgb = _normalisation(self._teacher_preprocessor(), 'teacher.data_preprocessor')
@@ -199,14 +197,9 @@ class HardDistillation(ImageClassifier):
         return preprocessor
 
 
-def _pretrained(teacher: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    init_cfg = teacher.get('init_cfg')
-    entries = init_cfg if isinstance(init_cfg, (list, tuple)) else [init_cfg] if init_cfg else []
-    return [entry for entry in entries if entry.get('type') == 'Pretrained']
-
-
-def _promises_weights(teacher: Mapping[str, Any]) -> bool:
-    return bool(teacher.get('pretrained') or teacher.get('checkpoint_path') or _pretrained(teacher))
+def _checkpoints(teacher: Mapping[str, Any]) -> list[str]:
+    entries = list_of_dicts('teacher.init_cfg', teacher.get('init_cfg'))
+    return [entry['checkpoint'] for entry in entries if entry.get('type') == 'Pretrained']
 
 
 def _normalisation(preprocessor: nn.Module, name: str) -> tuple[Tensor, Tensor, bool]:

@@ -15,7 +15,7 @@ from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmpretrain.models.heads import DeiTClsHead  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
-from cpvt_backbones.classifiers import DistillationHead, HardDistillation  # noqa: E402
+from cpvt_backbones.engine.distillation import DistillationHead, HardDistillation  # noqa: E402
 
 CLASSES = 3
 STUDENT_PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
@@ -190,7 +190,7 @@ def test_an_mm_teacher_has_the_weights_of_the_file(mm_teacher, folder):
     reference = MODELS.build(mm_classifier()).eval()
     reference.load_state_dict(weights)
     images, _ = prepared(model, raw_pixels(16))
-    scores = reference(model._as_the_teacher_sees(images))
+    scores = reference(model._for_teacher(images))
     assert torch.equal(model.teacher_labels(images), scores.argmax(1))
     assert len(set(scores.argmax(1).tolist())) > 1
 
@@ -258,7 +258,7 @@ def test_teacher_classes_selects(mm_teacher):
     order = [2, 0]
     all_of_them, model = student(mm_teacher), student(mm_teacher, num_classes=2, teacher_classes=order)
     images, labels = prepared(model, raw_pixels(16))
-    scores = all_of_them.teacher(model._as_the_teacher_sees(images))
+    scores = all_of_them.teacher(model._for_teacher(images))
     wanted = scores[:, order].argmax(1)
     assert torch.equal(model.teacher_labels(images), wanted)
     assert wanted.unique().tolist() == [0, 1]
@@ -289,7 +289,7 @@ def test_the_loss_by_hand(mm_teacher, tokens, batch, weight):
     losses = model.loss(images, samples(labels))
     scores = scores_by_hand(model, images)
     with torch.no_grad():
-        decided = model.teacher(model._as_the_teacher_sees(images)).argmax(1)
+        decided = model.teacher(model._for_teacher(images)).argmax(1)
     on_labels, on_teacher = F.cross_entropy(scores[0], torch.tensor(labels)), F.cross_entropy(scores[1], decided)
     assert losses['loss_label'].item() == pytest.approx((1 - weight) * on_labels.item(), abs=1e-6)
     assert losses['loss_teacher'].item() == pytest.approx(weight * on_teacher.item(), abs=1e-6)

@@ -1,0 +1,91 @@
+"""Data preprocessors that pass the size of each image of a padded batch to the backbone.
+
+One line of a config, for whichever toolbox it is written::
+
+    custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.preprocessors'])
+    model = dict(data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'))  # or ...Seg..., ...Cls...
+
+They extend the toolbox's own preprocessor by the attribute ``valid_sizes`` of the batch of images. Detectors and
+segmentors pass that tensor to the backbone unchanged, so they need no change. Neck and heads still see a padded map,
+zero where an image has no pixel; :class:`cpvt_backbones.engine.PredictBySizeHook` makes predictions that do not depend
+on the batch at all.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from mmengine.registry import MODELS
+
+PARENTS = {
+    'ValidSizesDetDataPreprocessor': ('mmdet.models.data_preprocessors', 'DetDataPreprocessor'),
+    'ValidSizesSegDataPreProcessor': ('mmseg.models', 'SegDataPreProcessor'),
+    'ValidSizesClsDataPreprocessor': ('mmpretrain.models.utils', 'ClsDataPreprocessor'),
+}
+
+
+class ValidSizes:
+    """Mixin of a data preprocessor: sizes before padding become ``inputs.valid_sizes``."""
+
+    img_shape_means_resized = True
+    """A change of a sample's ``img_shape`` is a change of the image's size (and not padding)."""
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        """Preprocess as the toolbox does, and set ``inputs.valid_sizes`` to the (height, width) of each image.
+
+        Raises:
+            ValueError: A batch augmentation has resized the images.
+        """
+        sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
+        shapes = _img_shapes(data)
+        result = self._preprocess(data, training)
+        inputs = result['inputs']
+        too_small = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
+        if too_small or (self.img_shape_means_resized and _img_shapes(result) != shapes):
+            raise ValueError(
+                f'data_preprocessor: images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px; '
+                'batch_augments that resize leave no valid sizes'
+            )
+        inputs.valid_sizes = sizes
+        return result
+
+    def _preprocess(self, data: Any, training: bool) -> Any:
+        return super().forward(data, training)  # type: ignore[misc]
+
+
+class ValidSizesSeg(ValidSizes):
+    """Mixin for mmseg; testing takes images of several sizes, which mmseg's own preprocessor refuses."""
+
+    img_shape_means_resized = False  # mmseg changes it for padding too
+    pad_val: float
+    test_cfg: dict[str, Any] | None
+
+    def _preprocess(self, data: Any, training: bool) -> Any:
+        if training or len({image.shape for image in data['inputs']}) == 1:
+            return super()._preprocess(data, training)
+        from mmseg.utils import stack_batch
+
+        samples = self.cast_data(data).get('data_samples')  # type: ignore[attr-defined]
+        padding, self.test_cfg = self.test_cfg or dict(size_divisor=1), None
+        try:  # normalise each image alone, then pad all to one size
+            images = [
+                super(ValidSizesSeg, self)._preprocess(dict(inputs=[i]), False)['inputs'][0] for i in data['inputs']
+            ]
+        finally:
+            self.test_cfg = padding
+        inputs, shapes = stack_batch(images, **padding, pad_val=self.pad_val)
+        for sample, shape in zip(samples or (), shapes if samples else (), strict=True):
+            sample.set_metainfo(shape)
+        return dict(inputs=inputs, data_samples=samples)
+
+
+def _img_shapes(data: Any) -> list[Any]:
+    return [getattr(sample, 'img_shape', None) for sample in data.get('data_samples') or ()]
+
+
+for _name, (_module, _parent) in PARENTS.items():
+    try:
+        _base = getattr(import_module(_module), _parent)
+    except ImportError:  # a toolbox that is not installed
+        continue
+    _mixin = ValidSizesSeg if _module.startswith('mmseg') else ValidSizes
+    MODELS.register_module(module=type(_name, (_mixin, _base), {'__doc__': _mixin.__doc__}))
