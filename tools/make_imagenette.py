@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 from rich.progress import track
 
-from cpvt_backbones.analysis.files import write_whole
+from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.engine.command_line import make_parser, positive, run
 
 SIDES = {'train': 128, 'val': 224}
@@ -44,8 +44,8 @@ def squash(source: Path, target: Path, side: int) -> None:
     if image is None:
         raise ValueError(f'source: {str(source)!r} cannot be read as an image')
     _, content = cv2.imencode('.webp', cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA))
-    with write_whole(target) as unfinished:
-        unfinished.write_bytes(content.tobytes())
+    with atomic_write(target) as file:
+        file.write(content.tobytes())
 
 
 def main(argv: Sequence[str] | None = None) -> None:

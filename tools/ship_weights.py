@@ -19,9 +19,8 @@ from pathlib import Path
 import torch
 
 from cpvt_backbones import weights
-from cpvt_backbones.analysis.files import write_whole
 from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, main_metric, read_rows
-from cpvt_backbones.checkpoints import read_checkpoint, write_checkpoint
+from cpvt_backbones.checkpoints import atomic_write, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.command_line import make_parser, run
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.weights import ShippedWeights, find_shipped
@@ -74,30 +73,26 @@ Images: RGB minus {list(told.mean)}, over {list(told.std)}.
 
 
 def write_file(name: str, checkpoint: str) -> Path:
-    """The weights of a checkpoint in fp16; the same ones give the same bytes."""
+    """Write the weights of a checkpoint in fp16, byte for byte the same for the same weights."""
     content = read_checkpoint(checkpoint)
     state = content.get('state_dict', content)
     state = {k: v.half() if v.is_floating_point() else v for k, v in state.items() if isinstance(v, torch.Tensor)}
     file = weights.FOLDER / f'{name}.safetensors'
-    with write_whole(file) as unfinished:
-        whole = unfinished.with_suffix('.safetensors')
-        write_checkpoint(state, whole, meta={})  # safetensors has no order for two entries or more
-        if (size := whole.stat().st_size) > LIMIT:
-            whole.unlink()
-            raise ValueError(f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB')
-        whole.replace(unfinished)
+    if (size := sum(value.nbytes for value in state.values())) > LIMIT:
+        raise ValueError(f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB')
+    write_checkpoint(state, file, meta={})  # safetensors does not keep the order of metadata entries
     return file
 
 
 def ship(args: argparse.Namespace) -> Path:
-    """Write the file, its entry and, once it has been measured, its card; the file's path."""
+    """Write the file, its entry in the index and, with ``--sizes``, its card; returns the file."""
     if not NAME.fullmatch(args.name):
         raise ValueError(f'name must be <model>-<data> in lower case, as cpvt_tiny_gap-imagenette, got {args.name!r}')
     config = Path(args.config).resolve()
     if not config.is_relative_to(ROOT / 'configs'):
         raise ValueError(f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}')
     file = write_file(args.name, args.checkpoint)
-    file.with_suffix('.md').unlink(missing_ok=True)  # it may be another file's
+    file.with_suffix('.md').unlink(missing_ok=True)  # the card of the file before
     backbone = read_config(config).model.backbone.to_dict()
     backbone.pop('init_cfg', None)
     entry = dict(
@@ -109,8 +104,8 @@ def ship(args: argparse.Namespace) -> Path:
     index = weights.FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
     entries[args.name] = entry
-    with write_whole(index) as unfinished:
-        unfinished.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + '\n', encoding='utf-8')
+    with atomic_write(index) as stream:
+        stream.write((json.dumps(dict(sorted(entries.items())), indent=1) + '\n').encode())
     if args.sizes:
         measured = fingerprint(SweepModel(args.name, read_config(config), args.name))
         rows = [row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)]

@@ -54,12 +54,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(doc: str | None, *, renamed: Mapping[str, str] | None = None) -> Parser:
-    """Parser of a tool.
-
-    Args:
-        doc: The tool's ``__doc__``.
-        renamed: New flag of each old one; the old ones are accepted with a warning.
-    """
+    """Parser of a tool, from its ``__doc__`` and the new flag of each old one."""
     return Parser(doc, renamed)
 
 
@@ -96,8 +91,8 @@ def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None
 def _raised_within(error: BaseException | None, *folders: Path) -> bool:
     """True if a file of these folders raised the error, or the one that it replaced (mmengine's registries do)."""
     while error is not None:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        if any(Path(frame.filename).is_relative_to(folder) for folder in folders):
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames and any(Path(frames[-1].filename).is_relative_to(folder) for folder in folders):
             return True
         error = error.__context__
     return False

@@ -27,7 +27,6 @@ class Toolbox(NamedTuple):
     Args:
         package: Its import name and registry scope.
         extra: Extra of this package that installs it.
-        task: Task of its configs.
         visualization: Its hook that draws test results, switched on.
         show_dir: Config key of that hook's output folder, dotted.
         dump: Metric that writes predictions to a pickle file; ``None`` if the toolbox's own metric writes a folder.
@@ -35,39 +34,20 @@ class Toolbox(NamedTuple):
 
     package: str
     extra: str
-    task: str
     visualization: dict[str, Any]
     show_dir: str
     dump: str | None
 
 
-_TOOLBOXES = (
-    Toolbox(
-        package='mmdet',
-        extra='det',
-        task='detection',
-        visualization=dict(type='DetVisualizationHook', draw=True),
-        show_dir='default_hooks.visualization.test_out_dir',
-        dump='DumpDetResults',
-    ),
-    Toolbox(
-        package='mmseg',
-        extra='seg',
-        task='segmentation',
-        visualization=dict(type='SegVisualizationHook', draw=True, interval=1),
-        show_dir='visualizer.save_dir',
-        dump=None,
-    ),
-    Toolbox(
-        package='mmpretrain',
-        extra='cls',
-        task='classification',
-        visualization=dict(type='VisualizationHook', enable=True, interval=1),
-        show_dir='default_hooks.visualization.out_dir',
-        dump='DumpResults',
-    ),
-)
-TOOLBOXES = {toolbox.package: toolbox for toolbox in _TOOLBOXES}
+_HOOK = 'default_hooks.visualization'
+_DET_HOOK = dict(type='DetVisualizationHook', draw=True)
+_SEG_HOOK = dict(type='SegVisualizationHook', draw=True, interval=1)
+_CLS_HOOK = dict(type='VisualizationHook', enable=True, interval=1)
+TOOLBOXES = {
+    'mmdet': Toolbox('mmdet', 'det', _DET_HOOK, f'{_HOOK}.test_out_dir', 'DumpDetResults'),
+    'mmseg': Toolbox('mmseg', 'seg', _SEG_HOOK, 'visualizer.save_dir', None),
+    'mmpretrain': Toolbox('mmpretrain', 'cls', _CLS_HOOK, f'{_HOOK}.out_dir', 'DumpResults'),
+}
 
 
 def read_config(
@@ -126,7 +106,7 @@ def find_toolbox(cfg: Config) -> Toolbox:
     scope = cfg.get('default_scope')
     if scope not in TOOLBOXES:
         found = 'is missing from the config' if scope is None else f'is {scope!r}'
-        accepted = ', '.join(f'{name!r} ({toolbox.task})' for name, toolbox in TOOLBOXES.items())
+        accepted = ', '.join(map(repr, TOOLBOXES))
         raise ValueError(f'default_scope {found}: it names the toolbox that runs the config; accepted are {accepted}')
     toolbox = TOOLBOXES[scope]
     try:
@@ -217,7 +197,7 @@ def test(
     cfg.load_from = _existing('checkpoint', checkpoint)
     if show_dir is not None:
         hook = {**cfg.get('default_hooks', {}).get('visualization', {}), **toolbox.visualization}
-        cfg.merge_from_dict({'default_hooks.visualization': hook, toolbox.show_dir: show_dir})
+        cfg.merge_from_dict({_HOOK: hook, toolbox.show_dir: show_dir})
     if out is not None:
         _write_predictions(cfg, toolbox, out)
     if tta:
