@@ -6,9 +6,10 @@ import threading
 import numpy as np
 import pytest
 from bad_files import BAD, GOOD, picture, write_folder, write_huge_header
-from PIL import Image, ImageFile
+from PIL import EpsImagePlugin, Image, ImageFile
 
-from cpvt_backbones.inference import ImageError, find_images, read_image
+from cpvt_backbones.inference import IMAGE_SUFFIXES, ImageError, find_images, read_image
+from cpvt_backbones.inference.images import READ_LIMIT
 
 
 @pytest.fixture(scope='module')
@@ -144,8 +145,46 @@ def test_the_limit_is_the_callers_not_pillows(folder, tmp_path, monkeypatch):
         read_image(folder / 'photo.jpg', read_limit=1199)
     # Refused by its header, before anything of its size is made.
     bomb = write_huge_header(tmp_path / 'bomb.png')
-    with pytest.raises(ImageError, match='30000 x 30000 is 900000000 pixels, more than read_limit=500000000'):
+    message = '30000 x 30000 is 900000000 pixels, more than read_limit=500000000; decoding takes 6.3 GB of memory'
+    with pytest.raises(ImageError, match=message):
         read_image(bomb, read_limit=500_000_000)
+
+
+def test_default_limit_is_pillows_threshold_for_an_error(tmp_path):
+    assert READ_LIMIT == 2 * Image.MAX_IMAGE_PIXELS
+    with pytest.raises(ImageError, match='more than read_limit=178956970'):
+        read_image(write_huge_header(tmp_path / 'bomb.png'))
+
+
+def test_only_decoders_of_the_documented_formats_are_reached(tmp_path, monkeypatch):
+    """Pillow would hand PostScript to Ghostscript, whatever the file's name."""
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, 'Ghostscript', lambda *args, **kwargs: started.append(args))
+    header = '%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n'
+    (tmp_path / 'x.png').write_text(header)
+    with Image.open(tmp_path / 'x.png') as opened:
+        assert opened.format == 'EPS'
+    Image.new('RGB', (8, 8)).save(tmp_path / 'y.png', format='TGA')
+    for name in ('x.png', 'y.png'):
+        with pytest.raises(
+            ImageError, match=r'not an image of an accepted format \(BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP'
+        ):
+            read_image(tmp_path / name)
+    assert not started
+
+
+@pytest.mark.parametrize('suffix', IMAGE_SUFFIXES)
+def test_every_listed_suffix_has_a_decoder(tmp_path, suffix):
+    picture_file = tmp_path / f'image{suffix}'
+    Image.fromarray(picture()[..., 0] if suffix == '.pgm' else picture()).save(picture_file)
+    assert read_image(picture_file).shape == (30, 40, 3)
+
+
+def test_first_image_of_a_multi_picture_jpeg(tmp_path):
+    """Phones write these; Pillow treats them as a format of their own."""
+    first, second = Image.new('RGB', (9, 7), (200, 0, 0)), Image.new('RGB', (9, 7))
+    first.save(tmp_path / 'phone.jpg', format='MPO', save_all=True, append_images=[second])
+    assert abs(int(read_image(tmp_path / 'phone.jpg')[0, 0, 2]) - 200) < 5
 
 
 def test_truncated_files_are_refused_whatever_else_is_set(folder, monkeypatch):

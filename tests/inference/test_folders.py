@@ -1,6 +1,5 @@
 """What a run leaves in its folder, and that it goes on where it was."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,37 +11,11 @@ import numpy as np
 import pytest
 import torch
 from bad_files import BAD, GOOD, write_folder
-from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
+from folder_runs import MODELS, read, run, snapshot, write_images
+from local_models import BlockDetector, BlockInstances, LocalSegmentor
 from PIL import Image
 
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
-
-MODELS = [BlockDetector, LocalSegmentor, Brightness]
-
-
-def write_images(folder, count=6, first=0):
-    """Images of their own content, of two sizes."""
-    folder.mkdir(exist_ok=True)
-    for i in range(first, first + count):
-        image = np.zeros((30 + 10 * (i % 2), 50, 3), np.uint8)
-        image[5:15, 5 : 15 + i] = [255, 0, 0]
-        Image.fromarray(image[..., ::-1]).save(folder / f'{i}.png')
-    return folder
-
-
-def run(predictor, inputs, out, **options):
-    options = dict(progress=False, **options)
-    return predict_to_folder(Inferencer(predictor=predictor), find_images(inputs), out_dir=out, **options)
-
-
-def read(out, name):
-    return json.loads((out / name).read_text())
-
-
-def snapshot(out):
-    """Everything a run has written but how it came about."""
-    files = [file for file in out.rglob('*') if file.is_file() and file.name not in ('records.jsonl', '.lock')]
-    return {str(file.relative_to(out)): file.read_bytes() for file in files}
 
 
 @pytest.mark.parametrize('model', MODELS)
@@ -133,7 +106,7 @@ def test_a_killed_run_goes_on(tmp_path):
     import os, signal, sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from local_models import LocalSegmentor
-    from test_writing import run
+    from folder_runs import run
     class Killed(LocalSegmentor):
         def logits(self, images):
             if len(self.forwards) == 3:

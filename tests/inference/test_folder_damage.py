@@ -1,0 +1,203 @@
+"""Damaged records and outputs, folders that cannot be written to, and predictions that cannot be written."""
+
+import json
+import resource
+
+import numpy as np
+import pytest
+import torch
+from folder_runs import MODELS, read, run, snapshot, write_images
+from local_models import BlockDetector, Brightness, LocalSegmentor
+from PIL import Image
+
+from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
+
+
+@pytest.fixture
+def warnings_of_folders(monkeypatch):
+    messages = []
+    monkeypatch.setattr('cpvt_backbones.inference.folders.print_log', lambda message, *_: messages.append(message))
+    return messages
+
+
+def spoil_middle(out):
+    lines = (out / 'records.jsonl').read_bytes().splitlines(keepends=True)
+    lines[2] = b'\xff' + lines[2][9:]
+    (out / 'records.jsonl').write_bytes(b''.join(lines))
+
+
+def spoil_shape(out):
+    """Valid JSON, but not a record."""
+    lines = (out / 'records.jsonl').read_text().splitlines(keepends=True)
+    (out / 'records.jsonl').write_text(''.join([*lines[:-1], '{"key": 1}\n']))
+
+
+DAMAGES = {
+    'a line that is no text': (spoil_middle, 1, 'records.jsonl'),
+    'a line that is no record': (spoil_shape, 1, 'records.jsonl'),
+    'settings cut short': (lambda out: (out / 'run.json').write_text('{"model"'), 6, 'run.json'),
+    'settings of another kind': (lambda out: (out / 'run.json').write_text('[1]'), 6, 'run.json'),
+    'no settings': (lambda out: (out / 'run.json').unlink(), 6, 'records.jsonl'),
+}
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_damaged_records_are_set_aside(tmp_path, warnings_of_folders, name):
+    spoil, lost, kept = DAMAGES[name]
+    folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
+    run(LocalSegmentor(), folder, out)
+    before = snapshot(out)
+    spoil(out)
+    damaged = (out / kept).read_bytes()
+    assert run(LocalSegmentor(), folder, out).predicted == lost
+    (message,) = warnings_of_folders
+    assert 'is damaged' in message and '.damaged' in message
+    assert (out / f'{kept}.damaged').read_bytes() == damaged
+    (out / 'run.json.damaged').unlink(missing_ok=True)
+    (out / 'records.jsonl.damaged').unlink(missing_ok=True)
+    assert snapshot(out) == before
+    assert run(LocalSegmentor(), folder, out).found == 6
+    assert len(warnings_of_folders) == 1
+
+
+def test_overwrite_works_whatever_is_there(tmp_path, warnings_of_folders):
+    folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
+    run(LocalSegmentor(), folder, tmp_path / 'whole')
+    run(LocalSegmentor(), folder, out)
+    spoil_middle(out)
+    (out / 'run.json').unlink()
+    (out / 'run.json' / 'deep').mkdir(parents=True)
+    (out / 'predictions.json').unlink()
+    (out / 'predictions.json').mkdir()
+    (out / 'vis' / '0.png').unlink()
+    (out / 'vis' / '0.png').mkdir()
+    assert run(LocalSegmentor(), folder, out, overwrite=True).predicted == 6
+    assert snapshot(out) == snapshot(tmp_path / 'whole')
+    assert not warnings_of_folders
+
+
+def test_overwrite_deletes_nothing_of_others(tmp_path):
+    """A folder without records was not written by a run."""
+    folder, out = write_images(tmp_path / 'images', count=1), tmp_path / 'out'
+    (out / 'pred').mkdir(parents=True)
+    (out / 'pred' / 'mine.txt').write_text('mine')
+    run(LocalSegmentor(), folder, out, overwrite=True)
+    assert (out / 'pred' / 'mine.txt').read_text() == 'mine'
+
+
+@pytest.mark.parametrize('output', ['pred/2.png', 'vis/2.png'])
+def test_a_truncated_output_is_written_again(tmp_path, output):
+    folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
+    run(LocalSegmentor(), folder, out)
+    before = snapshot(out)
+    (out / output).write_bytes(before[output][:-20])
+    assert run(LocalSegmentor(), folder, out).predicted == 1
+    assert snapshot(out) == before
+
+
+def test_outputs_of_vanished_images_are_reported(tmp_path):
+    folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
+    assert run(LocalSegmentor(), folder, out).orphaned == []
+    (folder / '3.png').unlink()
+    (folder / '4.png').write_text('damaged since')
+    (out / 'vis' / '3.png').unlink()
+    summary = run(LocalSegmentor(), folder, out)
+    assert list(summary.failed) == [str(folder / '4.png')]
+    assert sorted(summary.orphaned) == ['pred/3.png', 'pred/4.png', 'vis/4.png']
+    assert {entry['seg_map'] for entry in read(out, 'predictions.json')} == {f'pred/{i}.png' for i in (0, 1, 2, 5)}
+
+
+class NotFinite:
+    """Its answer for a dark image is NaN or infinite."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def logits(self, images):
+        logits = super().logits(images)
+        logits[torch.tensor([not image.any() for image in images]), 0, 1, 1] = self.value
+        return logits
+
+    def predict(self, images):
+        outputs = super().predict(images)
+        for image, output in zip(images, outputs, strict=True):
+            if not image.any():
+                output['scores'] = np.array([0.9, self.value])
+                if 'boxes' in output:
+                    output.update(boxes=np.zeros((2, 4), np.float32), labels=np.zeros(2, int))
+        return outputs
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+@pytest.mark.parametrize('kind', MODELS)
+@pytest.mark.parametrize('options', [{}, dict(batch_size=3), dict(max_pixels=400, tile_size=20, overlap=4)])
+def test_predictions_that_are_not_finite_are_errors_of_their_image(tmp_path, kind, value, options):
+    model = type('Model', (NotFinite, kind), {})(value)
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    for i, level in enumerate((200, 0, 200)):
+        Image.fromarray(np.full((24, 24, 3), level, np.uint8)).save(folder / f'{i}.png')
+    if kind is Brightness and 'max_pixels' in options:
+        options = {}
+    inferencer = Inferencer(predictor=model, **options)
+    summary = predict_to_folder(inferencer, find_images(folder), out_dir=tmp_path / 'out', vis=False, progress=False)
+    assert (summary.predicted, list(summary.failed)) == (2, [str(folder / '1.png')])
+    assert 'must be finite, got NaN or infinite values' in summary.failed[str(folder / '1.png')]
+    for file in ('predictions.json', 'failed.json'):
+        json.loads((tmp_path / 'out' / file).read_text(), parse_constant=pytest.fail)
+
+
+def test_an_excluded_class_may_have_minus_infinity():
+    class Excluding(LocalSegmentor):
+        def logits(self, images):
+            logits = super().logits(images)
+            logits[:, 2] = -np.inf
+            return logits
+
+    image = np.full((50, 50, 3), 160, np.uint8)
+    for options in ({}, dict(max_pixels=400, tile_size=20, overlap=4)):
+        prediction, _ = Inferencer(predictor=Excluding(), **options)(image)
+        assert set(np.unique(prediction['seg_map'])) <= {1, 3}
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    photos = write_images(tmp_path / 'photos', count=1)
+    (tmp_path / 'blocked').mkdir()
+    (tmp_path / 'blocked' / 'pred').touch()
+    for out in ('/dev/null', '/dev/null/out', tmp_path / 'blocked'):
+        with pytest.raises(OSError, match=f"^out_dir: '{out}' cannot be written to: [A-Z][a-z ]+$"):
+            run(LocalSegmentor(), photos, out)
+
+
+def test_a_full_disk_is_named_and_the_run_continues_later(tmp_path):
+    """A limit on the size of files stands in for the disk."""
+    photos, out = write_images(tmp_path / 'photos'), tmp_path / 'out'
+    run(LocalSegmentor(), photos, tmp_path / 'whole')
+    size = (tmp_path / 'whole' / 'records.jsonl').stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (10, size // 2):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match=r'^out_dir: .* cannot be written to: File too large$'):
+                run(LocalSegmentor(), photos, out)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert run(LocalSegmentor(), photos, out).predicted < 6
+    assert snapshot(out) == snapshot(tmp_path / 'whole')
+
+
+def test_old_names_of_arguments_work_with_a_warning(tmp_path):
+    photos, out = write_images(tmp_path / 'photos', count=1), tmp_path / 'out'
+    inferencer = Inferencer(predictor=BlockDetector())
+    options = dict(score_threshold=0.95, pictures=False, fresh=True)
+    with pytest.warns(DeprecationWarning, match='predict_to_folder: .* is now') as caught:
+        predict_to_folder(inferencer, find_images(photos), out_dir=out, progress=False, **options)
+    assert len([one for one in caught if one.category is DeprecationWarning]) == 3
+    assert read(out, 'run.json')['score_thr'] == 0.95 and not (out / 'vis').exists()
+    with pytest.warns(DeprecationWarning, match='score_threshold is now score_thr'):
+        prediction, _ = inferencer(photos / '0.png', score_threshold=0.95)
+    assert prediction['boxes'] == []
+    with pytest.warns(DeprecationWarning, match='draw is now vis'):
+        (result,) = inferencer.predict(photos, draw=False)
+    assert result.picture is None
