@@ -39,13 +39,9 @@ def draw_prediction(
     """Draw boxes and classes as the toolboxes do, and a map of classes in their colours.
 
     Args:
-        preview: (h, w, 3), uint8, RGB, from :func:`make_preview`.
-        prediction: From :class:`Inferencer`.
+        preview: (h, w, 3), uint8, RGB, from :func:`make_preview`; so is the result.
+        prediction: Of :class:`Inferencer`, in px of an image of ``size`` (width, height).
         predictor: Has the classes and colours.
-        size: Width and height in px of the predicted image.
-
-    Returns:
-        numpy.ndarray: (h, w, 3), uint8, RGB.
     """
     if predictor.task == 'detection':
         return _draw_boxes(preview, prediction, predictor, np.array(preview.shape[1::-1]) / size)

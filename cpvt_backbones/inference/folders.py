@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 from mmengine.logging import print_log
 from PIL import Image
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress
 
 from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.layers.checks import renamed_arguments
@@ -120,7 +119,7 @@ def _predict(
             advance()
     done = [image for image in images if str(image) not in failed]
     _assemble(folder, records, done, inferencer.predictor)
-    _write_json_list(folder / 'failed.json', (dict(file_name=name, reason=reason) for name, reason in failed.items()))
+    _write_lines(folder / 'failed.json', (dict(file_name=name, reason=reason) for name, reason in failed.items()))
     return Summary(len(left) - len(failed), len(images) - len(left), failed, records.orphaned(done))
 
 
@@ -262,16 +261,14 @@ def _write(folder: Path, records: Records, image: Path, name: str, result: Resul
         prediction['seg_map'] = f'pred/{name}.png'
     if result.picture is not None:
         outputs[f'vis/{name}.png'] = result.picture
-    files = {path: _write_png(folder / path, pixels) for path, pixels in outputs.items()}
+    files = {}
+    for path, pixels in outputs.items():
+        with atomic_write(folder / path) as file:
+            Image.fromarray(pixels).save(file, format='PNG')
+        files[path] = (folder / path).stat().st_size
     width, height = result.size
     # After the outputs, because an image with a record is done.
     records.add(image, stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
-
-
-def _write_png(path: Path, pixels: np.ndarray) -> int:
-    with atomic_write(path) as file:
-        Image.fromarray(pixels).save(file, format='PNG')
-    return path.stat().st_size
 
 
 def _reason(error: Exception) -> str:
@@ -285,7 +282,7 @@ def _assemble(folder: Path, records: Records, images: list[Path], predictor: Pre
     with atomic_write(folder / 'images.json') as file:
         file.write(json.dumps(dict(images=listed, categories=categories), indent=1).encode())
     entries = (entry for i, _, record in done for entry in _entries(i, record['prediction']))
-    _write_json_list(folder / 'predictions.json', entries)
+    _write_lines(folder / 'predictions.json', entries)
 
 
 def _entries(image_id: int, prediction: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -293,19 +290,15 @@ def _entries(image_id: int, prediction: dict[str, Any]) -> Iterator[dict[str, An
     if 'boxes' not in prediction:
         yield dict(image_id=image_id, **prediction)
         return
-    for i, (x1, y1, x2, y2) in enumerate(prediction['boxes']):
-        entry = dict(
-            image_id=image_id,
-            category_id=prediction['labels'][i],
-            bbox=[x1, y1, x2 - x1, y2 - y1],
-            score=prediction['scores'][i],
-        )
+    for i, (label, (x1, y1, x2, y2)) in enumerate(zip(prediction['labels'], prediction['boxes'], strict=True)):
+        entry = dict(image_id=image_id, category_id=label, bbox=[x1, y1, x2 - x1, y2 - y1])
+        entry['score'] = prediction['scores'][i]
         if 'masks' in prediction:
             entry['segmentation'] = prediction['masks'][i]
         yield entry
 
 
-def _write_json_list(path: Path, entries: Iterable[Any]) -> None:
+def _write_lines(path: Path, entries: Iterable[Any]) -> None:
     """Write a JSON list, one entry a line, without holding it."""
     separator = b'[\n'
     with atomic_write(path) as file:
@@ -318,15 +311,7 @@ def _write_json_list(path: Path, entries: Iterable[Any]) -> None:
 @contextmanager
 def _progress_bar(total: int, done: int, *, show: bool) -> Iterator[tuple[Callable[[], None], Callable[..., None]]]:
     """Show a bar of images and, while one is tiled, of its tiles; yields a function to advance each."""
-    columns = (
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn('left:'),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, disable=not show) as bar:
+    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), disable=not show) as bar:
         images = bar.add_task('images', total=total, completed=done)
         tiles = bar.add_task('tiles', visible=False)
 

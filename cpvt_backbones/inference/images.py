@@ -38,12 +38,7 @@ _pillow_lock = threading.Lock()
 
 
 class ImageError(ValueError):
-    """An image that cannot be used.
-
-    Args:
-        source: Its path or name.
-        reason: Why it cannot be used.
-    """
+    """An image (its path or name) that cannot be used, and the reason."""
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f'{source}: {reason}')
@@ -255,23 +250,14 @@ def fit(image: np.ndarray, scale: Scale) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LoadedImage:
-    """An image ready for the model.
+    """An image ready for the model."""
 
-    Args:
-        index: Its position among the inputs.
-        name: Its path or name.
-        size: Width and height in px, as read.
-        image: (h, w, 3), scaled for the model.
-        preview: Copy to draw on, if requested.
-        stamp: Stamp of its file before reading.
-    """
-
-    index: int
+    index: int  # among the inputs
     name: str
-    size: tuple[int, int]
-    image: np.ndarray
-    preview: np.ndarray | None
-    stamp: list[int] | None = None
+    size: tuple[int, int]  # width and height in px, before scaling
+    image: np.ndarray  # (h, w, 3), scaled
+    preview: np.ndarray | None  # to draw on
+    stamp: list[int] | None = None  # of its file, before reading
 
     @property
     def nbytes(self) -> int:
@@ -285,11 +271,7 @@ class LoadedImage:
 
 
 class ShapeBuckets:
-    """Collects images of one shape until a batch is full.
-
-    Args:
-        bounds: Limits of a batch.
-    """
+    """Collects images of one shape until a batch is full."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds

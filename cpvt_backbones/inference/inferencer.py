@@ -33,23 +33,14 @@ MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome for one image.
+    """Outcome for one image: a prediction or an error."""
 
-    Attributes:
-        name: Its path, or ``'array 3'`` for the input of that index.
-        size: Width and height in px, upright; ``None`` if unreadable.
-        prediction: See :class:`Inferencer`; ``None`` after an error.
-        picture: (h, w, 3) RGB, if requested.
-        error: An :class:`ImageError`, or what the model raised.
-        stamp: Stamp of its file before reading; ``None`` for an array.
-    """
-
-    name: str
-    size: tuple[int, int] | None = None
-    prediction: Prediction | None = None
-    picture: np.ndarray | None = None
-    error: Exception | None = None
-    stamp: list[int] | None = None
+    name: str  # its path, or 'array 3' for the input of that index
+    size: tuple[int, int] | None = None  # width and height in px, upright
+    prediction: Prediction | None = None  # see Inferencer
+    picture: np.ndarray | None = None  # (h, w, 3), RGB, if requested
+    error: Exception | None = None  # an ImageError, or what the model raised
+    stamp: list[int] | None = None  # of its file, before reading
 
 
 def check_score_thr(score_thr: float) -> None:
@@ -224,7 +215,9 @@ class Inferencer:
         results: list[Result] = []
         try:
             for loaded, prediction in zip(batch, self._predict(batch, score_thr, on_tiles), strict=True):
-                picture = self._draw(loaded, prediction)
+                picture = None
+                if loaded.preview is not None:
+                    picture = draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
                 results.append(Result(loaded.name, loaded.size, prediction, picture, stamp=loaded.stamp))
         # One failure, for example at one image's size, must not abort the rest.
         except Exception as error:
@@ -235,11 +228,6 @@ class Inferencer:
         else:
             for loaded in batch:
                 yield from self._run([loaded], score_thr=score_thr, on_tiles=on_tiles)
-
-    def _draw(self, loaded: LoadedImage, prediction: Prediction) -> np.ndarray | None:
-        if loaded.preview is None:
-            return None
-        return draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
 
     def _predict(self, batch: list[LoadedImage], score_thr: float, on_tiles: OnTiles | None) -> list[Prediction]:
         options: dict[str, Any] = dict(score_thr=score_thr, bounds=self.bounds)

@@ -21,17 +21,7 @@ from cpvt_backbones.engine.launch import find_toolbox
 from cpvt_backbones.weights import shipped_file
 
 # Steps of the toolboxes' test pipelines that set or cut an image's size.
-_GEOMETRY = (
-    'Resize',
-    'FixScaleResize',
-    'FixShapeResize',
-    'ResizeEdge',
-    'ResizeShortestEdge',
-    'ResizeToMultiple',
-    'CenterCrop',
-    'EfficientNetCenterCrop',
-    'Pad',
-)
+_GEOMETRY = re.compile(r'(FixScale|FixShape)?Resize|Resize(Edge|ShortestEdge|ToMultiple)|(EfficientNet)?CenterCrop|Pad')
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
 
 
@@ -175,7 +165,7 @@ def _drop_geometry(cfg: Config) -> None:
     names = [_step_name(step) for step in dataset.get('pipeline', ())]
     if 'LoadImageFromFile' not in names:
         raise ValueError(f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}')
-    pipeline = [step for step, name in zip(dataset.pipeline, names, strict=True) if name not in _GEOMETRY]
+    pipeline = [step for step, name in zip(dataset.pipeline, names, strict=True) if not _GEOMETRY.fullmatch(name)]
     position = [_step_name(step) for step in pipeline].index('LoadImageFromFile') + 1
     # Detectors need the scale factor that Resize records.
     pipeline.insert(position, dict(type='mmcv.Resize', scale_factor=1.0))

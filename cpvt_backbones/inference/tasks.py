@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .images import ImageError, LoadedImage
 from .predictors import Predictor
-from .tiles import Bounds, Span, TileGrid, blend_seg_map, is_cut, make_grid, merge_groups
+from .tiles import Bounds, Span, TileGrid, blend_seg_map, bounding_boxes, is_cut, make_grid, merge_groups
 
 Prediction = dict[str, Any]
 Rle = dict[str, Any]
@@ -24,15 +24,6 @@ def predict_batch(
     predictor: Predictor, batch: list[LoadedImage], *, score_thr: float, bounds: Bounds
 ) -> list[Prediction]:
     """Predict on whole images of equal size.
-
-    Args:
-        predictor: Runs the model.
-        batch: The images.
-        score_thr: Minimum score of a box.
-        bounds: Limits memory.
-
-    Returns:
-        list[dict]: A prediction for each image, see :class:`Inferencer`.
 
     Raises:
         ValueError: The model's output has NaN or infinite values.
@@ -53,17 +44,7 @@ def predict_batch(
 def predict_tiled(
     predictor: Predictor, loaded: LoadedImage, *, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None = None
 ) -> Prediction:
-    """Predict on one image in overlapping tiles.
-
-    Args:
-        predictor: Runs the model.
-        loaded: The image.
-        score_thr: Minimum score of a box, applied before merging.
-        bounds: Size and overlap of tiles.
-        on_tiles: Called with the number of tiles done and their total.
-
-    Returns:
-        dict: The prediction, see :class:`Inferencer`.
+    """Predict on one image in overlapping tiles; ``on_tiles`` gets the number of tiles done and their total.
 
     Raises:
         ImageError: The model is a classifier, whose answer is of the whole image.
@@ -163,13 +144,12 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
     boxes, scores, labels, cut, tiles = (np.concatenate([part[key] for part in parts]) for key in keys)
     groups = merge_groups(boxes, scores, labels, cut, tiles)
     best = [group[0] for group in groups]
-    corners = [(boxes[group, :2].min(0), boxes[group, 2:].max(0)) for group in groups]
-    merged: dict[str, Any] = dict(
-        boxes=np.array(corners, np.float32).reshape(-1, 4), scores=scores[best], labels=labels[best]
-    )
+    merged: dict[str, Any] = dict(boxes=bounding_boxes(boxes, groups), scores=scores[best], labels=labels[best])
     if 'masks' in parts[0]:
+        from pycocotools import mask as coco_mask
+
         masks = [mask for part in parts for mask in part['masks']]
-        merged['masks'] = [merge_masks([masks[i] for i in group]) for group in groups]
+        merged['masks'] = [_plain(coco_mask.merge([masks[i] for i in group])) for group in groups]
     return merged
 
 
@@ -184,7 +164,7 @@ def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage)
         classes=[_class_name(predictor, label) for label in labels],
     )
     if 'masks' in found:
-        prediction['masks'] = [resize_mask(mask, height=height, width=width) for mask in found['masks']]
+        prediction['masks'] = [_resize_mask(mask, height, width) for mask in found['masks']]
     return prediction
 
 
@@ -196,16 +176,7 @@ def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarra
 
 
 def resize_logits(logits: Tensor, rows: Span, *, height: int, width: int) -> Tensor:
-    """Compute some rows of logits resized bilinearly (``align_corners=False``).
-
-    Args:
-        logits: (C, h, w).
-        rows: (first, stop) of the wanted rows, of ``height``.
-        height, width: Of the whole result.
-
-    Returns:
-        (C, rows, width), float.
-    """
+    """Resize logits (C, h, w) bilinearly (``align_corners=False``); computes the given rows of (height, width) only."""
     positions = (torch.arange(*rows, device=logits.device) + 0.5) * (logits.shape[1] / height) - 0.5
     positions = positions.clamp(0, logits.shape[1] - 1)
     above = positions.floor().long()
@@ -227,15 +198,7 @@ def encode_mask(mask: np.ndarray, *, left: int, top: int, height: int, width: in
     return _plain(coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width))
 
 
-def merge_masks(masks: list[Rle]) -> Rle:
-    """Compute the union of masks."""
-    from pycocotools import mask as coco_mask
-
-    return _plain(coco_mask.merge(masks))
-
-
-def resize_mask(mask: Rle, *, height: int, width: int) -> Rle:
-    """Resize a mask; unchanged at its own size."""
+def _resize_mask(mask: Rle, height: int, width: int) -> Rle:
     if mask['size'] == [height, width]:
         return mask
     return encode_mask(decode_mask(mask, height=height, width=width), left=0, top=0, height=height, width=width)

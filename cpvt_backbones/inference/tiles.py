@@ -78,35 +78,20 @@ def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileG
     A tile is smaller than ``tile_size`` only where the image is. Neighbours share ``overlap`` px; the last of a row or
     column ends with the image and shares at least that.
     """
-    from sahi.slicing import get_slice_bboxes
 
-    # sahi takes a share of the tile and rounds down.
-    ratio = (overlap + 0.5) / tile_size
-    boxes = get_slice_bboxes(
-        image_height=height,
-        image_width=width,
-        slice_height=tile_size,
-        slice_width=tile_size,
-        overlap_height_ratio=ratio,
-        overlap_width_ratio=ratio,
-    )
-    return TileGrid(
-        rows=tuple(sorted({(top, bottom) for _, top, _, bottom in boxes})),
-        columns=tuple(sorted({(left, right) for left, _, right, _ in boxes})),
-    )
+    def cover(length: int) -> tuple[Span, ...]:
+        last = max(0, length - tile_size)
+        starts = [*range(0, last, tile_size - overlap), last]
+        return tuple((start, min(start + tile_size, length)) for start in starts)
+
+    return TileGrid(rows=cover(height), columns=cover(width))
 
 
 def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
-    """Blending weights of tiles along one axis.
+    """Blending weights, float32, of tiles along one axis, given in order and without gaps.
 
     A tile's weight falls linearly to its edge over the pixels shared with its neighbour. At every pixel the weights of
     all tiles sum to one.
-
-    Args:
-        spans: (start, stop) of each tile, in order, without gaps.
-
-    Returns:
-        list[numpy.ndarray]: float32, as long as each tile.
     """
     total = np.zeros(spans[-1][1])
     weights = []
@@ -119,9 +104,7 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
             weight = np.minimum(weight, (stop - at) / (stop - spans[i + 1][0]))
         total[start:stop] += weight
         weights.append(weight)
-    return [
-        (weight / total[start:stop]).astype(np.float32) for weight, (start, stop) in zip(weights, spans, strict=True)
-    ]
+    return [(weight / total[slice(*span)]).astype(np.float32) for weight, span in zip(weights, spans, strict=True)]
 
 
 def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callable[[Tensor], np.ndarray]) -> np.ndarray:
@@ -133,10 +116,7 @@ def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callab
     Args:
         tiles: Logits (C, h, w) of each tile, row by row from the top, each from the left.
         grid: The tiles.
-        to_classes: Converts logits (C, h, w) to classes (h, w).
-
-    Returns:
-        numpy.ndarray: (H, W), of the dtype of ``to_classes``.
+        to_classes: Converts logits (C, h, w) to classes (h, w), which are returned as (H, W).
     """
     height, width = grid.rows[-1][1], grid.columns[-1][1]
     seg_map: np.ndarray | None = None
@@ -169,16 +149,7 @@ def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callab
 
 
 def is_cut(boxes: np.ndarray, *, rows: Span, columns: Span, height: int, width: int) -> np.ndarray:
-    """Select the boxes of a tile that end at a cut, and so may be parts of objects.
-
-    Args:
-        boxes: (N, 4), x1, y1, x2, y2 in px of the image.
-        rows, columns: Of the tile.
-        height, width: Of the image.
-
-    Returns:
-        numpy.ndarray: (N,), bool.
-    """
+    """Select, (N,) bool, the boxes (N, 4; px of the image) of a tile that end at a cut and may be parts of objects."""
     edges = np.array([columns[0], rows[0], columns[1], rows[1]])
     inner = edges != [0, 0, width, height]
     return ((np.abs(boxes - edges) < CUT_MARGIN) & inner).any(axis=1)
@@ -211,11 +182,17 @@ def merge_groups(
     components = [parts[group].tolist() for group in _join_parts(boxes[parts], labels[parts], tiles[parts])]
     joined = [group for group in components if len(group) > 1]
     alone = np.array([group[0] for group in components if len(group) == 1], int)
-    unions = np.array([(*boxes[group, :2].min(0), *boxes[group, 2:].max(0)) for group in joined]).reshape(-1, 4)
+    unions = bounding_boxes(boxes, joined)
     alone = alone[~_lie_in(boxes[alone], labels[alone], unions, labels[[group[0] for group in joined]])]
     groups = [sorted(group, key=lambda i: -scores[i]) for group in joined]
     groups += [[int(i)] for i in (*whole, *alone)]
     return sorted(groups, key=lambda group: -scores[group[0]])
+
+
+def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
+    """Enclose each group of boxes (N, 4) in one: (groups, 4), float32."""
+    corners = [(*boxes[group, :2].min(0), *boxes[group, 2:].max(0)) for group in groups]
+    return np.array(corners, np.float32).reshape(-1, 4)
 
 
 def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> list[list[int]]:
