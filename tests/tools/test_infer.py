@@ -150,3 +150,10 @@ def test_shipped_weights_stand_alone_or_behind_a_config(model, shipped, photos, 
 @pytest.mark.parametrize('arguments', [['photos/'], ['photos/', 'more/']])
 def test_without_a_model_it_lists_the_shipped_ones(shipped, refused, arguments):
     assert 'the name of shipped weights: small-toys (a toy)' in refused('infer', *arguments)
+
+
+def test_exit_code_if_no_image_could_be_predicted(model, tmp_path, call):
+    (tmp_path / 'bad.png').touch()
+    arguments = [*model, tmp_path / 'bad.png', '--out-dir', tmp_path / 'out', '--device', 'cpu']
+    assert infer(call, *arguments) == 1
+    assert json.loads((tmp_path / 'out' / 'failed.json').read_text())[0]['reason'] == 'the file is empty'
