@@ -125,7 +125,7 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
         ) from error
     try:
         return load_file(file)
-    except SafetensorError as error:
+    except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f'checkpoint: {str(file)!r} is truncated or no safetensors file ({error})') from error
 
 

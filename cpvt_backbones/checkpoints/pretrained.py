@@ -88,7 +88,7 @@ def load_weights(
         model = model.get_submodule('module')
     content = read_checkpoint(checkpoint)
     with _naming(checkpoint):
-        weights = {key.removeprefix('module.'): value for key, value in find_weights(content, ema=False).items()}
+        weights = {str(key).removeprefix('module.'): value for key, value in find_weights(content, ema=False).items()}
         weights = {
             key.removeprefix(prefix): value
             for key, value in weights.items()
@@ -123,9 +123,9 @@ def _naming(checkpoint: str | PathLike[str]) -> Iterator[None]:
 
 
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """The loader of mmengine's ``CheckpointLoader`` in place of its own, which run what a pickle asks for.
+    """Load a checkpoint for mmengine's ``load_from`` and ``resume`` and for the toolboxes' inferencers.
 
-    It serves ``load_from``, ``resume`` and the toolboxes' inferencers.
+    It replaces the loaders of ``CheckpointLoader``, which unpickle with ``weights_only=False`` what torch refuses.
 
     Args:
         filename: See :func:`read_checkpoint`; or a name of mmengine's, as ``'torchvision://resnet50'``.
@@ -144,16 +144,16 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
     content = read_checkpoint(filename)
     if all(isinstance(value, Tensor) for value in content.values()):
         content = dict(state_dict=content, meta={})  # .safetensors, and a state dict alone
-    if not isinstance(content.get('state_dict', {}), dict):
-        kind = type(content['state_dict']).__name__
-        raise CheckpointError(f'checkpoint: {filename!r} has a state_dict that is a {kind}, not a dict of weights')
+    weights = content.get('state_dict', {})
+    if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
+        raise CheckpointError(f'checkpoint: {filename!r} has a state_dict that is no dict of weights by name')
     if scheme == 'mmcls':  # the backbone of a classifier
         weights = find_weights(content, ema=False)
         return dict(state_dict={k[9:]: value for k, value in weights.items() if k.startswith('backbone.')})
     return content
 
 
-# Its private loaders of `pavi://` and the like are replaced too: a scheme that is not served is refused.
+# Every scheme of mmengine's: `pavi://`, which is not served, is refused.
 CheckpointLoader.register_scheme(
     ['', 'http://', 'https://', 'pavi://', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', *(f'{name}://' for name in _NAMED)],
     load_from_weights_only,

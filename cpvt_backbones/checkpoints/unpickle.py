@@ -45,7 +45,7 @@ _LOCK = threading.Lock()
 
 
 class StandIn:
-    """Stands for an object of a checkpoint that was not built; records what it would have been built from."""
+    """Placeholder for an object of a checkpoint; records the arguments and the state that it would be built from."""
 
     arguments: tuple[Any, ...] = ()
     state: Any = None
@@ -71,7 +71,7 @@ _CLASSES: dict[str, type[StandIn]] = {path: _stand_in(path) for path in STAND_IN
 
 
 def load_pickled(file: Path) -> Any:
-    """What ``torch.save`` wrote, on the CPU: tensors and plain data, numpy numbers and arrays, mmengine's log buffers.
+    """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers, log buffers.
 
     Objects of another class in ``STAND_INS`` come out as ``None``.
 

@@ -105,6 +105,7 @@ DAMAGED = {
     'list': [torch.ones(2)],
     'number': 5,
     'state_dict_of_a_number': dict(state_dict=5),
+    'numbers_for_names': dict(state_dict={0: torch.ones(2)}),
     'nothing': {},
     'recursive': recursive(),
     'deep': nested(150),
@@ -126,7 +127,7 @@ def test_content_that_is_no_checkpoint(content, zipped, tmp_path):
     for name, door in DOORS.items():
         if content == 'nothing' and name in ('read_checkpoint', 'mmengine'):
             continue
-        if content == 'state_dict_of_a_number' and name == 'read_checkpoint':
+        if content in ('state_dict_of_a_number', 'numbers_for_names') and name == 'read_checkpoint':
             continue
         with pytest.raises(CheckpointError) as error:
             door(file)
@@ -173,6 +174,25 @@ def test_what_names_the_newest_checkpoint_is_no_text(tmp_path):
     (tmp_path / 'last_checkpoint').write_bytes(bytes(range(128, 256)))
     with pytest.raises(FileNotFoundError, match='which is not there'):
         read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'data',
+    [
+        b'\x80\x02}.',
+        (1 << 60).to_bytes(8, 'little') + b'{}',
+        b'\x10' + bytes(7) + b'{"a": {"dtype":}',
+        b'\x3c' + bytes(7) + b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4]}}' + bytes(4),
+    ],
+    ids=['pickle', 'long_header', 'bad_header', 'shape_beyond_the_data'],
+)
+def test_safetensors_that_are_damaged(data, tmp_path):
+    pytest.importorskip('safetensors')
+    file = tmp_path / 'damaged.safetensors'
+    file.write_bytes(data)
+    for door in DOORS.values():
+        with pytest.raises(CheckpointError, match=r"damaged.safetensors' is truncated or no safetensors file"):
+            door(file)
 
 
 @pytest.mark.parametrize('beside', [False, True], ids=['name', 'sidecar'])
