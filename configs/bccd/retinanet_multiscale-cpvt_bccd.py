@@ -1,42 +1,19 @@
-_base_ = [
-    '../_base_/models/retinanet.py',
-    '../_base_/datasets/bccd.py',
-    '../_base_/schedules/adamw.py',
-    '../_base_/runtime/mmdet.py',
-]
-# From random weights, normalised necks and heads learn faster; GroupNorm does so at any batch size.
-norm_cfg = dict(type='GN', num_groups=32)
+# A smaller column made for this data, trained at twice the rate.
+_base_ = './retinanet_pyramid-cpvt-t_bccd.py'
 model = dict(
     backbone=dict(
+        _delete_=True,
         type='MultiScaleCPVT',
         arch=dict(embed_dims=128, depth=6, num_heads=4, mlp_ratio=4),
         patch_size=8,
         position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4, 5), kernel_size=3),
-        # 320 x 240 px are 40 x 30 tokens: 12 windows of 10 x 10, and every third block sees all.
+        # 320 x 240 px are 40 x 30 tokens: 12 windows of 10 x 10; every third block attends to all tokens.
         window_size=10,
         global_blocks=(2, 5),
         drop_path_rate=0.05,
         out_indices=(1, 2, 3),
     ),
     # Stride 8 is the column's own map (patch 8), 16 and 32 are pooled from it: all as wide as the column.
-    neck=dict(in_channels=[128, 128, 128], out_channels=96, num_outs=3, add_extra_convs=False, norm_cfg=norm_cfg),
-    bbox_head=dict(
-        num_classes=3,
-        in_channels=96,
-        feat_channels=96,
-        stacked_convs=2,
-        norm_cfg=norm_cfg,
-        # Boxes are nearly square, 14 to 125 px at half size: 8 * 2 = 16 px to 32 * 2 * 2 ** (2 / 3) = 102 px.
-        anchor_generator=dict(octave_base_scale=2, ratios=[0.8, 1.25], strides=[8, 16, 32]),
-    ),
+    neck=dict(in_channels=[128, 128, 128]),
 )
-# 450 iterations * 4 images: 9 times through the 205 images.
-max_iters = 450
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 100, eta_min=1e-5, by_epoch=False, begin=100, end=max_iters),
-]
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=150))
-log_processor = dict(by_epoch=False)
-randomness = dict(seed=0)
+optim_wrapper = dict(optimizer=dict(lr=1e-3))

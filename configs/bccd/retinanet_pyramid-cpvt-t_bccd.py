@@ -5,7 +5,7 @@ _base_ = [
     '../_base_/schedules/adamw.py',
     '../_base_/runtime/mmdet.py',
 ]
-# From random weights, normalised necks and heads learn faster; GroupNorm does so at any batch size.
+# GroupNorm in neck and head: faster training from random weights, at any batch size.
 norm_cfg = dict(type='GN', num_groups=32)
 model = dict(
     backbone=dict(type='PyramidCPVT', arch='tiny', drop_path_rate=0.1, out_indices=(1, 2, 3)),

@@ -1,4 +1,4 @@
-# CPVT-Ti-GAP from the weights that come with the package; a narrow neck, so that the whole fits into 12 MB.
+# CPVT-Ti-GAP from the shipped weights. The neck is narrow, to keep the checkpoint within 12 MB.
 _base_ = './semantic-fpn_pyramid-cpvt-t_camvid.py'
 norm_cfg = dict(type='GN', num_groups=16)
 model = dict(

@@ -5,7 +5,7 @@ _base_ = [
     '../_base_/schedules/adamw.py',
     '../_base_/runtime/mmseg.py',
 ]
-# From random weights, a normalised neck learns faster; GroupNorm does so at any batch size.
+# GroupNorm in the neck: faster training from random weights, at any batch size.
 norm_cfg = dict(type='GN', num_groups=32)
 model = dict(
     data_preprocessor=dict(seg_pad_val={{_base_.void}}),

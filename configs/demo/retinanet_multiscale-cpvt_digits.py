@@ -4,7 +4,7 @@ _base_ = [
     '../_base_/schedules/adamw.py',
     '../_base_/runtime/mmdet.py',
 ]
-# From random weights, normalised necks and heads learn faster; GroupNorm does so at any batch size.
+# GroupNorm in neck and head: faster training from random weights, at any batch size.
 norm_cfg = dict(type='GN', num_groups=32)
 model = dict(
     backbone=dict(
@@ -22,8 +22,7 @@ model = dict(
         feat_channels=96,
         stacked_convs=2,
         norm_cfg=norm_cfg,
-        # Digits are 17 to 47 px (square root of their box's area): 8 * 2.25 = 18 px and up, most of them on stride 8.
-        # All are tall: one ratio covers them, and three anchors a cell train faster than nine.
+        # Digits are 17 to 47 px (square root of their box's area): 8 * 2.25 = 18 px and up. One ratio covers them.
         anchor_generator=dict(octave_base_scale=2.25, ratios=[1.65], strides=[8, 16, 32]),
     ),
     # 5 digits per 128 x 128 px are 200 at 1024 x 640.

@@ -4,7 +4,7 @@ _base_ = [
     '../_base_/schedules/adamw.py',
     '../_base_/runtime/mmseg.py',
 ]
-# From random weights, a normalised neck learns faster; GroupNorm does so at any batch size.
+# GroupNorm in the neck: faster training from random weights, at any batch size.
 norm_cfg = dict(type='GN', num_groups=32)
 model = dict(
     backbone=dict(
@@ -19,7 +19,7 @@ model = dict(
         in_channels=[64, 64, 64, 64],
         channels=64,
         num_classes=11,
-        # Nine pixels of ten are background, and would drown what tells one digit from another.
+        # Nine pixels of ten are background.
         loss_decode=dict(class_weight=[0.3] + [1.0] * 10),
     ),
 )

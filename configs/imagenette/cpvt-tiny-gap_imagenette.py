@@ -15,7 +15,8 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
     dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=2, end=max_epochs, convert_to_iter_based=True),
 ]
-# Tested from files, so that it runs on anybody's; the folders' names, in their order, as words.
+# Tested from files, not from the decoded array, so that any folder of images can be tested.
+names = 'tench,English springer,cassette player,chain saw,church,French horn,garbage truck,gas pump,golf ball,parachute'
 test_dataloader = dict(
     dataset=dict(
         _delete_=True,
@@ -23,20 +24,7 @@ test_dataloader = dict(
         data_root='data/imagenette',
         data_prefix='val',
         extensions=('.webp', '.jpg', '.jpeg', '.png'),
-        metainfo=dict(
-            classes=(
-                'tench',
-                'English springer',
-                'cassette player',
-                'chain saw',
-                'church',
-                'French horn',
-                'garbage truck',
-                'gas pump',
-                'golf ball',
-                'parachute',
-            )
-        ),
+        metainfo=dict(classes=tuple(names.split(','))),
         pipeline=[
             dict(type='LoadImageFromFile'),
             dict(type='Resize', scale=(112, 112), backend='pillow', interpolation='bicubic'),

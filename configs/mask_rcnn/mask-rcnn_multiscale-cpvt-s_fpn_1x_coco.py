@@ -7,13 +7,11 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
-    backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='small', drop_path_rate=0.1),
-    neck=dict(in_channels=[96, 192, 384, 384]),
+    backbone=dict(type='MultiScaleCPVT', arch='small', drop_path_rate=0.1), neck=dict(in_channels=[96, 192, 384, 384])
 )
 optim_wrapper = dict(
     constructor='LayerDecayOptimWrapperConstructor',
     optimizer=dict(lr=2e-4, weight_decay=0.05),
     paramwise_cfg=dict(layer_decay_rate=0.75),
 )
-tta_model = None  # mmdet merges boxes alone, no masks
+tta_model = None  # mmdet merges boxes, not masks

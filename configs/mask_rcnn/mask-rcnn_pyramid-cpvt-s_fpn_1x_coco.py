@@ -6,9 +6,7 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
-    backbone=dict(_delete_=True, type='PyramidCPVT', arch='small', drop_path_rate=0.2),
-    neck=dict(in_channels=[64, 128, 320, 512]),
+    backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2), neck=dict(in_channels=[64, 128, 320, 512])
 )
 optim_wrapper = dict(optimizer=dict(lr=2e-4))
-tta_model = None  # mmdet merges boxes alone, no masks
+tta_model = None  # mmdet merges boxes, not masks

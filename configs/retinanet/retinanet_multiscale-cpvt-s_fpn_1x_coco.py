@@ -8,7 +8,6 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
     backbone=dict(type='MultiScaleCPVT', arch='small', drop_path_rate=0.1, out_indices=(1, 2, 3)),
     neck=dict(in_channels=[192, 384, 384]),
     bbox_head=dict(num_classes=80),

@@ -7,7 +7,6 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(pad_size_divisor=32),
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
     backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
     neck=dict(in_channels=[64, 128, 320, 512], start_level=1),
     bbox_head=dict(num_classes=80),

@@ -1,4 +1,4 @@
-# Twins' 3x, multi-scale: of its two augmentations the first; the second (DETR's: resize, crop, resize) is not here.
+# Twins' 3x with the first of its two augmentations; the second, DETR's (resize, crop, resize), is left out.
 # 8 GPUs * 2 images = 16; 7,330 iterations an epoch, 36 epochs.
 _base_ = [
     '../_base_/models/retinanet.py',
@@ -8,17 +8,13 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(pad_size_divisor=32),
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
     backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
     neck=dict(in_channels=[64, 128, 320, 512], start_level=1),
     bbox_head=dict(num_classes=80),
 )
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True),
-    # Shorter side 480 to 800 px, longer at most 1333.
-    dict(type='RandomChoiceResize', scales=[(1333, side) for side in range(480, 801, 32)], keep_ratio=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackDetInputs'),
-]
+# Shorter side 480 to 800 px, longer side at most 1333.
+train_pipeline = _base_.train_pipeline
+train_pipeline[2] = dict(
+    type='RandomChoiceResize', scales=[(1333, side) for side in range(480, 801, 32)], keep_ratio=True
+)
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

@@ -1,11 +1,2 @@
-# A column under PVT's recipe; strides 4 to 32 are made from its last map.
-_base_ = './semantic-fpn_pyramid-cpvt-s_8xb4-40k_ade20k-512x512.py'
-model = dict(
-    backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='base', drop_path_rate=0.1),
-    neck=dict(in_channels=[192, 384, 768, 768]),
-)
-optim_wrapper = dict(
-    constructor='LayerDecayOptimWrapperConstructor',
-    optimizer=dict(weight_decay=0.05),
-    paramwise_cfg=dict(layer_decay_rate=0.75),
-)
+_base_ = './semantic-fpn_multiscale-cpvt-s_8xb4-40k_ade20k-512x512.py'
+model = dict(backbone=dict(arch='base'), neck=dict(in_channels=[192, 384, 768, 768]))

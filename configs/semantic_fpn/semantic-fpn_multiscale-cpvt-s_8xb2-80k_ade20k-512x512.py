@@ -1,4 +1,4 @@
-# A column under Twins's recipe; strides 4 to 32 are made from its last map.
+# A columnar backbone with Twins' schedule; strides 4 to 32 are made from its last map.
 _base_ = './semantic-fpn_pyramid-cpvt-s_8xb2-80k_ade20k-512x512.py'
 model = dict(
     backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='small', drop_path_rate=0.1),

@@ -1,4 +1,4 @@
-# Twins's recipe: 8 GPUs * 2 crops = 16, drop path 0.2.
+# Twins' recipe: 8 GPUs * 2 crops = 16, drop path 0.2.
 _base_ = [
     '../_base_/models/semantic_fpn.py',
     '../_base_/datasets/ade20k.py',
@@ -6,9 +6,7 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
     backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
     neck=dict(in_channels=[64, 128, 320, 512]),
     decode_head=dict(num_classes=150),
 )
-train_dataloader = dict(batch_size=2)

@@ -6,7 +6,6 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
     backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.1),
     neck=dict(in_channels=[64, 128, 320, 512]),
     decode_head=dict(num_classes=150),

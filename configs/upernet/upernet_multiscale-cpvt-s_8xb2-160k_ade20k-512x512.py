@@ -1,4 +1,4 @@
-# A column: four taps, one a stride, as BEiT and XCiT feed UperNet; rates shrink towards the stem.
+# Four taps, one a stride, as BEiT and XCiT feed UperNet; layer-wise learning rates.
 _base_ = './upernet_pyramid-cpvt-s_8xb2-160k_ade20k-512x512.py'
 model = dict(
     backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='small', source='taps', drop_path_rate=0.1),

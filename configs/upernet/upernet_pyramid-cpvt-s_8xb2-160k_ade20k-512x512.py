@@ -6,7 +6,6 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    # Weights: --cfg-options model.backbone.init_cfg.type=Pretrained model.backbone.init_cfg.checkpoint=FILE
     backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
     decode_head=dict(in_channels=[64, 128, 320, 512], num_classes=150),
     auxiliary_head=dict(in_channels=320, num_classes=150),

@@ -11,7 +11,7 @@ train_pipeline = [
     dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
-# The labels are loaded last: they are compared at the picture's own size.
+# The labels are loaded after resizing: predictions are compared at the image's own size.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
@@ -19,30 +19,18 @@ test_pipeline = [
     dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='PackSegInputs'),
 ]
-train_dataloader = dict(
-    batch_size=2,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(
+workers = dict(num_workers=4, persistent_workers=True)
+train_set, val_set = (
+    dict(
         type='ADE20KDataset',
         data_root=data_root,
-        data_prefix=dict(img_path='images/training', seg_map_path='annotations/training'),
-        pipeline=train_pipeline,
-    ),
+        data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'annotations/{split}'),
+        pipeline=pipeline,
+    )
+    for split, pipeline in (('training', train_pipeline), ('validation', test_pipeline))
 )
-val_dataloader = dict(
-    batch_size=1,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(
-        type='ADE20KDataset',
-        data_root=data_root,
-        data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
-        pipeline=test_pipeline,
-    ),
-)
+train_dataloader = dict(batch_size=2, sampler=dict(type='InfiniteSampler', shuffle=True), dataset=train_set, **workers)
+val_dataloader = dict(batch_size=1, sampler=dict(type='DefaultSampler', shuffle=False), dataset=val_set, **workers)
 test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
@@ -51,15 +39,10 @@ tta_pipeline = [
     dict(
         type='TestTimeAug',
         transforms=[
-            [
-                dict(type='Resize', scale=(2048, side), keep_ratio=True)
-                for side in (256, 384, 512, 640, 768, 896)  # 0.5 to 1.75 times
-            ],
+            # 0.5 to 1.75 times
+            [dict(type='Resize', scale=(2048, side), keep_ratio=True) for side in range(256, 897, 128)],
             [dict(type='ResizeToMultiple', size_divisor=32)],
-            [
-                dict(type='RandomFlip', prob=0.0, direction='horizontal'),
-                dict(type='RandomFlip', prob=1.0, direction='horizontal'),
-            ],
+            [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)],
             [dict(type='LoadAnnotations', reduce_zero_label=True)],
             [dict(type='PackSegInputs')],
         ],

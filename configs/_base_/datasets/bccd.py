@@ -18,52 +18,27 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
-train_dataloader = dict(
-    batch_size=4,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(
+workers = dict(num_workers=2, persistent_workers=True)
+train_set, val_set, test_set = (
+    dict(
         type='CocoDataset',
         data_root=data_root,
-        ann_file='annotations/train.json',
-        data_prefix=dict(img='train/'),
+        ann_file=f'annotations/{split}.json',
+        data_prefix=dict(img=f'{split}/'),
         metainfo=metainfo,
-        filter_cfg=dict(filter_empty_gt=True),
-        pipeline=train_pipeline,
-    ),
+        **options,
+    )
+    for split, options in (
+        ('train', dict(filter_cfg=dict(filter_empty_gt=True), pipeline=train_pipeline)),
+        ('val', dict(test_mode=True, pipeline=test_pipeline)),
+        ('test', dict(test_mode=True, pipeline=test_pipeline)),
+    )
 )
-val_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    drop_last=False,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(
-        type='CocoDataset',
-        data_root=data_root,
-        ann_file='annotations/val.json',
-        data_prefix=dict(img='val/'),
-        metainfo=metainfo,
-        test_mode=True,
-        pipeline=test_pipeline,
-    ),
+in_order = dict(drop_last=False, sampler=dict(type='DefaultSampler', shuffle=False), **workers)
+train_dataloader = dict(batch_size=4, sampler=dict(type='InfiniteSampler', shuffle=True), dataset=train_set, **workers)
+val_dataloader = dict(batch_size=1, dataset=val_set, **in_order)
+test_dataloader = dict(batch_size=1, dataset=test_set, **in_order)
+val_evaluator, test_evaluator = (
+    dict(type='CocoMetric', ann_file=f'{data_root}annotations/{split}.json', metric='bbox', classwise=True)
+    for split in ('val', 'test')
 )
-test_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    drop_last=False,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(
-        type='CocoDataset',
-        data_root=data_root,
-        ann_file='annotations/test.json',
-        data_prefix=dict(img='test/'),
-        metainfo=metainfo,
-        test_mode=True,
-        pipeline=test_pipeline,
-    ),
-)
-val_evaluator = dict(type='CocoMetric', ann_file=data_root + 'annotations/val.json', metric='bbox', classwise=True)
-test_evaluator = dict(type='CocoMetric', ann_file=data_root + 'annotations/test.json', metric='bbox', classwise=True)

@@ -1,35 +1,10 @@
-# CamVid street scenes, 480 x 360 px, 11 classes. Index 11 is void; it is the one ignore value everywhere: in the loss
-# and the metric (ignore_index), in cropping, and in what a batch is padded with (seg_pad_val).
+# CamVid street scenes, 480 x 360 px, 11 classes. Index 11 is void, the one ignore value everywhere: in the loss and the
+# metric (ignore_index), in cropping, and in the padding of a batch (seg_pad_val).
 data_root = 'data/camvid'
 void = 11
-metainfo = dict(
-    classes=(
-        'sky',
-        'building',
-        'pole',
-        'road',
-        'pavement',
-        'tree',
-        'sign',
-        'fence',
-        'car',
-        'pedestrian',
-        'bicyclist',
-    ),
-    palette=[
-        (128, 128, 128),
-        (128, 0, 0),
-        (192, 192, 128),
-        (128, 64, 128),
-        (60, 40, 222),
-        (128, 128, 0),
-        (192, 128, 128),
-        (64, 64, 128),
-        (64, 0, 128),
-        (64, 64, 0),
-        (0, 128, 192),
-    ],
-)
+names = 'sky building pole road pavement tree sign fence car pedestrian bicyclist'
+colours = '808080 800000 c0c080 804080 3c28de 808000 c08080 404080 400080 404000 0080c0'  # RGB, one a class
+metainfo = dict(classes=tuple(names.split()), palette=[tuple(bytes.fromhex(colour)) for colour in colours.split()])
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
@@ -39,55 +14,23 @@ train_pipeline = [
     dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
-]
-train_dataloader = dict(
-    batch_size=4,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(
+test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+workers = dict(num_workers=2, persistent_workers=True)
+train_set, val_set, test_set = (
+    dict(
         type='BaseSegDataset',
         data_root=data_root,
         img_suffix='.jpg',
         seg_map_suffix='.png',
-        data_prefix=dict(img_path='images/train', seg_map_path='labels/train'),
+        data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'labels/{split}'),
         metainfo=metainfo,
-        pipeline=train_pipeline,
-    ),
+        pipeline=train_pipeline if split == 'train' else test_pipeline,
+    )
+    for split in ('train', 'val', 'test')
 )
-val_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(
-        type='BaseSegDataset',
-        data_root=data_root,
-        img_suffix='.jpg',
-        seg_map_suffix='.png',
-        data_prefix=dict(img_path='images/val', seg_map_path='labels/val'),
-        metainfo=metainfo,
-        pipeline=test_pipeline,
-    ),
-)
-test_dataloader = dict(
-    batch_size=1,
-    num_workers=2,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(
-        type='BaseSegDataset',
-        data_root=data_root,
-        img_suffix='.jpg',
-        seg_map_suffix='.png',
-        data_prefix=dict(img_path='images/test', seg_map_path='labels/test'),
-        metainfo=metainfo,
-        pipeline=test_pipeline,
-    ),
-)
+in_order = dict(type='DefaultSampler', shuffle=False)
+train_dataloader = dict(batch_size=4, sampler=dict(type='InfiniteSampler', shuffle=True), dataset=train_set, **workers)
+val_dataloader = dict(batch_size=1, sampler=in_order, dataset=val_set, **workers)
+test_dataloader = dict(batch_size=1, sampler=in_order, dataset=test_set, **workers)
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'], ignore_index=void)
 test_evaluator = val_evaluator

@@ -1,27 +1,12 @@
 # Digit scenes, written by demo/digit_scenes.py. No flip: a mirrored digit is another sign.
 data_root = 'data/digit_scenes/'
+colours = '000000 e6194b 3cb44b ffe119 0082c8 f58230 911eb4 46f0f0 f032e6 d2f53c 008080'  # RGB, one a class
 metainfo = dict(
-    classes=('background', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'),
-    palette=[
-        (0, 0, 0),
-        (230, 25, 75),
-        (60, 180, 75),
-        (255, 225, 25),
-        (0, 130, 200),
-        (245, 130, 48),
-        (145, 30, 180),
-        (70, 240, 240),
-        (240, 50, 230),
-        (210, 245, 60),
-        (0, 128, 128),
-    ],
+    classes=('background', *'0123456789'), palette=[tuple(bytes.fromhex(colour)) for colour in colours.split()]
 )
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
-]
+train_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
 test_pipeline = train_pipeline
+workers = dict(num_workers=1, persistent_workers=True)
 dataset = dict(
     type='BaseSegDataset',
     img_suffix='.jpg',
@@ -31,17 +16,15 @@ dataset = dict(
 )
 train_dataloader = dict(
     batch_size=8,
-    num_workers=1,
-    persistent_workers=True,
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(data_root=data_root + 'train_128x128', pipeline=train_pipeline, **dataset),
+    **workers,
 )
 val_dataloader = dict(
     batch_size=1,
-    num_workers=1,
-    persistent_workers=True,
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(data_root=data_root + 'heldout_128x128', pipeline=test_pipeline, **dataset),
+    **workers,
 )
 test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])

@@ -1,5 +1,4 @@
-# An image classifier with DeiT's regularisation. A leaf sets the backbone and the head's in_channels.
-data_preprocessor = dict(num_classes=1000, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True)
+# Image classifier with DeiT's regularisation. A leaf sets the backbone and the head's in_channels.
 model = dict(
     type='ImageClassifier',
     head=dict(

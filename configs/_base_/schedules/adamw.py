@@ -8,11 +8,7 @@ optim_wrapper = dict(
         norm_decay_mult=0.0,
         bias_decay_mult=0.0,
         custom_keys={
-            'pos_block': dict(decay_mult=0.0),
-            'pos_embed': dict(decay_mult=0.0),
-            'rel_pos': dict(decay_mult=0.0),
-            'cls_token': dict(decay_mult=0.0),
-            'dist_token': dict(decay_mult=0.0),
+            part: dict(decay_mult=0.0) for part in ('pos_block', 'pos_embed', 'rel_pos', 'cls_token', 'dist_token')
         },
     ),
     clip_grad=dict(max_norm=5.0),

@@ -1,0 +1,17 @@
+# Parts that both segmentors share. Batches are padded to their largest image and no further: any size is accepted.
+# mmseg's own bases are not inherited, because mmengine finds `mmseg::` only in a distribution called mmsegmentation;
+# the maintained fork has another name.
+model = dict(
+    type='EncoderDecoder',
+    data_preprocessor=dict(
+        type='SegDataPreProcessor',
+        mean=[123.675, 116.28, 103.53],
+        std=[58.395, 57.12, 57.375],
+        bgr_to_rgb=True,
+        pad_val=0,
+        seg_pad_val=255,
+        size_divisor=1,
+    ),
+    train_cfg=dict(),
+    test_cfg=dict(mode='whole'),
+)

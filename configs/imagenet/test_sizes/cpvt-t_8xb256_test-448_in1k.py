@@ -1,9 +1,0 @@
-# CPVT-Ti, one PEG: trained at 224 px, tested at 448 px without fine-tuning (224 / 256 of a shorter side of 512).
-_base_ = '../cpvt-t_8xb256_in1k.py'
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='ResizeEdge', scale=512, edge='short', backend='pillow', interpolation='bicubic'),
-    dict(type='CenterCrop', crop_size=448),
-    dict(type='PackInputs'),
-]
-test_dataloader = dict(dataset=dict(pipeline=test_pipeline))
