@@ -1,4 +1,4 @@
-"""What the package is called and what it needs; tools/setup_env.sh makes a whole environment of it."""
+"""Name, dependencies and contents of the package; tools/setup_env.sh makes a whole environment."""
 
 import runpy
 import shutil
@@ -20,28 +20,20 @@ MMCV = ['torchvision', 'onedl-mmcv==2.3.6']
 EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
-    'cls': [*MMCV, 'onedl-mmpretrain==1.3.6'],
+    'cls': [*MMCV, 'onedl-mmpretrain==1.3.6', 'timm'],  # timm: the teachers of the distillation recipes
     'infer': ['sahi>=0.12', 'rich', 'pycocotools'],
-    'analysis': ['matplotlib', 'rich', 'scipy', 'timm'],
-    'export': ['onnx', 'onnxscript', 'onnxruntime'],
-    'demo': ['scikit-learn', 'scikit-image', 'matplotlib', 'rich'],
-    'dev': [
-        'pytest',
-        'pytest-xdist',
-        'pytest-timeout',
-        'hypothesis',
-        'ruff',
-        'mypy',
-        'pandas',
-        'tabulate',
-    ],
+    'analysis': ['matplotlib', 'rich'],
+    'export': ['onnx', 'onnxscript', 'onnxruntime', 'rich'],
 }
-EXTRAS['all'] = sorted({need for name in EXTRAS if name != 'dev' for need in EXTRAS[name]})
-EXTRAS['dev'] += [need for name in ('infer', 'analysis', 'export', 'demo') for need in EXTRAS[name]]
+EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
+# Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
+EXTRAS['dev'] = ['pytest', 'pytest-xdist', 'pytest-timeout', 'hypothesis', 'ruff', 'mypy', 'import-linter']
+EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'timm']
+EXTRAS['dev'] += [need for name in ('infer', 'analysis', 'export') for need in EXTRAS[name]]
 
 
 class BuildWithConfigs(build_py):
-    """Installs configs, tools and the model index where mim and ``_base_ = 'cpvt_backbones::...'`` look for them."""
+    """Install configs, tools and the model index where mim and ``_base_ = 'cpvt_backbones::...'`` look for them."""
 
     EXTRA = ('configs', 'tools', 'model-index.yml')
 

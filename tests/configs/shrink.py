@@ -1,5 +1,7 @@
-"""Any config of the repository made small enough for a CPU, by overrides as `--cfg-options` takes them."""
+"""Configs of the repository made small enough for a CPU, by overrides as in `--cfg-options`."""
 
+import copy
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,18 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT)).removeprefix('configs/')
 
 
+@cache
+def _read(path: Path) -> Config:
+    return read_config(path)
+
+
+def read(path: Path) -> Config:
+    """The config at full size, read once a process."""
+    return copy.deepcopy(_read(path))
+
+
 def small_arch(backbone: dict) -> dict:
-    """The architecture with an eighth of the width, as many heads, and the depth that its blocks' numbers need."""
+    """The architecture with an eighth of the width."""
     arch = backbone.get('arch')
     if backbone['type'] == 'PyramidCPVT':
         numbers = {**PYRAMIDS[arch]}
@@ -83,7 +95,7 @@ def overrides(cfg: Config) -> dict:
 
 
 def smaller_images(node):
-    """The same pipeline for images an eighth as large (where they are larger than 330 px)."""
+    """The same pipeline for images an eighth as large, where they are larger than 330 px."""
     if isinstance(node, dict):
         return {
             key: shrink_size(value)
@@ -103,8 +115,8 @@ def shrink_size(value):
 
 
 def read_small(path: Path) -> Config:
-    """The config as a user would shrink it, with what only a GPU or a cluster can do left out."""
-    cfg = read_config(path)
+    """The shrunk config, without weights to load, mixed precision and sharding."""
+    cfg = read(path)
     cfg.merge_from_dict(overrides(cfg))
     cfg.model.backbone.pop('init_cfg', None)  # weights of the full size
     wrapper = {k: v for k, v in cfg.optim_wrapper.items() if k not in ('dtype', 'use_fsdp', 'loss_scale')}
@@ -121,7 +133,7 @@ def build(cfg: Config) -> torch.nn.Module:
 
 
 class Scene:
-    """A generated picture with two objects, labelled for any task, as the toolboxes' datasets hand it over."""
+    """A random image with two objects, labelled for any task, in the form that the toolboxes' datasets return."""
 
     def __init__(self, folder: Path, height: int, width: int) -> None:
         import mmcv
@@ -169,13 +181,13 @@ class Scene:
 
 
 def batch(cfg: Config, which: str, scenes: list[Scene]) -> dict:
-    """Two images through the pipeline that the config's dataset has."""
+    """Scenes, processed by the pipeline of the config's dataset."""
     dataset = cfg[f'{which}_dataloader'].dataset
     steps = smaller_images([dict(step) for step in dataset.pipeline])
-    if dataset.type == 'DecodedDataset':  # hands out images, not paths
+    if dataset.type == 'DecodedDataset':  # returns images, not paths
         steps.insert(0, dict(type='LoadImageFromFile'))
     for step in steps:
-        # The ADE20K dataset itself says so, and there is none here.
+        # ADE20KDataset sets this key itself; the scenes come from no dataset.
         if step['type'] == 'LoadAnnotations':
             step.pop('reduce_zero_label', None)
     init_default_scope(cfg.default_scope)
