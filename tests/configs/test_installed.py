@@ -1,7 +1,8 @@
-"""The installed package brings its configs, and others' tools and configs find them; metafiles list every recipe."""
+"""Contents of the wheel and the source archive, use of installed configs by other tools, and the metafiles."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -54,21 +55,28 @@ print(json.dumps(answers))
 
 
 @pytest.fixture(scope='module')
-def installed(tmp_path_factory):
-    """A folder as pip would fill it from this repository."""
-    folder = tmp_path_factory.mktemp('wheel')
+def archives(tmp_path_factory):
+    """Folder with the wheel and the source archive of this repository."""
+    folder = tmp_path_factory.mktemp('archives')
     subprocess.run(
         [sys.executable, 'setup.py', '-q', 'egg_info', '--egg-base', folder]
         + ['build', '--build-base', folder / 'build']
-        + ['bdist_wheel', '--bdist-dir', folder / 'bdist', '--dist-dir', folder],
+        + ['bdist_wheel', '--bdist-dir', folder / 'bdist', '--dist-dir', folder]
+        + ['sdist', '--formats', 'zip', '--dist-dir', folder],
         cwd=ROOT,
         check=True,
         capture_output=True,
     )
-    (wheel,) = folder.glob('*.whl')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def installed(archives):
+    """Folder with the content of the wheel."""
+    (wheel,) = archives.glob('*.whl')
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / 'site')
-    return folder / 'site'
+        archive.extractall(archives / 'site')
+    return archives / 'site'
 
 
 @pytest.fixture
@@ -90,7 +98,7 @@ def run(installed, tmp_path):
     return python
 
 
-def test_everything_is_installed(installed):
+def test_package_configs_tools_and_weights_are_installed(installed):
     inside = installed / 'cpvt_backbones' / '.mim'
     for part in ('configs', 'tools'):
         found = {path.relative_to(inside) for path in (inside / part).rglob('*') if path.is_file()}
@@ -110,7 +118,29 @@ def test_everything_is_installed(installed):
     }
 
 
-def test_a_users_config_builds_on_an_installed_one(installed, run, tmp_path):
+def test_wheel_has_no_benchmark_study_or_demo(installed):
+    (folder,) = (path.name for path in installed.iterdir() if not path.name.endswith('.dist-info'))
+    assert folder == 'cpvt_backbones'
+    left_out = {
+        path.read_bytes()
+        for folder in ('benchmarks', 'demo', 'projects', 'tests')
+        for path in (ROOT / folder).rglob('*.py')
+    } - {b''}
+    scripts = [path for path in installed.rglob('*.py') if 'configs' not in path.parts]
+    assert not [str(path) for path in scripts if path.read_bytes() in left_out]
+    assert not [str(path) for path in scripts if re.search('benchmark|contestant|demo|study|scenes', path.name)]
+
+
+def test_source_archive_builds_the_wheel_and_holds_no_more(archives):
+    (file,) = archives.glob('*.zip')
+    with zipfile.ZipFile(file) as archive:
+        names = [name.partition('/')[2] for name in archive.namelist()]
+    top = {name.split('/')[0] for name in names} - {''}
+    assert {'cpvt_backbones', 'configs', 'tools', 'setup.py', 'pyproject.toml', 'model-index.yml', 'LICENSE'} <= top
+    assert not top & {'benchmarks', 'demo', 'docs', 'projects', 'tests', 'data', 'work_dirs'}
+
+
+def test_user_config_builds_on_an_installed_one(installed, run, tmp_path):
     pytest.importorskip('mmdet')
     pytest.importorskip('mmseg')
     for scope, text in USERS_CONFIGS.items():
@@ -176,7 +206,7 @@ def test_the_model_index_lists_the_metafiles():
 
 
 @pytest.mark.parametrize('folder', RECIPES)
-def test_a_metafile_lists_every_recipe(folder):
+def test_metafile_lists_every_recipe(folder):
     metafile = yaml.safe_load((ROOT / 'configs' / folder / 'metafile.yml').read_text())
     collections = {collection['Name'] for collection in metafile['Collections']}
     for collection in metafile['Collections']:
