@@ -9,19 +9,9 @@ import pandas as pd
 from .cases import SETTING, BenchmarkCase, Ratio, title
 from .models import label
 
-FIGURES = {
-    'seconds': 'median time of a call',
-    'quartile1': 'of that time',
-    'quartile3': 'of that time',
-    'images_per_second': 'batch / seconds',
-    'peak_mib': 'memory that a call needs on top of the weights (`cpvt_backbones.analysis.memory.peak_memory`)',
-    'gflop': 'operations of a call by formula (2 a multiply-add, attention in full; three times that for training)',
-    'matmul_share': 'operations a second over the rate of a large matrix product in the same run',
-    'gbyte': 'bytes that the operators of an eager call read and write, views left out, fused attention as one',
-    'copy_share': 'bytes a second over the bandwidth of a large copy in the same run (above 1: caches)',
-    'peg_share': 'largest share of a call that one PEG takes, nan where not measured',
-}
-"""Measured columns of the CSV to their meaning."""
+TIMES = ['seconds', 'quartile1', 'quartile3', 'images_per_second']
+FIGURES = [*TIMES, 'peak_mib', 'gflop', 'matmul_share', 'gbyte', 'copy_share', 'peg_share']
+"""Measured columns of the CSV; docs/speed.md explains them."""
 
 COLUMNS = [SETTING[0], 'model', *SETTING[1:], 'round', *FIGURES, 'machine']
 
@@ -32,7 +22,7 @@ def read_rows(path: Path) -> pd.DataFrame:
     Raises:
         ValueError: The file has other columns.
     """
-    if not path.exists():
+    if _is_new(path):
         return pd.DataFrame(columns=COLUMNS)
     rows = pd.read_csv(path)
     if list(rows.columns) != COLUMNS:
@@ -43,8 +33,12 @@ def read_rows(path: Path) -> pd.DataFrame:
 def append_rows(path: Path, rows: pd.DataFrame) -> None:
     """Add rows to a CSV, with a header if the file is new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    rows.to_csv(path, mode='a', header=new, columns=COLUMNS, index=False, float_format='%.5g', na_rep='nan')
+    options = dict(columns=COLUMNS, index=False, float_format='%.5g', na_rep='nan')
+    rows.to_csv(path, mode='a', header=_is_new(path), **options)
+
+
+def _is_new(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0
 
 
 def missing(cases: Sequence[BenchmarkCase], path: Path, *, rounds: int) -> list[tuple[int, BenchmarkCase]]:
@@ -84,7 +78,7 @@ def case_tables(rows: pd.DataFrame) -> str:
     texts = []
     for setting, members in rows.groupby(SETTING, sort=False):
         speeds = relative_speeds(members).median()
-        medians = members.groupby('model', sort=False)[list(FIGURES)].median()
+        medians = members.groupby('model', sort=False)[FIGURES].median()
         table = pd.DataFrame(
             {
                 'model': label(str(row.Index)),

@@ -8,6 +8,7 @@ interrupted run continues where it stopped.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -66,14 +67,16 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error('--docs needs --suite')
     for page in args.docs:
         if not marked_parts(page):
-            parser.error(f'--docs: {page} has neither <!-- {ALL_RATIOS}: begin --> nor <!-- {HEADLINES}: begin -->')
+            marks = ' or '.join(f'<!-- {name}: begin --> ... <!-- {name}: end -->' for name in (ALL_RATIOS, HEADLINES))
+            parser.error(f'--docs: {page} must contain {marks}')
     return args
 
 
 def marked_parts(page: Path) -> list[str]:
     """The parts of a page that this tool writes."""
     text = page.read_text(encoding='utf-8')
-    return [name for name in (ALL_RATIOS, HEADLINES) if f'<!-- {name}: begin -->' in text]
+    parts = {name: f'<!-- {name}: begin -->.*<!-- {name}: end -->' for name in (ALL_RATIOS, HEADLINES)}
+    return [name for name, pattern in parts.items() if re.search(pattern, text, re.DOTALL)]
 
 
 def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]]:

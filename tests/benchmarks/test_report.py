@@ -21,6 +21,8 @@ def test_rows_survive_the_file(tmp_path, rows):
     report.append_rows(path, second)
     pd.testing.assert_frame_equal(report.read_rows(path), pd.concat([first, second], ignore_index=True))
     assert report.read_rows(tmp_path / 'none.csv').empty
+    (tmp_path / 'empty.csv').touch()  # a run that was killed at once
+    assert report.read_rows(tmp_path / 'empty.csv').empty
     path.write_text('model,seconds\na,0.5\n')
     with pytest.raises(ValueError, match=r"rows.csv: the columns must be .* got \['model', 'seconds'\]"):
         report.read_rows(path)
