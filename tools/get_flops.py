@@ -60,21 +60,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         'models', nargs='*', type=parse_described, metavar='MODEL', help='[NAME=]CONFIG or [NAME=]dict(type=...)'
     )
-    parser.add_argument(
-        '--shape', nargs='+', type=parse_size, default=[(224, 224)], metavar='HEIGHTxWIDTH', help='default: 224'
-    )
+    parser.add_argument('--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: 224')
     parser.add_argument('--memory', action='store_true', help='run each size for its peak memory; default: only count')
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='for --memory; default: a GPU if there is one')
     parser.add_argument('--out', type=Path, help='CSV')
     add_config_arguments(parser)
     args = parser.parse_args(argv)
+    if len(args.shape) == 2 and all(text.isdecimal() for text in args.shape):
+        # One image size in older releases and in the toolboxes' get_flops.py.
+        height, width = args.shape
+        parser.error(f'--shape: write {height}x{width} for one size, {height}x{height} {width}x{width} for two')
+    try:
+        sizes = [parse_size(text) for text in args.shape]
+    except argparse.ArgumentTypeError as error:
+        parser.error(f'--shape: {error}')
     if args.models:
         device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
         rows = []
         for name, described in track(args.models, description='Models'):
             model = config_from(args, described) if isinstance(described, str) else described
             memory = device if args.memory else None
-            rows += [asdict(row) for row in complexity_against_size({name: model}, args.shape, memory=memory)]
+            rows += [asdict(row) for row in complexity_against_size({name: model}, sizes, memory=memory)]
         if args.out:
             write_table(args.out, rows)
     elif args.out:

@@ -64,6 +64,7 @@ def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_pat
         (['CPVT'], 'CONFIG.py or dict(type=...) of plain data is expected'),
         (["dict(type='CPVT', arch=open('x'))"], 'CONFIG.py or dict(type=...) of plain data is expected'),
         (['c.py', '--shape', '0'], 'HEIGHTxWIDTH or SIDE in px is expected'),
+        (['c.py', '--shape', '800', '600'], '--shape: write 800x600 for one size, 800x800 600x600 for two'),
         (['c.py', '--shape', '1x2x3'], 'HEIGHTxWIDTH or SIDE in px is expected'),
         ([], 'a model, or the CSV of an earlier run as --out, is needed'),
         (['--out', 'none.csv'], "no table 'none.csv'"),
