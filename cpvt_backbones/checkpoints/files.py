@@ -65,6 +65,9 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     content = _read_safetensors(file) if file.suffix == '.safetensors' else load_pickled(file)
     if not isinstance(content, dict):
         raise CheckpointError(f'checkpoint: {str(file)!r} holds a {type(content).__name__}, not a dict of weights')
+    weights = content.get('state_dict', content)
+    if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
+        raise CheckpointError(f'checkpoint: {str(file)!r} holds no dict of weights by name')
     return content
 
 

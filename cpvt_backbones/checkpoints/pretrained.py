@@ -88,7 +88,7 @@ def load_weights(
         model = model.get_submodule('module')
     content = read_checkpoint(checkpoint)
     with _naming(checkpoint):
-        weights = {str(key).removeprefix('module.'): value for key, value in find_weights(content, ema=False).items()}
+        weights = {key.removeprefix('module.'): value for key, value in find_weights(content, ema=False).items()}
         weights = {
             key.removeprefix(prefix): value
             for key, value in weights.items()
@@ -144,9 +144,6 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
     content = read_checkpoint(filename)
     if all(isinstance(value, Tensor) for value in content.values()):
         content = dict(state_dict=content, meta={})  # .safetensors, and a state dict alone
-    weights = content.get('state_dict', {})
-    if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
-        raise CheckpointError(f'checkpoint: {filename!r} has a state_dict that is no dict of weights by name')
     if scheme == 'mmcls':  # the backbone of a classifier
         weights = find_weights(content, ema=False)
         return dict(state_dict={k[9:]: value for k, value in weights.items() if k.startswith('backbone.')})

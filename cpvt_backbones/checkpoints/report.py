@@ -66,11 +66,13 @@ class ConversionReport:
 
 
 class CheckpointError(RuntimeError, ValueError):
-    """A checkpoint that cannot be read, is not recognised, or would leave a part of the trunk random.
+    """A checkpoint that cannot be read, is not recognised, or would leave a part of the model random.
+
+    It is a ValueError too: the argument that names the checkpoint is at fault.
 
     Args:
-        message: One line: what is wrong, and with which file or keys.
-        report: The whole conversion, where it got that far.
+        message: One line: the fault, and the file or keys that have it.
+        report: The conversion's report, if it got that far.
     """
 
     def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:
