@@ -14,9 +14,9 @@ import torch
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 
-ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 2, 7, 1.5, 0.0, -0.5, math.nan, math.inf, 500, '', 'last', (), (0,), [1, 1], {}, {'a': 1}, b'x', object,
-)  # fmt: skip
+NOTHING: tuple[Any, ...] = (None, True, False, '', (), {}, b'x', object)
+NUMBERS: tuple[Any, ...] = (0, -1, 2, 7, 500, 1.5, 0.0, -0.5, math.nan, math.inf)
+ODD = (*NOTHING, *NUMBERS, 'last', (0,), [1, 1], {'a': 1})
 ENCODINGS = ('PEG', 'Learned', 'SinCos', 'Relative')
 
 

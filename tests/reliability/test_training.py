@@ -62,8 +62,9 @@ def kill_and_resume(folder, expected, *, event, kills, most, seed, **options):
     'kills', [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])], ids=['few', 'many']
 )
 @pytest.mark.parametrize(('event', 'most'), [(STEP, 12), (CHUNK, 24)], ids=['in training', 'in saves'])
-def test_killed_trainings_end_as_whole_ones(by_epoch, kills, event, most, whole, tmp_path):
-    kill_and_resume(tmp_path, whole[by_epoch], event=event, kills=kills, most=most, seed=kills, by_epoch=by_epoch)
+def test_killed_trainings_end_as_whole_ones(by_epoch, kills, event, most, whole, tmp_path, record_property):
+    options = dict(event=event, kills=kills, most=most, seed=kills, by_epoch=by_epoch)
+    record_property('tried', kill_and_resume(tmp_path, whole[by_epoch], **options))
 
 
 @LOOPS

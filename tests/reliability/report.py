@@ -1,0 +1,77 @@
+"""Run the tests behind every promise of docs/reliability.md and write the table there.
+
+python tests/reliability/report.py --docs docs/reliability.md      # about 30 minutes on two cores
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from cpvt_backbones.analysis.tables import fill_marked
+
+ROOT = Path(__file__).resolve().parents[2]
+# Promise and the tests that check it, as arguments of pytest.
+PROMISES: dict[str, str] = {
+    'No checkpoint runs code, through any door': (
+        'tests/checkpoints/test_hostile.py tests/tools/test_hostile_checkpoints.py'
+    ),
+    'A checkpoint is read completely or refused by name': (
+        'tests/checkpoints/test_reading.py tests/checkpoints/test_fitting.py'
+    ),
+    'A training killed at any moment resumes and ends with the same weights': (
+        'tests/reliability/test_training.py -k killed'
+    ),
+    'Signals, full disks, damaged checkpoints and moved folders lose no training': (
+        'tests/reliability/test_training.py -k "not killed"'
+    ),
+    'A prediction killed at any moment resumes byte-equal': 'tests/reliability/test_prediction.py -k killed',
+    'Memory stays flat over images of many sizes': 'tests/reliability/test_prediction.py -k memory',
+    'No image file stops a folder, and each failure has a reason': (
+        'tests/inference/test_images.py tests/inference/test_folder_damage.py'
+    ),
+    'A prediction does not depend on the other images of its batch': (
+        'tests/backbones/test_valid_sizes.py tests/engine/test_predict_by_size.py'
+    ),
+    'Constructor arguments and image sizes: clear refusals, finite outputs': 'tests/reliability/test_fuzz.py',
+    'An exported file computes what the model computes, at 36 sizes': (
+        'tests/reliability/test_prediction.py -k exported'
+    ),
+    'Every parameter is trained': 'tests/backbones/test_training.py -k unused',
+}
+
+
+def run(selection: str) -> tuple[int, int]:
+    """Checks tried and held; a test counts once, or as often as its property ``tried`` says."""
+    with tempfile.NamedTemporaryFile(suffix='.xml') as file:
+        command = f'{sys.executable} -m pytest -q -p no:cacheprovider -m "slow or not slow" --timeout 3600'
+        subprocess.run(f'{command} --junitxml {file.name} {selection}', shell=True, cwd=ROOT, check=False)
+        cases = [case for case in ET.parse(file.name).iter('testcase') if case.find('skipped') is None]
+    tried = held = 0
+    for case in cases:
+        count = sum(int(one.get('value', 0)) for one in case.iter('property') if one.get('name') == 'tried') or 1
+        tried += count
+        held += 0 if case.find('failure') is not None or case.find('error') is not None else count
+    return tried, held
+
+
+def main() -> None:
+    """Run everything, print the table, write it into the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose part "promises" becomes the table')
+    args = parser.parse_args()
+    lines = ['| promise | tests | tried | held |', '| --- | --- | ---: | ---: |']
+    for number, (promise, selection) in enumerate(PROMISES.items(), 1):
+        print(f'[{number}/{len(PROMISES)}] {promise}', flush=True)
+        tried, held = run(selection)
+        lines.append(f'| {promise} | `{selection}` | {tried} | {held} |')
+    table = '\n'.join(lines)
+    print(table)
+    if args.docs:
+        fill_marked(args.docs, 'promises', table)
+
+
+if __name__ == '__main__':
+    main()

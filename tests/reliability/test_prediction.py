@@ -1,0 +1,118 @@
+"""Predictions that are killed, folders of many sizes, and exported files at many sizes."""
+
+import itertools
+import random
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+if sys.platform != 'linux':
+    pytest.skip('the harness forks', allow_module_level=True)
+
+from runs import STEP, Process, report
+
+from cpvt_backbones import PyramidCPVT
+from cpvt_backbones.export import Features, export, features_of, verify
+from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
+from cpvt_backbones.inference.exported import ExportedModel
+
+
+class Brightness:
+    """A classifier into dark and bright that reports every batch."""
+
+    task = 'classification'
+    classes = ('dark', 'bright')
+    palette = None
+    fingerprint = 'brightness'
+
+    def predict(self, images):
+        report(STEP)
+        shares = [float(image.mean()) / 255 for image in images]
+        return [dict(scores=np.array([1 - share, share])) for share in shares]
+
+
+def write_images(folder: Path, count: int, most: int, seed: int = 0) -> Path:
+    """Noise images of ``count`` sizes, up to ``most`` px a side."""
+    folder.mkdir()
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        height, width = rng.integers(1, most, 2)
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(folder / f'{number}.png')
+    return folder
+
+
+def predict(images: Path, out: Path) -> None:
+    inferencer = Inferencer(predictor=Brightness(), batch_size=2)
+    predict_to_folder(inferencer, find_images(images), out_dir=out, pictures=False, progress=False)
+
+
+def snapshot(out: Path) -> dict[str, bytes]:
+    """Everything a run has written, except its own records."""
+    files = (file for file in out.rglob('*') if file.is_file() and file.name not in ('records.jsonl', '.lock'))
+    return {str(file.relative_to(out)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize('kills', [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_killed_predictions_resume_byte_equal(kills, tmp_path, record_property):
+    record_property('tried', kills)
+    images = write_images(tmp_path / 'images', 12, 30)
+    predict(images, tmp_path / 'whole')
+    expected, rng, done = snapshot(tmp_path / 'whole'), random.Random(kills), 0
+    for number in itertools.count():
+        out = tmp_path / f'out_{number}'
+        while done < kills:
+            process = Process(lambda out=out: predict(images, out), tmp_path / 'log')
+            if not process.wait(STEP, rng.randint(1, 6)):
+                assert process.finish() == 0, (tmp_path / 'log').read_text()
+                break
+            process.kill()
+            process.finish()
+            done += 1
+        assert Process(lambda out=out: predict(images, out), tmp_path / 'log').finish() == 0
+        assert snapshot(out) == expected
+        if done == kills:
+            break
+
+
+@pytest.mark.parametrize('count', [60, pytest.param(500, marks=pytest.mark.slow)])
+def test_memory_is_flat_over_images_of_many_sizes(count, tmp_path, record_property):
+    """The second half of the images takes no more memory than the first, up to two of the largest images."""
+    record_property('tried', count)
+    images = write_images(tmp_path / 'images', count, 500)
+    half = tmp_path / 'half'
+    half.mkdir()
+    for file in sorted(images.iterdir())[: count // 2]:
+        (half / file.name).symlink_to(file)
+
+    def measured():
+        predict(half, tmp_path / 'out_half')
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        predict(images, tmp_path / 'out')
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        # 200 MB of decoded images may wait for others of their size; these here are 95 MB in all at most.
+        assert grown < 2 * 500 * 500 * 3 + images_bytes / 2, grown
+
+    images_bytes = sum(int(np.prod(Image.open(file).size)) * 3 for file in images.iterdir())
+    assert Process(measured, tmp_path / 'log').finish() == 0, (tmp_path / 'log').read_text()
+
+
+@pytest.mark.slow
+def test_exported_files_agree_at_many_sizes(tmp_path, record_property):
+    pytest.importorskip('onnxscript')
+    arch = dict(
+        depths=[1] * 4, embed_dims=[8, 16, 24, 32], num_heads=[1, 1, 2, 2], mlp_ratios=[2] * 4, sr_ratios=[8, 4, 2, 1]
+    )
+    backbone = PyramidCPVT(arch=dict(arch, sr_ratios=[8, 4, 2, 1])).eval()
+    torch.manual_seed(0)
+    graph = Features(backbone)
+    export(graph, tmp_path / 'model.onnx')
+    sizes = list(itertools.product((1, 31, 32, 33, 100, 127), repeat=2))
+    record_property('tried', len(sizes))
+    exported = ExportedModel(tmp_path / 'model.onnx', device='cpu')
+    comparisons = list(verify(exported, features_of(graph, backbone), sizes=sizes, batches=[1]))
+    assert len(comparisons) == 36 and all(one.agrees for one in comparisons)
