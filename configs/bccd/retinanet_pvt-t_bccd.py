@@ -1,4 +1,4 @@
-# mmdet's own PVT-Tiny: learned tables where PyramidCPVT has PEG.
+# mmdet's own PVT-Tiny: learned tables in place of PyramidCPVT's PEG.
 _base_ = './retinanet_pyramid-cpvt-t_bccd.py'
 model = dict(
     backbone=dict(

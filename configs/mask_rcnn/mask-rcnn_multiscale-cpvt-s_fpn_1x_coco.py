@@ -1,5 +1,4 @@
-# A column at detection sizes. Strides 4 to 32 are made from its last map (ViTDet); each upsampling halves the width.
-# 8 GPUs * 2 images = 16; 7,330 iterations an epoch. Rates shrink towards the stem.
+# A column at detection sizes: strides 4 to 32 are made from its last map (ViTDet). Layer-wise learning rates.
 _base_ = [
     '../_base_/models/mask_rcnn.py',
     '../_base_/datasets/coco_instance.py',

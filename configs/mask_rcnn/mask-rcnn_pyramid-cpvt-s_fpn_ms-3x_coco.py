@@ -1,5 +1,4 @@
 # Twins' 3x with the first of its two augmentations; the second, DETR's (resize, crop, resize), is left out.
-# 8 GPUs * 2 images = 16; 7,330 iterations an epoch, 36 epochs.
 _base_ = [
     '../_base_/models/mask_rcnn.py',
     '../_base_/datasets/coco_instance.py',
