@@ -146,7 +146,7 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
     best = [group[0] for group in groups]
     merged: dict[str, Any] = dict(boxes=bounding_boxes(boxes, groups), scores=scores[best], labels=labels[best])
     if 'masks' in parts[0]:
-        from pycocotools import mask as coco_mask
+        from pycocotools import mask as coco_mask  # type: ignore[import-untyped]
 
         masks = [mask for part in parts for mask in part['masks']]
         merged['masks'] = [_plain(coco_mask.merge([masks[i] for i in group])) for group in groups]
@@ -188,7 +188,7 @@ def resize_logits(logits: Tensor, rows: Span, *, height: int, width: int) -> Ten
 
 def encode_mask(mask: np.ndarray, *, left: int, top: int, height: int, width: int) -> Rle:
     """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
-    from pycocotools import mask as coco_mask  # type: ignore[import-untyped]
+    from pycocotools import mask as coco_mask
 
     # Run lengths go down the columns, so those beside the mask are part of one run and need no memory.
     columns = np.zeros((height, mask.shape[1]), bool, order='F')

@@ -1,4 +1,4 @@
-"""A folder with every kind of file that a folder of images may have."""
+"""A folder with every kind of image file, good and bad."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Predictors whose answer at a pixel depends on that pixel alone, so that tiling must change nothing."""
+"""Pixelwise predictors, for which tiling must not change the prediction."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Tiles against whole images: how the agreement is measured, and the demo's trained segmentor."""
+"""Agreement of tiles with whole images: the measurement, and the trained segmentor of the demo."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def photos(tmp_path):
     return tmp_path
 
 
-def test_the_figures_by_hand():
+def test_comparisons_against_values_by_hand():
     maps = [[dict(seg_map=np.array(values, np.uint8))] for values in ([[0, 0, 1, 1]], [[0, 0, 0, 3]])]
     assert compare_maps(*maps) == dict(equal=0.5, mIoU=pytest.approx((2 / 3 + 0 + 0) / 3))
     assert compare_maps(*(one * 2 for one in maps)) == compare_maps(*maps)
@@ -49,7 +49,7 @@ def test_the_figures_by_hand():
 
 
 @pytest.mark.parametrize('long_side', [None, 144])
-def test_models_that_look_at_single_pixels_agree_with_themselves(photos, long_side):
+def test_pixelwise_models_agree_with_themselves(photos, long_side):
     done = []
     options = dict(long_side=long_side, tiles=[(48, 44), (56, 44)], on_image=lambda: done.append(1))
     segmentor, detector = LocalSegmentor(), BlockDetector()
@@ -64,12 +64,12 @@ def test_models_that_look_at_single_pixels_agree_with_themselves(photos, long_si
     assert sizes == {(48, 48), (56, 56), (64, 96) if long_side is None else (96, 144)}
 
 
-def test_what_tiles_change_is_seen(photos):
+def test_differences_are_measured(photos):
     (row,) = measure_agreement(TileConscious(), [str(photos)], long_side=None, tiles=[(48, 16)])
     assert 0 < row['equal'] < 0.9 and 0 < row['mIoU'] < 0.9
 
 
-def test_what_cannot_be_compared(photos):
+def test_invalid_comparisons(photos):
     with pytest.raises(ValueError, match=r'tiles must be smaller than the images, got 96 px for .*a\.png'):
         measure_agreement(LocalSegmentor(), [str(photos)], long_side=None, tiles=[(96, 16)])
     with pytest.raises(ValueError, match=r"predictor\.task must be .*, got 'classification'"):

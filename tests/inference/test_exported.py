@@ -1,4 +1,4 @@
-"""The runner of exported files: what it takes, what it gives, how it serves as a predictor."""
+"""ExportedModel: inputs, outputs, and its use as a predictor."""
 
 import json
 
@@ -88,7 +88,7 @@ def test_features_from_onnx(tmp_path):
         ExportedModel(tmp_path / 'model.onnx', device='mps')
 
 
-def test_what_is_no_image_is_refused(files):
+def test_other_arrays_are_refused(files):
     exported = ExportedModel(files / 'maps.pt2')
     with pytest.raises(ValueError, match=r'images must be \(H, W, 3\), uint8, got shape \(5, 5\), uint8'):
         exported.predict([np.zeros((5, 5), np.uint8)])
@@ -110,7 +110,7 @@ def test_other_files_are_refused(files, tmp_path):
         ExportedModel(tmp_path / 'foreign.pt2')
 
 
-def test_what_a_file_says_is_plain_data(files):
+def test_metadata_is_plain_data(files):
     metadata = ExportedModel(files / 'detector.pt2').metadata
     assert json.loads(json.dumps(metadata)) == metadata
     assert metadata['mean'] == pytest.approx([123.675, 116.28, 103.53]) and metadata['flip_channels']

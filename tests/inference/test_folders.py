@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, and that it goes on where it was."""
+"""Output folders: files, names, and continuing."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ class Interrupted(LocalSegmentor):
         return super().logits(images)
 
 
-def test_an_interrupted_run_does_only_what_is_left(tmp_path):
+def test_an_interrupted_run_is_continued(tmp_path):
     folder = write_images(tmp_path / 'images')
     run(LocalSegmentor(), folder, tmp_path / 'whole')
     with pytest.raises(KeyboardInterrupt):
@@ -99,7 +99,7 @@ def test_an_interrupted_run_does_only_what_is_left(tmp_path):
     assert not idle.forwards
 
 
-def test_a_killed_run_goes_on(tmp_path):
+def test_a_killed_run_is_continued(tmp_path):
     """Killed outright, in the middle of a line of its records."""
     folder = write_images(tmp_path / 'images')
     script = f"""
@@ -126,7 +126,7 @@ def test_a_killed_run_goes_on(tmp_path):
     assert snapshot(tmp_path / 'out') == snapshot(tmp_path / 'whole')
 
 
-def test_what_has_changed_or_gone_is_done_again(tmp_path):
+def test_changed_images_and_missing_outputs_are_predicted_again(tmp_path):
     folder = write_images(tmp_path / 'images')
     (folder / '7.png').write_text('not yet')
     out = tmp_path / 'out'
@@ -142,7 +142,7 @@ def test_what_has_changed_or_gone_is_done_again(tmp_path):
     assert len(read(out, 'predictions.json')) == len(list((out / 'pred').iterdir())) == 8
 
 
-def test_other_settings_are_not_mixed_in(tmp_path):
+def test_other_settings_are_refused(tmp_path):
     folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
     run(LocalSegmentor(), folder, out)
     before = snapshot(out)
@@ -183,7 +183,7 @@ def test_inputs_of_one_name_do_not_overwrite_each_other(tmp_path):
         assert Image.open(out / entry['seg_map']).size == Image.open(image['file_name']).size
 
 
-def test_an_array_has_no_name(tmp_path):
+def test_arrays_are_refused(tmp_path):
     with pytest.raises(TypeError):
         run(LocalSegmentor(), np.zeros((3, 3), np.uint8), tmp_path / 'out')
 
@@ -200,7 +200,7 @@ class Meddling(LocalSegmentor):
         return super().logits(images)
 
 
-def test_a_file_that_changes_while_the_model_runs_is_done_again(tmp_path):
+def test_file_changed_during_a_run_is_predicted_again(tmp_path):
     folder = write_images(tmp_path / 'images', count=1)
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / '0.png')
 
@@ -212,7 +212,7 @@ def test_a_file_that_changes_while_the_model_runs_is_done_again(tmp_path):
     assert set(np.unique(np.asarray(Image.open(tmp_path / 'out' / 'pred' / '0.png')))) == {3}
 
 
-def test_a_file_that_goes_while_the_model_runs_costs_no_other(tmp_path):
+def test_file_deleted_during_a_run_does_not_stop_it(tmp_path):
     folder = write_images(tmp_path / 'images', count=3)
     out = tmp_path / 'out'
     summary = run(Meddling(lambda: (folder / '2.png').unlink(missing_ok=True)), folder, out)
@@ -220,7 +220,7 @@ def test_a_file_that_goes_while_the_model_runs_costs_no_other(tmp_path):
     assert (out / 'predictions.json').is_file()
 
 
-def test_an_image_that_cannot_be_drawn_costs_no_other(tmp_path):
+def test_failure_to_draw_does_not_stop_other_images(tmp_path):
     """Class 3 has no colour."""
     folder = tmp_path / 'images'
     folder.mkdir()
@@ -252,7 +252,7 @@ def test_the_longest_file_names_are_cut(tmp_path):
     assert len(list((tmp_path / 'out' / 'pred').iterdir())) == 2
 
 
-def test_what_it_has_written_is_no_input(tmp_path, monkeypatch):
+def test_own_outputs_are_no_inputs(tmp_path, monkeypatch):
     """A pattern of any folders finds the output folder too, the next time."""
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path / 'photos', count=2)
@@ -280,7 +280,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize('threshold', [float('nan'), -0.1, 1.1, True, '0.3'])
-def test_a_threshold_that_is_none(tmp_path, threshold):
+def test_invalid_score_thr(tmp_path, threshold):
     photos = write_images(tmp_path / 'photos', count=1)
     with pytest.raises(ValueError, match=rf'score_thr must be a number in \[0, 1\], got {threshold!r}'):
         run(BlockDetector(), photos, tmp_path / 'out', score_thr=threshold)

@@ -1,4 +1,4 @@
-"""Every kind of file and array is read right, or refused by name with its reason."""
+"""Finding and reading images: supported files and arrays, and errors that name the file and the reason."""
 
 import os
 import threading
@@ -136,7 +136,7 @@ def test_no_permission(folder, monkeypatch):
         read_image(folder / 'photo.jpg')
 
 
-def test_the_limit_is_the_callers_not_pillows(folder, tmp_path, monkeypatch):
+def test_read_limit_replaces_pillows_limit(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 10)
     assert read_image(folder / 'photo.jpg').shape == (30, 40, 3)
     assert Image.MAX_IMAGE_PIXELS == 10, "other users' setting is theirs"

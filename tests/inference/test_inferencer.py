@@ -1,4 +1,4 @@
-"""Detectors, segmentors and classifiers of the toolboxes on images of any size, in batches, by any name."""
+"""Inferencer with models of each toolbox: batches, size policies, errors."""
 
 import copy
 import importlib
@@ -63,13 +63,13 @@ def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards)
         assert [one['seg_map'].shape for one in alone] == SIZES
 
 
-def test_the_bound_holds_for_batches_too(predictor, forwards):
+def test_max_pixels_limits_batches(predictor, forwards):
     Inferencer(predictor=predictor, batch_size=8, max_pixels=2 * 40 * 56, tile_size=32, overlap=8).predict(images())
     assert max(shape[0] * shape[2] * shape[3] for shape in forwards) <= 2 * 40 * 56
     assert [shape[0] for shape in forwards if shape[2:] == (40, 56)] == [2, 2]
 
 
-def test_too_many_waiting_images_go_ahead(monkeypatch, predictor, forwards):
+def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, predictor, forwards):
     monkeypatch.setattr('cpvt_backbones.inference.images._WAITING_BYTES', 3 * 50 * 50)
     sizes = [(8 + i, 30) for i in range(12)]
     results = Inferencer(predictor=predictor, batch_size=4).predict(images(sizes))
@@ -99,12 +99,12 @@ def test_a_folder_of_everything(inferencer, tmp_path):
             assert result.name in str(result.error)
 
 
-def test_one_image_is_refused_loudly(inferencer):
+def test_call_raises_for_an_unreadable_image(inferencer):
     with pytest.raises(ImageError, match=r'none.png: there is no such file'):
         inferencer('none.png')
 
 
-def test_a_failure_of_the_model_costs_no_other_image(monkeypatch, predictor):
+def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor):
     """Even of the same batch."""
     inputs = images([(40, 56)] * 4)
     inputs[2][:] = 0
@@ -196,7 +196,7 @@ def test_wrong_arguments(model, predictor):
         Inferencer(cfg=cfg, checkpoint='none.pth')
 
 
-def test_the_config_stays_as_it_is(model):
+def test_the_config_is_not_modified(model):
     cfg, checkpoint = model
     before = cfg.pretty_text
     Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', long_side=30)
@@ -220,12 +220,12 @@ def test_failed_images_hold_no_memory():
 
 
 @pytest.mark.parametrize('scale', [800, ('a', 'b'), (10,), '10x10', (0, 5)])
-def test_a_scale_that_is_none_is_named(scale):
+def test_invalid_scale(scale):
     with pytest.raises(ValueError, match='scale must be'):
         Inferencer(predictor=LocalSegmentor(), scale=scale)
 
 
-def test_a_backbone_alone_is_no_predictor():
+def test_a_backbone_alone_is_refused():
     predictor = LocalSegmentor()
     predictor.task = 'features'
     with pytest.raises(ValueError, match="predictor.task must be one of .*'features'"):
@@ -284,7 +284,7 @@ def test_a_pipeline_without_loading_is_refused(model):
         ToolboxPredictor(cfg=cfg, checkpoint=model[1], device='cpu')
 
 
-def test_what_waits_is_bounded(monkeypatch):
+def test_bytes_of_waiting_images_are_limited(monkeypatch):
     """Small images of sizes of their own first, then large ones: the small ones go, as many as it takes."""
     from cpvt_backbones.inference import images, tiles
 
@@ -332,7 +332,7 @@ def test_a_pipeline_in_pythons_own_style(model):
 
 
 @pytest.mark.parametrize('width', [6000, 5001])
-def test_pictures_of_large_maps_are_not_moved(width):
+def test_pictures_of_large_maps_are_not_shifted(width):
     """The picture of a mirrored map is the mirrored picture."""
     stripes = (np.arange(width) // 7 % 2).astype(np.uint8) * np.ones((4, 1), np.uint8)
     predictor = LocalSegmentor()

@@ -1,4 +1,4 @@
-"""A large image in tiles takes the memory that the documentation says."""
+"""Memory of tiled prediction stays within the documented limit."""
 
 import json
 import subprocess

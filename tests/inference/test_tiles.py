@@ -1,4 +1,4 @@
-"""Tiles cover everything, weigh one together, and with a local model give what the whole image gives."""
+"""Tiles: coverage, blending weights, and equality with whole images for pixelwise models."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
     np.testing.assert_array_equal(class_map[clear], summed.argmax(0)[clear])
 
 
-def test_a_seam_is_a_smooth_passage():
+def test_blending_is_linear_across_an_overlap():
     """Two tiles that disagree by a constant: over what they share, their mean goes over in equal steps."""
     grid = make_grid(4, 24, tile_size=16, overlap=8)
     tiles = (torch.full((1, 4, 16), value) for value in (0.0, 1.0))
@@ -123,7 +123,7 @@ def test_objects_smaller_than_the_overlap_are_found_once(predictor):
             assert pixels.sum() == pixels[int(y1) : int(y2), int(x1) : int(x2)].sum() == (x2 - x1) * (y2 - y1)
 
 
-def test_what_is_one_object():
+def test_merge_groups():
     boxes = np.array(
         [
             [0, 0, 10, 10],  # seen whole twice
@@ -198,7 +198,7 @@ def test_a_size_policy_comes_before_tiling():
 
 
 @pytest.mark.parametrize('long_side', [61, 150])
-def test_what_is_brought_to_the_images_size_is_not_moved(long_side):
+def test_resized_maps_and_masks_are_not_shifted(long_side):
     """A mirrored image has the mirrored class map and masks: no pixel is taken from its neighbour's place."""
     image = np.zeros((97, 97, 3), np.uint8)
     image[20:34, 30:46] = 255
@@ -238,6 +238,6 @@ def test_a_classifier_is_not_tiled():
         (dict(long_side=5, scale=(3, 3)), 'scale and long_side exclude each other'),
     ],
 )
-def test_wrong_bounds_are_named(bounds, words):
+def test_invalid_bounds(bounds, words):
     with pytest.raises(ValueError, match=words):
         Inferencer(predictor=BlockDetector(), **bounds)
