@@ -30,10 +30,7 @@ class ExportedModel:
 
     Attributes:
         metadata: The file's task, classes, mean and std, thresholds and versions.
-        task: ``'detection'``, ``'segmentation'``, ``'classification'`` or ``'features'``.
-        classes: Class names in order of label; ``None`` if unknown.
-        palette: RGB of each class, or ``None``.
-        fingerprint: SHA-256 of the file.
+        task: As of :class:`Predictor`, which has the other attributes too, or ``'features'``.
 
     Raises:
         FileNotFoundError: The file does not exist.

@@ -27,6 +27,7 @@ RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')
 IMAGE_FOLDERS = ('pred', 'vis')
 
 _Record = dict[str, Any]
+# stamp: of the image file before reading; files: size in bytes of each output by its path in the folder.
 _RECORD_TYPES = dict(key=str, stamp=list, name=str, files=dict, width=int, height=int, prediction=dict)
 
 
@@ -192,23 +193,23 @@ class Records:
 
     def is_done(self, image: Path) -> bool:
         """Whether an image file has a record, is unchanged since, and all its outputs are complete."""
-        record = self._records.get(_key(image))
+        record = self._records.get(os.path.abspath(image))
         if record is None or record['stamp'] != file_stamp(image):
             return False
         return all(_size(self._folder / file) == size for file, size in record['files'].items())
 
     def __getitem__(self, image: Path) -> _Record:
-        return self._records[_key(image)]
+        return self._records[os.path.abspath(image)]
 
     def orphaned(self, images: Iterable[Path]) -> list[str]:
         """List the existing outputs of images other than these."""
-        keys = {_key(image) for image in images}
+        keys = {os.path.abspath(image) for image in images}
         files = [file for key, record in self._records.items() if key not in keys for file in record['files']]
         return [file for file in files if _size(self._folder / file) is not None]
 
     def take_name(self, image: Path) -> str:
         """Name the outputs of an image file: its stem, numbered if taken; an existing record keeps its name."""
-        if known := self._records.get(_key(image)):
+        if known := self._records.get(os.path.abspath(image)):
             return known['name']
         # File systems allow 255 bytes, including suffix and number.
         name = stem = image.stem.encode(errors='surrogateescape')[:200].decode(errors='ignore')
@@ -219,14 +220,8 @@ class Records:
         return name
 
     def add(self, image: Path, **values: Any) -> None:
-        """Record an image as done.
-
-        Args:
-            image: Its file.
-            **values: ``stamp`` of the file before reading, ``name``, ``files`` (each output's size in bytes by its path
-                in the folder), ``width``, ``height`` and ``prediction``, as plain data.
-        """
-        record = dict(key=_key(image), **values)
+        """Record an image as done; ``values`` are those of ``_RECORD_TYPES`` except ``key``."""
+        record = dict(key=os.path.abspath(image), **values)
         with self._file.open('a') as file:
             file.write(f'{json.dumps(record)}\n')
         self._records[record['key']] = record
@@ -239,10 +234,6 @@ def _parse_record(line: bytes) -> _Record | None:
     except (KeyError, RecursionError, TypeError, ValueError):
         return None
     return record if valid else None
-
-
-def _key(image: Path) -> str:
-    return os.path.abspath(image)
 
 
 def _size(path: Path) -> int | None:

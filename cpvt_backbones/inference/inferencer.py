@@ -214,7 +214,12 @@ class Inferencer:
     ) -> Iterator[tuple[int, Result]]:
         results: list[Result] = []
         try:
-            for loaded, prediction in zip(batch, self._predict(batch, score_thr, on_tiles), strict=True):
+            options: dict[str, Any] = dict(score_thr=score_thr, bounds=self.bounds)
+            if self.scale != 'config' and batch[0].pixels > self.bounds.max_pixels:
+                predictions = [predict_tiled(self.predictor, batch[0], on_tiles=on_tiles, **options)]
+            else:
+                predictions = predict_batch(self.predictor, batch, **options)
+            for loaded, prediction in zip(batch, predictions, strict=True):
                 picture = None
                 if loaded.preview is not None:
                     picture = draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
@@ -228,13 +233,6 @@ class Inferencer:
         else:
             for loaded in batch:
                 yield from self._run([loaded], score_thr=score_thr, on_tiles=on_tiles)
-
-    def _predict(self, batch: list[LoadedImage], score_thr: float, on_tiles: OnTiles | None) -> list[Prediction]:
-        options: dict[str, Any] = dict(score_thr=score_thr, bounds=self.bounds)
-        if self.scale != 'config' and batch[0].pixels > self.bounds.max_pixels:
-            (loaded,) = batch
-            return [predict_tiled(self.predictor, loaded, on_tiles=on_tiles, **options)]
-        return predict_batch(self.predictor, batch, **options)
 
 
 def _without_frames(error: Exception) -> Exception:

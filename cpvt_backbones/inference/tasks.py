@@ -76,7 +76,8 @@ def _run_tiles(
     run: Callable[[list[np.ndarray]], Any], image: np.ndarray, grid: TileGrid, bounds: Bounds, on_tiles: OnTiles | None
 ) -> Iterator[tuple[Span, Span, Any]]:
     spans = list(product(grid.rows, grid.columns))
-    step = bounds.batch_of(grid.tile_pixels)
+    (_, tile_height), (_, tile_width) = spans[0]
+    step = bounds.batch_of(tile_height * tile_width)
     for first in range(0, len(spans), step):
         batch = spans[first : first + step]
         outputs = run([image[top:bottom, left:right] for (top, bottom), (left, right) in batch])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,23 +54,11 @@ class Bounds:
         return max(1, min(self.batch_size, self.max_pixels // pixels))
 
 
-@dataclass(frozen=True)
-class TileGrid:
-    """Tiles of one size that cover an image: every row span with every column span.
+class TileGrid(NamedTuple):
+    """Tiles of one size that cover an image: every row span with every column span."""
 
-    Args:
-        rows: (top, bottom) in px, from the top.
-        columns: (left, right) in px, from the left.
-    """
-
-    rows: tuple[Span, ...]
-    columns: tuple[Span, ...]
-
-    @property
-    def tile_pixels(self) -> int:
-        """Pixels of one tile."""
-        (top, bottom), (left, right) = self.rows[0], self.columns[0]
-        return (bottom - top) * (right - left)
+    rows: tuple[Span, ...]  # (top, bottom) in px, from the top
+    columns: tuple[Span, ...]  # (left, right) in px, from the left
 
 
 def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileGrid:
