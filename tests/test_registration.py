@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.registry import MODELS
-from zoo import COLUMN, PYRAMID
+from tiny import COLUMN, PYRAMID
 
 import cpvt_backbones
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT

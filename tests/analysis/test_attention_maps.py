@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import column, pyramid, randomise
 from torch import nn
-from zoo import column, pyramid, randomise
 
 from cpvt_backbones.analysis.attention_maps import (
     attention_layers,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import COLUMN
 from torch import nn
-from zoo import COLUMN
 
 from cpvt_backbones.analysis.equivariance import (
     ENCODINGS,

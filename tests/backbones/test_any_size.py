@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from zoo import DENSE, POSITIONS, column, multi_scale, pyramid, randomise
+from tiny import DENSE, POSITIONS, column, multi_scale, pyramid, randomise
 
 sizes = st.tuples(st.integers(1, 300), st.integers(1, 300))
 

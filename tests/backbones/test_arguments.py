@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from zoo import COLUMN, PYRAMID, column, multi_scale, pyramid
+from tiny import COLUMN, PYRAMID, column, multi_scale, pyramid
 
 BUILD = {'CPVT': column, 'MultiScaleCPVT': multi_scale, 'PyramidCPVT': pyramid}
 

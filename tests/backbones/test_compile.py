@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from tiny import COLUMN, POSITIONS, PYRAMID
 from torch._dynamo.testing import CompileCounterWithBackend
-from zoo import COLUMN, POSITIONS, PYRAMID
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from zoo import COLUMN, max_difference
+from tiny import COLUMN, max_difference
 
 from cpvt_backbones import CPVT, convert_state_dict
 

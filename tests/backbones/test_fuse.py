@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from tiny import COLUMN, POSITIONS, PYRAMID
 from torch import nn
-from zoo import COLUMN, POSITIONS, PYRAMID
 
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
 
@@ -39,7 +39,7 @@ def test_the_copy_agrees_and_the_model_stays(name):
             images = torch.randn(2, 3, *size)
             with torch.no_grad():
                 for expected, found in zip(model(images), fused(images), strict=True):
-                    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+                    torch.testing.assert_close(found, expected, atol=5e-5, rtol=5e-5)
 
 
 @pytest.mark.parametrize('name', PEGS)

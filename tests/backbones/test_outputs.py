@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from zoo import DENSE, assert_equal_outputs, column, max_difference, multi_scale, pyramid, randomise
+from tiny import DENSE, assert_equal_outputs, column, max_difference, multi_scale, pyramid, randomise
 
 IMAGES = (2, 3, 40, 70)
 

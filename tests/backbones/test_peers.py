@@ -5,7 +5,7 @@ Sizes are multiples of 32: the peers crop or refuse the rest.
 
 import pytest
 import torch
-from zoo import max_difference
+from tiny import max_difference
 
 from cpvt_backbones import CPVT, PyramidCPVT
 

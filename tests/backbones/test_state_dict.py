@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from zoo import COLUMN, DENSE, POSITIONS, assert_equal_outputs, column, multi_scale, pyramid, randomise
+from tiny import COLUMN, DENSE, POSITIONS, assert_equal_outputs, column, multi_scale, pyramid, randomise
 
 from cpvt_backbones import CPVT, MultiScaleCPVT
 

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
+from tiny import DENSE, POSITIONS, assert_equal_outputs, column, multi_scale, pyramid, randomise
 from torch import nn
-from zoo import DENSE, POSITIONS, assert_equal_outputs, column, multi_scale, pyramid, randomise
 
 from cpvt_backbones.layers import DropPath
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zoo import COLUMN, POSITIONS, PYRAMID
+from tiny import COLUMN, POSITIONS, PYRAMID
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from test_conversion import LEARNED, assert_close, load, mmpretrain_vit, timm_vit
+from tiny import COLUMN
 from torch import nn
-from zoo import COLUMN
 
 from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError

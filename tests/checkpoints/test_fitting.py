@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from zoo import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
+from tiny import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError

@@ -4,7 +4,7 @@ import pytest
 import torch
 from mmengine.model import BaseModel, PretrainedInit
 from mmengine.registry import MODELS
-from zoo import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
+from tiny import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.checkpoints import CheckpointError, export_state_dict

@@ -12,7 +12,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
-from zoo import COLUMN, randomise
+from tiny import COLUMN, randomise
 
 from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError, files, read_checkpoint, write_checkpoint

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from zoo import COLUMN, max_difference, randomise
+from tiny import COLUMN, max_difference, randomise
 
 pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from export_models import Toolbox, classifier, detector, segmentor
-from zoo import column, multi_scale, pyramid
+from tiny import column, multi_scale, pyramid
 
 from cpvt_backbones.export import Detections, Features, graph_of
 from cpvt_backbones.export.graphs import Preprocess

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from export_models import Toolbox, detector, segmentor
-from zoo import column
+from tiny import column
 
 from cpvt_backbones.export import Features, export, graph_of
 from cpvt_backbones.export.verification import match_boxes

@@ -10,7 +10,7 @@ import torch
 from bad_files import BAD, GOOD, write_folder
 from local_models import LocalSegmentor
 from PIL import Image
-from zoo import max_difference
+from tiny import max_difference
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.drawing import draw_prediction, make_preview

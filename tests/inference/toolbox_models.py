@@ -2,21 +2,17 @@
 
 from pathlib import Path
 
+import tiny
 import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmengine.runner import save_checkpoint
+from tiny import GN, ONE_BLOCK
 
 from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.engine.launch import find_toolbox
 
-BACKBONE = dict(
-    arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2.0),
-    patch_size=8,
-    position=dict(type='PEG', after_blocks=(0,)),
-)
 NORM = dict(mean=[120.0, 115.0, 100.0], std=[60.0, 60.0, 60.0])
-GN = dict(type='GN', num_groups=4)
 
 
 def _dataset(kind: str, *steps: dict, **options) -> dict:
@@ -25,23 +21,12 @@ def _dataset(kind: str, *steps: dict, **options) -> dict:
 
 
 def detector() -> Config:
-    model = dict(
-        type='RetinaNet',
-        data_preprocessor=dict(type='DetDataPreprocessor', bgr_to_rgb=True, pad_size_divisor=1, **NORM),
-        backbone=dict(type='MultiScaleCPVT', out_indices=(1, 2, 3), **BACKBONE),
-        neck=dict(type='FPN', in_channels=[16, 16, 16], out_channels=16, num_outs=3, norm_cfg=GN),
-        bbox_head=dict(
-            type='RetinaHead',
-            num_classes=3,
-            in_channels=16,
-            feat_channels=16,
-            stacked_convs=1,
-            norm_cfg=GN,
-            anchor_generator=dict(
-                type='AnchorGenerator', octave_base_scale=4, scales_per_octave=1, ratios=[1.0], strides=[8, 16, 32]
-            ),
-        ),
-        test_cfg=dict(nms_pre=100, score_thr=0.0, nms=dict(type='nms', iou_threshold=0.5), max_per_img=20),
+    model = tiny.retinanet(
+        dict(type='MultiScaleCPVT', out_indices=(1, 2, 3), **ONE_BLOCK),
+        data_preprocessor=NORM,
+        neck=dict(norm_cfg=GN),
+        bbox_head=dict(norm_cfg=GN),
+        test_cfg=dict(max_per_img=20),
     )
     meta = dict(classes=('a', 'b', 'c'), palette=[(200, 0, 0), (0, 200, 0), (0, 0, 200)])
     pack = dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
@@ -53,23 +38,8 @@ def detector() -> Config:
 
 
 def segmentor() -> Config:
-    model = dict(
-        type='EncoderDecoder',
-        data_preprocessor=dict(type='SegDataPreProcessor', bgr_to_rgb=True, size_divisor=1, **NORM),
-        backbone=dict(type='MultiScaleCPVT', **BACKBONE),
-        neck=dict(type='FPN', in_channels=[8, 16, 16, 16], out_channels=16, num_outs=4, norm_cfg=GN),
-        decode_head=dict(
-            type='FPNHead',
-            in_channels=[16] * 4,
-            in_index=[0, 1, 2, 3],
-            feature_strides=[4, 8, 16, 32],
-            channels=16,
-            num_classes=4,
-            norm_cfg=GN,
-            align_corners=False,
-        ),
-        train_cfg=dict(),
-        test_cfg=dict(mode='whole'),
+    model = tiny.semantic_fpn(
+        dict(type='MultiScaleCPVT', **ONE_BLOCK), classes=4, data_preprocessor=NORM, neck=dict(norm_cfg=GN)
     )
     meta = dict(classes=('a', 'b', 'c', 'd'), palette=[(0, 0, 0), (200, 0, 0), (0, 200, 0), (0, 0, 200)])
     resize = dict(type='Resize', scale=(48, 32), keep_ratio=True)
@@ -80,18 +50,16 @@ def segmentor() -> Config:
 
 
 def classifier() -> Config:
-    model = dict(
-        type='ImageClassifier',
-        backbone=dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **BACKBONE),
-        head=dict(type='LinearClsHead', num_classes=2, in_channels=16),
-    )
+    backbone = dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **ONE_BLOCK)
+    model = tiny.image_classifier(backbone, classes=2)
+    preprocessor = {**model.pop('data_preprocessor'), **NORM}  # mmpretrain keeps it beside the model
     crop = dict(type='CenterCrop', crop_size=24)
     return Config(
         dict(
             default_scope='mmpretrain',
             model=model,
             meta=dict(classes=('dark', 'light')),
-            data_preprocessor=dict(num_classes=2, to_rgb=True, **NORM),
+            data_preprocessor=preprocessor,
             **_dataset('CustomDataset', dict(type='ResizeEdge', scale=32), crop, dict(type='PackInputs')),
         )
     )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from zoo import max_difference, randomise
+from tiny import max_difference, randomise
 
 from cpvt_backbones.layers import MLP, Attention, Block, DropPath, PatchEmbed, map_to_tokens, tokens_to_map
 

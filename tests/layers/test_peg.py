@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from zoo import PYRAMID, column, max_difference, pyramid, randomise
+from tiny import PYRAMID, column, max_difference, pyramid, randomise
 
 from cpvt_backbones import PEG
 from cpvt_backbones.layers import PEGPosition, Stage, map_to_tokens, tokens_to_map

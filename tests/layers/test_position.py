@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from zoo import column, max_difference, pyramid, randomise
+from tiny import column, max_difference, pyramid, randomise
 
 from cpvt_backbones.layers import (
     POSITIONS,

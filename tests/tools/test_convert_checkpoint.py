@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from zoo import PYRAMID, randomise
+from tiny import PYRAMID, randomise
 
 from cpvt_backbones import CPVT, PyramidCPVT
 from cpvt_backbones.checkpoints import export_state_dict, read_checkpoint

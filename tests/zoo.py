@@ -1,1 +1,0 @@
-from tiny import *  # noqa: F403  (renamed; goes when nothing imports it)
