@@ -1,7 +1,6 @@
 """Classifiers with different position encodings: each is trained alike and tested at several image sizes."""
 
 import copy
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,11 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner, TestLoop
 from PIL import Image
+from torch.utils.benchmark import Timer
 
 from cpvt_backbones.analysis.equivariance import measure_equivariance
 from cpvt_backbones.analysis.features import FeatureExtractor
-from cpvt_backbones.engine.launch import find_toolbox, read_config, use_amp
+from cpvt_backbones.engine.launch import read_config, use_amp
 
 from .runs import RunFolder
 
@@ -140,8 +140,7 @@ class Classification(RunFolder):
         cfg.train_dataloader.batch_size = plan.batch_size
         for loader in (cfg.train_dataloader, cfg.test_dataloader):
             loader.dataset.data_root = plan.data_root
-        # mmengine deletes the oldest checkpoint before it writes a new one: a killed run must have one left.
-        cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=1, max_keep_ckpts=2)
+        cfg.default_hooks.checkpoint = dict(type='DurableCheckpointHook', interval=1, max_keep_ckpts=1)
         if plan.amp_dtype:
             use_amp(cfg, plan.amp_dtype)
         return cfg
@@ -192,9 +191,8 @@ def epochs_within(minutes: float, config: Path, plan: ClassifyPlan, *, runs: int
         ValueError: Not even one epoch fits.
     """
     seconds = seconds_per_iteration(config, plan)
-    # A forward pass takes about a third of a training iteration.
-    pixels = sum((size / plan.train_size) ** 2 for size in plan.sizes)
-    testing = images['val'] / plan.batch_size * pixels / 3
+    # In iterations; a forward pass takes about a third of one.
+    testing = images['val'] / plan.batch_size * sum((size / plan.train_size) ** 2 for size in plan.sizes) / 3
     epoch = images['train'] // plan.batch_size
     epochs = int((minutes * 60 / seconds / runs - testing) / epoch)
     if epochs < 1:
@@ -206,16 +204,13 @@ def epochs_within(minutes: float, config: Path, plan: ClassifyPlan, *, runs: int
 def seconds_per_iteration(config: Path, plan: ClassifyPlan) -> float:
     """Time of a training iteration of a config's backbone on random images: the fastest of six."""
     cfg = read_config(config)
-    find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     backbone = MODELS.build(cfg.model.backbone).to(device)
     images = torch.randn(plan.batch_size, 3, plan.train_size, plan.train_size, device=device)
-    times = []
-    for _ in range(6):
-        begun = time.perf_counter()
-        backbone(images)[-1].square().mean().backward()
-        if device == 'cuda':
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begun)
-    return min(times)
+    step = Timer(
+        'backbone(images)[-1].square().mean().backward()',
+        globals=dict(backbone=backbone, images=images),
+        num_threads=torch.get_num_threads(),
+    )
+    return min(measurement.median for measurement in (step.timeit(1) for _ in range(6)))

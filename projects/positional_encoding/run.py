@@ -31,10 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, then write the report."""
     args = parse_args(argv)
     if args.stage != 'report':
-        stage = classification(args) if args.stage == 'classify' else transfer(args)
-        train(stage)
-    for file in write_report(args.work_dir, args.docs):
-        print(f'report from {file}')
+        train(classification(args) if args.stage == 'classify' else transfer(args))
+    write_report(args.work_dir, args.docs)
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
