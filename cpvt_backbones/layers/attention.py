@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import check_heads, check_int, check_probability
-from .tokens import Grid, ceil_div, is_exporting, is_padded, map_to_tokens, pad_to_multiple, tokens_to_map
+from .patch_embed import project_patches
+from .tokens import Grid, ceil_div, is_exporting, is_padded, pad_to_multiple, tokens_to_map
 
 Bias = Callable[[Tensor, Grid], Tensor]
 """Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
@@ -251,8 +252,7 @@ class SpatialReductionAttention(nn.Module):
 
     def reduce(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, H * W, C) tokens to (B, ceil(H / r) * ceil(W / r), C)."""
-        feature_map = pad_to_multiple(tokens_to_map(x, grid), self.sr_ratio)
-        return self.norm(map_to_tokens(self.sr(feature_map)))
+        return self.norm(project_patches(pad_to_multiple(tokens_to_map(x, grid), self.sr_ratio), self.sr)[0])
 
     def forward(
         self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None

@@ -1,12 +1,23 @@
 """Block, stochastic depth, layer scale, patch embedding."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import max_difference, randomise
 
-from cpvt_backbones.layers import MLP, Attention, Block, DropPath, PatchEmbed, map_to_tokens, tokens_to_map
+from cpvt_backbones.layers import (
+    MLP,
+    Attention,
+    Block,
+    DropPath,
+    PatchEmbed,
+    SpatialReductionAttention,
+    map_to_tokens,
+    tokens_to_map,
+)
 
 
 def block(**kwargs):
@@ -100,6 +111,52 @@ def test_patch_embedding_norm():
 @pytest.mark.parametrize('shape', [(2, 3, 32, 48), (1, 3, 20, 9)])
 def test_tokens_come_out_contiguous(shape):
     assert PatchEmbed(3, 8, patch_size=16)(torch.randn(shape))[0].is_contiguous()
+
+
+def in_bfloat16(embed, images, autocast):
+    with torch.no_grad(), torch.autocast('cpu', dtype=torch.bfloat16, enabled=autocast):
+        return embed(images) if autocast else copy.deepcopy(embed).bfloat16()(images.bfloat16())
+
+
+@pytest.mark.parametrize('autocast', [False, True])
+def test_patch_embedding_in_bfloat16_is_that_in_fp32(autocast):
+    """At every height up to 300: oneDNN's bf16 convolution is wrong on AMX for images one patch wide.
+
+    Weights and pixels are rounded to bf16 first. The rest is the rounding of the result, 2**-9 of its size, and sums of
+    768 products in fp32, whose rounding is 1000 times smaller.
+    """
+    torch.manual_seed(0)
+    embed = PatchEmbed(3, 8, patch_size=16)
+    for parameter in embed.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    pixels = torch.randn(1, 3, 300, 300).bfloat16().float()
+    for side in range(1, 301):
+        for height, width in [(side, 16)] if side % 20 else [(side, 16), (16, side), (side, side)]:
+            images = pixels[:, :, :height, :width]
+            if side % 2:
+                images = images.contiguous(memory_format=torch.channels_last)
+            wanted, grid = embed(images)
+            tokens, found_grid = in_bfloat16(embed, images, autocast)
+            assert found_grid == grid
+            assert tokens.dtype == torch.bfloat16 and tokens.is_contiguous()
+            torch.testing.assert_close(tokens.float(), wanted, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize('autocast', [False, True])
+def test_patch_embedding_in_bfloat16_is_no_convolution(autocast):
+    with torch.autograd.profiler.profile() as profile:
+        in_bfloat16(PatchEmbed(3, 8, patch_size=16), torch.randn(1, 3, 96, 16), autocast)
+    assert not any('conv' in event.name for event in profile.function_events)
+
+
+def test_key_reduction_in_bfloat16_is_that_in_fp32():
+    torch.manual_seed(0)
+    attention = SpatialReductionAttention(16, num_heads=2, sr_ratio=4)
+    tokens = torch.randn(2, 9 * 3, 16)
+    wanted = attention.reduce(tokens, (9, 3))
+    found = attention.bfloat16().reduce(tokens.bfloat16(), (9, 3))
+    # LayerNorm makes values of about 1 from sums of 256 products that were rounded to bf16, 2**-9, three times.
+    torch.testing.assert_close(found.float(), wanted, rtol=0, atol=4 * 2**-7)
 
 
 def test_layouts_are_views_and_inverses():
