@@ -114,8 +114,9 @@ def run(
                 width=size.width,
                 height=size.height,
                 scenes=size.scenes,
-                box_ap=float(boxes['coco/bbox_mAP']),  # JSON does not take numpy's numbers
-                ap50=float(boxes['coco/bbox_mAP_50']),
+                # mmdet reports no metric if there is no detection. JSON does not take numpy's numbers.
+                box_ap=float(boxes.get('coco/bbox_mAP', 0)),
+                ap50=float(boxes.get('coco/bbox_mAP_50', 0)),
                 miou=round(float(masks['mIoU']) / 100, 4),  # mmseg reports per cent, mmdet fractions
             )
         )
