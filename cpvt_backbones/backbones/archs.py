@@ -1,7 +1,9 @@
-"""Table of named architectures."""
+"""Table of named architectures, and arguments that are a number or several."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from cpvt_backbones.layers.checks import check_int
 
 COLUMNS: dict[str, dict[str, Any]] = {
     # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.
@@ -44,3 +46,28 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
     if not isinstance(arch, str) or arch not in table:
         raise ValueError(f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}')
     return dict(table[arch])
+
+
+def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = False) -> tuple[int, ...]:
+    """Non-negative indices from an int or a sequence of ints in [-count, count), leaving the caller's list alone.
+
+    An empty sequence is refused unless ``allow_none``.
+    """
+    values = (indices,) if isinstance(indices, int) else indices
+    accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
+    if not isinstance(values, Sequence) or isinstance(values, str) or (not values and not allow_none):
+        raise ValueError(f'{name} must be {accepted}, got {indices!r}')
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or not -count <= value < count:
+            raise ValueError(f'{name} must be {accepted}, got {value!r} in {indices!r}')
+    return tuple(value % count for value in values)
+
+
+def resolve_size(name: str, value: Any) -> tuple[int, int]:
+    """A side, or a height and a width, in pixels, to (height, width)."""
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
+    for side in pair:
+        check_int(name, side)
+    return pair[0], pair[1]

@@ -28,6 +28,8 @@ from cpvt_backbones.layers import (
 from cpvt_backbones.layers.checks import check_bool, check_choice, check_int, check_probability, list_of_dicts
 from cpvt_backbones.weights import find_shipped
 
+from .archs import resolve_size
+
 OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
 
 Position = dict[str, Any] | Sequence[dict[str, Any]] | None
@@ -40,34 +42,9 @@ DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks='0-5', kernel_siz
 """The paper's "0-5": one PEG after each of the first five blocks, or of all blocks where there are fewer."""
 
 
-def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = False) -> tuple[int, ...]:
-    """Non-negative indices from an int or a sequence of ints in [-count, count), leaving the caller's list alone.
-
-    An empty sequence is refused unless ``allow_none``.
-    """
-    values = (indices,) if isinstance(indices, int) else indices
-    accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
-    if not isinstance(values, Sequence) or isinstance(values, str) or (not values and not allow_none):
-        raise ValueError(f'{name} must be {accepted}, got {indices!r}')
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or not -count <= value < count:
-            raise ValueError(f'{name} must be {accepted}, got {value!r} in {indices!r}')
-    return tuple(value % count for value in values)
-
-
 def drop_path_schedule(rate: float, depth: int) -> list[float]:
     """Stochastic depth of each block, linear from 0 to ``rate``; plain numbers, also on the meta device."""
     return [rate * index / max(depth - 1, 1) for index in range(depth)]
-
-
-def resolve_size(name: str, value: Any) -> tuple[int, int]:
-    """A side, or a height and a width, in pixels, to (height, width)."""
-    pair = (value, value) if isinstance(value, int) else value
-    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-        raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
-    for side in pair:
-        check_int(name, side)
-    return pair[0], pair[1]
 
 
 def init_linear_layers(model: nn.Module) -> None:

@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from cpvt_backbones.layers import Attention, Block, PatchEmbed, Stage, WindowAttention, ceil_div
 from cpvt_backbones.layers.checks import check_bool, check_heads, check_int, check_positive, strict_keywords
 
-from .archs import COLUMNS, resolve_arch
+from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
 from .base import (
     PAPER_POSITION,
     Backbone,
     Position,
     drop_path_schedule,
     init_linear_layers,
-    resolve_indices,
-    resolve_size,
 )
 
 

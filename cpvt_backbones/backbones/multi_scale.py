@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from cpvt_backbones.layers import ceil_div, pad_to_multiple
 from cpvt_backbones.layers.checks import check_choice, check_int, forwards_keywords_to, strict_keywords
 
-from .archs import COLUMNS, resolve_arch
-from .base import DENSE_POSITION, Position, resolve_indices
+from .archs import COLUMNS, resolve_arch, resolve_indices
+from .base import DENSE_POSITION, Position
 from .cpvt import CPVT
 
 STRIDES = (4, 8, 16, 32)

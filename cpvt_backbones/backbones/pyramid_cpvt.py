@@ -11,15 +11,13 @@ from torch import Tensor, nn
 from cpvt_backbones.layers import Block, PatchEmbed, SpatialReductionAttention, Stage, ceil_div, tokens_to_map
 from cpvt_backbones.layers.checks import check_bool, check_heads, check_int, check_positive, strict_keywords
 
-from .archs import PYRAMIDS, resolve_arch
+from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
 from .base import (
     PAPER_POSITION,
     Backbone,
     Position,
     drop_path_schedule,
     init_linear_layers,
-    resolve_indices,
-    resolve_size,
 )
 
 PATCH_SIZES = (4, 2, 2, 2)
