@@ -6,7 +6,7 @@ The package reads and writes checkpoint files here and nowhere else. mmengine's 
 
 from .convert import convert_state_dict
 from .families import SOURCES
-from .files import atomic_write, check_destination, read_checkpoint, write_checkpoint
+from .files import atomic_write, check_destination, newest_checkpoint, read_checkpoint, write_checkpoint
 from .names import TARGETS, export_state_dict
 from .pretrained import RecognisedPretrained, load_checkpoint, load_weights
 from .report import CheckpointError, ConversionReport
@@ -23,6 +23,7 @@ __all__ = [
     'export_state_dict',
     'load_checkpoint',
     'load_weights',
+    'newest_checkpoint',
     'read_checkpoint',
     'write_checkpoint',
 ]

@@ -5,7 +5,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -23,6 +24,9 @@ from .unpickle import load_pickled
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 # The hash that mm, torchvision and tools/publish_checkpoint.py put into a name. Digits alone are a date.
 _HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
+POINTER = 'last_checkpoint'
+INTERRUPTED = 'interrupted.pth'
+"""The checkpoint of a preempted training; the next regular checkpoint replaces it."""
 _TIMEOUT = 30.0  # seconds without a byte
 
 
@@ -53,7 +57,14 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f'checkpoint must be a file, a folder or an https:// address, got {str(path)!r}')
     file = shipped_file(path).expanduser()
     if file.is_dir():
-        file = _newest_of_run(file)
+        newest = newest_checkpoint(file)
+        if newest is None or newest.is_dir():
+            named = _named_in(file)
+            fault = f'{str(file / POINTER)!r} names {named!r}, which is not there'
+            if not named:
+                fault = f'the folder {str(file)!r} has no {POINTER!r}'
+            raise FileNotFoundError(f'checkpoint: {fault}; there is no file epoch_*.pth or iter_*.pth either')
+        file = newest
     elif not file.is_file():
         raise FileNotFoundError(
             f'checkpoint: there is no file or folder {str(path)!r}, and no weights of that name come with the package '
@@ -103,19 +114,59 @@ def _check_hash(file: Path) -> None:
         )
 
 
-def _newest_of_run(folder: Path) -> Path:
-    pointer = folder / 'last_checkpoint'
-    if not pointer.is_file():
-        raise FileNotFoundError(
-            f"checkpoint: the folder {str(folder)!r} has no 'last_checkpoint', which an mmengine run leaves there; "
-            'name a file'
+def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn) -> Path | None:
+    """Find the newest readable checkpoint of a training's work directory, which may have been moved.
+
+    It is the one named in ``last_checkpoint``, unless a later file has a higher iteration: a training that was killed
+    between writing a checkpoint and the pointer leaves one. Without a readable pointer the latest readable file is it.
+
+    Args:
+        work_dir: The work directory.
+        warn: Called with one line for each unreadable checkpoint.
+
+    Returns:
+        The file (a folder for DeepSpeed); ``None`` if there is no checkpoint.
+
+    Raises:
+        CheckpointError: There are checkpoints, and none is readable.
+    """
+    folder = Path(work_dir)
+    pointer, named = folder / POINTER, _named_in(folder)
+    candidates = (folder / Path(named).name, Path(named)) if named else ()
+    target = next((path for path in candidates if os.path.exists(path)), None)
+    found = [path for name in ('epoch_*', 'iter_*', INTERRUPTED) for path in folder.glob(name)]
+    found = [path for path in found if path != target and (path.suffix == '.pth' or path.is_dir())]
+    if target is None and not found:
+        return None
+
+    def iteration(path: Path) -> int:
+        try:
+            if path.is_dir():  # DeepSpeed checks its files
+                return int(''.join(filter(str.isdigit, path.stem)) or 0)
+            meta = read_checkpoint(path).get('meta')
+            if isinstance(meta, dict) and isinstance(meta.get('iter'), int):
+                return meta['iter']
+            raise CheckpointError('it holds no training to resume (no meta.iter)')
+        except (CheckpointError, OSError) as error:
+            warn(f'{path} is passed over: {error}')
+            return -1
+
+    reached = -1 if target is None else iteration(target)
+    since = pointer.stat().st_mtime_ns if reached >= 0 else 0
+    times = {path: path.stat().st_mtime_ns for path in found}
+    later = sorted((path for path in found if times[path] > since), key=times.__getitem__, reverse=True)
+    newest = next((path for path in later if iteration(path) > reached), target if reached >= 0 else None)
+    if newest is None:
+        raise CheckpointError(
+            f'work_dir: none of the checkpoints in {str(folder)!r} can be read; name another one, or move them away to '
+            'train from the start'
         )
-    named = Path(pointer.read_bytes().decode(errors='replace').strip())
-    # The run may have been moved since.
-    for file in (named, folder / named.name):
-        if os.path.isfile(file):  # unlike Path.is_file, for any text
-            return file
-    raise FileNotFoundError(f'checkpoint: {str(pointer)!r} names {str(named)!r}, which is not there')
+    return newest
+
+
+def _named_in(folder: Path) -> str:
+    pointer = folder / POINTER
+    return pointer.read_bytes().decode(errors='replace').strip() if pointer.is_file() else ''
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
@@ -134,10 +185,10 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
 
 @contextmanager
 def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Write a file whole or not at all.
+    """Write a file that appears only when it is complete and flushed to the disk.
 
-    Yields a binary file in the same folder, which is created if need be. It replaces ``path`` when the block ends, and
-    is deleted when the block raises, so that a reader never meets a part of a file.
+    Yields a binary file in the same folder, which is created if need be. The file replaces ``path`` when the block
+    ends, and is deleted when the block raises.
 
     Args:
         path: The file to write.
@@ -148,9 +199,21 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     try:
         with part.open('xb') as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        flush_to_disk(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flush a file or the entries of a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def check_destination(path: str | PathLike[str]) -> Path:

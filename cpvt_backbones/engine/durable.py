@@ -1,6 +1,5 @@
 """A checkpoint hook that loses no training: atomic saves, preemption, exact resume, one run a work directory."""
 
-import os
 import random
 import shutil
 import signal
@@ -19,15 +18,12 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from cpvt_backbones.checkpoints import CheckpointError, atomic_write, read_checkpoint
+from cpvt_backbones.checkpoints import atomic_write, newest_checkpoint
+from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER, flush_to_disk
 
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
-INTERRUPTED = 'interrupted.pth'
-"""The checkpoint of a preempted training; the next regular checkpoint replaces it."""
-
-POINTER = 'last_checkpoint'
 _CHECK_EVERY = 10  # iterations between two agreements on preemption of a distributed training
 
 
@@ -240,65 +236,6 @@ class DurableCheckpointHook(CheckpointHook):
             self.file_backend.remove(path)
 
 
-def newest_checkpoint(work_dir: str | os.PathLike[str], *, warn: Any = print) -> Path | None:
-    """The newest readable checkpoint of a work directory, wherever the directory is now.
-
-    That is the one in ``last_checkpoint``, unless a later file has a higher iteration: a run killed between the save
-    and the pointer leaves that. Without a readable pointer, the files are tried from the latest on.
-
-    Args:
-        work_dir: The work directory.
-        warn: Takes a line for each unreadable checkpoint.
-
-    Returns:
-        The file (a folder for DeepSpeed); ``None`` if the directory has no checkpoint.
-
-    Raises:
-        ValueError: There are checkpoints, and none is readable.
-    """
-    folder = Path(work_dir)
-    names = ('epoch_*', 'iter_*', INTERRUPTED)
-    found = [path for name in names for path in folder.glob(name) if path.suffix == '.pth' or path.is_dir()]
-    found.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    pointer = folder / POINTER
-    named = pointer.read_bytes().decode(errors='replace').strip() if pointer.is_file() else ''
-    target = next((p for p in (folder / Path(named).name, Path(named)) if named and p.exists()), None)
-    iterations: dict[Path, int] = {}
-
-    def readable(path: Path) -> bool:
-        try:
-            iterations[path] = _iteration(path)
-        except (CheckpointError, OSError) as error:
-            warn(f'{path} is passed over: {error}')
-            return False
-        return True
-
-    if target is not None:
-        since = pointer.stat().st_mtime_ns
-        later = [path for path in found if path.stat().st_mtime_ns > since and path.name != target.name]
-        if readable(target):
-            newer = (path for path in later if readable(path) and iterations[path] > iterations[target])
-            return next(newer, target)
-        found = [path for path in found if path.name != target.name]
-    chosen = next((path for path in found if readable(path)), None)
-    if chosen is None and (found or target):
-        raise ValueError(
-            f'resume: none of the checkpoints in {str(folder)!r} can be read; name another one, or move them away to '
-            'train from the start'
-        )
-    return chosen
-
-
-def _iteration(path: Path) -> int:
-    if path.is_dir():  # DeepSpeed: its files are checked by DeepSpeed
-        return int(''.join(filter(str.isdigit, path.stem)) or 0)
-    meta = read_checkpoint(path).get('meta')
-    iteration = meta.get('iter') if isinstance(meta, dict) else None
-    if not isinstance(iteration, int):
-        raise CheckpointError('it holds no training to resume (no meta.iter)')
-    return iteration
-
-
 def _lock(work_dir: Path) -> FileLock:
     work_dir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(work_dir / '.lock')
@@ -355,19 +292,11 @@ class _DeferredDeletion:
 def _commit(part: Path, target: Path) -> None:
     """Flush a written file or folder to the disk and give it its name."""
     for path in (part, *part.rglob('*')):
-        _flush(path)
+        flush_to_disk(path)
     if target.is_dir():
         shutil.rmtree(target)
     part.replace(target)
-    _flush(target.parent)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush_to_disk(target.parent)
 
 
 def _remove(path: Path) -> None:

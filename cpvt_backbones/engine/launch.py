@@ -12,11 +12,10 @@ from mmengine.config import Config
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.checkpoints import load_weights, newest_checkpoint
 from cpvt_backbones.weights import shipped_file
 
 from .config_scope import without_own_scope
-from .durable import newest_checkpoint
 
 AMP_DTYPES = ('float16', 'bfloat16')
 

@@ -14,7 +14,8 @@ if sys.platform != 'linux':
 
 from runs import CHUNK, STEP, Process, assert_equal, config, final_state, train
 
-from cpvt_backbones.engine.durable import EXIT_PREEMPTED, INTERRUPTED, POINTER, newest_checkpoint
+from cpvt_backbones.checkpoints import newest_checkpoint
+from cpvt_backbones.engine.durable import EXIT_PREEMPTED, INTERRUPTED, POINTER
 
 LOOPS = pytest.mark.parametrize('by_epoch', [False, True], ids=['by iterations', 'by epochs'])
 

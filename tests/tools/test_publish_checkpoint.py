@@ -20,7 +20,10 @@ def training_checkpoint(tmp_path):
     momentum = dict(state={0: dict(exp_avg=torch.randn(64, 64))}, param_groups=[dict(lr=0.1, params=[0])])
     hub = dict(log_scalars=dict(loss=HistoryBuffer()), runtime_info={}, resumed_keys={})
     path = tmp_path / 'epoch_12.pth'
-    torch.save(dict(state_dict=state, optimizer=momentum, message_hub=hub, meta=dict(epoch=12, seed=np.int64(3))), path)
+    torch.save(
+        dict(state_dict=state, optimizer=momentum, message_hub=hub, meta=dict(epoch=12, iter=48, seed=np.int64(3))),
+        path,
+    )
     (tmp_path / 'last_checkpoint').write_text(str(path))
     return path, state
 
