@@ -21,7 +21,7 @@ EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
     'cls': [*MMCV, 'onedl-mmpretrain==1.3.6', 'timm'],  # timm: the teachers of the distillation recipes
-    'infer': ['sahi>=0.12', 'rich', 'pycocotools'],
+    'infer': ['sahi>=0.12', 'shapely>=2', 'rich', 'pycocotools'],
     'analysis': ['matplotlib', 'rich'],
     'export': ['onnx', 'onnxscript', 'onnxruntime', 'rich'],
 }

@@ -2,13 +2,15 @@
 
 import numpy as np
 import torch
-from tiny import PYRAMID, TWO_BLOCKS, build, image_classifier, randomise, retinanet, semantic_fpn
+from tiny import ONE_BLOCK, PYRAMID, TWO_BLOCKS, build, image_classifier, randomise, retinanet, semantic_fpn
 from torch import nn
 
 BACKBONES = {
     'multi_scale': dict(type='MultiScaleCPVT', arch=TWO_BLOCKS),
     'windowed': dict(type='MultiScaleCPVT', arch=TWO_BLOCKS, window_size=4, global_blocks=(1,)),
     'pyramid': dict(type='PyramidCPVT', arch=PYRAMID),
+    # One map: recording takes a fraction of the time.
+    'single': dict(type='MultiScaleCPVT', out_indices=(1,), **ONE_BLOCK),
 }
 
 
@@ -18,17 +20,17 @@ def random(config: dict) -> nn.Module:
     return randomise(build(config)).eval()
 
 
-def detector(backbone: str = 'multi_scale', *, divisor: int = 1, **test_cfg) -> nn.Module:
-    """RetinaNet with four anchors a cell on five levels; its scores are neither all high nor all low."""
+def detector(backbone: str = 'multi_scale', *, levels: int = 5, divisor: int = 1, **test_cfg) -> nn.Module:
+    """RetinaNet with four anchors a cell; its scores are neither all high nor all low."""
     model = random(
         retinanet(
-            {**BACKBONES[backbone], 'out_indices': (1, 2, 3)},
+            {**BACKBONES[backbone], 'out_indices': (1, 2, 3)[:levels]},
             data_preprocessor=dict(pad_size_divisor=divisor, pad_value=7),
-            neck=dict(add_extra_convs='on_input', num_outs=5),
+            neck=dict(add_extra_convs='on_input', num_outs=levels),
             test_cfg={'nms_pre': 60, 'score_thr': 0.05, **test_cfg},
             **{
                 'bbox_head.anchor_generator': dict(
-                    scales_per_octave=2, ratios=[0.5, 1.0], strides=[8, 16, 32, 64, 128]
+                    scales_per_octave=2, ratios=[0.5, 1.0], strides=[8, 16, 32, 64, 128][:levels]
                 ),
                 'bbox_head.bbox_coder.target_stds': [0.1, 0.1, 0.2, 0.2],
             },

@@ -21,16 +21,18 @@ def photos():
     return [rng.integers(0, 256, (*size, 3), np.uint8) for size in ((40, 60), (33, 17), (40, 60), (64, 64))]
 
 
+def one_level_detector():
+    return detector('single', levels=1)
+
+
 @pytest.fixture(scope='module')
 def files(tmp_path_factory):
     """One detector and two forms of one segmentor, as programs, which are quickest to write."""
-    pytest.importorskip('mmdet')
-    pytest.importorskip('mmseg')
     folder = tmp_path_factory.mktemp('exported')
     graphs = dict(
-        detector=graph_of(detector(), pixels=False),
-        maps=graph_of(segmentor()),
-        logits=graph_of(segmentor(), logits=True),
+        detector=graph_of(one_level_detector(), pixels=False),
+        maps=graph_of(segmentor('single')),
+        logits=graph_of(segmentor('single'), logits=True),
     )
     for name, graph in graphs.items():
         settings = dict(classes=list('abcde'), palette=PALETTE)
@@ -39,10 +41,10 @@ def files(tmp_path_factory):
 
 
 def test_images_of_any_sizes_in_one_call(files):
-    """Those of one size share a batch, the order stays; this file wants normalised images, and gets them."""
+    """Images of one size share a batch, the order is kept, and images are normalised for a file that expects it."""
     exported = ExportedModel(files / 'detector.pt2', device='cpu')
     assert exported.metadata['input'] == 'normalised' and exported.task == 'detection'
-    toolbox = Toolbox(detector())
+    toolbox = Toolbox(one_level_detector())
     for image, found in zip(photos(), exported.predict(photos()), strict=True):
         (expected,) = toolbox.predict([image])
         assert len(found['boxes']) == len(expected['boxes']) > 0
@@ -50,7 +52,7 @@ def test_images_of_any_sizes_in_one_call(files):
 
 
 def test_an_inferencer_runs_a_file(files):
-    toolbox = Toolbox(segmentor())
+    toolbox = Toolbox(segmentor('single'))
     for name in ('maps', 'logits'):
         inferencer = Inferencer(predictor=ExportedModel(files / f'{name}.pt2', device='cpu'), batch_size=2)
         for image, result in zip(photos(), inferencer.predict(photos()), strict=True):

@@ -185,19 +185,3 @@ def test_a_full_disk_is_named_and_the_run_continues_later(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert run(LocalSegmentor(), photos, out).predicted < 6
     assert snapshot(out) == snapshot(tmp_path / 'whole')
-
-
-def test_old_names_of_arguments_work_with_a_warning(tmp_path):
-    photos, out = write_images(tmp_path / 'photos', count=1), tmp_path / 'out'
-    inferencer = Inferencer(predictor=BlockDetector())
-    options = dict(score_threshold=0.95, pictures=False, fresh=True)
-    with pytest.warns(DeprecationWarning, match='predict_to_folder: .* is now') as caught:
-        predict_to_folder(inferencer, find_images(photos), out_dir=out, progress=False, **options)
-    assert len([one for one in caught if one.category is DeprecationWarning]) == 3
-    assert read(out, 'run.json')['score_thr'] == 0.95 and not (out / 'vis').exists()
-    with pytest.warns(DeprecationWarning, match='score_threshold is now score_thr'):
-        prediction, _ = inferencer(photos / '0.png', score_threshold=0.95)
-    assert prediction['boxes'] == []
-    with pytest.warns(DeprecationWarning, match='draw is now vis'):
-        (result,) = inferencer.predict(photos, draw=False)
-    assert result.picture is None

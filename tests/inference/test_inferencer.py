@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from bad_files import BAD, GOOD, write_folder
-from local_models import LocalSegmentor
+from local_models import BlockDetector, LocalSegmentor
+from mmengine.config import ConfigDict
+from mmengine.runner import save_checkpoint
 from PIL import Image
 from tiny import max_difference
 
@@ -61,6 +63,20 @@ def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards)
     if predictor.task == 'segmentation':
         assert len(np.unique(alone[0]['seg_map'])) > 1
         assert [one['seg_map'].shape for one in alone] == SIZES
+
+
+def test_predictions_do_not_depend_on_neighbours_in_the_batch(predictor, forwards):
+    """Whatever the other images of a batch show, and wherever in the batch the image is."""
+    image, noise, other = images([(40, 56)] * 3)
+    black, white = np.zeros_like(image), np.full_like(image, 255)
+    alone, _ = Inferencer(predictor=predictor)(image, score_thr=0.0)
+    forwards.clear()
+    for batch in ([image, black, white], [noise, image, noise], [white, other, image], [image, image, black]):
+        results = Inferencer(predictor=predictor, batch_size=3).predict(batch, score_thr=0.0)
+        for one, result in zip(batch, results, strict=True):
+            if one is image:
+                same(alone, result.prediction)
+    assert [shape[0] for shape in forwards] == [3] * 4
 
 
 def test_max_pixels_limits_batches(predictor, forwards):
@@ -219,6 +235,20 @@ def test_failed_images_hold_no_memory():
     assert alive == [1] * 4  # together, then each by itself
 
 
+@pytest.mark.parametrize(('old', 'value', 'new'), [('score_threshold', 0.95, 'score_thr'), ('draw', True, 'vis')])
+def test_old_names_of_arguments_work_with_a_warning(old, value, new):
+    image = np.zeros((30, 40, 3), np.uint8)
+    image[5:15, 5:25, 0] = 255
+    inferencer = Inferencer(predictor=BlockDetector())
+    for call in (inferencer, inferencer.predict, lambda image, **options: list(inferencer.stream([image], **options))):
+        with pytest.warns(DeprecationWarning, match=f'{old} is now {new}'):
+            found = call(image, **{old: value})
+        wanted = call(image, **{new: value})
+        assert repr(found) == repr(wanted) != repr(call(image))
+        with pytest.raises(TypeError, match=f'got both {new}={value} and its old name {old}={value}'):
+            call(image, **{old: value, new: value})
+
+
 @pytest.mark.parametrize('scale', [800, ('a', 'b'), (10,), '10x10', (0, 5)])
 def test_invalid_scale(scale):
     with pytest.raises(ValueError, match='scale must be'):
@@ -230,6 +260,21 @@ def test_a_backbone_alone_is_refused():
     predictor.task = 'features'
     with pytest.raises(ValueError, match="predictor.task must be one of .*'features'"):
         Inferencer(predictor=predictor)
+
+
+@pytest.mark.parametrize('kind', [dict, ConfigDict])
+def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
+    """As plain data, or as part of the config it was trained with."""
+    cfg, checkpoint = model
+    weights = torch.load(checkpoint, weights_only=False)['state_dict']
+    meta = dict(classes=tuple(f'class {i}' for i in range(4)), palette=[(i, 2 * i, 3 * i) for i in range(4)])
+    file = str(tmp_path / 'model.pth')
+    save_checkpoint(dict(state_dict=weights, meta=dict(dataset_meta=kind(meta), cfg=cfg.pretty_text)), file)
+    inferencer = Inferencer(cfg=cfg, checkpoint=file, device='cpu')
+    assert (inferencer.predictor.classes, inferencer.predictor.palette) == (meta['classes'], meta['palette'])
+    prediction, _ = inferencer(images([(40, 56)])[0], score_thr=0.0)
+    if 'seg_map' not in prediction:
+        assert set(prediction.get('classes') or [prediction['class']]) <= set(meta['classes'])
 
 
 def test_classes_are_those_of_the_config_where_the_checkpoint_has_none(model, tmp_path):
