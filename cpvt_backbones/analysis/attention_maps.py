@@ -1,5 +1,6 @@
 """Attention weights of one layer of a model; all other layers keep fused attention."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,9 +41,7 @@ class AttentionWeights:
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Attention layers of a model by name: this package's, and innermost modules of others named Attention or MSA."""
     named = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, _OWN) or any(word in type(module).__name__ for word in ('Attention', 'MSA'))
+        name: module for name, module in model.named_modules() if re.search('Attention|MSA', type(module).__name__)
     }
     return {
         name: module
@@ -73,15 +72,14 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
         model(images)
     if not record.weights:
         raise ValueError(f'layer must be one that computes a softmax, got {layer!r} ({type(module).__name__})')
-    if isinstance(module, _OWN):
-        grid, num_prefix = record.arguments['grid'], record.arguments['num_prefix']
-        if isinstance(module, WindowAttention) and max(grid) > module.window_size:
-            weights = _unfold_windows(record.weights, grid, num_prefix, module.window_size, images.shape[0])
-            return AttentionWeights(weights, num_prefix, grid, grid)
-        ratio = module.sr_ratio if isinstance(module, SpatialReductionAttention) else 1
-        key_grid = (-(-grid[0] // ratio), -(-grid[1] // ratio))
-        return AttentionWeights(record.weights[0], num_prefix, grid, key_grid)
-    return _of_another_package(record.weights[0], images, f'{layer!r} ({type(module).__name__})')
+    if not isinstance(module, _OWN):
+        return _of_another_package(record.weights[0], images, f'{layer!r} ({type(module).__name__})')
+    grid, num_prefix = record.arguments['grid'], record.arguments['num_prefix']
+    if isinstance(module, WindowAttention) and max(grid) > module.window_size:
+        weights = _unfold_windows(record.weights, grid, num_prefix, module.window_size, images.shape[0])
+        return AttentionWeights(weights, num_prefix, grid, grid)
+    ratio = getattr(module, 'sr_ratio', 1)
+    return AttentionWeights(record.weights[0], num_prefix, grid, (-(-grid[0] // ratio), -(-grid[1] // ratio)))
 
 
 def map_of_query(found: AttentionWeights, query: int) -> Tensor:
@@ -91,7 +89,7 @@ def map_of_query(found: AttentionWeights, query: int) -> Tensor:
         found: The layer's weights.
         query: Index among the queries, prefix tokens included: 0 is the class token if there is one.
     """
-    return found.weights[:, :, query, -found.key_grid[0] * found.key_grid[1] :].unflatten(-1, found.key_grid)
+    return found.weights[:, :, query, found.num_prefix :].unflatten(-1, found.key_grid)
 
 
 def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int) -> int:
@@ -114,32 +112,22 @@ def cell_side(grid: Grid, *, height: int, width: int) -> int:
     Raises:
         ValueError: No square cell gives this grid.
     """
-    sides = [
-        side
-        for side in range(1, 2 * max(height, width) + 1)
-        if (-(-height // side), -(-width // side)) == tuple(grid) or (height // side, width // side) == tuple(grid)
-    ]
+    sides = [side for side, found in _grids(height, width, 2 * max(height, width)) if found == tuple(grid)]
     if not sides:
         raise ValueError(f'grid must cover the {height} x {width} px image with square cells, got {tuple(grid)}')
     return max(sides, key=lambda side: side & -side)
 
 
 def mean_matrix(found: AttentionWeights, *, largest: int = 1024) -> Tensor:
-    """Mean attention matrix over images and heads, patch tokens only as in the CPVT paper's figure.
+    """Mean attention matrix (queries, keys) over images and heads, patch tokens only as in the CPVT paper's figure.
 
     Args:
         found: The layer's weights.
         largest: Maximum side; longer sides are average-pooled.
-
-    Returns:
-        (queries, keys).
     """
     p = found.num_prefix
     matrix = found.weights[:, :, p:, p:].mean(dim=(0, 1))
-    runs = [-(-side // largest) for side in matrix.shape]
-    if max(runs) == 1:
-        return matrix
-    return F.avg_pool2d(matrix[None], runs, ceil_mode=True)[0]
+    return F.avg_pool2d(matrix[None], [-(-side // largest) for side in matrix.shape], ceil_mode=True)[0]
 
 
 class _Record(TorchDispatchMode):
@@ -181,45 +169,42 @@ def _unfold_windows(seen: list[Tensor], grid: Grid, num_prefix: int, window_size
     With prefix tokens the first recorded softmax is theirs: (B, heads, P, P + windows * h * w).
     """
     window = (min(window_size, grid[0]), min(window_size, grid[1]))
-    padding = (-grid[0] % window[0], -grid[1] % window[1])
-    places = torch.arange(grid[0] * grid[1], device=seen[-1].device).view(grid)
-    places = F.pad(places, (0, padding[1], 0, padding[0]), value=-1)  # -1: no token
-    places = places.unflatten(1, (-1, window[1])).unflatten(0, (-1, window[0])).transpose(1, 2).flatten(2).flatten(0, 1)
+    count = num_prefix + grid[0] * grid[1]
+    tokens = torch.arange(num_prefix, count, device=seen[-1].device).view(grid)
+    # Padding gets the index behind the last token.
+    tokens = F.pad(tokens, (0, -grid[1] % window[1], 0, -grid[0] % window[0]), value=count)
+    tokens = tokens.unflatten(1, (-1, window[1])).unflatten(0, (-1, window[0])).transpose(1, 2).flatten(2).flatten(0, 1)
+    prefix = torch.arange(num_prefix, device=tokens.device)
     weights = seen[-1].unflatten(0, (batch, -1))  # (B, windows, heads, h * w, P + h * w)
-    tokens = num_prefix + grid[0] * grid[1]
-    whole = weights.new_zeros(batch, weights.shape[2], tokens, tokens)
-    beside = torch.arange(num_prefix, device=places.device)
+    whole = weights.new_zeros(batch, weights.shape[2], count + 1, count + 1)
     if num_prefix:
-        everywhere = torch.cat((beside, num_prefix + places.flatten()))
-        real = torch.cat((beside >= 0, places.flatten() >= 0))
-        whole[:, :, :num_prefix, everywhere[real]] = seen[0][..., real]
-    for index, place in enumerate(places):
-        queries = num_prefix + place[place >= 0]
-        keys = torch.cat((beside, queries))
-        real = torch.cat((beside >= 0, place >= 0))
-        own = weights[:, index][:, :, place >= 0][..., real]
-        whole[:, :, queries[:, None], keys[None]] = own
-    return whole
+        whole[:, :, :num_prefix, torch.cat((prefix, tokens.flatten()))] = seen[0]
+    for index, queries in enumerate(tokens):
+        whole[:, :, queries[:, None], torch.cat((prefix, queries))] = weights[:, index]
+    return whole[:, :, :count, :count]
 
 
 def _of_another_package(weights: Tensor, images: Tensor, what: str) -> AttentionWeights:
     """Infer the grids of queries and keys of a layer of another package."""
-    batch, height, width = images.shape[0], images.shape[2], images.shape[3]
+    batch, _, height, width = images.shape
     if weights.dim() == 3:  # torch.nn.MultiheadAttention folds the heads into the batch
         weights = weights.unflatten(0, (batch, -1))
     if weights.dim() != 4 or weights.shape[0] != batch:
         raise ValueError(f'layer must attend over whole images, got {what} with weights {tuple(weights.shape)}')
     queries, keys = weights.shape[2:]
     for num_prefix in range(3):
-        for cell in range(1, _LARGEST_CELL + 1):
-            for grid in {(-(-height // cell), -(-width // cell)), (height // cell, width // cell)}:
-                if grid[0] * grid[1] != queries - num_prefix:
-                    continue
-                for ratio in range(1, max(grid) + 1):
-                    for key_grid in {
-                        (-(-grid[0] // ratio), -(-grid[1] // ratio)),
-                        (grid[0] // ratio, grid[1] // ratio),
-                    }:
-                        if key_grid[0] * key_grid[1] == keys - num_prefix:
-                            return AttentionWeights(weights, num_prefix, grid, key_grid)
+        for _, grid in _grids(height, width, _LARGEST_CELL, cells=queries - num_prefix):
+            for _, key_grid in _grids(*grid, max(grid), cells=keys - num_prefix):
+                return AttentionWeights(weights, num_prefix, grid, key_grid)
     raise ValueError(f'layer must have a grid of tokens, got {what} with {queries} queries and {keys} keys')
+
+
+def _grids(height: int, width: int, largest: int, *, cells: int | None = None) -> Iterator[tuple[int, Grid]]:
+    """Sides up to ``largest`` of square cells, and the grids that they give with padding and with cropping.
+
+    Only grids with a given number of cells, if any.
+    """
+    for side in range(1, largest + 1):
+        for grid in ((-(-height // side), -(-width // side)), (height // side, width // side)):
+            if cells in (None, grid[0] * grid[1]):
+                yield side, grid

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,61 +20,15 @@ from .memory import peak_memory
 
 
 @dataclass(frozen=True)
-class Complexity:
-    """Cost of one image.
+class ComplexityRow:
+    """Cost of one image of one size for one model, without post-processing.
 
     Attributes:
+        height, width: Size of the image in px.
         parameters: Number of parameters of the whole model.
         gmacs: 1e9 multiply-adds of convolutions, linear layers and attention. Papers and the OpenMMLab tools call a
             multiply-add one FLOP.
-        attention_gmacs: The share of query-key and weight-value products, which those tools omit.
-    """
-
-    parameters: int
-    gmacs: float
-    attention_gmacs: float
-
-
-def build_model(cfg: Config) -> nn.Module:
-    """Build the model of a config, without loading weights, in evaluation mode."""
-    find_toolbox(cfg)
-    init_default_scope(cfg.default_scope)
-    options = dict(cfg.model)
-    if 'data_preprocessor' in cfg:
-        options.setdefault('data_preprocessor', cfg.data_preprocessor)
-    return MODELS.build(options).eval()
-
-
-def measure_complexity(cfg: Config, *, height: int, width: int) -> Complexity:
-    """Count parameters and multiply-adds of a config's model for one image, without post-processing.
-
-    Args:
-        cfg: A config with ``model`` and ``default_scope``.
-        height, width: Size of the image in px.
-    """
-    model = build_model(cfg)
-    return _count(model, _forward_call(model, height=height, width=width))
-
-
-@contextmanager
-def explicit_attention() -> Iterator[None]:
-    """Context in which torch computes attention unfused, for every package."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-@dataclass(frozen=True)
-class ComplexityRow:
-    """Cost of one image of one size for one model.
-
-    Attributes:
-        height, width: Size of the image in px.
-        parameters, gmacs, attention_gmacs: See :class:`Complexity`.
+        attention_gmacs: The part of ``gmacs`` in query-key and weight-value products, which those tools omit.
         attention_share: ``attention_gmacs / gmacs``.
         peak_mib: Peak memory of a forward call above the weights; ``None`` if not measured.
     """
@@ -89,12 +43,33 @@ class ComplexityRow:
     peak_mib: float | None
 
 
+def build_model(cfg: Config) -> nn.Module:
+    """Build the model of a config, without loading weights, in evaluation mode."""
+    find_toolbox(cfg)
+    init_default_scope(cfg.default_scope)
+    options = dict(cfg.model)
+    if 'data_preprocessor' in cfg:
+        options.setdefault('data_preprocessor', cfg.data_preprocessor)
+    return MODELS.build(options).eval()
+
+
+@contextmanager
+def explicit_attention() -> Iterator[None]:
+    """Context in which torch computes attention unfused, for every package."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 def complexity_against_size(
     models: Mapping[str, Config | Mapping[str, Any]],
     sizes: Sequence[tuple[int, int]],
     *,
     memory: str | None = None,
-    progress: Callable[[], object] = lambda: None,
 ) -> list[ComplexityRow]:
     """Cost of several models at several image sizes, one row each.
 
@@ -102,16 +77,17 @@ def complexity_against_size(
         models: Name to a config, or to a backbone's dict, ``dict(type='CPVT', arch='small')``.
         sizes: (height, width) in px.
         memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None`` to count only.
-        progress: Called after each size of each model.
     """
     rows = []
     for name, described in models.items():
-        model = build_model(described) if isinstance(described, Config) else _build_backbone(described)
+        model = build_model(described) if isinstance(described, Config) else MODELS.build(dict(described))
+        model.eval()  # not chained: the eval() of mmseg's ViT returns None
         # The meta device computes nothing; a second stage needs real boxes.
         counted = model if hasattr(model, 'roi_head') else deepcopy(model).to('meta')
+        parameters = sum(parameter.numel() for parameter in model.parameters())
         for height, width in sizes:
             with torch.device(next(counted.parameters()).device):
-                found = _count(counted, _forward_call(counted, height=height, width=width))
+                gmacs, attention = _count(_forward_call(counted, height=height, width=width))
             peak = None
             if memory is not None:
                 model.to(memory)
@@ -119,16 +95,8 @@ def complexity_against_size(
                     call = _forward_call(model, height=height, width=width)
                     call()
                     peak = peak_memory(call, memory)
-            share = found.attention_gmacs / found.gmacs
-            rows.append(ComplexityRow(name, height, width, **asdict(found), attention_share=share, peak_mib=peak))
-            progress()
+            rows.append(ComplexityRow(name, height, width, parameters, gmacs, attention, attention / gmacs, peak))
     return rows
-
-
-def _build_backbone(described: Mapping[str, Any]) -> nn.Module:
-    backbone: nn.Module = MODELS.build(dict(described))
-    backbone.eval()  # not chained: the eval() of mmseg's ViT returns None
-    return backbone
 
 
 def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], object]:
@@ -146,14 +114,11 @@ def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], 
     return lambda: model(images, mode='tensor', **arguments)
 
 
-def _count(model: nn.Module, call: Callable[[], object]) -> Complexity:
+def _count(call: Callable[[], object]) -> tuple[float, float]:
+    """Count 1e9 multiply-adds of a call: all, and those of attention's products."""
     # The counter does not know the fused kernels of every device.
     with FlopCounterMode(display=False) as counter, explicit_attention(), torch.no_grad():
         call()
     flops = {str(operator): count for operator, count in counter.get_flop_counts()['Global'].items()}
     attention = sum(count for operator, count in flops.items() if 'bmm' in operator or 'scaled_dot' in operator)
-    return Complexity(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        gmacs=sum(flops.values()) / 2e9,
-        attention_gmacs=attention / 2e9,
-    )
+    return sum(flops.values()) / 2e9, attention / 2e9

@@ -54,10 +54,7 @@ def measure_equivariance(
         model: Images to a tuple of maps (B, C, h, w); the last one is used.
         images: (B, 3, S, S), normalised, ``S >= size + max(shifts)``.
         size: Side of the crops in px, a multiple of the map's stride.
-        shifts: Shifts in px, each >= 0.
-
-    Returns:
-        One row a shift, in the given order.
+        shifts: Shifts in px, each >= 0; one row each in this order.
 
     Raises:
         ValueError: Images too small, a size that the stride does not divide, or a shift without common cells.
@@ -87,8 +84,7 @@ def measure_equivariance(
 def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tuple[Tensor, Tensor]:
     """The common region of both maps, the first one interpolated at the cells of the second."""
     side = still.shape[-1]
-    margin = math.ceil(side / 8)
-    whole, part = int(cells), cells - int(cells)
+    margin, whole, part = math.ceil(side / 8), int(cells), cells % 1
     # Cell i of the moved map is cell i + whole + part of the other; both stay `margin` from their borders.
     last = side - margin - whole - (part > 0)
     if last <= margin:
@@ -118,27 +114,23 @@ def build_untrained(
         encoding: A name in :data:`ENCODINGS`.
         size: Side of the images in px; the grid of a learned table.
         arch: See :class:`~cpvt_backbones.backbones.CPVT`.
-        position_std: Standard deviation of learned and relative tables.
+        position_std: See above.
         seed: Seed of the weights.
     """
     if encoding not in ENCODINGS:
         raise ValueError(f'encoding must be one of {list(ENCODINGS)}, got {encoding!r}')
     torch.manual_seed(seed)
     plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
-    model = CPVT(arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False)
+    model = CPVT(arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False).eval()
     model.load_state_dict(plain.state_dict(), strict=False)
     if encoding in ('Learned', 'Relative'):
         for table in model.position_encodings[0].parameters():
             nn.init.normal_(table, std=position_std)
-    return model.eval()
+    return model
 
 
 def synthetic_images(count: int, side: int, *, seed: int = 0) -> Tensor:
-    """Noise images with amplitude proportional to 1 / frequency, like photographs.
-
-    Returns:
-        (count, 3, side, side), mean 0 and standard deviation 1 per image and channel.
-    """
+    """Normalised noise (count, 3, side, side) with amplitude proportional to 1 / frequency, like photographs."""
     rng = np.random.default_rng(seed)
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side))
     frequency[0, 0] = np.inf  # no mean

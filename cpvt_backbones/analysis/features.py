@@ -22,7 +22,7 @@ class FeatureExtractor(nn.Module):
 
     Args:
         cfg: Config of a detector, segmentor or classifier.
-        checkpoint: The weights; ``None`` for random weights.
+        checkpoint: The weights; ``None`` for random ones.
 
     Raises:
         FileNotFoundError, CheckpointError: The checkpoint does not exist or lacks weights of the backbone.
@@ -31,16 +31,14 @@ class FeatureExtractor(nn.Module):
     def __init__(self, cfg: Config, checkpoint: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
         model = build_model(cfg)
-        self.backbone = model.get_submodule('backbone')
+        self.backbone: Any = model.get_submodule('backbone')
         self.preprocessor = model.get_submodule('data_preprocessor')
-        if checkpoint is not None:
-            if isinstance(self.backbone, Backbone):
-                load_checkpoint(self.backbone, checkpoint)
-            else:
-                load_weights(self.backbone, checkpoint, prefix='backbone.')
-        if getattr(self.backbone, 'out_type', 'featmap') != 'featmap':  # classifiers output pooled features
-            backbone: Any = self.backbone
-            backbone.out_type = 'featmap'
+        if checkpoint is not None and isinstance(self.backbone, Backbone):
+            load_checkpoint(self.backbone, checkpoint)
+        elif checkpoint is not None:
+            load_weights(self.backbone, checkpoint, prefix='backbone.')
+        if hasattr(self.backbone, 'out_type'):  # classifiers output pooled features
+            self.backbone.out_type = 'featmap'
         self.eval()
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -57,11 +55,7 @@ class FeatureExtractor(nn.Module):
 
 
 def load_picture(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Read an image file as RGB (H, W, 3), uint8.
-
-    Args:
-        path: Image file.
-        size: (height, width) in px to resize to; ``None`` for the native size.
+    """Read an image file as RGB (H, W, 3), uint8, resized to (height, width) px if given.
 
     Raises:
         ImageError: The file does not exist or is no image.
@@ -71,14 +65,9 @@ def load_picture(path: str | os.PathLike[str], *, size: tuple[int, int] | None =
 
 
 def principal_colours(feature_map: Tensor, *, clip: float = 0.01) -> Tensor:
-    """The first three principal components of a map as red, green and blue.
+    """The first three principal components of a map (C, h, w), C >= 3, as red, green and blue (h, w, 3).
 
-    Args:
-        feature_map: (C, h, w), C >= 3.
-        clip: Share of the cells clipped at either end of each component.
-
-    Returns:
-        (h, w, 3), each component scaled to [0, 1]; 0.5 for a constant component.
+    Each component is scaled to [0, 1], with a share ``clip`` of the cells clipped at either end; a constant one is 0.5.
     """
     if feature_map.dim() != 3 or feature_map.shape[0] < 3:
         raise ValueError(f'feature_map must be (C, h, w) with C >= 3, got shape {tuple(feature_map.shape)}')

@@ -7,21 +7,13 @@ from typing import Any
 
 from mmengine.config import Config
 
-# Size arguments of the pipeline steps of the three toolboxes.
-_SIZES = {
-    'Resize': ('scale', 'scale_factor'),
-    'FixScaleResize': ('scale', 'scale_factor'),
-    'FixShapeResize': ('width', 'height'),
-    'ResizeEdge': ('scale',),
-    'ResizeShortestEdge': ('scale', 'max_size'),
-    'CenterCrop': ('crop_size',),
-    'EfficientNetCenterCrop': ('crop_size', 'crop_padding'),
-    'Pad': ('size',),
-}
+from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
+
 _RELATIVE = 'scale_factor'
-# Other steps with these names change the size in an unknown way. Rounding up to a multiple sets no size.
-_GEOMETRY = re.compile(r'Resize|Crop|Pad|Aug|Scale|Broadcaster|Apply|Rotat|Affine|Shear|Translat|Distort|Mosaic')
-_HARMLESS = ('ResizeToMultiple', 'PhotoMetricDistortion')
+# Steps with these names that SIZE_ARGUMENTS lacks change the size in an unknown way.
+_GEOMETRY = re.compile(
+    r'Resize|Crop|Pad|Aug|Scale|Broadcaster|Apply|Rotat|Affine|Shear|Translat|(?<!PhotoMetric)Distort|Mosaic'
+)
 _LONG = 1_000_000
 
 
@@ -94,53 +86,45 @@ def _pipelines(node: Any) -> Iterator[list[dict[str, Any]]]:
             yield from _pipelines(value)
 
 
-def _name(step: dict[str, Any]) -> str:
-    return str(step['type']).split('.')[-1]
-
-
 def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
-    names = [_name(step) for step in pipeline]
+    names = [step_name(step) for step in pipeline]
     load = next((i for i, name in enumerate(names) if name.startswith('Load') and 'Image' in name), None)
     if load is None:
         raise ValueError(f'test_dataloader: its pipeline loads no image, got {names}')
     for name in names:
-        if name not in _SIZES and name not in _HARMLESS and _GEOMETRY.search(name):
+        if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name):
             raise ValueError(
                 f'test_dataloader: its pipeline has the step {name!r}, which cannot be scaled; '
-                f'these can: {", ".join(_SIZES)}'
+                f'these can: {", ".join(SIZE_ARGUMENTS)}'
             )
+    # A Pad with size_divisor, or a ResizeToMultiple, sets no size.
     sized = [
-        (i, [key for key in _SIZES[name] if pipeline[i].get(key) is not None])
+        (i, key)
         for i, name in enumerate(names)
-        if name in _SIZES
+        for key in SIZE_ARGUMENTS.get(name, ())
+        if pipeline[i].get(key) is not None
     ]
-    sized = [(i, keys) for i, keys in sized if keys]  # a Pad with size_divisor sets no size
     if not sized:
         if size.factor != 1:
             how = dict(scale=(_LONG, size.side)) if size.factor is None else dict(scale_factor=float(size.factor))
             pipeline.insert(load + 1, dict(type='mmcv.Resize', keep_ratio=size.factor is None, **how))
         return
-    labels = [i for i, name in enumerate(names) if name.startswith('Load') and 'Annotation' in name]
-    if labels and labels[0] < sized[0][0]:
+    first, last = sized[0][0], sized[-1][0]
+    if any(name.startswith('Load') and 'Annotation' in name for name in names[:first]):
         raise ValueError(
-            f'test_dataloader: its pipeline must load annotations after {names[sized[0][0]]!r}, which would resize '
+            f'test_dataloader: its pipeline must load annotations after {names[first]!r}, which would resize '
             f'them too, got {names}'
         )
     factor = size.factor
     if factor is None:
-        last, keys = sized[-1]
-        if _RELATIVE in keys:
+        if (last, _RELATIVE) in sized:
             raise ValueError(f'size must be a factor where the pipeline has a {_RELATIVE}, got {size}')
-        factor = size.side / min(side for key in keys for side in _sides(pipeline[last][key]))
-    for i, keys in sized:
-        for key in keys:
-            pipeline[i][key] = _times(pipeline[i][key], factor, whole=key != _RELATIVE)
+        factor = size.side / min(side for i, key in sized if i == last for side in _sides(pipeline[i][key]))
+    for i, key in sized:
+        sides = [side * factor for side in _sides(pipeline[i][key])]
+        scaled = sides if key == _RELATIVE else [max(round(side), 1) for side in sides]
+        pipeline[i][key] = tuple(scaled) if isinstance(pipeline[i][key], (list, tuple)) else scaled[0]
 
 
 def _sides(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
-
-
-def _times(value: Any, factor: float, *, whole: bool) -> Any:
-    scaled = tuple(max(round(side * factor), 1) if whole else side * factor for side in _sides(value))
-    return scaled if isinstance(value, (list, tuple)) else scaled[0]

@@ -2,8 +2,7 @@
 
 import gc
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import accumulate
 
 import torch
@@ -34,22 +33,10 @@ def peak_memory(call: Callable[[], object], device: str) -> float:
         call()
         torch.cuda.synchronize()
         return float(torch.cuda.max_memory_allocated() - before) / 2**20
-    with _quiet_profiler(), profile(profile_memory=True) as record:
+    if not torch.cuda.is_available():
+        os.environ.setdefault('KINETO_LOG_LEVEL', '99')  # no warning about a missing GPU
+    with profile(profile_memory=True) as record:
         call()
     events = sorted(record.kineto_results.events(), key=lambda event: event.start_ns())
     held = accumulate((event.nbytes() for event in events if event.name() == '[memory]'), initial=0)
     return max(held) / 2**20
-
-
-@contextmanager
-def _quiet_profiler() -> Iterator[None]:
-    """Silence the profiler's warning about a missing GPU."""
-    variable = 'KINETO_LOG_LEVEL'
-    if torch.cuda.is_available() or variable in os.environ:
-        yield
-        return
-    os.environ[variable] = '99'
-    try:
-        yield
-    finally:
-        del os.environ[variable]

@@ -6,12 +6,13 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.device import get_device
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from mmengine.runner import Runner
@@ -31,13 +32,7 @@ _OWN = 'forward/'
 
 @dataclass(frozen=True)
 class SweepModel:
-    """A trained model of a sweep.
-
-    Attributes:
-        name: Name in the table.
-        cfg: Its config.
-        checkpoint: Its weights: a file, or the name of shipped weights.
-    """
+    """A trained model of a sweep: name in the table, config, and a checkpoint file or the name of shipped weights."""
 
     name: str
     cfg: Config
@@ -71,8 +66,7 @@ class SweepRow:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-_COLUMNS = ('model', 'size', 'images', 'height', 'width', 'seconds', 'peak_mib', 'device', 'source')
-_KINDS: dict[str, type] = dict(images=int, height=float, width=float, seconds=float, peak_mib=float)
+_COLUMNS: dict[str, Any] = {column.name: column.type for column in fields(SweepRow) if column.name != 'metrics'}
 
 
 def sweep(
@@ -102,22 +96,25 @@ def sweep(
     jobs = []
     for model in models:
         source = fingerprint(model, limit)
-        done = {row.size for row in rows if row.model == model.name}
-        if any(row.model == model.name and row.source != source for row in rows):
+        done = {row.size: row.source for row in rows if row.model == model.name}
+        if set(done.values()) - {source}:
             raise ValueError(
                 f'table: {str(table)!r} has rows of {model.name!r} from another config, checkpoint, device or '
                 'number of images; give the model another name, or use another table'
             )
         for size in sizes:
-            cfg = copy.deepcopy(model.cfg)
-            scale_test_images(cfg, size)
+            scaled = replace(model, cfg=copy.deepcopy(model.cfg))
+            scale_test_images(scaled.cfg, size)
+            scaled.cfg.work_dir = str(table.parent / 'logs' / model.name)
             if str(size) not in done:
-                jobs.append((model, size, cfg, source))
-    for number, (model, size, cfg, source) in enumerate(jobs, 1):
+                jobs.append((scaled, str(size), source))
+    for number, (model, label, source) in enumerate(jobs, 1):
         if limit is not None:
-            _limit_images(cfg, limit)
-        label = f'{model.name} at {size} ({number}/{len(jobs)})'
-        rows.append(_evaluate(model, size, cfg, source, label, table.parent / 'logs'))
+            _limit_images(model.cfg, limit)
+        metrics = _evaluate(model, f'{model.name} at {label} ({number}/{len(jobs)})')
+        own = {name.removeprefix(_OWN): metrics.pop(name) for name in list(metrics) if name.startswith(_OWN)}
+        metrics = {name: float(value) for name, value in metrics.items()}
+        rows.append(SweepRow(model=model.name, size=label, source=source, device=get_device(), metrics=metrics, **own))
         write_rows(table, rows)
     return rows
 
@@ -127,13 +124,10 @@ def fingerprint(model: SweepModel, limit: int | None = None) -> str:
     weights = shipped_file(model.checkpoint)
     if not weights.is_file():
         raise FileNotFoundError(f'checkpoint: there is no file {str(model.checkpoint)!r}')
-    digest = hashlib.sha256()
-    with weights.open('rb') as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    told = model.cfg.to_dict()
+    digest = hashlib.sha256(weights.read_bytes())
+    options = model.cfg.to_dict()
     keys = ('model', 'data_preprocessor', 'test_dataloader', 'test_evaluator', 'test_cfg')
-    digest.update(repr(([told.get(key) for key in keys], limit, torch.cuda.is_available())).encode())
+    digest.update(repr(([options.get(key) for key in keys], limit, torch.cuda.is_available())).encode())
     return digest.hexdigest()[:12]
 
 
@@ -141,7 +135,7 @@ def read_rows(table: Path) -> list[SweepRow]:
     """Read the rows of a CSV that :func:`write_rows` wrote."""
     return [
         SweepRow(
-            **{name: _KINDS.get(name, str)(record[name]) for name in _COLUMNS},
+            **{name: kind(record[name]) for name, kind in _COLUMNS.items()},
             metrics={name: float(text) for name, text in record.items() if name not in _COLUMNS and text},
         )
         for record in read_table(table)
@@ -161,23 +155,14 @@ def main_metric(rows: Sequence[SweepRow]) -> str:
     return next((name for name in MAIN_METRICS if name in found), found[0])
 
 
-def _evaluate(model: SweepModel, size: TestSize, cfg: Config, source: str, label: str, logs: Path) -> SweepRow:
+def _evaluate(model: SweepModel, label: str) -> dict[str, Any]:
+    cfg = model.cfg
     cfg.custom_hooks = [*cfg.get('custom_hooks', []), dict(type='ForwardMeter', label=label)]
     cfg.log_level = 'ERROR'
-    cfg.work_dir = str(logs / model.name)
     cfg.experiment_name = f'{model.name}_{time.time_ns()}'  # mmengine reuses loggers and visualizers by name
     if 'visualizer' in cfg:
         cfg.visualizer.name = cfg.experiment_name
-    found = test(cfg, checkpoint=model.checkpoint)
-    own = {name.removeprefix(_OWN): found.pop(name) for name in list(found) if name.startswith(_OWN)}
-    return SweepRow(
-        model=model.name,
-        size=str(size),
-        source=source,
-        device='cuda' if own.pop('cuda') else 'cpu',
-        metrics={name: float(value) for name, value in found.items()},
-        **own,  # type: ignore[arg-type]
-    )
+    return test(cfg, checkpoint=model.checkpoint)
 
 
 def _limit_images(cfg: Config, limit: int) -> None:
@@ -196,7 +181,7 @@ def _limit_images(cfg: Config, limit: int) -> None:
 
 @HOOKS.register_module()
 class ForwardMeter(Hook):
-    """Adds time and memory of the model's forward calls to the metrics of a test, and shows a progress bar.
+    """Adds size, time and memory of the model's forward calls to the metrics of a test, and shows a progress bar.
 
     Every call is timed; the largest batch runs again at the end to measure its memory.
 
@@ -218,7 +203,6 @@ class ForwardMeter(Hook):
         with torch.no_grad():
             runner.model.eval()
             runner.model.test_step(next(iter(loader)))
-        self.device = next(runner.model.parameters()).device.type
         self.handles = [
             runner.model.register_forward_pre_hook(self._start, with_kwargs=True),
             runner.model.register_forward_hook(self._stop),
@@ -233,11 +217,11 @@ class ForwardMeter(Hook):
         self.shapes.append((batch, height, width))
         if inputs.numel() > self.pixels:
             self.pixels, self.largest = inputs.numel(), (args, kwargs)
-        synchronize(self.device)
+        synchronize(get_device())
         self.begun = time.perf_counter()
 
     def _stop(self, *_: Any) -> None:
-        synchronize(self.device)
+        synchronize(get_device())
         self.times.append((time.perf_counter() - self.begun) / self.shapes[-1][0])
 
     def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
@@ -248,21 +232,15 @@ class ForwardMeter(Hook):
         for handle in self.handles:
             handle.remove()
         images = sum(batch for batch, _, _ in self.shapes)
-        assert metrics is not None
-        figures = {
-            f'{_OWN}images': images,
-            f'{_OWN}height': sum(batch * height for batch, height, _ in self.shapes) / images,
-            f'{_OWN}width': sum(batch * width for batch, _, width in self.shapes) / images,
-            f'{_OWN}seconds': statistics.median(self.times),
-            f'{_OWN}peak_mib': self._peak(runner.model),
-            f'{_OWN}cuda': self.device == 'cuda',
-        }
-        metrics.update(figures)
-
-    def _peak(self, model: nn.Module) -> float:
         args, kwargs = self.largest
         with torch.no_grad():
-            return peak_memory(lambda: model(*args, **kwargs), self.device)
+            peak = peak_memory(lambda: runner.model(*args, **kwargs), get_device())
+        assert metrics is not None
+        metrics[f'{_OWN}images'] = images
+        metrics[f'{_OWN}height'] = sum(batch * height for batch, height, _ in self.shapes) / images
+        metrics[f'{_OWN}width'] = sum(batch * width for batch, _, width in self.shapes) / images
+        metrics[f'{_OWN}seconds'] = statistics.median(self.times)
+        metrics[f'{_OWN}peak_mib'] = peak
 
 
 def _keep_to_images(runner: Runner) -> None:

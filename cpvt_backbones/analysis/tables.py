@@ -9,6 +9,8 @@ from typing import Any
 
 from cpvt_backbones.checkpoints import atomic_write
 
+Record = dict[str, str]
+
 
 def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Write records as CSV; the columns are all keys that occur, empty where a record lacks one.
@@ -17,9 +19,8 @@ def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         path: The CSV file.
         records: One mapping of column to value for each line; floats are written with six digits.
     """
-    columns = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO(newline='')
-    writer = csv.DictWriter(text, columns, lineterminator='\n')
+    writer = csv.DictWriter(text, dict.fromkeys(name for record in records for name in record), lineterminator='\n')
     writer.writeheader()
     for record in records:
         writer.writerow({k: f'{v:.6g}' if isinstance(v, float) else v for k, v in record.items()})
@@ -27,7 +28,7 @@ def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         file.write(text.getvalue().encode())
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
+def read_table(path: Path) -> list[Record]:
     """Read the records of a CSV as text.
 
     Raises:
@@ -39,9 +40,9 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def group_by(records: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
+def group_by(records: Sequence[Record], *names: str) -> dict[tuple[str, ...], list[Record]]:
     """Group records by the values of some columns, in order of first appearance."""
-    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         groups.setdefault(tuple(record[name] for name in names), []).append(record)
     return groups
@@ -55,7 +56,7 @@ def fill_marked(path: Path, name: str, text: str) -> None:
     """
     begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
     old = path.read_text(encoding='utf-8')
-    pattern = re.compile(f'{re.escape(begin)}.*{re.escape(end)}', re.DOTALL)
-    if not pattern.search(old):
+    new, count = re.subn(f'{begin}.*{end}', lambda _: f'{begin}\n{text}\n{end}', old, flags=re.DOTALL)
+    if not count:
         raise ValueError(f'path: {path} has no part between {begin} and {end}')
-    path.write_text(pattern.sub(lambda _: f'{begin}\n{text}\n{end}', old), encoding='utf-8')
+    path.write_text(new, encoding='utf-8')

@@ -8,7 +8,6 @@ import torch
 from torchvision.ops import box_iou
 
 from cpvt_backbones.inference import Inferencer, Predictor, find_images
-from cpvt_backbones.inference.images import ImageInput
 from cpvt_backbones.inference.tasks import Prediction
 
 WHOLE = 2**62
@@ -46,35 +45,29 @@ def measure_agreement(
         raise ValueError("predictor.task must be 'detection' or 'segmentation', got 'classification'")
     images = find_images(inputs)
 
-    whole, uncut = [], Inferencer(predictor=predictor, long_side=long_side, max_pixels=WHOLE)
-    for image in images:
-        whole.append(_predict(uncut, image, score_thr)[0])
-        on_image()
+    def predict(tile: int | None, **options: int) -> list[Prediction]:
+        inferencer = Inferencer(predictor=predictor, long_side=long_side, **options)
+        predictions: list[Any] = []
+        counts: list[int] = []
+        for image in images:
+            counts.clear()
+            stream = inferencer.stream([image], score_thr=score_thr, on_tiles=lambda _, total: counts.append(total))
+            ((_, result),) = stream
+            if result.error is not None:
+                raise result.error
+            if tile is not None and not counts:
+                raise ValueError(f'tiles must be smaller than the images, got {tile} px for {image}')
+            predictions.append(result.prediction)
+            on_image()
+        return predictions
+
     compare = compare_maps if predictor.task == 'segmentation' else compare_boxes
+    whole = predict(None, max_pixels=WHOLE)
     rows = []
     for side, overlap in tiles:
-        inferencer = Inferencer(
-            predictor=predictor, long_side=long_side, max_pixels=side * side, tile_size=side, overlap=overlap
-        )
-        tiled = []
-        for image in images:
-            prediction, cut = _predict(inferencer, image, score_thr)
-            if not cut:
-                raise ValueError(f'tiles must be smaller than the images, got {side} px for {image}')
-            tiled.append(prediction)
-            on_image()
+        tiled = predict(side, max_pixels=side * side, tile_size=side, overlap=overlap)
         rows.append(dict(tile=side, overlap=overlap, images=len(images), **compare(whole, tiled)))
     return rows
-
-
-def _predict(inferencer: Inferencer, image: ImageInput, score_thr: float) -> tuple[Prediction, bool]:
-    """Return the prediction, and True if the image was tiled."""
-    counts: list[int] = []
-    ((_, result),) = inferencer.stream([image], score_thr=score_thr, on_tiles=lambda _, total: counts.append(total))
-    if result.error is not None:
-        raise result.error
-    assert result.prediction is not None
-    return result.prediction, bool(counts)
 
 
 def compare_maps(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> dict[str, float]:

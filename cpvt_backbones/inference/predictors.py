@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +17,9 @@ from torch import Tensor
 
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.launch import find_toolbox
+from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.weights import shipped_file
 
-# Steps of the toolboxes' test pipelines that set or cut an image's size.
-_GEOMETRY = re.compile(r'(FixScale|FixShape)?Resize|Resize(Edge|ShortestEdge|ToMultiple)|(EfficientNet)?CenterCrop|Pad')
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
 
 
@@ -93,7 +91,7 @@ class ToolboxPredictor:
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
         for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
-            if _step_name(step) == 'LoadImageFromFile':  # mmseg's inferencer looks for exactly this
+            if step_name(step) == 'LoadImageFromFile':  # mmseg's inferencer looks for exactly this
                 step['type'] = 'LoadImageFromFile'
         if not keep_geometry:
             _drop_geometry(cfg)
@@ -154,19 +152,13 @@ def _dataset_meta(stored: dict[str, Any], cfg: Config) -> dict[str, Any]:
     return {key.lower(): value for key, value in meta.items()}
 
 
-def _step_name(step: dict[str, Any]) -> str:
-    # 'Resize', 'mmcv.Resize', 'torchvision/Resize', or the class itself in a Python-style config.
-    kind = step['type']
-    return kind.__name__ if isinstance(kind, type) else re.split(r'[./]', str(kind))[-1]
-
-
 def _drop_geometry(cfg: Config) -> None:
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
-    names = [_step_name(step) for step in dataset.get('pipeline', ())]
+    names = [step_name(step) for step in dataset.get('pipeline', ())]
     if 'LoadImageFromFile' not in names:
         raise ValueError(f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}')
-    pipeline = [step for step, name in zip(dataset.pipeline, names, strict=True) if not _GEOMETRY.fullmatch(name)]
-    position = [_step_name(step) for step in pipeline].index('LoadImageFromFile') + 1
+    pipeline = [step for step, name in zip(dataset.pipeline, names, strict=True) if name not in SIZE_ARGUMENTS]
+    position = [step_name(step) for step in pipeline].index('LoadImageFromFile') + 1
     # Detectors need the scale factor that Resize records.
     pipeline.insert(position, dict(type='mmcv.Resize', scale_factor=1.0))
     dataset.pipeline = pipeline
@@ -186,5 +178,5 @@ def _build_inferencer(scope: str, cfg: Config, checkpoint: str, device: str | No
 
     # There are no annotations to load for new images.
     pipeline = cfg.test_dataloader.dataset.pipeline
-    cfg.test_dataloader.dataset.pipeline = [step for step in pipeline if _step_name(step) != 'LoadAnnotations']
+    cfg.test_dataloader.dataset.pipeline = [step for step in pipeline if step_name(step) != 'LoadAnnotations']
     return DetInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)

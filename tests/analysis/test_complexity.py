@@ -9,7 +9,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from cpvt_backbones.analysis.complexity import build_model, measure_complexity
+from cpvt_backbones.analysis.complexity import build_model, complexity_against_size
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.layers import map_to_tokens
 from cpvt_backbones.layers.patch_embed import PatchEmbed
@@ -32,7 +32,7 @@ def config(pytestconfig):
 
 def measured(cfg, height, width):
     with torch.device('meta'):
-        return measure_complexity(cfg, height=height, width=width)
+        return complexity_against_size({'model': cfg}, [(height, width)])[0]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_classifier_by_hand(height, width, device):
     layers = cells * (3 * 8**2 * 16 + 2 * linear + 9 * 16) + 16 * 5
     attention = 2 * 2 * cells**2 * 16
     with torch.device(device):
-        found = measure_complexity(classifier(), height=height, width=width)
+        (found,) = complexity_against_size({'model': classifier()}, [(height, width)])
     assert found.attention_gmacs * 1e9 == pytest.approx(attention)
     assert found.gmacs * 1e9 == pytest.approx(layers + attention)
     block = linear + 4 * 16 + (3 + 1) * 16 + 4 * 16  # biases of attention and MLP, two norms
@@ -145,7 +145,7 @@ def test_a_second_stage_is_counted(config):
     }
     name = 'mask_rcnn/mask-rcnn_multiscale-cpvt-s_fpn_1x_coco'
     few, more = (
-        measure_complexity(config(name, **{**small, 'model.test_cfg.rpn.max_per_img': rois}), height=64, width=96)
+        complexity_against_size({'': config(name, **small, **{'model.test_cfg.rpn.max_per_img': rois})}, [(64, 96)])[0]
         for rois in (2, 7)
     )
     assert few.parameters == more.parameters

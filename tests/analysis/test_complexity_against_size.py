@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cpvt_backbones.analysis.complexity import complexity_against_size, measure_complexity
+from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.engine.launch import read_config
 
 COLUMN = dict(
@@ -16,9 +16,7 @@ COLUMN = dict(
 
 
 def test_attention_takes_over_as_images_grow():
-    steps = []
-    rows = complexity_against_size({'column': COLUMN}, [(32, 32), (64, 64), (41, 96)], progress=lambda: steps.append(1))
-    assert len(steps) == 3
+    rows = complexity_against_size({'column': COLUMN}, [(32, 32), (64, 64), (41, 96)])
     for row, cells in zip(rows, (16, 64, 6 * 12), strict=True):
         linear = 4 * 16**2 + 2 * 3 * 16**2
         layers = cells * (3 * 8**2 * 16 + 2 * linear + 9 * 16)
@@ -34,12 +32,6 @@ def test_configs_and_other_packages(trained, tmp_path):
     cfg = read_config(path, work_dir=tmp_path / 'work')
     models = {'config': cfg, 'theirs': dict(type='mmseg.VisionTransformer', embed_dims=24, num_heads=3, num_layers=1)}
     rows = complexity_against_size(models, [(64, 96)], memory='cpu')
-    plain = measure_complexity(cfg, height=64, width=96)
-    assert (rows[0].parameters, rows[0].gmacs, rows[0].attention_gmacs) == (
-        plain.parameters,
-        plain.gmacs,
-        plain.attention_gmacs,
-    )
     cells = 4 * 6 + 1
     assert rows[1].attention_gmacs * 1e9 == pytest.approx(2 * cells**2 * 24)
     assert all(row.peak_mib is not None and row.peak_mib >= 0 for row in rows)

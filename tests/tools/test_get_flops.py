@@ -3,7 +3,7 @@
 import pytest
 from tiny_configs import CLASSIFIER
 
-from cpvt_backbones.analysis.complexity import measure_complexity
+from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.engine.launch import read_config
 
@@ -48,7 +48,7 @@ def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_pat
     assert [(row['model'], row['height'], row['width']) for row in rows] == [
         (name, '64', width) for name in ('classifier', 'column-16') for width in ('64', '96')
     ]
-    found = measure_complexity(read_config(classifier), height=64, width=96)
+    (found,) = complexity_against_size({'classifier': read_config(classifier)}, [(64, 96)])
     assert int(rows[1]['parameters']) == found.parameters
     assert float(rows[1]['gmacs']) == pytest.approx(found.gmacs, rel=1e-5)
     assert {row['peak_mib'] for row in rows} == {''}
