@@ -1,4 +1,4 @@
-"""``_base_ = 'cpvt_backbones::retinanet/...'``: this package's configs, named from somebody else's."""
+"""``_base_ = 'cpvt_backbones::retinanet/...'``: this package's configs, named from a user's own."""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -15,16 +15,9 @@ def register_configs() -> None:
 
 
 def without_own_scope(cfg: Tree) -> Tree:
-    """Remove, in place, the scope that mmengine writes into what it read through ``cpvt_backbones::``.
+    """Remove, in place, the ``_scope_`` that mmengine adds to configs read through ``cpvt_backbones::``.
 
-    The scope says in which toolbox's registry a type is looked up. This package's configs name the types of mmdet,
-    mmseg and mmpretrain, so the scope to use is the config's ``default_scope``.
-
-    Args:
-        cfg: A config.
-
-    Returns:
-        The same config.
+    It would name the registry for their types, which are those of the config's ``default_scope``.
     """
     for node in _dicts(cfg):
         if node.get('_scope_') == SCOPE:
@@ -33,13 +26,10 @@ def without_own_scope(cfg: Tree) -> Tree:
 
 
 def _dicts(node: Any) -> Iterator[dict[str, Any]]:
-    if hasattr(node, '_cfg_dict'):
-        node = node._cfg_dict
+    node = getattr(node, '_cfg_dict', node)
+    children: Any = node if isinstance(node, (list, tuple)) else ()
     if isinstance(node, dict):
         yield node
-        # `.values()` of a ConfigDict would build lazy objects anew; the plain ones are the nodes themselves.
-        for value in dict.values(node):
-            yield from _dicts(value)
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _dicts(value)
+        children = dict.values(node)  # the nodes; ConfigDict.values() builds lazy objects
+    for child in children:
+        yield from _dicts(child)

@@ -1,11 +1,10 @@
 """A checkpoint hook that loses no training: atomic saves, preemption, exact resume, one run a work directory."""
 
 import random
-import shutil
 import signal
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,9 @@ _CHECK_EVERY = 10  # iterations between two agreements on preemption of a distri
 class DurableCheckpointHook(CheckpointHook):
     """mmengine's ``CheckpointHook`` with guarantees; in a config ``default_hooks.checkpoint.type``.
 
-    A checkpoint is written under another name, flushed to the disk and renamed; older ones are deleted only after
-    that, and ``last_checkpoint`` is replaced in the same way. A checkpoint also holds the states of the random
-    generators. With ``resume=True`` the newest readable checkpoint is taken, and an unreadable one is named.
+    A checkpoint is written under another name, flushed to the disk and renamed; older ones are deleted after that,
+    and ``last_checkpoint`` is replaced in the same way. A checkpoint also holds the states of the random generators.
+    With ``resume=True`` the newest readable checkpoint is taken, and an unreadable one is named.
 
     SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration and exits with :data:`EXIT_PREEMPTED`; a
     second SIGINT stops at once. Such a training resumes within its epoch. Two trainings cannot share a work directory.
@@ -45,6 +44,9 @@ class DurableCheckpointHook(CheckpointHook):
         ValueError: The work directory is in use; or ``resume=True``, and no checkpoint in it can be read.
     """
 
+    keep_ckpt_ids: deque[int]
+    file_backend: Any
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._signal: int | None = None
@@ -54,31 +56,31 @@ class DurableCheckpointHook(CheckpointHook):
         self._resumed = False
         self._random_state: dict[str, Any] | None = None
 
-    # -- start and end of a run --------------------------------------------------------------------------------------
-
     def before_run(self, runner: Runner) -> None:
         """Lock the work directory and choose the checkpoint to resume from."""
-        outcome: list[Any] = [None, None]  # error, checkpoint
+        choose = runner._resume and runner._load_from is None
+        outcome: list[Any] = [None, None]
         if is_main_process():
             try:
                 self._lock = _lock(Path(runner.work_dir))
-                if runner._resume and runner._load_from is None:
-                    outcome[1] = newest_checkpoint(runner.work_dir, warn=runner.logger.warning)
+                outcome[1] = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
             except ValueError as error:
                 outcome[0] = str(error)
         broadcast_object_list(outcome)
-        if outcome[0] is not None:
-            raise ValueError(outcome[0])
-        if runner._resume and runner._load_from is None:
-            if outcome[1] is None:
-                runner.logger.info(f'No checkpoint in {runner.work_dir}: training starts from iteration 0.')
-            else:
-                runner._load_from = str(outcome[1])
+        error, checkpoint = outcome
+        if error is not None:
+            raise ValueError(error)
+        if checkpoint is not None:
+            runner._load_from = str(checkpoint)
+        elif choose:
+            runner.logger.info(f'No checkpoint in {runner.work_dir}: training starts from iteration 0.')
         self._resumed = bool(runner._resume and runner._load_from)
 
     def before_train(self, runner: Runner) -> None:
         """Install the signal handlers; after a resume, restore the random states."""
         super().before_train(runner)
+        if isinstance(self.file_backend, LocalBackend):  # an object store writes atomically
+            runner.save_checkpoint = _complete(runner.save_checkpoint, self.file_backend)
         states = runner.message_hub.runtime_info.get('random_states') if self._resumed else None
         if states is not None and len(states) == runner.world_size:
             self._random_state = states[runner.rank]
@@ -103,12 +105,18 @@ class DurableCheckpointHook(CheckpointHook):
             raise KeyboardInterrupt
         self._signal = number
 
-    # -- resume ------------------------------------------------------------------------------------------------------
-
     def restore_random_state(self) -> None:
         """Restore the random state of the checkpoint until the first iteration has begun."""
-        if self._random_state is not None:
-            _set_random_state(self._random_state)
+        if self._random_state is None:
+            return
+        state = self._random_state
+        version, words, gauss = state['python']
+        random.setstate((version, tuple(words), gauss))
+        kind, keys, *rest = state['numpy']
+        np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), *rest))
+        torch.set_rng_state(state['torch'].cpu())
+        if state['cuda'] and torch.cuda.device_count() == len(state['cuda']):
+            torch.cuda.set_rng_state_all([one.cpu() for one in state['cuda']])
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Skip the batches of this epoch that the training saw before it was preempted."""
@@ -120,7 +128,7 @@ class DurableCheckpointHook(CheckpointHook):
         self._resumed = False
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """End the resume: from here on the random numbers go on by themselves."""
+        """Stop restoring the random state: the first iteration has begun."""
         self._random_state = None
 
     def after_train_epoch(self, runner: Runner) -> None:
@@ -129,8 +137,6 @@ class DurableCheckpointHook(CheckpointHook):
             runner.train_loop.dataloader = runner.train_loop.dataloader.wrapped
         super().after_train_epoch(runner)
 
-    # -- save --------------------------------------------------------------------------------------------------------
-
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save the checkpoint of the iteration; after a signal, save and exit."""
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
@@ -138,8 +144,7 @@ class DurableCheckpointHook(CheckpointHook):
         if not self._preempted(runner, iteration):
             return
         if self._saved_iter != iteration:
-            with self._aside(runner):
-                self._put(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
+            self._put(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
         runner.logger.warning(
             f'Preempted: saved iteration {iteration} in {self.out_dir}; start again with --resume to go on.'
         )
@@ -163,22 +168,20 @@ class DurableCheckpointHook(CheckpointHook):
         if self.max_keep_ckpts > 0:
             steps = [*(kept for kept in self.keep_ckpt_ids if kept != step), step]
             obsolete = [self.filename_tmpl.format(old) for old in steps[: -self.max_keep_ckpts]]
-            # The saved list names the obsolete ones too: a run killed before their deletion deletes them on resume.
+            # With the obsolete ones: a run that is killed before their deletion deletes them on resume.
             runner.message_hub.update_info('keep_ckpt_ids', steps)
             self.keep_ckpt_ids = deque(steps[-self.max_keep_ckpts :])
-        with self._aside(runner):
-            self._put(runner, name, meta, by_epoch=self.by_epoch, **self.args)
+        self._put(runner, name, meta, by_epoch=self.by_epoch, **self.args)
         self._saved_iter = meta['iter']
         if is_main_process():
             for old in (*obsolete, INTERRUPTED):
-                self._delete(self.file_backend.join_path(self.out_dir, old))
+                _delete(self.file_backend.join_path(self.out_dir, old), self.file_backend)
 
     def _put(self, runner: Runner, name: str, meta: dict[str, Any], *, by_epoch: bool = False, **options: Any) -> None:
-        """Save the training under a name in the output folder, and point to it."""
+        """Save the training as a file of the output folder, and let ``last_checkpoint`` name it."""
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
-        states = all_gather_object(_random_state())
-        runner.message_hub.update_info('random_states', states)
+        runner.message_hub.update_info('random_states', all_gather_object(_random_state()))
         runner.save_checkpoint(
             self.out_dir,
             name,
@@ -195,45 +198,15 @@ class DurableCheckpointHook(CheckpointHook):
                 file.write(self.last_ckpt.encode())
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
-        with self._aside(runner):
-            super()._save_best_checkpoint(runner, metrics)
-
-    @contextmanager
-    def _aside(self, runner: Runner) -> Iterator[None]:
-        """Within this context checkpoints replace others only when they are complete; deletions come last."""
-        if 'save_checkpoint' in vars(runner) or not isinstance(self.file_backend, LocalBackend):
-            yield  # nested; or an object store, whose writes are atomic
-            return
-        save, backend = runner.save_checkpoint, self.file_backend
-        deferred = _DeferredDeletion(backend)
-        written = set()
-
-        def save_aside(out_dir: str, filename: str, *args: Any, **options: Any) -> None:
-            part, target = Path(out_dir, f'.{filename}.part'), Path(out_dir, filename)
-            try:
-                save(out_dir, part.name, *args, **options)
-                if is_main_process():
-                    _commit(part, target)
-            except BaseException:
-                _remove(part)
-                raise
-            written.add(str(target))
-
-        runner.save_checkpoint, self.file_backend = save_aside, deferred
-        try:
-            yield
-        finally:
-            del runner.save_checkpoint
-            self.file_backend = backend
-        for path in deferred.paths:
-            if path not in written:
-                _remove(Path(path))
-
-    def _delete(self, path: str) -> None:
-        if self.file_backend.isdir(path):  # DeepSpeed
-            self.file_backend.rmtree(path)
-        elif self.file_backend.isfile(path):
-            self.file_backend.remove(path)
+        """Save as mmengine does, but delete the previous best checkpoint last."""
+        backend, obsolete = self.file_backend, list[str]()
+        self.file_backend = copy(backend)
+        self.file_backend.remove = self.file_backend.rmtree = obsolete.append
+        super()._save_best_checkpoint(runner, metrics)
+        self.file_backend = backend
+        best = {getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()}
+        for path in {*obsolete} - best:
+            _delete(path, backend)
 
 
 def _lock(work_dir: Path) -> FileLock:
@@ -278,51 +251,40 @@ class _Rewound:
         return getattr(self.wrapped, name)
 
 
-class _DeferredDeletion:
-    """A file backend that collects the paths to delete."""
+def _complete(save: Callable[..., None], backend: Any) -> Callable[..., None]:
+    """``runner.save_checkpoint`` that replaces a checkpoint when the new one is on the disk."""
 
-    def __init__(self, backend: Any) -> None:
-        self.backend, self.paths = backend, list[str]()
-        self.remove = self.rmtree = self.paths.append
+    def save_complete(out_dir: str, filename: str, *args: Any, **options: Any) -> None:
+        part, target = Path(out_dir, f'.{filename}.part'), Path(out_dir, filename)
+        try:
+            save(out_dir, part.name, *args, **options)
+            if is_main_process():
+                for path in (part, *part.rglob('*')):
+                    flush_to_disk(path)
+                if target.is_dir():
+                    _delete(target, backend)
+                part.replace(target)
+                flush_to_disk(target.parent)
+        except BaseException:
+            _delete(part, backend)
+            raise
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.backend, name)
+    return save_complete
 
 
-def _commit(part: Path, target: Path) -> None:
-    """Flush a written file or folder to the disk and give it its name."""
-    for path in (part, *part.rglob('*')):
-        flush_to_disk(path)
-    if target.is_dir():
-        shutil.rmtree(target)
-    part.replace(target)
-    flush_to_disk(target.parent)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _delete(path: str | Path, backend: Any) -> None:
+    if backend.isdir(path):  # DeepSpeed
+        backend.rmtree(path)
+    elif backend.isfile(path):
+        backend.remove(path)
 
 
 def _random_state() -> dict[str, Any]:
     """States of the random generators of this process as plain data and tensors."""
-    kind, keys, *rest = np.random.get_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    numpy: Any = np.random.get_state()
     return dict(
         python=random.getstate(),
-        numpy=(kind, torch.from_numpy(keys.astype(np.int64)), *rest),
+        numpy=(numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]),
         torch=torch.get_rng_state(),
-        cuda=cuda,
+        cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     )
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    version, words, gauss = state['python']
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, *rest = state['numpy']
-    np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state['torch'].cpu())
-    if state['cuda'] and torch.cuda.device_count() == len(state['cuda']):
-        torch.cuda.set_rng_state_all([one.cpu() for one in state['cuda']])
