@@ -1,9 +1,5 @@
 """Old path of :mod:`cpvt_backbones.engine.distillation`, for one release."""
 
-import warnings
+from cpvt_backbones.engine.config_scope import module_moved
 
-from .engine.distillation import DistillationHead, HardDistillation
-
-__all__ = ['DistillationHead', 'HardDistillation']
-
-warnings.warn('cpvt_backbones.classifiers is now cpvt_backbones.engine.distillation', DeprecationWarning, stacklevel=2)
+module_moved(__name__, 'cpvt_backbones.engine.distillation')

@@ -1,11 +1,5 @@
 """Old path of :mod:`cpvt_backbones.engine.preprocessors`, for one release."""
 
-import warnings
+from cpvt_backbones.engine.config_scope import module_moved
 
-from .engine.preprocessors import PARENTS, ValidSizes, ValidSizesSeg
-
-__all__ = ['PARENTS', 'ValidSizes', 'ValidSizesSeg']
-
-warnings.warn(
-    'cpvt_backbones.preprocessors is now cpvt_backbones.engine.preprocessors', DeprecationWarning, stacklevel=2
-)
+module_moved(__name__, 'cpvt_backbones.engine.preprocessors')

@@ -1,1 +1,1 @@
-"""Data sets that ship with the package; import the module you need, each has its own optional requirements."""
+"""Old path of :mod:`cpvt_backbones.engine.decoded`, for one release."""

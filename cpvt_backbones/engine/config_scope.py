@@ -1,6 +1,9 @@
-"""``_base_ = 'cpvt_backbones::retinanet/...'``: this package's configs, named from a user's own."""
+"""Names in a user's config: ``_base_ = 'cpvt_backbones::retinanet/...'``, and modules under their old names."""
 
+import sys
+import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, TypeVar
 
 from mmengine.config import utils
@@ -12,6 +15,12 @@ Tree = TypeVar('Tree')
 def register_configs() -> None:
     """Let mmengine find the configs installed with this package under ``cpvt_backbones::``."""
     utils.MODULE2PACKAGE[SCOPE] = SCOPE
+
+
+def module_moved(old: str, new: str) -> None:
+    """Let the old name of a module mean the new one, with a ``DeprecationWarning``."""
+    warnings.warn(f'{old} is now {new}', DeprecationWarning, stacklevel=3)
+    sys.modules[old] = import_module(new)
 
 
 def without_own_scope(cfg: Tree) -> Tree:

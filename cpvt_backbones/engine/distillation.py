@@ -1,6 +1,6 @@
-"""Hard distillation: a second head learns the labels a frozen teacher predicts (DeiT, arXiv 2012.12877, section 4).
+"""Hard distillation: a second head learns the labels that a frozen teacher predicts (DeiT, arXiv 2012.12877).
 
-It needs mmpretrain: a config that uses it lists this module in ``custom_imports``.
+It needs mmpretrain; list this module in the ``custom_imports`` of a config that uses it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from mmpretrain.models import ImageClassifier
 from mmpretrain.models.heads import DeiTClsHead
+from mmpretrain.models.utils import ClsDataPreprocessor
 from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from cpvt_backbones.layers.checks import check_int, is_number, list_of_dicts, st
 
 @MODELS.register_module()
 class DistillationHead(DeiTClsHead):
-    """Two linear classifiers, one for the labels and one for the teacher's; predictions average their logits.
+    """Two linear classifiers, one for the labels and one for the teacher's labels; predictions average their logits.
 
     With a distillation token (a backbone with ``with_dist_token=True, out_type='cls_token'``) each classifies its own
     token; without (``out_type='avg_featmap'``) both classify the same pooled vector. Arguments and parameter names are
@@ -29,43 +30,38 @@ class DistillationHead(DeiTClsHead):
     """
 
     def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """The two vectors (B, C) to classify."""
+        """Both vectors (B, C) to classify."""
         last = feats[-1]
-        pair = (last[0], last[1]) if isinstance(last, (tuple, list)) else (last, last)
-        if self.hidden_dim is None:
-            return pair
-        first, second = (self.layers.act(self.layers.pre_logits(vector)) for vector in pair)
-        return first, second
+        pair: tuple[Tensor, Tensor] = super().pre_logits([last if isinstance(last, (tuple, list)) else (last, last)])
+        return pair
 
     def both_scores(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Logits (B, classes) for the labels and for the teacher's labels."""
-        for_labels, for_teacher = self.pre_logits(feats)
-        return self.layers.head(for_labels), self.layers.head_dist(for_teacher)
+        first, second = self.pre_logits(feats)
+        return self.layers.head(first), self.layers.head_dist(second)
 
     def forward(self, feats: Sequence[Any]) -> Tensor:
-        """Mean of both heads' logits, (B, classes)."""
-        scores = self.both_scores(feats)
-        return (scores[0] + scores[1]) / 2
+        """Mean of the logits of both classifiers, (B, classes)."""
+        first, second = self.both_scores(feats)
+        return (first + second) / 2
 
     def distillation_loss(
         self, feats: Sequence[Any], data_samples: list[DataSample], teacher_labels: Tensor, *, weight: float
     ) -> dict[str, Tensor]:
-        """``(1 - weight)`` times the loss on the labels plus ``weight`` times that on the teacher's.
+        """``(1 - weight)`` times the loss on the labels, and ``weight`` times that on the teacher's.
 
         Args:
-            feats: Output of the backbone (and neck).
-            data_samples: The batch's labels; mixed ones after mixup or cutmix.
+            feats: Output of the backbone and neck.
+            data_samples: Labels of the batch; mixed ones after mixup or cutmix.
             teacher_labels: (B,) classes.
             weight: In [0, 1].
 
         Returns:
             dict: ``loss_label`` and ``loss_teacher``.
         """
-        scores = self.both_scores(feats)
-        on_labels = self._get_loss(scores[0], data_samples)['loss']
-        return dict(
-            loss_label=(1 - weight) * on_labels, loss_teacher=weight * F.cross_entropy(scores[1], teacher_labels)
-        )
+        first, second = self.both_scores(feats)
+        loss_label = (1 - weight) * self._get_loss(first, data_samples)['loss']
+        return dict(loss_label=loss_label, loss_teacher=weight * F.cross_entropy(second, teacher_labels))
 
 
 @MODELS.register_module()
@@ -73,9 +69,8 @@ class DistillationHead(DeiTClsHead):
 class HardDistillation(ImageClassifier):
     """mmpretrain's image classifier, trained on labels and on a frozen teacher's predictions for the same images.
 
-    The teacher gets the student's augmented batch with its own normalisation in place of the student's. It is built for
-    the first loss (a trained student runs without it), stays in evaluation mode, gets no gradient, and is in no
-    checkpoint.
+    The teacher gets the augmented batch in its own normalisation. It is built for the first loss, so a trained student
+    runs without it. It stays in evaluation mode, gets no gradient, and is in no checkpoint.
 
     Args:
         backbone: A backbone with ``with_dist_token=True, out_type='cls_token'``, or ``out_type='avg_featmap'``.
@@ -83,11 +78,10 @@ class HardDistillation(ImageClassifier):
         teacher: Any classifier of mmpretrain as plain data, e.g. ``dict(type='TimmClassifier',
             model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` has ``mean``, ``std`` and
             ``to_rgb``; default: a timm model's own values.
-        neck: As in mmpretrain.
         distillation_weight: Share of the teacher's loss, in [0, 1]. DeiT: 0.5.
-        teacher_size: Side in pixels that images are resized to for the teacher; ``None`` to leave them.
-        teacher_classes: For each class of the student its index among the teacher's; ``None`` when they are the same.
-        train_cfg, data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
+        teacher_size: Side of the teacher's images in px; default: that of the student's.
+        teacher_classes: The teacher's index of each class of the student; default: the same classes.
+        neck, train_cfg, data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
 
     Raises:
         ValueError: A teacher without weights, without normalisation, or with another number of classes.
@@ -108,12 +102,7 @@ class HardDistillation(ImageClassifier):
         init_cfg: Any = None,
     ) -> None:
         super().__init__(
-            backbone=backbone,
-            neck=neck,
-            head=head,
-            train_cfg=train_cfg,
-            data_preprocessor=data_preprocessor,
-            init_cfg=init_cfg,
+            backbone, neck=neck, head=head, train_cfg=train_cfg, data_preprocessor=data_preprocessor, init_cfg=init_cfg
         )
         if not is_number(distillation_weight) or not 0 <= distillation_weight <= 1:
             raise ValueError(f'distillation_weight must be a number in [0, 1], got {distillation_weight!r}')
@@ -130,7 +119,7 @@ class HardDistillation(ImageClassifier):
         self.teacher_size = teacher_size
         self.teacher_classes = None if teacher_classes is None else list(teacher_classes)
         self.teacher_cfg = dict(teacher)
-        # In a list, so that it is no submodule: not in state dicts, not trained, not wrapped by a strategy.
+        # A list hides it from torch: it is in no state dict, not trained, and not wrapped by a strategy.
         self._teacher: list[nn.Module] = []
 
     @property
@@ -145,14 +134,17 @@ class HardDistillation(ImageClassifier):
                     load_weights(teacher, checkpoint, strict=True)
                 except CheckpointError as error:
                     raise CheckpointError(f'teacher: {error}') from error
+            timm_cfg = getattr(getattr(teacher, 'model', None), 'pretrained_cfg', None)
+            if timm_cfg and getattr(teacher.data_preprocessor, 'mean', None) is None:
+                mean, std = ([255 * value for value in timm_cfg[key]] for key in ('mean', 'std'))
+                teacher.data_preprocessor = ClsDataPreprocessor(mean=mean, std=std, to_rgb=True)
             self._teacher.append(teacher.requires_grad_(False).eval())
         return self._teacher[0]
 
     @torch.no_grad()
     def teacher_labels(self, images: Tensor) -> Tensor:
         """Classes (B,) that the teacher predicts for images (B, 3, H, W) that are normalised for the student."""
-        teacher = self.teacher.to(images.device)
-        scores = teacher(self._for_teacher(images), mode='tensor')
+        scores = self.teacher.to(images.device)(self._for_teacher(images), mode='tensor')
         if self.teacher_classes is not None:
             scores = scores[:, self.teacher_classes]
         classes = self.head.num_classes
@@ -172,29 +164,14 @@ class HardDistillation(ImageClassifier):
     def _for_teacher(self, images: Tensor) -> Tensor:
         mean, std, rgb = _normalisation(self.data_preprocessor, 'data_preprocessor')
         images = images * std.to(images) + mean.to(images)
-        mean, std, teacher_rgb = _normalisation(self._teacher_preprocessor(), 'teacher.data_preprocessor')
+        preprocessor = self.teacher.get_submodule('data_preprocessor')
+        mean, std, teacher_rgb = _normalisation(preprocessor, 'teacher.data_preprocessor')
         if rgb != teacher_rgb:
             images = images.flip(1)
         images = (images - mean.to(images)) / std.to(images)
         if self.teacher_size is not None:
-            size = (self.teacher_size, self.teacher_size)
-            images = F.interpolate(images, size=size, mode='bicubic', align_corners=False, antialias=True)
+            images = F.interpolate(images, self.teacher_size, mode='bicubic', align_corners=False, antialias=True)
         return images
-
-    def _teacher_preprocessor(self) -> nn.Module:
-        preprocessor: nn.Module = self.teacher.get_submodule('data_preprocessor')
-        timm_cfg = getattr(getattr(self.teacher, 'model', None), 'pretrained_cfg', None)
-        if getattr(preprocessor, 'mean', None) is None and timm_cfg:
-            preprocessor = MMPRETRAIN_MODELS.build(
-                dict(
-                    type='ClsDataPreprocessor',
-                    mean=[255 * value for value in timm_cfg['mean']],
-                    std=[255 * value for value in timm_cfg['std']],
-                    to_rgb=True,
-                )
-            )
-            self.teacher.data_preprocessor = preprocessor
-        return preprocessor
 
 
 def _checkpoints(teacher: Mapping[str, Any]) -> list[str]:
@@ -203,7 +180,7 @@ def _checkpoints(teacher: Mapping[str, Any]) -> list[str]:
 
 
 def _normalisation(preprocessor: nn.Module, name: str) -> tuple[Tensor, Tensor, bool]:
-    """Mean and standard deviation (3, 1, 1) of pixels in [0, 255], and whether they are in RGB order."""
+    """Mean and standard deviation (3, 1, 1) of pixels in [0, 255]; True for RGB order."""
     mean, std = getattr(preprocessor, 'mean', None), getattr(preprocessor, 'std', None)
     if mean is None or std is None:
         raise ValueError(f'{name} must have mean and std, got mean={mean!r}, std={std!r}')

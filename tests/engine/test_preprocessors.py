@@ -141,6 +141,7 @@ def test_a_batch_that_was_enlarged_is_refused():
     [
         ('cpvt_backbones.preprocessors', 'cpvt_backbones.engine.preprocessors', ['ValidSizes', 'PARENTS']),
         ('cpvt_backbones.classifiers', 'cpvt_backbones.engine.distillation', ['HardDistillation', 'DistillationHead']),
+        ('cpvt_backbones.datasets.decoded', 'cpvt_backbones.engine.decoded', ['DecodedDataset']),
     ],
 )
 def test_the_old_import_path_warns_and_works(old, new, names):

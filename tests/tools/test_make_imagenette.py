@@ -5,7 +5,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from cpvt_backbones.datasets.decoded import DecodedDataset
+from cpvt_backbones.engine.decoded import DecodedDataset
 
 
 def test_images_become_squares_of_one_size(tmp_path, call, refused):

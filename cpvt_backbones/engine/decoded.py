@@ -1,0 +1,126 @@
+"""A classification data set decoded once into one array, and its training crop for a whole batch.
+
+For small images, where reading and decoding take longer than the network. It needs mmpretrain; list this module in the
+``custom_imports`` of a config that uses it.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmcv.image import imread
+from mmpretrain.datasets import CustomDataset
+from mmpretrain.registry import BATCH_AUGMENTS, DATASETS
+from torch import Tensor
+
+from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.layers.checks import check_int
+
+
+@DATASETS.register_module()
+class DecodedDataset(CustomDataset):
+    """mmpretrain's ``CustomDataset`` with its images decoded once, by the first process, into one array.
+
+    The array is a file that all processes of a machine map into memory; a change of the data set's files makes a new
+    one. The pipeline gets ``img`` and needs no ``LoadImageFromFile``.
+
+    Args:
+        cache_dir: Folder of the array; default: ``<data_root>/.decoded``.
+        kwargs: Arguments of ``CustomDataset``.
+
+    Raises:
+        ValueError: Two images differ in size.
+    """
+
+    def __init__(self, *, cache_dir: str | None = None, **kwargs: Any) -> None:
+        self.cache_dir = cache_dir
+        super().__init__(**kwargs)
+
+    def full_init(self) -> None:
+        """List the images and decode them."""
+        if self._fully_initialized:
+            return
+        super().full_init()
+        paths = [str(self.get_data_info(i, decoded=False)['img_path']) for i in range(len(self))]
+        self.images = _decoded(paths, Path(self.cache_dir or Path(self.data_root, '.decoded')))
+
+    def get_data_info(self, idx: int, *, decoded: bool = True) -> dict[str, Any]:
+        """``CustomDataset``'s entry of an image, with its pixels (H, W, 3), BGR, uint8, as ``img``."""
+        info = super().get_data_info(idx)
+        if decoded:
+            info['img'] = np.array(self.images[idx])
+            info['img_shape'] = info['ori_shape'] = info['img'].shape[:2]
+        return info
+
+
+def _decoded(paths: Sequence[str], folder: Path) -> np.ndarray:
+    states = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    file = folder / f'{hashlib.sha256(repr(states).encode()).hexdigest()[:16]}.npy'
+    if not file.exists():
+        shape = imread(paths[0]).shape
+        with atomic_write(file) as stream:
+            header = dict(descr='|u1', fortran_order=False, shape=(len(paths), *shape))
+            np.lib.format.write_array_header_1_0(stream, header)
+            for path in paths:
+                image = imread(path)
+                if image.shape != shape:
+                    raise ValueError(
+                        f'data_root: the images must be of one size, {path!r} is {image.shape[:2]} px and '
+                        f'{paths[0]!r} {shape[:2]} px'
+                    )
+                stream.write(image.tobytes())
+    return np.load(file, mmap_mode='r')
+
+
+@BATCH_AUGMENTS.register_module()
+class BatchRandomResizedCrop:
+    """Inception's crop and a horizontal flip of each image, in one bilinear sampling of the batch.
+
+    Args:
+        size: Side of the square result in px.
+        area: Least and greatest share of the image's area in a crop.
+        ratio: Least and greatest width / height of a crop.
+        flip: Probability of a flip.
+
+    Raises:
+        ValueError: A number outside its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int,
+        area: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        flip: float = 0.5,
+    ) -> None:
+        check_int('size', size)
+        if not 0 < area[0] <= area[1] <= 1:
+            raise ValueError(f'area must be (least, greatest) within (0, 1], got {area!r}')
+        if not 0 < ratio[0] <= ratio[1]:
+            raise ValueError(f'ratio must be (least, greatest), both positive, got {ratio!r}')
+        if not 0 <= flip <= 1:
+            raise ValueError(f'flip must be a probability, got {flip!r}')
+        self.size, self.area, self.ratio, self.flip = size, area, ratio, flip
+
+    def __call__(self, images: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Crop a batch (B, C, H, W); its labels (B, classes) do not change."""
+        # On the CPU: a seed gives the same crops on any device.
+        draw = torch.rand(5, images.shape[0])
+        area = self.area[0] + draw[0] * (self.area[1] - self.area[0])
+        low, high = (torch.tensor(bound).log() for bound in self.ratio)
+        ratio = (low + draw[1] * (high - low)).exp()
+        # Shares of the image's sides, at most 1.
+        width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+        x, y = (2 * draw[2] - 1) * (1 - width), (2 * draw[3] - 1) * (1 - height)
+        sign = torch.where(draw[4] < self.flip, -1.0, 1.0)
+        zero = torch.zeros_like(x)
+        theta = torch.stack((sign * width, zero, x, zero, height, y), 1).view(-1, 2, 3)
+        shape = [*images.shape[:2], self.size, self.size]
+        grid = F.affine_grid(theta.to(images.device), shape, align_corners=False).to(images.dtype)
+        return F.grid_sample(images, grid, padding_mode='border', align_corners=False), scores.float()
