@@ -1,4 +1,4 @@
-"""Seeds for each epoch, so that a resumed training repeats its random numbers."""
+"""Seeds of epochs, so that a resumed training repeats its random numbers."""
 
 import random
 from functools import partial
@@ -13,11 +13,11 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 
 @HOOKS.register_module()
 class EpochSeedHook(Hook):
-    """Seeds every random generator at the start of each epoch from the run's seed, the epoch and the rank.
+    """Seed every random generator at the start of each epoch from the run's seed, the epoch and the rank.
 
-    mmengine restores weights, optimizer and schedule, but not the state of the generators. With this hook a training
-    that was interrupted, between two epochs or within one, ends with the weights of an uninterrupted one. Workers of
-    the data loader also get a new seed each epoch; mmengine alone gives them the same one every time.
+    mmengine restores weights, optimizer and schedule, but not the generators. With this hook an interrupted training
+    ends with the weights of an uninterrupted one. Workers of the data loader get a new seed each epoch, too; mmengine
+    alone gives them the same one every time.
     """
 
     priority = 'VERY_HIGH'
@@ -26,8 +26,8 @@ class EpochSeedHook(Hook):
         """Check that the run can be repeated.
 
         Raises:
-            ValueError: A loop or checkpoints by iterations; workers that outlive an epoch or are not seeded by
-                mmengine, whose generators are out of reach.
+            ValueError: A loop or checkpoints by iterations; workers that outlive an epoch or have another seed
+                function than mmengine's.
         """
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise ValueError(f'train_cfg must be by_epoch with EpochSeedHook, got {type(runner.train_loop).__name__}')

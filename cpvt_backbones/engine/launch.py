@@ -1,4 +1,4 @@
-"""Training and testing of any mm config, for detection, segmentation and classification alike.
+"""Training and testing of a config of any toolbox.
 
 ``TOOLBOXES`` holds the differences between the toolboxes; the rest is mmengine's Runner.
 """
@@ -13,6 +13,7 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from cpvt_backbones.checkpoints import load_weights, newest_checkpoint
+from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.weights import shipped_file
 
 from .config_scope import without_own_scope
@@ -21,13 +22,13 @@ AMP_DTYPES = ('float16', 'bfloat16')
 
 
 class Toolbox(NamedTuple):
-    """Differences of one mm toolbox from the others.
+    """Differences of a toolbox from the others.
 
     Args:
-        package: Its import name and registry scope.
+        package: Import name and registry scope.
         extra: Extra of this package that installs it.
-        visualization: Its hook that draws test results, switched on.
-        show_dir: Config key of that hook's output folder, dotted.
+        visualization: Hook that draws test results.
+        show_dir: Dotted config key of the hook's output folder.
         dump: Metric that writes predictions to a pickle file; ``None`` if the toolbox's own metric writes a folder.
     """
 
@@ -56,7 +57,7 @@ def read_config(
     work_dir: str | os.PathLike[str] | None = None,
     launcher: str = 'none',
 ) -> Config:
-    """Read a config as the command line tools do.
+    """Read a config and import its toolbox.
 
     Args:
         path: The config file.
@@ -64,9 +65,6 @@ def read_config(
         work_dir: Folder of logs and checkpoints. Default: the config's ``work_dir``, else
             ``work_dirs/<name of the config>``.
         launcher: mmengine's launcher: none, pytorch, slurm or mpi.
-
-    Returns:
-        mmengine.config.Config: The config; its toolbox is imported.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -81,26 +79,19 @@ def read_config(
     except Exception as error:  # a config is Python code, which may raise anything
         raise ValueError(f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}') from error
     cfg.launcher = launcher
-    if work_dir is not None:
-        cfg.work_dir = str(work_dir)
-    elif cfg.get('work_dir') is None:
-        cfg.work_dir = str(Path('work_dirs', Path(path).stem))
+    cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs', Path(path).stem))
     find_toolbox(cfg)
     return cfg
 
 
 def find_toolbox(cfg: Config) -> Toolbox:
-    """Import the toolbox that a config is written for.
-
-    Args:
-        cfg: A config with ``default_scope``.
+    """Import the toolbox of a config's ``default_scope``.
 
     Returns:
         Toolbox: Its entry of ``TOOLBOXES``.
 
     Raises:
-        ValueError: ``default_scope`` is missing or names no toolbox.
-        ImportError: The toolbox is not installed.
+        ValueError, ImportError: As in :func:`read_config`.
     """
     scope = cfg.get('default_scope')
     if scope not in TOOLBOXES:
@@ -130,10 +121,9 @@ def train(
 
     Args:
         cfg: From :func:`read_config`; changed in place.
-        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work dir, if there is any; ``None`` to
-            start from the beginning.
+        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work directory, if there is any.
         amp: Train in mixed precision.
-        amp_dtype: Half precision of ``amp``: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
+        amp_dtype: As in :func:`use_amp`.
         auto_scale_lr: Scale the learning rate with the batch size, from ``auto_scale_lr.base_batch_size``.
 
     Returns:
@@ -141,20 +131,16 @@ def train(
 
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
-        ValueError: ``auto_scale_lr`` without a base batch size in the config; an unknown ``amp_dtype``; ``amp`` with an
-            optimizer wrapper that has its own precision.
+        ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in :func:`use_amp`.
     """
     if amp:
         use_amp(cfg, amp_dtype)
     if auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise ValueError(
-                'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the total batch size that the '
-                'learning rate of optim_wrapper is meant for'
-            )
+            raise ValueError('auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size of its lr')
         cfg.auto_scale_lr.enable = True
     if resume == 'auto':
-        # Chosen here and not left to the runner: FlexibleRunner loads before its hooks run.
+        # Here and not in the checkpoint hook alone: FlexibleRunner loads before its hooks run.
         newest = newest_checkpoint(cfg.work_dir)
         cfg.resume, cfg.load_from = True, newest and str(newest)
     elif resume is not None:
@@ -179,8 +165,8 @@ def test(
     Args:
         cfg: From :func:`read_config`; changed in place.
         checkpoint: File with the weights, or the name of shipped weights.
-        out: Destination of the predictions: a ``.pkl`` file for detection and classification, a folder of class maps
-            (PNG) for segmentation.
+        out: Predictions: a ``.pkl`` file for detection and classification, a folder of class maps (PNG) for
+            segmentation.
         show_dir: Folder for pictures of the predictions, drawn by the toolbox.
         tta: Test-time augmentation with the config's ``tta_model`` and ``tta_pipeline``.
 
@@ -219,15 +205,13 @@ def use_amp(cfg: Config, dtype: str) -> None:
         dtype: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
 
     Raises:
-        ValueError: An unknown ``dtype``; an optimizer wrapper that has its own precision.
+        ValueError: An unknown ``dtype``; an optimizer wrapper with its own precision.
     """
-    if dtype not in AMP_DTYPES:
-        raise ValueError(f'amp_dtype must be one of {AMP_DTYPES}, got {dtype!r}')
+    check_choice('amp_dtype', dtype, AMP_DTYPES)
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
         raise ValueError(f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own precision")
-    cfg.optim_wrapper.type = 'AmpOptimWrapper'
-    cfg.optim_wrapper.dtype = dtype
+    cfg.optim_wrapper.update(type='AmpOptimWrapper', dtype=dtype)
     # bfloat16 has the range of float32 and needs no loss scaling.
     cfg.optim_wrapper.setdefault('loss_scale', 'dynamic' if dtype == 'float16' else 1.0)
 
@@ -245,12 +229,10 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
 
 
 def _existing(argument: str, path: str | os.PathLike[str]) -> str:
-    if '://' in str(path):  # fetched when it is loaded
-        return str(path)
-    file = shipped_file(path)
-    if not file.is_file():
+    file = str(path) if '://' in str(path) else str(shipped_file(path))  # an address is fetched when it is loaded
+    if '://' not in file and not Path(file).is_file():
         raise FileNotFoundError(f'{argument}: there is no file {str(path)!r}')
-    return str(file)
+    return file
 
 
 def _build_runner(cfg: Config) -> Runner:

@@ -13,13 +13,11 @@ _DECAY = 'layer_decay_rate'
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor, with rates that shrink towards the stem and weight decay by ``no_weight_decay()``.
+    """mmengine's constructor with learning rates that shrink towards the stem.
 
-    A parameter of a backbone with ``get_layer_depth`` (all of this package, the vision transformers of mmpretrain)
-    learns at ``lr * layer_decay_rate ** (layers - 1 - depth)``, any other parameter at ``lr``. Parameters that a
-    module's ``no_weight_decay()`` names have no weight decay. For detectors, segmentors and classifiers alike.
-
-    In a config::
+    A parameter of a backbone with ``get_layer_depth`` (all of this package, the vision transformers of mmpretrain) gets
+    ``lr * layer_decay_rate ** (layers - 1 - depth)``, any other ``lr``. Parameters in the ``no_weight_decay()`` of a
+    module get no weight decay. In a config::
 
         optim_wrapper = dict(
             constructor='LayerDecayOptimWrapperConstructor',
@@ -28,47 +26,47 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         )
 
     Args:
-        optim_wrapper_cfg: The optimizer wrapper, as for mmengine's constructor.
-        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and the options of mmengine's constructor (``norm_decay_mult``,
-            ``bias_decay_mult``, ``custom_keys``, ...); factors multiply.
+        optim_wrapper_cfg: As for mmengine's constructor.
+        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and the options of mmengine's constructor; factors multiply.
 
     Raises:
-        ValueError: ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has
-            ``get_layer_depth``.
+        ValueError: ``layer_decay_rate`` is missing or outside (0, 1]; no module of the model has ``get_layer_depth``.
     """
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
         options = dict(paramwise_cfg or {})
-        # It stays among the options: with none, mmengine does not call `add_params`.
-        rate = self.layer_decay_rate = options.get(_DECAY)
+        # It stays among the options: without options mmengine does not call `add_params`.
+        rate: Any = options.get(_DECAY)
         if not is_number(rate) or not 0 < rate <= 1:
             raise ValueError(f'paramwise_cfg.{_DECAY} must be a number in (0, 1], got {rate!r}')
+        self.layer_decay_rate = rate
         super().__init__(optim_wrapper_cfg, options)
 
     def add_params(self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', **kwargs: Any) -> None:
-        """Add one group a parameter, as mmengine does; at the root of the model, set rates and decay by depth."""
+        """Add one group per parameter, as mmengine does; at the root of the model, set rates and decay."""
         super().add_params(params, module, prefix=prefix, **kwargs)
         if prefix:  # a step of the recursion
             return
-        scales, spared = self._scales(module), _spared(module)
+        scales = self._scales(module)
+        spared = {
+            f'{path}.{name}'.removeprefix('.')
+            for path, owner in _with_method(module, 'no_weight_decay')
+            for name in owner.no_weight_decay()
+        }
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         for group in params:
             name = names[id(group['params'][0])]
             lr: Any = group.get('lr', self.base_lr)
-            group['lr'] = lr * scales.get(name, 1.0)
+            group.update(param_name=name, lr=lr * scales.get(name, 1.0))
             if name in spared:
                 group['weight_decay'] = 0.0
-            group['param_name'] = name
 
     def _scales(self, model: nn.Module) -> dict[str, float]:
         scales: dict[str, float] = {}
-        # Innermost modules last. mmpretrain's classifier at the root only forwards the call, or fails.
-        for path, module in sorted(_with_method(model, 'get_layer_depth').items(), key=lambda item: len(item[0])):
-            if not path:
-                continue
-            prefix = f'{path}.'
-            for name, _ in module.named_parameters(prefix=path):
-                depth, layers = module.get_layer_depth(name, prefix)  # type: ignore[operator]
+        # Outer modules first, so that inner ones win. mmpretrain's classifier only forwards the call, or fails.
+        for path, module in _with_method(model, 'get_layer_depth'):
+            for name, _ in module.named_parameters(prefix=path) if path else ():
+                depth, layers = module.get_layer_depth(name, f'{path}.')
                 scales[name] = self.layer_decay_rate ** (layers - 1 - depth)
         if not scales:
             raise ValueError(
@@ -78,14 +76,5 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         return scales
 
 
-def _with_method(model: nn.Module, method: str) -> dict[str, nn.Module]:
-    return {path: module for path, module in model.named_modules() if callable(getattr(module, method, None))}
-
-
-def _spared(model: nn.Module) -> set[str]:
-    """Full names of the parameters in the ``no_weight_decay()`` of any module."""
-    return {
-        f'{path}.{name}' if path else name
-        for path, module in _with_method(model, 'no_weight_decay').items()
-        for name in module.no_weight_decay()  # type: ignore[operator]
-    }
+def _with_method(model: nn.Module, method: str) -> list[tuple[str, Any]]:
+    return [(path, module) for path, module in model.named_modules() if callable(getattr(module, method, None))]

@@ -1,9 +1,8 @@
-"""Predictions that do not depend on which images share a batch, with any detector, segmentor or classifier.
+"""Predictions that do not depend on the other images of a batch, with any detector, segmentor or classifier.
 
 A toolbox pads the images of a batch to one size. With ``valid_sizes`` a backbone ignores the padding, but neck and
-heads still convolve, resize and normalise over it. Here the whole model sees each image at its own size: images of one
-size go together, and nothing is computed for padding. In a config, one line:
-``custom_hooks = [dict(type='PredictBySizeHook')]``.
+heads still convolve, resize and normalise over it. Here the whole model gets each image at its own size; images of one
+size go together. In a config: ``custom_hooks = [dict(type='PredictBySizeHook')]``.
 """
 
 from collections.abc import Sequence
@@ -27,8 +26,8 @@ class PredictBySize:
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One for each image, whose ``img_shape`` is (height, width) before padding; ``None`` predicts
-                the batch as it is.
+            data_samples: One per image; ``img_shape`` is (height, width) before padding. ``None`` predicts the batch
+                as it is.
             options: Arguments of the model's own ``predict``.
 
         Returns:
@@ -40,21 +39,17 @@ class PredictBySize:
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
         sizes = [tuple(sample.img_shape[:2]) for sample in data_samples]
-        for index, (height, width) in enumerate(sizes):
-            if height > inputs.shape[2] or width > inputs.shape[3]:
-                raise ValueError(
-                    f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {(height, width)} '
-                    f'for image {index}'
-                )
+        for size in sizes:
+            if size[0] > inputs.shape[2] or size[1] > inputs.shape[3]:
+                raise ValueError(f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {size}')
         results: list[Any] = [None] * len(data_samples)
         for members in group_by_shape(sizes):
             height, width = sizes[members[0]]
+            unpadded = dict(batch_input_shape=(height, width), pad_shape=(height, width))
+            unpadded |= dict(padding_size=(0, 0, 0, 0), img_padding_size=(0, 0, 0, 0))
             samples = [data_samples[index] for index in members]
             for sample in samples:
-                known = sample.metainfo.keys()
-                unpadded: dict[str, Any] = dict.fromkeys(('batch_input_shape', 'pad_shape'), (height, width))
-                unpadded |= dict.fromkeys(('padding_size', 'img_padding_size'), (0, 0, 0, 0))
-                sample.set_metainfo({key: unpadded[key] for key in known & unpadded.keys()})
+                sample.set_metainfo({key: unpadded[key] for key in sample.metainfo.keys() & unpadded.keys()})
             part = inputs[members, :, :height, :width]
             for index, result in zip(members, super().predict(part, samples, **options), strict=True):  # type: ignore[misc]
                 results[index] = result
@@ -67,14 +62,11 @@ def _by_size(cls: type) -> type:
 
 
 def predict_by_size(model: nn.Module) -> nn.Module:
-    """Make a built model predict each image at its own size.
+    """Make a built model predict each image at its own size, in place; training does not change.
 
     Args:
         model: A detector, segmentor or classifier of the toolboxes, alone or in a wrapper (distributed, test-time
-            augmentation); changed in place. Training is not affected.
-
-    Returns:
-        torch.nn.Module: The model.
+            augmentation).
 
     Raises:
         TypeError: Not a model with ``predict``.
@@ -85,8 +77,7 @@ def predict_by_size(model: nn.Module) -> nn.Module:
     if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):
         raise TypeError(f'model must be an mm model with predict(), got {type(inner).__name__}')
     if not isinstance(inner, PredictBySize):
-        cls: Any = type(inner)
-        inner.__class__ = _by_size(cls)
+        inner.__class__ = _by_size(inner.__class__)
     return model
 
 
@@ -98,6 +89,4 @@ class PredictBySizeHook(Hook):
         """Change the model."""
         predict_by_size(runner.model)
 
-    def before_test(self, runner: Runner) -> None:
-        """Change the model."""
-        predict_by_size(runner.model)
+    before_test = before_val

@@ -1,14 +1,13 @@
 """Data preprocessors that pass the size of each image of a padded batch to the backbone.
 
-One line of a config, for whichever toolbox it is written::
+In a config of any toolbox::
 
     custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.preprocessors'])
     model = dict(data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'))  # or ...Seg..., ...Cls...
 
-They extend the toolbox's own preprocessor by the attribute ``valid_sizes`` of the batch of images. Detectors and
-segmentors pass that tensor to the backbone unchanged, so they need no change. Neck and heads still see a padded map,
-zero where an image has no pixel; :class:`cpvt_backbones.engine.PredictBySizeHook` makes predictions that do not depend
-on the batch at all.
+They add the attribute ``valid_sizes`` to the batch of images, which detectors and segmentors pass to the backbone
+unchanged. Neck and heads still see a padded map, zero outside the images; with
+:class:`cpvt_backbones.engine.PredictBySizeHook` predictions do not depend on the batch at all.
 """
 
 from importlib import import_module
@@ -24,13 +23,13 @@ PARENTS = {
 
 
 class ValidSizes:
-    """Mixin of a data preprocessor: sizes before padding become ``inputs.valid_sizes``."""
+    """Mixin of a data preprocessor: sets ``inputs.valid_sizes`` to the sizes before padding."""
 
     img_shape_means_resized = True
-    """A change of a sample's ``img_shape`` is a change of the image's size (and not padding)."""
+    """``img_shape`` of a sample changes with the image's size only, not with padding."""
 
     def forward(self, data: Any, training: bool = False) -> Any:
-        """Preprocess as the toolbox does, and set ``inputs.valid_sizes`` to the (height, width) of each image.
+        """Preprocess as the toolbox does, and add the (height, width) of each image.
 
         Raises:
             ValueError: A batch augmentation has resized the images.
@@ -39,8 +38,8 @@ class ValidSizes:
         shapes = _img_shapes(data)
         result = self._preprocess(data, training)
         inputs = result['inputs']
-        too_small = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
-        if too_small or (self.img_shape_means_resized and _img_shapes(result) != shapes):
+        shrunk = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
+        if shrunk or (self.img_shape_means_resized and _img_shapes(result) != shapes):
             raise ValueError(
                 f'data_preprocessor: images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px; '
                 'batch_augments that resize leave no valid sizes'

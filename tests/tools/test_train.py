@@ -70,7 +70,7 @@ def test_layers_compute_in_bfloat16(classifier, tmp_path, call, monkeypatch):
 
 def test_an_unknown_amp_dtype(classifier, refused):
     assert "invalid choice: 'float8'" in refused('train', classifier, '--amp', '--amp-dtype', 'float8')
-    with pytest.raises(ValueError, match=r"amp_dtype must be one of \('float16', 'bfloat16'\), got 'float8'"):
+    with pytest.raises(ValueError, match=r"amp_dtype must be one of \['bfloat16', 'float16'\], got 'float8'"):
         launch.train(read_config(classifier), amp=True, amp_dtype='float8')
 
 
