@@ -89,8 +89,6 @@ def _pipelines(node: Any) -> Iterator[list[dict[str, Any]]]:
 def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     names = [step_name(step) for step in pipeline]
     load = next((i for i, name in enumerate(names) if name.startswith('Load') and 'Image' in name), None)
-    if load is None:
-        raise ValueError(f'test_dataloader: its pipeline loads no image, got {names}')
     for name in names:
         if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name):
             raise ValueError(
@@ -105,6 +103,8 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
         if pipeline[i].get(key) is not None
     ]
     if not sized:
+        if load is None:
+            raise ValueError(f'test_dataloader: its pipeline loads no image and has no size, got {names}')
         if size.factor != 1:
             how = dict(scale=(_LONG, size.side)) if size.factor is None else dict(scale_factor=float(size.factor))
             pipeline.insert(load + 1, dict(type='mmcv.Resize', keep_ratio=size.factor is None, **how))

@@ -1,16 +1,14 @@
 """The paper's claims as differences between variants, each with a confidence interval and a verdict."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import product
+from pathlib import Path
 from statistics import mean, stdev
+from typing import Any, NamedTuple
 
 import pandas as pd
+import yaml
 
 from .variants import VARIANTS
-
-MARGIN = 1.0
-"""Percentage points that count as "as good": about the standard error of an accuracy on 2,000 images."""
 
 SUPPORTED, REFUTED, UNDECIDED, UNTESTED = 'supported', 'not supported', 'undecided', 'not tested'
 
@@ -18,13 +16,10 @@ Measure = Callable[[pd.DataFrame, str], list[float]]
 """(results, variant) to one number a seed."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Difference between two means with its 95 % confidence interval (Welch).
+class Difference(NamedTuple):
+    """Difference between two means, ``None`` if one was not run, with its 95 % confidence interval (Welch).
 
-    Attributes:
-        mean: ``None`` if one of the two was not run.
-        low, high: ``None`` with fewer than two seeds on a side.
+    The interval is ``None`` with fewer than two seeds on a side.
     """
 
     mean: float | None = None
@@ -45,28 +40,20 @@ class Difference:
         if not any(map(stdev, samples)):
             return cls(middle, middle, middle)
         test = ttest_1samp(left, 0.0) if right is None else ttest_ind(left, right, equal_var=False)
-        low, high = test.confidence_interval(0.95)
-        return cls(middle, float(low), float(high))
+        return cls(middle, *map(float, test.confidence_interval(0.95)))
 
     def text(self, digits: int = 2) -> str:
-        """Mean and interval with so many digits after the point."""
+        """``'+2.42 (-1.15 to +5.99)'``."""
         if self.mean is None:
             return 'not run'
         interval = 'one seed' if self.low is None else f'{self.low:+.{digits}f} to {self.high:+.{digits}f}'
         return f'{self.mean:+.{digits}f} ({interval})'
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A testable part of a claim: ``measure`` of ``left`` minus that of ``right`` is greater (or less) than ``bound``.
 
-    Attributes:
-        left, right: Variants. ``right=None``: the number itself is tested.
-        measure: Quantity that is compared.
-        what: Description of the measure.
-        greater: ``True`` if the difference should be greater than ``bound``.
-        bound: Limit of the difference.
-        paper: The paper's difference, where it has one (ImageNet, DeiT-tiny and CPVT-Ti, 300 epochs).
+    ``claims.yaml`` explains the attributes; ``what`` describes ``measure``.
     """
 
     left: str
@@ -97,30 +84,22 @@ class Comparison:
         return f'{VARIANTS[self.left].label}{other}, {self.what}, {sign} {self.bound:g}'
 
 
-class Claim:
-    """A claim of the paper.
+class Claim(NamedTuple):
+    """A claim of the paper: its letter in the report, its text, and its parts."""
 
-    Args:
-        letter: Name in the report.
-        text: The claim in words.
-        comparisons: Its parts. All must be supported; a refuted one refutes the claim, an untested one leaves it
-            untested.
-    """
-
-    def __init__(self, letter: str, text: str, *comparisons: Comparison) -> None:
-        self.letter, self.text, self.comparisons = letter, text, comparisons
+    letter: str
+    text: str
+    comparisons: Sequence[Comparison]
 
     def verdict(self, results: pd.DataFrame) -> str:
-        """Verdict on the whole claim."""
+        """All parts must be supported; a refuted one refutes the claim, an untested one leaves it untested."""
         verdicts = [comparison.verdict(results) for comparison in self.comparisons]
         return next(verdict for verdict in (REFUTED, UNTESTED, UNDECIDED, SUPPORTED) if verdict in verdicts)
 
 
 def accuracy(size: int) -> Measure:
     """Top-1 accuracy at a size."""
-    return lambda results, variant: results.loc[
-        (results['variant'] == variant) & (results['size'] == size), 'top1'
-    ].tolist()
+    return lambda results, variant: results[results['variant'].eq(variant) & results['size'].eq(size)]['top1'].tolist()
 
 
 def change(size: int, base: int) -> Measure:
@@ -152,67 +131,20 @@ def rate_trials(results: pd.DataFrame, train_size: int) -> pd.DataFrame:
     return trials[trials['seed'] == trials.groupby('variant')['seed'].transform('min')]
 
 
-def claims(train_size: int) -> tuple[Claim, ...]:
-    """The claims that are tested."""
-    # The paper trains at 224 px and tests at 384 and 448.
-    larger, largest = train_size * 12 // 7, train_size * 2
+def claims(train_size: int) -> list[Claim]:
+    """The claims of ``claims.yaml``, for classifiers trained at ``train_size`` px."""
+    sizes = dict(larger=train_size * 12 // 7, largest=train_size * 2)
 
-    def more(left: str, right: str, paper: float, bound: float = 0.0, *, greater: bool = True) -> Comparison:
-        return Comparison(left, right, accuracy(train_size), f'top-1 at {train_size} px', greater, bound, paper)
+    def comparison(left: str, right: str | None = None, size: str = '', measure: str = '', **rest: Any) -> Comparison:
+        if measure:
+            return Comparison(left, right, shift_errors, 'shift error', **rest)
+        if size:
+            what = f'change of top-1, {train_size} to {sizes[size]} px'
+            return Comparison(left, right, change(sizes[size], train_size), what, **rest)
+        return Comparison(left, right, accuracy(train_size), f'top-1 at {train_size} px', **rest)
 
-    def extrapolation(size: int, *paper: float | None) -> tuple[Comparison, ...]:
-        """Tables lose accuracy at a size, and PEG loses less than they."""
-        what = f'change of top-1, {train_size} to {size} px'
-        pairs = [('learned', None), ('sincos', None), *product(('peg-0', 'peg-0-5'), ('learned', 'sincos'))]
-        return tuple(
-            Comparison(left, right, change(size, train_size), what, greater=right is not None, paper=figure)
-            for (left, right), figure in zip(pairs, paper, strict=True)
-        )
-
-    return (
-        Claim(
-            'a',
-            'No encoding is worse than sin-cos, a learned table and PEG',
-            more('sincos', 'none', 4.0),
-            more('learned', 'none', 4.0),
-            more('peg-0', 'none', 4.2),
-            more('peg-0-5', 'none', 5.2),
-        ),
-        Claim(
-            'b',
-            'PEG is at least as good as a learned table at the training size',
-            more('peg-0', 'learned', 0.2, -MARGIN),
-        ),
-        Claim(
-            'c',
-            f"At {larger} px (the paper's 384 after 224) learned tables and sin-cos drop, and PEG drops less or gains",
-            *extrapolation(larger, -1.0, -1.4, 1.8, 2.2, 1.8, 2.2),
-        ),
-        Claim(
-            "c'",
-            f"The same at {largest} px (the paper's 448)",
-            *extrapolation(largest, -3.4, None, 2.8, None, 2.6, None),
-        ),
-        Claim('d', 'PEG at 0-5 beats PEG at 0', more('peg-0-5', 'peg-0', 1.0)),
-        Claim(
-            'e',
-            'PEG at -1 with k = 3 is worse than at 0, and k = 27 closes the gap',
-            more('peg-before', 'peg-0', -1.8, greater=False),
-            more('peg-before-k27', 'peg-before', 1.9),
-            more('peg-before-k27', 'peg-0', 0.1, -MARGIN),
-        ),
-        Claim('f', 'A frozen random PEG still beats no encoding', more('peg-0-frozen', 'none', 3.1)),
-        Claim('g', '1 x 1 convolutions do not help', more('conv1x1-x12', 'none', 0.4, MARGIN, greater=False)),
-        Claim(
-            'h',
-            'Removing the zero padding (with it, the identity) hurts',
-            more('peg-0-unpadded', 'peg-0', -1.9, greater=False),
-        ),
-        Claim('i', 'With PEG, GAP beats the class token', more('peg-0-5-gap', 'peg-0-5', 1.5)),
-        Claim(
-            'j',
-            "PEG's features follow a shift better than a table's",
-            # With GAP, where the loss has seen the tokens that are compared.
-            Comparison('peg-0-5-gap', 'learned-gap', shift_errors, 'shift error', greater=False),
-        ),
-    )
+    entries = yaml.safe_load(Path(__file__).with_suffix('.yaml').read_text(encoding='utf-8')).items()
+    return [
+        Claim(letter, entry['text'].format(**sizes), [comparison(**part) for part in entry['parts']])
+        for letter, entry in entries
+    ]

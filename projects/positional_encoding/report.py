@@ -1,7 +1,7 @@
 """Tables, verdicts, and plots, from the results' CSV files alone."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -30,18 +30,18 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     """
     folder, pictures = (work_dir, '.') if docs is None else (docs.with_suffix(''), docs.stem)
     parts = {}
-    for stage, name, runs in (
-        ('classify', 'positional_encoding', 'runs'),
-        ('transfer', 'dense_transfer', 'dense_transfer_runs'),
+    for stage, name, runs, report, draw in (
+        ('classify', 'positional_encoding', 'runs', classify_report, draw_classify),
+        ('transfer', 'dense_transfer', 'dense_transfer_runs', transfer_report, draw_transfer),
     ):
         table = folder / f'{name}.csv'
         if records := read_records(work_dir / stage):
-            write_csv(results_table(records), table)
-            write_csv(runs_table(records), folder / f'{runs}.csv')
+            write_csv(({**record['run'], **row} for record in records for row in record['rows']), table)
+            write_csv((run_row(record) for record in records), folder / f'{runs}.csv')
         if table.exists():
-            report, draw = (classify_report, draw_classify) if stage == 'classify' else (transfer_report, draw_transfer)
-            parts[name.replace('_', '-')] = report(pd.read_csv(table), pictures)
-            draw(pd.read_csv(table), folder)
+            results = pd.read_csv(table)
+            parts[name.replace('_', '-')] = report(results, pictures)
+            draw(results, folder)
             print(f'report from {table}')
     if not parts:
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
@@ -52,30 +52,18 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
             fill_marked(docs, name, text)
 
 
-def results_table(records: Sequence[Record]) -> pd.DataFrame:
-    """A row for every run and size."""
-    return pd.DataFrame({**record['run'], **row} for record in records for row in record['rows'])
+def run_row(record: Record) -> dict[str, Any]:
+    """A run, its commits and its machine."""
+    found = record['environment']
+    machine = dict(processor=found['processor'], threads=found['threads'])
+    versions = dict(python=found['Python'].split()[0], torch=found['PyTorch'])
+    return dict(**record['run'], commits=record['commits'], **machine, **versions)
 
 
-def runs_table(records: Sequence[Record]) -> pd.DataFrame:
-    """A row for every run: where, and from which code, it was trained."""
-    return pd.DataFrame(
-        {
-            **record['run'],
-            'commits': record['commits'],
-            'processor': record['environment']['processor'],
-            'threads': record['environment']['threads'],
-            'python': record['environment']['Python'].split()[0],
-            'torch': record['environment']['PyTorch'],
-        }
-        for record in records
-    )
-
-
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table without its index."""
+def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:
+    """Write rows as CSV."""
     with atomic_write(path) as file:
-        table.to_csv(file, index=False)
+        pd.DataFrame(rows).to_csv(file, index=False)
 
 
 def classify_report(results: pd.DataFrame, pictures: str = '.') -> str:
@@ -87,10 +75,10 @@ def classify_report(results: pd.DataFrame, pictures: str = '.') -> str:
         summary_table(results, size),
         f'![Top-1 against image size]({pictures}/sizes.png)',
         f'![Top-1 of every encoding at {size} px]({pictures}/variants.png)',
-        *(['The learning rates that were tried, first seed:', rates] if rates else []),
+        rates and f'The learning rates that were tried, first seed:\n\n{rates}',
         claims_table(results, size),
     ]
-    return '\n\n'.join(parts)
+    return '\n\n'.join(filter(None, parts))
 
 
 def summary_table(results: pd.DataFrame, train_size: int) -> str:
@@ -142,25 +130,21 @@ def transfer_report(results: pd.DataFrame, pictures: str = '.') -> str:
 
 def transfer_table(results: pd.DataFrame, digits: int) -> str:
     """One task: every start and encoding at every size, then the differences between them."""
-    encodings, starts = encodings_of(results), [start for start in STARTS if start in set(results['start'])]
+    peg, *others = encodings = encodings_of(results)
+    starts = [start for start in STARTS if start in set(results['start'])]
     # (start, encoding) to the values of all seeds at each size
     values = {
-        key: [
-            column.dropna().tolist() for _, column in rows.pivot(index='seed', columns='size', values='value').items()
-        ]
-        for key, rows in results.groupby(['start', 'encoding'])
+        key: rows.groupby('size')['value'].apply(list).tolist() for key, rows in results.groupby(['start', 'encoding'])
     }
-    rows = []
-    for start in starts:
-        for encoding in encodings:
-            cells = values[start, encoding]
-            rows.append((start, encoding, len(cells[0]), *(spread(cell, digits) for cell in cells)))
-    peg, *others = encodings
+    rows = [
+        (start, encoding, len(values[start, encoding][0]), *(spread(cell, digits) for cell in values[start, encoding]))
+        for start, encoding in product(starts, encodings)
+    ]
     compared = [(f'{start}: {peg} minus {other}', (start, peg), (start, other)) for start in starts for other in others]
     if len(starts) == 2:
         compared += [(f'{e}: pretrained minus scratch', ('pretrained', e), ('scratch', e)) for e in encodings]
     for name, left, right in compared:
-        found = [Difference.between(*pair) for pair in zip(values[left], values[right], strict=True)]
+        found = map(Difference.between, values[left], values[right])
         rows.append((name, '', '', *(difference.text(digits) for difference in found)))
     sizes = [f'{size:g} x' for size in sorted(results['size'].unique())]
     return markdown(pd.DataFrame(rows, columns=['start', 'encoding', 'seeds', *sizes]), 'll')
@@ -171,8 +155,8 @@ def encodings_of(results: pd.DataFrame) -> list[str]:
     return sorted(results['encoding'].unique(), key=lambda name: (name != 'peg', name))
 
 
-def spread(values: Sequence[float], digits: int) -> str:
-    """Mean and standard deviation."""
+def spread(values: Iterable[float], digits: int) -> str:
+    """Mean and standard deviation: ``'42.0 ± 1.0'``."""
     values = list(values)
     deviation = f' ± {stdev(values):.{digits}f}' if len(values) > 1 else ''
     return f'{mean(values):.{digits}f}{deviation}' if values else ''
@@ -188,65 +172,56 @@ def draw_classify(results: pd.DataFrame, folder: Path) -> None:
     """Top-1 accuracy of the main variants against image size, and of all variants at the training size."""
     train_size = results['size'].min()
     kept = best_rates(results, train_size)
-    with plot(folder / 'sizes.png', 8, 4.4) as (axis,):
-        for name in MAIN:
-            if name in set(kept['variant']):
-                style = dict(linestyle='-' if name.startswith('peg') else '--', label=VARIANTS[name].label)
-                draw_line(axis, kept[kept['variant'] == name], 'top1', **style)
-        axis.set_xticks(sorted(kept['size'].unique()))
-        axis.set_xlabel(f'side of the test images (px); trained at {train_size} px')
-        axis.set_ylabel('top-1 (%), mean and range over seeds')
-        axis.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
+    figure, (axis,) = new_figure(8, 4.4)
+    for name in MAIN:
+        if not (rows := kept[kept['variant'] == name]).empty:
+            draw_line(axis, rows, 'top1', label=VARIANTS[name].label, ls='-' if name.startswith('peg') else '--')
+    side = f'side of the test images (px); trained at {train_size} px'
+    axis.set(xticks=sorted(kept['size'].unique()), xlabel=side, ylabel='top-1 (%), mean and range over seeds')
+    axis.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
+    figure.savefig(folder / 'sizes.png', dpi=110)
     shown = {name: values for name in VARIANTS if (values := accuracy(train_size)(kept, name))}
     ordered = sorted(shown, key=lambda name: mean(shown[name]))
-    with plot(folder / 'variants.png', 6.4, 0.9 + 0.28 * len(ordered)) as (axis,):
-        for position, name in enumerate(ordered):
-            values, color = shown[name], 'tab:blue' if 'peg' in name else '0.5'
-            axis.plot([min(values), max(values)], [position] * 2, '-', color=color, lw=2)
-            axis.plot(values, [position] * len(values), '.', color=color, ms=6)
-            axis.plot(mean(values), position, '|', color='k', ms=12)
-        axis.set_yticks(range(len(ordered)), [VARIANTS[name].label for name in ordered])
-        axis.grid(axis='x', color='0.9')
-        axis.set_xlabel(f'top-1 at {train_size} px (%); dots: seeds, stroke: mean')
+    figure, (axis,) = new_figure(6.4, 0.9 + 0.28 * len(ordered))
+    for position, name in enumerate(ordered):
+        values, color = shown[name], 'tab:blue' if 'peg' in name else '0.5'
+        axis.plot(values, [position] * len(values), '.-', color=color, lw=2, ms=6)
+        axis.plot(mean(values), position, '|', color='k', ms=12)
+    axis.set_yticks(range(len(ordered)), [VARIANTS[name].label for name in ordered])
+    axis.grid(axis='x', color='0.9')
+    axis.set_xlabel(f'top-1 at {train_size} px (%); dots: seeds, stroke: mean')
+    figure.savefig(folder / 'variants.png', dpi=110)
 
 
 def draw_transfer(results: pd.DataFrame, folder: Path) -> None:
     """Metric against test size, a panel for each task: dashed from scratch, a colour for each encoding."""
     tasks = results.groupby(['task', 'metric'])
-    with plot(folder / 'dense_transfer.png', 4.6 * len(tasks), 3.6, panels=len(tasks)) as axes:
-        for axis, ((task, metric), rows) in zip(axes, tasks, strict=True):
-            for start in STARTS:
-                for index, encoding in enumerate(encodings_of(rows)):
-                    style = dict(linestyle='--' if start == 'scratch' else '-', color=f'C{index}')
-                    line = rows[(rows['start'] == start) & (rows['encoding'] == encoding)]
-                    draw_line(axis, line, 'value', label=f'{encoding}, {start}', **style)
-            axis.set(title=task, xlabel='size, relative to the test scale of the config', ylabel=metric)
-            axis.set_ylim(bottom=0)
-            axis.grid(alpha=0.25)
-        axes[0].legend(frameon=False, fontsize=8)
+    figure, axes = new_figure(4.6 * len(tasks), 3.6, panels=len(tasks))
+    for axis, ((task, metric), rows) in zip(axes, tasks, strict=True):
+        for start, (index, encoding) in product(STARTS, enumerate(encodings_of(rows))):
+            line = rows[(rows['start'] == start) & (rows['encoding'] == encoding)]
+            style = dict(ls='--' if start == 'scratch' else '-', color=f'C{index}')
+            draw_line(axis, line, 'value', label=f'{encoding}, {start}', **style)
+        axis.set(title=task, xlabel='size, relative to the test scale of the config', ylabel=metric)
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.25)
+    axes[0].legend(frameon=False, fontsize=8)
+    figure.savefig(folder / 'dense_transfer.png', dpi=110)
 
 
 def draw_line(axis: Any, results: pd.DataFrame, column: str, **style: Any) -> None:
     """Mean over seeds against the size, in a band from the lowest to the highest."""
-    low, middle, high = (getattr(results.groupby('size')[column], name)() for name in ('min', 'mean', 'max'))
-    (line,) = axis.plot(middle, marker='o', ms=4, **style)
-    axis.fill_between(middle.index, low, high, color=line.get_color(), alpha=0.15)
+    lines = results.groupby('size')[column].agg(['min', 'mean', 'max'])
+    (line,) = axis.plot(lines['mean'], marker='o', ms=4, **style)
+    axis.fill_between(lines.index, lines['min'], lines['max'], color=line.get_color(), alpha=0.15)
 
 
-@contextmanager
-def plot(path: Path, width: float, height: float, panels: int = 1) -> Iterator[Any]:
-    """Axes of a figure of width x height inches, written to ``path`` at the end."""
-    import matplotlib
+def new_figure(width: float, height: float, panels: int = 1) -> Any:
+    """A figure of width x height inches, and its axes."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use('Agg')
-    from matplotlib import pyplot as plt
-
-    with plt.rc_context({'axes.spines.top': False, 'axes.spines.right': False}):
-        figure, axes = plt.subplots(1, panels, figsize=(width, height), squeeze=False)
-    try:
-        yield axes[0]
-        figure.tight_layout()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110)
-    finally:
-        plt.close(figure)
+    figure = Figure(figsize=(width, height), layout='tight')
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    for axis in axes:
+        axis.spines[['top', 'right']].set_visible(False)
+    return figure, axes

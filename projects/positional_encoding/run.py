@@ -10,21 +10,23 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for this project, where this file runs as a script
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
 from cpvt_backbones.engine.command_line import make_parser, positive, run
 from cpvt_backbones.engine.launch import AMP_DTYPES, read_config
-from positional_encoding.classify import Classification, ClassifyPlan, ClassifyRun, epochs_within
+from positional_encoding.classify import Classification, epochs_within
 from positional_encoding.report import write_report
 from positional_encoding.runs import Record, RunFolder
-from positional_encoding.transfer import Transfer, TransferPlan, TransferRun
+from positional_encoding.transfer import Transfer
 from positional_encoding.variants import ENCODINGS, TASKS, VARIANTS, classify_config, transfer_config
 
-SIZES = (112, 128, 160, 192, 224)
-IMAGES = ('.webp', '.jpg', '.jpeg', '.png')
+CLASSIFY_SIZES, TRANSFER_SIZES = [112, 128, 160, 192, 224], [0.5, 1.0, 1.5, 2.0]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,34 +39,34 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
+    common = argparse.ArgumentParser(add_help=False)
+    work_dir = Path('work_dirs/positional_encoding')
+    common.add_argument('--work-dir', type=Path, default=work_dir, help='default: %(default)s')
+    common.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked parts become the report')
+    seeds = argparse.ArgumentParser(add_help=False)
+    seeds.add_argument('--seeds', type=positive, default=3, help='of the main variants; default: %(default)s')
     parser = make_parser(__doc__)
     stages = parser.add_subparsers(
         dest='stage', required=True, metavar='classify | transfer | report', parser_class=argparse.ArgumentParser
     )
-    classify = stages.add_parser('classify', help='train the classifiers and test them at larger sizes')
+    about = 'train the classifiers and test them at larger sizes'
+    classify = stages.add_parser('classify', parents=[common, seeds], help=about)
     classify.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
     length = classify.add_mutually_exclusive_group()
     length.add_argument('--epochs', type=positive, help='length of each training')
-    length.add_argument(
-        '--budget', type=float, metavar='MINUTES', help='as many epochs as fit on this machine in one process'
-    )
-    classify.add_argument(
-        '--variants', nargs='+', choices=VARIANTS, metavar='NAME', help=f'default: all: {", ".join(VARIANTS)}'
-    )
-    classify.add_argument('--seeds', type=positive, default=3, help='of the main variants; default: %(default)s')
+    about = 'as many epochs as fit on this machine in one process'
+    length.add_argument('--budget', type=float, metavar='MINUTES', help=about)
+    about = f'default: all: {", ".join(VARIANTS)}'
+    classify.add_argument('--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS), metavar='NAME', help=about)
     classify.add_argument('--other-seeds', type=positive, default=1, help='of the others; default: %(default)s')
     classify.add_argument('--batch-size', type=positive, default=64, help='default: %(default)s')
     classify.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision')
-    dense = stages.add_parser('transfer', help='train segmentors and detectors, from scratch and from the classifiers')
+    about = 'train segmentors and detectors, from scratch and from the classifiers'
+    dense = stages.add_parser('transfer', parents=[common, seeds], help=about)
     dense.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS), help='default: all')
-    dense.add_argument('--seeds', type=positive, default=3, help='default: %(default)s')
     dense.add_argument('--images', type=positive, default=100, help='test images at most; default: %(default)s')
-    report = stages.add_parser('report', help='write CSV files, tables, and plots from the finished runs')
-    for stage in (classify, dense, report):
-        stage.add_argument(
-            '--work-dir', type=Path, default=Path('work_dirs/positional_encoding'), help='default: %(default)s'
-        )
-        stage.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked parts become the report')
+    about = 'write CSV files, tables, and plots from the finished runs'
+    stages.add_parser('report', parents=[common], help=about)
     return parser.parse_args(argv)
 
 
@@ -76,7 +78,7 @@ def classification(args: argparse.Namespace) -> Classification:
         FileNotFoundError: The weights of a teacher are missing.
     """
     images = {split: count_images(args.data / split) for split in ('train', 'val')}
-    chosen = sorted(args.variants or VARIANTS, key=lambda name: VARIANTS[name].priority)
+    chosen = sorted(args.variants, key=lambda name: VARIANTS[name].priority)
     configs = {name: classify_config(name) for name in chosen}
     for name, path in configs.items():
         teacher = read_config(path).model.get('teacher', {}).get('checkpoint_path')
@@ -85,47 +87,29 @@ def classification(args: argparse.Namespace) -> Classification:
                 f'--variants: {name} needs {teacher}: run tools/make_teacher.py, or leave the variant out'
             )
     seeds = {name: range(args.seeds if VARIANTS[name].priority == 1 else args.other_seeds) for name in chosen}
-    folder = args.work_dir / 'classify'
-    plan = None
+    rates = {name: VARIANTS[name].rate_factors for name in chosen}
+    folder, plan = args.work_dir / 'classify', None
     if args.epochs or not (folder / 'plan.json').exists():
-        plan = ClassifyPlan(
-            epochs=args.epochs or 1,
-            batch_size=args.batch_size,
-            train_size=SIZES[0],
-            sizes=SIZES,
-            rate_factors=(0.5, 1.0, 2.0),
-            tuned=tuple(name for name, variant in VARIANTS.items() if variant.tuned),
-            data_root=str(args.data),
-            amp_dtype=args.amp_dtype,
-        )
-    if plan and not args.epochs:
-        if not args.budget:
+        settings = dict(batch_size=args.batch_size, data_root=str(args.data), amp_dtype=args.amp_dtype)
+        plan = dict(epochs=args.epochs, sizes=CLASSIFY_SIZES, **settings)
+        if args.budget:
+            runs = sum(len(seeds[name]) + len(rates[name]) - 1 for name in chosen)
+            plan['epochs'] = epochs_within(args.budget, configs[chosen[0]], plan, runs=runs, **images)
+        elif not args.epochs:
             raise ValueError(f'--epochs or --budget: {folder} has no runs yet, so one of them is needed')
-        trials = sum(len(plan.rate_factors) - 1 for name in chosen if name in plan.tuned)
-        runs = sum(map(len, seeds.values())) + trials
-        epochs = epochs_within(args.budget, configs[chosen[0]], plan, runs=runs, images=images)
-        plan = replace(plan, epochs=epochs)
-    return Classification(folder, configs, seeds, plan)
+    return Classification(folder, plan, configs, seeds, rates)
 
 
 def count_images(folder: Path) -> int:
-    """Images in the class folders of a split.
-
-    Raises:
-        ValueError: There are none.
-    """
-    count = sum(file.suffix.lower() in IMAGES for file in folder.glob('*/*'))
+    """Images in the class folders of a split; ``ValueError`` if there are none."""
+    count = sum(file.suffix.lower() in IMG_EXTENSIONS for file in folder.glob('*/*'))
     if not count:
         raise ValueError(f'--data: there are no images in {folder}/<class>')
     return count
 
 
 def transfer(args: argparse.Namespace) -> Transfer:
-    """The stage of the dense transfer.
-
-    Raises:
-        ValueError: A classifier has not been trained.
-    """
+    """The stage of the dense transfer; ``ValueError`` if a classifier has not been trained."""
     configs = {(task, encoding): transfer_config(task, encoding) for task in args.tasks for encoding in ENCODINGS}
     pretrained = {}
     for encoding, variant in ENCODINGS.items():
@@ -134,24 +118,21 @@ def transfer(args: argparse.Namespace) -> Transfer:
             if not (classifier / 'record.json').is_file():
                 raise ValueError(f'--work-dir: there is no finished run {classifier}; train it with `classify`')
             pretrained[encoding, seed] = classifier / 'weights.pth'
-    return Transfer(
-        args.work_dir / 'transfer', configs, pretrained, range(args.seeds), TransferPlan(images=args.images)
-    )
+    plan = dict(sizes=TRANSFER_SIZES, images=args.images)
+    return Transfer(args.work_dir / 'transfer', plan, configs, pretrained, range(args.seeds))
 
 
 def train(stage: RunFolder) -> None:
     """Finish all runs of a stage; print a line after each."""
-    begun, finished = time.monotonic(), 0
+    begun, before = time.monotonic(), stage.left()
 
-    def done(run: ClassifyRun | TransferRun, record: Record) -> None:
-        nonlocal finished
-        finished += 1
+    def done(run: Any, record: Record) -> None:
         left = stage.left()
-        hours = (time.monotonic() - begun) / finished * left / 3600
+        hours = (time.monotonic() - begun) / max(before - left, 1) * left / 3600
         shown = ', '.join(f'{row.get("top1", row.get("value")):.4g} at {row["size"]:g}' for row in record['rows'])
-        print(f'{run.name}: {shown}; {left} runs left, about {hours:.1f} h of this process', flush=True)
+        print(f'{run.name}: {shown}; {left} runs left, about {hours:.1f} h', flush=True)
 
-    print(f'{stage.folder}: {stage.left()} runs left; each writes console.log in its folder', flush=True)
+    print(f'{stage.folder}: {before} runs left; each writes console.log in its folder', flush=True)
     stage.work(done=done)
 
 

@@ -2,18 +2,15 @@
 
 import copy
 import json
-import os
-import platform
-import re
 import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -21,45 +18,47 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import collect_env
 
+from benchmarks import processor
+from cpvt_backbones.analysis.image_size import TestSize
+from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, sweep
 from cpvt_backbones.checkpoints import atomic_write
 
 Record = dict[str, Any]
 
 
+@dataclass
 class RunFolder(ABC):
     """A folder of trainings that share a plan.
 
     ``plan.json`` holds the plan. Every run has a folder of its own with ``console.log``, ``weights.pth``, and, once it
-    is finished, ``record.json``: the run, its results, commits, environment, and config. Plans and runs are data
-    classes; a run has a ``seed`` and a unique ``name``.
+    is finished, ``record.json``: the run, its results, commits, environment, and config. A run is a named tuple with a
+    ``seed`` and a unique ``name``.
 
     Args:
-        folder: Where the runs live.
-        plan: Settings that all runs share; ``None`` continues with the folder's.
+        folder: Folder of the runs.
+        plan: Settings that all runs share, as JSON has them; ``None`` continues with the folder's.
+        configs: Config files.
 
     Raises:
         FileNotFoundError: No ``plan``, and the folder has none.
         ValueError: The folder was begun with another plan.
     """
 
-    plan_type: type
-    resumable: bool
+    folder: Path
+    plan: Any
+    configs: Mapping[Any, Path]
+    resumable: ClassVar[bool]
     """Continue an interrupted run from its last checkpoint; otherwise start it again."""
 
-    def __init__(self, folder: Path, plan: Any | None) -> None:
-        self.folder = folder
-        file = folder / 'plan.json'
-        if file.exists():
-            values = json.loads(file.read_text())
-            begun = self.plan_type(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
-            if plan not in (None, begun):
-                raise ValueError(f'plan: {folder} was begun with {begun}, got {plan}; use another folder')
-            plan = begun
-        elif plan is None:
-            raise FileNotFoundError(f'folder: no study was begun in {str(folder)!r}')
-        else:
-            _write_json(file, asdict(plan))
-        self.plan = plan
+    def __post_init__(self) -> None:
+        file = self.folder / 'plan.json'
+        begun = json.loads(file.read_text()) if file.exists() else None
+        if not (self.plan or begun):
+            raise FileNotFoundError(f'folder: no study was begun in {str(self.folder)!r}')
+        if self.plan and begun and self.plan != begun:
+            raise ValueError(f'plan: {self.folder} was begun with {begun}, got {self.plan}; use another folder')
+        self.plan = begun or self.plan
+        write_json(file, self.plan)
 
     @abstractmethod
     def pending(self) -> tuple[list[Any], int]:
@@ -70,7 +69,7 @@ class RunFolder(ABC):
         """Config of a run."""
 
     @abstractmethod
-    def evaluate(self, runner: Runner, cfg: Config, weights: Path) -> list[dict[str, Any]]:
+    def evaluate(self, cfg: Config, weights: Path) -> list[dict[str, Any]]:
         """Test a trained model: one row of results for each image size."""
 
     def left(self) -> int:
@@ -84,7 +83,7 @@ class RunFolder(ABC):
         return json.loads(file.read_text()) if file.exists() else None
 
     def work(self, *, done: Callable[[Any, Record], None] = lambda run, record: None, patience: float = 10.0) -> None:
-        """Train until all runs are finished, leaving to other processes what they have begun.
+        """Train until all runs are finished; skip those that other processes have begun.
 
         Args:
             done: Called after every run of this process.
@@ -119,15 +118,25 @@ class RunFolder(ABC):
             runner = Runner.from_cfg(copy.deepcopy(cfg))
             runner.train()
             torch.save({'state_dict': runner.model.state_dict()}, folder / 'weights.pth')
-            rows = self.evaluate(runner, cfg, folder / 'weights.pth')
+            cfg.resume = False
+            rows = self.evaluate(cfg, folder / 'weights.pth')
             for handler in list(runner.logger.handlers):  # the next run must not log to a closed file
                 if getattr(handler, 'stream', None) is log:
                     runner.logger.removeHandler(handler)
-        record = dict(run=asdict(run), rows=rows, commits=commits, environment=environment(), config=text)
-        _write_json(folder / 'record.json', record)
+        environment = {k: str(v) for k, v in collect_env().items() if k != 'PyTorch compiling details'}
+        environment |= dict(processor=processor(), threads=str(torch.get_num_threads()))
+        record = dict(run=run._asdict(), rows=rows, commits=commits, environment=environment, config=text)
+        write_json(folder / 'record.json', record)
         for checkpoint in (*folder.glob('epoch_*.pth'), *folder.glob('iter_*.pth')):  # four times the weights' size
             checkpoint.unlink()
         return record
+
+
+def test_sizes(cfg: Config, weights: Path, sizes: Sequence[TestSize], images: int | None = None) -> list[SweepRow]:
+    """Test a run's weights at several image sizes, on ``images`` evenly spaced images, or all."""
+    table = weights.with_name('sizes.csv')
+    table.unlink(missing_ok=True)  # left by an interruption
+    return sweep([SweepModel(weights.parent.name, cfg, weights)], sizes, table=table, limit=images)
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -137,23 +146,14 @@ def read_records(folder: Path) -> list[Record]:
         ValueError: Two runs that differ only in the seed were trained with different configs.
     """
     records = [json.loads(file.read_text()) for file in sorted(folder.glob('*/record.json'))]
-    configs: dict[Any, tuple[str, int]] = {}
+    first: dict[str, Record] = {}
     for record in records:
         run = {name: value for name, value in record['run'].items() if name != 'seed'}
-        config, seed = record['config'], record['run']['seed']
-        first_config, first_seed = configs.setdefault(tuple(run.values()), (config, seed))
-        if config != first_config:
-            raise ValueError(f'{folder}: seeds {first_seed} and {seed} of {run} were trained with different configs')
+        other = first.setdefault(str(run), record)
+        if record['config'] != other['config']:
+            seeds = f'{other["run"]["seed"]} and {record["run"]["seed"]}'
+            raise ValueError(f'{folder}: seeds {seeds} of {run} were trained with different configs')
     return records
-
-
-def environment() -> dict[str, str]:
-    """Processor, threads, and mmengine's ``collect_env``."""
-    cpuinfo = Path('/proc/cpuinfo')
-    name = re.search(r'model name\s*:\s*(.+)', cpuinfo.read_text()) if cpuinfo.exists() else None
-    processor = name[1] if name else platform.processor() or platform.machine()
-    found = {key: str(value) for key, value in collect_env().items() if key != 'PyTorch compiling details'}
-    return dict(processor=f'{processor}, {os.cpu_count()} cores', threads=str(torch.get_num_threads()), **found)
 
 
 def current_commit(folder: Path = Path(__file__).parent) -> str:
@@ -174,6 +174,7 @@ def _add_commit(file: Path) -> str:
     return ' '.join(commits)
 
 
-def _write_json(file: Path, content: Any) -> None:
+def write_json(file: Path, content: Any) -> None:
+    """Write JSON, atomically."""
     with atomic_write(file) as stream:
         stream.write(json.dumps(content, indent=1).encode())

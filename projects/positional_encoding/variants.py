@@ -1,33 +1,33 @@
 """The configs that are compared. A new variant is a config and a line here."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = Path(__file__).resolve().parent / 'configs'
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """A classifier of the comparison; its config is ``configs/classify/<name>_imagenette.py``.
 
     Attributes:
         label: Name in the report.
         priority: 1 for the main results, which get ``--seeds``; 2 for the other claims and 3 for the rest, which get
             ``--other-seeds``. Lower numbers run first.
-        tuned: Choose the best of several learning rates.
+        rate_factors: Learning rates relative to the config's, each tried on the first seed; the best one at the
+            training size is used for all seeds.
     """
 
     label: str
     priority: int
-    tuned: bool = False
+    rate_factors: Sequence[float] = (1.0,)
 
 
 # In the order of the report.
 VARIANTS = {
     'none': Variant('no encoding', 1),
     'sincos': Variant('sin-cos', 1),
-    'learned': Variant('learned table', 1, tuned=True),
+    'learned': Variant('learned table', 1, rate_factors=(0.5, 1.0, 2.0)),
     'relative': Variant('relative, K = 8', 3),
     'peg-0': Variant('PEG at 0', 1),
     'peg-0-5': Variant('PEG at 0-5', 1),
@@ -46,10 +46,10 @@ VARIANTS = {
     'conv1x1-x12': Variant('twelve 1 x 1 layers', 2),
     'peg-0-unpadded': Variant('PEG at 0, no zero padding', 2),
 }
-MAIN = tuple(name for name, variant in VARIANTS.items() if variant.priority == 1)
+MAIN = [name for name, variant in VARIANTS.items() if variant.priority == 1]
 
 ENCODINGS = {'peg': 'peg-0-5-gap', 'learned': 'learned-gap'}
-"""Encodings of the dense transfer, and the variant whose weights each starts from."""
+"""Encodings of the dense transfer, with the variant that provides the pretrained weights."""
 
 TASKS = {'semantic-fpn': 'camvid', 'retinanet': 'bccd'}
 """Tasks of the dense transfer and their data sets."""

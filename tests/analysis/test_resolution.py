@@ -213,3 +213,9 @@ def test_sizes_are_factors_or_pixels(text):
         return
     with pytest.raises(ValueError, match='size must be'):
         TestSize.parse(text)
+
+
+def test_a_data_set_that_decodes_its_images_needs_no_loading_step():
+    cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=[dict(type='Resize', scale=(8, 8)), PACK]))))
+    scale_test_images(cfg, TestSize(factor=2))
+    assert cfg.test_dataloader.dataset.pipeline[0].scale == (16, 16)

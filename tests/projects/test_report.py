@@ -27,7 +27,7 @@ from positional_encoding.report import (
     transfer_report,
     write_report,
 )
-from positional_encoding.runs import _write_json
+from positional_encoding.runs import write_json
 from positional_encoding.variants import VARIANTS
 
 scipy_stats = pytest.importorskip('scipy.stats')
@@ -179,7 +179,7 @@ def test_finished_runs_replace_the_csv_files(tmp_path):
     rows = [dict(epochs=3, size=size, top1=50.0, shift_error=error) for size, error in ((112, 0.25), (224, None))]
     environment = dict(processor='two cores', threads='1', Python='3.11.7 (main)', PyTorch='2.11.0', OpenCV='4')
     record = dict(run=run, rows=rows, commits='abc', environment=environment, config='')
-    _write_json(tmp_path / 'classify/none_seed-0/record.json', record)
+    write_json(tmp_path / 'classify/none_seed-0/record.json', record)
     write_report(tmp_path)
     assert (tmp_path / 'positional_encoding.csv').read_text() == (
         'variant,seed,rate_factor,epochs,size,top1,shift_error\nnone,0,1.0,3,112,50.0,0.25\nnone,0,1.0,3,224,50.0,\n'

@@ -2,20 +2,16 @@
 
 import json
 import subprocess
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import pytest
 from filelock import FileLock
-from positional_encoding.runs import RunFolder, _write_json, current_commit, read_records
+from positional_encoding.runs import RunFolder, current_commit, read_records, write_json
+
+PLAN = dict(sizes=[1, 2])
 
 
-@dataclass(frozen=True)
-class Plan:
-    sizes: tuple[int, ...] = (1, 2)
-
-
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     seed: int
 
     @property
@@ -26,7 +22,6 @@ class Run:
 class Folder(RunFolder):
     """Three runs that train nothing."""
 
-    plan_type = Plan
     resumable = True
 
     def pending(self):
@@ -35,18 +30,18 @@ class Folder(RunFolder):
     config = evaluate = None
 
     def _train(self, run):
-        record = dict(run=asdict(run), config='width=8')
-        _write_json(self.folder / run.name / 'record.json', record)
+        record = dict(run=run._asdict(), config='width=8')
+        write_json(self.folder / run.name / 'record.json', record)
         return record
 
 
 def test_a_run_of_another_process_is_left_to_it(tmp_path):
-    runs, trained = Folder(tmp_path, Plan()), []
+    runs, trained = Folder(tmp_path, PLAN, {}), []
 
     def done(run, record):
         trained.append(run.seed)
         if run.seed == 2:
-            _write_json(tmp_path / 'run_0/record.json', {})  # the other process ends too
+            write_json(tmp_path / 'run_0/record.json', {})  # the other process ends too
 
     with FileLock(tmp_path / '.run_0.lock'):
         runs.work(done=done, patience=0.01)
@@ -55,15 +50,15 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path):
 
 
 def test_a_folder_keeps_its_plan(tmp_path):
-    assert Folder(tmp_path, Plan()).plan == Folder(tmp_path, Plan()).plan == Folder(tmp_path, None).plan == Plan()
-    with pytest.raises(ValueError, match=r'was begun with .*\(1, 2\).* got .*\(1,\).* use another folder'):
-        Folder(tmp_path, Plan((1,)))
+    assert Folder(tmp_path, PLAN, {}).plan == Folder(tmp_path, PLAN, {}).plan == Folder(tmp_path, None, {}).plan == PLAN
+    with pytest.raises(ValueError, match=r'was begun with .*\[1, 2\].* got .*\[1\].* use another folder'):
+        Folder(tmp_path, dict(sizes=[1]), {})
     with pytest.raises(FileNotFoundError, match='no study was begun in .*elsewhere'):
-        Folder(tmp_path / 'elsewhere', None)
+        Folder(tmp_path / 'elsewhere', None, {})
 
 
 def test_seeds_must_share_their_config(tmp_path):
-    Folder(tmp_path, Plan()).work()
+    Folder(tmp_path, PLAN, {}).work()
     assert len(read_records(tmp_path)) == 3
     file = tmp_path / 'run_1/record.json'
     file.write_text(json.dumps({**json.loads(file.read_text()), 'config': 'width=9'}))

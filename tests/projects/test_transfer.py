@@ -11,7 +11,7 @@ from mmengine.config import Config
 pytest.importorskip('mmseg')
 
 from positional_encoding.runs import read_records
-from positional_encoding.transfer import STARTS, Transfer, TransferPlan
+from positional_encoding.transfer import STARTS, Transfer
 from positional_encoding.variants import ENCODINGS, TASKS, classify_config, transfer_config
 
 from cpvt_backbones import CPVT
@@ -92,9 +92,9 @@ def parts(tmp_path, config, write_config):
 
 @pytest.fixture
 def stage(parts, tmp_path):
-    def make(folder, *, seeds=(0,), encodings=('peg',), sizes=(1.0, 1.5), **plan):
+    def make(folder, *, seeds=(0,), encodings=('peg',), sizes=(1.0, 1.5)):
         configs = {key: path for key, path in parts[0].items() if key[1] in encodings}
-        return Transfer(tmp_path / folder, configs, parts[1], seeds, TransferPlan(sizes=sizes, images=3, **plan))
+        return Transfer(tmp_path / folder, dict(sizes=sizes, images=3), configs, parts[1], seeds)
 
     return make
 
@@ -126,8 +126,10 @@ def test_a_seed_reproduces_its_results_also_after_an_interruption(stage, tmp_pat
 
 
 def test_pretrained_runs_start_from_the_weights_of_their_seed(stage, parts, tmp_path):
-    options = {'optim_wrapper.optimizer.lr': 0.0}
-    stage('still', seeds=[5], encodings=list(POSITIONS), sizes=(1.0,), cfg_options=options).work()
+    for path in parts[0].values():
+        with path.open('a') as file:
+            file.write("\noptim_wrapper['optimizer']['lr'] = 0.0\n")
+    stage('still', seeds=[5], encodings=list(POSITIONS), sizes=(1.0,)).work()
     for encoding in POSITIONS:
         wanted = read_checkpoint(parts[1][encoding, 5])['state_dict']
         for start in STARTS:
@@ -142,7 +144,7 @@ def test_pretrained_runs_start_from_the_weights_of_their_seed(stage, parts, tmp_
 
 def test_missing_weights_are_named(parts, tmp_path):
     with pytest.raises(FileNotFoundError, match="pretrained: there is no file '.*nowhere.pth'"):
-        Transfer(tmp_path, parts[0], {('peg', 0): Path('nowhere.pth')}, [0], TransferPlan())
+        Transfer(tmp_path, {}, parts[0], {('peg', 0): Path('nowhere.pth')}, [0])
 
 
 def test_the_trunk_is_that_of_the_classifier():
