@@ -23,18 +23,14 @@ ImageInput = str | os.PathLike[str] | np.ndarray
 Scale = tuple[int, int] | str | None
 
 IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
+# Pillow has other decoders, some of which start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
-"""The only decoders that a file reaches, whatever its name. Pillow has others, some of which start a program."""
-READ_LIMIT = 178_956_970
-"""Pixels above which Pillow, by default, takes a file for a decompression bomb."""
-# Pillow keeps three channels in four bytes; the array of three stands beside it while it is filled.
-_DECODING_BYTES = 7
-# Pillow's image is copied to the array this many pixels at a time.
-_BAND_PIXELS = 1 << 22
-# Images waiting in ShapeBuckets may hold this many bytes.
-_WAITING_BYTES = 200_000_000
-# Pillow's settings belong to the whole process.
-_pillow_lock = threading.Lock()
+READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb
+MAX_PREVIEW_SIDE = 2048  # drawing costs far more a pixel than reading
+_DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
+_BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
+_WAITING_BYTES = 200_000_000  # maximum of the images in ShapeBuckets
+_pillow_lock = threading.Lock()  # Pillow's settings are global
 
 
 class ImageError(ValueError):
@@ -47,12 +43,11 @@ class ImageError(ValueError):
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
-    """List the images that ``inputs`` name.
+    """List images.
 
     Args:
-        inputs: One or a list of: an image file; a folder, whose own images are taken in order of name; a pattern such
-            as ``'photos/**/*.jpg'``, where ``**`` is any folders; an array. Folders and patterns select by suffix, so
-            unreadable images are included and reported later.
+        inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a pattern such as
+            ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array. Folders and patterns select by suffix.
 
     Raises:
         FileNotFoundError: An input does not exist, or a folder or pattern has no image.
@@ -62,15 +57,14 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
         inputs = [inputs]
     images: list[Path | np.ndarray] = []
     for source in inputs:
-        if isinstance(source, (str, os.PathLike)):
-            refuse_url(source)
-            images += _find_files(Path(source))
-        else:  # read_image refuses what is no array
-            images.append(source)
+        # Another object is refused by read_image.
+        images += _find_files(source) if isinstance(source, (str, os.PathLike)) else [source]
     return images
 
 
-def _find_files(path: Path) -> list[Path]:
+def _find_files(source: str | os.PathLike[str]) -> list[Path]:
+    _refuse_url(source)
+    path = Path(source)
     if path.is_dir():
         found, where = list(path.iterdir()), f'in folder {str(path)!r}'
     elif os.path.lexists(path):  # true for a broken link
@@ -85,8 +79,7 @@ def _find_files(path: Path) -> list[Path]:
     return images
 
 
-def refuse_url(source: str | os.PathLike[str]) -> None:
-    """Raise :class:`ImageError` if ``source`` is a URL."""
+def _refuse_url(source: str | os.PathLike[str]) -> None:
     # pathlib turns the two slashes into one.
     if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
         raise ImageError(os.fspath(source), 'URLs are not fetched; download the file and give its path')
@@ -95,9 +88,8 @@ def refuse_url(source: str | os.PathLike[str]) -> None:
 def read_image(source: ImageInput, *, name: str | None = None, read_limit: int | None = READ_LIMIT) -> np.ndarray:
     """Read one image in the toolboxes' format.
 
-    EXIF orientation is applied. The first frame or page is taken. CMYK and palettes become colours; an alpha channel is
-    dropped, as in the toolboxes' own loader. 16 bits become 8 over the full range (65535 is 255). Decoding takes 7
-    bytes a pixel, of which 3 remain.
+    EXIF orientation is applied. The first frame or page is taken. CMYK and palettes are converted to RGB; alpha is
+    dropped, as by the toolboxes' own loader. 16 bits are scaled to 8 (65535 becomes 255).
 
     Args:
         source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8 or uint16.
@@ -105,7 +97,7 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
         read_limit: Maximum pixels of a file, instead of Pillow's own limit; ``None`` for no limit.
 
     Returns:
-        numpy.ndarray: (H, W, 3), uint8, BGR. An array of this kind is returned unchanged.
+        (H, W, 3), uint8, BGR. An array of this kind is returned unchanged.
 
     Raises:
         ImageError: Not an image, damaged, truncated, or of an unsupported kind.
@@ -116,7 +108,7 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
         raise ImageError(name or repr(source), f'a path or a numpy array is accepted, got {type(source).__name__}')
     path = Path(source)
     name = name or str(path)
-    refuse_url(source)
+    _refuse_url(source)
     if reason := _file_problem(path):
         raise ImageError(name, reason)
     try:
@@ -124,11 +116,8 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
         with path.open('rb') as file, _fixed_pillow_settings(), Image.open(file, formats=IMAGE_FORMATS) as image:
             pixels = image.width * image.height
             if read_limit is not None and pixels > read_limit:
-                raise ImageError(
-                    name,
-                    f'{image.width} x {image.height} is {pixels} pixels, more than read_limit={read_limit}; '
-                    f'decoding takes {pixels * _DECODING_BYTES / 1e9:.2g} GB of memory',
-                )
+                limit = f'{image.width} x {image.height} is {pixels} pixels, more than read_limit={read_limit}'
+                raise ImageError(name, f'{limit}; decoding takes {pixels * _DECODING_BYTES / 1e9:.2g} GB of memory')
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return _from_pillow(image, name)
@@ -145,9 +134,8 @@ def _file_problem(path: Path) -> str | None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        return (
-            f'a link to {os.readlink(path)!r}, which does not exist' if path.is_symlink() else 'there is no such file'
-        )
+        link = f'a link to {os.readlink(path)!r}, which does not exist' if path.is_symlink() else None
+        return link or 'there is no such file'
     except (OSError, ValueError) as error:
         return getattr(error, 'strerror', None) or str(error)
     if stat.S_ISDIR(status.st_mode):
@@ -212,7 +200,7 @@ def _to_8_bits(array: np.ndarray) -> np.ndarray:
 
 
 def file_stamp(source: ImageInput) -> list[int] | None:
-    """Size and modification time (ns) of a file; ``None`` for an array or a file that cannot be examined."""
+    """(size, mtime_ns) of a file; ``None`` for an array or a missing file."""
     try:
         status = Path(source).stat()  # type: ignore[arg-type]
     except (OSError, TypeError, ValueError):
@@ -239,13 +227,19 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
 
 
 def fit(image: np.ndarray, scale: Scale) -> np.ndarray:
-    """Resize (H, W, 3) to the largest size within a (width, height), keeping its shape; unchanged for other scales."""
+    """Resize (H, W, 3) to the largest size within (width, height) px, keeping its shape; unchanged for other scales."""
     if scale is None or isinstance(scale, str):
         return image
     height, width = image.shape[:2]
     factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
     size = tuple(max(1, int(side * factor + 0.5)) for side in (width, height))
     return image if size == (width, height) else cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+
+
+def make_preview(image: np.ndarray) -> np.ndarray:
+    """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
+    scale = (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE) if max(image.shape) > MAX_PREVIEW_SIDE else None
+    return fit(image, scale)[..., ::-1].copy()
 
 
 @dataclass(frozen=True)
@@ -261,13 +255,27 @@ class LoadedImage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by its arrays."""
+        """Bytes of its arrays."""
         return self.image.nbytes + (0 if self.preview is None else self.preview.nbytes)
 
     @property
     def pixels(self) -> int:
-        """Pixels that the model sees."""
+        """Pixels of the model's input."""
         return self.image.shape[0] * self.image.shape[1]
+
+
+def load_image(
+    index: int, source: ImageInput, *, name: str, scale: Scale, read_limit: int | None, vis: bool
+) -> LoadedImage:
+    """Read and scale one image.
+
+    Raises:
+        ImageError: See :func:`read_image`.
+    """
+    stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
+    image = read_image(source, name=name, read_limit=read_limit)
+    size = image.shape[1], image.shape[0]
+    return LoadedImage(index, name, size, fit(image, scale), make_preview(image) if vis else None, stamp)
 
 
 class ShapeBuckets:
@@ -279,7 +287,7 @@ class ShapeBuckets:
         self._bytes = 0
 
     def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
-        """Add an image; yield its batch if full, then the longest waiting batches while too many bytes wait."""
+        """Add an image; yield its batch if full, and the longest waiting batches while too many bytes wait."""
         shape = loaded.image.shape[:2]
         self._waiting.setdefault(shape, []).append(loaded)
         self._bytes += loaded.nbytes
@@ -289,7 +297,7 @@ class ShapeBuckets:
             yield self._take(next(iter(self._waiting)))
 
     def flush(self) -> Iterator[list[LoadedImage]]:
-        """Yield the waiting images in batches."""
+        """Yield the waiting batches."""
         while self._waiting:
             yield self._take(next(iter(self._waiting)))
 

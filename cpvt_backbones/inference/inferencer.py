@@ -9,21 +9,10 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
-from cpvt_backbones.layers.checks import renamed_arguments
+from cpvt_backbones.layers.checks import is_number, renamed_arguments
 
-from .drawing import draw_prediction, make_preview, require_drawing
-from .images import (
-    READ_LIMIT,
-    ImageInput,
-    LoadedImage,
-    Scale,
-    ShapeBuckets,
-    check_scale,
-    file_stamp,
-    find_images,
-    fit,
-    read_image,
-)
+from .drawing import draw_prediction, require_drawing
+from .images import READ_LIMIT, ImageInput, LoadedImage, Scale, ShapeBuckets, check_scale, find_images, load_image
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .tasks import OnTiles, Prediction, predict_batch, predict_tiled
 from .tiles import Bounds
@@ -45,7 +34,7 @@ class Result:
 
 def check_score_thr(score_thr: float) -> None:
     """Raise ``ValueError`` unless ``score_thr`` is a number in [0, 1]."""
-    if isinstance(score_thr, bool) or not isinstance(score_thr, (int, float)) or not 0 <= score_thr <= 1:
+    if not is_number(score_thr) or not 0 <= score_thr <= 1:
         raise ValueError(f'score_thr must be a number in [0, 1], got {score_thr!r}')
 
 
@@ -55,9 +44,9 @@ _renamed = renamed_arguments(score_threshold='score_thr', draw='vis')
 class Inferencer:
     """Runs a trained model on images of any size.
 
-    An image keeps its size unless ``scale`` is set; the size of the config's test pipeline is ignored. Only images of
-    equal size share a batch, so nothing is padded and a prediction does not depend on the other images. An image of
-    more than ``max_pixels`` is cut into overlapping tiles, so no forward call exceeds ``max_pixels``.
+    By default images keep their size; the config's test pipeline does not resize them. Only images of equal size share
+    a batch, so nothing is padded and predictions do not depend on other images. An image of more than ``max_pixels`` is
+    cut into overlapping tiles, so no forward call exceeds ``max_pixels``.
 
     A prediction is plain data. Detection: ``boxes`` ([[x1, y1, x2, y2]] in px of the image), ``scores``, ``labels``,
     ``classes``, and of an instance segmentor ``masks`` (COCO run lengths). Segmentation: ``seg_map``, (H, W), uint8, or
@@ -67,9 +56,9 @@ class Inferencer:
         cfg: Config of a detector, segmentor or classifier; not modified.
         checkpoint: The weights.
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if available.
-        scale: ``None``: the image's own size. (width, height) in px: the largest size within it, keeping the image's
-            shape; the larger number is for the longer side, as in the toolboxes' Resize. ``'config'``: the config's
-            test pipeline sets the size, and images are never tiled.
+        scale: ``None``: the image's own size. (width, height) in px: the largest size within it, of the image's shape;
+            the larger number is for the longer side, as in the toolboxes' Resize. ``'config'``: the size is set by the
+            config's test pipeline, and images are not tiled.
         long_side: The longer side in px, instead of ``scale``.
         batch_size: Maximum images of one forward call.
         max_pixels: Maximum pixels of one forward call, all images together.
@@ -104,9 +93,8 @@ class Inferencer:
         if predictor is None:
             if cfg is None or checkpoint is None:
                 raise ValueError('cfg and checkpoint are needed, or a predictor')
-            predictor = ToolboxPredictor(
-                cfg=cfg, checkpoint=checkpoint, device=device, keep_geometry=self.scale == 'config'
-            )
+            keep_geometry = self.scale == 'config'
+            predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device, keep_geometry=keep_geometry)
         elif cfg is not None or checkpoint is not None or self.scale == 'config':
             raise ValueError("predictor excludes cfg, checkpoint and scale='config'")
         if predictor.task not in TASKS.values():
@@ -116,13 +104,9 @@ class Inferencer:
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that determines predictions, as plain data."""
-        return dict(
-            model=self.predictor.fingerprint,
-            scale=list(self.scale) if isinstance(self.scale, tuple) else self.scale,
-            max_pixels=self.bounds.max_pixels,
-            tile_size=self.bounds.tile_size,
-            overlap=self.bounds.overlap,
-        )
+        scale = list(self.scale) if isinstance(self.scale, tuple) else self.scale
+        bounds = {name: getattr(self.bounds, name) for name in ('max_pixels', 'tile_size', 'overlap')}
+        return dict(model=self.predictor.fingerprint, scale=scale, **bounds)
 
     @_renamed
     def __call__(
@@ -136,7 +120,7 @@ class Inferencer:
             vis: Draw the prediction on the image.
 
         Returns:
-            tuple: The prediction, and the picture (RGB, uint8) or ``None``.
+            The prediction, and the picture ((h, w, 3), RGB, uint8) or ``None``.
 
         Raises:
             ImageError: The image cannot be used.
@@ -154,15 +138,11 @@ class Inferencer:
         """Predict on many images.
 
         Args:
-            inputs: Image files, folders, patterns, arrays, or a list of these, see :func:`find_images`.
+            inputs: See :func:`find_images`, which may raise.
             score_thr, vis: See :meth:`__call__`.
 
         Returns:
-            list[Result]: For each image its prediction or error, in the order of the inputs.
-
-        Raises:
-            FileNotFoundError: An input does not exist, or a folder or pattern has no image.
-            ImageError: An input is a URL.
+            The :class:`Result` of each image, in the order of the inputs.
         """
         results = self.stream(find_images(inputs), score_thr=score_thr, vis=vis)
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
@@ -176,15 +156,12 @@ class Inferencer:
         vis: bool = False,
         on_tiles: OnTiles | None = None,
     ) -> Iterator[tuple[int, Result]]:
-        """Predict on many images, yielding each result as soon as it is ready.
+        """Predict on many images; yield the index and the :class:`Result` of each, batch by batch.
 
         Args:
             images: Image files and arrays.
             score_thr, vis: See :meth:`__call__`.
-            on_tiles: Called with the number of tiles done and their total while an image is tiled.
-
-        Yields:
-            tuple: Index of the image and its :class:`Result`, batch by batch.
+            on_tiles: Called after each batch of tiles with the number of tiles done and their total.
         """
         check_score_thr(score_thr)
         if vis:
@@ -194,7 +171,7 @@ class Inferencer:
         for index, source in enumerate(images):
             name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
             try:
-                loaded = self._load(index, source, name, vis)
+                loaded = load_image(index, source, name=name, vis=vis, scale=self.scale, read_limit=self.read_limit)
             except Exception as error:
                 yield index, Result(name, error=_without_frames(error))
                 continue
@@ -202,12 +179,6 @@ class Inferencer:
                 yield from run(batch)
         for batch in buckets.flush():
             yield from run(batch)
-
-    def _load(self, index: int, source: ImageInput, name: str, vis: bool) -> LoadedImage:
-        stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
-        image = read_image(source, name=name, read_limit=self.read_limit)
-        size = image.shape[1], image.shape[0]
-        return LoadedImage(index, name, size, fit(image, self.scale), make_preview(image) if vis else None, stamp)
 
     def _run(
         self, batch: list[LoadedImage], *, score_thr: float, on_tiles: OnTiles | None

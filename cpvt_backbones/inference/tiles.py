@@ -10,25 +10,16 @@ from torch import Tensor
 
 from cpvt_backbones.layers.checks import check_int
 
-SAME_OBJECT = 0.5
-"""IoU from which two boxes are one object; of two parts, within the area that both their tiles cover."""
-PART_OF = 0.5
-"""Share of a part's area inside a whole box from which it belongs to that."""
-CUT_MARGIN = 8
-"""A box that ends within this many px of a cut may be a part."""
+SAME_OBJECT = 0.5  # minimum IoU of two boxes of one object; of two parts, within the area that both tiles cover
+PART_OF = 0.5  # minimum share of a part's area inside the box that it belongs to
+CUT_MARGIN = 8  # px; a box that ends nearer to a cut may be a part
 
-Span = tuple[int, int]
+Span = tuple[int, int]  # start and stop in px
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of one forward call.
-
-    Args:
-        batch_size: Maximum images, or tiles.
-        max_pixels: Maximum pixels of all images together; a larger image is tiled.
-        tile_size: Side of a tile in px.
-        overlap: Minimum px shared by neighbouring tiles.
+    """Limits of one forward call, see :class:`Inferencer`.
 
     Raises:
         ValueError: A limit is not accepted, or two contradict each other.
@@ -64,8 +55,8 @@ class TileGrid(NamedTuple):
 def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileGrid:
     """Cover an image of (height, width) px.
 
-    A tile is smaller than ``tile_size`` only where the image is. Neighbours share ``overlap`` px; the last of a row or
-    column ends with the image and shares at least that.
+    A tile is smaller than ``tile_size`` only if the image is. Neighbours share ``overlap`` px, the last two of a row or
+    column possibly more, because the last tile ends at the image's edge.
     """
 
     def cover(length: int) -> tuple[Span, ...]:
@@ -77,10 +68,10 @@ def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileG
 
 
 def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
-    """Blending weights, float32, of tiles along one axis, given in order and without gaps.
+    """Blending weights, float32, of tiles along one axis, which are in order and without gaps.
 
-    A tile's weight falls linearly to its edge over the pixels shared with its neighbour. At every pixel the weights of
-    all tiles sum to one.
+    A weight falls linearly to the tile's edge over the pixels shared with its neighbour; all weights of a pixel sum to
+    one.
     """
     total = np.zeros(spans[-1][1])
     weights = []
@@ -99,21 +90,24 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
 def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callable[[Tensor], np.ndarray]) -> np.ndarray:
     """Average the logits of overlapping tiles with :func:`ramp_weights` and decide the class of every pixel.
 
-    A pixel is decided, and its logits are dropped, once no later tile covers it. Only the logits of one tile and of the
-    rows shared with the next row of tiles are held.
+    Once no later tile covers a pixel, its class is decided and its logits are dropped. In memory are the logits of one
+    tile and of the rows shared with the next row of tiles.
 
     Args:
-        tiles: Logits (C, h, w) of each tile, row by row from the top, each from the left.
+        tiles: Logits (C, h, w) of each tile, by row from the top, within a row from the left.
         grid: The tiles.
-        to_classes: Converts logits (C, h, w) to classes (h, w), which are returned as (H, W).
+        to_classes: Converts logits (C, h, w) to classes (h, w).
+
+    Returns:
+        (H, W) classes.
     """
     height, width = grid.rows[-1][1], grid.columns[-1][1]
+    row_weights, column_weights = ramp_weights(grid.rows), ramp_weights(grid.columns)
     seg_map: np.ndarray | None = None
-    column_weights = ramp_weights(grid.columns)
     next_tops = [*(top for top, _ in grid.rows[1:]), height]
     next_lefts = [*(left for left, _ in grid.columns[1:]), width]
     above: Tensor | None = None  # weighted sums shared with the previous row of tiles: (C, rows, W)
-    for (top, bottom), row_weight, next_top in zip(grid.rows, ramp_weights(grid.rows), next_tops, strict=True):
+    for (top, bottom), row_weight, next_top in zip(grid.rows, row_weights, next_tops, strict=True):
         below: Tensor | None = None  # shared with the next row of tiles
         before: Tensor | None = None  # shared with the previous tile of the row: (C, h, columns)
         for (left, _), column_weight, next_left in zip(grid.columns, column_weights, next_lefts, strict=True):
@@ -138,7 +132,7 @@ def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callab
 
 
 def is_cut(boxes: np.ndarray, *, rows: Span, columns: Span, height: int, width: int) -> np.ndarray:
-    """Select, (N,) bool, the boxes (N, 4; px of the image) of a tile that end at a cut and may be parts of objects."""
+    """Select, (N,) bool, the boxes (N, 4; px of the image) of a tile that end at an inner edge of it."""
     edges = np.array([columns[0], rows[0], columns[1], rows[1]])
     inner = edges != [0, 0, width, height]
     return ((np.abs(boxes - edges) < CUT_MARGIN) & inner).any(axis=1)
@@ -149,14 +143,14 @@ def merge_groups(
 ) -> list[list[int]]:
     """Group the boxes of overlapping tiles by object.
 
-    Of the boxes that a tile shows whole, the best of each object stays. Parts of such a box are dropped; parts of an
-    object that no tile shows whole are joined.
+    Of the uncut boxes of an object the best is kept. Parts inside it are dropped. Parts of an object without uncut box
+    are joined.
 
     Args:
         boxes: (N, 4), x1, y1, x2, y2 in px of the image.
         scores: (N,)
         labels: (N,); boxes of different classes are different objects.
-        cut: (N,), bool, see :func:`is_cut`.
+        cut: (N,), bool, from :func:`is_cut`.
         tiles: (N, 4), x1, y1, x2, y2 of each box's tile.
 
     Returns:
@@ -167,12 +161,12 @@ def merge_groups(
     whole, parts = np.flatnonzero(~cut), np.flatnonzero(cut)
     candidates = np.column_stack((boxes, scores, labels)).astype(np.float64)
     whole = whole[batched_nms(candidates[whole], 'IOU', SAME_OBJECT)]
-    parts = parts[~_lie_in(boxes[parts], labels[parts], boxes[whole], labels[whole])]
+    parts = parts[~_are_inside(boxes[parts], labels[parts], boxes[whole], labels[whole])]
     components = [parts[group].tolist() for group in _join_parts(boxes[parts], labels[parts], tiles[parts])]
     joined = [group for group in components if len(group) > 1]
     alone = np.array([group[0] for group in components if len(group) == 1], int)
     unions = bounding_boxes(boxes, joined)
-    alone = alone[~_lie_in(boxes[alone], labels[alone], unions, labels[[group[0] for group in joined]])]
+    alone = alone[~_are_inside(boxes[alone], labels[alone], unions, labels[[group[0] for group in joined]])]
     groups = [sorted(group, key=lambda i: -scores[i]) for group in joined]
     groups += [[int(i)] for i in (*whole, *alone)]
     return sorted(groups, key=lambda group: -scores[group[0]])
@@ -185,13 +179,12 @@ def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
 
 
 def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> list[list[int]]:
-    """Group parts that agree within the area shared by their tiles, best agreement first; one part a tile at most."""
+    """Group parts by IoU within the area that both tiles cover, best pair first; a group has one part of a tile."""
     a, b = _touching_pairs(boxes, boxes)
-    shared_tiles = np.hstack([np.maximum(tiles[a, :2], tiles[b, :2]), np.minimum(tiles[a, 2:], tiles[b, 2:])])
-    visible_a, visible_b = (_intersection(boxes[i], shared_tiles) for i in (a, b))
-    both = np.hstack([np.maximum(boxes[a, :2], boxes[b, :2]), np.minimum(boxes[a, 2:], boxes[b, 2:])])
-    shared = _intersection(both, shared_tiles)
-    agreement = shared / np.maximum(visible_a + visible_b - shared, 1e-9)
+    covered = _intersect(tiles[a], tiles[b])
+    seen_a, seen_b = _intersect(boxes[a], covered), _intersect(boxes[b], covered)
+    shared = _area(_intersect(seen_a, seen_b))
+    agreement = shared / np.maximum(_area(seen_a) + _area(seen_b) - shared, 1e-9)
     groups = {i: [i] for i in range(len(boxes))}
     for pair in np.argsort(-agreement, kind='stable'):
         i, j = int(a[pair]), int(b[pair])
@@ -204,19 +197,19 @@ def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> lis
     return list({id(group): group for group in groups.values()}.values())
 
 
-def _lie_in(parts: np.ndarray, part_labels: np.ndarray, wholes: np.ndarray, whole_labels: np.ndarray) -> np.ndarray:
-    """Select the ``parts`` that lie in one of ``wholes`` of their class."""
-    part, whole = _touching_pairs(parts, wholes)
-    a = parts[part]
-    inside = _intersection(a, wholes[whole]) >= PART_OF * (a[:, 2:] - a[:, :2]).prod(1)
-    lies = np.zeros(len(parts), bool)
-    lies[part[inside & (part_labels[part] == whole_labels[whole])]] = True
-    return lies
+def _are_inside(parts: np.ndarray, part_labels: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Select, (N,) bool, the parts that are inside one of ``boxes`` of their class."""
+    part, box = _touching_pairs(parts, boxes)
+    hits = _area(_intersect(parts[part], boxes[box])) >= PART_OF * _area(parts[part])
+    return np.isin(np.arange(len(parts)), part[hits & (part_labels[part] == labels[box])])
 
 
-def _intersection(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(N,): area shared by each pair of boxes (N, 4)."""
-    return np.clip(np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]), 0, None).prod(1)
+def _intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.hstack([np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])])
+
+
+def _area(boxes: np.ndarray) -> np.ndarray:
+    return np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(1)
 
 
 def _touching_pairs(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:

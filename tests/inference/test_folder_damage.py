@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from folder_runs import MODELS, read, run, snapshot, write_images
-from local_models import BlockDetector, Brightness, LocalSegmentor
+from local_models import Brightness, LocalSegmentor
 from PIL import Image
 
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder

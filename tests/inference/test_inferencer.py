@@ -15,8 +15,8 @@ from PIL import Image
 from tiny import max_difference
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
-from cpvt_backbones.inference.drawing import draw_prediction, make_preview
-from cpvt_backbones.inference.images import fit
+from cpvt_backbones.inference.drawing import draw_prediction
+from cpvt_backbones.inference.images import fit, make_preview
 from cpvt_backbones.inference.tasks import resize_logits
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
