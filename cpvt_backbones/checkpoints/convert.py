@@ -1,9 +1,10 @@
-"""Fitting somebody's weights to one model of this package."""
+"""Conversion of other packages' weights to a model of this package."""
 
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -16,9 +17,8 @@ from .families import Family, find_backbone, find_weights
 from .report import CheckpointError, ConversionReport, shorten
 
 _PEG = r'pos_block(_\d+)?\.'
-_TABLE = r'pos_embed\.\d$'
 
-# Keys that may stay out of a model, and why; what is in no pattern and no block is dropped as unknown.
+# Keys that the model lacks: the reason to drop one, or to refuse the checkpoint.
 _DROPPED = (
     (r'(head|head_dist|fc|fc_norm|pre_logits|attn_pool)\.', 'classifier head'),
     (r'dist_token$', 'the model has no distillation token'),
@@ -28,6 +28,7 @@ _DROPPED = (
     (r'rel_pos\.', 'the model has no relative position encoding'),
     (r'norm\.', 'the model does not normalise its last block'),
     (r'pyramid\.', 'only MultiScaleCPVT has it'),
+    (r'', 'not a part of the model'),
 )
 _REFUSED = (
     (r'norm_pre\.', 'it normalises the tokens before the first block, as CLIP does, and CPVT has no such layer'),
@@ -38,6 +39,7 @@ _REFUSED = (
     (r'.*\.dwconv\.', 'a convolution in the MLP (PVTv2), which PyramidCPVT has not'),
     (r'.*relative_position', 'a relative position bias in attention, which CPVT has not'),
     (r'patch_embed.*\.norm\.', 'a norm behind the patch embedding, which CPVT has not'),
+    (r'(blocks\.\d+|patch_embed|patch_embeds\.\d+)\.', 'a part of a block that this package does not know'),
 )
 
 
@@ -49,28 +51,28 @@ def convert_state_dict(
     allow_missing: str | Iterable[str] = (),
     ema: bool = False,
 ) -> tuple[dict[str, Tensor], ConversionReport]:
-    """Weights of anybody's ViT, DeiT, PVT, Twins-PCPVT or CPVT as a state dict of a backbone of this package.
+    """Convert weights of a ViT, DeiT, PVT, Twins-PCPVT or CPVT to a state dict of a backbone of this package.
 
-    Recognised are the names of the authors, timm, mmdet, mmseg and mmpretrain, and this package's own; wrappers
-    (``model``, ``state_dict``) and prefixes (``module.``, ``backbone.``, ``_orig_mod.``) come off by themselves. A
-    table of another grid is resized. PEGs that the source knows nothing of start as the identity, so that step 0
-    computes what the source computes without its table. The arguments are left as they are.
+    The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside wrappers
+    (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``, ``_orig_mod.``). A table of another grid
+    is resized. PEGs that the source lacks start as the identity, so that step 0 computes what the source computes
+    without its table. The arguments are not changed.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one.
-        model: The backbone that is to load the result: CPVT, MultiScaleCPVT or PyramidCPVT.
-        prefix: Take the keys under this prefix and no others; ``None`` finds it.
-        allow_missing: Keys of the model, or patterns as ``'norm.*'``, that the source may lack.
-        ema: Take the averaged weights that a training script keeps beside the others. (mmengine's EMAHook saves the
-            average in place of the weights: there they are taken either way.)
+        model: CPVT, MultiScaleCPVT or PyramidCPVT.
+        prefix: Convert the keys under this prefix only; ``None`` finds it.
+        allow_missing: Keys of the model that the source may lack, or patterns such as ``'norm.*'``.
+        ema: Convert the averaged weights that a training script stores beside the others. (mmengine's EMAHook stores
+            the average in place of the weights: there it is converted either way.)
 
     Returns:
         The state dict, to be loaded with ``strict=False`` (strictly, where the report has nothing missing), and the
         :class:`ConversionReport`.
 
     Raises:
-        CheckpointError: No weights, nobody's names, another architecture, other shapes, less than the whole trunk, or
-            weights that are no floating-point numbers.
+        CheckpointError: No weights, unknown names, another architecture, other shapes, an incomplete trunk, or values
+            refused by :func:`check_values`.
         TypeError: ``model`` is no backbone of this package.
     """
     depths = _depths(model)
@@ -87,16 +89,16 @@ def convert_state_dict(
     wanted = model.state_dict()
     if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.', key) for key in ours):
         report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
-    _fit_tables(ours, origin, model, report)
+    _fit_tables(ours, origin, model, last_stage=len(depths) - 1, report=report)
     if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
         ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
         report.added['patch_embed.proj.bias'] = 'zero: the source embeds patches without a bias'
     if not any(re.match(_PEG, key) for key in ours):
-        for key, value in identity_init(model).items():
-            ours[key] = value
-            report.added[key] = 'the source has no PEG: it starts as the identity'
+        pegs = identity_init(model)
+        ours |= pegs
+        report.added |= dict.fromkeys(pegs, 'the source has no PEG: it starts as the identity')
 
-    num_pegs = {  # those too that no output needs, and that are not built
+    num_pegs = {  # with those that are not built because no output needs them
         name: sum(len(encoding.blocks_of(depth)) for depth in depths)
         for name, encoding in model.named_children()
         if isinstance(encoding, PEGPosition)
@@ -104,14 +106,20 @@ def convert_state_dict(
     result: dict[str, Tensor] = OrderedDict()
     for key, value in ours.items():
         if key not in wanted:
-            _sort_out(key, origin[key], depths, set(wanted), num_pegs, report)
+            _sort_out(key, origin[key], wanted, num_pegs, report)
         elif value.shape != wanted[key].shape:
             report.mismatched[key] = (tuple(value.shape), tuple(wanted[key].shape))
         else:
             result[key] = value
-            if key in origin:
-                report.loaded.append(key)
-    _account_for_missing(wanted, ours, allow_missing, report)
+    report.loaded = [key for key in result if key in origin]
+    patterns = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
+    for key in wanted:
+        if key not in ours and not key.endswith('.num_batches_tracked'):
+            report.missing[key] = ''
+            if key.startswith('pyramid.'):
+                report.missing[key] = 'part of MultiScaleCPVT only: it keeps its initial weights'
+            elif any(fnmatchcase(key, pattern) for pattern in patterns):
+                report.missing[key] = 'allowed by allow_missing: it keeps its initial weights'
     _raise_if_incomplete(report)
     check_values(result, wanted)
     return result, report
@@ -131,12 +139,11 @@ def _depths(model: nn.Module) -> tuple[int, ...]:
 def _rename(
     source: Family, found: Mapping[str, tuple[str, Tensor]], report: ConversionReport
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors by this package's keys, and the checkpoint's key of each."""
+    """Map this package's keys to the tensors, and to the checkpoint's keys."""
     ours: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
     for theirs, (old, value) in found.items():
-        key = source.rename(theirs)
-        for name, part in _split(key, value, source.layout):
+        for name, part in _split(source.rename(theirs), value, source.layout):
             if name in ours:
                 raise CheckpointError(
                     f'the checkpoint has two keys for {name}: {origin[name]} and {old}', report=report
@@ -154,7 +161,7 @@ def _rename(
 
 
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
-    """One tensor of the source to one or two of this package."""
+    """Convert one tensor of the source to one or two of this package."""
     if '.attn.in_proj.' in key:
         if layout == 'column':
             return [(key.replace('.in_proj.', '.qkv.'), value)]
@@ -170,15 +177,14 @@ def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
 
 
 def _check_depths(ours: Mapping[str, Tensor], depths: tuple[int, ...], report: ConversionReport) -> None:
-    pyramid = len(depths) > 1
     counts = dict.fromkeys(range(len(depths)), 0)
+    pattern = r'blocks\.(\d+)\.(\d+)\.' if len(depths) > 1 else r'blocks\.()(\d+)\.'
     for key in ours:
-        match = re.match(r'blocks\.(\d+)\.(\d+)\.' if pyramid else r'blocks\.()(\d+)\.', key)
-        if match:
+        if match := re.match(pattern, key):
             stage = int(match[1] or 0)
             counts[stage] = max(counts.get(stage, 0), int(match[2]) + 1)
-    # Fewer blocks are no error here: a model whose outputs did not need the last ones did not save them.
-    if len(counts) > len(depths) or any(counts[stage] > depth for stage, depth in enumerate(depths)):
+    # Fewer blocks are no error: a model saves no blocks that its outputs do not need.
+    if any(count > depth for count, depth in zip_longest(counts.values(), depths, fillvalue=0)):
         theirs, mine = (', '.join(map(str, numbers)) for numbers in (counts.values(), depths))
         raise CheckpointError(
             f'wrong architecture: the checkpoint ({report.source}) has {theirs} blocks, {report.target} {mine}; '
@@ -187,27 +193,27 @@ def _check_depths(ours: Mapping[str, Tensor], depths: tuple[int, ...], report: C
         )
 
 
-def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Module, report: ConversionReport) -> None:
-    """Learned tables to the prefix tokens and the grid of the model's, where it has some."""
+def _fit_tables(
+    ours: dict[str, Tensor], origin: Mapping[str, str], model: nn.Module, *, last_stage: int, report: ConversionReport
+) -> None:
+    """Fit learned tables to the prefix tokens and the grid of the model; drop them if it has none."""
     encoding = next((e for e in getattr(model, 'position_encodings', ()) if isinstance(e, LearnedTable)), None)
-    tables = [key for key in ours if re.match(_TABLE, key)]
-    if encoding is None:
-        for key in tables:
+    extra = sum(ours[key].shape[-2] for key in ('cls_token', 'dist_token', 'reg_token') if key in ours)
+    for key in [key for key in ours if re.match(r'pos_embed\.\d$', key)]:
+        if encoding is None:
             del ours[key]
             report.dropped[origin[key]] = 'the model has no learned table'
-        return
-    extra = sum(ours[key].shape[-2] for key in ('cls_token', 'dist_token', 'reg_token') if key in ours)
-    last = len(_depths(model)) - 1  # where the class token of a pyramid joins
-    for key in tables:
-        index = int(key.rpartition('.')[2])
-        table = ours[key]
+            continue
+        index, table = int(key[-1]), ours[key]
         if index >= len(encoding.grids) or table.dim() != 3:
             continue  # of a stage that is not built
         grid, prefix = encoding.grids[index], encoding.num_prefix[index]
-        read = read_table(table.shape[1], grid, (extra if index == last else 0, 0, 1, 2))
+        # The class token of a pyramid is in its last stage.
+        read = read_table(table.shape[1], grid, (extra if index == last_stage else 0, 0, 1, 2))
         if read is None:
-            continue  # no table of patches: the shapes tell
+            continue  # no table of patches: reported as a mismatch
         skip, old = read
+        ours[key] = encoding.fit(index, table, skip, old)
         if skip > prefix:
             report.notes.append(
                 f'{key}: left out {skip - prefix} of {table.shape[1]} entries, of tokens that the model has not'
@@ -215,67 +221,34 @@ def _fit_tables(ours: dict[str, Tensor], origin: dict[str, str], model: nn.Modul
         if old != grid:
             report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
         if skip < prefix:
-            report.notes.append(
-                f'{key}: the source has {skip} of {prefix} entries beside the patches; the rest is zero'
-            )
-        ours[key] = encoding.fit(index, table, skip, old)
+            report.notes.append(f'{key}: the source has {skip} of {prefix} entries of prefix tokens; the rest is zero')
 
 
-def _sort_out(
-    key: str,
-    old: str,
-    depths: tuple[int, ...],
-    wanted: set[str],
-    num_pegs: Mapping[str, int],
-    report: ConversionReport,
-) -> None:
-    """Decide whether a key that the model has not may be dropped."""
-    part = r'(blocks\.\d+\.\d+|patch_embeds\.\d+)\.' if len(depths) > 1 else r'(blocks\.\d+|patch_embed)\.'
-    match = re.match(part, key)
-    if match and not any(name.startswith(match[0]) for name in wanted):
+def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, int], report: ConversionReport) -> None:
+    """Drop a key that the model lacks, or refuse the checkpoint for it."""
+    part = re.match(r'(blocks\.\d+(\.\d+)?|patch_embed|patch_embeds\.\d+)\.', key)
+    if part and not any(name.startswith(part[0]) for name in wanted):
         report.dropped[old] = 'of a block or stage that no output needs (out_indices)'
         return
-    if peg := re.match(r'(pos_block(?:_\d+)?)\.(\d+)\.', key):
-        built = any(name.startswith(peg[0]) for name in wanted)
-        if num_pegs and (built or int(peg[2]) >= num_pegs.get(peg[1], 0)):
-            report.refused[old] = 'the model has other PEGs: build it with the position of the checkpoint'
-            return
-    for pattern, reason in _REFUSED:
-        if re.match(pattern, key):
-            report.refused[old] = reason
-            return
-    if match:
-        report.refused[old] = 'a part of a block that this package does not know'
+    peg = re.match(r'(pos_block(?:_\d+)?)\.(\d+)\.', key)
+    if peg and num_pegs and (any(n.startswith(peg[0]) for n in wanted) or int(peg[2]) >= num_pegs.get(peg[1], 0)):
+        report.refused[old] = 'the model has other PEGs: build it with the position of the checkpoint'
         return
-    reasons = (reason for pattern, reason in _DROPPED if re.match(pattern, key))
-    report.dropped[old] = next(reasons, 'not a part of the model')
-
-
-def _account_for_missing(
-    wanted: Iterable[str], ours: Mapping[str, Tensor], allow_missing: str | Iterable[str], report: ConversionReport
-) -> None:
-    patterns = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
-    for key in wanted:
-        if key in ours or key.endswith('.num_batches_tracked'):
-            continue
-        if key.startswith('pyramid.'):
-            report.missing[key] = 'what MultiScaleCPVT adds: it keeps its initial weights'
-        elif any(fnmatchcase(key, pattern) for pattern in patterns):
-            report.missing[key] = 'allowed by allow_missing: it keeps its initial weights'
-        else:
-            report.missing[key] = ''
+    for reasons, target in ((_REFUSED, report.refused), (_DROPPED, report.dropped)):
+        reason = next((reason for pattern, reason in reasons if re.match(pattern, key)), None)
+        if reason is not None:
+            target[old] = reason
+            return
 
 
 def _raise_if_incomplete(report: ConversionReport) -> None:
+    faults = [f'wrong architecture: {key}: {reason}' for key, reason in report.refused.items()] or [
+        f'shape mismatch: {key} is {theirs} in the checkpoint, {ours} in the model'
+        for key, (theirs, ours) in report.mismatched.items()
+    ]
     missing = [key for key, reason in report.missing.items() if not reason]
-    if report.refused:
-        key, reason = next(iter(report.refused.items()))
-        more = f' (and {len(report.refused) - 1} more keys)' if len(report.refused) > 1 else ''
-        message = f'wrong architecture: {key}: {reason}{more}'
-    elif report.mismatched:
-        key, (theirs, ours) = next(iter(report.mismatched.items()))
-        more = f' (and {len(report.mismatched) - 1} more keys)' if len(report.mismatched) > 1 else ''
-        message = f'shape mismatch: {key} is {theirs} in the checkpoint, {ours} in the model{more}'
+    if faults:
+        message = faults[0] + (f' (and {len(faults) - 1} more keys)' if len(faults) > 1 else '')
     elif missing:
         message = (
             f'the checkpoint lacks {len(missing)} keys of the model: {shorten(missing)}; allow_missing names those '
@@ -287,14 +260,14 @@ def _raise_if_incomplete(report: ConversionReport) -> None:
 
 
 def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Check that weights are numbers that a model can compute with.
+    """Check that the weights for floating-point parameters are finite floating-point numbers.
 
     Args:
-        weights: What is to be loaded.
-        wanted: The model's state dict; where its own values are infinite (a mask), those of the checkpoint may be.
+        weights: The weights to load.
+        wanted: State dict of the model. A parameter with infinite values (a mask) accepts infinite values.
 
     Raises:
-        CheckpointError: Integers or booleans for a floating-point weight; NaN or infinity.
+        CheckpointError: Integers, booleans, NaN or infinity.
     """
     for key, value in weights.items():
         own = wanted.get(key)
@@ -307,17 +280,11 @@ def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) ->
 
 
 def identity_init(model: nn.Module) -> dict[str, Tensor]:
-    """Values under which each PEG of a model adds nothing to the tokens, yet has a gradient.
+    """State dict of a model's PEGs with which each adds nothing to the tokens, yet has a gradient.
 
-    The last layer with parameters of each residual branch is set to zero; zero everywhere would leave a branch of
-    several layers without gradient. In front of a ReLU, which has none at zero, it is made a millionth instead.
-    PEGs without residual (``padding='none'``) cannot be neutral and are left out.
-
-    Args:
-        model: A backbone.
-
-    Returns:
-        dict: State dict of its PEGs.
+    The last layer with parameters of each residual branch is set to zero; zeros in all layers would have no gradient.
+    Before a ReLU, which has no gradient at zero, it is scaled by 1e-6 instead. PEGs without residual
+    (``padding='none'``) cannot be the identity and are left out.
     """
     values: dict[str, Tensor] = {}
     for name, peg in model.named_modules():

@@ -1,7 +1,7 @@
-"""The kinds of checkpoint that are recognised by their keys, and the rules that rename those to this package's."""
+"""The kinds of checkpoint that are recognised by their keys, and the rules that rename the keys to this package's."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ class Family:
     """One kind of checkpoint.
 
     Args:
-        name: What a report calls it.
+        name: Its name in a report.
         layout: ``'column'`` (ViT, CPVT) or ``'pyramid'`` (PVT, Twins-PCPVT).
-        signature: A regular expression that matches the start of some key of each such checkpoint, and of no other.
-        rules: Regular expressions and what replaces them, applied one after the other to each key.
+        signature: Regular expression that matches the start of a key of each such checkpoint, and of no other.
+        rules: Regular expressions and their replacements, applied to each key in this order.
     """
 
     name: str
@@ -28,19 +28,15 @@ class Family:
     signature: str
     rules: tuple[Rule, ...] = ()
 
-    def recognises(self, keys: Iterable[str]) -> bool:
-        """Whether these are the keys of such a checkpoint."""
-        return any(re.match(self.signature, key) for key in keys)
-
     def rename(self, key: str) -> str:
-        """This package's name for a key; ``attn.in_proj`` is left for the values to be split."""
+        """Return this package's name of a key; ``attn.in_proj`` stays, because its values are split."""
         for pattern, replacement in (*self.rules, *POSITION_RULES):
             key = re.sub(pattern, replacement, key)
         return key
 
 
-# A column has one table. The paper's listings call the PEG's convolution `proj` or `pos`, alone, in a Sequential or in
-# a list of several PEGs.
+# A column has one table. The paper's listings name the convolution of a PEG `proj` or `pos`, alone, in a Sequential or
+# in a list of several PEGs.
 POSITION_RULES: tuple[Rule, ...] = (
     (r'^pos_embed$', 'pos_embed.0'),
     (r'^pos_block\.(?:proj|pos)\.(?:0\.)?(weight|bias)$', r'pos_block.0.proj.0.\1'),
@@ -53,10 +49,22 @@ _TORCH_ATTENTION: tuple[Rule, ...] = (
     (r'\.attn\.attn\.in_proj_(weight|bias)$', r'.attn.in_proj.\1'),
     (r'\.attn\.attn\.out_proj\.', '.attn.proj.'),
 )
+_MMDET_PVT: tuple[Rule, ...] = (
+    (r'^layers\.(\d)\.0\.projection\.', r'patch_embeds.\1.proj.'),
+    (r'^layers\.(\d)\.0\.norm\.', r'patch_embeds.\1.norm.'),
+    (r'^layers\.(\d)\.1\.0\.pos_embed$', r'pos_embed.\1'),
+    (r'^layers\.(\d)\.1\.(\d+)\.', lambda match: f'blocks.{match[1]}.{int(match[2]) - 1}.'),
+    (r'^layers\.(\d)\.2\.', r'norm_after_stage\1.'),
+    (r'\.ffn\.layers\.0\.', '.mlp.fc1.'),
+    (r'\.ffn\.layers\.3\.', '.mlp.fc2.'),
+    *_TORCH_ATTENTION,
+)
 _PCPVT: tuple[Rule, ...] = (
+    (r'^(?:layers|stages)\.(\d)\.(\d+)\.', r'blocks.\1.\2.'),
     (r'^patch_embeds\.(\d)\.projection\.', r'patch_embeds.\1.proj.'),
     (r'^position_encodings\.(\d)\.proj\.', r'pos_block.\1.proj.0.'),
     (r'^(?:norm_after_stage|norm_list\.)3\.', 'norm.'),
+    *_TORCH_ATTENTION,
     *_FFN,
 )
 _OPENMMLAB_VIT: tuple[Rule, ...] = (
@@ -71,133 +79,81 @@ _OPENMMLAB_VIT: tuple[Rule, ...] = (
     *_TORCH_ATTENTION,
     *_FFN,
 )
+_CLIP: tuple[Rule, ...] = (
+    (r'^conv1\.', 'patch_embed.proj.'),
+    (r'^class_embedding$', 'cls_token'),
+    (r'^positional_embedding$', 'pos_embed'),
+    (r'^ln_pre\.', 'norm_pre.'),
+    (r'^ln_post\.', 'norm.'),
+    (r'^proj$', 'head.proj'),
+    (r'^transformer\.resblocks\.(\d+)\.', r'blocks.\1.'),
+    (r'\.ln_([12])\.', r'.norm\1.'),
+    (r'\.attn\.in_proj_(weight|bias)$', r'.attn.in_proj.\1'),
+    (r'\.attn\.out_proj\.', '.attn.proj.'),
+    (r'\.mlp\.c_fc\.', '.mlp.fc1.'),
+    (r'\.mlp\.c_proj\.', '.mlp.fc2.'),
+    (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
+)
 
 
 def _from_one(template: str) -> Callable[[re.Match[str]], str]:
-    """A replacement that counts the stage in the pattern's first group from 0 instead of 1."""
+    """Return a replacement with the stage in the pattern's first group counted from 0 instead of 1."""
     return lambda match: template.format(int(match[1]) - 1)
 
 
+_AUTHORS_PVT: tuple[Rule, ...] = (
+    (r'^patch_embed([1-4])\.', _from_one('patch_embeds.{}.')),
+    (r'^pos_embed([1-4])$', _from_one('pos_embed.{}')),
+    (r'^block([1-4])\.', _from_one('blocks.{}.')),
+    (r'^norm([1-4])\.', _from_one('norm_after_stage{}.')),
+)
+_TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
+
 SOURCES: tuple[Family, ...] = (
+    Family("PVT, mmdet's names", 'pyramid', r'layers\.\d\.0\.projection\.', _MMDET_PVT),
+    Family("Twins-PCPVT, mmseg's names", 'pyramid', r'layers\.\d\.\d+\.attn\.attn\.in_proj', _PCPVT),
+    Family("Twins-PCPVT, mmpretrain's names", 'pyramid', r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT),
+    Family("PVT, its authors' names", 'pyramid', r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT),
+    Family(_TWINS, 'pyramid', r'blocks\.\d\.\d+\.attn\.kv\.'),
+    Family("ViT or DeiT, mmpretrain's names", 'column', r'layers\.\d+\.attn\.qkv\.', _OPENMMLAB_VIT),
+    Family("ViT, mmseg's names", 'column', r'layers\.\d+\.attn\.attn\.in_proj', _OPENMMLAB_VIT),
+    # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text tower.
+    Family("CLIP's ViT, OpenAI's or open_clip's names", 'column', r'class_embedding$', _CLIP),
     Family(
-        name="PVT, mmdet's names",
-        layout='pyramid',
-        signature=r'layers\.\d\.0\.projection\.',
-        rules=(
-            (r'^layers\.(\d)\.0\.projection\.', r'patch_embeds.\1.proj.'),
-            (r'^layers\.(\d)\.0\.norm\.', r'patch_embeds.\1.norm.'),
-            (r'^layers\.(\d)\.1\.0\.pos_embed$', r'pos_embed.\1'),
-            (r'^layers\.(\d)\.1\.(\d+)\.', lambda match: f'blocks.{match[1]}.{int(match[2]) - 1}.'),
-            (r'^layers\.(\d)\.2\.', r'norm_after_stage\1.'),
-            (r'\.ffn\.layers\.0\.', '.mlp.fc1.'),
-            (r'\.ffn\.layers\.3\.', '.mlp.fc2.'),
-            *_TORCH_ATTENTION,
-        ),
-    ),
-    Family(
-        name="Twins-PCPVT, mmseg's names",
-        layout='pyramid',
-        signature=r'layers\.\d\.\d+\.attn\.attn\.in_proj',
-        rules=((r'^layers\.(\d)\.(\d+)\.', r'blocks.\1.\2.'), *_TORCH_ATTENTION, *_PCPVT),
-    ),
-    Family(
-        name="Twins-PCPVT, mmpretrain's names",
-        layout='pyramid',
-        signature=r'stages\.\d\.\d+\.attn\.kv\.',
-        rules=((r'^stages\.(\d)\.(\d+)\.', r'blocks.\1.\2.'), *_PCPVT),
-    ),
-    Family(
-        name="PVT, its authors' names",
-        layout='pyramid',
-        signature=r'block[1-4]\.\d+\.attn\.',
-        rules=(
-            (r'^patch_embed([1-4])\.', _from_one('patch_embeds.{}.')),
-            (r'^pos_embed([1-4])$', _from_one('pos_embed.{}')),
-            (r'^block([1-4])\.', _from_one('blocks.{}.')),
-            (r'^norm([1-4])\.', _from_one('norm_after_stage{}.')),
-        ),
-    ),
-    Family(
-        name="Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names",
-        layout='pyramid',
-        signature=r'blocks\.\d\.\d+\.attn\.kv\.',
-    ),
-    Family(
-        name="ViT or DeiT, mmpretrain's names",
-        layout='column',
-        signature=r'layers\.\d+\.attn\.qkv\.',
-        rules=_OPENMMLAB_VIT,
-    ),
-    Family(
-        name="ViT, mmseg's names",
-        layout='column',
-        signature=r'layers\.\d+\.attn\.attn\.in_proj',
-        rules=_OPENMMLAB_VIT,
-    ),
-    Family(
-        name="CLIP's ViT, OpenAI's or open_clip's names",
-        layout='column',
-        # Not its blocks, whose unprefixed names are the text tower's in a whole CLIP.
-        signature=r'class_embedding$',
-        rules=(
-            (r'^conv1\.', 'patch_embed.proj.'),
-            (r'^class_embedding$', 'cls_token'),
-            (r'^positional_embedding$', 'pos_embed'),
-            (r'^ln_pre\.', 'norm_pre.'),
-            (r'^ln_post\.', 'norm.'),
-            (r'^proj$', 'head.proj'),
-            (r'^transformer\.resblocks\.(\d+)\.', r'blocks.\1.'),
-            (r'\.ln_([12])\.', r'.norm\1.'),
-            (r'\.attn\.in_proj_(weight|bias)$', r'.attn.in_proj.\1'),
-            (r'\.attn\.out_proj\.', '.attn.proj.'),
-            (r'\.mlp\.c_fc\.', '.mlp.fc1.'),
-            (r'\.mlp\.c_proj\.', '.mlp.fc2.'),
-            (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
-        ),
-    ),
-    Family(
-        name="ViT, DeiT or CPVT, timm's or this package's names",
-        layout='column',
-        signature=r'blocks\.\d+\.attn\.qkv\.',
-        rules=((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),),
+        "ViT, DeiT or CPVT, timm's or this package's names",
+        'column',
+        r'blocks\.\d+\.attn\.qkv\.',
+        ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),),
     ),
 )
 
-# What wrappers and whole models put in front of a backbone's keys.
+# Prefixes of a backbone's keys in wrappers and whole models.
 PREFIXES = ('module.', 'backbone.', 'model.', 'visual.trunk.', 'visual.')
-# Where training scripts keep the weights.
+# Keys under which training scripts store the weights.
 CONTAINERS = ('state_dict', 'model', 'model_state_dict', 'module')
 EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')
 
 
-def recognise(keys: Collection[str]) -> Family | None:
-    """The source of these keys, if it is known."""
-    return next((source for source in SOURCES if source.recognises(keys)), None)
-
-
-def find_weights(checkpoint: Any, *, ema: bool) -> Mapping[str, Any]:
-    """The mapping with the tensors, however deep a training script wrapped it.
+def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
+    """Return the mapping of names to tensors inside the wrappers of a training script.
 
     Raises:
-        CheckpointError: There is none, or no averaged one where ``ema`` asks for it.
+        CheckpointError: There is none, or no averaged one with ``ema``.
     """
     if not isinstance(checkpoint, Mapping):
         raise CheckpointError(f'checkpoint must be a dict of weights, got a {type(checkpoint).__name__}')
-    averaged = [key for key in EMA_CONTAINERS if isinstance(checkpoint.get(key), Mapping)]
+    stored = [key for key in (*CONTAINERS, *EMA_CONTAINERS) if isinstance(checkpoint.get(key), Mapping)]
+    averaged = [key for key in stored if key in EMA_CONTAINERS]
+    keys = shorten([str(key) for key in checkpoint])
     if ema:
-        # mmengine's EMAHook swaps the two when it saves: the average lies in state_dict.
-        if isinstance(checkpoint.get('state_dict'), Mapping) and 'steps' in (checkpoint.get('ema_state_dict') or ()):
-            return find_weights(checkpoint['state_dict'], ema=False)
+        # mmengine's EMAHook swaps the two on saving: `state_dict` has the average.
+        if 'state_dict' in stored and 'steps' in (checkpoint.get('ema_state_dict') or ()):
+            return find_weights(checkpoint['state_dict'])
         if not averaged:
-            raise CheckpointError(
-                f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; '
-                f'it has {shorten([str(key) for key in checkpoint])}'
-            )
-        return find_weights(checkpoint[averaged[0]], ema=False)
-    # First, because a script may store a tensor or two beside them.
-    for key in CONTAINERS:
-        if isinstance(checkpoint.get(key), Mapping):
-            return find_weights(checkpoint[key], ema=False)
+            raise CheckpointError(f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; it has {keys}')
+        return find_weights(checkpoint[averaged[0]])
+    if len(stored) > len(averaged):  # before tensors, because a script may store some beside the weights
+        return find_weights(checkpoint[stored[0]])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
     if averaged:
@@ -207,18 +163,17 @@ def find_weights(checkpoint: Any, *, ema: bool) -> Mapping[str, Any]:
     if not checkpoint:
         raise CheckpointError('the checkpoint is empty: a dict without a key')
     raise CheckpointError(
-        f'the checkpoint has no weights: no tensors, and none of {", ".join(CONTAINERS)}; '
-        f'it has {shorten([str(key) for key in checkpoint])}'
+        f'the checkpoint has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
     )
 
 
 def find_backbone(
     weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport
 ) -> tuple[Family, dict[str, tuple[str, Tensor]]]:
-    """The backbone's own keys, each with its key in the checkpoint and its tensor, and whose names they are.
+    """Return the family of a backbone, and for each of its keys the key in the checkpoint and the tensor.
 
     Raises:
-        CheckpointError: No key starts with ``prefix``, or nobody's names are recognised.
+        CheckpointError: No key starts with ``prefix``, or the keys are of no known family.
     """
     found: dict[str, tuple[str, Tensor]] = {}
     for key, value in weights.items():
@@ -233,7 +188,7 @@ def find_backbone(
             first = sorted({key.split('.')[0] + '.' for key in found if '.' in key})
             raise CheckpointError(f'prefix={prefix!r}: no key starts with it; the keys start with {shorten(first)}')
         found = _under(prefix, found, report)
-    while (source := recognise(found)) is None:
+    while (source := next((f for f in SOURCES if any(re.match(f.signature, key) for key in found)), None)) is None:
         wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in found)), None)
         if wrapper is None:
             raise CheckpointError(
@@ -248,8 +203,8 @@ def find_backbone(
 def _under(
     prefix: str, found: dict[str, tuple[str, Tensor]], report: ConversionReport
 ) -> dict[str, tuple[str, Tensor]]:
+    """Remove a prefix from the keys, and drop the keys without it."""
     report.prefix += prefix
-    report.dropped |= {
-        old: f"not under '{report.prefix}'" for key, (old, _) in found.items() if not key.startswith(prefix)
-    }
+    reason = f"not under '{report.prefix}'"
+    report.dropped |= {old: reason for key, (old, _) in found.items() if not key.startswith(prefix)}
     return {key[len(prefix) :]: pair for key, pair in found.items() if key.startswith(prefix)}

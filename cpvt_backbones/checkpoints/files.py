@@ -1,4 +1,4 @@
-"""Checkpoint files: open them without running what is in them, and write them whole or not at all."""
+"""Checkpoint files: read them without running their content, and write them atomically."""
 
 import hashlib
 import os
@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 from urllib.request import Request, urlopen
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from cpvt_backbones.weights import shipped_file, shipped_weights
@@ -22,34 +24,33 @@ from .report import CheckpointError
 from .unpickle import load_pickled
 
 SUFFIXES = ('.pth', '.pt', '.safetensors')
-# The hash that mm, torchvision and tools/publish_checkpoint.py put into a name. Digits alone are a date.
-_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'
 """The checkpoint of a preempted training; the next regular checkpoint replaces it."""
+
+# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a date.
+_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 _TIMEOUT = 30.0  # seconds without a byte
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
 
-    The checksums in a ``.pth`` file are compared, and its SHA-256 where its name (``name-<8 or 64 hex digits>.pth``)
-    or a file beside it (``name.pth.sha256``) tells one.
+    The checksums in a ``.pth`` file are verified, and the SHA-256 in its name (``name-<8 or 64 hex digits>.pth``) or in
+    a file ``name.pth.sha256``.
 
     Args:
-        path: The name of weights that come with the package (:mod:`cpvt_backbones.weights`), a ``.safetensors`` file,
-            one that ``torch.save`` wrote (``.pth``, ``.pt``, ``.bin``, ...), or the work
-            folder of an mmengine run, whose newest checkpoint is taken. What ``https://`` names is fetched into
-            torch's cache.
+        path: Name of shipped weights (:mod:`cpvt_backbones.weights`), ``.safetensors`` file, file of ``torch.save``
+            (``.pth``, ``.pt``, ``.bin``, ...), ``https://`` address (fetched into torch's cache), or work directory of
+            an mmengine run, for its :func:`newest_checkpoint`.
 
     Returns:
-        dict: What the file holds, on the CPU: tensors and plain data, and what resuming needs beside them (numpy
-        numbers and arrays, mmengine's log buffers). Parsed command lines come out as ``None``, paths as text.
+        dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's log buffers.
+        Paths become text; parsed command lines become ``None``.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
         CheckpointError: The file is empty, damaged, no checkpoint, or would import something when opened.
-        ImportError: A ``.safetensors`` file, and the package safetensors is not installed.
     """
     if str(path).startswith(('https://', 'http://')):
         path = _fetch(str(path))
@@ -57,14 +58,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f'checkpoint must be a file, a folder or an https:// address, got {str(path)!r}')
     file = shipped_file(path).expanduser()
     if file.is_dir():
-        newest = newest_checkpoint(file)
-        if newest is None or newest.is_dir():
-            named = _named_in(file)
-            fault = f'{str(file / POINTER)!r} names {named!r}, which is not there'
-            if not named:
-                fault = f'the folder {str(file)!r} has no {POINTER!r}'
-            raise FileNotFoundError(f'checkpoint: {fault}; there is no file epoch_*.pth or iter_*.pth either')
-        file = newest
+        file = _newest_file(file)
     elif not file.is_file():
         raise FileNotFoundError(
             f'checkpoint: there is no file or folder {str(path)!r}, and no weights of that name come with the package '
@@ -86,7 +80,7 @@ def _fetch(url: str) -> Path:
     file = Path(torch.hub.get_dir(), 'checkpoints', url.split('?')[0].rpartition('/')[2])
     if not file.is_file():
         request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
-        try:  # several ranks may do this side by side
+        try:
             with urlopen(request, timeout=_TIMEOUT) as response, atomic_write(file) as part:
                 shutil.copyfileobj(response, part)
         except OSError as error:
@@ -95,10 +89,10 @@ def _fetch(url: str) -> Path:
 
 
 def _check_hash(file: Path) -> None:
-    beside = Path(f'{file}.sha256')
-    if beside.is_file():
-        wanted = (beside.read_bytes().decode(errors='replace').split() or [''])[0].lower()
-    elif named := _HASH.fullmatch(file.stem):
+    named, source = _HASH.fullmatch(file.stem), Path(f'{file}.sha256')
+    if source.is_file():
+        wanted = (source.read_bytes().decode(errors='replace').split() or [''])[0].lower()
+    elif named:
         wanted = named[1]
     else:
         return
@@ -106,12 +100,18 @@ def _check_hash(file: Path) -> None:
     with file.open('rb') as stream:
         while part := stream.read(1 << 20):
             digest.update(part)
-    found = digest.hexdigest()
-    if not wanted or not found.startswith(wanted):
-        told_by = str(beside) if beside.is_file() else 'its name'
+    if not wanted or not digest.hexdigest().startswith(wanted):
         raise CheckpointError(
-            f'checkpoint: {str(file)!r} is damaged: its SHA-256 is {found}, not {wanted} as {told_by} tells'
+            f'checkpoint: {str(file)!r} is damaged: its SHA-256 is {digest.hexdigest()}, not {wanted} as in '
+            + (str(source) if source.is_file() else 'its name')
         )
+
+
+def _read_safetensors(file: Path) -> dict[str, Any]:
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(f'checkpoint: {str(file)!r} is truncated or no safetensors file ({error})') from error
 
 
 def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn) -> Path | None:
@@ -135,8 +135,8 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     candidates = (folder / Path(named).name, Path(named)) if named else ()
     target = next((path for path in candidates if os.path.exists(path)), None)
     found = [path for name in ('epoch_*', 'iter_*', INTERRUPTED) for path in folder.glob(name)]
-    found = [path for path in found if path != target and (path.suffix == '.pth' or path.is_dir())]
-    if target is None and not found:
+    times = {p: p.stat().st_mtime_ns for p in found if p != target and (p.suffix == '.pth' or p.is_dir())}
+    if target is None and not times:
         return None
 
     def iteration(path: Path) -> int:
@@ -153,8 +153,7 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
 
     reached = -1 if target is None else iteration(target)
     since = pointer.stat().st_mtime_ns if reached >= 0 else 0
-    times = {path: path.stat().st_mtime_ns for path in found}
-    later = sorted((path for path in found if times[path] > since), key=times.__getitem__, reverse=True)
+    later = (path for path in sorted(times, key=times.__getitem__, reverse=True) if times[path] > since)
     newest = next((path for path in later if iteration(path) > reached), target if reached >= 0 else None)
     if newest is None:
         raise CheckpointError(
@@ -164,23 +163,20 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     return newest
 
 
+def _newest_file(folder: Path) -> Path:
+    newest = newest_checkpoint(folder)
+    if newest is not None and newest.is_file():
+        return newest
+    named = _named_in(folder)
+    fault = f'the folder {str(folder)!r} has no {POINTER!r}'
+    if named:
+        fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
+    raise FileNotFoundError(f'checkpoint: {fault}; there is no file epoch_*.pth or iter_*.pth either')
+
+
 def _named_in(folder: Path) -> str:
     pointer = folder / POINTER
     return pointer.read_bytes().decode(errors='replace').strip() if pointer.is_file() else ''
-
-
-def _read_safetensors(file: Path) -> dict[str, Any]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise ImportError(
-            f'checkpoint: {str(file)!r} needs the package safetensors: pip install safetensors'
-        ) from error
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise CheckpointError(f'checkpoint: {str(file)!r} is truncated or no safetensors file ({error})') from error
 
 
 @contextmanager
@@ -217,44 +213,31 @@ def flush_to_disk(path: Path) -> None:
 
 
 def check_destination(path: str | PathLike[str]) -> Path:
-    """The path to write to.
-
-    Raises:
-        ValueError: Its ending is none of ``.pth``, ``.pt`` and ``.safetensors``.
-    """
+    """Return the path of a checkpoint to write; raise ValueError unless it ends in one of ``SUFFIXES``."""
     if Path(path).suffix not in SUFFIXES:
         raise ValueError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
     return Path(path)
 
 
 def write_checkpoint(state_dict: Mapping[str, Tensor], path: str | PathLike[str], *, meta: Mapping[str, str]) -> None:
-    """Write a state dict.
+    """Write a state dict atomically.
 
     Args:
         state_dict: The weights.
         path: ``.pth`` or ``.pt``: a dict of ``state_dict`` and ``meta``, as mm toolboxes and timm read it;
             ``.safetensors``: the tensors, with ``meta`` as the file's metadata.
-        meta: Where the weights come from.
+        meta: Origin of the weights.
 
     Raises:
-        ValueError: Another ending.
-        ImportError: A ``.safetensors`` file, and the package safetensors is not installed.
+        ValueError: Another suffix.
     """
     file = check_destination(path)
-    # Clones: a tensor that is a part of a larger one would take that along into the file.
+    # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger one.
     weights = {
         key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in state_dict.items()
     }
-    if file.suffix != '.safetensors':
-        with atomic_write(file) as stream:
-            torch.save(dict(state_dict=weights, meta=dict(meta)), stream)
-        return
-    try:
-        from safetensors.torch import save
-    except ImportError as error:
-        raise ImportError(
-            f'destination: {str(path)!r} needs the package safetensors: pip install safetensors'
-        ) from error
-    # Not save_file: what that writes is for its owner's eyes only, also in a wheel.
     with atomic_write(file) as stream:
-        stream.write(save(weights, metadata={'format': 'pt', **meta}))
+        if file.suffix == '.safetensors':  # save_file would make the file readable for its owner alone
+            stream.write(save(weights, metadata={'format': 'pt', **meta}))
+        else:
+            torch.save(dict(state_dict=weights, meta=dict(meta)), stream)

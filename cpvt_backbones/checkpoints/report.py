@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass, field
 
-_SHOWN = 4
 
-
-def shorten(items: list[str], *, shown: int = _SHOWN) -> str:
-    """The first few of a list, and how many more there are."""
+def shorten(items: list[str], *, shown: int = 4) -> str:
+    """Join the first items of a list, with the number of the others."""
     more = len(items) - shown
     return ', '.join(items[:shown]) + (f' and {more} more' if more > 0 else '')
 
@@ -16,17 +14,17 @@ class ConversionReport:
     """Report of a conversion; ``str()`` of it is for people.
 
     Attributes:
-        source: Which kind of checkpoint was recognised.
-        target: What it was converted to.
-        prefix: What was taken off in front of every key.
+        source: Recognised kind of checkpoint.
+        target: Type of the model.
+        prefix: Removed from every key.
         loaded: Keys of the result that come from the checkpoint.
-        renamed: (key in the checkpoint, key in the result), where the two differ by more than the prefix.
+        renamed: (key in the checkpoint, key in the result), where they differ by more than the prefix.
         dropped: Key of the checkpoint to the reason it is not in the result.
-        added: Key of the result that the checkpoint lacks, to what its value is.
-        missing: Key of the model that the result lacks, to the reason that is all right, or ``''``.
+        added: Key of the result that the checkpoint lacks, to a description of its value.
+        missing: Key of the model that the result lacks, to the reason it may, or ``''``.
         mismatched: Key to its shape in the checkpoint and in the model.
-        refused: Key of the checkpoint to the reason the model cannot do without it.
-        notes: Anything else that was changed.
+        refused: Key of the checkpoint to the reason the model needs it and cannot take it.
+        notes: Any other change.
     """
 
     source: str = ''
@@ -47,14 +45,9 @@ class ConversionReport:
         if self.renamed:
             pairs = [f'{old} -> {new}' for old, new in self.renamed]
             lines.append(f'  renamed {len(pairs)}: {shorten(pairs)}')
-        for title, keys in (
-            ('dropped', self.dropped),
-            ('added', self.added),
-            ('missing', self.missing),
-            ('refused', self.refused),
-        ):
+        for title in ('dropped', 'added', 'missing', 'refused'):
             by_reason: dict[str, list[str]] = {}
-            for key, reason in keys.items():
+            for key, reason in getattr(self, title).items():
                 by_reason.setdefault(reason, []).append(key)
             for reason, group in by_reason.items():
                 lines.append(f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else ''))
@@ -66,13 +59,13 @@ class ConversionReport:
 
 
 class CheckpointError(RuntimeError, ValueError):
-    """A checkpoint that cannot be read, is not recognised, or would leave a part of the model random.
+    """A checkpoint that cannot be read, is not recognised, or does not fit the model.
 
-    It is a ValueError too: the argument that names the checkpoint is at fault.
+    It is a ValueError too, because the argument that names the checkpoint is wrong.
 
     Args:
         message: One line: the fault, and the file or keys that have it.
-        report: The conversion's report, if it got that far.
+        report: Report of the conversion that failed.
     """
 
     def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:

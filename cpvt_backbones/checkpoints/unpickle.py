@@ -1,13 +1,13 @@
-"""Weights-only unpickling: tensors, numbers, logs and plain data are built, and nothing else."""
+"""Weights-only unpickling: builds tensors, numbers, logs and plain data, and nothing else."""
 
-import _compat_pickle
 import pickle
 import pickletools
 import re
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from _compat_pickle import IMPORT_MAPPING
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from .report import CheckpointError
 
-# What training frameworks store beside the weights: logs and random states of mmengine's Runner, command line arguments
-# of the authors' scripts, parts of configs. A stand-in records each, and none is imported or called.
+# Stored beside the weights by training frameworks: logs and random states of mmengine's Runner, command line arguments
+# of the authors' scripts, parts of configs. A stand-in records the arguments of each; none is imported or called.
 STAND_INS = (
     'argparse.Namespace',
     'builtins.bytes',
@@ -32,7 +32,8 @@ STAND_INS = (
     *(f'numpy.{core}.multiarray.{name}' for core in ('_core', 'core') for name in ('_reconstruct', 'scalar')),
     *(f'pathlib.{local}{name}' for local in ('', '_local.') for name in ('Path', 'PosixPath', 'WindowsPath')),
 )
-# The part of torch's own allow-list that weights need. Another part, as `bytearray`, fills any amount of memory.
+# The part of torch's own allow-list that weights need. The rest has functions such as `bytearray`, which allocates any
+# amount of memory.
 _BUILT = re.compile(
     r'collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|complex)|torch\.serialization\._get_layout'
     r'|torch\.(_utils\._rebuild_\w+|_tensor\._rebuild_from_type_v2|Tensor|\w+Storage|storage\.\w+Storage|Size|device'
@@ -45,7 +46,7 @@ _LOCK = threading.Lock()
 
 
 class StandIn:
-    """Placeholder for an object of a checkpoint; records the arguments and the state that it would be built from."""
+    """Placeholder for an object of a checkpoint; records its arguments and state."""
 
     arguments: tuple[Any, ...] = ()
     state: Any = None
@@ -55,191 +56,129 @@ class StandIn:
         self.arguments = arguments
         return self
 
-    def __init__(self, *_: Any) -> None:
-        pass
-
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
 
-def _stand_in(path: str) -> type[StandIn]:
-    module, _, name = path.rpartition('.')
-    return type(name, (StandIn,), {'__module__': module, '__qualname__': name})
-
-
-_CLASSES: dict[str, type[StandIn]] = {path: _stand_in(path) for path in STAND_INS}
+_CLASSES = [type(path.rpartition('.')[2], (StandIn,), {'__module__': path.rpartition('.')[0]}) for path in STAND_INS]
 
 
 def load_pickled(file: Path) -> Any:
     """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers, log buffers.
 
-    Objects of another class in ``STAND_INS`` come out as ``None``.
+    Objects of other classes in ``STAND_INS`` are replaced by ``None``.
 
     Raises:
-        CheckpointError: The file is damaged, holds something else, or asks for another import; tensors that are not
-            dense, or that need more memory than the file has; content that refers to itself.
+        CheckpointError: The file is damaged or of another format, or needs another import; it holds tensors that are
+            not dense or need more memory than the file has, or content that refers to itself.
     """
     name = f'checkpoint: {str(file)!r}'
     try:
-        _check_archive(file)
-        wanted = sorted({path for path in _imports(file) if path not in STAND_INS and not _BUILT.fullmatch(path)})
+        wanted = sorted(path for path in _imports(file) if path not in STAND_INS and not _BUILT.fullmatch(path))
         if wanted:
             raise CheckpointError(
                 f'{name} is refused: opening it would import {", ".join(wanted)}, and a checkpoint needs nothing but '
                 'tensors and plain data; save its state dict alone where you trust it'
             )
-        with _only_stand_ins():
-            content = torch.load(file, map_location='cpu', weights_only=True)
-        _check_content(content, file)
-        return _replace_stand_ins(content)
+        return _Cleaner(file.stat().st_size).clean(_load(file))
     except CheckpointError:
         raise
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(f'{name} is no checkpoint, or damaged ({_first_line(error)})') from error
-    except Exception as error:  # what a zip reader and an unpickler run into depends on where a file is damaged
-        raise CheckpointError(f'{name} is truncated or damaged ({_first_line(error)})') from error
+    except Exception as error:  # damage can raise anything in a zip reader and an unpickler
+        fault = 'no checkpoint, or damaged' if isinstance(error, pickle.UnpicklingError) else 'truncated or damaged'
+        first_line = (str(error).strip() or type(error).__name__).split('\n')[0].split('. ')[0]
+        raise CheckpointError(f'{name} is {fault} ({first_line})') from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).split('\n')[0].split('. ')[0]
-
-
-@contextmanager
-def _only_stand_ins() -> Iterator[None]:
-    """Within this context weights-only loading accepts the names in ``STAND_INS``, and no others of the user's."""
+def _load(file: Path) -> Any:
+    """Load with stand-ins for the classes in ``STAND_INS``, and without the classes that the user's code allows."""
     with _LOCK:
         before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(list(_CLASSES.values()))
+        torch.serialization.add_safe_globals(_CLASSES)
         try:
-            yield
+            return torch.load(file, map_location='cpu', weights_only=True)
         finally:
             torch.serialization.clear_safe_globals()
             torch.serialization.add_safe_globals(before)
 
 
-def _is_archive(file: Path) -> bool:
+def _imports(file: Path) -> set[str]:
+    """Dotted names that unpickling a file would import, found without unpickling it.
+
+    Raises:
+        ValueError: A zip archive has a wrong checksum, which torch does not check, or unpacks to more than its size.
+    """
     with file.open('rb') as stream:
-        return stream.read(4) == b'PK\x03\x04'  # torch decides by these, too
-
-
-def _check_archive(file: Path) -> None:
-    """Check the checksums of a zip archive, which torch does not, and that it unpacks to no more than its own size."""
-    if not _is_archive(file):
-        return
+        is_archive = stream.read(4) == b'PK\x03\x04'  # torch's own test
+        stream.seek(0)
+        if not is_archive:
+            return set(_imports_of_pickles(stream))
     with zipfile.ZipFile(file) as archive:
-        if sum(member.file_size for member in archive.infolist()) > file.stat().st_size:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > file.stat().st_size:
             raise ValueError('it would unpack to more than its size')
         if damaged := archive.testzip():
             raise ValueError(f'wrong checksum of {damaged}')
+        pickles = (archive.open(member) for member in members if member.filename.endswith('.pkl'))
+        return {name for part in pickles for name in _imports_of_pickles(part)}
 
 
-def _imports(file: Path) -> Iterator[str]:
-    """Dotted names that unpickling a file would import, found without unpickling it."""
-    if not _is_archive(file):
-        with file.open('rb') as stream:
-            yield from _imports_of_pickle(stream)
-        return
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            if name.endswith('.pkl'):
-                with archive.open(name) as part:
-                    yield from _imports_of_pickle(part)
-
-
-def _imports_of_pickle(stream: IO[bytes]) -> Iterator[str]:
+def _imports_of_pickles(stream: IO[bytes]) -> Iterator[str]:
     strings = ['', '']
-    try:
-        for _ in range(5):  # a file of torch's old format is as many pickles in a row, then raw storage
+    with suppress(ValueError, EOFError):
+        for _ in range(5):  # torch's old format is five pickles, then raw storage
             for opcode, argument, _ in pickletools.genops(stream):
-                if opcode.name in ('GLOBAL', 'INST'):
-                    yield _python_3_name(*str(argument).split(' ', 1))
+                if opcode.name == 'GLOBAL':
+                    module, name = str(argument).split(' ', 1)
+                    yield f'{IMPORT_MAPPING.get(module, module)}.{name}'  # torch.save writes the names of Python 2
                 elif opcode.name == 'STACK_GLOBAL':
                     yield '.'.join(strings)
                 elif isinstance(argument, str):
                     strings = [strings[1], argument]
-    except (ValueError, EOFError, UnicodeDecodeError):
-        return
 
 
-def _python_3_name(module: str, name: str) -> str:
-    """Dotted name of an import; torch.save writes those of Python 2."""
-    module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
-    return f'{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}'
+class _Cleaner:
+    """Checks the content of a file and replaces its stand-ins.
 
-
-def _check_content(content: Any, file: Path) -> None:
-    """Check what a file held: dense tensors on the CPU within the size of the file, and containers that end.
-
-    A tensor of one value repeated, which takes four bytes in a file, may fill any memory once something copies it.
-
-    Raises:
-        ValueError: Naming the key.
+    Args:
+        size: Size of the file in bytes. A repeated value takes four bytes in a file, and any amount once it is copied.
     """
-    size = file.stat().st_size
-    seen: dict[int, bool] = {}  # by id: whether all of it has been looked at
-    repeated = 0
 
-    def visit(value: Any, path: tuple[Any, ...]) -> None:
-        nonlocal repeated
+    def __init__(self, size: int) -> None:
+        self.size, self.repeated = size, 0
+        self.done: dict[int, tuple[Any, Any]] = {}  # by id; holds the value too, so that its id is not reused
+
+    def clean(self, value: Any, *path: Any) -> Any:
         if isinstance(value, Tensor):
-            name = '.'.join(map(str, path)) or 'the tensor'
-            if type(value) not in (Tensor, nn.Parameter):
-                raise ValueError(f'{name} is a {type(value).__name__}, not a tensor')
-            if value.layout != torch.strided or value.is_quantized or value.device.type != 'cpu':
-                kind = 'quantized' if value.is_quantized else 'meta' if value.is_meta else 'sparse'
-                raise ValueError(f'{name} is a {kind} tensor, not a dense one')
-            stored = value.untyped_storage().nbytes()
-            repeated += max(0, value.numel() * value.element_size() - stored)
-            if stored > size or repeated > size:
-                raise ValueError(f'{name} of shape {tuple(value.shape)} takes more memory than the file has')
-            return
-        items: list[tuple[Any, Any]]
-        if isinstance(value, Mapping):
-            items = list(value.items())
-            if type(value).__name__ == 'OrderedDict':
-                items += list(vars(value).items())  # `_metadata` of a state dict
-        elif isinstance(value, (list, tuple, set)):
-            items = list(enumerate(value))
-        elif isinstance(value, StandIn):
-            items = list(vars(value).items())
-        else:
-            return
-        if id(value) in seen:
-            if not seen[id(value)]:
-                raise ValueError(f'{".".join(map(str, path))} refers to itself')
-            return
+            self.check(value, '.'.join(map(str, path)) or 'the tensor')
+        if type(value) not in (list, tuple, set) and not isinstance(value, (dict, StandIn)):
+            return value
+        if id(value) in self.done:
+            return self.done[id(value)][1]
         if len(path) > _MAX_DEPTH:
-            raise ValueError(f'it is nested more than {_MAX_DEPTH} levels deep')
-        seen[id(value)] = False
-        for key, child in items:
-            visit(child, (*path, key))
-        seen[id(value)] = True
-
-    visit(content, ())
-
-
-def _replace_stand_ins(content: Any) -> Any:
-    """Build what the stand-ins of plain data, numpy arrays and log buffers recorded; ``None`` for any other."""
-    done: dict[int, tuple[Any, Any]] = {}  # by id; with the value itself, so that no other one gets its id
-
-    def replace(value: Any) -> Any:
-        if id(value) in done:
-            return done[id(value)][1]
+            raise ValueError(f'it is nested more than {_MAX_DEPTH} levels deep, or refers to itself')
         result = value
         if isinstance(value, dict):
-            for key, child in value.items():
-                value[key] = replace(child)
+            for items in (value, getattr(value, '__dict__', {})):  # the latter has `_metadata` of a state dict
+                for key, child in items.items():
+                    items[key] = self.clean(child, *path, key)
         elif isinstance(value, StandIn):
-            result = _build(type(value).__name__, replace(value.arguments), replace(value.state))
-        elif type(value) in (list, tuple, set):
-            result = type(value)(map(replace, value))
+            result = _build(type(value).__name__, *self.clean((value.arguments, value.state), *path))
         else:
-            return value
-        done[id(value)] = (value, result)
+            result = type(value)(self.clean(child, *path, index) for index, child in enumerate(value))
+        self.done[id(value)] = (value, result)
         return result
 
-    return replace(content)
+    def check(self, tensor: Tensor, name: str) -> None:
+        if type(tensor) not in (Tensor, nn.Parameter):
+            raise ValueError(f'{name} is a {type(tensor).__name__}, not a tensor')
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
+            kind = 'quantized' if tensor.is_quantized else 'meta' if tensor.is_meta else 'sparse'
+            raise ValueError(f'{name} is a {kind} tensor, not a dense one')
+        stored = tensor.untyped_storage().nbytes()
+        self.repeated += max(0, tensor.numel() * tensor.element_size() - stored)
+        if stored > self.size or self.repeated > self.size:
+            raise ValueError(f'{name} of shape {tuple(tensor.shape)} takes more memory than the file has')
 
 
 def _build(name: str, arguments: Any, state: Any) -> Any:
