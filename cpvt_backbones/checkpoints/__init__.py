@@ -1,7 +1,7 @@
-"""Weights of others: open their files safely, recognise, rename and report; write them under others' names.
+"""Checkpoints of this and other packages: open files safely, recognise, convert, write.
 
-The package reads and writes checkpoint files here and nowhere else. mmengine's own loader goes through
-:func:`read_checkpoint` too, once this package is imported.
+The package reads and writes checkpoint files here only. Once it is imported, mmengine's own loader uses
+:func:`read_checkpoint` too.
 """
 
 from .convert import convert_state_dict

@@ -132,7 +132,7 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     """
     folder = Path(work_dir)
     pointer, named = folder / POINTER, _named_in(folder)
-    candidates = (folder / Path(named).name, Path(named)) if named else ()
+    candidates = (folder / Path(named).name, Path(named)) if Path(named).name else ()
     target = next((path for path in candidates if os.path.exists(path)), None)
     found = [path for name in ('epoch_*', 'iter_*', INTERRUPTED) for path in folder.glob(name)]
     times = {p: p.stat().st_mtime_ns for p in found if p != target and (p.suffix == '.pth' or p.is_dir())}

@@ -1,4 +1,4 @@
-"""A model's weights under the names of others."""
+"""Export of a model's weights with the names of other packages."""
 
 import re
 from collections.abc import Mapping
@@ -18,11 +18,7 @@ _OPENMMLAB = (
 )
 _PYRAMID_RULES: dict[str, tuple[tuple[str, str], ...]] = {
     'timm': (),
-    'mmseg': (
-        (r'^blocks\.', 'layers.'),
-        (r'\.attn\.proj\.', '.attn.attn.out_proj.'),
-        *_OPENMMLAB,
-    ),
+    'mmseg': ((r'^blocks\.', 'layers.'), (r'\.attn\.proj\.', '.attn.attn.out_proj.'), *_OPENMMLAB),
     'mmpretrain': ((r'^blocks\.', 'stages.'), (r'^norm\.', 'norm_after_stage3.'), *_OPENMMLAB),
 }
 
@@ -30,22 +26,19 @@ _PYRAMID_RULES: dict[str, tuple[tuple[str, str], ...]] = {
 def export_state_dict(
     state_dict: Mapping[str, Tensor], model: nn.Module, *, to: str
 ) -> tuple[dict[str, Tensor], ConversionReport]:
-    """Weights of a backbone of this package under timm's, mmseg's or mmpretrain's names.
+    """Rename weights of a backbone of this package for timm, mmseg or mmpretrain.
 
-    A :class:`PyramidCPVT` with a PEG after the first block of each stage goes to timm's ``twins_pcpvt_*`` and to the
-    ``PCPVT`` of mmseg (whose blocks normalise with an epsilon of 1e-5, and which has no final norm) and mmpretrain. A
-    :class:`CPVT` with a learned table alone goes to timm's ViT and DeiT.
+    A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's ``twins_pcpvt_*`` and the
+    ``PCPVT`` of mmseg (which has ``norm_eps=1e-5`` and no final norm) and mmpretrain. A :class:`CPVT` with a learned
+    table only fits timm's ViT and DeiT.
 
     Args:
         state_dict: State dict of ``model``.
-        model: The backbone that it is of.
-        to: ``'cpvt'`` (as it is), ``'timm'``, ``'mmseg'`` or ``'mmpretrain'``.
-
-    Returns:
-        The state dict, and the :class:`ConversionReport`.
+        model: The backbone.
+        to: ``'cpvt'`` (unchanged), ``'timm'``, ``'mmseg'`` or ``'mmpretrain'``.
 
     Raises:
-        ValueError: ``to`` is something else.
+        ValueError: ``to`` is another name.
         CheckpointError: The other package has no model that computes the same.
     """
     if to not in TARGETS:
@@ -64,7 +57,7 @@ def export_state_dict(
             report.dropped[key] = "mmseg's PCPVT has no final norm"
             continue
         if to == 'mmseg' and '.attn.kv.' in name:
-            continue  # goes with its query
+            continue  # joined with its query
         if to == 'mmseg' and '.attn.q.' in name:
             value = torch.cat((value, state_dict[key.replace('.q.', '.kv.')]))
             name = name.replace('.attn.q.', '.attn.attn.in_proj_')
@@ -76,7 +69,7 @@ def export_state_dict(
 
 
 def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tuple[str, str], ...]:
-    """Check that the other package has such a model, and return how it names its parts."""
+    """Check that the other package has such a model, and return its renaming rules."""
     positions = {key for key in state_dict if key.startswith(('pos_', 'rel_pos.'))}
     if 'patch_embed.proj.weight' in state_dict:
         if to != 'timm':

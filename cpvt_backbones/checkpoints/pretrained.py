@@ -1,4 +1,4 @@
-"""Loading a file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
+"""Load a checkpoint file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -42,15 +42,12 @@ def load_checkpoint(
     allow_missing: str | Iterable[str] = (),
     ema: bool = False,
 ) -> ConversionReport:
-    """Read a checkpoint, convert it, load it into a backbone of this package and log what became of its keys.
+    """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
 
     Args:
         model: The backbone.
         checkpoint: See :func:`read_checkpoint`.
         prefix, allow_missing, ema: See :func:`convert_state_dict`.
-
-    Returns:
-        The report.
 
     Raises:
         FileNotFoundError, CheckpointError: See :func:`read_checkpoint` and :func:`convert_state_dict`.
@@ -66,39 +63,32 @@ def load_checkpoint(
 def load_weights(
     model: nn.Module, checkpoint: str | PathLike[str], *, prefix: str = '', strict: bool = False
 ) -> dict[str, Any]:
-    """Load a checkpoint into the whole model that it was saved from, and raise unless every weight fits.
-
-    mmengine's own loader only warns and leaves the rest random.
+    """Load a checkpoint into the whole model that it was saved from; mmengine's loader would leave a misfit random.
 
     Args:
-        model: Detector, segmentor, classifier or a part of one; wrappers of mmengine (data parallel, test-time
-            augmentation) are looked through.
+        model: Detector, segmentor, classifier or a part of one, or a wrapper of mmengine around it (data parallel,
+            test-time augmentation).
         checkpoint: See :func:`read_checkpoint`.
-        prefix: Take the keys under this prefix and no others, as ``'backbone.'``.
-        strict: Refuse weights that the model has not, too.
+        prefix: Load the keys under this prefix only, e.g. ``'backbone.'``.
+        strict: Refuse weights that the model lacks, too.
 
     Returns:
         dict: The checkpoint's ``meta``, or an empty dict.
 
     Raises:
-        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; or the checkpoint lacks weights of the model,
-            or has them in other shapes, or has NaN, integers or booleans for them.
+        FileNotFoundError: See :func:`read_checkpoint`.
+        CheckpointError: See :func:`read_checkpoint`; weights of the model are missing or have other shapes, or values
+            are refused by :func:`check_values`.
     """
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.get_submodule('module')
+    model = _unwrap(model)
+    wanted = model.state_dict()
     content = read_checkpoint(checkpoint)
     with _naming(checkpoint):
-        weights = {key.removeprefix('module.'): value for key, value in find_weights(content, ema=False).items()}
-        weights = {
-            key.removeprefix(prefix): value
-            for key, value in weights.items()
-            if key.startswith(prefix) and isinstance(value, Tensor)
-        }
-        wanted = model.state_dict()
+        weights = _weights_in(content, prefix)
         check_values(weights, wanted)
         try:
             missing, unexpected = model.load_state_dict(weights, strict=False)
-        except RuntimeError as error:  # torch lists the shapes that differ, one a line
+        except RuntimeError as error:  # its message has one line for each shape that differs
             raise CheckpointError(f'it does not fit the model: {" ".join(str(error).split())}') from error
         if missing:
             raise CheckpointError(
@@ -113,9 +103,27 @@ def load_weights(
     return meta if isinstance(meta, dict) else {}
 
 
+def check_loaded(content: dict[str, Any], model: nn.Module, checkpoint: str | PathLike[str]) -> None:
+    """Apply :func:`check_values` to a checkpoint that mmengine is about to load into a model."""
+    with _naming(checkpoint):
+        check_values(_weights_in(content), _unwrap(model).state_dict())
+
+
+def _weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
+    weights = {key.removeprefix('module.'): value for key, value in find_weights(content).items()}
+    weights = {key: value for key, value in weights.items() if key.startswith(prefix) and isinstance(value, Tensor)}
+    return {key.removeprefix(prefix): value for key, value in weights.items()}
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.get_submodule('module')
+    return model
+
+
 @contextmanager
 def _naming(checkpoint: str | PathLike[str]) -> Iterator[None]:
-    """Within this context errors about what a checkpoint holds name its file."""
+    """Add the file to the message of a CheckpointError."""
     try:
         yield
     except CheckpointError as error:
@@ -125,7 +133,7 @@ def _naming(checkpoint: str | PathLike[str]) -> Iterator[None]:
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
     """Load a checkpoint for mmengine's ``load_from`` and ``resume`` and for the toolboxes' inferencers.
 
-    It replaces the loaders of ``CheckpointLoader``, which unpickle with ``weights_only=False`` what torch refuses.
+    It replaces the loaders of ``CheckpointLoader``, which run what torch refuses (``weights_only=False``).
 
     Args:
         filename: See :func:`read_checkpoint`; or a name of mmengine's, as ``'torchvision://resnet50'``.
@@ -145,7 +153,7 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
     if all(isinstance(value, Tensor) for value in content.values()):
         content = dict(state_dict=content, meta={})  # .safetensors, and a state dict alone
     if scheme == 'mmcls':  # the backbone of a classifier
-        weights = find_weights(content, ema=False)
+        weights = find_weights(content)
         return dict(state_dict={k[9:]: value for k, value in weights.items() if k.startswith('backbone.')})
     return content
 
@@ -160,16 +168,14 @@ CheckpointLoader.register_scheme(
 
 @WEIGHT_INITIALIZERS.register_module()
 class RecognisedPretrained(PretrainedInit):
-    """mmengine's ``Pretrained`` for the backbones of this package, which put it in the other's place by themselves.
+    """mmengine's ``Pretrained`` for the backbones of this package, which substitute it for ``Pretrained``.
 
     Args:
-        checkpoint: See :func:`read_checkpoint`.
-        map_location: Accepted because mmengine's has it. The file is read on the CPU, and its values are copied to
-            where the model is.
+        checkpoint, map_location: See :func:`load_from_weights_only`.
         prefix, allow_missing, ema: See :func:`convert_state_dict`.
 
     Raises:
-        FileNotFoundError, CheckpointError: On use; see :func:`read_checkpoint` and :func:`convert_state_dict`.
+        FileNotFoundError, CheckpointError: On use; see :func:`load_checkpoint`.
     """
 
     def __init__(

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmengine.config import Config
+from mmengine.hooks import Hook
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
 from cpvt_backbones.checkpoints import load_weights, newest_checkpoint
+from cpvt_backbones.checkpoints.pretrained import check_loaded
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.weights import shipped_file
 
@@ -131,7 +133,8 @@ def train(
 
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
-        ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in :func:`use_amp`.
+        ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in :func:`use_amp`;
+            weights to load that are NaN, infinite or integers.
     """
     if amp:
         use_amp(cfg, amp_dtype)
@@ -148,8 +151,17 @@ def train(
     elif cfg.get('load_from'):
         cfg.load_from = _existing('load_from', cfg.load_from)
     runner = _build_runner(cfg)
+    if isinstance(runner, Runner):
+        runner.register_hook(_WeightCheckHook())
     runner.train()
     return runner
+
+
+class _WeightCheckHook(Hook):
+    """Refuses NaN, infinite and integer weights before ``load_from`` and ``resume`` load them."""
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        check_loaded(checkpoint, runner.model, runner._load_from)
 
 
 def test(

@@ -102,6 +102,33 @@ def test_a_folder_of_a_run(tmp_path):
     assert read_checkpoint(tmp_path / 'moved')['meta']['iter'] == 2
 
 
+def test_an_unreadable_checkpoint_of_a_run_is_passed_over(tmp_path):
+    for iteration in (2, 4):
+        torch.save(dict(state_dict=WEIGHTS, meta=dict(iter=iteration)), tmp_path / f'iter_{iteration}.pth')
+    assert read_checkpoint(tmp_path)['meta']['iter'] == 4
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_4.pth'))
+    (tmp_path / 'iter_4.pth').write_bytes(b'')
+    with pytest.warns(UserWarning, match=r'iter_4.pth is passed over: .* is empty'):
+        assert read_checkpoint(tmp_path)['meta']['iter'] == 2
+    (tmp_path / 'iter_2.pth').write_bytes(b'')
+    with pytest.raises(CheckpointError, match=r'none of the checkpoints in .* can be read'), pytest.warns(UserWarning):
+        read_checkpoint(tmp_path)
+
+
+def test_a_file_appears_when_it_is_on_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(files.os, 'fsync', lambda handle: flushed.append(sorted(p.name for p in tmp_path.iterdir())))
+    with files.atomic_write(tmp_path / 'w') as file:
+        file.write(b'content')
+        assert not (tmp_path / 'w').exists()
+    (part,), folder = flushed
+    assert part.endswith('.part') and folder == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
+    with pytest.raises(KeyboardInterrupt), files.atomic_write(tmp_path / 'w') as file:
+        file.write(b'half')
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
+
+
 def test_what_scripts_store_beside_the_weights(tmp_path):
     """DeiT's and Twins' authors store their command line, others numpy scalars and arrays, and paths."""
     beside = dict(args=Namespace(lr=1.0, out=pathlib.PurePosixPath('x').name), best=np.float64(1.5), seed=np.arange(3))

@@ -1,7 +1,8 @@
-"""train.py: mixed precision."""
+"""train.py: mixed precision, weights to start from."""
 
 import pytest
 import torch
+from mmengine.registry import MODELS
 from tiny_configs import classification
 from torch import nn
 
@@ -77,3 +78,15 @@ def test_an_unknown_amp_dtype(classifier, refused):
 def test_amp_beside_a_precision_of_its_own(classifier, refused):
     line = refused('train', classifier, '--amp', '--cfg-options', 'optim_wrapper.type=DeepSpeedOptimWrapper')
     assert "amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
+
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf'), 1], ids=['nan', 'inf', 'integer'])
+@pytest.mark.parametrize('resume', [False, True], ids=['load_from', 'resume'])
+def test_weights_that_are_no_numbers(value, resume, classifier, tmp_path, refused):
+    state = MODELS.build(read_config(classifier).model).state_dict()
+    state['head.fc.bias'] = torch.full(state['head.fc.bias'].shape, value)
+    torch.save(dict(state_dict=state, meta=dict(epoch=0, iter=0)), tmp_path / 'w.pth')
+    flags = ['--resume', tmp_path / 'w.pth'] if resume else ['--cfg-options', f'load_from={tmp_path / "w.pth"}']
+    line = refused('train', classifier, *flags, '--work-dir', tmp_path / 'work')
+    assert "w.pth': head.fc.bias " in line
+    assert ('is of type torch.int64' if value == 1 else 'NaN or infinite') in line
