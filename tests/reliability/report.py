@@ -22,10 +22,10 @@ PROMISES: dict[str, str] = {
         'tests/checkpoints/test_reading.py tests/checkpoints/test_fitting.py'
     ),
     'A training killed at any moment resumes and ends with the same weights': (
-        'tests/reliability/test_training.py -k killed'
+        'tests/reliability/test_interrupted_training.py -k killed'
     ),
     'Signals, full disks, damaged checkpoints and moved folders lose no training': (
-        'tests/reliability/test_training.py -k "not killed"'
+        'tests/reliability/test_interrupted_training.py -k "not killed"'
     ),
     'A prediction killed at any moment resumes byte-equal': 'tests/reliability/test_prediction.py -k killed',
     'Memory stays flat over images of many sizes': 'tests/reliability/test_prediction.py -k memory',
