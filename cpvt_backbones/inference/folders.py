@@ -188,7 +188,8 @@ class Records:
         record = self._records.get(os.path.abspath(image))
         if record is None or record['stamp'] != file_stamp(image):
             return False
-        return all((file_stamp(self._folder / file) or [None])[0] == size for file, size in record['files'].items())
+        files = [(self._folder / file, size) for file, size in record['files'].items()]
+        return all(file.is_file() and file.stat().st_size == size for file, size in files)
 
     def __getitem__(self, image: Path) -> dict[str, Any]:
         return self._records[os.path.abspath(image)]

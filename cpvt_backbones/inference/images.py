@@ -134,8 +134,8 @@ def _file_problem(path: Path) -> str | None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        link = f'a link to {os.readlink(path)!r}, which does not exist' if path.is_symlink() else None
-        return link or 'there is no such file'
+        link = path.is_symlink() and str(path.readlink())
+        return f'a link to {link!r}, which does not exist' if link else 'there is no such file'
     except (OSError, ValueError) as error:
         return getattr(error, 'strerror', None) or str(error)
     if stat.S_ISDIR(status.st_mode):

@@ -1,6 +1,5 @@
 """One inferencer for detectors, segmentors and classifiers, for images of any size."""
 
-import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from mmengine.config import Config
 
 from cpvt_backbones.layers.checks import is_number, renamed_arguments
 
-from .drawing import draw_prediction, require_drawing
 from .images import READ_LIMIT, ImageInput, LoadedImage, Scale, ShapeBuckets, check_scale, find_images, load_image
 from .predictors import TASKS, Predictor, ToolboxPredictor
-from .tasks import OnTiles, Prediction, predict_batch, predict_tiled
+from .tasks import OnTiles, Prediction, draw_prediction, predict_batch, predict_tiled, require_drawing
 from .tiles import Bounds
 
 MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
@@ -167,7 +165,6 @@ class Inferencer:
         if vis:
             require_drawing(self.predictor.task)
         buckets = ShapeBuckets(self.bounds)
-        run = functools.partial(self._run, score_thr=score_thr, on_tiles=on_tiles)
         for index, source in enumerate(images):
             name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
             try:
@@ -176,12 +173,12 @@ class Inferencer:
                 yield index, Result(name, error=_without_frames(error))
                 continue
             for batch in buckets.add(loaded):
-                yield from run(batch)
+                yield from self._run(batch, score_thr, on_tiles)
         for batch in buckets.flush():
-            yield from run(batch)
+            yield from self._run(batch, score_thr, on_tiles)
 
     def _run(
-        self, batch: list[LoadedImage], *, score_thr: float, on_tiles: OnTiles | None
+        self, batch: list[LoadedImage], score_thr: float, on_tiles: OnTiles | None
     ) -> Iterator[tuple[int, Result]]:
         results: list[Result] = []
         try:
@@ -203,7 +200,7 @@ class Inferencer:
             yield from zip([loaded.index for loaded in batch], results, strict=True)
         else:
             for loaded in batch:
-                yield from self._run([loaded], score_thr=score_thr, on_tiles=on_tiles)
+                yield from self._run([loaded], score_thr, on_tiles)
 
 
 def _without_frames(error: Exception) -> Exception:

@@ -45,9 +45,8 @@ class Predictor(Protocol):
             images: (H, W, 3) uint8 BGR, all of one size.
 
         Returns:
-            list[dict]: Arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,),
-            ``labels`` (N,), and of an instance segmentor ``masks`` (N, H, W; bool). Classification: ``scores``
-            (classes,).
+            Arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,),
+            and of an instance segmentor ``masks`` (N, H, W; bool). Classification: ``scores`` (classes,).
         """
         ...
 
@@ -64,9 +63,8 @@ class ToolboxPredictor:
     """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer.
 
     Args:
-        cfg: Config of a detector, segmentor or classifier; not modified.
+        cfg, device: See :class:`Inferencer`.
         checkpoint: ``.pth``, ``.safetensors``, or the name of shipped weights.
-        device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if available.
         keep_geometry: Keep the steps of the config's test pipeline that set the size.
 
     Raises:
@@ -76,12 +74,7 @@ class ToolboxPredictor:
     """
 
     def __init__(
-        self,
-        *,
-        cfg: Config,
-        checkpoint: str | os.PathLike[str],
-        device: str | None = None,
-        keep_geometry: bool = False,
+        self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None, keep_geometry: bool = False
     ) -> None:
         self._scope = find_toolbox(cfg).package
         file = shipped_file(checkpoint)
@@ -90,17 +83,16 @@ class ToolboxPredictor:
         self.task = TASKS[self._scope]
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
-        for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
-            if step_name(step) == 'LoadImageFromFile':  # mmseg's inferencer looks for exactly this
-                step['type'] = 'LoadImageFromFile'
-        if not keep_geometry:
-            _drop_geometry(cfg)
+        _adapt_pipeline(cfg, keep_geometry)
         init_default_scope(self._scope)  # mmpretrain's inferencer keeps the scope of another toolbox
-        with warnings.catch_warnings():  # that the classes of COCO or Cityscapes are used; corrected below
+        with warnings.catch_warnings():
             warnings.filterwarnings('ignore', message='dataset_meta or class names are not saved')
             self._inferencer = _build_inferencer(self._scope, cfg, str(file), device)
         self.model: Any = self._inferencer.model
-        meta = _dataset_meta(load_weights(self.model, file), cfg)
+        stored = load_weights(self.model, file).get('dataset_meta')
+        # Without these, the toolboxes use the classes of COCO or Cityscapes.
+        meta = stored or cfg.test_dataloader.dataset.get('metainfo') or {}
+        meta = {key.lower(): value for key, value in meta.items()}
         if self._scope == 'mmpretrain':
             meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
         self.classes: Sequence[str] | None = meta.get('classes')
@@ -143,25 +135,20 @@ def _digest(cfg: Config, checkpoint: Path) -> str:
     return hashlib.sha256(repr(settings).encode() + weights).hexdigest()
 
 
-def _dataset_meta(stored: dict[str, Any], cfg: Config) -> dict[str, Any]:
-    """Classes and palette from a checkpoint's ``meta``, else from the config's test set.
-
-    The toolboxes fall back to those of COCO or Cityscapes.
-    """
-    meta = stored.get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
-    return {key.lower(): value for key, value in meta.items()}
-
-
-def _drop_geometry(cfg: Config) -> None:
+def _adapt_pipeline(cfg: Config, keep_geometry: bool) -> None:
+    """Drop the steps of the test pipeline that load annotations and, unless they are kept, that set the size."""
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
-    names = [step_name(step) for step in dataset.get('pipeline', ())]
+    steps = [step for step in dataset.get('pipeline', ()) if step_name(step) != 'LoadAnnotations']
+    names = [step_name(step) for step in steps]
     if 'LoadImageFromFile' not in names:
         raise ValueError(f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}')
-    pipeline = [step for step, name in zip(dataset.pipeline, names, strict=True) if name not in SIZE_ARGUMENTS]
-    position = [step_name(step) for step in pipeline].index('LoadImageFromFile') + 1
-    # Detectors need the scale factor that Resize records.
-    pipeline.insert(position, dict(type='mmcv.Resize', scale_factor=1.0))
-    dataset.pipeline = pipeline
+    first = names.index('LoadImageFromFile')
+    steps[first]['type'] = 'LoadImageFromFile'  # mmseg's inferencer compares this text
+    if not keep_geometry:
+        steps = [step for step in steps if step_name(step) not in SIZE_ARGUMENTS]
+        # Detectors need the scale factor that Resize records.
+        steps.insert(first + 1, dict(type='mmcv.Resize', scale_factor=1.0))
+    dataset.pipeline = steps
 
 
 def _build_inferencer(scope: str, cfg: Config, checkpoint: str, device: str | None) -> Any:
@@ -171,12 +158,7 @@ def _build_inferencer(scope: str, cfg: Config, checkpoint: str, device: str | No
         # The other inferencers choose a GPU themselves.
         return ImageClassificationInferencer(model=cfg, pretrained=checkpoint, device=device or get_device())
     if scope == 'mmseg':
-        from mmseg.apis import MMSegInferencer
-
-        return MMSegInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)
-    from mmdet.apis import DetInferencer
-
-    # There are no annotations to load for new images.
-    pipeline = cfg.test_dataloader.dataset.pipeline
-    cfg.test_dataloader.dataset.pipeline = [step for step in pipeline if step_name(step) != 'LoadAnnotations']
-    return DetInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)
+        from mmseg.apis import MMSegInferencer as ToolboxInferencer
+    else:
+        from mmdet.apis import DetInferencer as ToolboxInferencer
+    return ToolboxInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)

@@ -1,6 +1,7 @@
-"""Predictions from model outputs, whole or tiled: detection, segmentation, classification."""
+"""Predictions of detectors, segmentors and classifiers, from whole images or tiles; pictures of them."""
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -15,9 +16,9 @@ from .predictors import Predictor
 from .tiles import Bounds, Span, TileGrid, blend_seg_map, bounding_boxes, is_cut, make_grid, merge_groups
 
 Prediction = dict[str, Any]
-Rle = dict[str, Any]
-"""An instance mask as COCO's run lengths: ``size`` and ``counts``, plain data."""
-OnTiles = Callable[[int, int], None]
+Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
+OnTiles = Callable[[int, int], None]  # number of tiles done, and their total
+OPACITY = 0.6  # of a class's colour over the image
 
 
 def predict_batch(
@@ -44,18 +45,15 @@ def predict_batch(
 def predict_tiled(
     predictor: Predictor, loaded: LoadedImage, *, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None = None
 ) -> Prediction:
-    """Predict on one image in overlapping tiles; ``on_tiles`` gets the number of tiles done and their total.
+    """Predict on one image in overlapping tiles.
 
     Raises:
-        ImageError: The model is a classifier, whose answer is of the whole image.
+        ImageError: The model is a classifier.
         ValueError: The model's output has NaN or infinite values.
     """
     if predictor.task == 'classification':
-        raise ImageError(
-            loaded.name,
-            f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}; '
-            'a classifier cannot be tiled: set scale or long_side',
-        )
+        too_large = f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}'
+        raise ImageError(loaded.name, f'{too_large}; a classifier cannot be tiled: set scale or long_side')
     height, width = loaded.image.shape[:2]
     grid = make_grid(height, width, tile_size=bounds.tile_size, overlap=bounds.overlap)
     if predictor.task == 'segmentation':
@@ -124,14 +122,11 @@ def _class_name(predictor: Predictor, label: int) -> str | None:
 def _select(
     output: dict[str, Any], shape: tuple[int, int], score_thr: float, *, left: int = 0, top: int = 0
 ) -> dict[str, Any]:
-    """Select the boxes of sufficient score and move them from a tile at (left, top) to its image of ``shape``."""
+    """Select the boxes of at least ``score_thr``; move them from a tile at (left, top) to its image of ``shape``."""
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
-    selected: dict[str, Any] = dict(
-        boxes=output['boxes'][good] + np.array([left, top, left, top], np.float32),
-        scores=output['scores'][good],
-        labels=output['labels'][good],
-    )
+    selected: dict[str, Any] = {name: output[name][good] for name in ('boxes', 'scores', 'labels')}
+    selected['boxes'] = selected['boxes'] + np.array([left, top, left, top], np.float32)
     if 'masks' in output:
         height, width = shape
         masks = (output['masks'][i] for i in good)
@@ -140,7 +135,7 @@ def _select(
 
 
 def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Reduce what several tiles show to one box and mask an object."""
+    """Merge the boxes and masks of all tiles to one per object."""
     keys = ('boxes', 'scores', 'labels', 'cut', 'tiles')
     boxes, scores, labels, cut, tiles = (np.concatenate([part[key] for part in parts]) for key in keys)
     groups = merge_groups(boxes, scores, labels, cut, tiles)
@@ -156,14 +151,10 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage) -> Prediction:
     width, height = loaded.size
-    factors = np.array([width / loaded.image.shape[1], height / loaded.image.shape[0]])
-    labels = found['labels'].tolist()
-    prediction = dict(
-        boxes=(found['boxes'] * np.tile(factors, 2)).tolist(),
-        scores=found['scores'].tolist(),
-        labels=labels,
-        classes=[_class_name(predictor, label) for label in labels],
-    )
+    factors = np.tile([width / loaded.image.shape[1], height / loaded.image.shape[0]], 2)
+    prediction = dict(boxes=(found['boxes'] * factors).tolist(), scores=found['scores'].tolist())
+    prediction['labels'] = found['labels'].tolist()
+    prediction['classes'] = [_class_name(predictor, label) for label in prediction['labels']]
     if 'masks' in found:
         prediction['masks'] = [_resize_mask(mask, height, width) for mask in found['masks']]
     return prediction
@@ -177,7 +168,7 @@ def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarra
 
 
 def resize_logits(logits: Tensor, rows: Span, *, height: int, width: int) -> Tensor:
-    """Resize logits (C, h, w) bilinearly (``align_corners=False``); computes the given rows of (height, width) only."""
+    """Resize logits (C, h, w) bilinearly (``align_corners=False``); return the given rows of (C, height, width)."""
     positions = (torch.arange(*rows, device=logits.device) + 0.5) * (logits.shape[1] / height) - 0.5
     positions = positions.clamp(0, logits.shape[1] - 1)
     above = positions.floor().long()
@@ -191,7 +182,7 @@ def encode_mask(mask: np.ndarray, *, left: int, top: int, height: int, width: in
     """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
     from pycocotools import mask as coco_mask
 
-    # Run lengths go down the columns, so those beside the mask are part of one run and need no memory.
+    # Run lengths follow the columns, so that columns without mask are part of one run and need no memory.
     columns = np.zeros((height, mask.shape[1]), bool, order='F')
     columns[top : top + mask.shape[0]] = mask
     changes = np.flatnonzero(np.diff(columns.ravel(order='F'), prepend=False, append=False))
@@ -215,3 +206,69 @@ def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:
 def _plain(mask: Rle) -> Rle:
     # pycocotools returns numpy sides and bytes, which JSON lacks.
     return dict(size=[int(side) for side in mask['size']], counts=mask['counts'].decode())
+
+
+def require_drawing(task: str) -> None:
+    """Raise ``ImportError`` unless the toolbox that draws this task is installed."""
+    module = dict(detection='mmdet.visualization', classification='mmpretrain.visualization').get(task, 'numpy')
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ImportError(f'vis must be False (--no-vis): {module} does not import ({error})') from error
+
+
+def draw_prediction(
+    rgb: np.ndarray, prediction: Prediction, predictor: Predictor, *, size: tuple[int, int]
+) -> np.ndarray:
+    """Draw boxes or the class as the toolbox does, or a map of classes in their colours.
+
+    Args:
+        rgb: (h, w, 3), uint8, from :func:`make_preview`; like the result.
+        prediction: In px of an image of ``size`` (width, height).
+        predictor: Has the classes and colours.
+    """
+    if predictor.task == 'detection':
+        return _draw_boxes(rgb, prediction, predictor, np.array(rgb.shape[1::-1]) / size)
+    if predictor.task == 'segmentation':
+        return _draw_seg_map(rgb, prediction['seg_map'], predictor)
+    return _draw_class(rgb, prediction, predictor)
+
+
+def _draw_boxes(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, factors: np.ndarray) -> np.ndarray:
+    from mmdet.structures import DetDataSample
+    from mmdet.visualization import DetLocalVisualizer
+    from mmengine.structures import InstanceData
+
+    boxes = np.array(prediction['boxes'], np.float32).reshape(-1, 4) * np.tile(factors, 2).astype(np.float32)
+    labels = torch.tensor(prediction['labels'], dtype=torch.long)
+    instances = InstanceData(bboxes=torch.from_numpy(boxes), scores=torch.tensor(prediction['scores']), labels=labels)
+    if prediction.get('masks'):
+        height, width = rgb.shape[:2]
+        instances.masks = np.stack([decode_mask(mask, height=height, width=width) for mask in prediction['masks']])
+    visualizer = DetLocalVisualizer()
+    visualizer.dataset_meta = dict(classes=predictor.classes, palette=predictor.palette)
+    # Scores equal to the visualizer's threshold are not drawn.
+    sample = DetDataSample(pred_instances=instances)
+    visualizer.add_datasample('', rgb, sample, draw_gt=False, pred_score_thr=-1.0)
+    return visualizer.get_image()
+
+
+def _draw_seg_map(rgb: np.ndarray, seg_map: np.ndarray, predictor: Predictor) -> np.ndarray:
+    seg_map = resize_classes(seg_map, height=rgb.shape[0], width=rgb.shape[1])
+    if predictor.palette is None:
+        palette = np.random.default_rng(0).integers(0, 256, (int(seg_map.max()) + 1, 3))
+    else:
+        palette = np.array(predictor.palette)
+    return np.round((1 - OPACITY) * rgb + OPACITY * palette[seg_map]).astype(np.uint8)
+
+
+def _draw_class(rgb: np.ndarray, prediction: Prediction, predictor: Predictor) -> np.ndarray:
+    from mmpretrain.structures import DataSample
+    from mmpretrain.visualization import UniversalVisualizer
+
+    scores = torch.zeros(prediction['label'] + 1)
+    scores[prediction['label']] = prediction['score']
+    sample = DataSample().set_pred_score(scores).set_pred_label(prediction['label'])
+    visualizer = UniversalVisualizer()
+    visualizer.visualize_cls(rgb, sample, classes=predictor.classes, draw_gt=False)
+    return visualizer.get_image()

@@ -15,9 +15,8 @@ from PIL import Image
 from tiny import max_difference
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
-from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.images import fit, make_preview
-from cpvt_backbones.inference.tasks import resize_logits
+from cpvt_backbones.inference.tasks import draw_prediction, resize_logits
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
 
@@ -313,11 +312,11 @@ def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monk
     'step', ['Resize', 'FixShapeResize', 'ResizeShortestEdge', 'ResizeToMultiple', 'torchvision/Resize']
 )
 def test_no_step_of_the_pipeline_sets_the_size(model, step):
-    from cpvt_backbones.inference.predictors import _drop_geometry
+    from cpvt_backbones.inference.predictors import _adapt_pipeline
 
     cfg = copy.deepcopy(model[0])
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type=step))
-    _drop_geometry(cfg)
+    _adapt_pipeline(cfg, keep_geometry=False)
     assert [one['type'] for one in cfg.test_dataloader.dataset.pipeline][:2] == ['LoadImageFromFile', 'mmcv.Resize']
     assert step not in [one['type'] for one in cfg.test_dataloader.dataset.pipeline]
 
