@@ -23,33 +23,18 @@ from cpvt_backbones.analysis.attention_maps import (
 from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 from cpvt_backbones.analysis.plots import draw_attention_maps, draw_attention_matrices
 from cpvt_backbones.analysis.tables import write_table
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    add_model_arguments,
-    add_shape_argument,
-    config_from,
-    make_parser,
-    run,
-    split_model,
-)
+from cpvt_backbones.engine import command_line as cli
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser, images=True)
-    parser.add_argument(
-        '--query',
-        nargs=2,
-        type=int,
-        action='append',
-        metavar=('X', 'Y'),
-        help="px within the image as the model sees it; more than once for more (default: the image's centre, and the "
-        'class token where there is one)',
-    )
+    cli.add_model_arguments(parser, images=True)
+    query = "px within the image as the model sees it, repeatable; default: the image's centre and the class token"
+    parser.add_argument('--query', nargs=2, type=int, action='append', metavar=('X', 'Y'), help=query)
     parser.add_argument('--layers', nargs='+', type=int, help='numbers of layers, negative from the end; default: all')
-    add_shape_argument(parser)
+    cli.add_shape_argument(parser)
     parser.add_argument('--out-dir', type=Path, default=Path('work_dirs/attention'), help='default: %(default)s')
     parser.add_argument('--draw', action='store_true', help="draw the folder's CSV files again, run nothing")
-    add_config_arguments(parser)
+    cli.add_config_arguments(parser)
 
 
 def measure(model: FeatureExtractor, args: argparse.Namespace, pictures: list[np.ndarray]) -> None:
@@ -65,10 +50,8 @@ def measure(model: FeatureExtractor, args: argparse.Namespace, pictures: list[np
         found = attention_weights(model, images, names[number])
         cell = cell_side(found.grid, height=height, width=width)
         reach = max(-(-side // keys) for side, keys in zip(found.grid, found.key_grid, strict=True)) * cell
-        queries = {
-            f'{x} {y}': query_at(found, x=x, y=y, height=height, width=width)
-            for x, y in args.query or [(width // 2, height // 2)]
-        }
+        points = args.query or [(width // 2, height // 2)]
+        queries = {f'{x} {y}': query_at(found, x=x, y=y, height=height, width=width) for x, y in points}
         if found.num_prefix:
             queries['cls'] = 0
         layer = names[number].removeprefix('backbone.')
@@ -84,15 +67,15 @@ def measure(model: FeatureExtractor, args: argparse.Namespace, pictures: list[np
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     add_arguments(parser)
     args = parser.parse_args(argv)
-    config, checkpoint, images = split_model([args.config, *args.rest], images=True)
+    config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     pictures = [load_picture(path, size=args.shape) for path in images]
     if len({picture.shape for picture in pictures}) > 1:
         raise ValueError('images must be of one size, or --shape HEIGHTxWIDTH be given')
     if not args.draw:
-        model = FeatureExtractor(config_from(args, config), None if checkpoint == '-' else checkpoint)
+        model = FeatureExtractor(cli.config_from(args, config), None if checkpoint == '-' else checkpoint)
         args.out_dir.mkdir(parents=True, exist_ok=True)
         for stale in args.out_dir.glob('matrix_*.csv'):
             stale.unlink()
@@ -106,4 +89,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

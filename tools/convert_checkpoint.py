@@ -20,7 +20,7 @@ from cpvt_backbones.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from cpvt_backbones.engine.command_line import make_parser, run
+from cpvt_backbones.engine import command_line as cli
 
 TYPES = tuple(cpvt_backbones.list_archs())
 
@@ -63,28 +63,22 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
-    parser.add_argument('--to', choices=TARGETS, default='cpvt', help="whose names to write (default: this package's)")
+    parser.add_argument('--to', choices=TARGETS, default='cpvt', help='whose names to write; cpvt: this package')
     backbone = parser.add_mutually_exclusive_group(required=True)
     backbone.add_argument('--type', choices=TYPES, help='backbone that the weights are for')
     backbone.add_argument('--config', help='config whose model.backbone the weights are for')
-    parser.add_argument('--arch', default='small', help='size, with --type; default: %(default)s')
-    parser.add_argument(
-        '--options',
-        nargs='+',
-        action=DictAction,
-        metavar='KEY=VALUE',
-        help='arguments of the backbone: with_cls_token=False arch.depth=24 ...',
-    )
-    parser.add_argument('--prefix', help="take the keys under this prefix, e.g. 'teacher.'; found by itself otherwise")
-    parser.add_argument(
-        '--allow-missing', nargs='+', default=[], metavar='PATTERN', help="keys the source may lack: 'pos_block.*'"
-    )
+    parser.add_argument('--arch', default='small', help='size, with --type')
+    options = 'arguments of the backbone: with_cls_token=False arch.depth=24 ...'
+    parser.add_argument('--options', nargs='+', action=DictAction, metavar='KEY=VALUE', help=options)
+    parser.add_argument('--prefix', help="take the keys under this prefix, as 'teacher.'; default: found")
+    missing = "keys the source may lack: 'pos_block.*'"
+    parser.add_argument('--allow-missing', nargs='+', default=[], metavar='PATTERN', help=missing)
     parser.add_argument('--ema', action='store_true', help='take the averaged weights')
     convert(parser.parse_args(argv))
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

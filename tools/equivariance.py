@@ -18,15 +18,7 @@ from cpvt_backbones.analysis.equivariance import ENCODINGS, build_untrained, mea
 from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 from cpvt_backbones.analysis.plots import draw_equivariance
 from cpvt_backbones.analysis.tables import read_table, write_table
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    config_from,
-    make_parser,
-    parse_model,
-    positive,
-    print_table,
-    run,
-)
+from cpvt_backbones.engine import command_line as cli
 
 
 def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
@@ -39,10 +31,8 @@ def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
         if min(picture.shape[:2]) < side:
             raise ValueError(f'images must be at least {side} px (size and largest shift), got {path} {picture.shape}')
     # The centre at its own scale: resizing would invent content.
-    cut = [
-        picture[(picture.shape[0] - side) // 2 :, (picture.shape[1] - side) // 2 :][:side, :side]
-        for picture in pictures
-    ]
+    tops = [((picture.shape[0] - side) // 2, (picture.shape[1] - side) // 2) for picture in pictures]
+    cut = [picture[y : y + side, x : x + side] for picture, (y, x) in zip(pictures, tops, strict=True)]
     if isinstance(model, FeatureExtractor):
         return model.normalise(cut)
     images = torch.stack([torch.from_numpy(picture.copy()).permute(2, 0, 1) for picture in cut]).float()
@@ -50,21 +40,20 @@ def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('--encodings', nargs='+', choices=ENCODINGS, default=[], help='columns with random weights')
-    parser.add_argument('--models', nargs='+', type=parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
+    parser.add_argument('--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
     parser.add_argument('--images', nargs='+', default=[], help='image files (default: generated, see --count)')
-    parser.add_argument('--count', type=positive, default=4, help='generated images; default: %(default)s')
-    parser.add_argument('--size', type=positive, default=224, metavar='SIDE', help='of the crops; default: %(default)s')
-    parser.add_argument(
-        '--shifts', nargs='+', type=int, default=[0, 1, 2, *range(4, 49, 4)], metavar='PX', help='default: %(default)s'
-    )
+    parser.add_argument('--count', type=cli.positive, default=4, help='generated images')
+    parser.add_argument('--size', type=cli.positive, default=224, metavar='SIDE', help='of the crops')
+    shifts = [0, 1, 2, *range(4, 49, 4)]
+    parser.add_argument('--shifts', nargs='+', type=int, default=shifts, metavar='PX', help='default: %(default)s')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/equivariance/equivariance.csv'))
-    add_config_arguments(parser)
+    cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     models: dict[str, torch.nn.Module] = {name: build_untrained(name, size=args.size) for name in args.encodings}
     for name, config, checkpoint in args.models:
-        models[name] = FeatureExtractor(config_from(args, config), checkpoint)
+        models[name] = FeatureExtractor(cli.config_from(args, config), checkpoint)
     if models:
         records = []
         for name, model in track(models.items(), description='Models'):
@@ -72,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             records += [dict(model=name, size=args.size, **asdict(row)) for row in rows]
         write_table(args.out, records)
     draw_equivariance(args.out, args.out.with_suffix('.png'))
-    print_table(read_table(args.out))
+    cli.print_table(read_table(args.out))
     print(f'written: {args.out} and {args.out.with_suffix(".png")}')
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

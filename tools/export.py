@@ -14,16 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    add_model_arguments,
-    config_from,
-    make_parser,
-    parse_size,
-    positive,
-    run,
-    split_model,
-)
+from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.export import FORMATS, Comparison, export, graph_of, reference_of, verify
 from cpvt_backbones.export.formats import OPSET
 from cpvt_backbones.export.verification import BATCHES, SIZES
@@ -32,34 +23,24 @@ from cpvt_backbones.inference.exported import ExportedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser)
+    cli.add_model_arguments(parser)
     parser.add_argument('--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats')
     parser.add_argument('--format', choices=tuple(FORMATS), default='onnx', help='default: %(default)s')
     parser.add_argument('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
-    parser.add_argument(
-        '--normalised',
-        action='store_true',
-        help='take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself',
-    )
+    normalised = 'take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself'
+    parser.add_argument('--normalised', action='store_true', help=normalised)
     parser.add_argument('--logits', action='store_true', help='of a segmentor: return logits instead of classes')
-    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX; default: %(default)s')
-    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run; default: %(default)s')
+    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX')
+    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
     checks = parser.add_argument_group('verification')
+    sizes = dict(type=cli.parse_size, nargs='+', default=list(SIZES), metavar='HEIGHTxWIDTH')
+    checks.add_argument('--verify-sizes', **sizes, help='default: ' + ' '.join(f'{h}x{w}' for h, w in SIZES))
+    batches = dict(type=cli.positive, nargs='+', default=list(BATCHES), metavar='N')
+    checks.add_argument('--verify-batches', **batches, help='default: %(default)s')
     checks.add_argument(
-        '--verify-sizes',
-        type=parse_size,
-        nargs='+',
-        default=list(SIZES),
-        metavar='HEIGHTxWIDTH',
-        help='default: ' + ' '.join(f'{height}x{width}' for height, width in SIZES),
+        '--verify-images', nargs='+', default=[], help='image files and folders; default: generated ones'
     )
-    checks.add_argument(
-        '--verify-batches', type=positive, nargs='+', default=list(BATCHES), metavar='N', help='default: %(default)s'
-    )
-    checks.add_argument(
-        '--verify-images', nargs='+', default=[], help='image files and folders to compare on (default: generated ones)'
-    )
-    add_config_arguments(parser)
+    cli.add_config_arguments(parser)
 
 
 def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
@@ -77,11 +58,11 @@ def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     add_arguments(parser)
     args = parser.parse_args(argv)
-    config, checkpoint, _ = split_model([args.config, *args.rest])
-    cfg = config_from(args, config)
+    config, checkpoint, _ = cli.split_model([args.config, *args.rest])
+    cfg = cli.config_from(args, config)
     # The file gets its name when it has been verified.
     unverified = args.out.with_name(f'{args.out.stem}.unverified{args.out.suffix}')
     try:
@@ -107,4 +88,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

@@ -15,15 +15,7 @@ from cpvt_backbones.analysis.attention_maps import cell_side
 from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, load_picture, principal_colours
 from cpvt_backbones.analysis.plots import draw_feature_maps
 from cpvt_backbones.analysis.tables import write_table
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    add_model_arguments,
-    add_shape_argument,
-    config_from,
-    make_parser,
-    run,
-    split_model,
-)
+from cpvt_backbones.engine import command_line as cli
 
 
 def measure(model: FeatureExtractor, picture: np.ndarray, table: Path) -> None:
@@ -37,33 +29,29 @@ def measure(model: FeatureExtractor, picture: np.ndarray, table: Path) -> None:
         colours, norms = principal_colours(feature_map).tolist(), channel_norm(feature_map).tolist()
         for row, (line, norm_line) in enumerate(zip(colours, norms, strict=True)):
             for column, ((red, green, blue), norm) in enumerate(zip(line, norm_line, strict=True)):
-                records.append(
-                    dict(level=level, row=row, column=column, red=red, green=green, blue=blue, norm=norm, cell=cell)
-                )
+                colour = dict(red=red, green=green, blue=blue)
+                records.append(dict(level=level, row=row, column=column, **colour, norm=norm, cell=cell))
     write_table(table, records)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    add_model_arguments(parser, images=True)
-    add_shape_argument(parser)
-    parser.add_argument(
-        '--out', type=Path, default=Path('work_dirs/features/features.csv'), help='CSV; default: %(default)s'
-    )
+    parser = cli.make_parser(__doc__)
+    cli.add_model_arguments(parser, images=True)
+    cli.add_shape_argument(parser)
+    parser.add_argument('--out', type=Path, default=Path('work_dirs/features/features.csv'), help='CSV')
     parser.add_argument('--draw', action='store_true', help='draw the CSV again, run nothing')
-    add_config_arguments(parser)
+    cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    config, checkpoint, images = split_model([args.config, *args.rest], images=True)
+    config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     if len(images) > 1:
         raise ValueError(f'one image is accepted, got {images}')
     picture = load_picture(images[0], size=args.shape)
     if not args.draw:
-        measure(
-            FeatureExtractor(config_from(args, config), None if checkpoint == '-' else checkpoint), picture, args.out
-        )
+        model = FeatureExtractor(cli.config_from(args, config), None if checkpoint == '-' else checkpoint)
+        measure(model, picture, args.out)
     draw_feature_maps(args.out, picture, args.out.with_suffix('.png'))
     print(f'written: {args.out} and {args.out.with_suffix(".png")}')
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

@@ -19,14 +19,7 @@ from rich.progress import track
 from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.analysis.plots import draw_complexity
 from cpvt_backbones.analysis.tables import read_table, write_table
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    config_from,
-    make_parser,
-    parse_size,
-    print_table,
-    run,
-)
+from cpvt_backbones.engine import command_line as cli
 
 
 class DictCalls(ast.NodeTransformer):
@@ -50,35 +43,35 @@ def parse_described(text: str) -> tuple[str, str | dict[str, Any]]:
         arguments = ast.literal_eval(DictCalls().visit(ast.parse(described, mode='eval')))
         return name or arguments['type'], arguments
     except (SyntaxError, ValueError, TypeError, KeyError):
-        raise argparse.ArgumentTypeError(
-            f'CONFIG.py or dict(type=...) of plain data is expected, got {text!r}'
-        ) from None
+        message = f'CONFIG.py or dict(type=...) of plain data is expected, got {text!r}'
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, renamed={'--sizes': '--shape'})
+    parser = cli.make_parser(__doc__, renamed={'--sizes': '--shape'})
+    described = '[NAME=]CONFIG or [NAME=]dict(type=...)'
+    parser.add_argument('models', nargs='*', type=parse_described, metavar='MODEL', help=described)
     parser.add_argument(
-        'models', nargs='*', type=parse_described, metavar='MODEL', help='[NAME=]CONFIG or [NAME=]dict(type=...)'
+        '--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: %(default)s'
     )
-    parser.add_argument('--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: 224')
     parser.add_argument('--memory', action='store_true', help='run each size for its peak memory; default: only count')
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='for --memory; default: a GPU if there is one')
     parser.add_argument('--out', type=Path, help='CSV')
-    add_config_arguments(parser)
+    cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     if len(args.shape) == 2 and all(text.isdecimal() for text in args.shape):
         # One image size in older releases and in the toolboxes' get_flops.py.
         height, width = args.shape
         parser.error(f'--shape: write {height}x{width} for one size, {height}x{height} {width}x{width} for two')
     try:
-        sizes = [parse_size(text) for text in args.shape]
+        sizes = [cli.parse_size(text) for text in args.shape]
     except argparse.ArgumentTypeError as error:
         parser.error(f'--shape: {error}')
     if args.models:
         device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
         rows = []
         for name, described in track(args.models, description='Models'):
-            model = config_from(args, described) if isinstance(described, str) else described
+            model = cli.config_from(args, described) if isinstance(described, str) else described
             memory = device if args.memory else None
             rows += [asdict(row) for row in complexity_against_size({name: model}, sizes, memory=memory)]
         if args.out:
@@ -87,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = read_table(args.out)
     else:
         parser.error('a model, or the CSV of an earlier run as --out, is needed')
-    print_table(
+    cli.print_table(
         [
             {
                 'model': row['model'],
@@ -101,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
     )
     print(
-        'G: 1e9 multiply-adds, which papers and OpenMMLab call FLOPs; attention: queries by keys and weights by values'
+        'G: 1e9 multiply-adds, called FLOPs in papers and OpenMMLab; attention: queries by keys and weights by values'
     )
     if args.out:
         draw_complexity(args.out, args.out.with_suffix('.png'))
@@ -109,4 +102,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

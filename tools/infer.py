@@ -14,16 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    add_model_arguments,
-    config_from,
-    make_parser,
-    parse_size,
-    run,
-    split_model,
-    warn_deprecated,
-)
+from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.inference import EXPORTED_SUFFIXES, ExportedModel, Inferencer, find_images, predict_to_folder
 from cpvt_backbones.inference.images import READ_LIMIT
 from cpvt_backbones.inference.inferencer import MAX_PIXELS, OVERLAP, TILE_SIZE
@@ -38,7 +29,7 @@ def parse_scale(text: str) -> tuple[int, int] | str | None:
         return None if text == 'native' else text
     try:
         # The larger number is for the longer side, so that the order does not matter.
-        return max(parse_size(text)), min(parse_size(text))
+        return max(cli.parse_size(text)), min(cli.parse_size(text))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f'native, config, HEIGHTxWIDTH or SIDE is expected, got {text!r}') from None
 
@@ -52,22 +43,19 @@ def model_first(words: Sequence[str]) -> list[str]:
     size = 2 if len(words) > 2 and words[-2].endswith('.py') else 1
     if is_model(words[0]) or len(words) <= size or not is_model(words[-size]):
         return list(words)
-    warn_deprecated('IMAGE ... CONFIG CHECKPOINT', 'CONFIG CHECKPOINT IMAGE ...')
+    cli.warn_deprecated('IMAGE ... CONFIG CHECKPOINT', 'CONFIG CHECKPOINT IMAGE ...')
     return [*words[-size:], *words[:-size]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser, images=True, exported=True)
+    cli.add_model_arguments(parser, images=True, exported=True)
     parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
-    parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of boxes; default: %(default)s')
+    parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of boxes')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument('--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir')
-    parser.add_argument(
-        '--strict',
-        action='store_true',
-        help='exit code 1 if any image could not be predicted; without it, if none could',
-    )
+    strict = 'exit code 1 if any image could not be predicted; without it, if none could'
+    parser.add_argument('--strict', action='store_true', help=strict)
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
     size.add_argument(
         '--scale',
@@ -78,34 +66,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
     memory = parser.add_argument_group('memory')
-    memory.add_argument('--batch-size', type=int, default=1, help='images of one size together; default: %(default)s')
-    memory.add_argument(
-        '--max-pixels',
-        type=int,
-        default=MAX_PIXELS,
-        help='most pixels of one forward pass, all its images together; larger images are tiled; default: %(default)s',
-    )
+    memory.add_argument('--batch-size', type=int, default=1, help='images of one size together')
+    most = 'most pixels of one forward pass, all its images together; larger images are tiled'
+    memory.add_argument('--max-pixels', type=int, default=MAX_PIXELS, help=most)
     memory.add_argument('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
-    memory.add_argument(
-        '--overlap', type=int, default=OVERLAP, metavar='PX', help='least of tiles; default: %(default)s'
-    )
-    memory.add_argument(
-        '--read-limit', type=int, default=READ_LIMIT, help='most pixels of an image file; default: %(default)s'
-    )
-    add_config_arguments(parser)
+    memory.add_argument('--overlap', type=int, default=OVERLAP, metavar='PX', help='least of tiles')
+    memory.add_argument('--read-limit', type=int, default=READ_LIMIT, help='most pixels of an image file')
+    cli.add_config_arguments(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, renamed=RENAMED)
+    parser = cli.make_parser(__doc__, renamed=RENAMED)
     add_arguments(parser)
     args = parser.parse_args(argv)
     words = model_first([args.config, *args.rest])
-    config, checkpoint, inputs = split_model(words, images=True, exported=EXPORTED_SUFFIXES)
+    config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)
     if config is None and args.cfg_options:
         raise ValueError(f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}')
     images = find_images(inputs)
     inferencer = Inferencer(
-        cfg=None if config is None else config_from(args, config),
+        cfg=None if config is None else cli.config_from(args, config),
         checkpoint=None if config is None else checkpoint,
         device=args.device,
         predictor=ExportedModel(checkpoint, device=args.device) if config is None else None,
@@ -117,14 +97,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         overlap=args.overlap,
         read_limit=args.read_limit,
     )
-    summary = predict_to_folder(
-        inferencer,
-        images,
-        out_dir=args.out_dir,
-        score_thr=args.score_thr,
-        vis=not args.no_vis,
-        overwrite=args.overwrite,
-    )
+    output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
+    summary = predict_to_folder(inferencer, images, **output)
     for file in summary.orphaned:
         print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
     for name, reason in summary.failed.items():
@@ -138,4 +112,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main, interrupted='interrupted; the same command resumes')
+    cli.run(main, interrupted='interrupted; the same command resumes')

@@ -14,7 +14,7 @@ import cv2
 from rich.progress import track
 
 from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.engine.command_line import make_parser, run
+from cpvt_backbones.engine import command_line as cli
 
 CLASSES = ('RBC', 'WBC', 'Platelets')
 SPLITS = ('train', 'val', 'test')
@@ -80,7 +80,7 @@ def convert(source: Path, split: str, destination: Path) -> tuple[int, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('source', type=Path, help='folder with Annotations, ImageSets and JPEGImages')
     parser.add_argument('destination', type=Path, nargs='?', default=Path('data/bccd'), help='default: %(default)s')
     args = parser.parse_args(argv)
@@ -90,4 +90,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

@@ -13,7 +13,7 @@ import cv2
 from rich.progress import track
 
 from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.engine.command_line import make_parser, positive, run
+from cpvt_backbones.engine import command_line as cli
 
 SIDES = {'train': 128, 'val': 224}
 SUFFIXES = ('.jpeg', '.jpg', '.png', '.webp')
@@ -49,12 +49,10 @@ def squash(source: Path, target: Path, side: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('source', type=Path, help='folder with {train,val}/<WordNet id>')
     parser.add_argument('destination', type=Path, nargs='?', default=Path('data/imagenette'))
-    parser.add_argument(
-        '--val-images', type=positive, default=200, help='validation images of a class; default: %(default)s'
-    )
+    parser.add_argument('--val-images', type=cli.positive, default=200, help='validation images of a class')
     args = parser.parse_args(argv)
     make(args.source, args.destination, args.val_images)
 
@@ -78,4 +76,4 @@ def make(source: Path, destination: Path, val_images: int) -> None:
 
 
 if __name__ == '__main__':
-    run(main, interrupted='interrupted; the same command resumes')
+    cli.run(main, interrupted='interrupted; the same command resumes')

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
-from cpvt_backbones.engine.command_line import make_parser, run
+from cpvt_backbones.engine import command_line as cli
 
 MODEL = 'tf_efficientnet_lite0'
 
@@ -35,7 +35,7 @@ def rename(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('destination', nargs='?', default=f'data/teachers/{MODEL}.pth', help='default: %(default)s')
     destination = check_destination(parser.parse_args(argv).destination)
     try:
@@ -48,4 +48,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

@@ -13,7 +13,7 @@ import torch
 
 from cpvt_backbones import __version__
 from cpvt_backbones.checkpoints import CheckpointError, check_destination, read_checkpoint, write_checkpoint
-from cpvt_backbones.engine.command_line import make_parser, run
+from cpvt_backbones.engine import command_line as cli
 
 
 def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Path:
@@ -38,7 +38,7 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('source', help='checkpoint, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file')
     parser.add_argument('--backbone', action='store_true', help='the backbone alone, without its prefix')
@@ -49,4 +49,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

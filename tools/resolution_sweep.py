@@ -13,38 +13,25 @@ from pathlib import Path
 from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.analysis.plots import draw_sweep
 from cpvt_backbones.analysis.resolution import SweepModel, main_metric, read_rows, sweep
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    config_from,
-    make_parser,
-    parse_model,
-    positive,
-    print_table,
-    run,
-)
+from cpvt_backbones.engine import command_line as cli
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument('--models', nargs='+', type=parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
-    parser.add_argument(
-        '--sizes',
-        nargs='+',
-        default=['0.5', '0.75', '1', '1.5', '2'],
-        metavar='FACTOR|SIDEpx',
-        help="factors of the config's test scale, or the shorter side in px, as 640px (default: %(default)s)",
-    )
-    parser.add_argument('--limit', type=positive, metavar='N', help='test on N images, evenly spaced in the test set')
+    parser = cli.make_parser(__doc__)
+    parser.add_argument('--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
+    sizes = dict(nargs='+', default=['0.5', '0.75', '1', '1.5', '2'], metavar='FACTOR|SIDEpx')
+    parser.add_argument('--sizes', **sizes, help="factors of the config's test scale, or shorter sides, as 640px")
+    parser.add_argument('--limit', type=cli.positive, metavar='N', help='test on N images, evenly spaced')
     parser.add_argument('--metric', help='column of the CSV to draw (default: mAP, mIoU or top-1)')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/sweep/sweep.csv'), help='CSV; the plot beside it')
-    add_config_arguments(parser)
+    cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    candidates = [SweepModel(name, config_from(args, config), checkpoint) for name, config, checkpoint in args.models]
+    models = [SweepModel(name, cli.config_from(args, config), checkpoint) for name, config, checkpoint in args.models]
     sizes = [TestSize.parse(text) for text in args.sizes]
-    rows = sweep(candidates, sizes, table=args.out, limit=args.limit) if candidates else read_rows(args.out)
+    rows = sweep(models, sizes, table=args.out, limit=args.limit) if models else read_rows(args.out)
     metric = args.metric or main_metric(rows)
     draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)
-    print_table(
+    cli.print_table(
         [
             {
                 'model': row.model,
@@ -62,4 +49,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

@@ -21,7 +21,7 @@ import torch
 from cpvt_backbones import weights
 from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, main_metric, read_rows
 from cpvt_backbones.checkpoints import atomic_write, read_checkpoint, write_checkpoint
-from cpvt_backbones.engine.command_line import make_parser, run
+from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.weights import ShippedWeights, find_shipped
 
@@ -117,7 +117,7 @@ def ship(args: argparse.Namespace) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('name', help='<model>-<data>')
     parser.add_argument('config', help='config of the whole model')
     parser.add_argument('checkpoint', help='its trained weights')
@@ -134,4 +134,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

@@ -13,16 +13,7 @@ from rich.progress import Progress
 
 from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.analysis.tile_agreement import measure_agreement
-from cpvt_backbones.engine.command_line import (
-    add_config_arguments,
-    add_model_arguments,
-    config_from,
-    make_parser,
-    positive,
-    print_table,
-    run,
-    split_model,
-)
+from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.inference import ToolboxPredictor, find_images
 
 
@@ -35,19 +26,17 @@ def parse_tile(text: str) -> tuple[int, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, renamed={'--score-threshold': '--score-thr'})
-    add_model_arguments(parser, images=True)
+    parser = cli.make_parser(__doc__, renamed={'--score-threshold': '--score-thr'})
+    cli.add_model_arguments(parser, images=True)
     parser.add_argument('--tiles', nargs='+', type=parse_tile, required=True, metavar='SIDE:OVERLAP', help='in px')
-    parser.add_argument(
-        '--long-side', type=positive, metavar='PX', help="of the images; default: each image's own size"
-    )
-    parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of boxes; default: %(default)s')
+    parser.add_argument('--long-side', type=cli.positive, metavar='PX', help='of the images; default: do not resize')
+    parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of boxes')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/tile_agreement.csv'), help='default: %(default)s')
-    add_config_arguments(parser)
+    cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    config, checkpoint, images = split_model([args.config, *args.rest], images=True)
-    predictor = ToolboxPredictor(cfg=config_from(args, config), checkpoint=checkpoint, device=args.device)
+    config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
+    predictor = ToolboxPredictor(cfg=cli.config_from(args, config), checkpoint=checkpoint, device=args.device)
     with Progress() as progress:
         task = progress.add_task('Images', total=len(find_images(images)) * (1 + len(args.tiles)))
         records = measure_agreement(
@@ -59,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             on_image=lambda: progress.advance(task),
         )
     write_table(args.out, records)
-    print_table(records)
+    cli.print_table(records)
     print(f'written: {args.out}')
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

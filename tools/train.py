@@ -6,27 +6,22 @@ torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp --res
 
 from collections.abc import Sequence
 
-from cpvt_backbones.engine.command_line import add_run_arguments, config_from, make_parser, run
+from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.engine.launch import AMP_DTYPES, train
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__)
+    parser = cli.make_parser(__doc__)
     parser.add_argument('config', help='config file')
-    parser.add_argument(
-        '--resume',
-        nargs='?',
-        const='auto',
-        metavar='CHECKPOINT',
-        help='continue from a checkpoint; without a value from the newest in the work dir, if there is one',
-    )
+    resume = 'continue from a checkpoint; without a value from the newest in the work dir, if there is one'
+    parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT', help=resume)
     parser.add_argument('--amp', action='store_true', help='mixed precision in float16')
     parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision in this type')
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size')
-    add_run_arguments(parser)
+    cli.add_run_arguments(parser)
     args = parser.parse_args(argv)
     train(
-        config_from(args),
+        cli.config_from(args),
         resume=args.resume,
         amp=args.amp or args.amp_dtype is not None,
         amp_dtype=args.amp_dtype or 'float16',
@@ -35,4 +30,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    cli.run(main)

@@ -21,6 +21,13 @@ from ..weights import find_shipped, shipped_weights
 from .launch import read_config
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Formatter that keeps the lines of the description and adds each default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False, []) else super()._get_help_string(action)
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that accepts old names of flags, with a warning."""
 
@@ -39,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser(doc: str | None, *, renamed: Mapping[str, str] | None = None) -> Parser:
     """Parser of a tool, from its ``__doc__`` and the new name of each old flag: ``{'--fresh': '--overwrite'}``."""
-    parser = Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=doc, formatter_class=HelpFormatter)
     parser.renamed = renamed or {}
     return parser
 
