@@ -25,7 +25,8 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
     """Formatter that keeps the lines of the description and adds each default."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False, []) else super()._get_help_string(action)
+        known = action.default in (None, False, []) or 'default' in (action.help or '')
+        return action.help if known else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):
@@ -99,7 +100,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """``HEIGHTxWIDTH`` or ``SIDE``, in px, to (height, width)."""
     match = re.fullmatch(r'([1-9]\d*)(?:x([1-9]\d*))?', text)
     if not match:
-        raise argparse.ArgumentTypeError(f'HEIGHTxWIDTH or SIDE in px is expected, as 480x640 or 224, got {text!r}')
+        raise argparse.ArgumentTypeError(f'HEIGHTxWIDTH or SIDE in px is expected, such as 480x640, got {text!r}')
     return int(match[1]), int(match[2] or match[1])
 
 
