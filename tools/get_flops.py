@@ -51,9 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__, renamed={'--sizes': '--shape'})
     described = '[NAME=]CONFIG or [NAME=]dict(type=...)'
     parser.add_argument('models', nargs='*', type=parse_described, metavar='MODEL', help=described)
-    parser.add_argument(
-        '--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: 224'
-    )
+    parser.add_argument('--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: 224')
     parser.add_argument('--memory', action='store_true', help='run each size for its peak memory; default: only count')
     parser.add_argument('--device', choices=('cpu', 'cuda'), help='for --memory; default: a GPU if there is one')
     parser.add_argument('--out', type=Path, help='CSV')

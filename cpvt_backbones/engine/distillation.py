@@ -45,24 +45,6 @@ class DistillationHead(DeiTClsHead):
         first, second = self.both_scores(feats)
         return (first + second) / 2
 
-    def distillation_loss(
-        self, feats: Sequence[Any], data_samples: list[DataSample], teacher_labels: Tensor, *, weight: float
-    ) -> dict[str, Tensor]:
-        """``(1 - weight)`` times the loss on the labels, and ``weight`` times that on the teacher's.
-
-        Args:
-            feats: Output of the backbone and neck.
-            data_samples: Labels of the batch; mixed ones after mixup or cutmix.
-            teacher_labels: (B,) classes.
-            weight: In [0, 1].
-
-        Returns:
-            dict: ``loss_label`` and ``loss_teacher``.
-        """
-        first, second = self.both_scores(feats)
-        loss_label = (1 - weight) * self._get_loss(first, data_samples)['loss']
-        return dict(loss_label=loss_label, loss_teacher=weight * F.cross_entropy(second, teacher_labels))
-
 
 @MODELS.register_module()
 @strict_keywords
@@ -156,10 +138,11 @@ class HardDistillation(ImageClassifier):
         return scores.argmax(dim=1)
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
-        """Losses of a batch, see :meth:`DistillationHead.distillation_loss`."""
-        return self.head.distillation_loss(
-            self.extract_feat(inputs), data_samples, self.teacher_labels(inputs), weight=self.distillation_weight
-        )
+        """``loss_label``, of the batch's labels (mixed or not), and ``loss_teacher``, each times its share."""
+        first, second = self.head.both_scores(self.extract_feat(inputs))
+        loss_label = (1 - self.distillation_weight) * self.head._get_loss(first, data_samples)['loss']
+        loss_teacher = self.distillation_weight * F.cross_entropy(second, self.teacher_labels(inputs))
+        return dict(loss_label=loss_label, loss_teacher=loss_teacher)
 
     def _for_teacher(self, images: Tensor) -> Tensor:
         mean, std, rgb = _normalisation(self.data_preprocessor, 'data_preprocessor')

@@ -59,17 +59,25 @@ class DurableCheckpointHook(CheckpointHook):
     def before_run(self, runner: Runner) -> None:
         """Lock the work directory and choose the checkpoint to resume from."""
         choose = runner._resume and runner._load_from is None
-        outcome: list[Any] = [None, None]
+        problem: str | None = None
+        checkpoint: Path | None = None
         if is_main_process():
             try:
-                self._lock = _lock(Path(runner.work_dir))
-                outcome[1] = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
+                self._lock = FileLock(Path(runner.work_dir, '.lock'))
+                self._lock.acquire(blocking=False)
+                checkpoint = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
+            except Timeout:
+                problem = (
+                    f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or choose another with '
+                    '--work-dir'
+                )
             except ValueError as error:
-                outcome[0] = str(error)
+                problem = str(error)
+        outcome = [problem, checkpoint]
         broadcast_object_list(outcome)
-        error, checkpoint = outcome
-        if error is not None:
-            raise ValueError(error)
+        problem, checkpoint = outcome
+        if problem is not None:
+            raise ValueError(problem)
         if checkpoint is not None:
             runner._load_from = str(checkpoint)
         elif choose:
@@ -107,16 +115,12 @@ class DurableCheckpointHook(CheckpointHook):
 
     def restore_random_state(self) -> None:
         """Restore the random state of the checkpoint until the first iteration has begun."""
-        if self._random_state is None:
-            return
-        state = self._random_state
-        version, words, gauss = state['python']
-        random.setstate((version, tuple(words), gauss))
-        kind, keys, *rest = state['numpy']
-        np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), *rest))
-        torch.set_rng_state(state['torch'].cpu())
-        if state['cuda'] and torch.cuda.device_count() == len(state['cuda']):
-            torch.cuda.set_rng_state_all([one.cpu() for one in state['cuda']])
+        if state := self._random_state:
+            random.setstate(state['python'])
+            np.random.set_state(state['numpy'])
+            torch.set_rng_state(state['torch'].cpu())
+            if state['cuda'] and torch.cuda.device_count() == len(state['cuda']):
+                torch.cuda.set_rng_state_all([one.cpu() for one in state['cuda']])
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Skip the batches of this epoch that the training saw before it was preempted."""
@@ -209,18 +213,6 @@ class DurableCheckpointHook(CheckpointHook):
             _delete(path, backend)
 
 
-def _lock(work_dir: Path) -> FileLock:
-    work_dir.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(work_dir / '.lock')
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise ValueError(
-            f'work_dir: another training runs in {str(work_dir)!r}; wait for it, or choose another with --work-dir'
-        ) from None
-    return lock
-
-
 class _Rewound:
     """A data loader, or its iterator, of a resumed training.
 
@@ -280,11 +272,6 @@ def _delete(path: str | Path, backend: Any) -> None:
 
 
 def _random_state() -> dict[str, Any]:
-    """States of the random generators of this process as plain data and tensors."""
-    numpy: Any = np.random.get_state()
-    return dict(
-        python=random.getstate(),
-        numpy=(numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]),
-        torch=torch.get_rng_state(),
-        cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    )
+    """States of the random generators of this process."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return dict(python=random.getstate(), numpy=np.random.get_state(), torch=torch.get_rng_state(), cuda=cuda)

@@ -45,7 +45,7 @@ class PredictBySize:
         results: list[Any] = [None] * len(data_samples)
         for members in group_by_shape(sizes):
             height, width = sizes[members[0]]
-            unpadded = dict(batch_input_shape=(height, width), pad_shape=(height, width))
+            unpadded: dict[str, Any] = dict(batch_input_shape=(height, width), pad_shape=(height, width))
             unpadded |= dict(padding_size=(0, 0, 0, 0), img_padding_size=(0, 0, 0, 0))
             samples = [data_samples[index] for index in members]
             for sample in samples:
