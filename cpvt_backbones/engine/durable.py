@@ -73,7 +73,7 @@ class DurableCheckpointHook(CheckpointHook):
                 )
             except ValueError as error:
                 problem = str(error)
-        outcome = [problem, checkpoint]
+        outcome: list[Any] = [problem, checkpoint]
         broadcast_object_list(outcome)
         problem, checkpoint = outcome
         if problem is not None:
