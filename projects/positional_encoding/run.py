@@ -18,7 +18,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for this project, where this file runs as a script
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
-from cpvt_backbones.engine.command_line import make_parser, positive, run
+from cpvt_backbones.engine.command_line import Parser, make_parser, positive, run
 from cpvt_backbones.engine.launch import AMP_DTYPES, read_config
 from positional_encoding.classify import Classification, epochs_within
 from positional_encoding.report import write_report
@@ -39,16 +39,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     work_dir = Path('work_dirs/positional_encoding')
     common.add_argument('--work-dir', type=Path, default=work_dir, help='default: %(default)s')
     common.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked parts become the report')
-    seeds = argparse.ArgumentParser(add_help=False)
+    seeds = Parser(add_help=False)
     seeds.add_argument('--seeds', type=positive, default=3, help='of the main variants; default: %(default)s')
     parser = make_parser(__doc__)
-    stages = parser.add_subparsers(
-        dest='stage', required=True, metavar='classify | transfer | report', parser_class=argparse.ArgumentParser
-    )
+    stages = parser.add_subparsers(dest='stage', required=True, metavar='classify | transfer | report')
     about = 'train the classifiers and test them at larger sizes'
     classify = stages.add_parser('classify', parents=[common, seeds], help=about)
     classify.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
