@@ -49,10 +49,9 @@ class BenchmarkCase:
     repeats: int = 3
 
     def __post_init__(self) -> None:
-        for name in ('height', 'width', 'batch', 'repeats'):
-            check_int(name, getattr(self, name))
-        check_choice('dtype', self.dtype, DTYPES)
-        check_choice('mode', self.mode, MODES)
+        check_int(height=self.height, width=self.width, batch=self.batch, repeats=self.repeats)
+        check_choice(DTYPES, dtype=self.dtype)
+        check_choice(MODES, mode=self.mode)
         for name in self.models:
             base = name.removesuffix(COMPILED)
             if base not in MODELS:

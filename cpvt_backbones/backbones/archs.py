@@ -1,9 +1,9 @@
 """Table of named architectures, and arguments that are a number or several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from cpvt_backbones.layers.checks import check_int
+from cpvt_backbones.layers.checks import check_int, is_int, is_sequence
 
 COLUMNS: dict[str, dict[str, Any]] = {
     # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.
@@ -33,11 +33,7 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
 
 def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers of an architecture from a name in ``table`` or from a dict with the same keys.
-
-    Raises:
-        ValueError: An unknown name, or a dict that lacks a key or has one too many.
-    """
+    """Numbers of an architecture from a name in ``table`` or from a dict with exactly the same keys."""
     keys = list(next(iter(table.values())))
     if isinstance(arch, Mapping):
         if set(arch) != set(keys):
@@ -49,16 +45,13 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = False) -> tuple[int, ...]:
-    """Non-negative indices from an int or a sequence of ints in [-count, count), leaving the caller's list alone.
-
-    An empty sequence is refused unless ``allow_none``.
-    """
+    """Non-negative indices from an int or a sequence of ints in [-count, count); empty only if ``allow_none``."""
     values = (indices,) if isinstance(indices, int) else indices
     accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
-    if not isinstance(values, Sequence) or isinstance(values, str) or (not values and not allow_none):
+    if not is_sequence(values) or (not values and not allow_none):
         raise ValueError(f'{name} must be {accepted}, got {indices!r}')
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or not -count <= value < count:
+        if not is_int(value) or not -count <= value < count:
             raise ValueError(f'{name} must be {accepted}, got {value!r} in {indices!r}')
     return tuple(value % count for value in values)
 
@@ -66,8 +59,8 @@ def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = F
 def resolve_size(name: str, value: Any) -> tuple[int, int]:
     """A side, or a height and a width, in pixels, to (height, width)."""
     pair = (value, value) if isinstance(value, int) else value
-    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+    if not is_sequence(pair) or len(pair) != 2:
         raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
     for side in pair:
-        check_int(name, side)
+        check_int(**{name: side})
     return pair[0], pair[1]

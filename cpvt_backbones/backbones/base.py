@@ -1,6 +1,6 @@
 """Base of all backbones: outputs, freezing, layer depth, position encodings, checkpointing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -11,21 +11,18 @@ from mmengine.model import BaseModule, PretrainedInit
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cpvt_backbones.layers import (
-    PEG,
-    Block,
-    Grid,
-    LearnedTable,
-    PositionEncoding,
-    Stage,
-    adapt_tables,
-    build_positions,
-    ceil_div,
-    group_by_shape,
-    prepend_tokens,
-    tokens_to_map,
+from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage
+from cpvt_backbones.layers.checks import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_positive,
+    check_probability,
+    is_sequence,
+    list_of_dicts,
 )
-from cpvt_backbones.layers.checks import check_bool, check_choice, check_int, check_probability, list_of_dicts
+from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
+from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape, prepend_tokens, tokens_to_map
 from cpvt_backbones.weights import find_shipped
 
 from .archs import resolve_size
@@ -42,11 +39,6 @@ DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks='0-5', kernel_siz
 """The paper's "0-5": one PEG after each of the first five blocks, or of all blocks where there are fewer."""
 
 
-def drop_path_schedule(rate: float, depth: int) -> list[float]:
-    """Stochastic depth of each block, linear from 0 to ``rate``; plain numbers, also on the meta device."""
-    return [rate * index / max(depth - 1, 1) for index in range(depth)]
-
-
 def init_linear_layers(model: nn.Module) -> None:
     """Truncated normal weights with standard deviation 0.02 and no bias, as DeiT, PVT and Twins do."""
     for module in model.modules():
@@ -56,11 +48,12 @@ def init_linear_layers(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _check_valid_sizes(valid_sizes: Any, shape: Sequence[int]) -> list[tuple[int, int]]:
-    count, _, height, width = shape
-    if not isinstance(valid_sizes, Sequence) or len(valid_sizes) != count:
-        raise ValueError(f'valid_sizes must be a (height, width) for each of {count} images, got {valid_sizes!r}')
-    sizes = [resolve_size('valid_sizes', list(size) if isinstance(size, Sequence) else None) for size in valid_sizes]
+def check_valid_sizes(valid_sizes: Any, images: Tensor) -> list[Grid]:
+    """Sizes as tuples. Raise ``ValueError`` unless there is one per image, none larger than the batch."""
+    height, width = images.shape[2:]
+    if not is_sequence(valid_sizes) or len(valid_sizes) != len(images):
+        raise ValueError(f'valid_sizes must be a (height, width) for each of {len(images)} images, got {valid_sizes!r}')
+    sizes = [resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None) for size in valid_sizes]
     for index, (h, w) in enumerate(sizes):
         if h > height or w > width:
             raise ValueError(
@@ -69,67 +62,73 @@ def _check_valid_sizes(valid_sizes: Any, shape: Sequence[int]) -> list[tuple[int
     return sizes
 
 
-def _pick(output: Any, index: int) -> Any:
-    """One image's part of an output, which may be a pair of vectors."""
-    return tuple(part[index] for part in output) if isinstance(output, tuple) else output[index]
-
-
-def _grid_of(output: Any) -> tuple[int, int]:
-    return (output.shape[1], output.shape[2]) if isinstance(output, Tensor) and output.dim() == 3 else (0, 0)
-
-
-def _stack(outputs: list[Any], size: tuple[int, int]) -> Any:
-    """One output of each image to a batch: pairs and vectors as they are, maps with zeros up to ``size``."""
-    if isinstance(outputs[0], tuple):
-        return tuple(torch.stack(parts) for parts in zip(*outputs, strict=True))
-    if outputs[0].dim() == 1:
-        return torch.stack(outputs)
-    return torch.stack([F.pad(o, (0, size[1] - o.shape[2], 0, size[0] - o.shape[1])) for o in outputs])
-
-
-def _is_pretrained(entry: Mapping[str, Any]) -> bool:
-    return entry['type'] in ('Pretrained', PretrainedInit)
+def pad_map(feature_map: Tensor, stride: int, size: Sequence[int], batch_size: Sequence[int]) -> Tensor:
+    """Pad the map of an image of ``size`` pixels with zeros, to that of an image of ``batch_size`` pixels."""
+    bottom, right = (ceil_div(b, stride) - ceil_div(s, stride) for s, b in zip(size, batch_size, strict=True))
+    return F.pad(feature_map, (0, right, 0, bottom))
 
 
 class Backbone(BaseModule):
-    """Base of the backbones.
+    """Base of the backbones, with the arguments that all of them share.
+
+    Args:
+        depths: Number of blocks of each stage; a column has one stage.
+        with_cls_token: Add a class token.
+        in_channels: Channels of an image.
+        out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean over the patch
+            tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), the class token first. With a distillation
+            token, ``'cls_token'`` is a pair of vectors, as mmpretrain's DeiT heads take it.
+        qkv_bias: Give queries, keys and values a bias.
+        drop_rate: Dropout after the embeddings and in the MLPs.
+        attn_drop_rate: Dropout on attention weights.
+        drop_path_rate: Stochastic depth of the last block; grows linearly from 0 at the first.
+        norm_eps: Epsilon of the LayerNorms of the blocks and of the final one.
+        frozen_stages: -1: none; 0: the (first) patch embedding; n: and the first n blocks of a column, or stages of a
+            pyramid, with their PEGs; with all of them, the final norm too.
+        with_cp: Recompute each block in the backward pass instead of storing its activations.
+        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``. It takes effect in
+            ``init_weights()``; until then the weights are random. Without a Runner use :meth:`from_pretrained`.
 
     Attributes:
         out_channels: Channels of each output, in the order of ``out_indices``.
         out_strides: Stride of each output in pixels, in the same order.
+        num_layers: Depth that layer-wise learning rates count: the stem, each block, and what follows.
     """
 
     out_channels: tuple[int, ...]
     out_strides: tuple[int, ...]
     norm: nn.Module
     init_cfg: Any
-    num_layers: int
-    """Depth that layer-wise learning rates count: the stem, each block, and what follows."""
 
     def __init__(
         self,
         *,
-        in_channels: int,
-        out_type: str,
+        depths: Sequence[int],
         with_cls_token: bool,
-        qkv_bias: bool,
-        drop_rate: float,
-        attn_drop_rate: float,
-        drop_path_rate: float,
-        with_cp: bool,
-        frozen_stages: int,
-        max_frozen: int,
-        init_cfg: Any,
+        in_channels: int = 3,
+        out_type: str = 'featmap',
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        norm_eps: float = 1e-6,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: Any = None,
     ) -> None:
         for entry in list_of_dicts('init_cfg', init_cfg):
             if 'type' not in entry:
                 raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
         super().__init__(init_cfg=init_cfg)
-        check_int('in_channels', in_channels)
+        self.depths = tuple(depths)
+        self.num_layers = sum(depths) + 2
+        self.num_freezable = depths[0] if len(depths) == 1 else len(depths)  # blocks of a column, stages of a pyramid
+        check_int(in_channels=in_channels)
         check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
         check_probability(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
-        check_int('frozen_stages', frozen_stages, minimum=-1, maximum=max_frozen)
-        check_choice('out_type', out_type, OUT_TYPES)
+        check_positive(norm_eps=norm_eps)
+        check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
+        check_choice(OUT_TYPES, out_type=out_type)
         if out_type == 'cls_token' and not with_cls_token:
             raise ValueError(
                 "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
@@ -137,10 +136,24 @@ class Backbone(BaseModule):
             )
         self.in_channels = in_channels
         self.out_type = out_type
-        self.with_cp = with_cp
+        self.qkv_bias = qkv_bias
+        self.drop_rate = drop_rate
+        self.attn_drop_rate = attn_drop_rate
+        self.drop_path_rate = drop_path_rate
+        self.norm_eps = norm_eps
         self.frozen_stages = frozen_stages
+        self.with_cp = with_cp
         self.cls_token: nn.Parameter | None = None
         self.dist_token: nn.Parameter | None = None
+
+    def _block(
+        self, index: int, dim: int, attention: Callable[..., nn.Module], *, num_heads: int, **options: Any
+    ) -> Block:
+        """Block ``index`` of the trunk, counted over all stages, with the trunk's dropout; ``options`` of the block."""
+        dropout = dict(attn_drop=self.attn_drop_rate, proj_drop=self.drop_rate)
+        attn = attention(dim, num_heads=num_heads, qkv_bias=self.qkv_bias, **dropout)
+        drop_path = self.drop_path_rate * index / max(sum(self.depths) - 1, 1)
+        return Block(dim, attn=attn, drop=self.drop_rate, drop_path=drop_path, norm_eps=self.norm_eps, **options)
 
     # -- position encodings ------------------------------------------------------------------------------------------
 
@@ -158,9 +171,7 @@ class Backbone(BaseModule):
         """The position encodings, in the order they act."""
         return [getattr(self, name) for name in self._position_names]
 
-    def _before_stage(
-        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
-    ) -> tuple[Tensor, Tensor | None, Grid]:
+    def _before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
         for encoding in self.position_encodings:
             tokens, prefix_tokens, grid = encoding.before_stage(stage, tokens, prefix_tokens, grid)
         return tokens, prefix_tokens, grid
@@ -171,7 +182,7 @@ class Backbone(BaseModule):
 
     def _run_block(
         self, stage: int, index: int, block: nn.Module, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
-    ) -> tuple[Tensor, Tensor | None, Grid]:
+    ) -> StageTokens:
         query_key = tokens
         for encoding in self.position_encodings:
             query_key = encoding.query_key(stage, index, query_key, grid)
@@ -214,33 +225,39 @@ class Backbone(BaseModule):
             valid_sizes = getattr(images, 'valid_sizes', None)
         if valid_sizes is None:
             return self._features(images)
-        return self._features_of_each(images, valid_sizes)
+        sizes = check_valid_sizes(valid_sizes, images)
+        if set(sizes) == {tuple(images.shape[2:])}:
+            return self._features(images)
+        if self.out_type == 'raw':
+            raise ValueError("valid_sizes must be None with out_type='raw', whose tokens cannot be padded")
+        return self._features_of_sizes(images, sizes)
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         """Features of images that fill the batch."""
         raise NotImplementedError
 
-    def _features_of_each(self, images: Tensor, valid_sizes: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-        sizes = _check_valid_sizes(valid_sizes, images.shape)
-        if set(sizes) == {tuple(images.shape[2:])}:
-            return self._features(images)
-        if self.out_type == 'raw':
-            raise ValueError("valid_sizes must be None with out_type='raw', whose tokens cannot be padded")
-        results: list[tuple[Any, ...]] = [()] * len(sizes)
-        for members in group_by_shape(sizes):
-            height, width = sizes[members[0]]
-            outputs = self._features(images[members, :, :height, :width])
-            for position, member in enumerate(members):
-                results[member] = tuple(_pick(output, position) for output in outputs)
-        height, width = images.shape[2:]
-        batch = []
-        for level, stride in enumerate(self.out_strides):
-            # With padding='none' a map is smaller than its stride says, by as much for every image.
-            (h, w), (grid_h, grid_w) = sizes[0], _grid_of(results[0][level])
-            lost = (ceil_div(h, stride) - grid_h, ceil_div(w, stride) - grid_w)
-            size = (ceil_div(height, stride) - lost[0], ceil_div(width, stride) - lost[1])
-            batch.append(_stack([result[level] for result in results], size))
-        return tuple(batch)
+    def _features_of_sizes(self, images: Tensor, sizes: list[Grid]) -> tuple[Any, ...]:
+        """Features of padded images; those of one size are computed together."""
+        groups = group_by_shape(sizes)
+        order = [image for group in groups for image in group]
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        results = []
+        for group in groups:
+            height, width = sizes[group[0]]
+            outputs = self._features(images[group, :, :height, :width])
+            if self.out_type == 'featmap':
+                outputs = tuple(
+                    pad_map(output, stride, (height, width), images.shape[2:])
+                    for output, stride in zip(outputs, self.out_strides, strict=True)
+                )
+            results.append(outputs)
+
+        def merge(parts: Sequence[Any]) -> Any:
+            if isinstance(parts[0], tuple):  # outputs, or vectors of class and distillation token
+                return tuple(merge(part) for part in zip(*parts, strict=True))
+            return torch.cat(list(parts))[inverse]
+
+        return merge(results)
 
     # -- input and output --------------------------------------------------------------------------------------------
 
@@ -265,7 +282,7 @@ class Backbone(BaseModule):
     def _format(
         self, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid, *, last: bool
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Tokens behind a block to an output of ``out_type``, of which alone the norm is computed."""
+        """Tokens after a block to an output of ``out_type``; only what is returned is normalised."""
 
         def norm(x: Tensor) -> Tensor:
             return self.norm(x) if last else x
@@ -317,8 +334,10 @@ class Backbone(BaseModule):
             FileNotFoundError, CheckpointError: See :class:`cpvt_backbones.checkpoints.RecognisedPretrained`.
         """
         init_cfg = self.init_cfg
-        entries = sorted(list_of_dicts('init_cfg', init_cfg), key=_is_pretrained)  # last, as in mmengine
-        self.init_cfg = [{**e, 'type': 'RecognisedPretrained'} if _is_pretrained(e) else e for e in entries]
+        entries = list_of_dicts('init_cfg', init_cfg)
+        pretrained = [entry for entry in entries if entry['type'] in ('Pretrained', PretrainedInit)]
+        self.init_cfg = [entry for entry in entries if entry not in pretrained]
+        self.init_cfg += [{**entry, 'type': 'RecognisedPretrained'} for entry in pretrained]  # last, as in mmengine
         try:
             super().init_weights()
         finally:
@@ -340,13 +359,18 @@ class Backbone(BaseModule):
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def _layer_of(self, name: str) -> int:
-        """Depth of a parameter or module by its path: 0 the stem, 1 the first block, ..."""
-        raise NotImplementedError
+    def _layer_id(self, name: str) -> tuple[int, int] | None:
+        """(stage, block) of a parameter or module, block -1 before the first; ``None`` outside the stages."""
+        part, _, rest = name.partition('.')
+        return getattr(self, part).layer_id(rest) if part in self._position_names and rest else None
 
     def _freeze_level(self, name: str) -> float:
         """The smallest ``frozen_stages`` that freezes this parameter or module; infinite for never."""
-        raise NotImplementedError
+        layer_id = self._layer_id(name)
+        if layer_id is None:
+            return self.num_freezable if name.partition('.')[0] == 'norm' else float('inf')
+        stage, block = layer_id
+        return 0 if layer_id == (0, -1) else (block if len(self.depths) == 1 else stage) + 1
 
     def _freeze(self) -> None:
         for name, parameter in self.named_parameters():
@@ -375,7 +399,12 @@ class Backbone(BaseModule):
         """
         if not param_name.startswith(prefix):
             return self.num_layers - 1, self.num_layers
-        return self._layer_of(param_name[len(prefix) :]), self.num_layers
+        layer_id = self._layer_id(param_name[len(prefix) :])
+        if layer_id is None:
+            return self.num_layers - 1, self.num_layers
+        stage, block = layer_id
+        # The embedding of a later stage belongs to its first block.
+        return sum(self.depths[:stage]) + max(block, 0 if stage else -1) + 1, self.num_layers
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that weight decay must spare: class and distillation token, position encodings.

@@ -101,11 +101,11 @@ class MultiScaleCPVT(CPVT):
         with_cls_token: bool = False,
         **trunk: Any,
     ) -> None:
-        check_choice('source', source, ('last', 'taps'))
+        check_choice(('last', 'taps'), source=source)
         if patch_size not in PATCH_SIZES:
             raise ValueError(f'patch_size must be one of {PATCH_SIZES}, got {patch_size!r}')
         depth = resolve_arch(arch, COLUMNS)['depth']
-        check_int('depth', depth)
+        check_int(depth=depth)
         levels = resolve_indices('out_indices', out_indices, len(STRIDES))
         if source == 'last':
             if taps is not None:

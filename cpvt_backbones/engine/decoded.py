@@ -99,7 +99,7 @@ class BatchRandomResizedCrop:
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
         flip: float = 0.5,
     ) -> None:
-        check_int('size', size)
+        check_int(size=size)
         if not 0 < area[0] <= area[1] <= 1:
             raise ValueError(f'area must be (least, greatest) within (0, 1], got {area!r}')
         if not 0 < ratio[0] <= ratio[1]:

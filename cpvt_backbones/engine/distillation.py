@@ -89,7 +89,7 @@ class HardDistillation(ImageClassifier):
         if not is_number(distillation_weight) or not 0 <= distillation_weight <= 1:
             raise ValueError(f'distillation_weight must be a number in [0, 1], got {distillation_weight!r}')
         if teacher_size is not None:
-            check_int('teacher_size', teacher_size)
+            check_int(teacher_size=teacher_size)
         if not isinstance(self.head, DistillationHead):
             raise ValueError(f"head must be of type 'DistillationHead', got {type(self.head).__name__!r}")
         if not (teacher.get('pretrained') or teacher.get('checkpoint_path') or _checkpoints(teacher)):

@@ -219,7 +219,7 @@ def use_amp(cfg: Config, dtype: str) -> None:
     Raises:
         ValueError: An unknown ``dtype``; an optimizer wrapper with its own precision.
     """
-    check_choice('amp_dtype', dtype, AMP_DTYPES)
+    check_choice(AMP_DTYPES, amp_dtype=dtype)
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
         raise ValueError(f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own precision")

@@ -217,7 +217,7 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
     if long_side is not None:
         if scale is not None:
             raise ValueError(f'scale and long_side exclude each other, got scale={scale!r}, long_side={long_side}')
-        check_int('long_side', long_side)
+        check_int(long_side=long_side)
         return long_side, long_side
     if scale is None or scale == 'config':
         return scale

@@ -31,8 +31,7 @@ class Bounds:
     overlap: int
 
     def __post_init__(self) -> None:
-        for name in ('batch_size', 'max_pixels', 'tile_size'):
-            check_int(name, getattr(self, name))
+        check_int(batch_size=self.batch_size, max_pixels=self.max_pixels, tile_size=self.tile_size)
         if not 0 <= self.overlap < self.tile_size:
             raise ValueError(f'overlap must be at least 0 and below tile_size={self.tile_size}, got {self.overlap}')
         if self.tile_size**2 > self.max_pixels:

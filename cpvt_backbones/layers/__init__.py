@@ -1,7 +1,7 @@
 """Layers in plain PyTorch."""
 
-from .attention import Attention, SpatialReductionAttention, WindowAttention, reference_attention, set_fused_attention
-from .block import MLP, Block, DropPath, LayerScale, prepend_tokens
+from .attention import Attention, SpatialReductionAttention, WindowAttention, reference_attention
+from .block import MLP, Block, DropPath, LayerScale
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition
 from .position import (
@@ -11,12 +11,10 @@ from .position import (
     Relative,
     SinCos,
     Stage,
-    adapt_tables,
     build_positions,
-    read_table,
     register_position,
 )
-from .tokens import Grid, ceil_div, group_by_shape, map_to_tokens, pad_to_multiple, tokens_to_map
+from .tokens import Grid, ceil_div, group_by_shape, map_to_tokens, pad_to_multiple, prepend_tokens, tokens_to_map
 
 __all__ = [
     'MLP',
@@ -36,16 +34,13 @@ __all__ = [
     'SpatialReductionAttention',
     'Stage',
     'WindowAttention',
-    'adapt_tables',
     'build_positions',
     'ceil_div',
     'group_by_shape',
     'map_to_tokens',
     'pad_to_multiple',
     'prepend_tokens',
-    'read_table',
     'reference_attention',
     'register_position',
-    'set_fused_attention',
     'tokens_to_map',
 ]

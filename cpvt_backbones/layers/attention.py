@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import check_heads, check_int, check_probability
+from .checks import check_heads, check_int, check_probability, forwards_keywords_to
 from .patch_embed import project_patches
 from .tokens import Grid, ceil_div, is_exporting, is_padded, pad_to_multiple, tokens_to_map
 
@@ -17,21 +18,15 @@ Bias = Callable[[Tensor, Grid], Tensor]
 _fused = True
 
 
-def set_fused_attention(enabled: bool) -> None:
-    """Choose between the fused call (default) and the plain formula that tests compare it with."""
-    global _fused
-    _fused = enabled
-
-
 @contextmanager
 def reference_attention() -> Iterator[None]:
     """Within this context, attention is computed by its formula, materialising the N x N logits."""
-    before = _fused
-    set_fused_attention(False)
+    global _fused
+    before, _fused = _fused, False
     try:
         yield
     finally:
-        set_fused_attention(before)
+        _fused = before
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
@@ -56,6 +51,21 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = N
     return F.dropout(logits.softmax(dim=-1), dropout) @ value
 
 
+def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> Tensor:
+    """A linear layer on ``x``; with ``qk``, its first ``split`` output channels are computed from ``qk`` instead."""
+    if qk is None:
+        return linear(x)
+    weight, bias = linear.weight, linear.bias
+    first = F.linear(qk, weight[:split], None if bias is None else bias[:split])
+    rest = F.linear(x, weight[split:], None if bias is None else bias[split:])
+    return torch.cat((first, rest), dim=-1)
+
+
+def split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """(B, T, parts * C) to ``parts`` views of (B, heads, T, d)."""
+    return x.unflatten(-1, (parts, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
 class Attention(nn.Module):
     """Global multi-head self-attention.
 
@@ -75,28 +85,21 @@ class Attention(nn.Module):
         check_probability(attn_drop=attn_drop)
         self.num_heads = num_heads
         self.attn_drop = attn_drop
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.add_projections(dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def project(self, x: Tensor, qk: Tensor | None) -> Tensor:
-        """Tokens (B, T, C) to queries, keys and values, (B, T, 3 * C); the first two from ``qk`` where given."""
-        if qk is None:
-            return self.qkv(x)
-        split = 2 * x.shape[-1]
-        weight, bias = self.qkv.weight, self.qkv.bias
-        query_key = F.linear(qk, weight[:split], None if bias is None else bias[:split])
-        value = F.linear(x, weight[split:], None if bias is None else bias[split:])
-        return torch.cat((query_key, value), dim=-1)
+    def add_projections(self, dim: int, *, bias: bool) -> None:
+        """Add the layers that :meth:`query_key_value` uses."""
+        self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
 
-    def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, 3 * C) to queries, keys and values, (B, heads, T, d) each; views."""
-        query, key, value = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        return query, key, value
+    def query_key_value(self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None) -> tuple[Tensor, ...]:
+        """Tokens (B, T, C) to queries (B, heads, T, d), keys and values (B, heads, S, d)."""
+        return split_heads(project(self.qkv, x, qk, split=2 * x.shape[-1]), 3, self.num_heads)
 
     @property
     def dropout(self) -> float:
-        """Dropout on the attention weights, in force while training."""
+        """Current dropout on the attention weights; 0 in evaluation mode."""
         return self.attn_drop if self.training else 0.0
 
     def forward(
@@ -114,11 +117,11 @@ class Attention(nn.Module):
         Returns:
             (B, P + H * W, C).
         """
-        query, key, value = self.split(self.project(x, qk))
+        query, key, value = self.query_key_value(x, grid, num_prefix, qk)
         mask = None
         if bias is not None:
             mask = F.pad(bias(query[:, :, num_prefix:], grid), (num_prefix, 0, num_prefix, 0))
-        out = attend(query, key, value, mask=mask, dropout=self.dropout)
+        out = attend(query, key, value, mask=mask, dropout=self.dropout)  # (B, heads, T, d)
         return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
 
 
@@ -129,28 +132,20 @@ class WindowAttention(Attention):
     :class:`Attention`. Parameters and their names are the same.
 
     Args:
-        dim, num_heads, qkv_bias, attn_drop, proj_drop: see :class:`Attention`.
         window_size: Side of a window, in tokens.
+        dim, attention: Arguments of :class:`Attention`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        num_heads: int,
-        window_size: int,
-        qkv_bias: bool = True,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-    ) -> None:
-        super().__init__(dim, num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop)
-        check_int('window_size', window_size)
+    @forwards_keywords_to(Attention.__init__)
+    def __init__(self, dim: int, *, window_size: int, **attention: Any) -> None:
+        super().__init__(dim, **attention)
+        check_int(window_size=window_size)
         self.window_size = window_size
 
     def forward(
         self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
     ) -> Tensor:
-        """See :meth:`Attention.forward`; ``bias`` is asked for a window's grid."""
+        """See :meth:`Attention.forward`; ``bias`` is called with the grid of one window."""
         window = (self.window_size, self.window_size)
         if not is_exporting():  # an exported graph pads a small grid up to a whole window
             if max(grid) <= self.window_size:
@@ -168,29 +163,30 @@ class WindowAttention(Attention):
             patches = patches.unflatten(2, (counts[1], window[1])).unflatten(1, (counts[0], window[0]))
             return patches.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
-        query, key, value = self.split(self.project(partition(x), None if qk is None else partition(qk)))
-        mask = self._mask(grid, window, counts, batch, x.device) if is_padded(padding) else None
-        real_tokens = mask
+        # (B * windows, heads, h * w, d)
+        query, key, value = self.query_key_value(partition(x), window, 0, None if qk is None else partition(qk))
+        real = self._real_tokens(grid, window, counts, batch, x.device) if is_padded(padding) else None
+        mask = real
         if bias is not None:
-            logits = bias(query, window)
-            mask = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+            mask = bias(query, window)
+            mask = mask if real is None else mask.masked_fill(~real, -torch.inf)
 
         prefix = None
         if num_prefix:
             # Prefix tokens attend to every patch, and every window attends to them.
-            query_p, key_p, value_p = self.split(
-                self.project(x[:, :num_prefix], None if qk is None else qk[:, :num_prefix])
-            )
+            prefix_qk = None if qk is None else qk[:, :num_prefix]
+            query_p, key_p, value_p = self.query_key_value(x[:, :num_prefix], grid, num_prefix, prefix_qk)
+            pairs = ((key_p, key), (value_p, value))
             all_keys, all_values = (
                 torch.cat((own, patches.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)), dim=2)
-                for own, patches in ((key_p, key), (value_p, value))
+                for own, patches in pairs
             )
-            real = None if real_tokens is None else F.pad(real_tokens.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
-            prefix = attend(query_p, all_keys, all_values, mask=real, dropout=self.dropout)
+            all_real = None if real is None else F.pad(real.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
+            prefix = attend(query_p, all_keys, all_values, mask=all_real, dropout=self.dropout)
             windows = counts[0] * counts[1]
             key, value = (
                 torch.cat((own[:, None].expand(-1, windows, -1, -1, -1).flatten(0, 1), patches), dim=2)
-                for own, patches in ((key_p, key), (value_p, value))
+                for own, patches in pairs
             )
             if mask is not None:
                 mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
@@ -204,84 +200,56 @@ class WindowAttention(Attention):
         return self.proj_drop(self.proj(out))
 
     @staticmethod
-    def _mask(grid: Grid, window: Grid, counts: Grid, batch: int, device: torch.device) -> Tensor:
-        """True where a key is a real token, (B * windows, 1, 1, h * w)."""
+    def _real_tokens(grid: Grid, window: Grid, counts: Grid, batch: int, device: torch.device) -> Tensor:
+        """True where a key is a token and no padding, (B * windows, 1, 1, h * w)."""
         rows = (torch.arange(counts[0] * window[0], device=device) < grid[0]).view(counts[0], 1, window[0], 1)
         columns = (torch.arange(counts[1] * window[1], device=device) < grid[1]).view(1, counts[1], 1, window[1])
         mask = (rows & columns).flatten(2).flatten(0, 1)  # (windows, h * w)
         return mask.repeat(batch, 1)[:, None, None]
 
 
-class SpatialReductionAttention(nn.Module):
+class SpatialReductionAttention(Attention):
     """Attention whose keys and values come from a map reduced by a strided convolution (PVT, section 3.3).
 
-    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio, so that any grid
-    works, also one smaller than the ratio, and no token is left out.
+    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio: any grid works, and no
+    token is left out. Prefix tokens are keys too, besides the reduced ones.
 
     Args:
-        dim, num_heads, qkv_bias, attn_drop, proj_drop: see :class:`Attention`.
         sr_ratio: Side of the square of tokens that becomes one key; 1 keeps them all.
         norm_eps: Epsilon of the norm behind the reduction (Twins: 1e-5; PVT: 1e-6).
+        dim, attention: Arguments of :class:`Attention`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        num_heads: int,
-        sr_ratio: int,
-        qkv_bias: bool = True,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
-        norm_eps: float = 1e-5,
-    ) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
-        check_int('sr_ratio', sr_ratio)
-        check_probability(attn_drop=attn_drop)
-        self.num_heads = num_heads
+    @forwards_keywords_to(Attention.__init__)
+    def __init__(self, dim: int, *, sr_ratio: int, norm_eps: float = 1e-5, **attention: Any) -> None:
+        super().__init__(dim, **attention)
+        check_int(sr_ratio=sr_ratio)
         self.sr_ratio = sr_ratio
-        self.attn_drop = attn_drop
-        self.q = nn.Linear(dim, dim, bias=qkv_bias)
-        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim)
-        self.proj_drop = nn.Dropout(proj_drop)
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(dim, eps=norm_eps)
 
-    def reduce(self, x: Tensor, grid: Grid) -> Tensor:
-        """(B, H * W, C) tokens to (B, ceil(H / r) * ceil(W / r), C)."""
-        return self.norm(project_patches(pad_to_multiple(tokens_to_map(x, grid), self.sr_ratio), self.sr)[0])
+    def add_projections(self, dim: int, *, bias: bool) -> None:
+        self.q = nn.Linear(dim, dim, bias=bias)
+        self.kv = nn.Linear(dim, 2 * dim, bias=bias)
+
+    def reduce(self, x: Tensor, grid: Grid, num_prefix: int = 0) -> Tensor:
+        """(B, P + H * W, C) tokens to (B, P + ceil(H / r) * ceil(W / r), C); prefix tokens are kept."""
+        if self.sr_ratio == 1:
+            return x
+        feature_map = pad_to_multiple(tokens_to_map(x[:, num_prefix:], grid), self.sr_ratio)
+        reduced = self.norm(project_patches(feature_map, self.sr)[0])
+        return torch.cat((x[:, :num_prefix], reduced), dim=1) if num_prefix else reduced
+
+    def query_key_value(self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None) -> tuple[Tensor, ...]:
+        key_tokens = None if qk is None else self.reduce(qk, grid, num_prefix)
+        kv = project(self.kv, self.reduce(x, grid, num_prefix), key_tokens, split=x.shape[-1])
+        return *split_heads(self.q(x if qk is None else qk), 1, self.num_heads), *split_heads(kv, 2, self.num_heads)
 
     def forward(
         self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
     ) -> Tensor:
-        """See :meth:`Attention.forward`. Prefix tokens stay keys of their own, besides the reduced ones."""
+        """See :meth:`Attention.forward`."""
         if bias is not None and self.sr_ratio > 1:
             raise ValueError('bias must be None: spatial-reduction attention has fewer keys than queries')
-
-        def keys_of(tokens: Tensor) -> Tensor:
-            if self.sr_ratio == 1:
-                return tokens
-            reduced = self.reduce(tokens[:, num_prefix:], grid)
-            return torch.cat((tokens[:, :num_prefix], reduced), dim=1) if num_prefix else reduced
-
-        query = self.q(x if qk is None else qk).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        if qk is None:
-            kv = self.kv(keys_of(x)).unflatten(-1, (2, self.num_heads, -1))  # (B, S, 2, heads, d)
-            key, value = kv.permute(2, 0, 3, 1, 4).unbind(0)
-        else:
-            split = x.shape[-1]
-            weight, offset = self.kv.weight, self.kv.bias
-            key, value = (
-                F.linear(keys_of(source), weight[part], None if offset is None else offset[part])
-                .unflatten(-1, (self.num_heads, -1))
-                .transpose(1, 2)
-                for source, part in ((qk, slice(None, split)), (x, slice(split, None)))
-            )
-        mask = None
-        if bias is not None:
-            mask = F.pad(bias(query[:, :, num_prefix:], grid), (num_prefix, 0, num_prefix, 0))
-        out = attend(query, key, value, mask=mask, dropout=self.attn_drop if self.training else 0.0)
-        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
+        return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from .attention import Bias
 from .checks import check_int, check_probability
-from .tokens import Grid
+from .tokens import Grid, ceil_div, prepend_tokens
 
 
 class DropPath(nn.Module):
@@ -30,7 +30,6 @@ class DropPath(nn.Module):
         return x * (mask / keep)
 
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``."""
         return f'rate={self.rate:.3f}'
 
 
@@ -48,26 +47,24 @@ class LayerScale(nn.Module):
 
 WHOLE_BYTES = 32 * 2**20
 PART_BYTES = 8 * 2**20
-"""In inference on a CPU, an MLP whose hidden layer exceeds ``WHOLE_BYTES`` takes its tokens in parts of
-``PART_BYTES``: about a cache. From 32 MiB on the C library maps fresh memory for every tensor, page fault by page
-fault; below it the parts would cost more than they save."""
+"""Hidden layers of an MLP above ``WHOLE_BYTES`` are computed in parts of ``PART_BYTES``, about the size of a cache.
+From 32 MiB on the C library maps fresh memory for every tensor; below it the parts cost more than they save."""
 
 
 class MLP(nn.Module):
     """Two linear layers with GELU between them.
 
-    In inference on a CPU the tokens go through it in parts, so that the hidden layer stays in the cache. The result for
-    each token is the same.
+    In inference on a CPU, many tokens are computed in parts, so that the hidden layer stays in the cache.
 
     Args:
         dim: Width C of a token.
         hidden_dim: Width between the layers.
-        drop: Dropout behind each layer.
+        drop: Dropout after each layer.
     """
 
     def __init__(self, dim: int, *, hidden_dim: int, drop: float = 0.0) -> None:
         super().__init__()
-        check_int('hidden_dim', hidden_dim)
+        check_int(hidden_dim=hidden_dim)
         self.fc1 = nn.Linear(dim, hidden_dim)
         self.fc2 = nn.Linear(hidden_dim, dim)
         self.drop = nn.Dropout(drop)
@@ -76,15 +73,11 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) to the same shape."""
         hidden_bytes = x.shape[0] * x.shape[1] * self.fc1.out_features * x.element_size()
-        if (
-            torch.is_grad_enabled()
-            or x.device.type != 'cpu'
-            or torch.compiler.is_compiling()
-            or hidden_bytes <= WHOLE_BYTES
-        ):
+        inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if not inference or x.device.type != 'cpu' or hidden_bytes <= WHOLE_BYTES:
             return self._run(x)
         flat = x.flatten(0, 1)
-        parts = -(-hidden_bytes // PART_BYTES)
+        parts = ceil_div(hidden_bytes, PART_BYTES)
         out = torch.empty_like(flat)
         for source, target in zip(flat.tensor_split(parts), out.tensor_split(parts), strict=True):
             target.copy_(self._run(source))
@@ -99,8 +92,8 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth once a branch.
 
-    Prefix tokens come and go apart from the patch tokens; they are prepended within the block, and the last residual
-    sum separates them again without a copy.
+    Prefix tokens are separate from the patch tokens outside the block: it prepends them, and the last residual sum
+    separates them again without a copy.
 
     Args:
         dim: Width C of a token.
@@ -110,9 +103,6 @@ class Block(nn.Module):
         drop_path: Probability of dropping a branch.
         layer_scale_init: Initial layer scale; ``None`` for none.
         norm_eps: Epsilon of both norms.
-
-    Attributes:
-        in_place: Let sums and GELU overwrite tensors that are not needed again; for inference, see :meth:`fuse`.
     """
 
     def __init__(
@@ -142,7 +132,7 @@ class Block(nn.Module):
         self.in_place = False
 
     def fuse(self) -> None:
-        """For inference: let sums and GELU overwrite their input, so that less memory is allocated and touched."""
+        """For inference: let sums and GELU overwrite tensors that are not needed again, which saves memory traffic."""
         self.in_place = self.mlp.in_place = True
 
     def forward(
@@ -158,32 +148,24 @@ class Block(nn.Module):
 
         Args:
             tokens: (B, H * W, C) patch tokens.
-            prefix_tokens: (B, P, C), class token and perhaps distillation token, or ``None``.
+            prefix_tokens: (B, P, C) class and distillation token, or ``None``.
             grid: (H, W).
-            qk: Patch tokens that queries and keys are made of, where they differ from ``tokens``; same shape.
+            qk: Patch tokens for queries and keys, if they differ from ``tokens``; same shape.
             bias: Bias of a position encoding on the attention logits.
 
         Returns:
             The patch tokens and the prefix tokens.
         """
-        num_prefix = 0 if prefix_tokens is None else prefix_tokens.shape[1]
-        x = prepend_tokens(prefix_tokens, tokens)
+        p = 0 if prefix_tokens is None else prefix_tokens.shape[1]
+        x = prepend_tokens(prefix_tokens, tokens)  # (B, P + H * W, C)
         query_key = None if qk is None else self.norm1(prepend_tokens(prefix_tokens, qk))
-        branch = self.drop_path1(
-            self.ls1(self.attn(self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias))
-        )
-        x = self._sum(x, branch)
+        branch = self.attn(self.norm1(x), grid, num_prefix=p, qk=query_key, bias=bias)
+        x = self._sum(x, self.drop_path1(self.ls1(branch)))
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         if prefix_tokens is None:
             return self._sum(x, branch), None
-        p = num_prefix
         return x[:, p:] + branch[:, p:], x[:, :p] + branch[:, :p]
 
     def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
-        # Into the branch, not into x: x may be an output of the model. Under autocast only x is fp32.
+        # Never into x, which may be an output of the model. Under autocast only x is fp32.
         return branch.add_(x) if self.in_place and branch.dtype == x.dtype else x + branch
-
-
-def prepend_tokens(prefix_tokens: Tensor | None, tokens: Tensor) -> Tensor:
-    """(B, P, C) or ``None``, and (B, N, C), to (B, [P +] N, C)."""
-    return tokens if prefix_tokens is None else torch.cat((prefix_tokens, tokens), dim=1)

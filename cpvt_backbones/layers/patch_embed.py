@@ -9,14 +9,11 @@ from .tokens import Grid, map_to_tokens, pad_to_multiple
 
 
 def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]:
-    """Project the patches of a map whose sides a patch divides, by a convolution with kernel = stride.
+    """(B, C, H, W), with H and W multiples of the patch p, to contiguous tokens (B, N, dim) and (H / p, W / p).
 
     Args:
-        feature_map: (B, C, H, W).
-        proj: The projection, with kernel = stride = p.
-
-    Returns:
-        Tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
+        feature_map: The map.
+        proj: The projection, a convolution with kernel = stride = p.
     """
     if not _computes_in_bfloat16(feature_map):
         # From a channels_last convolution the tokens come out contiguous; any later copy would be C / 3 times larger.
@@ -56,9 +53,7 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, in_channels: int, dim: int, *, patch_size: int, norm_eps: float | None = None) -> None:
         super().__init__()
-        check_int('in_channels', in_channels)
-        check_int('embed_dims', dim)
-        check_int('patch_size', patch_size)
+        check_int(in_channels=in_channels, embed_dims=dim, patch_size=patch_size)
         self.patch_size = patch_size
         self.proj = nn.Conv2d(in_channels, dim, patch_size, stride=patch_size)
         self.norm = nn.Identity() if norm_eps is None else nn.LayerNorm(dim, eps=norm_eps)

@@ -9,8 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from .checks import check_bool, check_choice, check_int, forwards_keywords_to, strict_keywords
-from .position import PositionEncoding, Stage, register_position
+from .checks import (
+    check,
+    check_bool,
+    check_choice,
+    check_int,
+    forwards_keywords_to,
+    is_int,
+    is_sequence,
+    strict_keywords,
+)
+from .position import PositionEncoding, Stage, StageTokens, register_position
 from .tokens import Grid, map_to_tokens, tokens_to_map
 
 NORMS: dict[str, Any] = {'BN': nn.BatchNorm2d}
@@ -21,10 +30,9 @@ ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
-    The zero padding tells a token its distance from the border. Prefix tokens are not encoded; the trunk keeps them
-    apart. The convolutions keep torch's initial weights, as DeiT's code does: each PEG then scales the tokens by 1.15.
-    (The fan-out rule of Twins' code scales by 1.7, or 15 after five PEGs in a column; a pyramid, with one PEG a stage,
-    follows it.)
+    The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. The convolutions keep
+    torch's initial weights, as in DeiT's code: each PEG then scales the tokens by 1.15. (The fan-out rule of Twins'
+    code scales by 1.7, or by 15 after five PEGs of a column; a pyramid, with one PEG per stage, follows it.)
 
     Args:
         dim: Width C of a token.
@@ -57,16 +65,15 @@ class PEG(nn.Module):
         frozen: bool = False,
     ) -> None:
         super().__init__()
-        check_int('dim', dim)
-        if isinstance(kernel_size, bool) or not isinstance(kernel_size, int) or kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f'kernel_size must be an odd integer >= 1, got {kernel_size!r}')
-        check_int('num_layers', num_layers)
-        check_choice('kind', kind, ('depthwise', 'separable'))
-        check_choice('padding', padding, ('zero', 'none'))
-        check_choice('norm', norm, (None, *NORMS))
-        check_choice('act', act, (None, *ACTIVATIONS))
+        check('an odd integer >= 1', lambda k: is_int(k) and k > 0 and k % 2 == 1, kernel_size=kernel_size)
+        check_int(dim=dim, num_layers=num_layers)
+        check_choice(('depthwise', 'separable'), kind=kind)
+        check_choice(('zero', 'none'), padding=padding)
+        check_choice((None, *NORMS), norm=norm)
+        check_choice((None, *ACTIVATIONS), act=act)
         check_bool(bias=bias, frozen=frozen)
         self.dim = dim
+        self.norm = norm
         self.shrink = 0 if padding == 'zero' else num_layers * (kernel_size - 1)
         self.residual = padding == 'zero'
 
@@ -89,13 +96,12 @@ class PEG(nn.Module):
 
     def out_grid(self, grid: Grid) -> Grid:
         """The grid of the result: the same with zero padding, smaller without."""
-        height, width = grid[0] - self.shrink, grid[1] - self.shrink
-        if height < 1 or width < 1:
+        if min(grid) <= self.shrink:
             raise ValueError(
                 f'grid must be larger than {self.shrink} x {self.shrink} tokens when PEG has '
                 f"padding='none' (it shrinks the map by that much), got {grid[0]} x {grid[1]}"
             )
-        return height, width
+        return grid[0] - self.shrink, grid[1] - self.shrink
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """Encode the position of each token.
@@ -113,11 +119,13 @@ class PEG(nn.Module):
                 f'got shape {tuple(tokens.shape)}'
             )
         height, width = self.out_grid(grid)
-        if self.training and tokens.shape[0] * height * width == 1:
-            self._refuse_batch_norm()
+        if self.training and tokens.shape[0] * height * width == 1 and self.norm is not None:
+            raise ValueError(
+                f'norm must be None to train PEG on a batch of one token, got {self.norm!r}, which needs two'
+            )
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
-            # Its kernel holds the identity: rounded, all that runs past the blocks would be.
+            # Its kernel contains the identity: in half precision it would round the residual stream.
             if x.dtype == torch.float32 and not x.is_meta and torch.is_autocast_enabled(x.device.type):
                 with torch.autocast(x.device.type, enabled=False):
                     return map_to_tokens(self.fused(x))
@@ -126,20 +134,16 @@ class PEG(nn.Module):
             x = x + layer(x) if self.residual else layer(x)
         return map_to_tokens(x)
 
-    def _refuse_batch_norm(self) -> None:
-        if any(isinstance(module, nn.BatchNorm2d) for module in self.modules()):
-            raise ValueError("norm must be None to train PEG on a batch of one token, got 'BN', which needs two")
-
     @torch.no_grad()
     def fuse(self) -> bool:
-        """For inference: fold the identity into the centre tap of the kernel, in place, and a norm before that.
+        """For inference: fold a norm and the identity into the convolution, in place.
 
-        ``x + conv(x)`` is one convolution whose centre tap is larger by 1. Its weights then go by another name
-        (``fused``), so that they are not taken for unfused ones.
+        ``x + conv(x)`` is one convolution with 1 added to the centre of its kernel. Its weights have another name
+        (``fused``), so that they do not load into an unfused PEG.
 
         Returns:
-            ``False``, with nothing changed, where that is impossible: with an activation, a 1 x 1 convolution, no
-            identity, or a second time.
+            ``False``, with nothing changed, for a PEG with an activation, a 1 x 1 convolution or ``padding='none'``,
+            and for one that is fused already.
         """
         if self.fused is not None or not self.residual:
             return False
@@ -152,16 +156,13 @@ class PEG(nn.Module):
 
 
 def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
-    """The depthwise convolution that does ``x + layer(x)`` in evaluation mode, where there is one."""
-    parts = list(layer) if isinstance(layer, nn.Sequential) else [layer]
-    conv = parts[0]
-    if not isinstance(conv, nn.Conv2d) or len(parts) > 2:
+    """``x + layer(x)`` in evaluation mode as one depthwise convolution; ``None`` if it is none."""
+    parts: Any = layer if isinstance(layer, nn.Sequential) else [layer]
+    conv, *rest = deepcopy(list(parts))
+    if len(rest) == 1 and isinstance(rest[0], nn.BatchNorm2d):
+        conv = fuse_conv_bn_eval(conv.eval(), rest[0].eval())
+    elif rest:
         return None
-    if len(parts) == 2:
-        if not isinstance(parts[1], nn.BatchNorm2d):
-            return None
-        conv = fuse_conv_bn_eval(conv.eval(), parts[1].eval())
-    conv = deepcopy(conv)
     centre = conv.kernel_size[0] // 2
     conv.weight[:, 0, centre, centre] += 1
     return conv
@@ -174,12 +175,11 @@ class PEGPosition(PositionEncoding):
 
     Args:
         stages: The trunk's stages.
-        after_blocks: Indices of the blocks, counted within a stage, after which a PEG stands; -1 is before the first.
-            Or the paper's notation for the first blocks: ``'0-5'`` is (0, 1, 2, 3, 4), and all blocks of a stage that
-            has fewer than five. Indices that a stage does not have are an error otherwise.
+        after_blocks: Indices of the blocks, counted within a stage, that a PEG follows; -1 is before the first. Or the
+            paper's notation for the first blocks: ``'0-5'`` is (0, 1, 2, 3, 4), cut at the depth of a shorter stage.
         target: ``'qkv'``: the tokens themselves are encoded. ``'qk'``: only the queries and keys of the next block
             (ablation "PEG on Q and K").
-        kernel_size, num_layers, kind, padding, bias, norm, act, frozen: see :class:`PEG`.
+        padding, peg: Arguments of :class:`PEG`.
 
     Raises:
         ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last block (it has no
@@ -199,7 +199,7 @@ class PEGPosition(PositionEncoding):
         **peg: Any,
     ) -> None:
         super().__init__()
-        check_choice('target', target, ('qkv', 'qk'))
+        check_choice(('qkv', 'qk'), target=target)
         if target == 'qk' and padding == 'none':
             raise ValueError("padding must be 'zero' with target='qk' (queries must keep their map's size), got 'none'")
         self.target = target
@@ -208,7 +208,7 @@ class PEGPosition(PositionEncoding):
         self.layer_ids: dict[tuple[int, int], int] = {}
         for s, stage in enumerate(stages):
             for block in self.blocks_of(stage.depth):
-                # A PEG that no output depends on is not built: it would be a parameter without gradient.
+                # A PEG that no output depends on is not built: its parameters would have no gradient.
                 serves_next = target == 'qk' or not stage.outputs_map
                 if block + serves_next < stage.used:
                     self.add_module(str(len(self.layer_ids)), PEG(stage.dim, padding=padding, **peg))
@@ -222,9 +222,7 @@ class PEGPosition(PositionEncoding):
         index = self.layer_ids.get((stage, block))
         return None if index is None else self.get_submodule(str(index))  # type: ignore[return-value]
 
-    def before_stage(
-        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
-    ) -> tuple[Tensor, Tensor | None, Grid]:
+    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
         tokens, grid = self.after_block(stage, -1, tokens, grid)
         return tokens, prefix_tokens, grid
 
@@ -241,27 +239,20 @@ class PEGPosition(PositionEncoding):
 
 
 def resolve_after_blocks(after_blocks: Any, *, last: int) -> list[int]:
-    """Sorted block indices in [-1, last] from a sequence, or from a range such as ``'0-5'``.
-
-    Raises:
-        ValueError: Neither of them; an index out of range or named twice; no index at all.
-    """
+    """Sorted block indices in [-1, last] from a sequence, or from a range such as ``'0-5'``."""
     if isinstance(after_blocks, str) and (match := re.fullmatch(r'(\d+)-(\d+)', after_blocks)):
         indices = list(range(int(match[1]), min(int(match[2]), last + 1)))
-    elif isinstance(after_blocks, Sequence) and not isinstance(after_blocks, (str, bytes)):
-        indices = list(after_blocks)
     else:
-        raise ValueError(
-            f"after_blocks must be a sequence of block indices or a range such as '0-5', got {after_blocks!r}"
-        )
+        check("a sequence of block indices or a range such as '0-5'", is_sequence, after_blocks=after_blocks)
+        indices = list(after_blocks)
+    for index in indices:
+        if not is_int(index) or not -1 <= index <= last:
+            raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {index!r} in {after_blocks!r}')
     if not indices:
         raise ValueError(
             f'after_blocks must name at least one block in [-1, {last}] (use position=None for no encoding), '
             f'got {after_blocks!r}'
         )
-    for index in indices:
-        if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index <= last:
-            raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {index!r} in {after_blocks!r}')
     if len(set(indices)) != len(indices):
         raise ValueError(f'after_blocks must name each block once, got {after_blocks!r}')
     return sorted(indices)

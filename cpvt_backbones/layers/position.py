@@ -12,49 +12,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import (
-    accepted_keywords,
-    check_bool,
-    check_choice,
-    check_int,
-    check_positive,
-    list_of_dicts,
-    strict_keywords,
-)
+from .checks import check_bool, check_choice, check_int, check_keywords, check_positive, keyword_only, list_of_dicts
 from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
+
+StageTokens = tuple[Tensor, Tensor | None, Grid]
+"""Patch tokens (B, H * W, C), prefix tokens (B, P, C) or ``None``, and the grid (H, W)."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Facts about a stage of a trunk that an encoding is built from (a column has one stage).
+    """Properties of a stage of a trunk, from which an encoding is built (a column has one stage)."""
 
-    Attributes:
-        dim: Width of a token.
-        depth: Number of blocks of the architecture.
-        used: Number of blocks that run (fewer when no output needs the rest).
-        head_dim: Width of a head.
-        grid: (H, W) in tokens at the image size the model is declared for.
-        outputs_map: ``True`` if an output depends on the patch tokens behind the last block.
-        num_prefix: Number of prefix tokens (class token, distillation token).
-        reduces_keys: ``True`` if attention in this stage has fewer keys than queries.
-    """
-
-    dim: int
-    depth: int
-    used: int
+    dim: int  # width of a token
+    depth: int  # blocks of the architecture
+    used: int  # blocks that run; fewer if no output needs the rest
     head_dim: int
-    grid: Grid
-    outputs_map: bool = True
-    num_prefix: int = 0
-    reduces_keys: bool = False
+    grid: Grid  # (H, W) in tokens at the image size the model is declared for
+    outputs_map: bool = True  # an output depends on the patch tokens after the last block
+    num_prefix: int = 0  # class token, distillation token
+    reduces_keys: bool = False  # attention has fewer keys than queries
 
 
 class PositionEncoding(nn.Module):
-    """Base of the encodings. Every method does nothing here; an encoding overrides those it needs.
+    """Base of the encodings: a trunk calls every method of every encoding; an encoding overrides those it needs.
 
     Attributes:
-        attribute: Name of the encoding in the trunk, hence the prefix of its parameters' names.
-        has_bias: ``True`` if :meth:`attention_bias` is implemented.
+        attribute: Name of the encoding in the trunk, the prefix of its parameters' names.
+        has_bias: ``True`` if :meth:`attention_bias` is implemented; otherwise it is not called.
         keeps_grid: ``True`` if the map keeps its size.
     """
 
@@ -62,10 +46,8 @@ class PositionEncoding(nn.Module):
     has_bias: ClassVar[bool] = False
     keeps_grid: bool = True
 
-    def before_stage(
-        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
-    ) -> tuple[Tensor, Tensor | None, Grid]:
-        """Encode before the first block: ``tokens`` (B, H * W, C), ``prefix_tokens`` (B, P, C)."""
+    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
+        """Encode before the first block: ``tokens`` (B, H * W, C), ``prefix_tokens`` (B, P, C) or ``None``."""
         return tokens, prefix_tokens, grid
 
     def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
@@ -73,7 +55,7 @@ class PositionEncoding(nn.Module):
         return tokens, grid
 
     def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
-        """Patch tokens that queries and keys of a block are made of; ``tokens`` itself for no difference."""
+        """Patch tokens for queries and keys of a block; ``tokens`` itself if values use the same."""
         return tokens
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
@@ -81,7 +63,7 @@ class PositionEncoding(nn.Module):
         raise NotImplementedError
 
     def layer_id(self, name: str) -> tuple[int, int]:
-        """(stage, block) that a parameter of this encoding belongs to; block -1 is before the first."""
+        """(stage, block) of a parameter, for layer-wise learning rates and freezing; block -1 is before the first."""
         raise NotImplementedError
 
 
@@ -101,15 +83,7 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
 
 
 def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
-    """Build the encodings of a ``position=`` argument.
-
-    Args:
-        position: ``None``, one dict with ``type`` and that encoding's arguments, or a list of such dicts.
-        stages: The trunk's stages.
-
-    Returns:
-        The encodings in the order given, by their attribute names in the trunk.
-    """
+    """Build the encodings of a ``position=`` argument, in the order given, by their attribute names in the trunk."""
     built: dict[str, PositionEncoding] = {}
     for spec in list_of_dicts('position', position):
         arguments = dict(spec)
@@ -117,36 +91,30 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
         if not isinstance(name, str) or name not in POSITIONS:
             raise ValueError(f'position type must be one of {sorted(POSITIONS)}, got {name!r}')
         cls = POSITIONS[name]
-        for argument, value in arguments.items():
-            if argument not in accepted_keywords(cls.__init__):
-                raise TypeError(
-                    f'position dict(type={name!r}) got an unknown argument {argument}={value!r}; '
-                    f'accepted: {", ".join(accepted_keywords(cls.__init__))}'
-                )
+        check_keywords(f'position dict(type={name!r})', arguments, keyword_only(cls.__init__))
         count = sum(other.attribute == cls.attribute for other in built.values())
         built[cls.attribute + (f'_{count + 1}' if count else '')] = cls(stages, **arguments)
     return built
 
 
 @register_position('Learned')
-@strict_keywords
 class LearnedTable(PositionEncoding):
     """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
 
-    The entries of class and distillation token are kept as they are. A table of another grid in a checkpoint is resized
-    on loading, and ``pos_embed`` is accepted for ``pos_embed.0``, so that a DeiT state dict of timm loads unchanged.
+    The entries of class and distillation token are never resized. A table of another grid in a checkpoint is resized on
+    loading, and ``pos_embed`` is accepted for ``pos_embed.0``: a DeiT state dict of timm loads unchanged.
 
     Args:
         stages: The trunk's stages.
         interpolation: ``'bicubic'`` (DeiT, timm) or ``'bilinear'`` (PVT).
-        antialias: Low-pass filter when the table shrinks (timm: yes; PVT: no).
+        antialias: Apply a low-pass filter when the table shrinks (timm: yes; PVT: no).
     """
 
     attribute = 'pos_embed'
 
     def __init__(self, stages: Sequence[Stage], *, interpolation: str = 'bicubic', antialias: bool = True) -> None:
         super().__init__()
-        check_choice('interpolation', interpolation, ('bicubic', 'bilinear'))
+        check_choice(('bicubic', 'bilinear'), interpolation=interpolation)
         check_bool(antialias=antialias)
         self.interpolation = interpolation
         self.antialias = antialias
@@ -164,18 +132,11 @@ class LearnedTable(PositionEncoding):
         dtype = entries.dtype
         if dtype in (torch.float16, torch.bfloat16):
             entries = entries.float()  # not every device interpolates in half precision
-        table = F.interpolate(
-            tokens_to_map(entries, old),
-            size=new,
-            mode=self.interpolation,
-            align_corners=False,
-            antialias=self.antialias,
-        )
-        return map_to_tokens(table).to(dtype)
+        feature_map = tokens_to_map(entries, old)
+        feature_map = F.interpolate(feature_map, size=new, mode=self.interpolation, antialias=self.antialias)
+        return map_to_tokens(feature_map).to(dtype)
 
-    def before_stage(
-        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
-    ) -> tuple[Tensor, Tensor | None, Grid]:
+    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
         table = self.get_parameter(str(stage))
         prefix = self.num_prefix[stage]
         if prefix_tokens is not None:
@@ -186,13 +147,9 @@ class LearnedTable(PositionEncoding):
         return int(name.split('.')[0]), -1
 
     def fit(self, index: int, table: Tensor, skip: int, grid: Grid) -> Tensor:
-        """A table of another model to this model's prefix entries and grid.
+        """A table (1, skip + h * w, C) of another model to the prefix entries and the grid of stage ``index``.
 
-        Args:
-            index: Stage.
-            table: (1, skip + h * w, C).
-            skip: Entries of prefix tokens in front; entries that are missing become zero.
-            grid: (h, w).
+        ``skip`` entries in front are of prefix tokens; missing ones become zero.
         """
         prefix = self.num_prefix[index]
         missing = table.new_zeros(1, max(prefix - skip, 0), table.shape[2])
@@ -212,9 +169,9 @@ def read_table(entries: int, grid: Grid, skips: Iterable[int]) -> tuple[int, Gri
 
 
 def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Hook of a trunk with learned tables: reads timm's ``pos_embed`` as ``pos_embed.0``, and resizes the tables.
+    """Load hook of a trunk with learned tables: rename timm's ``pos_embed`` to ``pos_embed.0``, resize the tables.
 
-    It is the trunk's because an encoding sees neither the bare key nor the class token's.
+    A hook of the encoding itself would see neither the bare key nor the class token's.
     """
     bare = f'{prefix}{LearnedTable.attribute}'
     if bare in state_dict:
@@ -234,9 +191,8 @@ def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
 
 
 @register_position('SinCos')
-@strict_keywords
 class SinCos(PositionEncoding):
-    """Fixed 2D sine-cosine encoding, computed for the grid at hand; half the channels for rows, half for columns.
+    """Fixed 2D sine-cosine encoding of any grid; half the channels encode rows, half columns.
 
     Args:
         stages: The trunk's stages.
@@ -256,9 +212,7 @@ class SinCos(PositionEncoding):
                 raise ValueError(f'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got {stage.dim}')
         self.temperature = temperature
 
-    def before_stage(
-        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
-    ) -> tuple[Tensor, Tensor | None, Grid]:
+    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
         dim = tokens.shape[2]
         steps = torch.arange(dim // 4, device=tokens.device, dtype=torch.float32)
         frequencies = self.temperature ** (-steps / (dim // 4))
@@ -274,13 +228,12 @@ class SinCos(PositionEncoding):
 
 
 @register_position('Relative')
-@strict_keywords
 class Relative(PositionEncoding):
     """2D relative encoding: keys carry a learned vector for their clipped row and column offset from the query.
 
     The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, offsets clipped to [-K, K] (Shaw et al.
-    2018; one table an axis, shared by the heads of a block; the CPVT paper's comparison row has K = 8). It has to
-    materialise the logits' bias, N x N a head. Prefix tokens have no bias.
+    2018; one table per axis, shared by the heads of a block; K = 8 in the CPVT paper's comparison). The bias is
+    materialised, N x N per head. Prefix tokens have none.
 
     Args:
         stages: The trunk's stages.
@@ -295,7 +248,7 @@ class Relative(PositionEncoding):
 
     def __init__(self, stages: Sequence[Stage], *, clip: int = 8) -> None:
         super().__init__()
-        check_int('clip', clip)
+        check_int(clip=clip)
         self.clip = clip
         self.layer_ids: list[tuple[int, int]] = []
         for s, stage in enumerate(stages):
@@ -305,28 +258,23 @@ class Relative(PositionEncoding):
                     f'got it for stage {s}'
                 )
             for block in range(stage.used):
-                tables = nn.ParameterDict(
-                    {
-                        axis: nn.Parameter(nn.init.trunc_normal_(torch.empty(2 * clip + 1, stage.head_dim), std=0.02))
-                        for axis in ('row', 'column')
-                    }
-                )
-                self.add_module(str(len(self.layer_ids)), tables)
+                tables = {axis: torch.empty(2 * clip + 1, stage.head_dim) for axis in ('row', 'column')}
+                for table in tables.values():
+                    nn.init.trunc_normal_(table, std=0.02)
+                self.add_module(str(len(self.layer_ids)), nn.ParameterDict(tables))
                 self.layer_ids.append((s, block))
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
         index = self.layer_ids.index((stage, block))
         row, column = (self.get_parameter(f'{index}.{axis}') for axis in ('row', 'column'))
-        height, width = grid
         y, x = (torch.arange(n, device=query.device) for n in grid)
         dy = (y[None] - y[:, None]).clamp(-self.clip, self.clip) + self.clip  # (H, H)
         dx = (x[None] - x[:, None]).clamp(-self.clip, self.clip) + self.clip  # (W, W)
-        # One table entry an axis, so the N x N bias is a broadcast sum of (N, H) and (N, W).
+        # One table per axis, so the N x N bias is a broadcast sum of (N, H) and (N, W).
         rows = torch.einsum('bnhwd,hyd->bnhwy', query.unflatten(2, grid), row[dy])
         columns = torch.einsum('bnhwd,wxd->bnhwx', query.unflatten(2, grid), column[dx])
         bias = rows[..., :, None] + columns[..., None, :]  # (B, heads, H, W, H, W)
-        bias = bias.reshape(*query.shape[:3], height * width)
-        return bias * query.shape[-1] ** -0.5
+        return bias.flatten(4).flatten(2, 3) * query.shape[-1] ** -0.5
 
     def layer_id(self, name: str) -> tuple[int, int]:
         return self.layer_ids[int(name.split('.')[0])]

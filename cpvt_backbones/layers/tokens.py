@@ -22,6 +22,11 @@ def map_to_tokens(feature_map: Tensor) -> Tensor:
     return feature_map.permute(0, 2, 3, 1).flatten(1, 2)
 
 
+def prepend_tokens(prefix_tokens: Tensor | None, tokens: Tensor) -> Tensor:
+    """(B, P, C) or ``None``, and (B, N, C), to (B, [P +] N, C)."""
+    return tokens if prefix_tokens is None else torch.cat((prefix_tokens, tokens), dim=1)
+
+
 def ceil_div(size: int, parts: int) -> int:
     """``ceil(size / parts)`` for a size >= 0. Not ``-(-size // parts)``: ONNX rounds a negative quotient towards 0."""
     return (size + parts - 1) // parts
