@@ -55,7 +55,7 @@ def test_weights_by_values_are_the_output(kind, layer):
     assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5) and weights.min() >= 0
     module = model.get_submodule(layer)
     with torch.no_grad():
-        _, _, values = module.query_key_value(tokens, (1, 1), 0, None)
+        _, _, values = module.query_key_value(tokens, found.grid, 0, None)
         expected = module.proj((weights @ values).transpose(1, 2).flatten(2))
     assert torch.allclose(expected, output, atol=1e-5)
 
