@@ -56,31 +56,22 @@ class ExportedModel:
         self.fingerprint = hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """Compute the file's outputs.
+        """Compute the file's outputs, by name.
 
         Args:
-            images: (B, 3, H, W), uint8 BGR; or normalised and float32, if ``metadata['input']`` is ``'normalised'``.
-
-        Returns:
-            dict: Outputs by name.
+            images: (B, 3, H, W), uint8 BGR; if ``metadata['input']`` is ``'normalised'``, normalised float32.
         """
         dtype = np.uint8 if self.metadata['input'] == 'pixels' else np.float32
         if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape or images.dtype != dtype:
-            raise ValueError(
-                f'images must be (B, 3, H, W) with H, W >= 1, {np.dtype(dtype)}, '
-                f'got shape {images.shape}, {images.dtype}'
-            )
+            accepted = f'(B, 3, H, W) with H, W >= 1, {np.dtype(dtype)}'
+            raise ValueError(f'images must be {accepted}, got shape {images.shape}, {images.dtype}')
         return dict(zip(self.metadata['outputs'], self._run(np.ascontiguousarray(images)), strict=True))
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Predict on each image.
-
-        Args:
-            images: (H, W, 3) uint8 BGR, of any sizes; those of one size share a batch.
+        """See :class:`Predictor`. Sizes may differ; images of one size share a batch.
 
         Returns:
-            list[dict]: Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,).
-            Segmentation: ``seg_map`` (H, W). Classification: ``scores`` (classes,). Features: ``features``, a list.
+            Also of a segmentor: ``seg_map`` (H, W); and of a backbone: ``features``, a list of (C, h, w).
         """
         predictions: list[dict[str, Any]] = [{}] * len(images)
         for indices in group_by_shape(image.shape for image in images):
@@ -90,11 +81,7 @@ class ExportedModel:
         return predictions
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
-        """Segment: (B, C, H, W); of a file with ``class_map``, the classes one-hot as uint8.
-
-        Args:
-            images: (H, W, 3) uint8 BGR, all of one size.
-        """
+        """See :class:`Predictor`. Of a file with output ``class_map``: the classes, one-hot, uint8."""
         outputs = self.run(self._batch(images))
         if 'logits' in outputs:
             return torch.from_numpy(outputs['logits'])
@@ -105,7 +92,7 @@ class ExportedModel:
         return torch.zeros(shape, dtype=torch.uint8).scatter_(1, class_maps[:, None], 1)
 
     def to_classes(self, logits: Tensor) -> Tensor:
-        """Convert a segmentor's logits (C, h, w) to classes (h, w)."""
+        """See :class:`Predictor`."""
         return logits.argmax(0) if len(logits) > 1 else (logits[0] > self.metadata['threshold']).long()
 
     def _batch(self, images: list[np.ndarray]) -> np.ndarray:
@@ -135,9 +122,7 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError(
-            f'path: an .onnx file needs onnxruntime, which does not import ({error}): pip install onnxruntime'
-        ) from error
+        raise ImportError(f'path: .onnx needs `pip install onnxruntime`, got {path!r} ({error})') from error
     cuda = 'CUDAExecutionProvider' in onnxruntime.get_available_providers()
     wanted = torch.device(device or ('cuda' if cuda else 'cpu'))
     if wanted.type not in ('cpu', 'cuda'):
@@ -192,17 +177,14 @@ def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
 
 @torch.library.custom_op('cpvt_backbones::nms_mask', mutates_args=())
 def nms_mask(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Select the boxes of each image that non-maximum suppression keeps.
+    """Non-maximum suppression as a mask, (B, N) bool, of the boxes to keep.
 
-    Exported detectors call this operation: its shape, unlike that of a list of indices, is independent of the data.
+    Exported detectors call this operation, because the shape of a mask does not depend on the data.
 
     Args:
         boxes: (B, N, 4), x1, y1, x2, y2.
         scores: (B, N); boxes with scores <= 0 are ignored.
         iou_threshold: A box is suppressed by a better one of larger intersection over union.
-
-    Returns:
-        (B, N), bool.
     """
     from torchvision.ops import nms
 

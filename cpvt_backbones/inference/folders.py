@@ -98,10 +98,8 @@ def _predict(
     found = len(images) - len(left)
     failed = {}
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), disable=not progress) as bar:
-        all_images, tiles = (
-            bar.add_task('images', total=len(images), completed=found),
-            bar.add_task('tiles', visible=False),
-        )
+        all_images = bar.add_task('images', total=len(images), completed=found)
+        tiles = bar.add_task('tiles', visible=False)
 
         def on_tiles(done: int, total: int) -> None:
             bar.update(tiles, completed=done, total=total, visible=done < total)
@@ -137,7 +135,7 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
             before = dict(json.loads((folder / RUN_FILE).read_bytes()))
         except (FileNotFoundError, TypeError, ValueError) as error:
             for path in own:
-                os.replace(path, _damaged(path))
+                os.replace(path, f'{path}.damaged')
             _warn(f'{str(folder / RUN_FILE)!r} is damaged ({error}); all images are predicted again')
         else:
             changed = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
@@ -147,10 +145,6 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
                 raise ValueError(f'{message}; choose another folder, or delete them with overwrite=True (--overwrite)')
     with atomic_write(folder / RUN_FILE) as file:
         file.write(json.dumps(settings, indent=1).encode())
-
-
-def _damaged(path: Path) -> Path:
-    return path.with_name(f'{path.name}.damaged')
 
 
 def _warn(message: str) -> None:
@@ -173,7 +167,7 @@ class Records:
         parsed = [_parse_record(line) for line in lines]
         readable = [line for line, record in zip(lines, parsed, strict=True) if record]
         if damaged := len(lines) - len(readable):
-            shutil.copyfile(self._file, _damaged(self._file))
+            shutil.copyfile(self._file, f'{self._file}.damaged')
             _warn(f'{str(self._file)!r} is damaged; the images of {damaged} lines are predicted again')
         if cut_short or damaged:
             with atomic_write(self._file) as file:
@@ -231,17 +225,15 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
 def _write(folder: Path, records: Records, image: Path, name: str, result: Result) -> None:
     assert result.prediction is not None and result.size is not None
     prediction = dict(result.prediction)
-    outputs = {}
-    if 'seg_map' in prediction:
-        outputs[f'pred/{name}.png'] = prediction['seg_map']
-        prediction['seg_map'] = f'pred/{name}.png'
-    if result.picture is not None:
-        outputs[f'vis/{name}.png'] = result.picture
     files = {}
-    for path, pixels in outputs.items():
-        with atomic_write(folder / path) as file:
-            Image.fromarray(pixels).save(file, format='PNG')
-        files[path] = (folder / path).stat().st_size
+    for kind, pixels in (('pred', prediction.get('seg_map')), ('vis', result.picture)):
+        if pixels is not None:
+            path = f'{kind}/{name}.png'
+            with atomic_write(folder / path) as file:
+                Image.fromarray(pixels).save(file, format='PNG')
+            files[path] = (folder / path).stat().st_size
+    if 'seg_map' in prediction:
+        prediction['seg_map'] = f'pred/{name}.png'
     width, height = result.size
     records.add(image, stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
 
@@ -266,10 +258,8 @@ def _entries(image_id: int, prediction: Prediction) -> list[dict[str, Any]]:
     names = dict(labels='category_id', boxes='bbox', scores='score', masks='segmentation')
     columns = {name: prediction[key] for key, name in names.items() if key in prediction}
     columns['bbox'] = [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in prediction['boxes']]
-    return [
-        dict(image_id=image_id, **dict(zip(columns, values, strict=True)))
-        for values in zip(*columns.values(), strict=True)
-    ]
+    rows = zip(*columns.values(), strict=True)
+    return [dict(image_id=image_id, **dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def _write_list(path: Path, entries: list[dict[str, Any]]) -> None:

@@ -189,13 +189,12 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
         raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{nan}')
     if array.dtype.itemsize == 2:
         array = _to_8_bits(array)
-    if array.ndim == 2:
-        array = array[..., None]
+    array = np.atleast_3d(array)
     return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array[..., :3]
 
 
 def _to_8_bits(array: np.ndarray) -> np.ndarray:
-    """Map 0 ... 65535 to 0 ... 255, rounded."""
+    # 65535 becomes 255; rounded.
     return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
 
 
@@ -209,11 +208,7 @@ def file_stamp(source: ImageInput) -> list[int] | None:
 
 
 def check_scale(scale: Scale, long_side: int | None) -> Scale:
-    """Combine ``scale`` and ``long_side`` into ``None``, ``'config'`` or (width, height).
-
-    Raises:
-        ValueError: ``scale`` or ``long_side`` is not accepted, or both are given.
-    """
+    """Combine ``scale`` and ``long_side`` into ``None``, ``'config'`` or (width, height), or raise ``ValueError``."""
     if long_side is not None:
         if scale is not None:
             raise ValueError(f'scale and long_side exclude each other, got scale={scale!r}, long_side={long_side}')
@@ -267,11 +262,7 @@ class LoadedImage:
 def load_image(
     index: int, source: ImageInput, *, name: str, scale: Scale, read_limit: int | None, vis: bool
 ) -> LoadedImage:
-    """Read and scale one image.
-
-    Raises:
-        ImageError: See :func:`read_image`.
-    """
+    """Read and scale one image; see :func:`read_image` for errors."""
     stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
     image = read_image(source, name=name, read_limit=read_limit)
     size = image.shape[1], image.shape[0]

@@ -24,11 +24,7 @@ OPACITY = 0.6  # of a class's colour over the image
 def predict_batch(
     predictor: Predictor, batch: list[LoadedImage], *, score_thr: float, bounds: Bounds
 ) -> list[Prediction]:
-    """Predict on whole images of equal size.
-
-    Raises:
-        ValueError: The model's output has NaN or infinite values.
-    """
+    """Predict on whole images of equal size; raise ``ValueError`` for NaN and infinite outputs."""
     images = [loaded.image for loaded in batch]
     if predictor.task == 'segmentation':
         logits = predictor.logits(images)
@@ -45,12 +41,7 @@ def predict_batch(
 def predict_tiled(
     predictor: Predictor, loaded: LoadedImage, *, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None = None
 ) -> Prediction:
-    """Predict on one image in overlapping tiles.
-
-    Raises:
-        ImageError: The model is a classifier.
-        ValueError: The model's output has NaN or infinite values.
-    """
+    """Predict on one image in overlapping tiles; raise ``ImageError`` for a classifier."""
     if predictor.task == 'classification':
         too_large = f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}'
         raise ImageError(loaded.name, f'{too_large}; a classifier cannot be tiled: set scale or long_side')
@@ -220,12 +211,9 @@ def require_drawing(task: str) -> None:
 def draw_prediction(
     rgb: np.ndarray, prediction: Prediction, predictor: Predictor, *, size: tuple[int, int]
 ) -> np.ndarray:
-    """Draw boxes or the class as the toolbox does, or a map of classes in their colours.
+    """Draw boxes or the class as the toolbox does, or a class map in the classes' colours.
 
-    Args:
-        rgb: (h, w, 3), uint8, from :func:`make_preview`; like the result.
-        prediction: In px of an image of ``size`` (width, height).
-        predictor: Has the classes and colours.
+    ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px that was predicted.
     """
     if predictor.task == 'detection':
         return _draw_boxes(rgb, prediction, predictor, np.array(rgb.shape[1::-1]) / size)
@@ -255,10 +243,8 @@ def _draw_boxes(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, f
 
 def _draw_seg_map(rgb: np.ndarray, seg_map: np.ndarray, predictor: Predictor) -> np.ndarray:
     seg_map = resize_classes(seg_map, height=rgb.shape[0], width=rgb.shape[1])
-    if predictor.palette is None:
-        palette = np.random.default_rng(0).integers(0, 256, (int(seg_map.max()) + 1, 3))
-    else:
-        palette = np.array(predictor.palette)
+    random = np.random.default_rng(0).integers(0, 256, (int(seg_map.max()) + 1, 3))
+    palette = random if predictor.palette is None else np.array(predictor.palette)
     return np.round((1 - OPACITY) * rgb + OPACITY * palette[seg_map]).astype(np.uint8)
 
 

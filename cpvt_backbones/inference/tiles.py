@@ -19,11 +19,7 @@ Span = tuple[int, int]  # start and stop in px
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of one forward call, see :class:`Inferencer`.
-
-    Raises:
-        ValueError: A limit is not accepted, or two contradict each other.
-    """
+    """Limits of one forward call, see :class:`Inferencer`; raises ``ValueError`` for others."""
 
     batch_size: int
     max_pixels: int
@@ -72,17 +68,14 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
     A weight falls linearly to the tile's edge over the pixels shared with its neighbour; all weights of a pixel sum to
     one.
     """
-    total = np.zeros(spans[-1][1])
-    weights = []
-    for i, (start, stop) in enumerate(spans):
+    previous_stops = [spans[0][0], *(stop for _, stop in spans[:-1])]
+    next_starts = [*(start for start, _ in spans[1:]), spans[-1][1]]
+    total, weights = np.zeros(spans[-1][1]), []
+    for (start, stop), previous, following in zip(spans, previous_stops, next_starts, strict=True):
         at = np.arange(start, stop) + 0.5
-        weight = np.ones(stop - start)
-        if i > 0 and spans[i - 1][1] > start:
-            weight = np.minimum(weight, (at - start) / (spans[i - 1][1] - start))
-        if i + 1 < len(spans) and spans[i + 1][0] < stop:
-            weight = np.minimum(weight, (stop - at) / (stop - spans[i + 1][0]))
-        total[start:stop] += weight
-        weights.append(weight)
+        rise, fall = (at - start) / max(previous - start, 1e-9), (stop - at) / max(stop - following, 1e-9)
+        weights.append(np.minimum(1, np.minimum(rise, fall)))
+        total[start:stop] += weights[-1]
     return [(weight / total[slice(*span)]).astype(np.float32) for weight, span in zip(weights, spans, strict=True)]
 
 
