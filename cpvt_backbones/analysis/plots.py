@@ -16,7 +16,7 @@ from .resolution import main_metric, read_rows
 from .tables import Record, group_by, read_table
 
 _COLUMN_INCHES = 2.2
-_SMALL = dict(fontsize=7, loc='left')
+_SMALL: Any = dict(fontsize=7, loc='left')
 
 
 def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
@@ -35,8 +35,8 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
             _draw_lines(axis, records, _side, column, title, "px, root of the area (ring: the config's scale)")
             for record in records:
                 if record['size'] == '1' and record[column]:
-                    ring = dict(markersize=9, markerfacecolor='none', color='0.3')
-                    axis.plot(_side(record), float(record[column]), 'o', **ring)
+                    x, y = _side(record), float(record[column])
+                    axis.plot(x, y, 'o', markersize=9, markerfacecolor='none', color='0.3')
             _set_log_ticks(axis, records)
             axis.set_ylim(bottom=0)
         axes[0, 0].legend(fontsize=7)
@@ -146,8 +146,8 @@ def _panels(
     matplotlib.use('Agg')
     from matplotlib import pyplot as plt
 
-    shape = dict(figsize=(size[0] * columns, size[1] * rows), squeeze=False, layout='constrained')
-    figure, axes = plt.subplots(rows, columns, **shape)
+    inches = (size[0] * columns, size[1] * rows)
+    figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=inches, layout='constrained')
     for axis in axes.flat if not framed else ():
         axis.set_axis_off()
     try:

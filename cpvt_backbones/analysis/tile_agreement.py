@@ -45,7 +45,7 @@ def measure_agreement(
         raise ValueError("predictor.task must be 'detection' or 'segmentation', got 'classification'")
     images = find_images(inputs)
 
-    def predict(tile: int | None, **options: int) -> list[Prediction]:
+    def predict(tile: int | None, **options: Any) -> list[Prediction]:
         inferencer = Inferencer(predictor=predictor, long_side=long_side, **options)
         predictions: list[Any] = []
         counts: list[int] = []

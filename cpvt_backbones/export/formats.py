@@ -12,10 +12,11 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from cpvt_backbones import __version__
-from cpvt_backbones.inference.exported import METADATA
+from cpvt_backbones.inference.exported import METADATA, seal
 
 from .graphs import ExportGraph
 
+OPSETS = (18, 23)
 OPSET = 23  # the first with Attention as one operator
 # torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
@@ -74,7 +75,7 @@ def export(
     """Write a graph to a file for any batch size and image size, for the device of its weights.
 
     Args:
-        graph: The graph.
+        graph: From :func:`~cpvt_backbones.export.graphs.graph_of`.
         path: Destination; the suffix is ``.onnx`` for ONNX, ``.pt2`` for the other formats.
         format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or ``'aoti'`` (compiled by
             AOTInductor for this device).
@@ -99,11 +100,15 @@ def export(
         versions=dict(cpvt_backbones=__version__, torch=torch.__version__),
         **(settings or {}),
     )
-    write(record(graph), str(path), graph, stored, opset)
+    if format == 'onnx':
+        if opset not in OPSETS:
+            raise ValueError(f'opset must be one of {OPSETS}, got {opset}')
+        stored |= dict(opset=opset, checksum='sha256')
+    write(record(graph), str(path), stored)
     return stored
 
 
-def _write_onnx(program: ExportedProgram, path: str, graph: ExportGraph, stored: dict[str, Any], opset: int) -> None:
+def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
     from .onnx_nms import TRANSLATIONS
 
     with torch.no_grad(), warnings.catch_warnings():
@@ -112,19 +117,20 @@ def _write_onnx(program: ExportedProgram, path: str, graph: ExportGraph, stored:
             program,
             dynamo=True,
             verbose=False,
-            opset_version=opset,
+            opset_version=stored['opset'],
             input_names=['images'],
-            output_names=list(graph.output_names),
+            output_names=stored['outputs'],
             custom_translation_table=TRANSLATIONS,
         )
     assert written is not None
     # The exporter silently writes another version when it does not support the requested one.
-    if written.model.opset_imports[''] != opset:
-        raise ValueError(f'opset must be one that this graph can be written in, 18 or {OPSET}, got {opset}')
-    stored['opset'] = opset
+    if written.model.opset_imports[''] != stored['opset']:
+        raise ValueError(f'opset must be one that torch {torch.__version__} writes, got {stored["opset"]}')
     written.model.metadata_props[METADATA] = json.dumps(stored)
     _name_sizes(written.model.graph)
     written.save(path)
+    with open(path, 'r+b') as file:
+        file.write(seal(file.read()))
 
 
 def _name_sizes(graph: Any) -> None:
@@ -141,17 +147,17 @@ def _name_sizes(graph: Any) -> None:
         value.shape = onnx_ir.Shape(sizes)
 
 
-def _write_program(program: ExportedProgram, path: str, _: ExportGraph, stored: dict[str, Any], __: int) -> None:
+def _write_program(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
     torch.export.save(program, path, extra_files={METADATA: json.dumps(stored)})
 
 
-def _write_aoti(program: ExportedProgram, path: str, _: ExportGraph, stored: dict[str, Any], __: int) -> None:
+def _write_aoti(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
     torch._inductor.aoti_compile_and_package(
         program, package_path=path, inductor_configs={'aot_inductor.metadata': {METADATA: json.dumps(stored)}}
     )
 
 
-Writer = Callable[[ExportedProgram, str, ExportGraph, dict[str, Any], int], None]
+Writer = Callable[[ExportedProgram, str, dict[str, Any]], None]
 FORMATS: dict[str, tuple[str, Writer]] = {
     'onnx': ('.onnx', _write_onnx),
     'torch_export': ('.pt2', _write_program),

@@ -58,11 +58,9 @@ class Preprocess(nn.Module):
             raise ValueError(f'data_preprocessor.test_cfg must not set a size, got {test_cfg["size"]!r}')
         # mmseg pads to its size_divisor only in training.
         divisor = test_cfg.get('size_divisor') if 'test_cfg' in settings else settings.get('pad_size_divisor')
-        normalisation = {}
-        if settings.get('_enable_normalize', False):
-            normalisation = {name: getattr(preprocessor, name).flatten().tolist() for name in ('mean', 'std')}
+        normalised = ('mean', 'std') if settings.get('_enable_normalize') else ()
         return cls(
-            **normalisation,
+            **{name: getattr(preprocessor, name).flatten().tolist() for name in normalised},
             flip_channels=bool(settings.get('_channel_conversion', settings.get('to_rgb', False))),
             divisor=divisor or 1,
             pad_value=float(settings.get('pad_val', settings.get('pad_value', 0))),
@@ -140,19 +138,17 @@ class Features(ExportGraph):
 
     task = 'features'
 
-    def __init__(self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False) -> None:
-        super().__init__(model, preprocess=preprocess, pixels=pixels)
-        if not isinstance(model, Backbone) or _gives_pairs(model):
-            raise ValueError(
-                f'model must be a backbone of this package, without a distillation token, got {type(model).__name__}'
-            )
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        super().__init__(model, **options)
+        if not isinstance(model, Backbone) or (model.dist_token is not None and model.out_type == 'cls_token'):
+            name = type(model).__name__
+            raise ValueError(f'model must be a backbone of this package, without a distillation token, got {name}')
         self.output_names = tuple(f'features_{i}' for i in range(len(model.out_strides)))
 
     @property
     def settings(self) -> dict[str, Any]:
-        return super().settings | dict(
-            strides=list(self.model.out_strides), channels=list(self.model.out_channels), out_type=self.model.out_type
-        )
+        strides, channels = list(self.model.out_strides), list(self.model.out_channels)
+        return super().settings | dict(strides=strides, channels=channels, out_type=self.model.out_type)
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         return self.model(inputs)
@@ -164,14 +160,13 @@ class Scores(ExportGraph):
     task = 'classification'
     output_names = ('scores',)
 
-    def __init__(self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False) -> None:
+    def __init__(self, model: nn.Module, **options: Any) -> None:
         from mmpretrain.models import MultiLabelClsHead
 
-        super().__init__(model, preprocess=preprocess, pixels=pixels)
-        if isinstance(self.model.head, MultiLabelClsHead):
-            raise ValueError(
-                f'model.head must give an image one class, by softmax, got {type(self.model.head).__name__}'
-            )
+        super().__init__(model, **options)
+        head = self.model.head
+        if isinstance(head, MultiLabelClsHead):
+            raise ValueError(f'model.head must give an image one class, by softmax, got {type(head).__name__}')
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         return (self.model(inputs, mode='tensor').softmax(dim=1),)
@@ -181,7 +176,7 @@ class ClassMaps(ExportGraph):
     """An mmseg EncoderDecoder, e.g. Semantic FPN: ``class_map`` (B, H, W), int64.
 
     Args:
-        model, preprocess, pixels: See :class:`ExportGraph`.
+        model, options: See :class:`ExportGraph`.
         logits: Output ``logits`` (B, classes, H, W) instead, for blended tiles or confidence.
 
     Raises:
@@ -190,10 +185,8 @@ class ClassMaps(ExportGraph):
 
     task = 'segmentation'
 
-    def __init__(
-        self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False, logits: bool = False
-    ) -> None:
-        super().__init__(model, preprocess=preprocess, pixels=pixels)
+    def __init__(self, model: nn.Module, *, logits: bool = False, **options: Any) -> None:
+        super().__init__(model, **options)
         mode = self.model.test_cfg.get('mode', 'whole')
         if mode != 'whole':
             raise ValueError(f"model.test_cfg.mode must be 'whole', got {mode!r}: cut tiles outside the file")
@@ -212,13 +205,12 @@ class ClassMaps(ExportGraph):
         size = inputs.shape[2:]
         logits = self.model.encode_decode(inputs, [dict(img_shape=size, pad_shape=size)])
         logits = logits.narrow(2, 0, height).narrow(3, 0, width)
-        if self.model.out_channels == 1:
+        single = self.model.out_channels == 1
+        if single:
             logits = logits.sigmoid()  # as mmseg does for a single channel
         if self.logits:
             return (logits,)
-        if self.model.out_channels == 1:
-            return ((logits[:, 0] > self.model.decode_head.threshold).long(),)
-        return (logits.argmax(dim=1),)
+        return ((logits[:, 0] > self.model.decode_head.threshold).long() if single else logits.argmax(dim=1),)
 
 
 class Detections(ExportGraph):
@@ -230,9 +222,6 @@ class Detections(ExportGraph):
     Anchors, convolutions and box decoding are mmdet's code. The selection of candidates is rewritten with fixed
     shapes: a candidate below the threshold is marked, not removed.
 
-    Args:
-        model, preprocess, pixels: See :class:`ExportGraph`.
-
     Raises:
         ValueError: Another head, or an unsupported test setting.
     """
@@ -240,15 +229,13 @@ class Detections(ExportGraph):
     task = 'detection'
     output_names = ('boxes', 'scores', 'labels', 'counts')
 
-    def __init__(self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False) -> None:
+    def __init__(self, model: nn.Module, **options: Any) -> None:
         from mmdet.models.dense_heads import RetinaHead
 
-        super().__init__(model, preprocess=preprocess, pixels=pixels)
+        super().__init__(model, **options)
         head = getattr(self.model, 'bbox_head', None)
         if not isinstance(head, RetinaHead):
-            found = (
-                type(self.model).__name__ if head is None else f'{type(self.model).__name__} with {type(head).__name__}'
-            )
+            found = type(self.model).__name__ + ('' if head is None else f' with {type(head).__name__}')
             raise ValueError(f'model must be a detector with a RetinaHead, got {found}')
         if not head.use_sigmoid_cls:
             raise ValueError('model.bbox_head.loss_cls must have use_sigmoid=True, got False')
@@ -262,12 +249,9 @@ class Detections(ExportGraph):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return super().settings | dict(
-            strides=[stride[0] for stride in self.model.bbox_head.prior_generator.strides],
-            score_threshold=self.score_threshold,
-            iou_threshold=self.iou_threshold,
-            max_per_img=self.max_per_img,
-        )
+        names = ('score_threshold', 'iou_threshold', 'max_per_img')
+        strides = [stride[0] for stride in self.model.bbox_head.prior_generator.strides]
+        return super().settings | dict(strides=strides) | {name: getattr(self, name) for name in names}
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         head = self.model.bbox_head
@@ -286,13 +270,8 @@ class Detections(ExportGraph):
     def _candidates(self, cls_scores: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
         """Select the best ``nms_pre`` candidates of a level; missing ones and those below the threshold score -1.
 
-        Args:
-            cls_scores: (B, A * classes, h, w) logits.
-            deltas: (B, A * 4, h, w).
-            anchors: (h * w * A, 4).
-
-        Returns:
-            Scores and labels (B, nms_pre), deltas and anchors (B, nms_pre, 4).
+        From logits (B, A * classes, h, w), deltas (B, A * 4, h, w) and anchors (h * w * A, 4): scores and labels
+        (B, nms_pre), deltas and anchors (B, nms_pre, 4).
         """
         num_classes = self.model.bbox_head.cls_out_channels
         scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
@@ -343,14 +322,8 @@ def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logi
         return Detections(model, **options)
     if hasattr(model, 'head') and hasattr(model, 'extract_feat'):
         return Scores(model, **options)
-    raise ValueError(
-        "model must be mmpretrain's ImageClassifier, mmseg's EncoderDecoder or mmdet's RetinaNet, "
-        f'got {type(model).__name__}'
-    )
-
-
-def _gives_pairs(model: Backbone) -> bool:
-    return model.dist_token is not None and model.out_type == 'cls_token'
+    accepted = "mmpretrain's ImageClassifier, mmseg's EncoderDecoder or mmdet's RetinaNet"
+    raise ValueError(f'model must be {accepted}, got {type(model).__name__}')
 
 
 def _take(values: Tensor, index: Tensor) -> Tensor:

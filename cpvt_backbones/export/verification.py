@@ -25,8 +25,8 @@ PIXEL_SHARE = 0.999
 """Least share of pixels with the same class."""
 
 Images = list[np.ndarray]
-Reference = Callable[[Images], list[dict[str, Any]]]
-Pairs = Sequence[tuple[dict[str, Any], dict[str, Any]]]
+Prediction = dict[str, Any]
+Reference = Callable[[Images], list[Prediction]]
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,8 @@ class Comparison:
     """The result of one batch, through the file and through PyTorch.
 
     Attributes:
-        batch, height, width: Shape of the batch.
         measure: Name of the compared quantity.
-        difference: Largest difference found.
-        tolerance: Largest difference accepted.
+        difference, tolerance: Largest difference found, and accepted.
         compared: Number of values, pixels or boxes compared.
         problem: Any other disagreement; empty if there is none.
     """
@@ -65,7 +63,7 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
         predictor: Runs the model that the graph was made from.
 
     Returns:
-        A function from (H, W, 3) uint8 BGR images of one size to predictions as :class:`ExportedModel` gives them.
+        A function from (H, W, 3) uint8 BGR images of one size to predictions as of :class:`ExportedModel`.
     """
     if graph.task == 'features':
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
@@ -113,16 +111,25 @@ def verify(
         One :class:`Comparison` for each size and batch size.
     """
     rng = np.random.default_rng(0)
+    logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']
+    measure, tolerance, compare = MEASURES['logits' if logits else exported.task]
     for height, width in sizes:
         for batch in batches:
             images = [_image(rng, photos, i, height, width) for i in range(batch)]
             expected = reference(images)
-            if exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']:
-                found = [dict(logits=logits) for logits in exported.logits(images).numpy()]
-                compare: Callable[[Pairs], Outcome] = _compare_logits
+            if logits:
+                found = [dict(logits=one) for one in exported.logits(images).numpy()]
             else:
-                found, compare = exported.predict(images), _COMPARE[exported.task]
-            yield Comparison(batch, height, width, *compare(list(zip(found, expected, strict=True))))
+                found = exported.predict(images)
+            try:
+                pairs = zip(found, expected, strict=True)
+                differences, counts = zip(*(compare(*pair) for pair in pairs), strict=True)
+            except _MismatchError as error:
+                yield Comparison(batch, height, width, measure, np.inf, tolerance, 0, str(error))
+                continue
+            # All images of a batch have one size: the mean of their shares is that of their pixels.
+            difference = float(np.mean(differences)) if compare is _compare_maps else max(differences)
+            yield Comparison(batch, height, width, measure, difference, tolerance, sum(counts))
 
 
 def _image(rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, height: int, width: int) -> np.ndarray:
@@ -136,89 +143,77 @@ def _image(rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, h
     return np.mean(layers, axis=0).astype(np.uint8)
 
 
-Outcome = tuple[str, float, float, int, str]
-"""The last five attributes of a :class:`Comparison`."""
+class _MismatchError(Exception):
+    """Two predictions that differ in more than values."""
 
 
-def _compare_arrays(pairs: Sequence[tuple[np.ndarray, np.ndarray]], measure: str, *, relative: bool = False) -> Outcome:
-    worst, compared = 0.0, 0
-    for found, expected in pairs:
-        if found.shape != expected.shape:
-            return measure, np.inf, FEATURE_TOLERANCE, compared, f'shape {found.shape} instead of {expected.shape}'
-        difference = float(np.abs(found - expected).max())
-        if not np.isfinite(difference):
-            return measure, np.inf, FEATURE_TOLERANCE, compared, 'not finite'
-        worst = max(worst, difference / max(1.0, float(np.abs(expected).max())) if relative else difference)
-        compared += expected.size
-    return measure, worst, FEATURE_TOLERANCE, compared, ''
+def _check_shapes(found: np.ndarray, expected: np.ndarray) -> None:
+    if found.shape != expected.shape:
+        raise _MismatchError(f'shape {found.shape} instead of {expected.shape}')
 
 
-def _compare_features(pairs: Pairs) -> Outcome:
-    arrays = [maps for found, expected in pairs for maps in zip(found['features'], expected['features'], strict=True)]
-    return _compare_arrays(arrays, 'features')
+def _compare_arrays(found: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
+    _check_shapes(found, expected)
+    difference = float(np.abs(found - expected).max())
+    if not np.isfinite(difference):
+        raise _MismatchError('not finite')
+    return difference, expected.size
 
 
-def _compare_logits(pairs: Pairs) -> Outcome:
-    arrays = [(found['logits'], expected['logits']) for found, expected in pairs]
-    return _compare_arrays(arrays, 'logits, relative', relative=True)
+def _compare_features(found: Prediction, expected: Prediction) -> tuple[float, int]:
+    levels = [_compare_arrays(*maps) for maps in zip(found['features'], expected['features'], strict=True)]
+    return max(difference for difference, _ in levels), sum(count for _, count in levels)
 
 
-def _compare_scores(pairs: Pairs) -> Outcome:
-    return _compare_arrays([(found['scores'], expected['scores']) for found, expected in pairs], 'scores')
+def _compare_logits(found: Prediction, expected: Prediction) -> tuple[float, int]:
+    difference, count = _compare_arrays(found['logits'], expected['logits'])
+    return difference / max(1.0, float(np.abs(expected['logits']).max())), count
 
 
-def _compare_maps(pairs: Pairs) -> Outcome:
-    different = compared = 0
-    for found, expected in pairs:
-        a, b = found['seg_map'], expected['seg_map']
-        if a.shape != b.shape:
-            return 'share of pixels', 1.0, 1 - PIXEL_SHARE, compared, f'shape {a.shape} instead of {b.shape}'
-        different += int((a != b).sum())
-        compared += b.size
-    return 'share of pixels', different / compared, 1 - PIXEL_SHARE, compared, ''
+def _compare_scores(found: Prediction, expected: Prediction) -> tuple[float, int]:
+    return _compare_arrays(found['scores'], expected['scores'])
 
 
-def _compare_boxes(pairs: Pairs) -> Outcome:
-    worst, compared = 0.0, 0
-    for found, expected in pairs:
-        if len(found['boxes']) != len(expected['boxes']):
-            counts = f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}'
-            return 'boxes, px', np.inf, BOX_TOLERANCE, compared, counts
-        worst = max(worst, match_boxes(found, expected))
-        compared += len(expected['boxes'])
-    return 'boxes, px', worst, BOX_TOLERANCE, compared, '' if np.isfinite(worst) else 'boxes, labels or scores differ'
+def _compare_maps(found: Prediction, expected: Prediction) -> tuple[float, int]:
+    _check_shapes(found['seg_map'], expected['seg_map'])
+    return float((found['seg_map'] != expected['seg_map']).mean()), expected['seg_map'].size
 
 
-def match_boxes(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
-    """Largest coordinate difference between two predictions with the same number of boxes.
+def _compare_boxes(found: Prediction, expected: Prediction) -> tuple[float, int]:
+    if len(found['boxes']) != len(expected['boxes']):
+        raise _MismatchError(f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}')
+    difference = match_boxes(found, expected)
+    if not np.isfinite(difference):
+        raise _MismatchError('boxes, labels or scores differ')
+    return difference, len(expected['boxes'])
 
-    Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched one.
+
+def match_boxes(found: Prediction, expected: Prediction) -> float:
+    """Largest coordinate difference in px between two predictions with the same number of boxes.
+
+    Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched one with its label
+    and, within ``FEATURE_TOLERANCE``, its score; infinite without one.
 
     Args:
         found, expected: ``boxes``, ``scores`` and ``labels`` of one image.
-
-    Returns:
-        The largest difference in px; infinite if a box has no counterpart with its label and, within
-        ``FEATURE_TOLERANCE``, its score.
     """
     left = np.ones(len(found['boxes']), dtype=bool)
     worst = 0.0
     for box, score, label in zip(expected['boxes'], expected['scores'], expected['labels'], strict=True):
+        gaps = np.abs(found['boxes'] - box).max(axis=1)
         same = left & (found['labels'] == label) & (np.abs(found['scores'] - score) <= FEATURE_TOLERANCE)
-        if not same.any():
-            return np.inf
-        distance = np.where(same, np.abs(found['boxes'] - box).max(axis=1), np.inf)
+        distance = np.where(same & np.isfinite(gaps), gaps, np.inf)
         nearest = int(distance.argmin())
-        if not np.isfinite(distance[nearest]):
-            return np.inf
         left[nearest] = False
         worst = max(worst, float(distance[nearest]))
     return worst
 
 
-_COMPARE: dict[str, Callable[[Pairs], Outcome]] = {
-    'features': _compare_features,
-    'classification': _compare_scores,
-    'segmentation': _compare_maps,
-    'detection': _compare_boxes,
+MEASURES: dict[str, tuple[str, float, Callable[[Prediction, Prediction], tuple[float, int]]]] = {
+    'features': ('features', FEATURE_TOLERANCE, _compare_features),
+    'logits': ('logits, relative', FEATURE_TOLERANCE, _compare_logits),
+    'classification': ('scores', FEATURE_TOLERANCE, _compare_scores),
+    'segmentation': ('share of pixels', 1 - PIXEL_SHARE, _compare_maps),
+    'detection': ('boxes, px', BOX_TOLERANCE, _compare_boxes),
 }
+"""Compared quantity and its tolerance by task, and the function that returns difference and number of values."""

@@ -16,6 +16,7 @@ from cpvt_backbones.layers import group_by_shape
 
 METADATA = 'cpvt_backbones'
 """Key of a file's metadata (JSON)."""
+_SEAL = b'cpvt_backbones_sha256'
 
 Run = Callable[[np.ndarray], list[np.ndarray]]
 
@@ -34,7 +35,7 @@ class ExportedModel:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: Another kind of file, or a device that it cannot run on.
+        ValueError: Another kind of file, a damaged file, or a device that it cannot run on.
         ImportError: onnxruntime is not installed.
     """
 
@@ -49,7 +50,8 @@ class ExportedModel:
         except (ImportError, ValueError):
             raise
         except Exception as error:  # each runtime raises its own types
-            raise ValueError(f'path: {str(path)!r} is damaged, or runs on another device ({error})') from error
+            reason = str(error).partition('\n')[0]
+            raise ValueError(f'path: {str(path)!r} is damaged, or runs on another device ({reason})') from error
         self.task: str = self.metadata['task']
         self.classes: Sequence[str] | None = self.metadata.get('classes')
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
@@ -132,15 +134,20 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
     providers: list[Any] = ['CPUExecutionProvider']
     if wanted.type == 'cuda':
         providers.insert(0, ('CUDAExecutionProvider', dict(device_id=wanted.index or 0)))
+    sealed = _check_seal(path)
     session = onnxruntime.InferenceSession(path, providers=providers)
     if device is not None and wanted.type == 'cuda' and 'CUDAExecutionProvider' not in session.get_providers():
         raise ValueError(f"device must be 'cpu': onnxruntime could not start CUDA (see its log), got {device!r}")
     metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
+    if metadata.get('checksum') and not sealed:
+        raise ValueError(f'path: {path!r} is damaged: the SHA-256 at its end is missing')
     return lambda images: session.run(None, {'images': images}), metadata
 
 
 def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
     with zipfile.ZipFile(path) as archive:
+        if damaged := archive.testzip():
+            raise ValueError(f'path: {path!r} is damaged: the checksum of its part {damaged!r} differs')
         compiled = any('/data/aotinductor/' in name for name in archive.namelist())
     model: Any
     if compiled:
@@ -172,7 +179,31 @@ EXPORTED_SUFFIXES = tuple(_OPENERS)
 def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
     if not entries.get(METADATA):
         raise ValueError(f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}')
-    return json.loads(entries[METADATA])
+    try:
+        metadata = json.loads(entries[METADATA])
+    except ValueError as error:
+        raise ValueError(f'path: {path!r} is damaged: its metadata is not JSON ({error})') from error
+    if missing := {'task', 'input', 'outputs', 'device'} - set(metadata):
+        raise ValueError(f'path: {path!r} is damaged: its metadata lacks {sorted(missing)}')
+    return metadata
+
+
+def seal(content: bytes) -> bytes:
+    """The SHA-256 of an ONNX file as one more ``metadata_props`` entry, to append to the file."""
+    value = hashlib.sha256(content).hexdigest().encode()
+    entry = b'\x0a' + bytes([len(_SEAL)]) + _SEAL + b'\x12' + bytes([len(value)]) + value  # key and value in protobuf
+    return b'\x72' + bytes([len(entry)]) + entry
+
+
+def _check_seal(path: str) -> bool:
+    """Return False for a file without :func:`seal`, as older releases wrote it."""
+    content = Path(path).read_bytes()
+    length = len(seal(b''))
+    if content[-length:-64] != seal(b'')[:-64]:
+        return False
+    if content[-length:] != seal(content[:-length]):
+        raise ValueError(f'path: {path!r} is damaged: its SHA-256 differs from the one stored in it')
+    return True
 
 
 @torch.library.custom_op('cpvt_backbones::nms_mask', mutates_args=())

@@ -1,6 +1,8 @@
 """ExportedModel: inputs, outputs, and its use as a predictor."""
 
+import hashlib
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.exported import ExportedModel
 
+SEAL = 91  # bytes at the end of an ONNX file
 PALETTE = [[10 * i, 0, 0] for i in range(5)]
 
 
@@ -73,12 +76,20 @@ def test_class_maps_and_logits_agree(files):
     assert torch.equal(maps.to_classes(votes[0]), torch.from_numpy(maps.predict(photos()[:1])[0]['seg_map']))
 
 
-def test_features_from_onnx(tmp_path):
+@pytest.fixture(scope='module')
+def onnx_file(tmp_path_factory):
+    """A backbone and its file."""
     pytest.importorskip('onnxscript')
     pytest.importorskip('onnxruntime')
     backbone = column(arch=dict(embed_dims=24, depth=1, num_heads=2, mlp_ratio=2.0)).eval()
-    export(Features(backbone), tmp_path / 'model.onnx')
-    exported = ExportedModel(tmp_path / 'model.onnx', device='cpu')
+    path = tmp_path_factory.mktemp('onnx') / 'model.onnx'
+    export(Features(backbone), path)
+    return backbone, path
+
+
+def test_features_from_onnx(onnx_file):
+    backbone, path = onnx_file
+    exported = ExportedModel(path, device='cpu')
     (found,) = exported.predict(photos()[:1])
     images = torch.from_numpy(photos()[0]).permute(2, 0, 1)[None].float()
     with torch.no_grad():
@@ -87,7 +98,69 @@ def test_features_from_onnx(tmp_path):
     with pytest.raises(ValueError, match=r'images must be \(B, 3, H, W\) .* float32, got shape \(1, 3, 5, 5\), uint8'):
         exported.run(np.zeros((1, 3, 5, 5), np.uint8))
     with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda.*, got 'mps'"):
-        ExportedModel(tmp_path / 'model.onnx', device='mps')
+        ExportedModel(path, device='mps')
+
+
+def refusal(path):
+    """The error of opening a damaged file, which is one line that names the file."""
+    with pytest.raises(ValueError) as error:
+        ExportedModel(path, device='cpu')
+    message = str(error.value)
+    assert repr(str(path)) in message and '\n' not in message
+    return message
+
+
+def test_a_flipped_byte_in_an_onnx_file_is_noticed(onnx_file, tmp_path):
+    content = onnx_file[1].read_bytes()
+    damaged = tmp_path / 'damaged.onnx'
+    assert content.endswith(hashlib.sha256(content[:-SEAL]).hexdigest().encode())
+    metadata = content.index(b'"task"') + 2
+    rng = np.random.default_rng(0)
+    for position in [metadata, *rng.integers(0, len(content) - 64, 30), len(content) - 70, len(content) - 1]:
+        damaged.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        assert 'is damaged' in refusal(damaged)
+
+
+def test_a_truncated_onnx_file_is_noticed(onnx_file, tmp_path):
+    content = onnx_file[1].read_bytes()
+    damaged = tmp_path / 'damaged.onnx'
+    for length in (0, 1, len(content) // 2, len(content) - SEAL + 1, len(content) - 1):
+        damaged.write_bytes(content[:length])
+        assert 'is damaged' in refusal(damaged)
+    damaged.write_bytes(content[:-SEAL])
+    assert refusal(damaged).endswith('is damaged: the SHA-256 at its end is missing')
+
+
+def test_an_onnx_file_of_an_older_release_opens(onnx_file, tmp_path):
+    onnx = pytest.importorskip('onnx')
+    model = onnx.load(onnx_file[1])
+    onnx.checker.check_model(model)
+    entries = {entry.key: entry.value for entry in model.metadata_props}
+    assert set(entries) == {'cpvt_backbones', 'cpvt_backbones_sha256'}
+    metadata = json.loads(entries['cpvt_backbones'])
+    assert metadata.pop('checksum') == 'sha256'
+    del model.metadata_props[:]
+    model.metadata_props.add(key='cpvt_backbones', value=json.dumps(metadata))
+    onnx.save(model, tmp_path / 'old.onnx')
+    assert ExportedModel(tmp_path / 'old.onnx', device='cpu').metadata == metadata
+    for text, message in (('{"task"', 'its metadata is not JSON'), ('{}', 'its metadata lacks')):
+        model.metadata_props[0].value = text
+        onnx.save(model, tmp_path / 'tampered.onnx')
+        assert message in refusal(tmp_path / 'tampered.onnx')
+
+
+def test_damaged_programs_are_noticed(files, tmp_path):
+    content = (files / 'detector.pt2').read_bytes()
+    damaged = tmp_path / 'damaged.pt2'
+    with zipfile.ZipFile(files / 'detector.pt2') as archive:
+        entries = [info for info in archive.infolist() if info.file_size > 1000]
+    metadata = content.index(b'"task"') + 2
+    for position in [metadata, *(info.header_offset + 200 + info.file_size // 2 for info in entries)]:
+        damaged.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        assert 'is damaged: the checksum of its part' in refusal(damaged)
+    for length in (0, 10, len(content) // 2, len(content) - 1):
+        damaged.write_bytes(content[:length])
+        assert 'is damaged' in refusal(damaged)
 
 
 def test_other_arrays_are_refused(files):
