@@ -12,14 +12,7 @@ from collections.abc import Sequence
 from mmengine.config import Config, DictAction
 
 import cpvt_backbones
-from cpvt_backbones.checkpoints import (
-    TARGETS,
-    check_destination,
-    convert_state_dict,
-    export_state_dict,
-    read_checkpoint,
-    write_checkpoint,
-)
+from cpvt_backbones import checkpoints
 from cpvt_backbones.engine import command_line as cli
 
 TYPES = tuple(cpvt_backbones.list_archs())
@@ -45,20 +38,20 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
 
 
 def convert(args: argparse.Namespace) -> None:
-    destination = check_destination(args.destination)
+    destination = checkpoints.check_destination(args.destination)
     arguments = backbone_arguments(args)
     model = getattr(cpvt_backbones, arguments.pop('type'))(**arguments)
     # A dense model of a pyramid has no final norm, nor does mmseg's; where there is one it is kept.
     allow_missing = [*args.allow_missing, *([] if args.config else ['norm.*'])]
-    state_dict, report = convert_state_dict(
-        read_checkpoint(args.source), model, prefix=args.prefix, allow_missing=allow_missing, ema=args.ema
+    state_dict, report = checkpoints.convert_state_dict(
+        checkpoints.read_checkpoint(args.source), model, prefix=args.prefix, allow_missing=allow_missing, ema=args.ema
     )
     print(report)
     meta = dict(source=report.source, converted_by=f'cpvt_backbones {cpvt_backbones.__version__}')
     if args.to != 'cpvt':
-        state_dict, report = export_state_dict(state_dict, model, to=args.to)
+        state_dict, report = checkpoints.export_state_dict(state_dict, model, to=args.to)
         print(report)
-    write_checkpoint(state_dict, destination, meta=meta)
+    checkpoints.write_checkpoint(state_dict, destination, meta=meta)
     print(f'{destination}: {len(state_dict)} tensors')
 
 
@@ -66,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
-    parser.add_argument('--to', choices=TARGETS, default='cpvt', help='whose names to write; cpvt: this package')
+    parser.add_argument('--to', choices=checkpoints.TARGETS, default='cpvt', help='naming of the weights to write')
     backbone = parser.add_mutually_exclusive_group(required=True)
     backbone.add_argument('--type', choices=TYPES, help='backbone that the weights are for')
     backbone.add_argument('--config', help='config whose model.backbone the weights are for')

@@ -91,9 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for row in rows
         ]
     )
-    print(
-        'G: 1e9 multiply-adds, called FLOPs in papers and OpenMMLab; attention: queries by keys and weights by values'
-    )
+    print('G: 1e9 multiply-adds (FLOPs in papers and OpenMMLab); attention: queries by keys and weights by values')
     if args.out:
         draw_complexity(args.out, args.out.with_suffix('.png'))
         print(f'written: {args.out} and {args.out.with_suffix(".png")}')

@@ -1,14 +1,11 @@
 """Seeds of epochs, so that a resumed training repeats its random numbers."""
 
-import random
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner, set_random_seed
 
 
 @HOOKS.register_module()
@@ -38,15 +35,12 @@ class EpochSeedHook(Hook):
             raise ValueError('default_hooks.checkpoint.by_epoch must be True with EpochSeedHook, got False')
         self._worker_init: Any = loader.worker_init_fn
         if loader.num_workers and 'seed' not in getattr(self._worker_init, 'keywords', {}):
-            raise ValueError(
-                f"train_dataloader.worker_init_fn must be mmengine's with EpochSeedHook, got {self._worker_init!r}"
-            )
+            found = f'got {self._worker_init!r}'
+            raise ValueError(f"train_dataloader.worker_init_fn must be mmengine's with EpochSeedHook, {found}")
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Seed Python's, NumPy's and torch's generators."""
         seed = (runner.seed * 1_000_003 + runner.epoch * 1_009 + runner.rank) % 2**32
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
+        set_random_seed(seed)
         if runner.train_dataloader.num_workers:  # NumPy takes 32 bits, and mmengine adds the worker's number
             runner.train_dataloader.worker_init_fn = partial(self._worker_init, seed=seed % 2**31)

@@ -87,14 +87,7 @@ def read_config(
 
 
 def find_toolbox(cfg: Config) -> Toolbox:
-    """Import the toolbox of a config's ``default_scope``.
-
-    Returns:
-        Toolbox: Its entry of ``TOOLBOXES``.
-
-    Raises:
-        ValueError, ImportError: As in :func:`read_config`.
-    """
+    """Import the toolbox of a config's ``default_scope``; raises as :func:`read_config` does."""
     scope = cfg.get('default_scope')
     if scope not in TOOLBOXES:
         found = 'is missing from the config' if scope is None else f'is {scope!r}'
