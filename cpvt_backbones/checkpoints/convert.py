@@ -3,11 +3,11 @@
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.peg import PEG, PEGPosition
@@ -56,24 +56,22 @@ def convert_state_dict(
     The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside wrappers
     (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``, ``_orig_mod.``). A table of another grid
     is resized. PEGs that the source lacks start as the identity, so that step 0 computes what the source computes
-    without its table. The arguments are not changed.
+    without its table.
 
     Args:
-        state_dict: A state dict, or a whole checkpoint that holds one.
+        state_dict: A state dict, or a whole checkpoint that holds one; not changed.
         model: CPVT, MultiScaleCPVT or PyramidCPVT.
         prefix: Convert the keys under this prefix only; ``None`` finds it.
         allow_missing: Keys of the model that the source may lack, or patterns such as ``'norm.*'``.
-        ema: Convert the averaged weights that a training script stores beside the others. (mmengine's EMAHook stores
-            the average in place of the weights: there it is converted either way.)
+        ema: Convert the averaged weights stored beside the others. (mmengine's EMAHook stores them in place of the
+            others: there they are converted either way.)
 
     Returns:
-        The state dict, to be loaded with ``strict=False`` (strictly, where the report has nothing missing), and the
-        :class:`ConversionReport`.
+        The state dict, to be loaded with ``strict=False``, and the :class:`ConversionReport`.
 
     Raises:
         CheckpointError: No weights, unknown names, another architecture, other shapes, an incomplete trunk, or values
             refused by :func:`check_values`.
-        TypeError: ``model`` is no backbone of this package.
     """
     depths = _depths(model)
     report = ConversionReport(target=type(model).__name__)
@@ -288,13 +286,12 @@ def identity_init(model: nn.Module) -> dict[str, Tensor]:
     """
     values: dict[str, Tensor] = {}
     for name, peg in model.named_modules():
-        if not isinstance(peg, PEG) or not peg.residual:
-            continue
-        values.update({f'{name}.{key}': value.detach().clone() for key, value in peg.state_dict().items()})
-        for index, layer in enumerate(peg.proj):
-            rectified = any(isinstance(part, nn.ReLU) for part in layer.modules())
-            last, module = [(key, part) for key, part in layer.named_modules() if hasattr(part, 'weight')][-1]
-            path = '.'.join(filter(None, (name, 'proj', str(index), last)))
-            for key, parameter in module.named_parameters():
-                values[f'{path}.{key}'] = parameter.detach() * 1e-6 if rectified else torch.zeros_like(parameter)
+        if isinstance(peg, PEG) and peg.residual:
+            peg = deepcopy(peg)
+            for branch in peg.proj:
+                rectified = any(isinstance(part, nn.ReLU) for part in branch.modules())
+                last = [part for part in branch.modules() if hasattr(part, 'weight')][-1]
+                for parameter in last.parameters():
+                    parameter.detach().mul_(1e-6 if rectified else 0)
+            values |= {f'{name}.{key}': value for key, value in peg.state_dict().items()}
     return values

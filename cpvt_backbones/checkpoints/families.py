@@ -14,19 +14,12 @@ Rule = tuple[str, str | Callable[[re.Match[str]], str]]
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of checkpoint.
+    """One kind of checkpoint."""
 
-    Args:
-        name: Its name in a report.
-        layout: ``'column'`` (ViT, CPVT) or ``'pyramid'`` (PVT, Twins-PCPVT).
-        signature: Regular expression that matches the start of a key of each such checkpoint, and of no other.
-        rules: Regular expressions and their replacements, applied to each key in this order.
-    """
-
-    name: str
-    layout: str
-    signature: str
-    rules: tuple[Rule, ...] = ()
+    name: str  # in a report
+    layout: str  # 'column' (ViT, CPVT) or 'pyramid' (PVT, Twins-PCPVT)
+    signature: str  # pattern of the start of a key of each such checkpoint, and of no other
+    rules: tuple[Rule, ...] = ()  # patterns and replacements, applied to each key in this order
 
     def rename(self, key: str) -> str:
         """Return this package's name of a key; ``attn.in_proj`` stays, because its values are split."""
@@ -94,18 +87,12 @@ _CLIP: tuple[Rule, ...] = (
     (r'\.mlp\.c_proj\.', '.mlp.fc2.'),
     (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
 )
-
-
-def _from_one(template: str) -> Callable[[re.Match[str]], str]:
-    """Return a replacement with the stage in the pattern's first group counted from 0 instead of 1."""
-    return lambda match: template.format(int(match[1]) - 1)
-
-
+_STAGE_PARTS = dict(patch_embed='patch_embeds.', pos_embed='pos_embed.', block='blocks.', norm='norm_after_stage')
 _AUTHORS_PVT: tuple[Rule, ...] = (
-    (r'^patch_embed([1-4])\.', _from_one('patch_embeds.{}.')),
-    (r'^pos_embed([1-4])$', _from_one('pos_embed.{}')),
-    (r'^block([1-4])\.', _from_one('blocks.{}.')),
-    (r'^norm([1-4])\.', _from_one('norm_after_stage{}.')),
+    (
+        r'^(patch_embed|pos_embed|block|norm)([1-4])(?=\.|$)',
+        lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}',
+    ),
 )
 _TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
 
@@ -156,15 +143,10 @@ def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
         return find_weights(checkpoint[stored[0]])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
+    fault = f'has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
     if averaged:
-        raise CheckpointError(
-            f'the checkpoint holds averaged weights alone ({averaged[0]!r}): ask for them by ema=True'
-        )
-    if not checkpoint:
-        raise CheckpointError('the checkpoint is empty: a dict without a key')
-    raise CheckpointError(
-        f'the checkpoint has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
-    )
+        fault = f'holds averaged weights alone ({averaged[0]!r}): ask for them by ema=True'
+    raise CheckpointError(f'the checkpoint {fault if checkpoint else "is empty: a dict without a key"}')
 
 
 def find_backbone(
@@ -175,15 +157,12 @@ def find_backbone(
     Raises:
         CheckpointError: No key starts with ``prefix``, or the keys are of no known family.
     """
-    found: dict[str, tuple[str, Tensor]] = {}
-    for key, value in weights.items():
-        if isinstance(value, Tensor):
-            # torch.compile wraps a whole model, or any module in it.
-            found[str(key).replace('_orig_mod.', '')] = (str(key), value)
-        else:
-            report.dropped[str(key)] = 'no tensor'
+    tensors = {str(key): value for key, value in weights.items() if isinstance(value, Tensor)}
+    report.dropped = {str(key): 'no tensor' for key in weights if str(key) not in tensors}
+    # torch.compile wraps a whole model, or any module in it.
+    found = {key.replace('_orig_mod.', ''): (key, value) for key, value in tensors.items()}
     if prefix is not None:
-        prefix = prefix.rstrip('.') + '.'
+        prefix = f'{prefix.rstrip(".")}.'
         if not any(key.startswith(prefix) for key in found):
             first = sorted({key.split('.')[0] + '.' for key in found if '.' in key})
             raise CheckpointError(f'prefix={prefix!r}: no key starts with it; the keys start with {shorten(first)}')

@@ -1,6 +1,7 @@
 """Checkpoint files: read them without running their content, and write them atomically."""
 
 import hashlib
+import mmap
 import os
 import re
 import secrets
@@ -45,8 +46,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             an mmengine run, for its :func:`newest_checkpoint`.
 
     Returns:
-        dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's log buffers.
-        Paths become text; parsed command lines become ``None``.
+        dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's log buffers;
+        paths as text, parsed command lines as ``None``.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
@@ -68,11 +69,10 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
     _check_hash(file)
     content = _read_safetensors(file) if file.suffix == '.safetensors' else load_pickled(file)
-    if not isinstance(content, dict):
-        raise CheckpointError(f'checkpoint: {str(file)!r} holds a {type(content).__name__}, not a dict of weights')
-    weights = content.get('state_dict', content)
+    weights = content.get('state_dict', content) if isinstance(content, dict) else content
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
-        raise CheckpointError(f'checkpoint: {str(file)!r} holds no dict of weights by name')
+        kind = type(weights).__name__
+        raise CheckpointError(f'checkpoint: {str(file)!r} holds a {kind}, not a dict of weights by name')
     return content
 
 
@@ -89,21 +89,18 @@ def _fetch(url: str) -> Path:
 
 
 def _check_hash(file: Path) -> None:
-    named, source = _HASH.fullmatch(file.stem), Path(f'{file}.sha256')
-    if source.is_file():
-        wanted = (source.read_bytes().decode(errors='replace').split() or [''])[0].lower()
+    sidecar, named = Path(f'{file}.sha256'), _HASH.fullmatch(file.stem)
+    if sidecar.is_file():
+        source, wanted = str(sidecar), (sidecar.read_text(errors='replace').lower().split() or ['(empty)'])[0]
     elif named:
-        wanted = named[1]
+        source, wanted = 'its name', named[1]
     else:
         return
-    digest = hashlib.sha256()
-    with file.open('rb') as stream:
-        while part := stream.read(1 << 20):
-            digest.update(part)
-    if not wanted or not digest.hexdigest().startswith(wanted):
+    with file.open('rb') as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = hashlib.sha256(data).hexdigest()
+    if not found.startswith(wanted):
         raise CheckpointError(
-            f'checkpoint: {str(file)!r} is damaged: its SHA-256 is {digest.hexdigest()}, not {wanted} as in '
-            + (str(source) if source.is_file() else 'its name')
+            f'checkpoint: {str(file)!r} is damaged: its SHA-256 is {found}, not {wanted} as in {source}'
         )
 
 
@@ -115,17 +112,17 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
 
 
 def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn) -> Path | None:
-    """Find the newest readable checkpoint of a training's work directory, which may have been moved.
+    """Find the newest readable checkpoint of a training's work directory; the directory may have been moved.
 
     It is the one named in ``last_checkpoint``, unless a later file has a higher iteration: a training that was killed
-    between writing a checkpoint and the pointer leaves one. Without a readable pointer the latest readable file is it.
+    between writing a checkpoint and the pointer leaves one. Without a readable pointer it is the latest readable file.
 
     Args:
         work_dir: The work directory.
         warn: Called with one line for each unreadable checkpoint.
 
     Returns:
-        The file (a folder for DeepSpeed); ``None`` if there is no checkpoint.
+        The file (a folder for DeepSpeed); ``None`` without checkpoints.
 
     Raises:
         CheckpointError: There are checkpoints, and none is readable.
@@ -146,7 +143,7 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
             meta = read_checkpoint(path).get('meta')
             if isinstance(meta, dict) and isinstance(meta.get('iter'), int):
                 return meta['iter']
-            raise CheckpointError('it holds no training to resume (no meta.iter)')
+            raise CheckpointError('it has no meta.iter, as the checkpoint of a training has')
         except (CheckpointError, OSError) as error:
             warn(f'{path} is passed over: {error}')
             return -1
@@ -167,9 +164,8 @@ def _newest_file(folder: Path) -> Path:
     newest = newest_checkpoint(folder)
     if newest is not None and newest.is_file():
         return newest
-    named = _named_in(folder)
     fault = f'the folder {str(folder)!r} has no {POINTER!r}'
-    if named:
+    if named := _named_in(folder):
         fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
     raise FileNotFoundError(f'checkpoint: {fault}; there is no file epoch_*.pth or iter_*.pth either')
 
@@ -181,13 +177,9 @@ def _named_in(folder: Path) -> str:
 
 @contextmanager
 def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Write a file that appears only when it is complete and flushed to the disk.
+    """Yield a binary file that replaces ``path`` when the block ends, complete and flushed to the disk.
 
-    Yields a binary file in the same folder, which is created if need be. The file replaces ``path`` when the block
-    ends, and is deleted when the block raises.
-
-    Args:
-        path: The file to write.
+    The folder is created if need be. If the block raises, the file is deleted.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,13 +11,7 @@ from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, PretrainedInit, is_model_wrapper, update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
-from mmengine.runner.checkpoint import (
-    _get_mmengine_home,
-    get_deprecated_model_names,
-    get_external_models,
-    get_mmcls_models,
-    get_torchvision_models,
-)
+from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
 from .convert import check_values, convert_state_dict
@@ -26,11 +20,11 @@ from .files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
-    'modelzoo': get_torchvision_models,
-    'torchvision': get_torchvision_models,
-    'open-mmlab': get_external_models,
-    'openmmlab': get_external_models,
-    'mmcls': get_mmcls_models,
+    'modelzoo': model_zoo.get_torchvision_models,
+    'torchvision': model_zoo.get_torchvision_models,
+    'open-mmlab': model_zoo.get_external_models,
+    'openmmlab': model_zoo.get_external_models,
+    'mmcls': model_zoo.get_mmcls_models,
 }
 
 
@@ -76,9 +70,8 @@ def load_weights(
         dict: The checkpoint's ``meta``, or an empty dict.
 
     Raises:
-        FileNotFoundError: See :func:`read_checkpoint`.
-        CheckpointError: See :func:`read_checkpoint`; weights of the model are missing or have other shapes, or values
-            are refused by :func:`check_values`.
+        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; weights are missing, have other shapes, or are
+            refused by :func:`check_values`.
     """
     model = _unwrap(model)
     wanted = model.state_dict()
@@ -90,14 +83,10 @@ def load_weights(
             missing, unexpected = model.load_state_dict(weights, strict=False)
         except RuntimeError as error:  # its message has one line for each shape that differs
             raise CheckpointError(f'it does not fit the model: {" ".join(str(error).split())}') from error
-        if missing:
+        fault, keys, total = ('it lacks', missing, wanted) if missing else ('the model lacks', unexpected, weights)
+        if missing or (strict and unexpected):
             raise CheckpointError(
-                f'it does not fit the model: it lacks {len(missing)} of {len(wanted)} weights: {shorten(missing)}'
-            )
-        if strict and unexpected:
-            raise CheckpointError(
-                f'it does not fit the model, which lacks {len(unexpected)} of {len(weights)} weights: '
-                f'{shorten(unexpected)}'
+                f'it does not fit the model: {fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'
             )
     meta = content.get('meta')
     return meta if isinstance(meta, dict) else {}
@@ -131,9 +120,9 @@ def _naming(checkpoint: str | PathLike[str]) -> Iterator[None]:
 
 
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """Load a checkpoint for mmengine's ``load_from`` and ``resume`` and for the toolboxes' inferencers.
+    """Load a checkpoint for mmengine: ``load_from``, ``resume``, the toolboxes' inferencers.
 
-    It replaces the loaders of ``CheckpointLoader``, which run what torch refuses (``weights_only=False``).
+    It replaces the loaders of ``CheckpointLoader``, which retry a refused file with ``weights_only=False``.
 
     Args:
         filename: See :func:`read_checkpoint`; or a name of mmengine's, as ``'torchvision://resnet50'``.
@@ -145,10 +134,10 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
             return load_from_weights_only(path)
     if scheme in _NAMED:
         models = _NAMED[scheme]()
-        name = get_deprecated_model_names().get(name, name)
+        name = model_zoo.get_deprecated_model_names().get(name, name)
         if name not in models:
             raise CheckpointError(f'checkpoint: mmengine knows no model {filename!r}')
-        filename = models[name] if '://' in models[name] else str(Path(_get_mmengine_home(), models[name]))
+        filename = models[name] if '://' in models[name] else str(Path(model_zoo._get_mmengine_home(), models[name]))
     content = read_checkpoint(filename)
     if all(isinstance(value, Tensor) for value in content.values()):
         content = dict(state_dict=content, meta={})  # .safetensors, and a state dict alone

@@ -11,33 +11,19 @@ def shorten(items: list[str], *, shown: int = 4) -> str:
 
 @dataclass
 class ConversionReport:
-    """Report of a conversion; ``str()`` of it is for people.
+    """Report of a conversion; ``str()`` of it is for people."""
 
-    Attributes:
-        source: Recognised kind of checkpoint.
-        target: Type of the model.
-        prefix: Removed from every key.
-        loaded: Keys of the result that come from the checkpoint.
-        renamed: (key in the checkpoint, key in the result), where they differ by more than the prefix.
-        dropped: Key of the checkpoint to the reason it is not in the result.
-        added: Key of the result that the checkpoint lacks, to a description of its value.
-        missing: Key of the model that the result lacks, to the reason it may, or ``''``.
-        mismatched: Key to its shape in the checkpoint and in the model.
-        refused: Key of the checkpoint to the reason the model needs it and cannot take it.
-        notes: Any other change.
-    """
-
-    source: str = ''
-    target: str = ''
-    prefix: str = ''
-    loaded: list[str] = field(default_factory=list)
-    renamed: list[tuple[str, str]] = field(default_factory=list)
-    dropped: dict[str, str] = field(default_factory=dict)
-    added: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    source: str = ''  # recognised kind of checkpoint
+    target: str = ''  # type of the model
+    prefix: str = ''  # removed from every key
+    loaded: list[str] = field(default_factory=list)  # keys of the result that come from the checkpoint
+    renamed: list[tuple[str, str]] = field(default_factory=list)  # (key in the checkpoint, key in the result)
+    dropped: dict[str, str] = field(default_factory=dict)  # key of the checkpoint to the reason
+    added: dict[str, str] = field(default_factory=dict)  # key that the checkpoint lacks to a description of its value
+    missing: dict[str, str] = field(default_factory=dict)  # key that the result lacks to the reason it may, or ''
+    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)  # key to both shapes
+    refused: dict[str, str] = field(default_factory=dict)  # key that the model needs and cannot take to the reason
+    notes: list[str] = field(default_factory=list)  # any other change
 
     def __str__(self) -> str:
         prefix = f" (under '{self.prefix}')" if self.prefix else ''
@@ -59,13 +45,9 @@ class ConversionReport:
 
 
 class CheckpointError(RuntimeError, ValueError):
-    """A checkpoint that cannot be read, is not recognised, or does not fit the model.
+    """A checkpoint that cannot be read, is not recognised, or does not fit the model; has the report if there is one.
 
     It is a ValueError too, because the argument that names the checkpoint is wrong.
-
-    Args:
-        message: One line: the fault, and the file or keys that have it.
-        report: Report of the conversion that failed.
     """
 
     def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:

@@ -60,27 +60,27 @@ class StandIn:
         self.state = state
 
 
-_CLASSES = [type(path.rpartition('.')[2], (StandIn,), {'__module__': path.rpartition('.')[0]}) for path in STAND_INS]
+_CLASSES: list[Any] = [
+    type(path.rpartition('.')[2], (StandIn,), {'__module__': path.rpartition('.')[0]}) for path in STAND_INS
+]
 
 
 def load_pickled(file: Path) -> Any:
     """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers, log buffers.
 
-    Objects of other classes in ``STAND_INS`` are replaced by ``None``.
-
     Raises:
-        CheckpointError: The file is damaged or of another format, or needs another import; it holds tensors that are
-            not dense or need more memory than the file has, or content that refers to itself.
+        CheckpointError: The file is damaged or of another format, needs another import, holds tensors that are not
+            dense or need more memory than the file has, or refers to itself.
     """
     name = f'checkpoint: {str(file)!r}'
     try:
         wanted = sorted(path for path in _imports(file) if path not in STAND_INS and not _BUILT.fullmatch(path))
         if wanted:
             raise CheckpointError(
-                f'{name} is refused: opening it would import {", ".join(wanted)}, and a checkpoint needs nothing but '
-                'tensors and plain data; save its state dict alone where you trust it'
+                f'{name} is refused: opening it would import {", ".join(wanted)}, and a checkpoint needs only tensors '
+                'and plain data; if you trust it, save its state dict alone'
             )
-        return _Cleaner(file.stat().st_size).clean(_load(file))
+        return _clean(_load(file), file.stat().st_size)
     except CheckpointError:
         raise
     except Exception as error:  # damage can raise anything in a zip reader and an unpickler
@@ -103,11 +103,7 @@ def _load(file: Path) -> Any:
 
 
 def _imports(file: Path) -> set[str]:
-    """Dotted names that unpickling a file would import, found without unpickling it.
-
-    Raises:
-        ValueError: A zip archive has a wrong checksum, which torch does not check, or unpacks to more than its size.
-    """
+    """Dotted names that unpickling a file would import; checks the checksums of an archive, which torch does not."""
     with file.open('rb') as stream:
         is_archive = stream.read(4) == b'PK\x03\x04'  # torch's own test
         stream.seek(0)
@@ -137,48 +133,46 @@ def _imports_of_pickles(stream: IO[bytes]) -> Iterator[str]:
                     strings = [strings[1], argument]
 
 
-class _Cleaner:
-    """Checks the content of a file and replaces its stand-ins.
+def _clean(content: Any, size: int) -> Any:
+    """Check the content of a file of ``size`` bytes, and replace its stand-ins."""
+    done: dict[int, tuple[Any, Any]] = {}  # by id; holds the value too, so that its id is not reused
+    repeated = 0
 
-    Args:
-        size: Size of the file in bytes. A repeated value takes four bytes in a file, and any amount once it is copied.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size, self.repeated = size, 0
-        self.done: dict[int, tuple[Any, Any]] = {}  # by id; holds the value too, so that its id is not reused
-
-    def clean(self, value: Any, *path: Any) -> Any:
+    def clean(value: Any, *path: Any) -> Any:
         if isinstance(value, Tensor):
-            self.check(value, '.'.join(map(str, path)) or 'the tensor')
+            check(value, '.'.join(map(str, path)) or 'the tensor')
         if type(value) not in (list, tuple, set) and not isinstance(value, (dict, StandIn)):
             return value
-        if id(value) in self.done:
-            return self.done[id(value)][1]
+        if id(value) in done:
+            return done[id(value)][1]
         if len(path) > _MAX_DEPTH:
             raise ValueError(f'it is nested more than {_MAX_DEPTH} levels deep, or refers to itself')
         result = value
         if isinstance(value, dict):
             for items in (value, getattr(value, '__dict__', {})):  # the latter has `_metadata` of a state dict
                 for key, child in items.items():
-                    items[key] = self.clean(child, *path, key)
+                    items[key] = clean(child, *path, key)
         elif isinstance(value, StandIn):
-            result = _build(type(value).__name__, *self.clean((value.arguments, value.state), *path))
+            result = _build(type(value).__name__, *clean((value.arguments, value.state), *path))
         else:
-            result = type(value)(self.clean(child, *path, index) for index, child in enumerate(value))
-        self.done[id(value)] = (value, result)
+            result = type(value)(clean(child, *path, index) for index, child in enumerate(value))
+        done[id(value)] = (value, result)
         return result
 
-    def check(self, tensor: Tensor, name: str) -> None:
+    def check(tensor: Tensor, name: str) -> None:
+        nonlocal repeated
         if type(tensor) not in (Tensor, nn.Parameter):
             raise ValueError(f'{name} is a {type(tensor).__name__}, not a tensor')
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
             kind = 'quantized' if tensor.is_quantized else 'meta' if tensor.is_meta else 'sparse'
             raise ValueError(f'{name} is a {kind} tensor, not a dense one')
+        # A repeated value takes four bytes in a file, and any amount once it is copied.
         stored = tensor.untyped_storage().nbytes()
-        self.repeated += max(0, tensor.numel() * tensor.element_size() - stored)
-        if stored > self.size or self.repeated > self.size:
+        repeated += max(0, tensor.numel() * tensor.element_size() - stored)
+        if stored > size or repeated > size:
             raise ValueError(f'{name} of shape {tuple(tensor.shape)} takes more memory than the file has')
+
+    return clean(content)
 
 
 def _build(name: str, arguments: Any, state: Any) -> Any:

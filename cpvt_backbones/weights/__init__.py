@@ -1,7 +1,7 @@
-"""Trained weights that come with the package, found by name.
+"""Trained weights that come with the package, by name.
 
-``<name>.safetensors`` holds the weights in fp16, ``<name>.md`` says what they are (data and its terms, recipe,
-accuracy), ``index.json`` what to build for them and the file's hash. Nothing here imports the rest of the package.
+``<name>.safetensors`` has the weights in fp16, ``<name>.md`` their data and its terms, recipe and accuracy, and
+``index.json`` their model and hash. Nothing here imports the rest of the package.
 """
 
 import hashlib
@@ -16,37 +16,24 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class ShippedWeights:
-    """One entry of the index.
+    """One entry of the index."""
 
-    Attributes:
-        name: What users type, e.g. ``'cpvt_tiny_gap-imagenette'``.
-        about: One line for a listing.
-        backbone: ``type`` and arguments of the backbone that they fit.
-        config: Config of the whole model, relative to the repository's root or to ``.mim``.
-        sha256: Of the file.
-    """
-
-    name: str
-    about: str
-    backbone: dict[str, Any]
-    config: str
-    sha256: str
+    name: str  # as users type it, e.g. 'cpvt_tiny_gap-imagenette'
+    about: str  # one line for a listing
+    backbone: dict[str, Any]  # type and arguments of the backbone that they fit
+    config: str  # of the whole model, relative to the root of the repository or to .mim
+    sha256: str  # of the file
 
     @property
     def config_file(self) -> Path:
-        """The config, in an installed package or in the repository."""
+        """The config file in an installed package or in the repository."""
         package = FOLDER.parent
         installed = package / '.mim' / self.config
         return installed if installed.is_file() else package.parent / self.config
 
     @property
     def file(self) -> Path:
-        """The file, its hash checked.
-
-        Raises:
-            FileNotFoundError: It is not there.
-            ValueError: It is not what was shipped.
-        """
+        """The file with the weights; raises FileNotFoundError or, for another SHA-256, ValueError."""
         path = FOLDER / f'{self.name}.safetensors'
         if not path.is_file():
             raise FileNotFoundError(f'{self.name!r}: {str(path)!r} is missing; install the package again')
@@ -67,17 +54,13 @@ def shipped_weights() -> dict[str, ShippedWeights]:
 
 
 def shipped_file(path: str | PathLike[str]) -> Path:
-    """The file that a name of shipped weights stands for; any other path as it is."""
+    """Return the file of shipped weights for their name, and any other path unchanged."""
     shipped = shipped_weights().get(str(path))
     return Path(path) if shipped is None else shipped.file
 
 
 def find_shipped(name: str) -> ShippedWeights:
-    """The weights of a name.
-
-    Raises:
-        ValueError: There are none of that name.
-    """
+    """Return the shipped weights of a name; raise ValueError for an unknown one."""
     known = shipped_weights()
     if name not in known:
         raise ValueError(f'name must be one of the weights that come with the package, {list(known)}, got {name!r}')
