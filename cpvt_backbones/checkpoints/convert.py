@@ -78,10 +78,8 @@ def convert_state_dict(
     source, found = find_backbone(find_weights(state_dict, ema=ema), prefix=prefix, report=report)
     layout = 'column' if hasattr(model, 'depth') else 'pyramid'
     if source.layout != layout:
-        raise CheckpointError(
-            f'wrong architecture: the checkpoint is a {source.layout} ({source.name}), {report.target} is a {layout}',
-            report=report,
-        )
+        fault = f'the checkpoint is a {source.layout} ({source.name}), {report.target} is a {layout}'
+        raise CheckpointError(f'wrong architecture: {fault}', report=report)
     ours, origin = _rename(source, found, report)
     _check_depths(ours, depths, report)
     wanted = model.state_dict()
@@ -96,11 +94,9 @@ def convert_state_dict(
         ours |= pegs
         report.added |= dict.fromkeys(pegs, 'the source has no PEG: it starts as the identity')
 
-    num_pegs = {  # with those that are not built because no output needs them
-        name: sum(len(encoding.blocks_of(depth)) for depth in depths)
-        for name, encoding in model.named_children()
-        if isinstance(encoding, PEGPosition)
-    }
+    encodings = ((name, child) for name, child in model.named_children() if isinstance(child, PEGPosition))
+    # With the PEGs that are not built because no output needs them.
+    num_pegs = {name: sum(len(child.blocks_of(depth)) for depth in depths) for name, child in encodings}
     result: dict[str, Tensor] = OrderedDict()
     for key, value in ours.items():
         if key not in wanted:
@@ -127,10 +123,8 @@ def _depths(model: nn.Module) -> tuple[int, ...]:
     """Blocks of each stage of the architecture, built or not."""
     depths = getattr(model, 'depths', None) or getattr(model, 'depth', None)
     if not hasattr(model, 'position_encodings') or depths is None:
-        raise TypeError(
-            'model must be a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its '
-            f'backbone), got {type(model).__name__}'
-        )
+        accepted = 'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its backbone)'
+        raise TypeError(f'model must be {accepted}, got {type(model).__name__}')
     return (depths,) if isinstance(depths, int) else tuple(depths)
 
 
@@ -143,16 +137,12 @@ def _rename(
     for theirs, (old, value) in found.items():
         for name, part in _split(source.rename(theirs), value, source.layout):
             if name in ours:
-                raise CheckpointError(
-                    f'the checkpoint has two keys for {name}: {origin[name]} and {old}', report=report
-                )
+                raise CheckpointError(f'there are two keys for {name}: {origin[name]} and {old}', report=report)
             ours[name], origin[name] = part, old
     if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
         for leaf in ('weight', 'bias'):
             ours[f'norm.{leaf}'], origin[f'norm.{leaf}'] = ours.pop(f'fc_norm.{leaf}'), origin.pop(f'fc_norm.{leaf}')
-        report.notes.append(
-            'the source averages tokens and normalises the mean; this package normalises, then averages'
-        )
+        report.notes.append('the source averages tokens and normalises the mean; this package does the reverse')
     stripped = {old: theirs for theirs, (old, _) in found.items()}
     report.renamed = [(old, key) for key, old in origin.items() if stripped[old] != key]
     return ours, origin
@@ -184,11 +174,9 @@ def _check_depths(ours: Mapping[str, Tensor], depths: tuple[int, ...], report: C
     # Fewer blocks are no error: a model saves no blocks that its outputs do not need.
     if any(count > depth for count, depth in zip_longest(counts.values(), depths, fillvalue=0)):
         theirs, mine = (', '.join(map(str, numbers)) for numbers in (counts.values(), depths))
-        raise CheckpointError(
-            f'wrong architecture: the checkpoint ({report.source}) has {theirs} blocks, {report.target} {mine}; '
-            'choose the arch that fits (out_indices ends a model early)',
-            report=report,
-        )
+        fault = f'the checkpoint ({report.source}) has {theirs} blocks, {report.target} {mine}'
+        advice = 'choose the arch that fits (out_indices ends a model early)'
+        raise CheckpointError(f'wrong architecture: {fault}; {advice}', report=report)
 
 
 def _fit_tables(
@@ -233,10 +221,10 @@ def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, 
         report.refused[old] = 'the model has other PEGs: build it with the position of the checkpoint'
         return
     for reasons, target in ((_REFUSED, report.refused), (_DROPPED, report.dropped)):
-        reason = next((reason for pattern, reason in reasons if re.match(pattern, key)), None)
-        if reason is not None:
-            target[old] = reason
-            return
+        for pattern, reason in reasons:
+            if re.match(pattern, key):
+                target[old] = reason
+                return
 
 
 def _raise_if_incomplete(report: ConversionReport) -> None:

@@ -26,9 +26,7 @@ from .unpickle import load_pickled
 
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 POINTER = 'last_checkpoint'
-INTERRUPTED = 'interrupted.pth'
-"""The checkpoint of a preempted training; the next regular checkpoint replaces it."""
-
+INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
 # The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a date.
 _HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 _TIMEOUT = 30.0  # seconds without a byte
@@ -99,9 +97,8 @@ def _check_hash(file: Path) -> None:
     with file.open('rb') as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = hashlib.sha256(data).hexdigest()
     if not found.startswith(wanted):
-        raise CheckpointError(
-            f'checkpoint: {str(file)!r} is damaged: its SHA-256 is {found}, not {wanted} as in {source}'
-        )
+        fault = f'is damaged: its SHA-256 is {found}, not {wanted} as in {source}'
+        raise CheckpointError(f'checkpoint: {str(file)!r} {fault}')
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
@@ -127,8 +124,7 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     Raises:
         CheckpointError: There are checkpoints, and none is readable.
     """
-    folder = Path(work_dir)
-    pointer, named = folder / POINTER, _named_in(folder)
+    folder, named = Path(work_dir), _named_in(Path(work_dir))
     candidates = (folder / Path(named).name, Path(named)) if Path(named).name else ()
     target = next((path for path in candidates if os.path.exists(path)), None)
     found = [path for name in ('epoch_*', 'iter_*', INTERRUPTED) for path in folder.glob(name)]
@@ -149,7 +145,7 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
             return -1
 
     reached = -1 if target is None else iteration(target)
-    since = pointer.stat().st_mtime_ns if reached >= 0 else 0
+    since = (folder / POINTER).stat().st_mtime_ns if reached >= 0 else 0
     later = (path for path in sorted(times, key=times.__getitem__, reverse=True) if times[path] > since)
     newest = next((path for path in later if iteration(path) > reached), target if reached >= 0 else None)
     if newest is None:

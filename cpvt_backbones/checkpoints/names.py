@@ -44,9 +44,6 @@ def export_state_dict(
     if to not in TARGETS:
         raise ValueError(f'to must be one of {TARGETS}, got {to!r}')
     report = ConversionReport(source=type(model).__name__, target=f"{to}'s names")
-    if to == 'cpvt':
-        report.loaded = list(state_dict)
-        return dict(state_dict), report
     rules = _rules(state_dict, to, report.source)
     result: dict[str, Tensor] = {}
     for key, value in state_dict.items():
@@ -70,14 +67,16 @@ def export_state_dict(
 
 def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tuple[str, str], ...]:
     """Check that the other package has such a model, and return its renaming rules."""
+    if to == 'cpvt':
+        return ()
     positions = {key for key in state_dict if key.startswith(('pos_', 'rel_pos.'))}
     if 'patch_embed.proj.weight' in state_dict:
         if to != 'timm':
             raise CheckpointError(f"to={to!r}: {source} goes to timm's names alone")
         if positions != {'pos_embed.0'} or any(key.startswith('pyramid.') for key in state_dict):
+            found = ', '.join(sorted(positions)) or 'no position encoding'
             raise CheckpointError(
-                f"to='timm': timm's ViT has a learned table and nothing else, this {source} has "
-                + (', '.join(sorted(positions)) or 'no position encoding')
+                f"to='timm': timm's ViT has a learned table and nothing else, this {source} has {found}"
             )
         return ((r'^pos_embed\.0$', 'pos_embed'),)
     pegs = {f'pos_block.{stage}.proj.0.{leaf}' for stage in range(4) for leaf in ('weight', 'bias')}

@@ -1,6 +1,6 @@
 """Load a checkpoint file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -28,27 +28,20 @@ _NAMED: dict[str, Callable[[], dict[str, str]]] = {
 }
 
 
-def load_checkpoint(
-    model: nn.Module,
-    checkpoint: str | PathLike[str],
-    *,
-    prefix: str | None = None,
-    allow_missing: str | Iterable[str] = (),
-    ema: bool = False,
-) -> ConversionReport:
+def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options: Any) -> ConversionReport:
     """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
 
     Args:
         model: The backbone.
         checkpoint: See :func:`read_checkpoint`.
-        prefix, allow_missing, ema: See :func:`convert_state_dict`.
+        **options: ``prefix``, ``allow_missing`` and ``ema`` of :func:`convert_state_dict`.
 
     Raises:
         FileNotFoundError, CheckpointError: See :func:`read_checkpoint` and :func:`convert_state_dict`.
     """
     content = read_checkpoint(checkpoint)
     with _naming(checkpoint):
-        state_dict, report = convert_state_dict(content, model, prefix=prefix, allow_missing=allow_missing, ema=ema)
+        state_dict, report = convert_state_dict(content, model, **options)
     model.load_state_dict(state_dict, strict=False)
     print_log(f'load {checkpoint}: {report}', logger='current')
     return report
@@ -85,9 +78,8 @@ def load_weights(
             raise CheckpointError(f'it does not fit the model: {" ".join(str(error).split())}') from error
         fault, keys, total = ('it lacks', missing, wanted) if missing else ('the model lacks', unexpected, weights)
         if missing or (strict and unexpected):
-            raise CheckpointError(
-                f'it does not fit the model: {fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'
-            )
+            fault = f'{fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'
+            raise CheckpointError(f'it does not fit the model: {fault}')
     meta = content.get('meta')
     return meta if isinstance(meta, dict) else {}
 
@@ -161,25 +153,17 @@ class RecognisedPretrained(PretrainedInit):
 
     Args:
         checkpoint, map_location: See :func:`load_from_weights_only`.
-        prefix, allow_missing, ema: See :func:`convert_state_dict`.
+        prefix, **options: See :func:`convert_state_dict`.
 
     Raises:
         FileNotFoundError, CheckpointError: On use; see :func:`load_checkpoint`.
     """
 
-    def __init__(
-        self,
-        checkpoint: str,
-        prefix: str | None = None,
-        map_location: Any = 'cpu',
-        *,
-        allow_missing: str | Iterable[str] = (),
-        ema: bool = False,
-    ) -> None:
+    def __init__(self, checkpoint: str, prefix: str | None = None, map_location: Any = 'cpu', **options: Any) -> None:
         super().__init__(checkpoint, prefix, map_location)
-        self.options: dict[str, Any] = dict(prefix=prefix, allow_missing=allow_missing, ema=ema)
+        self.options = options
 
     def __call__(self, module: nn.Module) -> None:
-        load_checkpoint(module, self.checkpoint, **self.options)
+        load_checkpoint(module, self.checkpoint, prefix=self.prefix, **self.options)
         if hasattr(module, '_params_init_info'):
             update_init_info(module, init_info=self._get_init_info())

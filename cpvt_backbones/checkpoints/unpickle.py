@@ -21,14 +21,8 @@ from .report import CheckpointError
 # Stored beside the weights by training frameworks: logs and random states of mmengine's Runner, command line arguments
 # of the authors' scripts, parts of configs. A stand-in records the arguments of each; none is imported or called.
 STAND_INS = (
-    'argparse.Namespace',
-    'builtins.bytes',
-    'builtins.getattr',
-    'builtins.slice',
-    'mmengine.config.config.ConfigDict',
-    'mmengine.logging.history_buffer.HistoryBuffer',
-    'numpy.dtype',
-    'numpy.ndarray',
+    *('argparse.Namespace', 'builtins.bytes', 'builtins.getattr', 'builtins.slice', 'numpy.dtype', 'numpy.ndarray'),
+    *('mmengine.config.config.ConfigDict', 'mmengine.logging.history_buffer.HistoryBuffer'),
     *(f'numpy.{core}.multiarray.{name}' for core in ('_core', 'core') for name in ('_reconstruct', 'scalar')),
     *(f'pathlib.{local}{name}' for local in ('', '_local.') for name in ('Path', 'PosixPath', 'WindowsPath')),
 )

@@ -1,4 +1,4 @@
-"""CLIP's vision transformers: their names are known; a norm before the first block is refused."""
+"""CLIP's vision transformers: names are recognised; a norm before the first block is refused."""
 
 import pytest
 import torch

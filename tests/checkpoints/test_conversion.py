@@ -1,4 +1,4 @@
-"""State dicts made by other packages: nothing missing, the same outputs, and back again."""
+"""State dicts of other packages: nothing missing, equal outputs, and the way back."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def scaled(model):
 
 
 def load(ours, state, **kwargs):
-    """Convert and load strictly: no key missing, none left over, whatever hooks a model has."""
+    """Convert and load strictly; the hooks of the model change no value."""
     state_dict, report = convert_state_dict(state, ours, **kwargs)
     assert not report.missing and not report.mismatched and not report.refused, str(report)
     before = {key: value.clone() for key, value in state_dict.items()}
@@ -48,7 +48,7 @@ def assert_close(ours, theirs, record, size=(64, 96)):
 
 
 def lists(arch):
-    """An arch as the mm packages want it."""
+    """Convert an arch to lists, as the mm packages take it."""
     return {key: [int(number) for number in value] for key, value in arch.items()}
 
 
@@ -280,7 +280,7 @@ def test_timm_vit_with_options(options, record_property):
 
 @pytest.mark.parametrize('package', ['timm', 'mmpretrain'])
 def test_distilled_deit(package, record_property):
-    """Less its distillation token it is a ViT with the same blocks."""
+    """Without its distillation token it is a ViT with the same blocks."""
     pytest.importorskip(package)
     if package == 'timm':
         theirs, plain = timm_vit('VisionTransformerDistilled'), timm_vit()
@@ -354,7 +354,7 @@ def test_mmseg_vit(patch_bias, record_property):
         (lambda: PyramidCPVT(arch=PYRAMID, with_cls_token=True), 'mmseg', r'differs in cls_token'),
     ],
 )
-def test_what_others_have_no_model_for(model, to, message):
+def test_export_without_a_counterpart_is_refused(model, to, message):
     model = model()
     with pytest.raises(CheckpointError, match=message):
         export_state_dict(model.state_dict(), model, to=to)

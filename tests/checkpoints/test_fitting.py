@@ -1,4 +1,4 @@
-"""What a model makes of a checkpoint: PEGs it adds, tables it resizes, keys it drops, and what it refuses."""
+"""Fitting a checkpoint to a model: added PEGs, resized tables, dropped keys, refused checkpoints."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def load(model, state, **kwargs):
 
 
 @pytest.mark.parametrize('arch', ['tiny', COLUMN], ids=['deit_tiny', 'small_column'])
-def test_step_0_is_deit_without_its_table(arch, record_property):
+def test_added_pegs_start_as_the_identity(arch, record_property):
     timm = pytest.importorskip('timm')
     if arch == 'tiny':
         theirs = timm.create_model('deit_tiny_patch16_224', num_classes=0)
@@ -80,13 +80,13 @@ def test_any_peg_starts_as_the_identity_and_learns(options):
     assert all(p.grad.abs().max() > 0 for n, p in model.named_parameters() if 'pos_block.0.proj.0' in n and p.dim() > 1)
 
 
-def test_a_peg_without_residual_cannot_be_neutral():
+def test_missing_peg_without_residual_is_refused():
     model = column(position=dict(type='PEG', padding='none'))
     with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: pos_block.0.proj.0.weight'):
         convert_state_dict(column(position=None).state_dict(), model)
 
 
-def test_tables_stay_beside_a_peg():
+def test_table_is_kept_with_an_added_peg():
     source = randomise(column()).eval()
     model = column(position=[LEARNED, FIVE]).eval()
     load(model, source.state_dict())
@@ -94,7 +94,7 @@ def test_tables_stay_beside_a_peg():
     assert_equal_outputs(model(images), source(images))
 
 
-def test_fewer_pegs_than_the_model_has():
+def test_fewer_pegs_need_allow_missing():
     state = column(position=dict(type='PEG')).state_dict()
     with pytest.raises(CheckpointError, match=r'lacks 6 keys of the model: pos_block.1.proj.0.weight'):
         convert_state_dict(state, column(position=FIVE))
@@ -106,8 +106,8 @@ def test_fewer_pegs_than_the_model_has():
     )
 
 
-def test_pegs_are_not_lost():
-    """A model with PEGs takes no checkpoint with more of them, or with larger ones."""
+def test_more_or_larger_pegs_are_refused():
+    """Dropping a PEG of the checkpoint would change the output."""
     state = column(position=FIVE).state_dict()
     words = 'the model has other PEGs'
     with pytest.raises(CheckpointError, match=rf'pos_block.1.proj.0.weight: {words}.* 5 more keys'):
@@ -124,7 +124,7 @@ def test_pegs_are_not_lost():
 
 
 def test_pegs_that_no_output_needs_are_dropped():
-    """They are asked for, and not built."""
+    """They belong to the architecture and are not built."""
     source = column(position=FIVE, out_type='featmap').state_dict()
     for options in (dict(out_indices=1), dict(out_type='cls_token')):
         model = column(position=FIVE, **options)
@@ -137,7 +137,7 @@ def test_pegs_that_no_output_needs_are_dropped():
 
 @pytest.mark.parametrize('size', [96, (64, 128)])
 @pytest.mark.parametrize('cls', [True, False])
-def test_a_table_of_another_grid(size, cls):
+def test_table_of_another_grid_is_resized(size, cls):
     source = randomise(column()).eval()
     model = column(img_size=size, with_cls_token=cls).eval()
     report = load(model, source.state_dict())
@@ -158,7 +158,7 @@ def test_a_rectangular_table_keeps_its_grid():
 
 
 @pytest.mark.parametrize(('cells', 'side'), [((5, 3), 4), ((4, 6), 5), ((6, 4), 5)])
-def test_a_square_table_is_not_taken_for_the_models_grid(cells, side):
+def test_square_table_is_read_as_square(cells, side):
     """16 + 1 entries are 4 x 4 and a class token, also where the model has 3 x 5 cells."""
     source = randomise(column(img_size=16 * side)).eval()
     model, twin = (column(img_size=(16 * cells[0], 16 * cells[1])).eval() for _ in range(2))
@@ -168,7 +168,7 @@ def test_a_square_table_is_not_taken_for_the_models_grid(cells, side):
     assert torch.equal(model.pos_embed.get_parameter('0'), twin.pos_embed.get_parameter('0'))
 
 
-def test_registers_and_tables_without_a_class_token_s_entry():
+def test_register_tokens_and_table_without_class_token_entry():
     timm = pytest.importorskip('timm')
     arguments = dict(img_size=64, embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0, reg_tokens=2)
     for no_embed_class in (False, True):
@@ -231,7 +231,7 @@ def test_blocks_and_stages_that_no_output_needs_are_dropped():
         lambda state: dict(state_dict={'backbone.' + k: v for k, v in state.items()} | {'neck.w': torch.ones(1)}),
     ],
 )
-def test_wrappers_and_prefixes_come_off(wrap):
+def test_wrappers_and_prefixes_are_removed(wrap):
     source, model = randomise(column()), column()
     checkpoint = wrap(source.state_dict())
     report = load(model, checkpoint)
@@ -239,7 +239,7 @@ def test_wrappers_and_prefixes_come_off(wrap):
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in source.state_dict().items())
 
 
-def test_a_prefix_of_one_s_own():
+def test_prefix_argument():
     teacher, student = randomise(column()).state_dict(), column().state_dict()
     both = {f'teacher.{key}': value for key, value in teacher.items()}
     both |= {f'student.{key}': value for key, value in student.items()}
@@ -250,7 +250,7 @@ def test_a_prefix_of_one_s_own():
         convert_state_dict(both, column(), prefix='backbone.')
 
 
-def test_averaged_weights_on_request_alone():
+def test_averaged_weights_need_ema():
     state, averaged = (randomise(column()).state_dict() for _ in range(2))
     for name in ('model_ema', 'state_dict_ema'):
         checkpoint = {'model': state, name: averaged}
@@ -307,7 +307,7 @@ def test_averaged_weights_on_request_alone():
         ),
     ],
 )
-def test_what_does_not_fit(state, message):
+def test_misfits_are_refused(state, message):
     model = column()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(CheckpointError, match=message) as raised:
@@ -339,7 +339,7 @@ def test_a_model_that_is_no_backbone(build):
         convert_state_dict(column().state_dict(), build())
 
 
-def test_the_report_reads():
+def test_text_of_the_report():
     state = {f'backbone.{key}': value for key, value in column().state_dict().items()} | {'head.w': torch.ones(1)}
     state['backbone.pos_block.pos.weight'], state['backbone.pos_block.pos.bias'] = (
         torch.ones(24, 1, 3, 3),

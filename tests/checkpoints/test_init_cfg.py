@@ -78,7 +78,7 @@ def test_types_lists_and_other_initialisers(source, foreign):
     assert model.init_cfg == cfg['init_cfg']
 
 
-def test_it_is_loaded_once(source, foreign):
+def test_second_init_weights_loads_nothing(source, foreign):
     model = MODELS.build(config(foreign)).eval()
     model.init_weights()
     torch.nn.init.zeros_(model.patch_embeds[0].proj.weight)
@@ -87,8 +87,8 @@ def test_it_is_loaded_once(source, foreign):
     assert_equal_outputs(model(IMAGES), changed)
 
 
-def test_weights_that_came_otherwise_stay(source, tmp_path):
-    """As Runner.test with `load_from`: the file of `init_cfg` need not even be there."""
+def test_no_file_is_read_without_init_weights(source, tmp_path):
+    """Runner.test with `load_from` does not need the file of `init_cfg`."""
     from mmengine.runner import load_checkpoint, save_checkpoint
 
     model = Segmentor(config(str(tmp_path / 'gone.pth')))
@@ -99,7 +99,7 @@ def test_weights_that_came_otherwise_stay(source, tmp_path):
     assert_equal_outputs(model.eval()(IMAGES), source(IMAGES))
 
 
-def test_incomplete_and_absent_checkpoints_are_errors(tmp_path):
+def test_incomplete_or_missing_checkpoint_is_refused(tmp_path):
     trunk = randomise(CPVT(arch=COLUMN, position=dict(type='PEG')))
     state = {key: value for key, value in trunk.state_dict().items() if not key.startswith('norm.')}
     torch.save(state, tmp_path / 'part.pth')
@@ -115,7 +115,7 @@ def test_incomplete_and_absent_checkpoints_are_errors(tmp_path):
         MODELS.build(cfg | dict(init_cfg=dict(type='Pretrained', checkpoint='gone.pth'))).init_weights()
 
 
-def test_the_log_tells(foreign, caplog, monkeypatch):
+def test_report_is_logged(foreign, caplog, monkeypatch):
     from cpvt_backbones.checkpoints import pretrained
 
     told = []

@@ -1,4 +1,4 @@
-"""What mmengine opens itself goes through ``read_checkpoint``: ``load_from``, ``resume``, names of its model zoo."""
+"""mmengine opens files by ``read_checkpoint``: ``load_from``, ``resume``, names of its model zoo."""
 
 import json
 import pathlib
@@ -49,7 +49,7 @@ def make_runner(folder, iterations, **options):
     )
 
 
-def test_a_run_resumes_as_if_it_had_not_stopped(tmp_path):
+def test_resumed_run_equals_uninterrupted_run(tmp_path):
     whole = make_runner(tmp_path / 'whole', 4)
     whole.train()
     first = make_runner(tmp_path / 'parts', 2)
@@ -71,8 +71,8 @@ def test_a_run_resumes_as_if_it_had_not_stopped(tmp_path):
     assert second.message_hub.get_info('folder') == 'somewhere'
 
 
-def test_what_is_no_log_is_not_restored(tmp_path):
-    """It is stored again with the next checkpoint, so it must be something that can be."""
+def test_plain_data_is_restored_and_other_objects_are_none(tmp_path):
+    """The result can be stored and read again."""
     from argparse import Namespace
 
     array = np.arange(6, dtype='>i2').reshape(2, 3)
@@ -106,7 +106,7 @@ def test_load_from(suffix, tmp_path):
 
 @pytest.mark.parametrize('name', ['torchvision://tiny', 'open-mmlab://tiny', 'mmcls://tiny', 'open-mmlab://local'])
 def test_names_of_model_zoos(name, tmp_path, monkeypatch):
-    """They name addresses, or files in mmengine's folder; those of mmcls the backbone of a classifier."""
+    """Names stand for addresses or files in the folder of mmengine; `mmcls://` gives the backbone of a classifier."""
     monkeypatch.setenv('MMENGINE_HOME', str(tmp_path))
     state = {'backbone.weight': torch.ones(2), 'head.weight': torch.ones(1)}
     torch.save(dict(state_dict=state), tmp_path / 'tiny.pth')
@@ -122,7 +122,7 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
         CheckpointLoader.load_checkpoint(name.partition('://')[0] + '://none', logger='silent')
 
 
-def test_no_loader_of_mmengine_is_left():
+def test_every_scheme_of_mmengine_is_replaced():
     loaders = {loader.__module__ for loader in CheckpointLoader._schemes.values()}
     assert loaders == {pretrained.__name__}
     with pytest.raises(CheckpointError, match=r"must be a file, a folder or an https:// address, got 'pavi://a'"):

@@ -1,4 +1,4 @@
-"""Files: every kind that is read, and every kind that is refused, each with its own words."""
+"""Reading of every kind of file, and the message for every kind that is refused."""
 
 import io
 import pathlib
@@ -28,7 +28,7 @@ def assert_same(got, wanted=WEIGHTS):
 
 @pytest.mark.parametrize('suffix', ['.pth', '.pt', '.bin', '.ckpt', ''])
 @pytest.mark.parametrize('zipped', [True, False])
-def test_what_torch_saves(suffix, zipped, tmp_path):
+def test_files_of_torch_save(suffix, zipped, tmp_path):
     torch.save(WEIGHTS, tmp_path / f'w{suffix}', _use_new_zipfile_serialization=zipped)
     assert_same(read_checkpoint(tmp_path / f'w{suffix}'))
 
@@ -51,7 +51,7 @@ def test_write_and_read(suffix, tmp_path):
 
 
 def runner_checkpoint(folder):
-    """What a Runner leaves after two iterations: logs in HistoryBuffers, numpy scalars, an average of the weights."""
+    """Train two iterations: the checkpoint has HistoryBuffers, numpy scalars and an average of the weights."""
     from mmengine.dataset import DefaultSampler
     from mmengine.model import BaseModel
     from mmengine.runner import Runner
@@ -83,7 +83,7 @@ def runner_checkpoint(folder):
     return runner.model
 
 
-def test_a_folder_of_a_run(tmp_path):
+def test_work_directory(tmp_path):
     from mmengine.logging import HistoryBuffer
 
     trained = runner_checkpoint(tmp_path / 'run')
@@ -115,7 +115,7 @@ def test_an_unreadable_checkpoint_of_a_run_is_passed_over(tmp_path):
         read_checkpoint(tmp_path)
 
 
-def test_a_file_appears_when_it_is_on_the_disk(tmp_path, monkeypatch):
+def test_atomic_write_flushes_before_it_renames(tmp_path, monkeypatch):
     flushed = []
     monkeypatch.setattr(files.os, 'fsync', lambda handle: flushed.append(sorted(p.name for p in tmp_path.iterdir())))
     with files.atomic_write(tmp_path / 'w') as file:
@@ -129,8 +129,8 @@ def test_a_file_appears_when_it_is_on_the_disk(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
 
 
-def test_what_scripts_store_beside_the_weights(tmp_path):
-    """DeiT's and Twins' authors store their command line, others numpy scalars and arrays, and paths."""
+def test_other_content_of_training_scripts(tmp_path):
+    """Command lines (DeiT, Twins), numpy scalars and arrays, paths."""
     beside = dict(args=Namespace(lr=1.0, out=pathlib.PurePosixPath('x').name), best=np.float64(1.5), seed=np.arange(3))
     beside |= dict(where=pathlib.Path('x'), epoch=3, name='deit', size=torch.Size([1]))
     torch.save(dict(model=WEIGHTS, **beside), tmp_path / 'w.pth')
@@ -144,7 +144,7 @@ def test_what_scripts_store_beside_the_weights(tmp_path):
 
 
 class Runs:
-    """Leaves a file where it is unpickled."""
+    """Calls a function when it is unpickled."""
 
     def __init__(self, call, *arguments):
         self.call, self.arguments = call, arguments
@@ -154,7 +154,7 @@ class Runs:
 
 
 @pytest.mark.parametrize('form', ['zip', 'legacy', 'pickle2', 'pickle4', 'getattr'])
-def test_a_pickle_that_would_run_code(form, tmp_path):
+def test_pickle_that_calls_a_function_is_refused(form, tmp_path):
     trace = tmp_path / 'trace'
     file = tmp_path / 'w.pth'
     evil = Runs(subprocess.check_call, ['touch', str(trace)])
@@ -170,7 +170,7 @@ def test_a_pickle_that_would_run_code(form, tmp_path):
     assert not trace.exists()
 
 
-def test_a_stored_model_is_refused_by_the_names_of_its_classes(tmp_path):
+def test_stored_module_is_refused_by_class_name(tmp_path):
     torch.save(dict(model=torch.nn.Linear(2, 2)), tmp_path / 'w.pth')
     with pytest.raises(CheckpointError, match=r'refused: .* import torch.nn.modules.linear.Linear,'):
         read_checkpoint(tmp_path / 'w.pth')
@@ -205,7 +205,7 @@ def test_not_a_checkpoint(content, message, tmp_path):
         read_checkpoint(tmp_path / 'w.pth')
 
 
-def test_an_archive_of_something_else(tmp_path):
+def test_other_zip_archive(tmp_path):
     with zipfile.ZipFile(tmp_path / 'w.pth', 'w') as archive:
         archive.writestr('readme.txt', 'hello')
     with pytest.raises(CheckpointError, match=r'is truncated or damaged'):
@@ -218,7 +218,7 @@ def test_a_tensor_is_no_checkpoint(tmp_path):
         read_checkpoint(tmp_path / 'w.pth')
 
 
-def test_nothing_there(tmp_path):
+def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"checkpoint: there is no file or folder 'none.pth'"):
         read_checkpoint('none.pth')
     with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no 'last_checkpoint'"):
