@@ -35,7 +35,7 @@ def card(entry: ShippedWeights, rows: list[SweepRow], *, data: str, terms: str, 
     metric = main_metric(rows)
     lines = [f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |' for row in rows]
     cfg = read_config(ROOT / entry.config)
-    told = cfg.model.get('data_preprocessor') or cfg.data_preprocessor
+    pixels = cfg.model.get('data_preprocessor') or cfg.data_preprocessor
     arguments = ',\n    '.join(f'{key}={value!r}' for key, value in entry.backbone.items())
     start, origin = cfg.model.backbone.get('init_cfg'), 'random weights'
     if start is not None:
@@ -56,7 +56,7 @@ dict(
 )
 ```
 
-Images: RGB minus {list(told.mean)}, over {list(told.std)}.
+Images: RGB minus {list(pixels.mean)}, over {list(pixels.std)}.
 
 **Data.** {data}.
 
@@ -92,7 +92,7 @@ def ship(args: argparse.Namespace) -> Path:
     if not config.is_relative_to(ROOT / 'configs'):
         raise ValueError(f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}')
     file = write_file(args.name, args.checkpoint)
-    file.with_suffix('.md').unlink(missing_ok=True)  # the card of the file before
+    file.with_suffix('.md').unlink(missing_ok=True)  # of the previous file
     backbone = read_config(config).model.backbone.to_dict()
     backbone.pop('init_cfg', None)
     entry = dict(

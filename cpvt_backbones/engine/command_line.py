@@ -174,10 +174,7 @@ def split_model(
     Args:
         words: ``CONFIG CHECKPOINT``, the name of shipped weights, or an exported file; then the images.
         images: At least one image must follow the model; by default none may.
-        exported: Accepted suffixes of exported models.
-
-    Returns:
-        tuple: The config file (``None`` for an exported model), the checkpoint, and the images.
+        exported: Accepted suffixes of exported models; the config of these is ``None``.
 
     Raises:
         ValueError: ``words`` do not start with a model, or the images are missing.

@@ -69,10 +69,8 @@ def _decoded(paths: Sequence[str], folder: Path) -> np.ndarray:
             for path in paths:
                 image = imread(path)
                 if image.shape != shape:
-                    raise ValueError(
-                        f'data_root: the images must be of one size, {path!r} is {image.shape[:2]} px and '
-                        f'{paths[0]!r} {shape[:2]} px'
-                    )
+                    sizes = f'{path!r} is {image.shape[:2]} px and {paths[0]!r} {shape[:2]} px'
+                    raise ValueError(f'data_root: the images must be of one size, {sizes}')
                 stream.write(image.tobytes())
     return np.load(file, mmap_mode='r')
 

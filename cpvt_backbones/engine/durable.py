@@ -67,10 +67,7 @@ class DurableCheckpointHook(CheckpointHook):
                 self._lock.acquire(blocking=False)
                 checkpoint = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
             except Timeout:
-                problem = (
-                    f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or choose another with '
-                    '--work-dir'
-                )
+                problem = f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or set --work-dir'
             except ValueError as error:
                 problem = str(error)
         outcome: list[Any] = [problem, checkpoint]

@@ -97,10 +97,8 @@ def find_toolbox(cfg: Config) -> Toolbox:
     try:
         import_module(toolbox.package)
     except ImportError as error:
-        raise ImportError(
-            f'default_scope is {scope!r}, and {scope} does not import ({error}): '
-            f"pip install 'cpvt_backbones[{toolbox.extra}]'"
-        ) from error
+        install = f"pip install 'cpvt_backbones[{toolbox.extra}]'"
+        raise ImportError(f'default_scope is {scope!r}, and {scope} does not import ({error}): {install}') from error
     return toolbox
 
 
@@ -112,7 +110,7 @@ def train(
     amp_dtype: str = 'float16',
     auto_scale_lr: bool = False,
 ) -> Runner:
-    """Train the model of a config.
+    """Train the model of a config; returns the runner.
 
     Args:
         cfg: From :func:`read_config`; changed in place.
@@ -120,9 +118,6 @@ def train(
         amp: Train in mixed precision.
         amp_dtype: As in :func:`use_amp`.
         auto_scale_lr: Scale the learning rate with the batch size, from ``auto_scale_lr.base_batch_size``.
-
-    Returns:
-        mmengine.runner.Runner: The runner, after training.
 
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
@@ -165,18 +160,14 @@ def test(
     show_dir: str | None = None,
     tta: bool = False,
 ) -> dict[str, float]:
-    """Evaluate a checkpoint on the test set of a config.
+    """Evaluate a checkpoint on the test set of a config; returns the metrics.
 
     Args:
         cfg: From :func:`read_config`; changed in place.
         checkpoint: File with the weights, or the name of shipped weights.
-        out: Predictions: a ``.pkl`` file for detection and classification, a folder of class maps (PNG) for
-            segmentation.
+        out: File (``.pkl``) for the predictions; of a segmentor: folder for class maps (PNG).
         show_dir: Folder for pictures of the predictions, drawn by the toolbox.
         tta: Test-time augmentation with the config's ``tta_model`` and ``tta_pipeline``.
-
-    Returns:
-        dict: The metrics.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.

@@ -22,16 +22,12 @@ class PredictBySize:
     """Mixin of an mm model: ``predict`` splits the batch by image size."""
 
     def predict(self, inputs: Tensor, data_samples: Sequence[Any] | None = None, **options: Any) -> Any:
-        """Predict as the model does, images of one size at a time.
+        """Predict as the model does, images of one size at a time; results in the order of the batch.
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One per image; ``img_shape`` is (height, width) before padding. ``None`` predicts the batch
-                as it is.
+            data_samples: One per image, with ``img_shape``, (height, width) before padding; ``None`` to not split.
             options: Arguments of the model's own ``predict``.
-
-        Returns:
-            list: The predictions, in the order of the batch.
 
         Raises:
             ValueError: An ``img_shape`` larger than the batch.
@@ -39,9 +35,8 @@ class PredictBySize:
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
         sizes = [tuple(sample.img_shape[:2]) for sample in data_samples]
-        for size in sizes:
-            if size[0] > inputs.shape[2] or size[1] > inputs.shape[3]:
-                raise ValueError(f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {size}')
+        if any(height > inputs.shape[2] or width > inputs.shape[3] for height, width in sizes):
+            raise ValueError(f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {sizes}')
         results: list[Any] = [None] * len(data_samples)
         for members in group_by_shape(sizes):
             height, width = sizes[members[0]]

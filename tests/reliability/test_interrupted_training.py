@@ -12,6 +12,8 @@ import pytest
 if sys.platform != 'linux':
     pytest.skip('the harness forks', allow_module_level=True)
 
+from mmengine.evaluator import BaseMetric
+from mmengine.registry import METRICS
 from runs import CHUNK, STEP, Process, assert_equal, config, final_state, train
 
 from cpvt_backbones.checkpoints import newest_checkpoint
@@ -183,3 +185,44 @@ def test_a_second_training_in_the_work_directory_is_refused(tmp_path):
     first.go_on()
     assert first.finish() == 0
     assert run(folder).finish() == 0
+
+
+@METRICS.register_module()
+class RisingMetric(BaseMetric):
+    """A metric that improves at every validation."""
+
+    default_prefix = 'test'
+    score = 0
+
+    def process(self, data_batch, data_samples):
+        self.results.append(1)
+
+    def compute_metrics(self, results):
+        self.score += 1
+        return dict(score=self.score)
+
+
+def test_the_previous_best_checkpoint_is_deleted_after_the_next_is_written(tmp_path):
+    folder = tmp_path / 'run'
+
+    def validated():
+        remove = os.remove
+
+        def remove_and_print(path):
+            print('removes', Path(path).name, 'of', *sorted(file.name for file in folder.glob('best_*')))
+            remove(path)
+
+        os.remove = remove_and_print
+        cfg = config(folder, save_best='test/score', rule='greater')
+        sampler = dict(type='DefaultSampler', shuffle=False)
+        cfg.update(val_dataloader={**cfg.train_dataloader, 'sampler': sampler}, val_cfg={})
+        cfg.update(val_evaluator=dict(type='RisingMetric'), train_cfg={**cfg.train_cfg, 'val_interval': 8})
+        train(cfg)
+
+    log = tmp_path / 'log'
+    assert Process(validated, log).finish() == 0, log.read_text()
+    names = [f'best_test_score_iter_{step}.pth' for step in (8, 16, 24)]
+    removals = [line for line in log.read_text().splitlines() if line.startswith('removes best_')]
+    expected = {f'removes {old} of {" ".join(sorted((old, new)))}' for old, new in zip(names, names[1:], strict=False)}
+    assert set(removals) == expected
+    assert [file.name for file in folder.glob('best_*')] == names[-1:]
