@@ -54,9 +54,7 @@ def predict_to_folder(
     """Predict on image files and write everything to a folder.
 
     Each prediction is written as soon as it is made. The same call on the same folder continues with the images that
-    have no prediction or have changed. Files of the folder: ``images.json`` (images and classes in COCO's format),
-    ``predictions.json`` (COCO results of a detector, otherwise one entry per image), ``failed.json`` (file and
-    reason), ``pred/`` (class maps), ``vis/`` (pictures), ``records.jsonl`` and ``run.json`` (state for continuing).
+    have no prediction or have changed. docs/inference.md lists the files.
 
     Args:
         inferencer: The model.

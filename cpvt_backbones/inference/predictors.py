@@ -48,15 +48,12 @@ class Predictor(Protocol):
             Arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,),
             and of an instance segmentor ``masks`` (N, H, W; bool). Classification: ``scores`` (classes,).
         """
-        ...
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
         """Segment: (B, C, H, W), float, on any device; ``images`` as for :meth:`predict`."""
-        ...
 
     def to_classes(self, logits: Tensor) -> Tensor:
         """Convert a segmentor's logits (C, h, w) to classes (h, w)."""
-        ...
 
 
 class ToolboxPredictor:
@@ -105,14 +102,11 @@ class ToolboxPredictor:
         samples = self._run(images)
         if self.task == 'classification':
             return [dict(scores=sample.pred_score.cpu().numpy()) for sample in samples]
-        predictions = []
-        for sample in samples:
-            instances = sample.pred_instances
-            prediction = dict(boxes=instances.bboxes, scores=instances.scores, labels=instances.labels)
-            if 'masks' in instances:
-                prediction['masks'] = instances.masks
-            predictions.append({key: torch.as_tensor(value).cpu().numpy() for key, value in prediction.items()})
-        return predictions
+        names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
+        return [
+            {name: torch.as_tensor(getattr(found, key)).cpu().numpy() for name, key in names.items() if key in found}
+            for found in (sample.pred_instances for sample in samples)
+        ]
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
         """See :class:`Predictor`. A model of a single channel returns its probability."""

@@ -30,10 +30,9 @@ class Bounds:
         check_int(batch_size=self.batch_size, max_pixels=self.max_pixels, tile_size=self.tile_size)
         if not 0 <= self.overlap < self.tile_size:
             raise ValueError(f'overlap must be at least 0 and below tile_size={self.tile_size}, got {self.overlap}')
+        tile = f'{self.tile_size} x {self.tile_size}'
         if self.tile_size**2 > self.max_pixels:
-            raise ValueError(
-                f'tile_size: a tile of {self.tile_size} x {self.tile_size} has more than max_pixels={self.max_pixels}'
-            )
+            raise ValueError(f'tile_size: a tile of {tile} has more than max_pixels={self.max_pixels}')
 
     def batch_of(self, pixels: int) -> int:
         """Maximum batch of images of ``pixels`` each; at least one."""
@@ -80,18 +79,14 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
 
 
 def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callable[[Tensor], np.ndarray]) -> np.ndarray:
-    """Average the logits of overlapping tiles with :func:`ramp_weights` and decide the class of every pixel.
+    """Classes (H, W) by the average of overlapping tiles' logits, weighted by :func:`ramp_weights`.
 
     Once no later tile covers a pixel, its class is decided and its logits are dropped. In memory are the logits of one
     tile and of the rows shared with the next row of tiles.
 
     Args:
-        tiles: Logits (C, h, w) of each tile, by row from the top, within a row from the left.
-        grid: The tiles.
+        tiles: Logits (C, h, w) of each tile of ``grid``, by row from the top, within a row from the left.
         to_classes: Converts logits (C, h, w) to classes (h, w).
-
-    Returns:
-        (H, W) classes.
     """
     height, width = grid.rows[-1][1], grid.columns[-1][1]
     row_weights, column_weights = ramp_weights(grid.rows), ramp_weights(grid.columns)
