@@ -14,10 +14,8 @@ from torch import Tensor
 
 from cpvt_backbones.layers import group_by_shape
 
-METADATA = 'cpvt_backbones'
-"""Key of a file's metadata (JSON)."""
+METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
 _SEAL = b'cpvt_backbones_sha256'
-
 Run = Callable[[np.ndarray], list[np.ndarray]]
 
 
@@ -29,9 +27,8 @@ class ExportedModel:
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if the file can use one. A ``.pt2`` runs on the type of
             device that it was exported on.
 
-    Attributes:
-        metadata: The file's task, classes, mean and std, thresholds and versions.
-        task: As of :class:`Predictor`, which has the other attributes too, or ``'features'``.
+    Attributes (and those of :class:`Predictor`):
+        metadata: The file's task (``'features'`` of a backbone), classes, mean and std, thresholds and versions.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -70,10 +67,9 @@ class ExportedModel:
         return dict(zip(self.metadata['outputs'], self._run(np.ascontiguousarray(images)), strict=True))
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """See :class:`Predictor`. Sizes may differ; images of one size share a batch.
+        """See :class:`Predictor`; images of any sizes, those of one size in one batch.
 
-        Returns:
-            Also of a segmentor: ``seg_map`` (H, W); and of a backbone: ``features``, a list of (C, h, w).
+        A segmentor returns ``seg_map`` (H, W), a backbone ``features``, a list of (C, h, w).
         """
         predictions: list[dict[str, Any]] = [{}] * len(images)
         for indices in group_by_shape(image.shape for image in images):
@@ -113,9 +109,9 @@ class ExportedModel:
         if self.task == 'detection':
             count = int(outputs['counts'])
             return {name: outputs[name][:count] for name in ('boxes', 'scores', 'labels')}
+        if 'class_map' in outputs:
+            return dict(seg_map=outputs['class_map'])
         if self.task == 'segmentation':
-            if 'class_map' in outputs:
-                return dict(seg_map=outputs['class_map'])
             return dict(seg_map=self.to_classes(torch.from_numpy(outputs['logits'])).numpy())
         return outputs if self.task == 'classification' else dict(features=list(outputs.values()))
 
@@ -131,11 +127,9 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
         raise ValueError(f"device must be 'cpu' or 'cuda[:index]' for an .onnx file, got {device!r}")
     if wanted.type == 'cuda' and not cuda:
         raise ValueError(f"device must be 'cpu': this onnxruntime has no CUDA (onnxruntime-gpu does), got {device!r}")
-    providers: list[Any] = ['CPUExecutionProvider']
-    if wanted.type == 'cuda':
-        providers.insert(0, ('CUDAExecutionProvider', dict(device_id=wanted.index or 0)))
     sealed = _check_seal(path)
-    session = onnxruntime.InferenceSession(path, providers=providers)
+    gpu = [('CUDAExecutionProvider', dict(device_id=wanted.index or 0))] if wanted.type == 'cuda' else []
+    session = onnxruntime.InferenceSession(path, providers=[*gpu, 'CPUExecutionProvider'])
     if device is not None and wanted.type == 'cuda' and 'CUDAExecutionProvider' not in session.get_providers():
         raise ValueError(f"device must be 'cpu': onnxruntime could not start CUDA (see its log), got {device!r}")
     metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
@@ -189,16 +183,15 @@ def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def seal(content: bytes) -> bytes:
-    """The SHA-256 of an ONNX file as one more ``metadata_props`` entry, to append to the file."""
+    """SHA-256 of an ONNX file as an entry of ``metadata_props``, to append to the file."""
     value = hashlib.sha256(content).hexdigest().encode()
     entry = b'\x0a' + bytes([len(_SEAL)]) + _SEAL + b'\x12' + bytes([len(value)]) + value  # key and value in protobuf
     return b'\x72' + bytes([len(entry)]) + entry
 
 
 def _check_seal(path: str) -> bool:
-    """Return False for a file without :func:`seal`, as older releases wrote it."""
-    content = Path(path).read_bytes()
-    length = len(seal(b''))
+    """``False`` for a file without :func:`seal`, as older releases wrote it."""
+    content, length = Path(path).read_bytes(), len(seal(b''))
     if content[-length:-64] != seal(b'')[:-64]:
         return False
     if content[-length:] != seal(content[:-length]):

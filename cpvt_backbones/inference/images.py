@@ -260,7 +260,7 @@ class LoadedImage:
 
 
 def load_image(
-    index: int, source: ImageInput, *, name: str, scale: Scale, read_limit: int | None, vis: bool
+    index: int, source: ImageInput, name: str, scale: Scale, read_limit: int | None, vis: bool
 ) -> LoadedImage:
     """Read and scale one image; see :func:`read_image` for errors."""
     stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed

@@ -168,7 +168,7 @@ class Inferencer:
         for index, source in enumerate(images):
             name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
             try:
-                loaded = load_image(index, source, name=name, vis=vis, scale=self.scale, read_limit=self.read_limit)
+                loaded = load_image(index, source, name, self.scale, self.read_limit, vis)
             except Exception as error:
                 yield index, Result(name, error=_without_frames(error))
                 continue
@@ -182,11 +182,10 @@ class Inferencer:
     ) -> Iterator[tuple[int, Result]]:
         results: list[Result] = []
         try:
-            options: dict[str, Any] = dict(score_thr=score_thr, bounds=self.bounds)
             if self.scale != 'config' and batch[0].pixels > self.bounds.max_pixels:
-                predictions = [predict_tiled(self.predictor, batch[0], on_tiles=on_tiles, **options)]
+                predictions = [predict_tiled(self.predictor, batch[0], score_thr, self.bounds, on_tiles)]
             else:
-                predictions = predict_batch(self.predictor, batch, **options)
+                predictions = predict_batch(self.predictor, batch, score_thr, self.bounds)
             for loaded, prediction in zip(batch, predictions, strict=True):
                 picture = None
                 if loaded.preview is not None:

@@ -21,9 +21,7 @@ OnTiles = Callable[[int, int], None]  # number of tiles done, and their total
 OPACITY = 0.6  # of a class's colour over the image
 
 
-def predict_batch(
-    predictor: Predictor, batch: list[LoadedImage], *, score_thr: float, bounds: Bounds
-) -> list[Prediction]:
+def predict_batch(predictor: Predictor, batch: list[LoadedImage], score_thr: float, bounds: Bounds) -> list[Prediction]:
     """Predict on whole images of equal size; raise ``ValueError`` for NaN and infinite outputs."""
     images = [loaded.image for loaded in batch]
     if predictor.task == 'segmentation':
@@ -39,7 +37,7 @@ def predict_batch(
 
 
 def predict_tiled(
-    predictor: Predictor, loaded: LoadedImage, *, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None = None
+    predictor: Predictor, loaded: LoadedImage, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None
 ) -> Prediction:
     """Predict on one image in overlapping tiles; raise ``ImageError`` for a classifier."""
     if predictor.task == 'classification':
@@ -208,9 +206,7 @@ def require_drawing(task: str) -> None:
         raise ImportError(f'vis must be False (--no-vis): {module} does not import ({error})') from error
 
 
-def draw_prediction(
-    rgb: np.ndarray, prediction: Prediction, predictor: Predictor, *, size: tuple[int, int]
-) -> np.ndarray:
+def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]) -> np.ndarray:
     """Draw boxes or the class as the toolbox does, or a class map in the classes' colours.
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px that was predicted.
