@@ -18,16 +18,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, C) to the same shape."""
-        x = x + self.attention(self.norm1(x))
+        qkv = self.qkv(self.norm1(x)).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv.unbind()  # (B, heads, N, C / heads)
+        weights = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(dim=-1)
+        x = x + self.proj((weights @ value).transpose(1, 2).flatten(2))
         return x + self.mlp(self.norm2(x))
-
-    def attention(self, x: Tensor) -> Tensor:
-        """(B, N, C) to the same shape."""
-        batch, length, dim = x.shape
-        qkv = self.qkv(x).reshape(batch, length, 3, self.num_heads, dim // self.num_heads).permute(2, 0, 3, 1, 4)
-        query, key, value = qkv[0], qkv[1], qkv[2]  # (B, heads, N, C / heads)
-        weights = (query @ key.transpose(-2, -1) * (dim // self.num_heads) ** -0.5).softmax(dim=-1)
-        return self.proj((weights @ value).transpose(1, 2).reshape(batch, length, dim))
 
 
 class Algorithm1(nn.Module):

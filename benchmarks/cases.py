@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import yaml
@@ -27,8 +27,7 @@ class BenchmarkCase:
         models: Names in ``MODELS``, with ``_compiled`` appended for ``torch.compile``; the first is the baseline.
         height, width: Image size in px.
         batch: Images a call.
-        comparison: Name of this set of models. Two sets in one setting are two cases, since they took no turns with
-            each other.
+        comparison: Name of this set of models. Two sets in one setting are two cases: they took no turns.
         dtype: ``'fp32'``, ``'amp-bf16'`` (autocast) or ``'bf16'`` (weights and images).
         mode: ``'forward'`` (inference) or ``'train'`` (forward and backward, no optimizer).
         device: ``'cpu'`` or ``'cuda'``.
@@ -53,10 +52,8 @@ class BenchmarkCase:
         check_choice(DTYPES, dtype=self.dtype)
         check_choice(MODES, mode=self.mode)
         for name in self.models:
-            base = name.removesuffix(COMPILED)
-            if base not in MODELS:
-                raise ValueError(f'models must be among {sorted(MODELS)}, got {name!r}')
-            if self.mode == 'train' and base.endswith('_fused'):
+            check_choice('models', name.removesuffix(COMPILED), MODELS)
+            if self.mode == 'train' and name.removesuffix(COMPILED).endswith('_fused'):
                 raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
 
     @property
@@ -78,18 +75,17 @@ def title(setting: Iterable[Any]) -> str:
     return f'{comparison}, {height} x {width}, batch {batch}, {dtype}, {mode}, {device}'
 
 
-@dataclass(frozen=True)
-class Ratio:
+class Ratio(NamedTuple):
     """A figure of one model, divided by that of a peer in the same round.
 
     Attributes:
         what: Name of the row.
         case, model: What is measured.
         bound: The accepted value: at most for memory, at least for everything else.
-        peer: What it is compared with; ``None`` reports the figure itself.
+        peer: Model to compare with; ``None`` reports the figure itself.
         figure: Column of the CSV.
-        peer_case: Where the peer is measured, by default in ``case``.
-        headline: Whether it is one of the few rows that a README shows.
+        peer_case: Case of the peer, by default ``case``.
+        headline: Show the row in a README.
     """
 
     what: str
@@ -103,14 +99,12 @@ class Ratio:
 
     def values(self, rows: pd.DataFrame) -> pd.Series:
         """The ratio of each round in which both were measured."""
-        value = self._figures(rows, self.case, self.model)
-        if self.peer is not None:
-            value = value / self._figures(rows, self.peer_case or self.case, self.peer)
-        return value.dropna()
 
-    def _figures(self, rows: pd.DataFrame, case: BenchmarkCase, model: str) -> pd.Series:
-        rows = case.select(rows)
-        return rows[rows['model'] == model].set_index('round')[self.figure]
+        def figures(case: BenchmarkCase, model: str) -> pd.Series:
+            return case.select(rows[rows['model'] == model]).set_index('round')[self.figure]
+
+        value = figures(self.case, self.model)
+        return (value if self.peer is None else value / figures(self.peer_case or self.case, self.peer)).dropna()
 
     @property
     def sign(self) -> str:
@@ -118,7 +112,7 @@ class Ratio:
         return '<=' if self.figure == 'peak_mib' else '>='
 
     def reached(self, value: float) -> bool:
-        """Whether a value is within the bound."""
+        """True if a value is within the bound."""
         return value <= self.bound if self.sign == '<=' else value >= self.bound
 
 
@@ -126,8 +120,6 @@ def read_suite(name: str) -> tuple[list[BenchmarkCase], list[Ratio]]:
     """The cases of a file in ``suites/``, and the ratios reported from them."""
     suite = yaml.safe_load((SUITES / f'{name}.yaml').read_text(encoding='utf-8'))
     cases = {key: BenchmarkCase(tuple(case['models']), **case['setting']) for key, case in suite['cases'].items()}
-    ratios = []
-    for entry in suite['ratios']:
-        named = {key: cases[entry[key]] for key in ('case', 'peer_case') if key in entry}
-        ratios.append(Ratio(**entry | named))
-    return list(cases.values()), ratios
+    named = ('case', 'peer_case')
+    ratios = [{key: cases[value] if key in named else value for key, value in row.items()} for row in suite['ratios']]
+    return list(cases.values()), [Ratio(**ratio) for ratio in ratios]

@@ -1,14 +1,11 @@
 """Time, memory and operations of models that take turns, and the limits of the machine in the same run."""
 
 import math
-import os
 import platform
-import re
 import statistics
 import time
 import timeit
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,21 +18,15 @@ from cpvt_backbones.analysis.complexity import explicit_attention
 from cpvt_backbones.analysis.memory import peak_memory, synchronize
 from cpvt_backbones.layers import PEG
 
+from . import processor
 from .cases import BenchmarkCase
 from .models import COMPILED, MODELS
 
 
 def measure_case(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
-    """Measure every model of a case.
+    """Measure every model of a case, in round ``number``: a row for each, with the columns of ``report.COLUMNS``.
 
     The models take turns call by call, so that other load on the machine affects all of them alike.
-
-    Args:
-        case: The models and their setting.
-        number: The round, from 1.
-
-    Returns:
-        A row for each model, with the columns of ``report.COLUMNS``.
     """
     before = measure_limits(case)
     measured = [_Measured(name, case) for name in case.models]
@@ -47,28 +38,26 @@ def measure_case(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
     # The faster of the rates before and after: other load on the machine can only lower them.
     rate, bandwidth = map(max, before, measure_limits(case))
     machine = describe_machine(case.device)
-    return [model.row(number, rate, bandwidth) | dict(machine=machine) for model in measured]
+    return [dict(**case.setting, round=number, machine=machine, **model.figures(rate, bandwidth)) for model in measured]
 
 
 class _Measured:
-    """One model of a case: its calls and its figures."""
-
     def __init__(self, name: str, case: BenchmarkCase) -> None:
         self.name, self.case = name, case
+        self.pegs: list[nn.Module] = []
+        self.times: list[float] = []
         torch.manual_seed(0)
         model = MODELS[name.removesuffix(COMPILED)]()
         self.call = make_call(model, model, case)
         with CountBytes() as counter:  # this call also makes torch choose its kernels
             self.call()
         self.gbyte = counter.bytes / 1e9
-        self.pegs: list[nn.Module] = []
         if name.endswith(COMPILED):
             self.call = make_call(model, torch.compile(model), case)
             self.call()
         elif case.mode == 'forward' and case.device == 'cpu':  # on a GPU, waiting for a PEG costs more than the PEG
             self.pegs = [module for module in model.modules() if isinstance(module, PEG)]
         self.peak_mib = peak_memory(self.call, case.device)
-        self.times: list[float] = []
 
     def time_call(self) -> None:
         synchronize(self.case.device)
@@ -77,17 +66,14 @@ class _Measured:
         synchronize(self.case.device)
         self.times.append(time.perf_counter() - start)
 
-    def row(self, number: int, rate: float, bandwidth: float) -> dict[str, Any]:
-        seconds = statistics.median(self.times)
-        quartiles = statistics.quantiles(self.times, n=4) if len(self.times) > 1 else [seconds] * 3
+    def figures(self, rate: float, bandwidth: float) -> dict[str, Any]:
+        quartile1, seconds, quartile3 = statistics.quantiles(self.times if len(self.times) > 1 else 2 * self.times)
         gflop = count_flops(self.name, self.case) / 1e9
         return dict(
-            **self.case.setting,
             model=self.name,
-            round=number,
             seconds=seconds,
-            quartile1=quartiles[0],
-            quartile3=quartiles[2],
+            quartile1=quartile1,
+            quartile3=quartile3,
             images_per_second=self.case.batch / seconds,
             peak_mib=self.peak_mib,
             gflop=gflop,
@@ -99,27 +85,19 @@ class _Measured:
 
 
 def make_call(model: nn.Module, run: Callable[[Tensor], Any], case: BenchmarkCase) -> Callable[[], None]:
-    """One call of a case on random images.
-
-    Args:
-        model: Moved to the device and the dtype of the case.
-        run: The model, or what ``torch.compile`` made of it.
-        case: The setting.
-    """
+    """One call of a case on random images, through ``run``: ``model``, or the same compiled."""
     dtype = torch.bfloat16 if case.dtype == 'bf16' else torch.float32
     model.to(case.device, dtype)
     model.train(case.mode == 'train')
     images = torch.randn(case.batch, 3, case.height, case.width, device=case.device, dtype=dtype)
-
-    def autocast() -> torch.autocast:
-        return torch.autocast(case.device, torch.bfloat16, enabled=case.dtype == 'amp-bf16')
+    autocast = torch.autocast(case.device, torch.bfloat16, enabled=case.dtype == 'amp-bf16')
 
     def forward() -> None:
-        with torch.no_grad(), autocast():
+        with torch.no_grad(), autocast:
             run(images)
 
     def train() -> None:
-        with autocast():
+        with autocast:
             outputs = run(images)
         torch.stack([output.float().mean() for output in _tensors(outputs)]).sum().backward()
         model.zero_grad(set_to_none=True)
@@ -156,13 +134,7 @@ class CountBytes(TorchDispatchMode):
 
 
 def peg_share(pegs: Sequence[nn.Module], call: Callable[[], object], *, repeats: int) -> float:
-    """The largest share of a call's time that one PEG takes, median over calls; nan without PEGs.
-
-    Args:
-        pegs: The layers.
-        call: Runs each of them, on the CPU.
-        repeats: Timed calls.
-    """
+    """The largest share of the time of a call (on the CPU) that one PEG takes, median over calls; nan without PEGs."""
     if not pegs:
         return math.nan
     started: dict[nn.Module, float] = {}
@@ -194,22 +166,13 @@ def measure_limits(case: BenchmarkCase) -> tuple[float, float]:
     target = torch.empty_like(source)
 
     def best_time(call: Callable[[], object]) -> float:
-        def finished() -> None:
-            call()
-            synchronize(case.device)
-
-        return min(timeit.repeat(finished, number=1, repeat=6)[1:])
+        return min(timeit.repeat(lambda: (call(), synchronize(case.device)), number=1, repeat=6)[1:])
 
     return 2 * side**3 / best_time(lambda: a @ b), 2 * length / best_time(lambda: target.copy_(source))
 
 
 def describe_machine(device: str) -> str:
     """Processor, threads and versions, in one line."""
-    cpuinfo = Path('/proc/cpuinfo')
-    model = re.search(r'model name\s*: (.+)', cpuinfo.read_text()) if cpuinfo.exists() else None
-    processor = model[1] if model else platform.processor() or platform.machine()
-    text = (
-        f'processor {processor}, {os.cpu_count()} cores, threads {torch.get_num_threads()}, '
-        f'python {platform.python_version()}, torch {torch.__version__}'
-    )
+    versions = f'python {platform.python_version()}, torch {torch.__version__}'
+    text = f'processor {processor()}, threads {torch.get_num_threads()}, {versions}'
     return f'{text}, gpu {torch.cuda.get_device_name()}' if device == 'cuda' else text

@@ -17,14 +17,7 @@ Builder = Callable[[], nn.Module]
 COMPILED = '_compiled'
 """Suffix of a model's name: the model runs through ``torch.compile``."""
 
-FEATURES = dict(num_classes=0, global_pool='')
-"""Arguments of timm for a model that ends with its features."""
-
-GLOBAL_BLOCKS: dict[str, tuple[int, ...]] = {
-    'windowed': (2, 5, 8, 11),
-    'windowed_2_global': (5, 11),
-    'all_windowed': (),
-}
+GLOBAL_BLOCKS = {'windowed': [2, 5, 8, 11], 'windowed_2_global': [5, 11], 'all_windowed': []}
 """Variant of a windowed ``MultiScaleCPVT`` to its global blocks, of twelve."""
 
 
@@ -48,36 +41,39 @@ class WithValidSizes(nn.Module):
 
 
 def _peer(path: str, *args: Any, **arguments: Any) -> Builder:
-    """Builder that calls a class or function of another package, and imports that package no sooner."""
+    """Builder that imports a class or function of another package and calls it."""
     module, _, name = path.rpartition('.')
     return lambda: getattr(import_module(module), name)(*args, **arguments)
 
 
+def _timm(name: str, **arguments: Any) -> Builder:
+    """Builder of a model of timm that ends with its features."""
+    return _peer('timm.create_model', name, num_classes=0, global_pool='', **arguments)
+
+
 def _columns(arch: str) -> dict[str, Builder]:
     dim, depth, num_heads = (COLUMNS[arch][name] for name in ('embed_dims', 'depth', 'num_heads'))
-    images = dict(img_size=(224, 224), patch_size=16)
     sizes = dict(embed_dims=dim, num_layers=depth, num_heads=num_heads, mlp_ratio=4)
+    images = dict(img_size=(224, 224), patch_size=16)
     cpvt = partial(CPVT, arch=arch, position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4)))
     gap = partial(cpvt, with_cls_token=False, out_type='avg_featmap')
     multi_scale = partial(MultiScaleCPVT, arch=arch)
-    windowed = {
-        f'multi_scale_cpvt_{arch}_{variant}': partial(multi_scale, window_size=14, global_blocks=blocks)
-        for variant, blocks in GLOBAL_BLOCKS.items()
-    }
-    return {
+    models: dict[str, Builder] = {
         f'cpvt_{arch}': partial(cpvt, out_type='cls_token'),
         f'cpvt_{arch}_gap': gap,
         f'cpvt_{arch}_gap_fused': lambda: gap().fuse(),
         f'multi_scale_cpvt_{arch}': multi_scale,
         f'multi_scale_cpvt_{arch}_valid_sizes': lambda: WithValidSizes(multi_scale()),
-        **windowed,
         f'algorithm1_{arch}': partial(Algorithm1, dim=dim, depth=depth, num_heads=num_heads),
-        f'timm_deit_{arch}': _peer('timm.create_model', f'deit_{arch}_patch16_224', dynamic_img_size=True, **FEATURES),
-        f'mmpretrain_deit_{arch}': _peer(
-            'mmpretrain.models.VisionTransformer', f'deit-{arch}', out_type='cls_token', **images
-        ),
+        f'timm_deit_{arch}': _timm(f'deit_{arch}_patch16_224', dynamic_img_size=True),
         f'mmseg_vit_{arch}': _peer('mmseg.models.backbones.VisionTransformer', final_norm=True, **sizes, **images),
     }
+    name = 'mmpretrain.models.VisionTransformer'
+    models[f'mmpretrain_deit_{arch}'] = _peer(name, f'deit-{arch}', out_type='cls_token', **images)
+    for variant, blocks in GLOBAL_BLOCKS.items():
+        windows = dict(window_size=14, global_blocks=blocks)
+        models[f'multi_scale_cpvt_{arch}_{variant}'] = partial(multi_scale, **windows)
+    return models
 
 
 def _pyramids(arch: str) -> dict[str, Builder]:
@@ -91,7 +87,7 @@ def _pyramids(arch: str) -> dict[str, Builder]:
         f'mmdet_pvt_{arch}': _peer('mmdet.models.PyramidVisionTransformer', num_layers=sizes['depths']),
     }
     if arch != 'tiny':  # timm and mmpretrain have no tiny one
-        models[f'timm_twins_pcpvt_{arch}'] = _peer('timm.create_model', f'twins_pcpvt_{arch}', **FEATURES)
+        models[f'timm_twins_pcpvt_{arch}'] = _timm(f'twins_pcpvt_{arch}')
         models[f'mmpretrain_pcpvt_{arch}'] = _peer('mmpretrain.models.PCPVT', arch)
     return models
 

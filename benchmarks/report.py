@@ -1,6 +1,7 @@
 """The CSV of measured rows, and its tables and plot."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,7 @@ def read_rows(path: Path) -> pd.DataFrame:
 def append_rows(path: Path, rows: pd.DataFrame) -> None:
     """Add rows to a CSV, with a header if the file is new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = dict(columns=COLUMNS, index=False, float_format='%.5g', na_rep='nan')
-    rows.to_csv(path, mode='a', header=_is_new(path), **options)
+    rows.to_csv(path, mode='a', header=_is_new(path), columns=COLUMNS, index=False, float_format='%.5g', na_rep='nan')
 
 
 def _is_new(path: Path) -> bool:
@@ -49,25 +49,20 @@ def missing(cases: Sequence[BenchmarkCase], path: Path, *, rounds: int) -> list[
     """
     rows = read_rows(path)
     todo = []
-    for number in range(1, rounds + 1):
-        for case in cases:
-            done = set(case.select(rows[rows['round'] == number])['model'])
-            if not done:
-                todo.append((number, case))
-            elif done != set(case.models):
-                raise ValueError(
-                    f'out: {path} holds {sorted(done)} in round {number} of "{case}", '
-                    f'which took no turns with {sorted(set(case.models) ^ done)}; use another file'
-                )
+    for number, case in product(range(1, rounds + 1), cases):
+        done = set(case.select(rows[rows['round'] == number])['model'])
+        if not done:
+            todo.append((number, case))
+        elif done != set(case.models):
+            raise ValueError(
+                f'out: {path} holds {sorted(done)} in round {number} of "{case}", '
+                f'which took no turns with {sorted(set(case.models) ^ done)}; use another file'
+            )
     return todo
 
 
 def relative_speeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Speed of each model (column) in each round (index), relative to the first model of the same round.
-
-    Args:
-        rows: Rows of one case.
-    """
+    """Speed of each model (column) of one case in each round (index), relative to the first model."""
     names = rows['model'].unique()
     seconds = rows.pivot(index='round', columns='model', values='seconds')[names]
     return seconds.rdiv(seconds[names[0]], axis=0)
@@ -113,7 +108,7 @@ def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame, *, bounds: bool = T
     Args:
         ratios: The rows of the table.
         rows: What was measured.
-        bounds: Whether each row tells its bound, and whether it is reached.
+        bounds: Add the bound of each row, and whether it is reached.
     """
     records = []
     for ratio in ratios:
@@ -130,7 +125,7 @@ def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame, *, bounds: bool = T
 
 
 def digits_for_verdict(ratio: Ratio, value: float) -> str:
-    """A value with as many digits as it takes to see whether it is within the bound."""
+    """A value with as many digits as are needed to see whether it is within the bound."""
     texts = (_digits(value, digits) for digits in range(2, 6))
     return next((text for text in texts if ratio.reached(float(text)) == ratio.reached(value)), repr(value))
 
@@ -145,58 +140,38 @@ def _markdown(table: pd.DataFrame) -> str:
 
 
 def draw_speed(rows: pd.DataFrame, path: Path) -> None:
-    """Bars of speed relative to the first model of each case: median of the rounds, lowest to highest as a line.
-
-    Args:
-        rows: Rows of any cases and rounds.
-        path: The picture to write.
-    """
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot as plt
+    """Bars of speed relative to the first model of each case: median of the rounds, lowest to highest as a line."""
+    from matplotlib.figure import Figure
 
     cases = [(title(setting), relative_speeds(members)) for setting, members in rows.groupby(SETTING, sort=False)]
     columns = min(2, len(cases))
-    lengths = [
-        max(speeds.shape[1] for _, speeds in cases[start : start + columns]) for start in range(0, len(cases), columns)
-    ]
-    figure, axes = plt.subplots(
-        len(lengths),
-        columns,
-        squeeze=False,
-        layout='constrained',
-        height_ratios=[length + 1 for length in lengths],
-        figsize=(6.5 * columns, 0.22 * sum(lengths) + 0.35 * len(lengths) + 0.6),
-    )
+    bars = [max(case[1].shape[1] for case in cases[i : i + columns]) for i in range(0, len(cases), columns)]
+    size = (6.5 * columns, 0.22 * sum(bars) + 0.35 * len(bars) + 0.6)
+    figure = Figure(figsize=size, layout='constrained')
     figure.suptitle(
         'Images a second, relative to the first model of each case (blue: this package, grey: others)\n'
         'bars: median of the rounds, lines: lowest to highest',
         fontsize=9,
     )
+    axes = figure.subplots(len(bars), columns, squeeze=False, height_ratios=[count + 1 for count in bars])
     for index, axis in enumerate(axes.flat):
         if index < len(cases):
-            _draw_case(axis, *cases[index], length=lengths[index // columns])
+            _draw_case(axis, *cases[index], bars=bars[index // columns])
         else:
             axis.remove()
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
-def _draw_case(axis: Any, name: str, speeds: pd.DataFrame, *, length: int) -> None:
-    """Draw the bars of a case into axes that have room for ``length`` bars."""
+def _draw_case(axis: Any, name: str, speeds: pd.DataFrame, *, bars: int) -> None:
+    """Draw a case into axes with room for ``bars`` bars."""
     middle, low, high = speeds.median(), speeds.min(), speeds.max()
-    colors = ['0.7' if model.startswith(('timm', 'mm', 'algorithm')) else 'tab:blue' for model in speeds.columns]
+    style = dict(color=['0.7' if name.startswith(('timm', 'mm', 'algorithm')) else 'tab:blue' for name in speeds])
     places = range(0, -len(speeds.columns), -1)
-    bars = axis.barh(places, middle, xerr=[middle - low, high - middle], color=colors, ecolor='0.3', height=0.7)
-    axis.bar_label(bars, fmt='%.2f', padding=5, fontsize=8, bbox=dict(color='white', pad=0))
+    drawn = axis.barh(places, middle, xerr=[middle - low, high - middle], ecolor='0.3', height=0.7, **style)
+    axis.bar_label(drawn, fmt='%.2f', padding=5, fontsize=8, bbox=dict(color='white', pad=0))
     axis.axvline(1, color='0.3', linewidth=0.8, linestyle=':')
     axis.set_title(name, fontsize=8, loc='left', fontweight='bold')
-    axis.set_yticks(
-        places, [label(model).replace(' (', '\n(') for model in speeds.columns], fontsize=7, linespacing=0.85
-    )
-    axis.set_xticks([])  # the bars carry their values
-    axis.set(xlim=(0, max(high) * 1.12), ylim=(0.5 - length, 0.5))
+    axis.set_yticks(places, [label(name).replace(' (', '\n(') for name in speeds], fontsize=7, linespacing=0.85)
+    axis.set(xticks=[], xlim=(0, max(high) * 1.12), ylim=(0.5 - bars, 0.5))  # the bars carry their values
     axis.tick_params(axis='y', length=0)
     axis.spines[['top', 'right', 'bottom']].set_visible(False)

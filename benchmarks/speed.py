@@ -8,16 +8,17 @@ interrupted run continues where it stopped.
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
 import torch
-from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
 
@@ -28,8 +29,8 @@ from benchmarks.models import COMPILED, MODELS
 from cpvt_backbones.analysis.tables import fill_marked
 from cpvt_backbones.engine.command_line import make_parser, parse_size, positive, run
 
-ALL_RATIOS, HEADLINES = 'benchmark', 'speed'
-"""Parts of a page that this tool writes, between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``."""
+PARTS = ('benchmark', 'speed')
+"""Marked parts of a page that this tool writes: all ratios, and the headlines."""
 
 
 def sized_batch(text: str) -> tuple[int, int, int]:
@@ -56,57 +57,43 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--repeats', type=positive, default=7, help='timed calls of each model (--models)')
     parser.add_argument('--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest')
-    about = f'pages whose parts <!-- {ALL_RATIOS}: begin --> and <!-- {HEADLINES}: begin --> become the ratios'
+    marks = [f'<!-- {part}: begin -->' for part in PARTS]
+    about = f'pages whose parts {marks[0]} and {marks[1]} become the ratios'
     parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
     out = Path('work_dirs/benchmark/benchmark.csv')
-    parser.add_argument('--out', type=Path, default=out, help='CSV; tables and plot go beside it')
+    parser.add_argument('--out', type=Path, default=out, help='CSV; tables and plot get the same name')
     args = parser.parse_args(argv)
     if args.suite == 'gpu' and not torch.cuda.is_available():
         parser.error('--suite gpu needs a CUDA device, and torch finds none')
     if args.docs and not args.suite:
         parser.error('--docs needs --suite')
     for page in args.docs:
-        if not marked_parts(page):
-            marks = ' or '.join(f'<!-- {name}: begin --> ... <!-- {name}: end -->' for name in (ALL_RATIOS, HEADLINES))
-            parser.error(f'--docs: {page} must contain {marks}')
+        if not any(mark in page.read_text(encoding='utf-8') for mark in marks):
+            parser.error(f'--docs: {page} must contain {marks[0]} or {marks[1]}')
     return args
-
-
-def marked_parts(page: Path) -> list[str]:
-    """The parts of a page that this tool writes."""
-    text = page.read_text(encoding='utf-8')
-    parts = {name: f'<!-- {name}: begin -->.*<!-- {name}: end -->' for name in (ALL_RATIOS, HEADLINES)}
-    return [name for name, pattern in parts.items() if re.search(pattern, text, re.DOTALL)]
 
 
 def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]]:
     """The cases of a command line, and the ratios of its suite."""
     if args.suite:
         return read_suite(args.suite)
-    comparison = ' / '.join(args.models)
+    models, comparison = tuple(args.models), ' / '.join(args.models)
     return [
-        BenchmarkCase(
-            tuple(args.models), height, width, batch, comparison, dtype, mode, device=args.device, repeats=args.repeats
-        )
-        for dtype in args.dtypes
-        for mode in args.modes
-        for height, width, batch in args.sizes
+        BenchmarkCase(models, *size, comparison, dtype, mode, args.device, args.repeats)
+        for dtype, mode, size in product(args.dtypes, args.modes, args.sizes)
     ], []
 
 
 def measure(todo: Sequence[tuple[int, BenchmarkCase]], out: Path) -> None:
     """Append rounds of cases to the CSV."""
-    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn(), TimeRemainingColumn())
     # A fresh process each, so that no case inherits the heap and the page tables of the one before.
-    pool = ProcessPoolExecutor(1, mp_context=get_context('spawn'), max_tasks_per_child=1)
-    with Progress(*columns) as bar, pool:
-        task = bar.add_task('benchmark', total=sum(len(case.models) * (case.repeats + 1) for _, case in todo))
-        for number, case in todo:
+    console = Console()
+    with ProcessPoolExecutor(1, mp_context=get_context('spawn'), max_tasks_per_child=1) as pool:
+        for number, case in track(todo, 'benchmark', console=console):
             rows = pool.submit(measure_case, case, number).result()
             report.append_rows(out, pd.DataFrame(rows))
             times = ', '.join(f'{row["model"]} {row["seconds"] * 1e3:.0f} ms' for row in rows)
-            bar.console.print(f'round {number}, {case}: {times}', soft_wrap=True)
-            bar.advance(task, len(case.models) * (case.repeats + 1))
+            console.print(f'round {number}, {case}: {times}', soft_wrap=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -122,18 +109,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = report.case_tables(rows)
     if args.suite:
         headlines = [ratio for ratio in ratios if ratio.headline]
-        parts = {
-            ALL_RATIOS: report.ratio_table(ratios, rows),
-            HEADLINES: report.ratio_table(headlines, rows, bounds=False),
-        }
-        for page in args.docs:
-            for name in marked_parts(page):
-                fill_marked(page, name, f'{machine}.\n\n{parts[name]}')
-        text = f'{parts[ALL_RATIOS]}\n\n{report.peg_table(rows)}\n\n{text}'
+        tables = report.ratio_table(ratios, rows), report.ratio_table(headlines, rows, bounds=False)
+        for page, (part, table) in product(args.docs, zip(PARTS, tables, strict=True)):
+            if f'<!-- {part}: begin -->' in page.read_text(encoding='utf-8'):
+                fill_marked(page, part, f'{machine}.\n\n{table}')
+        text = f'{tables[0]}\n\n{report.peg_table(rows)}\n\n{text}'
     text = f'{machine}.\n\n{text}'
     args.out.with_suffix('.md').write_text(text)
     report.draw_speed(rows, args.out.with_suffix('.png'))
-    print(f'{text}\nwritten: {args.out}, and beside it the tables (.md) and the plot (.png)')
+    print(f'{text}\nwritten: {args.out}, the tables (.md) and the plot (.png)')
 
 
 if __name__ == '__main__':

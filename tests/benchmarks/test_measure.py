@@ -81,7 +81,7 @@ def test_peg_share_is_measured_for_models_with_pegs():
 
 
 def test_peg_share_is_that_of_the_costliest_peg(monkeypatch):
-    ticks = itertools.count()  # a clock that advances when it is read, and as often as a layer wants
+    ticks = itertools.count()  # a clock that advances when it is read, and by a layer's cost
 
     class Layer(nn.Module):
         def __init__(self, cost):
@@ -100,7 +100,7 @@ def test_peg_share_is_that_of_the_costliest_peg(monkeypatch):
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
 
 
-def test_limits_and_machine_are_told():
+def test_the_machine_is_described():
     case = BenchmarkCase(('narrow',), 32, 48, 2)
     assert 'processor ' in measure.describe_machine(case.device)
     assert f'torch {torch.__version__}' in measure.describe_machine(case.device)
@@ -109,7 +109,7 @@ def test_limits_and_machine_are_told():
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (dict(models=('nobody',)), r"models must be among \[.*got 'nobody'"),
+        (dict(models=('nobody',)), r"models must be one of \[.*got 'nobody'"),
         (dict(models=('pyramid_cpvt_tiny_fused',), mode='train'), 'models must be trainable'),
         (dict(models=('pyramid_cpvt_tiny_fused_compiled',), mode='train'), 'models must be trainable'),
         (dict(models=('narrow',), dtype='fp8'), 'dtype must be one of'),

@@ -32,7 +32,7 @@ def test_models_of_the_command_line_are_a_comparison_of_their_own():
         (['--models', 'cpvt_tiny', '--docs', 'README.md'], '--docs needs --suite'),
         (
             ['--suite', 'cpu', '--docs', str(ROOT / 'LICENSE')],
-            'LICENSE must contain <!-- benchmark: begin --> .* or <!-- speed: begin -->',
+            'LICENSE must contain <!-- benchmark: begin --> or <!-- speed: begin -->',
         ),
         (['--suite', 'cpu', '--rounds', '0'], 'at least 1'),
     ],
@@ -94,9 +94,6 @@ def test_script_measures_in_a_process_of_its_own(tmp_path):
 def test_the_pages_show_the_committed_measurements(tmp_path, monkeypatch):
     monkeypatch.setattr(speed, 'measure', lambda todo, out: todo and pytest.fail(f'{out} lacks {todo}'))
     pages = [ROOT / name for name in ('README.md', 'docs/speed.md')]
-    pages = [
-        page for page in pages if f'<!-- {speed.HEADLINES}: begin -->' in page.read_text() or page.name != 'README.md'
-    ]
     for page in (*pages, ROOT / 'docs/benchmarks/cpu.csv'):
         shutil.copy(page, tmp_path)
     copies = [tmp_path / page.name for page in pages]
