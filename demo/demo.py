@@ -5,7 +5,6 @@ resumes and finished work is kept. About twelve minutes on two CPU cores, nine o
 """
 
 import contextlib
-import csv
 import hashlib
 import io
 import json
@@ -28,9 +27,9 @@ from mmengine.config import Config
 from mmengine.runner.checkpoint import find_latest_checkpoint
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, track
-from rich.table import Table
 
-from cpvt_backbones.engine.command_line import make_parser
+from cpvt_backbones.analysis.tables import write_table
+from cpvt_backbones.engine.command_line import make_parser, print_table
 from cpvt_backbones.engine.command_line import run as run_tool
 from cpvt_backbones.engine.launch import read_config, test
 from cpvt_backbones.inference.inferencer import Inferencer
@@ -49,13 +48,7 @@ console = Console()
 
 
 class TestSize(NamedTuple):
-    """Held-out scenes of one size.
-
-    Args:
-        width, height: px.
-        scenes: Number of scenes.
-        shown: Number of digits wanted in the scene of the picture; the nearest is chosen.
-    """
+    """Held-out scenes of one size in px; the picture shows the one whose number of digits is nearest to ``shown``."""
 
     width: int
     height: int
@@ -102,45 +95,30 @@ def run(
         dict: ``sizes`` (metrics for each size), ``training`` (seconds and peak memory of each model) and ``missed``
         (targets that were not reached, in words).
     """
-    work_dir.mkdir(parents=True, exist_ok=True)
     write_data(data_root, sizes, train_scenes)
     trained = {name: train_model(name, work_dir / name, data_root, overwrite, iterations) for name in CONFIGS}
     rows = []
     for size in sizes:
         console.print(f'evaluating both at {size}')
         boxes, masks = (evaluate(name, trained[name], work_dir / name, data_root, size) for name in CONFIGS)
-        rows.append(
-            dict(
-                width=size.width,
-                height=size.height,
-                scenes=size.scenes,
-                # mmdet reports no metric if there is no detection. JSON does not take numpy's numbers.
-                box_ap=float(boxes.get('coco/bbox_mAP', 0)),
-                ap50=float(boxes.get('coco/bbox_mAP_50', 0)),
-                miou=round(float(masks['mIoU']) / 100, 4),  # mmseg reports per cent, mmdet fractions
-            )
-        )
+        # mmdet reports no metric if there is no detection. JSON does not take numpy's numbers.
+        box_ap, ap50 = (float(boxes.get(f'coco/bbox_{name}', 0)) for name in ('mAP', 'mAP_50'))
+        miou = round(float(masks['mIoU']) / 100, 4)  # mmseg reports per cent, mmdet fractions
+        row = dict(width=size.width, height=size.height, scenes=size.scenes, box_ap=box_ap, ap50=ap50, miou=miou)
+        rows.append(row)
     training = {name: dict(seconds=t['seconds'], peak_mib=t['peak_mib']) for name, t in trained.items()}
     results = dict(sizes=rows, training=training, missed=missed_targets(rows))
     draw(trained, work_dir, data_root, sizes)
     (work_dir / 'results.json').write_text(json.dumps(results, indent=1))
-    with (work_dir / 'results.csv').open('w', newline='') as file:
-        writer = csv.DictWriter(file, fieldnames=rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(work_dir / 'results.csv', rows)
     return results
 
 
 def write_data(data_root: Path, sizes: Sequence[TestSize], train_scenes: int) -> None:
     """Write the training set and the held-out sets that do not exist yet."""
-    write_scenes(
-        root=data_root,
-        split='train',
-        width=TRAIN_SIDE,
-        height=TRAIN_SIDE,
-        count=train_scenes,
-        progress=partial(track, description='writing training scenes', console=console),
-    )
+    progress = partial(track, description='writing training scenes', console=console)
+    side = dict(width=TRAIN_SIDE, height=TRAIN_SIDE)
+    write_scenes(root=data_root, split='train', count=train_scenes, progress=progress, **side)
     for size in sizes:
         write_scenes(root=data_root, split='heldout', width=size.width, height=size.height, count=size.scenes)
 
@@ -193,14 +171,7 @@ def is_trained(work_dir: Path, iterations: int) -> bool:
 
 
 def run_training(name: str, cfg: Config, work_dir: Path, total: int) -> int:
-    """Run tools/train.py with a progress bar.
-
-    Returns:
-        int: Its peak memory in MiB.
-
-    Raises:
-        SystemExit: It failed.
-    """
+    """Run tools/train.py with a progress bar; returns its peak memory in MiB, exits if it fails."""
     # A process of its own, for its peak memory and because mmdet and mmseg share global state.
     config_file = work_dir / 'config.py'
     cfg.dump(config_file)
@@ -209,9 +180,8 @@ def run_training(name: str, cfg: Config, work_dir: Path, total: int) -> int:
     log = work_dir / 'train.log'
     with log.open('a') as log_file, Progress(*columns, console=console) as progress:
         task = progress.add_task(f'training the {name}', total=total, loss='-')
-        process = subprocess.Popen(
-            list(map(str, command)), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        pipe = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(list(map(str, command)), cwd=ROOT, **pipe)
         for line in process.stdout:
             log_file.write(line)
             found = re.search(r'Iter\(train\) \[ *(\d+)/\d+\].* loss: ([\d.]+)', line)
@@ -247,10 +217,9 @@ def missed_targets(rows: list[dict[str, float]]) -> list[str]:
     """Targets that the metrics miss, in words. The first row is the training size, the second 1.6 times as large."""
     first, second = rows[:2]
     missed = []
-    if first['ap50'] < LEAST_AP50:
-        missed.append(f'AP50 at the training size is {first["ap50"]:.3f}, below {LEAST_AP50}')
-    if first['miou'] < LEAST_MIOU:
-        missed.append(f'mIoU at the training size is {first["miou"]:.3f}, below {LEAST_MIOU}')
+    for name, value, least in (('AP50', first['ap50'], LEAST_AP50), ('mIoU', first['miou'], LEAST_MIOU)):
+        if value < least:
+            missed.append(f'{name} at the training size is {value:.3f}, below {least}')
     # Metrics have three decimals, and so has their difference.
     lost = round(first['ap50'] - second['ap50'], 3)
     if lost > MOST_AP50_LOST:
@@ -265,28 +234,17 @@ def draw(trained: dict[str, dict[str, Any]], work_dir: Path, data_root: Path, si
     for size in sizes:
         folder = size.folder(data_root)
         name = picture.choose_scene(folder, size.shown)
-        image = folder / 'images' / f'{name}.jpg'
-        panels.append(
-            picture.Panel(
-                image=image,
-                labels=folder / 'labels' / f'{name}.png',
-                detections=detector(image)[0],
-                seg_map=segmentor(image)[0]['seg_map'],
-                title=f'{size} px' + (', the training size' if size is sizes[0] else ', never seen in training'),
-            )
-        )
+        image, labels = folder / f'images/{name}.jpg', folder / f'labels/{name}.png'
+        title = f'{size} px, {"the training size" if size is sizes[0] else "never seen in training"}'
+        seg_map = segmentor(image)[0]['seg_map']
+        panels.append(picture.Panel(image, labels, detections=detector(image)[0], seg_map=seg_map, title=title))
     picture.compose(panels, trained['segmentor']['cfg'].metainfo.palette).save(work_dir / 'demo.png')
 
 
 def report(results: dict[str, Any], work_dir: Path) -> None:
     """Print the table and the paths of the results."""
-    table = Table(title='Trained at 128 x 128 px, tested on held-out digits and photographs')
-    for name in ('size (px)', 'scenes', 'box AP', 'AP50', 'mIoU'):
-        table.add_column(name, justify='right')
-    for row in results['sizes']:
-        figures = (f'{row[key]:.3f}' for key in ('box_ap', 'ap50', 'miou'))
-        table.add_row(f'{row["width"]} x {row["height"]}', str(row['scenes']), *figures)
-    console.print(table)
+    console.print('Trained at 128 x 128 px, tested on held-out digits and photographs:')
+    print_table(results['sizes'])
     minutes = ', '.join(f'{name} {t["seconds"] / 60:.1f} min' for name, t in results['training'].items())
     memory = max(t['peak_mib'] for t in results['training'].values())
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

@@ -30,6 +30,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from cpvt_backbones.engine.command_line import make_parser, parse_size, positive, run
+from cpvt_backbones.layers.checks import check_choice, check_int
 
 SPLITS = ('train', 'heldout')
 DIGITS = tuple('0123456789')
@@ -61,7 +62,7 @@ RECORD = 'scenes.json'
 class Digit(NamedTuple):
     """One digit of a scene.
 
-    Args:
+    Attributes:
         label: The digit, 0 to 9.
         box: Tight box of its ink, (x, y, width, height) in px.
         mask: Its ink, bool (H, W) of the whole scene. Masks of one scene are disjoint.
@@ -77,7 +78,7 @@ class Digit(NamedTuple):
 class Scene(NamedTuple):
     """An image and its labels.
 
-    Args:
+    Attributes:
         image: RGB, uint8 (H, W, 3).
         seg_map: Class of every pixel, uint8 (H, W): 0 background, 1 to 10 the digits 0 to 9.
         digits: The digits, at least one.
@@ -86,26 +87,18 @@ class Scene(NamedTuple):
 
     image: np.ndarray
     seg_map: np.ndarray
-    digits: tuple[Digit, ...]
+    digits: list[Digit]
     photo: str
 
 
 def compose_scene(*, split: str, height: int, width: int, index: int, seed: int = 0) -> Scene:
-    """Compose scene number ``index`` of a set.
-
-    Args:
-        split: ``'train'`` or ``'heldout'``.
-        height: Height in px, at least 16.
-        width: Width in px, at least 16.
-        index: Number of the scene in its set, from 0.
-        seed: Seed of the set.
+    """Compose scene number ``index`` (from 0) of a set: ``split`` is ``'train'`` or ``'heldout'``, sides are in px.
 
     Raises:
         ValueError: A wrong argument.
     """
-    _check(split=split, height=height, width=width)
-    if index < 0:
-        raise ValueError(f'index must be 0 or more, got {index}')
+    _check(split, height, width)
+    check_int('index', index, minimum=0)
     rng = np.random.default_rng([seed, SPLITS.index(split), height, width, index])
     photo, image = _background(split, height, width, rng)
     seg_map = np.zeros((height, width), np.uint8)
@@ -115,7 +108,7 @@ def compose_scene(*, split: str, height: int, width: int, index: int, seed: int 
     digits: list[Digit] = []
     while len(digits) < count and (digit := _place(split, image, seg_map, rng)):
         digits.append(digit)
-    return Scene(image.round().astype(np.uint8), seg_map, tuple(digits), photo)
+    return Scene(image.round().astype(np.uint8), seg_map, digits, photo)
 
 
 def set_name(*, split: str, height: int, width: int) -> str:
@@ -133,7 +126,7 @@ def write_scenes(
     seed: int = 0,
     progress: Callable[[range], Iterable[int]] = iter,
 ) -> Path:
-    """Write a set, unless it exists already.
+    """Write a set of ``count`` scenes, unless it exists already.
 
     The folder holds ``images/000000.jpg``, ``labels/000000.png`` (class of every pixel), ``instances.json`` (COCO:
     tight boxes, run-length masks, the source of each digit and photograph) and ``scenes.json`` (the parameters). It is
@@ -141,8 +134,6 @@ def write_scenes(
 
     Args:
         root: Folder that holds the sets; the set is ``root / set_name(...)``.
-        split, height, width, seed: As in :func:`compose_scene`.
-        count: Number of scenes, at least 1.
         progress: Wraps the loop over the scenes' numbers, such as ``rich.progress.track``.
 
     Returns:
@@ -152,47 +143,37 @@ def write_scenes(
         ValueError: A wrong argument.
         FileExistsError: The folder exists and was not written by this function.
     """
-    _check(split=split, height=height, width=width)
-    if count < 1:
-        raise ValueError(f'count must be 1 or more, got {count}')
+    _check(split, height, width)
+    check_int('count', count)
     parameters: dict[str, Any] = dict(split=split, height=height, width=width, seed=seed)
     style = dict(digits_per_tile=list(DIGITS_PER_TILE), digit_size=list(DIGIT_SIZE))
     record = dict(**parameters, **style, count=count, format=FORMAT)
     folder = Path(root) / set_name(split=split, height=height, width=width)
     if folder.exists():
         if not (folder / RECORD).is_file():
-            raise FileExistsError(
-                f'root: {folder} exists and has no {RECORD}, so it is not a set of digit scenes; remove it or give '
-                'another root'
-            )
+            raise FileExistsError(f'root: {folder} has no {RECORD}, so it is no set of digit scenes; remove it')
         if json.loads((folder / RECORD).read_text()) == record:
             return folder
     partial = folder.with_name(f'.{folder.name}.partial')
     shutil.rmtree(partial, ignore_errors=True)
     (partial / 'images').mkdir(parents=True)
     (partial / 'labels').mkdir()
-    coco: dict[str, Any] = dict(
-        info=dict(description='Handwritten digits on photographs', **record),
-        images=[],
-        annotations=[],
-        categories=[dict(id=i + 1, name=name) for i, name in enumerate(DIGITS)],
-    )
+    categories = [dict(id=i + 1, name=name) for i, name in enumerate(DIGITS)]
+    info = dict(description='Handwritten digits on photographs', **record)
+    coco: dict[str, Any] = dict(info=info, images=[], annotations=[], categories=categories)
     for index in progress(range(count)):
         _write_scene(compose_scene(index=index, **parameters), index, partial, coco)
     (partial / 'instances.json').write_text(json.dumps(coco))
     (partial / RECORD).write_text(json.dumps(record, indent=2))
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return folder
 
 
-def _check(*, split: str, height: int, width: int) -> None:
-    if split not in SPLITS:
-        raise ValueError(f'split must be one of {SPLITS}, got {split!r}')
-    for name, side in (('height', height), ('width', width)):
-        if side < MIN_SIDE:
-            raise ValueError(f'{name} must be at least {MIN_SIDE} px, got {side}')
+def _check(split: str, height: int, width: int) -> None:
+    check_choice('split', split, SPLITS)
+    check_int('height', height, minimum=MIN_SIDE)
+    check_int('width', width, minimum=MIN_SIDE)
 
 
 @cache
@@ -268,32 +249,21 @@ def _tight(opacity: np.ndarray) -> np.ndarray:
 
 def _write_scene(scene: Scene, index: int, folder: Path, coco: dict[str, Any]) -> None:
     height, width = scene.seg_map.shape
-    name = f'{index:06d}'
     # Full chroma resolution, or coloured ink would bleed over the edge of the mask.
-    Image.fromarray(scene.image).save(folder / 'images' / f'{name}.jpg', quality=95, subsampling=0)
-    Image.fromarray(scene.seg_map).save(folder / 'labels' / f'{name}.png')
-    coco['images'].append(dict(id=index, file_name=f'{name}.jpg', height=height, width=width, photo=scene.photo))
+    Image.fromarray(scene.image).save(folder / f'images/{index:06d}.jpg', quality=95, subsampling=0)
+    Image.fromarray(scene.seg_map).save(folder / f'labels/{index:06d}.png')
+    coco['images'].append(dict(id=index, file_name=f'{index:06d}.jpg', height=height, width=width, photo=scene.photo))
     for digit in scene.digits:
-        coco['annotations'].append(
-            dict(
-                id=len(coco['annotations']) + 1,
-                image_id=index,
-                category_id=digit.label + 1,
-                bbox=list(digit.box),
-                area=int(digit.mask.sum()),
-                segmentation=_run_lengths(digit.mask),
-                iscrowd=0,
-                source=digit.source,
-            )
-        )
+        ids = dict(id=len(coco['annotations']) + 1, image_id=index, category_id=digit.label + 1)
+        shape = dict(bbox=list(digit.box), area=int(digit.mask.sum()), segmentation=_run_lengths(digit.mask))
+        coco['annotations'].append(dict(**ids, **shape, iscrowd=0, source=digit.source))
 
 
 def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
     """COCO's uncompressed run lengths: column by column, a run of zeros first."""
-    flat = mask.ravel(order='F')
-    bounds = np.concatenate([[0], np.flatnonzero(np.diff(flat)) + 1, [flat.size]])
-    counts = np.diff(bounds).tolist()
-    return dict(size=list(mask.shape), counts=[0, *counts] if flat[0] else counts)
+    flat = np.concatenate([[False], mask.ravel(order='F')])
+    bounds = [0, *(np.flatnonzero(flat[1:] != flat[:-1])).tolist(), mask.size]
+    return dict(size=list(mask.shape), counts=np.diff(bounds).tolist())
 
 
 def parse_set(text: str) -> dict[str, int]:

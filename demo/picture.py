@@ -15,15 +15,7 @@ INK, PAPER, WHITE, BLACK, GREY = (30, 30, 30), (255, 255, 255), (255, 255, 255),
 
 
 class Panel(NamedTuple):
-    """One scene with its predictions.
-
-    Args:
-        image: Image file.
-        labels: True class of every pixel (PNG).
-        detections: ``boxes``, ``scores`` and ``classes`` of a detector.
-        seg_map: (H, W) of a segmentor.
-        title: Text above the image.
-    """
+    """One scene: image file, true class of every pixel (PNG), predictions of both models, text above the image."""
 
     image: Path
     labels: Path
@@ -46,9 +38,7 @@ def choose_scene(folder: Path, digits: int) -> str:
 def compose(panels: Sequence[Panel], palette: Sequence[Sequence[int]]) -> Image.Image:
     """Lay the panels out: two square ones in a row, a wide one in a row of its own.
 
-    Args:
-        panels: The panels.
-        palette: RGB of each class of the segmentation maps; a digit's boxes have its colour.
+    ``palette`` is the RGB of each class of the segmentation maps; a digit's boxes have its colour.
     """
     spots: list[tuple[int, int, Image.Image]] = []
     x, y, row_height = GAP, GAP, 0
@@ -95,17 +85,14 @@ def _with_boxes(image: Image.Image, panel: Panel, palette: Sequence[Sequence[int
         draw.rectangle(box, outline=colour, width=line)
     # All labels after all boxes, so that no line crosses a label.
     for box, colour, name, score in zip(boxes, colours, found['classes'], found['scores'], strict=True):
-        text = f'{name} {score:.2f}'
-        above = box[1] - size - 4
+        text, above = f'{name} {score:.2f}', box[1] - size - 4
         bright = np.dot(colour, (0.299, 0.587, 0.114)) > 140
         x = min(box[0], image.width - draw.textlength(text, _font(size)) - 4)
         _tag(draw, (x, above if above >= 0 else box[3] + 1), text, BLACK if bright else WHITE, colour, size)
     return image
 
 
-def _tag(
-    draw: ImageDraw.ImageDraw, corner: tuple[float, float], text: str, ink: tuple, paper: tuple, size: int
-) -> None:
+def _tag(draw: ImageDraw.ImageDraw, corner: tuple[float, float], text: str, ink: Any, paper: Any, size: int) -> None:
     (x, y), font = corner, _font(size)
     draw.rectangle((x, y, x + draw.textlength(text, font) + 4, y + size + 3), fill=paper)
     draw.text((x + 2, y + size / 2 + 1.5), text, fill=ink, font=font, anchor='lm')

@@ -58,11 +58,10 @@ class Classification(RunFolder):
     def best_rate(self, variant: str) -> float | None:
         """Rate factor of a variant's seeds; ``None`` until the rates have been compared."""
         trials = self._rate_trials(variant)
-        records = [self.record(run) for run in trials if len(trials) > 1]
-        if None in records:
-            return None
-        scores = [record['rows'][0]['top1'] for record in records if record] or [0.0]
-        return trials[scores.index(max(scores))].rate_factor
+        if len(trials) == 1:
+            return trials[0].rate_factor
+        scores = {run.rate_factor: record['rows'][0]['top1'] for run in trials if (record := self.record(run))}
+        return max(scores, key=scores.__getitem__) if len(scores) == len(trials) else None
 
     def pending(self) -> tuple[list[ClassifyRun], int]:
         runs = list(self._in_order())

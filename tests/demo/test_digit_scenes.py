@@ -149,10 +149,10 @@ def test_folder_with_other_content_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (dict(split='val'), r"split must be one of \('train', 'heldout'\), got 'val'"),
-        (dict(height=15), r'height must be at least 16 px, got 15'),
-        (dict(width=0), r'width must be at least 16 px, got 0'),
-        (dict(index=-1), r'index must be 0 or more, got -1'),
+        (dict(split='val'), r"split must be one of \['heldout', 'train'\], got 'val'"),
+        (dict(height=15), r'height must be an integer >= 16, got 15'),
+        (dict(width=0), r'width must be an integer >= 16, got 0'),
+        (dict(index=-1), r'index must be an integer >= 0, got -1'),
     ],
 )
 def test_errors_name_the_argument(change, message):
@@ -161,7 +161,7 @@ def test_errors_name_the_argument(change, message):
 
 
 def test_set_without_scenes_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r'count must be 1 or more, got 0'):
+    with pytest.raises(ValueError, match=r'count must be an integer >= 1, got 0'):
         write_scenes(root=tmp_path, split='train', count=0, **SMALL)
 
 
@@ -200,7 +200,7 @@ def test_command_line_writes_sets_height_first(tmp_path, monkeypatch, capsys):
     assert Image.open(tmp_path / 'train_30x40/images/000000.jpg').size == (40, 30)
     for wrong, message in (
         ('40', "HEIGHTxWIDTH:COUNT is expected, such as 640x1024:8, got '40'"),
-        ('40x:2', "HEIGHTxWIDTH or SIDE in px is expected, such as 480x640 or 224, got '40x'"),
+        ('40x:2', 'HEIGHTxWIDTH or SIDE in px is expected'),
         ('40:0', "an integer of at least 1 is expected, got '0'"),
     ):
         with pytest.raises(SystemExit):
