@@ -1,4 +1,4 @@
-"""Speed and memory of the backbones beside their peers; run ``benchmarks/speed.py`` from a clone. Not installed."""
+"""Speed and memory of the backbones and their peers; run ``benchmarks/speed.py`` from a clone. Not installed."""
 
 import os
 import platform

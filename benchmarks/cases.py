@@ -52,7 +52,7 @@ class BenchmarkCase:
         check_choice(DTYPES, dtype=self.dtype)
         check_choice(MODES, mode=self.mode)
         for name in self.models:
-            check_choice('models', name.removesuffix(COMPILED), MODELS)
+            check_choice(MODELS, models=name.removesuffix(COMPILED))
             if self.mode == 'train' and name.removesuffix(COMPILED).endswith('_fused'):
                 raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
 
@@ -120,6 +120,7 @@ def read_suite(name: str) -> tuple[list[BenchmarkCase], list[Ratio]]:
     """The cases of a file in ``suites/``, and the ratios reported from them."""
     suite = yaml.safe_load((SUITES / f'{name}.yaml').read_text(encoding='utf-8'))
     cases = {key: BenchmarkCase(tuple(case['models']), **case['setting']) for key, case in suite['cases'].items()}
-    named = ('case', 'peer_case')
-    ratios = [{key: cases[value] if key in named else value for key, value in row.items()} for row in suite['ratios']]
+    ratios: list[dict[str, Any]] = suite['ratios']
+    for ratio in ratios:
+        ratio |= {key: cases[ratio[key]] for key in ('case', 'peer_case') if key in ratio}
     return list(cases.values()), [Ratio(**ratio) for ratio in ratios]

@@ -31,7 +31,7 @@ def measure_case(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
     before = measure_limits(case)
     measured = [_Measured(name, case) for name in case.models]
     for turn in range(case.repeats):
-        # Another model begins each turn: what a model leaves in the caches and the heap then meets different ones.
+        # Another model begins each turn, so that no model always runs on the caches and the heap left by the same one.
         start = turn % len(measured)
         for model in (*measured[start:], *measured[:start]):
             model.time_call()
@@ -166,7 +166,11 @@ def measure_limits(case: BenchmarkCase) -> tuple[float, float]:
     target = torch.empty_like(source)
 
     def best_time(call: Callable[[], object]) -> float:
-        return min(timeit.repeat(lambda: (call(), synchronize(case.device)), number=1, repeat=6)[1:])
+        def finished() -> None:
+            call()
+            synchronize(case.device)
+
+        return min(timeit.repeat(finished, number=1, repeat=6)[1:])
 
     return 2 * side**3 / best_time(lambda: a @ b), 2 * length / best_time(lambda: target.copy_(source))
 

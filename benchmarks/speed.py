@@ -79,8 +79,8 @@ def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]
         return read_suite(args.suite)
     models, comparison = tuple(args.models), ' / '.join(args.models)
     return [
-        BenchmarkCase(models, *size, comparison, dtype, mode, args.device, args.repeats)
-        for dtype, mode, size in product(args.dtypes, args.modes, args.sizes)
+        BenchmarkCase(models, height, width, batch, comparison, dtype, mode, args.device, args.repeats)
+        for dtype, mode, (height, width, batch) in product(args.dtypes, args.modes, args.sizes)
     ], []
 
 

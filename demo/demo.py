@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 import picture
 from digit_scenes import set_name, write_scenes
 from mmengine.config import Config
-from mmengine.runner.checkpoint import find_latest_checkpoint
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, track
 
 from cpvt_backbones.analysis.tables import write_table
+from cpvt_backbones.checkpoints import newest_checkpoint
 from cpvt_backbones.engine.command_line import make_parser, print_table
 from cpvt_backbones.engine.command_line import run as run_tool
 from cpvt_backbones.engine.launch import read_config, test
@@ -81,12 +81,10 @@ def run(
     train_scenes: int = TRAIN_SCENES,
     iterations: int | None = None,
 ) -> dict[str, Any]:
-    """Run the demo.
+    """Run the demo, as the command line does.
 
     Args:
-        work_dir: Output folder.
-        data_root: Folder of the scenes.
-        overwrite: Train again models that are trained already.
+        work_dir, data_root, overwrite: See ``--help``.
         sizes: Held-out sizes, the training size first.
         train_scenes: Number of training scenes.
         iterations: Length of each training; ``None`` for the configs' own.
@@ -127,10 +125,9 @@ def options_for(name: str, data_root: Path, size: TestSize) -> dict[str, Any]:
     """Config options that point a demo config at ``data_root``, tested on scenes of ``size``."""
     train_set = data_root / set_name(split='train', width=TRAIN_SIDE, height=TRAIN_SIDE)
     options = {'train_dataloader.dataset.data_root': str(train_set)}
-    for part in ('val', 'test'):
-        options[f'{part}_dataloader.dataset.data_root'] = str(size.folder(data_root))
-        if name == 'detector':
-            options[f'{part}_evaluator.ann_file'] = str(size.folder(data_root) / 'instances.json')
+    options['test_dataloader.dataset.data_root'] = str(size.folder(data_root))
+    if name == 'detector':
+        options['test_evaluator.ann_file'] = str(size.folder(data_root) / 'instances.json')
     return options
 
 
@@ -153,21 +150,15 @@ def train_model(name: str, work_dir: Path, data_root: Path, overwrite: bool, ite
         state = dict(config=digest, seconds=0.0, peak_mib=0)
     work_dir.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    if not is_trained(work_dir, total):
+    newest = newest_checkpoint(work_dir)
+    if newest is None or newest.name != f'iter_{total}.pth':
         try:
             state['peak_mib'] = max(state['peak_mib'], run_training(name, cfg, work_dir, total))
         finally:
             state['seconds'] = round(state['seconds'] + time.monotonic() - started, 1)
             state_file.write_text(json.dumps(state))
     console.print(f'{name}: {total} iterations in {state["seconds"] / 60:.1f} min, {work_dir}')
-    return dict(state, cfg=cfg, checkpoint=find_latest_checkpoint(str(work_dir)))
-
-
-def is_trained(work_dir: Path, iterations: int) -> bool:
-    # last_checkpoint is written after the checkpoint that it names.
-    if not (work_dir / 'last_checkpoint').is_file():
-        return False
-    return Path(find_latest_checkpoint(str(work_dir))).name == f'iter_{iterations}.pth'
+    return dict(state, cfg=cfg, checkpoint=newest_checkpoint(work_dir))
 
 
 def run_training(name: str, cfg: Config, work_dir: Path, total: int) -> int:

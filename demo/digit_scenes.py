@@ -98,7 +98,7 @@ def compose_scene(*, split: str, height: int, width: int, index: int, seed: int 
         ValueError: A wrong argument.
     """
     _check(split, height, width)
-    check_int('index', index, minimum=0)
+    check_int(minimum=0, index=index)
     rng = np.random.default_rng([seed, SPLITS.index(split), height, width, index])
     photo, image = _background(split, height, width, rng)
     seg_map = np.zeros((height, width), np.uint8)
@@ -144,7 +144,7 @@ def write_scenes(
         FileExistsError: The folder exists and was not written by this function.
     """
     _check(split, height, width)
-    check_int('count', count)
+    check_int(count=count)
     parameters: dict[str, Any] = dict(split=split, height=height, width=width, seed=seed)
     style = dict(digits_per_tile=list(DIGITS_PER_TILE), digit_size=list(DIGIT_SIZE))
     record = dict(**parameters, **style, count=count, format=FORMAT)
@@ -171,9 +171,8 @@ def write_scenes(
 
 
 def _check(split: str, height: int, width: int) -> None:
-    check_choice('split', split, SPLITS)
-    check_int('height', height, minimum=MIN_SIDE)
-    check_int('width', width, minimum=MIN_SIDE)
+    check_choice(SPLITS, split=split)
+    check_int(minimum=MIN_SIDE, height=height, width=width)
 
 
 @cache

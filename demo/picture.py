@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-# px. Images are scaled to one of two widths; the two masks stand beside their image, half as large.
+# px. Images are scaled to one of two widths; the two masks are at its right, half as large.
 NARROW, WIDE, GAP, TITLE = 512, 1048, 16, 44
 INK, PAPER, WHITE, BLACK, GREY = (30, 30, 30), (255, 255, 255), (255, 255, 255), (0, 0, 0), (60, 60, 60)
 

@@ -111,7 +111,7 @@ class Classification(RunFolder):
 
 def shift_error(model: FeatureExtractor, paths: Sequence[str], size: int) -> float:
     """Deviation of the features of crops one patch apart (:func:`measure_equivariance`)."""
-    stride = int(model.backbone.out_strides[-1])  # type: ignore[index]
+    stride = int(model.backbone.out_strides[-1])
     side, count = size + stride, min(SHIFT_IMAGES, len(paths))  # objects as large as in the test
     opened = [Image.open(paths[i * len(paths) // count]).convert('RGB') for i in range(count)]
     pictures = [np.asarray(image.resize((side, side), Image.Resampling.BICUBIC)) for image in opened]

@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     common.add_argument('--work-dir', type=Path, default=work_dir, help='default: %(default)s')
     common.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked parts become the report')
     seeds = Parser(add_help=False)
-    seeds.add_argument('--seeds', type=positive, default=3, help='of the main variants; default: %(default)s')
+    seeds.add_argument('--seeds', type=positive, default=3, help='classify: of the main variants; default: 3')
     parser = make_parser(__doc__)
     stages = parser.add_subparsers(dest='stage', required=True, metavar='classify | transfer | report')
     about = 'train the classifiers and test them at larger sizes'

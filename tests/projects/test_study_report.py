@@ -108,8 +108,8 @@ def test_a_claim_is_as_good_as_its_weakest_part():
 
 def test_larger_sizes_are_those_of_the_paper():
     """384 and 448 px after 224 are 192 and 224 px after 112."""
-    told = [str(part) for claim in claims(112) if claim.letter[0] == 'c' for part in claim.comparisons]
-    assert all('112 to 192 px' in text for text in told[:6]) and all('112 to 224 px' in text for text in told[6:])
+    parts = [str(part) for claim in claims(112) if claim.letter[0] == 'c' for part in claim.comparisons]
+    assert all('112 to 192 px' in text for text in parts[:6]) and all('112 to 224 px' in text for text in parts[6:])
 
 
 def test_claims_compare_variants_of_the_first_two_priorities():
