@@ -1,7 +1,6 @@
 """Checkpoints of this and other packages: open files safely, recognise, convert, write.
 
-The package reads and writes checkpoint files here only. Once it is imported, mmengine's own loader uses
-:func:`read_checkpoint` too.
+All checkpoint files are opened here; once this is imported, mmengine's loader uses :func:`read_checkpoint` too.
 """
 
 from .convert import convert_state_dict

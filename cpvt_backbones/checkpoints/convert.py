@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cpvt_backbones.layers.peg import PEG, PEGPosition
 from cpvt_backbones.layers.position import LearnedTable, read_table
 
-from .families import Family, find_backbone, find_weights
+from .families import Family, Found, find_backbone, find_weights
 from .report import CheckpointError, ConversionReport, shorten
 
 _PEG = r'pos_block(_\d+)?\.'
@@ -128,9 +128,7 @@ def _depths(model: nn.Module) -> tuple[int, ...]:
     return (depths,) if isinstance(depths, int) else tuple(depths)
 
 
-def _rename(
-    source: Family, found: Mapping[str, tuple[str, Tensor]], report: ConversionReport
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _rename(source: Family, found: Found, report: ConversionReport) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Map this package's keys to the tensors, and to the checkpoint's keys."""
     ours: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
@@ -236,24 +234,17 @@ def _raise_if_incomplete(report: ConversionReport) -> None:
     if faults:
         message = faults[0] + (f' (and {len(faults) - 1} more keys)' if len(faults) > 1 else '')
     elif missing:
-        message = (
-            f'the checkpoint lacks {len(missing)} keys of the model: {shorten(missing)}; allow_missing names those '
-            'that may keep their initial weights'
-        )
+        advice = 'allow_missing names those that may keep their initial weights'
+        message = f'the checkpoint lacks {len(missing)} keys of the model: {shorten(missing)}; {advice}'
     else:
         return
     raise CheckpointError(f'{report.source} does not fit {report.target}: {message}', report=report)
 
 
 def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Check that the weights for floating-point parameters are finite floating-point numbers.
+    """Raise CheckpointError if a weight for a floating-point parameter has integers, booleans, NaN or infinity.
 
-    Args:
-        weights: The weights to load.
-        wanted: State dict of the model. A parameter with infinite values (a mask) accepts infinite values.
-
-    Raises:
-        CheckpointError: Integers, booleans, NaN or infinity.
+    Infinity is accepted where the model's own values, in ``wanted``, have it (a mask).
     """
     for key, value in weights.items():
         own = wanted.get(key)
@@ -269,8 +260,7 @@ def identity_init(model: nn.Module) -> dict[str, Tensor]:
     """State dict of a model's PEGs with which each adds nothing to the tokens, yet has a gradient.
 
     The last layer with parameters of each residual branch is set to zero; zeros in all layers would have no gradient.
-    Before a ReLU, which has no gradient at zero, it is scaled by 1e-6 instead. PEGs without residual
-    (``padding='none'``) cannot be the identity and are left out.
+    Before a ReLU, which has no gradient at zero, it is scaled by 1e-6. PEGs without residual are left out.
     """
     values: dict[str, Tensor] = {}
     for name, peg in model.named_modules():

@@ -10,6 +10,7 @@ from torch import Tensor
 from .report import CheckpointError, ConversionReport, shorten
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
+Found = dict[str, tuple[str, Tensor]]  # key without wrappers and prefixes to the key in the checkpoint and the tensor
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ _AUTHORS_PVT: tuple[Rule, ...] = (
         lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}',
     ),
 )
+_TIMM_VIT: tuple[Rule, ...] = ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),)
 _TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
 
 SOURCES: tuple[Family, ...] = (
@@ -106,12 +108,7 @@ SOURCES: tuple[Family, ...] = (
     Family("ViT, mmseg's names", 'column', r'layers\.\d+\.attn\.attn\.in_proj', _OPENMMLAB_VIT),
     # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text tower.
     Family("CLIP's ViT, OpenAI's or open_clip's names", 'column', r'class_embedding$', _CLIP),
-    Family(
-        "ViT, DeiT or CPVT, timm's or this package's names",
-        'column',
-        r'blocks\.\d+\.attn\.qkv\.',
-        ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),),
-    ),
+    Family("ViT, DeiT or CPVT, timm's or this package's names", 'column', r'blocks\.\d+\.attn\.qkv\.', _TIMM_VIT),
 )
 
 # Prefixes of a backbone's keys in wrappers and whole models.
@@ -122,11 +119,7 @@ EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')
 
 
 def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
-    """Return the mapping of names to tensors inside the wrappers of a training script.
-
-    Raises:
-        CheckpointError: There is none, or no averaged one with ``ema``.
-    """
+    """Return the weights inside the wrappers of a training script; raise CheckpointError if there are none."""
     if not isinstance(checkpoint, Mapping):
         raise CheckpointError(f'checkpoint must be a dict of weights, got a {type(checkpoint).__name__}')
     stored = [key for key in (*CONTAINERS, *EMA_CONTAINERS) if isinstance(checkpoint.get(key), Mapping)]
@@ -149,14 +142,8 @@ def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
     raise CheckpointError(f'the checkpoint {fault if checkpoint else "is empty: a dict without a key"}')
 
 
-def find_backbone(
-    weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport
-) -> tuple[Family, dict[str, tuple[str, Tensor]]]:
-    """Return the family of a backbone, and for each of its keys the key in the checkpoint and the tensor.
-
-    Raises:
-        CheckpointError: No key starts with ``prefix``, or the keys are of no known family.
-    """
+def find_backbone(weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport) -> tuple[Family, Found]:
+    """Return the family and the weights of a backbone; raise CheckpointError if ``prefix`` or the keys are unknown."""
     tensors = {str(key): value for key, value in weights.items() if isinstance(value, Tensor)}
     report.dropped = {str(key): 'no tensor' for key in weights if str(key) not in tensors}
     # torch.compile wraps a whole model, or any module in it.
@@ -179,9 +166,7 @@ def find_backbone(
     return source, found
 
 
-def _under(
-    prefix: str, found: dict[str, tuple[str, Tensor]], report: ConversionReport
-) -> dict[str, tuple[str, Tensor]]:
+def _under(prefix: str, found: Found, report: ConversionReport) -> Found:
     """Remove a prefix from the keys, and drop the keys without it."""
     report.prefix += prefix
     reason = f"not under '{report.prefix}'"

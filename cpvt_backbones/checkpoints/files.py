@@ -49,7 +49,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
-        CheckpointError: The file is empty, damaged, no checkpoint, or would import something when opened.
+        CheckpointError: The file is empty, damaged, no checkpoint, or would import something.
     """
     if str(path).startswith(('https://', 'http://')):
         path = _fetch(str(path))
@@ -89,7 +89,7 @@ def _fetch(url: str) -> Path:
 def _check_hash(file: Path) -> None:
     sidecar, named = Path(f'{file}.sha256'), _HASH.fullmatch(file.stem)
     if sidecar.is_file():
-        source, wanted = str(sidecar), (sidecar.read_text(errors='replace').lower().split() or ['(empty)'])[0]
+        source, wanted = str(sidecar), (sidecar.read_text('utf-8', 'replace').lower().split() or ['(empty)'])[0]
     elif named:
         source, wanted = 'its name', named[1]
     else:
@@ -168,7 +168,7 @@ def _newest_file(folder: Path) -> Path:
 
 def _named_in(folder: Path) -> str:
     pointer = folder / POINTER
-    return pointer.read_bytes().decode(errors='replace').strip() if pointer.is_file() else ''
+    return pointer.read_text('utf-8', 'replace').strip() if pointer.is_file() else ''
 
 
 @contextmanager
@@ -212,18 +212,13 @@ def write_checkpoint(state_dict: Mapping[str, Tensor], path: str | PathLike[str]
 
     Args:
         state_dict: The weights.
-        path: ``.pth`` or ``.pt``: a dict of ``state_dict`` and ``meta``, as mm toolboxes and timm read it;
-            ``.safetensors``: the tensors, with ``meta`` as the file's metadata.
+        path: See :func:`check_destination`. ``.pth`` and ``.pt`` have a dict of ``state_dict`` and ``meta``, as mm
+            toolboxes and timm read it, ``.safetensors`` the tensors with ``meta`` as metadata.
         meta: Origin of the weights.
-
-    Raises:
-        ValueError: Another suffix.
     """
     file = check_destination(path)
     # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger one.
-    weights = {
-        key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in state_dict.items()
-    }
+    weights = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in state_dict.items()}
     with atomic_write(file) as stream:
         if file.suffix == '.safetensors':  # save_file would make the file readable for its owner alone
             stream.write(save(weights, metadata={'format': 'pt', **meta}))

@@ -134,8 +134,7 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
     if all(isinstance(value, Tensor) for value in content.values()):
         content = dict(state_dict=content, meta={})  # .safetensors, and a state dict alone
     if scheme == 'mmcls':  # the backbone of a classifier
-        weights = find_weights(content)
-        return dict(state_dict={k[9:]: value for k, value in weights.items() if k.startswith('backbone.')})
+        return dict(state_dict=_weights_in(content, 'backbone.'))
     return content
 
 
@@ -153,10 +152,7 @@ class RecognisedPretrained(PretrainedInit):
 
     Args:
         checkpoint, map_location: See :func:`load_from_weights_only`.
-        prefix, **options: See :func:`convert_state_dict`.
-
-    Raises:
-        FileNotFoundError, CheckpointError: On use; see :func:`load_checkpoint`.
+        prefix, **options: See :func:`load_checkpoint`.
     """
 
     def __init__(self, checkpoint: str, prefix: str | None = None, map_location: Any = 'cpu', **options: Any) -> None:

@@ -45,10 +45,7 @@ class ConversionReport:
 
 
 class CheckpointError(RuntimeError, ValueError):
-    """A checkpoint that cannot be read, is not recognised, or does not fit the model; has the report if there is one.
-
-    It is a ValueError too, because the argument that names the checkpoint is wrong.
-    """
+    """A checkpoint that cannot be read, is not recognised, or does not fit the model."""
 
     def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:
         super().__init__(message)

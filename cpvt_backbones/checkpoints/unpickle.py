@@ -26,8 +26,7 @@ STAND_INS = (
     *(f'numpy.{core}.multiarray.{name}' for core in ('_core', 'core') for name in ('_reconstruct', 'scalar')),
     *(f'pathlib.{local}{name}' for local in ('', '_local.') for name in ('Path', 'PosixPath', 'WindowsPath')),
 )
-# The part of torch's own allow-list that weights need. The rest has functions such as `bytearray`, which allocates any
-# amount of memory.
+# The part of torch's allow-list that weights need; `bytearray`, in the rest, allocates any amount of memory.
 _BUILT = re.compile(
     r'collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|complex)|torch\.serialization\._get_layout'
     r'|torch\.(_utils\._rebuild_\w+|_tensor\._rebuild_from_type_v2|Tensor|\w+Storage|storage\.\w+Storage|Size|device'
@@ -42,7 +41,7 @@ _LOCK = threading.Lock()
 class StandIn:
     """Placeholder for an object of a checkpoint; records its arguments and state."""
 
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...]
     state: Any = None
 
     def __new__(cls, *arguments: Any) -> 'StandIn':
@@ -99,9 +98,8 @@ def _load(file: Path) -> Any:
 def _imports(file: Path) -> set[str]:
     """Dotted names that unpickling a file would import; checks the checksums of an archive, which torch does not."""
     with file.open('rb') as stream:
-        is_archive = stream.read(4) == b'PK\x03\x04'  # torch's own test
-        stream.seek(0)
-        if not is_archive:
+        if stream.read(4) != b'PK\x03\x04':  # torch's test of an archive
+            stream.seek(0)
             return set(_imports_of_pickles(stream))
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
