@@ -331,7 +331,7 @@ class Backbone(BaseModule):
         As everywhere in mmengine, nothing is read before this call: mmengine's Runner makes it before training.
 
         Raises:
-            FileNotFoundError, CheckpointError: See :class:`cpvt_backbones.checkpoints.RecognisedPretrained`.
+            FileNotFoundError, CheckpointError: See :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
         init_cfg = self.init_cfg
         entries = list_of_dicts('init_cfg', init_cfg)
