@@ -57,7 +57,7 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
     The recording takes 2 * 4 * heads * N * S bytes an image.
 
     Args:
-        model: The model; called with the images.
+        model: Called with the images.
         images: (B, 3, H, W), normalised.
         layer: A name from :func:`attention_layers`.
 
@@ -85,9 +85,7 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
 def map_of_query(found: AttentionWeights, query: int) -> Tensor:
     """Attention of one query over the grid of keys, (B, heads, h, w), without the prefix tokens.
 
-    Args:
-        found: The layer's weights.
-        query: Index among the queries, prefix tokens included: 0 is the class token if there is one.
+    ``query`` counts the prefix tokens too: 0 is the class token if there is one.
     """
     return found.weights[:, :, query, found.num_prefix :].unflatten(-1, found.key_grid)
 
@@ -121,9 +119,7 @@ def cell_side(grid: Grid, *, height: int, width: int) -> int:
 def mean_matrix(found: AttentionWeights, *, largest: int = 1024) -> Tensor:
     """Mean attention matrix (queries, keys) over images and heads, patch tokens only as in the CPVT paper's figure.
 
-    Args:
-        found: The layer's weights.
-        largest: Maximum side; longer sides are average-pooled.
+    Sides longer than ``largest`` are average-pooled.
     """
     p = found.num_prefix
     matrix = found.weights[:, :, p:, p:].mean(dim=(0, 1))

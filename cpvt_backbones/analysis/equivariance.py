@@ -62,9 +62,8 @@ def measure_equivariance(
     if not shifts or min(shifts) < 0:
         raise ValueError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
     if size < 1 or min(images.shape[2:]) < size + max(shifts):
-        raise ValueError(
-            f'images must be at least size + the largest shift = {size} + {max(shifts)} px, got {tuple(images.shape)}'
-        )
+        least = f'size + the largest shift = {size} + {max(shifts)} px'
+        raise ValueError(f'images must be at least {least}, got {tuple(images.shape)}')
     still = model(images[:, :, :size, :size])[-1]
     cells = still.shape[-1]
     if still.shape[-2] != cells or size % cells:
@@ -88,10 +87,8 @@ def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tu
     # Cell i of the moved map is cell i + whole + part of the other; both stay `margin` from their borders.
     last = side - margin - whole - (part > 0)
     if last <= margin:
-        raise ValueError(
-            f'shifts must leave cells to compare: {shift} px leave none of {side} x {side} cells with a margin of '
-            f'{margin}; use a larger size'
-        )
+        grid = f'{side} x {side} cells with a margin of {margin}'
+        raise ValueError(f'shifts must leave cells to compare: {shift} px leave none of {grid}; use a larger size')
     found = moved[:, :, margin:last, margin:last]
     for axis in (2, 3):
         near = still.narrow(axis, margin + whole, last - margin)
@@ -101,37 +98,28 @@ def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tu
     return still, found
 
 
-def build_untrained(
-    encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny', position_std: float = 0.5, seed: int = 0
-) -> nn.Module:
-    """Build a CPVT with random weights, global average pooling and one of :data:`ENCODINGS`.
+def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny') -> nn.Module:
+    """Build a CPVT with random weights, global average pooling and one of :data:`ENCODINGS`, for ``size`` px.
 
     A learned table is initialised with a standard deviation of 0.02, negligible beside patch tokens (0.6 for
     normalised images); in a trained model both are similar. Learned and relative tables are therefore redrawn with
-    ``position_std``. All other weights are equal for every encoding.
-
-    Args:
-        encoding: A name in :data:`ENCODINGS`.
-        size: Side of the images in px; the grid of a learned table.
-        arch: See :class:`~cpvt_backbones.backbones.CPVT`.
-        position_std: See above.
-        seed: Seed of the weights.
+    0.5. All other weights are equal for every encoding.
     """
     if encoding not in ENCODINGS:
         raise ValueError(f'encoding must be one of {list(ENCODINGS)}, got {encoding!r}')
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
     model = CPVT(arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False).eval()
     model.load_state_dict(plain.state_dict(), strict=False)
     if encoding in ('Learned', 'Relative'):
         for table in model.position_encodings[0].parameters():
-            nn.init.normal_(table, std=position_std)
+            nn.init.normal_(table, std=0.5)
     return model
 
 
-def synthetic_images(count: int, side: int, *, seed: int = 0) -> Tensor:
+def synthetic_images(count: int, side: int) -> Tensor:
     """Normalised noise (count, 3, side, side) with amplitude proportional to 1 / frequency, like photographs."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side))
     frequency[0, 0] = np.inf  # no mean
     noise = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((count, 3, side, side))) / frequency, s=(side, side))

@@ -1,12 +1,12 @@
 """The image size of a config's test pipeline."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mmengine.config import Config
 
+from cpvt_backbones.engine.config_scope import dicts_of
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
 
 _RELATIVE = 'scale_factor'
@@ -67,23 +67,12 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
         ValueError: A pipeline that cannot be scaled: no image loading; a step that changes the size in another way;
             annotations loaded before the resizing, which would resize them; or a side in px with a ``scale_factor``.
     """
-    pipelines = list(_pipelines(cfg.test_dataloader.dataset))
+    # Of the data set and of those it wraps.
+    pipelines = [node['pipeline'] for node in dicts_of(cfg.test_dataloader.dataset) if 'pipeline' in node]
     if not pipelines:
         raise ValueError('test_dataloader: its dataset has no pipeline')
     for pipeline in pipelines:
         _scale(pipeline, size)
-
-
-def _pipelines(node: Any) -> Iterator[list[dict[str, Any]]]:
-    """The pipelines of a data set and of the data sets it wraps."""
-    if isinstance(node, dict):
-        if 'pipeline' in node:
-            yield node['pipeline']
-        for name in ('dataset', 'datasets'):
-            yield from _pipelines(node.get(name))
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _pipelines(value)
 
 
 def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from .resolution import main_metric, read_rows
 from .tables import Record, group_by, read_table
 
-_COLUMN_INCHES = 2.2
 _SMALL: Any = dict(fontsize=7, loc='left')
 
 
@@ -168,7 +167,7 @@ def _draw_lines(
         axis.plot(*points.reshape(-1, 2).T, marker=next(markers), markersize=4, alpha=0.8, label=name)
     axis.set_title(title, fontsize=9, loc='left')
     axis.set_xlabel(label, fontsize=8)
-    axis.tick_params(labelsize=7)
+    axis.tick_params(labelsize=7, which='both')
     axis.spines[['top', 'right']].set_visible(False)
     axis.grid(alpha=0.25)
 
@@ -189,4 +188,4 @@ def _set_log_ticks(axis: Any, records: Sequence[Record]) -> None:
 
 
 def _panel_size(picture: np.ndarray) -> tuple[float, float]:
-    return _COLUMN_INCHES, _COLUMN_INCHES * picture.shape[0] / picture.shape[1] + 0.25
+    return 2.2, 2.2 * picture.shape[0] / picture.shape[1] + 0.25

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -75,8 +76,7 @@ def sweep(
     """Evaluate models at several image sizes, as ``tools/test.py`` does at one. Rows in the table are not repeated.
 
     Args:
-        models: The models.
-        sizes: The sizes.
+        models, sizes: Each model is evaluated at each size.
         table: CSV that grows by one row for each model and size.
         limit: Number of test images, evenly spaced in the test set; ``None`` for all.
 
@@ -194,7 +194,6 @@ class ForwardMeter(Hook):
         self.times: list[float] = []
         self.shapes: list[tuple[int, int, int]] = []
         self.pixels = 0
-        self.largest: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def before_test(self, runner: Runner) -> None:
         loader = runner.test_dataloader
@@ -231,14 +230,14 @@ class ForwardMeter(Hook):
         self.bar.stop()
         for handle in self.handles:
             handle.remove()
-        images = sum(batch for batch, _, _ in self.shapes)
+        batches, heights, widths = np.array(self.shapes).T
         args, kwargs = self.largest
         with torch.no_grad():
             peak = peak_memory(lambda: runner.model(*args, **kwargs), get_device())
         assert metrics is not None
-        metrics[f'{_OWN}images'] = images
-        metrics[f'{_OWN}height'] = sum(batch * height for batch, height, _ in self.shapes) / images
-        metrics[f'{_OWN}width'] = sum(batch * width for batch, _, width in self.shapes) / images
+        metrics[f'{_OWN}images'] = int(batches.sum())
+        metrics[f'{_OWN}height'] = float(np.average(heights, weights=batches))
+        metrics[f'{_OWN}width'] = float(np.average(widths, weights=batches))
         metrics[f'{_OWN}seconds'] = statistics.median(self.times)
         metrics[f'{_OWN}peak_mib'] = peak
 

@@ -71,12 +71,7 @@ def measure_agreement(
 
 
 def compare_maps(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> dict[str, float]:
-    """Compare class maps of the same images.
-
-    Returns:
-        ``equal``, the share of pixels of the same class, and ``mIoU`` over the classes that occur; both in [0, 1],
-        over the pixels of all images.
-    """
+    """Share of pixels of the same class (``equal``), and ``mIoU`` over the classes that occur, over all images."""
     a, b = (np.concatenate([one['seg_map'].ravel() for one in some]).astype(np.int64) for some in (whole, tiled))
     classes = int(max(a.max(), b.max())) + 1
     pairs = np.bincount(a * classes + b, minlength=classes**2).reshape(classes, classes)
@@ -85,11 +80,9 @@ def compare_maps(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> di
 
 
 def compare_boxes(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> dict[str, float]:
-    """Compare boxes of the same images.
+    """Numbers of boxes (``whole``, ``tiled``), and the shares that match a box of the same class at IoU >= 0.5.
 
-    Returns:
-        ``whole`` and ``tiled``, the numbers of boxes; ``found``, the share of the whole images' boxes with a tiled box
-        of the same class at IoU >= 0.5; ``confirmed``, the reverse; nan without boxes.
+    ``found``: of the whole images' boxes; ``confirmed``: of the tiles' boxes; nan without boxes.
     """
     found, confirmed = [], []
     for one, other in zip(whole, tiled, strict=True):

@@ -28,17 +28,18 @@ def without_own_scope(cfg: Tree) -> Tree:
 
     It would name the registry for their types, which are those of the config's ``default_scope``.
     """
-    for node in _dicts(cfg):
+    for node in dicts_of(cfg):
         if node.get('_scope_') == SCOPE:
             del node['_scope_']
     return cfg
 
 
-def _dicts(node: Any) -> Iterator[dict[str, Any]]:
+def dicts_of(node: Any) -> Iterator[dict[str, Any]]:
+    """All dicts of a config, outer ones first."""
     node = getattr(node, '_cfg_dict', node)
     children: Any = node if isinstance(node, (list, tuple)) else ()
     if isinstance(node, dict):
         yield node
         children = dict.values(node)  # the nodes; ConfigDict.values() builds lazy objects
     for child in children:
-        yield from _dicts(child)
+        yield from dicts_of(child)

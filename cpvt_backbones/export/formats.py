@@ -93,17 +93,16 @@ def export(
     suffix, write = FORMATS[format]
     if Path(path).suffix != suffix:
         raise ValueError(f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}')
+    if opset not in OPSETS:
+        raise ValueError(f'opset must be one of {OPSETS}, got {opset}')
     stored = dict(
         format=format,
         **graph.settings,
         device=next(graph.parameters()).device.type,
         versions=dict(cpvt_backbones=__version__, torch=torch.__version__),
+        **(dict(opset=opset, checksum='sha256') if format == 'onnx' else {}),
         **(settings or {}),
     )
-    if format == 'onnx':
-        if opset not in OPSETS:
-            raise ValueError(f'opset must be one of {OPSETS}, got {opset}')
-        stored |= dict(opset=opset, checksum='sha256')
     write(record(graph), str(path), stored)
     return stored
 
@@ -157,8 +156,7 @@ def _write_aoti(program: ExportedProgram, path: str, stored: dict[str, Any]) -> 
     )
 
 
-Writer = Callable[[ExportedProgram, str, dict[str, Any]], None]
-FORMATS: dict[str, tuple[str, Writer]] = {
+FORMATS: dict[str, tuple[str, Callable[[ExportedProgram, str, dict[str, Any]], None]]] = {
     'onnx': ('.onnx', _write_onnx),
     'torch_export': ('.pt2', _write_program),
     'aoti': ('.pt2', _write_aoti),

@@ -98,7 +98,7 @@ def verify(
     batches: Sequence[int] = BATCHES,
     photos: Sequence[np.ndarray] = (),
 ) -> Iterator[Comparison]:
-    """Compare a file with the model it was exported from.
+    """Compare a file with the model it was exported from, once for each size and batch size.
 
     Args:
         exported: The file.
@@ -106,9 +106,6 @@ def verify(
         sizes: Heights and widths in px.
         batches: Batch sizes.
         photos: (H, W, 3) uint8 BGR images, resized and used in turn; generated images if empty.
-
-    Yields:
-        One :class:`Comparison` for each size and batch size.
     """
     rng = np.random.default_rng(0)
     logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']

@@ -1,4 +1,4 @@
-"""Small test sets, models of a few thousand weights, and the tools as from the command line."""
+"""Small test sets and models of a few thousand weights."""
 
 import json
 from pathlib import Path
@@ -143,14 +143,14 @@ TASKS = {'mmdet': detection, 'mmseg': segmentation, 'mmpretrain': classification
 
 
 @pytest.fixture
-def configs_as_they_come(monkeypatch):
-    """To format one takes longer than to run a tiny model."""
+def unformatted_configs(monkeypatch):
+    """Formatting a config takes longer than running a tiny model."""
     monkeypatch.setattr(Config, 'pretty_text', property(lambda self: str(self._cfg_dict.to_dict())))
 
 
 @pytest.fixture
-def trained(tmp_path, configs_as_they_come):
-    """``trained('mmseg')``: a config file and a checkpoint whose answers depend on the image."""
+def trained(tmp_path, unformatted_configs):
+    """``trained('mmseg')``: a config file and a checkpoint with predictions that depend on the image."""
 
     def build(scope, name='model'):
         pytest.importorskip(scope)
@@ -169,7 +169,7 @@ def trained(tmp_path, configs_as_they_come):
                 if parameter.dim() > 1:
                     parameter.normal_(0, parameter[0].numel() ** -0.5)
                 elif parameter_name.endswith('cls.bias'):
-                    parameter.zero_()  # half of the anchors are sure of something
+                    parameter.zero_()  # high scores for half of the anchors
         torch.save(dict(state_dict=model.state_dict()), tmp_path / f'{name}.pth')
         return path, tmp_path / f'{name}.pth'
 

@@ -1,4 +1,4 @@
-"""The weights that are drawn are the weights that the layer used."""
+"""Recorded attention weights reproduce the output of the layer."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ COLUMNS = {
 
 
 def captured(model, images, layer):
-    """The layer's own input and output, from an ordinary fused run."""
+    """Input and output of the layer in a fused run."""
     seen = {}
     handle = model.get_submodule(layer).register_forward_hook(
         lambda _, args, output: seen.update(tokens=args[0], output=output)
@@ -43,7 +43,7 @@ def captured(model, images, layer):
 
 @pytest.mark.parametrize('kind', COLUMNS)
 @pytest.mark.parametrize('layer', ['blocks.0.attn', 'blocks.1.attn'])
-def test_weights_by_values_are_the_output(kind, layer):
+def test_weights_times_values_equal_the_output(kind, layer):
     torch.manual_seed(1)
     model = randomise(column(patch_size=8, **COLUMNS[kind])).eval()
     images = torch.randn(2, 3, 37, 60)  # 5 x 8 cells: windows of 3 are padded on both sides
@@ -64,7 +64,7 @@ def test_weights_by_values_are_the_output(kind, layer):
     ('stage', 'grid', 'key_grid'), [(0, (10, 13), (3, 4)), (1, (5, 7), (3, 4)), (3, (2, 2), (2, 2))]
 )
 @pytest.mark.parametrize('with_cls_token', [False, True])
-def test_reduced_keys(stage, grid, key_grid, with_cls_token):
+def test_spatial_reduction(stage, grid, key_grid, with_cls_token):
     model = randomise(pyramid(with_cls_token=with_cls_token)).eval()
     images = torch.randn(2, 3, 39, 50)
     name = f'blocks.{stage}.0.attn'
@@ -83,7 +83,7 @@ def test_reduced_keys(stage, grid, key_grid, with_cls_token):
     assert torch.allclose(expected, output, atol=1e-5)
 
 
-def test_the_model_stays_as_it_was():
+def test_model_is_unchanged_after_recording():
     model = randomise(column(patch_size=8)).eval()
     images = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_the_model_stays_as_it_was():
     assert 'forward' not in vars(model.blocks[1].attn)
 
 
-def test_windows_see_nothing_else():
+def test_no_weight_outside_the_window():
     model = randomise(column(patch_size=8, window_size=3)).eval()
     found = attention_weights(model, torch.randn(1, 3, 40, 64), 'blocks.0.attn')
     for row, place in ((0, 0), (2, 5), (4, 7)):
@@ -114,7 +114,7 @@ def test_windows_see_nothing_else():
     assert (map_of_query(found, 0) > 0).all()  # the class token sees every patch
 
 
-def test_a_query_looks_where_its_weights_say():
+def test_map_of_query():
     model = randomise(column(patch_size=8)).eval()
     found = attention_weights(model, torch.randn(1, 3, 24, 40), 'blocks.0.attn')
     looks = map_of_query(found, 4)
@@ -124,7 +124,7 @@ def test_a_query_looks_where_its_weights_say():
         query_at(found, x=40, y=0, height=24, width=40)
 
 
-def test_the_mean_matrix():
+def test_mean_matrix():
     model = randomise(column(patch_size=8)).eval()
     found = attention_weights(model, torch.randn(2, 3, 24, 40), 'blocks.0.attn')
     matrix = mean_matrix(found)
@@ -147,14 +147,14 @@ def test_the_mean_matrix():
         ((3, 3), 50, 50, 16),  # cut, not padded,
     ],
 )
-def test_cells(grid, height, width, cell):
+def test_cell_side(grid, height, width, cell):
     assert cell_side(grid, height=height, width=width) == cell
     with pytest.raises(ValueError, match='grid must cover'):
         cell_side((grid[0], grid[1] + 40), height=height, width=width)
 
 
 class Other(nn.Module):
-    """Somebody else's: torch's own attention, as mmseg's ViT and PVT use it."""
+    """A model with torch's own attention, as in mmseg's ViT and PVT."""
 
     def __init__(self, need_weights):
         super().__init__()
@@ -168,7 +168,7 @@ class Other(nn.Module):
 
 
 @pytest.mark.parametrize('need_weights', [True, False])
-def test_attention_of_another_package(need_weights):
+def test_torch_multihead_attention(need_weights):
     model = Other(need_weights).eval()
     images = torch.randn(2, 3, 20, 32)
     found = attention_weights(model, images, 'attention')
@@ -191,7 +191,7 @@ def test_timm_and_mmpretrain():
         attention_weights(swin, torch.randn(1, 3, 224, 224), next(iter(attention_layers(swin))))
 
 
-def test_the_command_line(call, refused, trained, tmp_path):
+def test_command_line(call, refused, trained, tmp_path):
     path, checkpoint = trained('mmseg')
     photos = []
     for index in range(2):

@@ -1,7 +1,4 @@
-"""What get_flops.py counts, against the published numbers and against arithmetic.
-
-On the meta device nothing is computed and everything is counted.
-"""
+"""Parameters and operations against published numbers and arithmetic, counted on the meta device."""
 
 import math
 
@@ -16,7 +13,7 @@ from cpvt_backbones.layers.patch_embed import PatchEmbed
 
 RETINANET = 'retinanet/retinanet_pyramid-cpvt-{}_fpn_1x_coco'
 SEMANTIC_FPN = 'semantic_fpn/semantic-fpn_pyramid-cpvt-{}_8xb2-80k_ade20k-512x512'
-# The authors' detectors and segmentors carried the classifier along: a final norm and a linear layer, never used.
+# The authors' detectors and segmentors contain the unused classifier: a final norm and a linear layer.
 CLASSIFIER = 2 * 512 + 512 * 1000 + 1000
 
 
@@ -56,7 +53,7 @@ def test_published_parameters(name, arch, millions, config):
 
 @pytest.mark.parametrize(('arch', 'giga'), [('s', 40), ('b', 55), ('l', 71)])
 def test_published_operations_of_semantic_fpn(arch, giga, config):
-    """Published are 512 x 512 px, without attention's own products, cut to whole numbers."""
+    """Published: 512 x 512 px, without attention's own products, rounded down."""
     found = measured(config(SEMANTIC_FPN.format(arch)), 512, 512)
     assert int(found.gmacs - found.attention_gmacs) == giga
 
@@ -68,7 +65,7 @@ def without_padding(self, images):
 
 @pytest.mark.parametrize(('arch', 'giga'), [('s', 118), ('b', 151)])
 def test_published_operations_of_retinanet(arch, giga, config, monkeypatch):
-    """Published are 800 x 600 px with attention, where the authors' patches cut off what does not fill one."""
+    """Published: 800 x 600 px with attention; the authors crop to whole patches."""
     cfg = config(RETINANET.format(arch))
     ours = measured(cfg, 800, 600)
     monkeypatch.setattr(PatchEmbed, 'forward', without_padding)
@@ -77,7 +74,7 @@ def test_published_operations_of_retinanet(arch, giga, config, monkeypatch):
     assert theirs.gmacs < ours.gmacs <= 1.02 * theirs.gmacs
 
 
-def test_attention_by_hand(config):
+def test_attention_of_spatial_reduction(config):
     """Two products of queries, keys and channels a block; reductions by 8, 4, 2, 1 leave 16 x 16 keys in each stage."""
     found = measured(config(SEMANTIC_FPN.format('s')), 512, 512)
     stages = zip((3, 4, 6, 3), (128, 64, 32, 16), (64, 128, 320, 512), strict=True)
@@ -97,7 +94,7 @@ def classifier(**backbone):
 
 @pytest.mark.parametrize('device', ['cpu', 'meta'])
 @pytest.mark.parametrize(('height', 'width'), [(32, 32), (41, 17), (1, 1)])
-def test_a_classifier_by_hand(height, width, device):
+def test_counts_of_a_classifier(height, width, device):
     """Every pixel counts: sizes are rounded up."""
     pytest.importorskip('mmpretrain')
     cells = math.ceil(height / 8) * math.ceil(width / 8)
@@ -112,7 +109,7 @@ def test_a_classifier_by_hand(height, width, device):
     assert found.parameters == (3 * 8**2 + 1) * 16 + 2 * block + 10 * 16 + 2 * 16 + 17 * 5
 
 
-def test_windows_cost_less():
+def test_windows_reduce_attention_only():
     pytest.importorskip('mmpretrain')
     whole, windowed = measured(classifier(), 128, 128), measured(classifier(window_size=4), 128, 128)
     assert whole.parameters == windowed.parameters
@@ -120,15 +117,15 @@ def test_windows_cost_less():
     assert windowed.attention_gmacs * 16 == pytest.approx(whole.attention_gmacs)  # 16 x 16 cells in 16 windows
 
 
-def test_promised_weights_are_not_loaded():
-    """An init_cfg may name what is not there, or what would have to be downloaded."""
+def test_weights_of_init_cfg_are_not_loaded():
+    """The checkpoint of an init_cfg may not exist locally."""
     pytest.importorskip('mmpretrain')
     promised = classifier(init_cfg=dict(type='Pretrained', checkpoint='there_is_no_such_file.pth'))
     assert measured(promised, 32, 32) == measured(classifier(), 32, 32)
     assert promised.model.backbone.init_cfg.type == 'Pretrained'
 
 
-def test_a_second_stage_is_counted(config):
+def test_second_stage_is_counted(config):
     small = {
         'model.backbone.arch': dict(_delete_=True, embed_dims=16, depth=1, num_heads=2, mlp_ratio=1),
         'model.backbone.position': dict(type='PEG', after_blocks=(0,)),
@@ -153,3 +150,35 @@ def test_a_second_stage_is_counted(config):
     box = 8 * 7**2 * 8 + 8**2 + 8 * (81 + 4 * 80)
     mask = 14**2 * (4 * 9 * 8**2 + 4 * 8**2) + 28**2 * 8 * 80
     assert (more.gmacs - few.gmacs) * 1e9 == pytest.approx(5 * (box + mask))
+
+
+COLUMN = dict(
+    type='CPVT',
+    arch=dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=3),
+    patch_size=8,
+    with_cls_token=False,
+    init_cfg=dict(type='Pretrained', checkpoint='there_is_no_such_file.pth'),
+)
+
+
+def test_counts_by_image_size():
+    rows = complexity_against_size({'column': COLUMN}, [(32, 32), (64, 64), (41, 96)])
+    for row, cells in zip(rows, (16, 64, 6 * 12), strict=True):
+        linear = 4 * 16**2 + 2 * 3 * 16**2
+        layers = cells * (3 * 8**2 * 16 + 2 * linear + 9 * 16)
+        assert row.attention_gmacs * 1e9 == pytest.approx(2 * 2 * cells**2 * 16)
+        assert row.gmacs * 1e9 == pytest.approx(layers + row.attention_gmacs * 1e9)
+        assert row.attention_share == pytest.approx(row.attention_gmacs / row.gmacs)
+        assert row.peak_mib is None
+    assert rows[0].parameters == rows[1].parameters
+
+
+def test_configs_other_packages_and_memory(trained, tmp_path):
+    path, _ = trained('mmseg')
+    cfg = read_config(path, work_dir=tmp_path / 'work')
+    models = {'config': cfg, 'theirs': dict(type='mmseg.VisionTransformer', embed_dims=24, num_heads=3, num_layers=1)}
+    rows = complexity_against_size(models, [(64, 96)], memory='cpu')
+    cells = 4 * 6 + 1
+    assert rows[1].attention_gmacs * 1e9 == pytest.approx(2 * cells**2 * 24)
+    assert all(row.peak_mib is not None and row.peak_mib >= 0 for row in rows)
+    assert torch.zeros(1).device.type == 'cpu'  # the default device is restored

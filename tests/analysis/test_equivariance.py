@@ -1,4 +1,4 @@
-"""Features that follow a shift have error 0, features that know where they are do not."""
+"""Equivariance error: 0 for convolutions, large for absolute positions."""
 
 import math
 
@@ -20,7 +20,7 @@ from cpvt_backbones.analysis.plots import draw_equivariance
 
 
 class Convolutions(nn.Module):
-    """A patch embedding and a padded 3 x 3 convolution, and perhaps a table; an earlier map comes first."""
+    """A patch embedding, a padded 3 x 3 convolution and an optional position table; the last of two maps."""
 
     def __init__(self, cells, *, table=0.0):
         super().__init__()
@@ -37,22 +37,22 @@ def images():
     return synthetic_images(3, 128)
 
 
-def test_a_convolution_follows_whole_patches(images):
+def test_convolution_has_no_error_at_whole_patches(images):
     rows = measure_equivariance(Convolutions(10), images, size=80, shifts=[0, 8, 40, 16])
     assert [row.shift for row in rows] == [0, 8, 40, 16]
     assert all(row.error < 1e-5 and row.spread < 1e-5 for row in rows)
 
 
-def test_a_table_does_not(images):
+def test_position_table_has_an_error(images):
     small, large = (
         measure_equivariance(Convolutions(10, table=std), images, size=80, shifts=[0, 8])[1] for std in (0.01, 5.0)
     )
     assert 1e-3 < small.error < 0.2
-    assert large.error == pytest.approx(math.sqrt(2), rel=0.2)  # two tables that have nothing to do with each other
+    assert large.error == pytest.approx(math.sqrt(2), rel=0.2)  # unrelated tables
 
 
-def test_the_error_by_hand():
-    """A map that is its cell's column index, whatever the image: one cell further it is 1 too small everywhere."""
+def test_error_of_a_ramp():
+    """A map of column indices, independent of the image: a shift by one cell gives a difference of 1 everywhere."""
     ramp = torch.arange(8.0).expand(1, 1, 8, 8)
 
     def model(crops):
@@ -62,19 +62,19 @@ def test_the_error_by_hand():
     assert row == EquivarianceRow(shift=4, error=pytest.approx(1 / np.std(np.arange(8))), spread=0.0)
 
 
-def test_between_patches_a_linear_map_is_interpolated():
-    """Where the features are linear in place, between two cells is between their values."""
+def test_linear_maps_are_interpolated_between_patches():
+    """Interpolation between cells is exact for features linear in position."""
     x = torch.arange(64.0).expand(1, 3, 64, 64)
     pool = nn.AvgPool2d(4)
     for shift in (1, 2, 3, 5, 7):
         (row,) = measure_equivariance(lambda crops: (pool(crops),), x, size=32, shifts=[shift])
         assert row.error < 1e-5
-    # Pixels far from linear: halfway between two cells is not what a cell there would be.
+    # Not for noise.
     (row,) = measure_equivariance(lambda crops: (pool(crops),), torch.randn(1, 3, 64, 64), size=32, shifts=[2])
     assert 0.3 < row.error < 1.5
 
 
-def test_spread_is_over_the_images(images):
+def test_spread_is_the_deviation_over_images(images):
     model = Convolutions(10, table=0.3)
     single = [measure_equivariance(model, image[None], size=80, shifts=[8])[0] for image in images]
     assert all(row.spread == 0 for row in single)
@@ -83,26 +83,26 @@ def test_spread_is_over_the_images(images):
     assert row.error == pytest.approx(np.mean(errors)) and row.spread == pytest.approx(np.std(errors), rel=1e-3)
 
 
-def test_encodings_follow_as_they_should(images):
-    """PEG's interior follows whole patches as a model without encoding does; a learned table does not."""
+def test_errors_of_the_encodings(images):
+    """Away from the border PEG is as equivariant as no encoding; tables are not."""
     error = {}
     for name in ENCODINGS:
         model = build_untrained(name, size=80, arch=COLUMN)
         rows = measure_equivariance(model, synthetic_images(3, 112), size=80, shifts=[16, 32])
         error[name] = [row.error for row in rows]
     for none, peg, learned, sin_cos in zip(*(error[n] for n in ('none', 'PEG', 'Learned', 'SinCos')), strict=True):
-        assert none < 0.1  # what is left: the content that came in and went, seen through global attention
+        assert none < 0.1  # content that entered and left the crop, through global attention
         assert peg < 0.1
         assert learned > 5 * peg and sin_cos > 3 * peg
 
 
-def test_without_encoding_only_the_changed_content_matters():
-    """On an image that repeats, whole-patch shifts change nothing that attention sees."""
+def test_periodic_images_without_encoding_do_not_change():
+    """A shift of a periodic image by its period changes nothing without encoding."""
     tile = synthetic_images(2, 16)
     repeated = tile.repeat(1, 1, 8, 8)
     model = build_untrained('none', size=80, arch=COLUMN)
     other = build_untrained('Learned', size=80, arch=COLUMN)
-    # Features are alike in all cells there, so what is compared is the difference itself.
+    # All cells are equal there, so the error would have no scale: compare the features themselves.
     crops = [repeated[:, :, s : s + 80, s : s + 80] for s in (0, 16)]
     with torch.no_grad():
         assert torch.allclose(model(crops[0])[-1], model(crops[1])[-1], atol=1e-5)
@@ -120,7 +120,7 @@ def test_without_encoding_only_the_changed_content_matters():
         (32, [24], 'shifts must leave cells to compare: 24 px'),
     ],
 )
-def test_bad_input_is_refused(size, shifts, message, images):
+def test_wrong_arguments_are_refused(size, shifts, message, images):
     with pytest.raises(ValueError, match=message):
         measure_equivariance(lambda x: (x[:, :, ::8, ::8],), images, size=size, shifts=shifts)
 
@@ -130,7 +130,7 @@ def test_unknown_encodings_are_refused():
         build_untrained('CAPE', size=80)
 
 
-def test_the_command_line(call, refused, trained, tmp_path):
+def test_command_line(call, refused, trained, tmp_path):
     path, checkpoint = trained('mmpretrain')
     photo = tmp_path / 'photo.png'
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (70, 90, 3), np.uint8)).save(photo)

@@ -1,4 +1,4 @@
-"""Colours are principal components, and the pictures come from the table."""
+"""Features of a config's backbone, their principal components, and the command line."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import ImageError
 
 
-def test_components_are_found_again():
-    """Three independent patterns of falling strength, mixed into ten channels, come back as red, green and blue."""
+def test_principal_components_recover_patterns():
+    """Three independent patterns of decreasing strength, mixed into ten channels, become red, green and blue."""
     patterns = torch.rand(3, 20, 30, dtype=torch.double) * 2 - 1
     basis = torch.linalg.qr(torch.randn(10, 3, dtype=torch.double)).Q
     mixed = torch.einsum('ck,khw->chw', basis * torch.tensor([16.0, 4.0, 1.0]), patterns) + 3
@@ -27,7 +27,7 @@ def test_components_are_found_again():
     assert torch.allclose(channel_norm(mixed), mixed.square().sum(0).sqrt())
 
 
-def test_flat_maps_are_grey():
+def test_constant_components_are_grey():
     assert torch.equal(principal_colours(torch.ones(4, 2, 3)), torch.full((2, 3, 3), 0.5))
     only_one = torch.cat((torch.arange(12.0).view(1, 3, 4), torch.zeros(3, 3, 4)))
     colours = principal_colours(only_one)
@@ -36,7 +36,7 @@ def test_flat_maps_are_grey():
         principal_colours(torch.ones(2, 3, 4))
 
 
-def test_enlarging_fills_cells_and_cuts():
+def test_enlarge_and_to_map():
     values = np.arange(6.0).reshape(2, 3)
     large = enlarge(values, 4, (7, 10))
     assert large.shape == (7, 10) and large[6, 9] == 5 and large[3, 3] == 0
@@ -45,8 +45,7 @@ def test_enlarging_fills_cells_and_cuts():
 
 
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg', 'mmpretrain'])
-def test_the_features_are_those_of_the_config(scope, trained, tmp_path):
-    """Same weights and normalisation as the whole model in its own test."""
+def test_weights_and_normalisation_are_those_of_the_config(scope, trained, tmp_path):
     path, checkpoint = trained(scope)
     cfg = read_config(path, work_dir=tmp_path / 'work')
     features = FeatureExtractor(cfg, checkpoint)
@@ -75,7 +74,7 @@ def test_incomplete_checkpoints_are_refused(trained, tmp_path):
         load_picture(tmp_path / 'none.jpg')
 
 
-def test_the_command_line(call, trained, tmp_path):
+def test_command_line(call, trained, tmp_path):
     path, checkpoint = trained('mmpretrain')
     photo = tmp_path / 'photo.png'
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (37, 61, 3), np.uint8)).save(photo)
@@ -89,7 +88,7 @@ def test_the_command_line(call, trained, tmp_path):
     assert out.with_suffix('.png').read_bytes() == first
 
 
-def test_shape_is_height_by_width_and_the_old_flag_the_reverse(call, trained, tmp_path, capsys):
+def test_shape_is_height_by_width_and_the_old_flag_is_reversed(call, trained, tmp_path, capsys):
     path, _ = trained('mmpretrain')
     photo = tmp_path / 'photo.png'
     Image.fromarray(np.zeros((37, 61, 3), np.uint8)).save(photo)

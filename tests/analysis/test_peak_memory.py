@@ -1,4 +1,4 @@
-"""Peak memory is what the formulas say, and the same each time."""
+"""Peak memory against arithmetic, and its repeatability."""
 
 import pytest
 import torch
@@ -9,22 +9,22 @@ from cpvt_backbones.backbones import PyramidCPVT
 
 
 def blocks(mib):
-    """Three blocks, of which two are there at a time."""
+    """Allocate three blocks, two of them at a time."""
     first = torch.ones(mib << 18)
     second = first + 1
     del first
     return second + 1
 
 
-def test_a_known_call_whatever_was_there_before():
+def test_peak_is_independent_of_earlier_allocations():
     for before in (8, 200, 3):
         kept = blocks(before)
-        assert peak_memory(lambda: blocks(32), 'cpu') == pytest.approx(64, abs=1e-4)  # the 1 that is added, too
+        assert peak_memory(lambda: blocks(32), 'cpu') == pytest.approx(64, abs=1e-4)  # and the scalar that is added
         del kept
 
 
-def test_activations_and_gradients_of_training():
-    """The hidden map waits for the backward pass; there its gradient and those of both weights join it."""
+def test_peak_of_a_training_step():
+    """Hidden map, its gradient, and the gradients of both weights."""
     model = nn.Sequential(nn.Linear(256, 1024, bias=False), nn.Linear(1024, 256, bias=False))
     tokens = torch.randn(1024, 256)
     hidden, output, weight = 4, 1, 1  # MiB
@@ -39,7 +39,7 @@ def test_activations_and_gradients_of_training():
     assert 2 * hidden + weight <= peak_memory(step, 'cpu') <= 2 * hidden + 2 * weight + 2 * output
 
 
-def test_a_backbone_needs_the_same_each_time():
+def test_peak_is_repeatable():
     model = PyramidCPVT(arch='tiny').eval()
     images = torch.randn(1, 3, 64, 96)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The sweep evaluates as tools/test.py does, at every size, once."""
+"""Resolution sweep: metrics as of tools/test.py, resuming, limits, and scaled test pipelines."""
 
 import csv
 
@@ -25,13 +25,13 @@ def candidate(trained):
 
 
 @pytest.mark.parametrize('scope', SCOPES)
-def test_factor_one_is_the_plain_test(scope, candidate, tmp_path):
+def test_factor_one_equals_the_plain_test(scope, candidate, tmp_path):
     model = candidate(scope)
     rows = sweep([model], [TestSize(factor=1), TestSize(factor=2)], table=tmp_path / 'sweep.csv')
     plain = launch.test(read_config(tmp_path / 'model.py', work_dir=tmp_path / 'work'), checkpoint=model.checkpoint)
     assert rows[0].metrics == {name: float(value) for name, value in plain.items()}
     assert any(value > 0 for value in rows[0].metrics.values())
-    if scope != 'mmpretrain':  # six images say too little
+    if scope != 'mmpretrain':  # too few images for a difference
         assert rows[1].metrics != rows[0].metrics
     one, two = rows
     assert one.images == two.images == 6
@@ -42,13 +42,13 @@ def test_factor_one_is_the_plain_test(scope, candidate, tmp_path):
 
 
 @pytest.mark.parametrize('scope', SCOPES)
-def test_a_limit_tests_some_images_alone(scope, candidate, tmp_path):
-    """The images that were left out do not count as missed, and those that are in are spread over the set."""
+def test_limit_restricts_images_and_annotations(scope, candidate, tmp_path):
+    """Left-out images do not count as missed; the tested ones are evenly spaced."""
     model = candidate(scope)
     row = sweep([model], [TestSize(factor=1)], table=tmp_path / 'some.csv', limit=2)[0]
     assert row.images == 2
     cfg = read_config(tmp_path / 'model.py', work_dir=tmp_path / 'work')
-    if scope == 'mmdet':  # the annotations of the first and the fourth image alone
+    if scope == 'mmdet':  # the annotations of the first and the fourth image
         from mmengine.fileio import dump, load
 
         whole = load(cfg.test_evaluator.ann_file)
@@ -62,7 +62,7 @@ def test_a_limit_tests_some_images_alone(scope, candidate, tmp_path):
     assert row.metrics == {k: float(v) for k, v in launch.test(cfg, checkpoint=model.checkpoint).items()}
 
 
-def test_what_is_done_is_not_done_again(candidate, tmp_path, monkeypatch):
+def test_finished_sizes_are_not_repeated(candidate, tmp_path, monkeypatch):
     model, table = candidate('mmseg'), tmp_path / 'sweep.csv'
     ran = []
     before = ForwardMeter.before_test
@@ -76,7 +76,7 @@ def test_what_is_done_is_not_done_again(candidate, tmp_path, monkeypatch):
     assert read_rows(table)[0] == first[0]
     assert [row.size for row in read_rows(table)] == ['0.5', '40px']
 
-    # An interruption loses the size at hand and nothing else.
+    # An interruption loses the current size only.
     def interrupted(self, runner):
         raise KeyboardInterrupt
 
@@ -87,7 +87,7 @@ def test_what_is_done_is_not_done_again(candidate, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('change', ['checkpoint', 'config', 'limit'])
-def test_another_checkpoint_or_config_is_noticed(change, candidate, tmp_path):
+def test_rows_of_another_source_are_refused(change, candidate, tmp_path):
     model, table = candidate('mmseg'), tmp_path / 'sweep.csv'
     sweep([model], [TestSize(factor=1)], table=table)
     written = table.read_bytes()
@@ -102,7 +102,7 @@ def test_another_checkpoint_or_config_is_noticed(change, candidate, tmp_path):
     assert table.read_bytes() == written
 
 
-def test_several_models_and_the_plot_from_the_table_alone(candidate, tmp_path):
+def test_several_models_and_the_plot_of_the_table(candidate, tmp_path):
     models = [candidate('mmseg', 'first'), candidate('mmpretrain', 'second')]
     table = tmp_path / 'sweep.csv'
     rows = sweep(models, [TestSize(factor=1), TestSize(factor=1.5)], table=table)
@@ -128,7 +128,7 @@ def test_several_models_and_the_plot_from_the_table_alone(candidate, tmp_path):
         sweep([models[0]] * 2, [TestSize(factor=1)], table=table)
 
 
-def test_the_command_line(trained, call, refused, tmp_path, capsys):
+def test_command_line(trained, call, refused, tmp_path, capsys):
     path, checkpoint = trained('mmseg')
     out = tmp_path / 'out/sweep.csv'
     call('resolution_sweep', '--models', f'tiny={path}:{checkpoint}', '--sizes', '0.5', '48px', '--out', out)
@@ -173,7 +173,7 @@ CROP = [dict(type='ResizeEdge', scale=256, edge='short'), dict(type='CenterCrop'
     ],
     ids=str,
 )
-def test_every_step_is_scaled(steps, size, expected):
+def test_pipeline_steps_are_scaled(steps, size, expected):
     assert scaled(steps, size) == [dict(step) for step in expected]
 
 
@@ -186,12 +186,12 @@ def test_every_step_is_scaled(steps, size, expected):
         ([dict(type='Resize', scale_factor=2.0)], '64px', 'size must be a factor'),
     ],
 )
-def test_what_cannot_be_scaled_is_refused(steps, size, message):
+def test_other_pipelines_are_refused(steps, size, message):
     with pytest.raises(ValueError, match=message):
         scaled(steps, size)
 
 
-def test_a_pipeline_without_images_is_refused():
+def test_pipelines_without_images_are_refused():
     cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=[PACK]))))
     with pytest.raises(ValueError, match='loads no image'):
         scale_test_images(cfg, TestSize(factor=2))
@@ -199,7 +199,7 @@ def test_a_pipeline_without_images_is_refused():
         scale_test_images(Config(dict(test_dataloader=dict(dataset=dict(type='Pictures')))), TestSize(factor=2))
 
 
-def test_wrapped_data_sets_are_scaled_too():
+def test_pipelines_of_wrapped_data_sets_are_scaled():
     inner = [dict(pipeline=[LOAD, RESIZE]), dict(dataset=dict(pipeline=[LOAD, RESIZE]))]
     cfg = Config(dict(test_dataloader=dict(dataset=dict(type='ConcatDataset', datasets=inner))))
     scale_test_images(cfg, TestSize(factor=2))
@@ -207,7 +207,7 @@ def test_wrapped_data_sets_are_scaled_too():
 
 
 @pytest.mark.parametrize('text', ['', '0', '-1', '640', 'px', '1.5px', '0px', 'big'])
-def test_sizes_are_factors_or_pixels(text):
+def test_wrong_sizes_are_refused(text):
     if text == '640':
         assert TestSize.parse(text) == TestSize(factor=640)
         return

@@ -1,4 +1,4 @@
-"""An exported file computes, at any size and batch, what PyTorch does: the same file for all of them."""
+"""One exported file agrees with PyTorch at every size and batch size."""
 
 import json
 
@@ -18,7 +18,7 @@ PEG = POSITIONS['peg']
 
 
 def check(graph, reference, path, *, sizes=(*SIZES, LARGE), batches=(1, 3), **options):
-    """Export, open, compare; what the file says of itself."""
+    """Export, open and compare; returns the opened file."""
     export(graph, path, **options)
     exported = ExportedModel(path, device='cpu')
     quick = [size for size in sizes if size != LARGE]
@@ -31,7 +31,7 @@ def check(graph, reference, path, *, sizes=(*SIZES, LARGE), batches=(1, 3), **op
 
 
 def check_backbone(backbone, path, **options):
-    # Images of about the size that they have in training: maps that no norm follows grow with them.
+    # Normalise as in training: maps without a norm behind them scale with the images.
     preprocess = Preprocess(mean=[120.0] * 3, std=[60.0] * 3)
     graph = Features(randomise(backbone), preprocess=preprocess)
     return check(graph, features_of(graph, backbone), path, **options)
@@ -42,8 +42,8 @@ def check_model(model, path, *, logits=False, **options):
     return check(graph, reference_of(graph, Toolbox(model)), path, **options)
 
 
-def test_a_backbone_in_onnx(tmp_path):
-    """Windows larger than some grids, whole windows and cut ones, a class token beside."""
+def test_backbone_in_onnx(tmp_path):
+    """Windows larger than some grids, complete and padded windows, and a class token."""
     pytest.importorskip('onnxscript')
     backbone = multi_scale(arch=TWO_BLOCKS, with_cls_token=True, window_size=3, global_blocks=(1,), position=PEG)
     exported = check_backbone(backbone, tmp_path / 'model.onnx', sizes=[*SIZES, (1, 1), LARGE])
@@ -82,7 +82,7 @@ def test_classifier_in_onnx(tmp_path):
     check_model(classifier(), tmp_path / 'model.onnx', sizes=SIZES)
 
 
-def test_classifier_as_a_program(tmp_path):
+def test_classifier_as_torch_export(tmp_path):
     pytest.importorskip('mmpretrain')
     check_model(classifier(), tmp_path / 'model.pt2', format='torch_export', sizes=SIZES)
 
@@ -104,7 +104,7 @@ def test_every_encoding(position, format, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('format', FORMATS)
 @pytest.mark.parametrize('logits', [False, True])
-def test_segmentors_in_every_format(format, logits, tmp_path):
+def test_segmentor_in_every_format(format, logits, tmp_path):
     path = tmp_path / f'model{FORMATS[format][0]}'
     check_model(segmentor('pyramid'), path, format=format, logits=logits)
 
@@ -112,7 +112,7 @@ def test_segmentors_in_every_format(format, logits, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('format', FORMATS)
 @pytest.mark.parametrize('backbone', ['windowed', 'pyramid'])
-def test_detectors_in_every_format(format, backbone, tmp_path):
+def test_detector_in_every_format(format, backbone, tmp_path):
     path = tmp_path / f'model{FORMATS[format][0]}'
     exported = check_model(detector(backbone, divisor=32), path, format=format)
     graph = graph_of(detector(backbone, divisor=32))
@@ -124,20 +124,20 @@ def test_detectors_in_every_format(format, backbone, tmp_path):
 @pytest.mark.parametrize(
     'build', [lambda: multi_scale(window_size=3), pyramid, column], ids=['windows', 'pyramid', 'column']
 )
-def test_backbones_compiled(build, tmp_path):
+def test_backbones_as_aoti(build, tmp_path):
     check_backbone(build(), tmp_path / 'model.pt2', format='aoti', sizes=[*SIZES, (1, 1), LARGE])
 
 
 @pytest.mark.slow
-def test_older_operators(tmp_path):
+def test_opset_18(tmp_path):
     check_model(detector('windowed'), tmp_path / 'model.onnx', opset=18)
 
 
-# -- what verification notices ---------------------------------------------------------------------------------------
+# -- verification ----------------------------------------------------------------------------------------------------
 
 
 class File:
-    """In place of an exported file: predictions that are known."""
+    """Stands for an exported file; returns given predictions."""
 
     def __init__(self, task, predict):
         self.task, self.predict, self.metadata = task, predict, dict(outputs=[])
@@ -159,7 +159,7 @@ def boxes(**changes):
     return {name: changes.get(name, value) for name, value in BOXES.items()}
 
 
-def test_boxes_of_one_score_may_change_places():
+def test_boxes_of_equal_score_may_swap():
     order = [1, 0, 2]
     one = compare('detection', {name: value[order] for name, value in BOXES.items()}, BOXES)
     assert one.agrees and one.difference == 0 and one.compared == 3
@@ -176,12 +176,12 @@ def test_boxes_of_one_score_may_change_places():
     ],
     ids=['moved', 'label', 'score', 'missing', 'twice'],
 )
-def test_wrong_boxes_are_noticed(wrong):
+def test_different_boxes_disagree(wrong):
     assert not compare('detection', wrong, BOXES).agrees
     assert len(wrong['boxes']) == 2 or match_boxes(wrong, BOXES) > 1e-2
 
 
-def test_wrong_maps_and_features_are_noticed():
+def test_different_maps_and_features_disagree():
     class_map = np.zeros((100, 100), int)
     other = class_map.copy()
     other[0, :9] = 1
@@ -197,10 +197,10 @@ def test_wrong_maps_and_features_are_noticed():
     assert not compare('classification', dict(scores=np.ones(3)), dict(scores=np.zeros(3))).agrees
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_wrong_arguments(tmp_path):
+def test_wrong_arguments_are_refused(tmp_path):
     graph = Features(column())
     with pytest.raises(ValueError, match=r"format must be one of \['onnx', 'torch_export', 'aoti'\], got 'trt'"):
         export(graph, tmp_path / 'model.onnx', format='trt')
@@ -208,7 +208,7 @@ def test_wrong_arguments(tmp_path):
         export(graph, tmp_path / 'model.onnx', format='aoti')
 
 
-def test_a_model_that_branches_on_sizes_is_refused(tmp_path):
+def test_models_that_branch_on_sizes_are_refused(tmp_path):
     graph = Features(column())
     whole = graph.model.forward
     graph.model.forward = lambda images: whole(torch.zeros(1, 3, int(images.shape[2]), 40))
@@ -217,12 +217,12 @@ def test_a_model_that_branches_on_sizes_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_stored_is_plain_data():
+def test_settings_are_plain_data():
     settings = Features(column()).settings
     assert json.loads(json.dumps(settings)) == settings
 
 
-def test_an_opset_that_cannot_be_written_is_refused(tmp_path):
+def test_other_opsets_are_refused(tmp_path):
     pytest.importorskip('onnxscript')
     with pytest.raises(ValueError, match=r'opset must be one of \(18, 23\), got 17'):
         export(Features(column()), tmp_path / 'model.onnx', opset=17)

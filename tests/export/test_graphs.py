@@ -1,4 +1,4 @@
-"""What a graph computes, before it is exported: what the toolbox's own prediction gives."""
+"""Graphs, before export, compute the predictions of the toolbox."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def run(graph, images):
     ],
     ids=str,
 )
-def test_detections_are_those_of_mmdet(options):
+def test_detections_equal_those_of_mmdet(options):
     pytest.importorskip('mmdet')
     model = detector(**options)
     graph = graph_of(model)
@@ -53,11 +53,11 @@ def test_detections_are_those_of_mmdet(options):
             assert match_boxes({name: value[:count] for name, value in prediction.items()}, expected) < 2e-3
             assert not any(value[count:].any() for value in prediction.values())
             found += count
-            assert len({tuple(box) for box in expected['boxes'].tolist()}) > count // 4, 'boxes that differ'
+            assert len({tuple(box) for box in expected['boxes'].tolist()}) > count // 4, 'boxes are not distinct'
     assert found > 30
 
 
-def test_no_detection_at_all():
+def test_images_without_detections():
     pytest.importorskip('mmdet')
     outputs = run(graph_of(detector(score_thr=0.999)), pixels(40, 50))
     assert not any(value.any() for value in outputs.values())
@@ -66,7 +66,7 @@ def test_no_detection_at_all():
 @pytest.mark.parametrize(
     'options', [{}, dict(classes=1), dict(padding=dict(size_divisor=32), pad_val=9), dict(size_divisor=32)], ids=str
 )
-def test_class_maps_are_those_of_mmseg(options):
+def test_class_maps_equal_those_of_mmseg(options):
     pytest.importorskip('mmseg')
     model = segmentor(**options)
     toolbox = Toolbox(model)
@@ -82,7 +82,7 @@ def test_class_maps_are_those_of_mmseg(options):
         assert len(class_map.unique()) > 1
 
 
-def test_scores_are_those_of_mmpretrain():
+def test_scores_equal_those_of_mmpretrain():
     pytest.importorskip('mmpretrain')
     model = classifier()
     for size in SIZES:
@@ -93,7 +93,7 @@ def test_scores_are_those_of_mmpretrain():
         assert expected.std() > 0.01
 
 
-def test_normalised_images_are_taken_instead_of_pixels():
+def test_normalised_input():
     pytest.importorskip('mmpretrain')
     model = classifier()
     images = torch.from_numpy(np.stack(pixels(30, 40)).transpose(0, 3, 1, 2).copy())
@@ -104,7 +104,7 @@ def test_normalised_images_are_taken_instead_of_pixels():
     torch.testing.assert_close(from_inputs, from_pixels)
 
 
-def test_the_model_itself_stays():
+def test_model_is_unchanged():
     pytest.importorskip('mmdet')
     model = detector().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -114,7 +114,7 @@ def test_the_model_itself_stays():
 
 
 @pytest.mark.parametrize('build', [column, multi_scale, pyramid])
-def test_a_bare_backbone_says_its_strides(build):
+def test_strides_and_channels_of_a_backbone(build):
     graph = Features(build())
     (images,) = (graph.example(batch=2, height=70, width=50),)
     outputs = graph(images)
@@ -132,7 +132,7 @@ def test_a_bare_backbone_says_its_strides(build):
         (dict(nms=dict(type='nms', iou_threshold=0.5, score_threshold=0.1)), r'test_cfg.nms must be .*score_threshold'),
     ],
 )
-def test_settings_that_no_graph_follows_are_refused(options, message):
+def test_unsupported_test_settings_are_refused(options, message):
     pytest.importorskip('mmdet')
     with pytest.raises(ValueError, match=message):
         graph_of(detector(**options))
@@ -159,14 +159,14 @@ def test_other_models_are_refused():
         Features(column(with_dist_token=True, out_type='cls_token'))
 
 
-def test_a_preprocessor_that_resizes_is_refused():
+def test_resizing_preprocessors_are_refused():
     pytest.importorskip('mmseg')
     model = segmentor(padding=dict(size=(64, 64)))
     with pytest.raises(ValueError, match=r'test_cfg must not set a size, got \(64, 64\)'):
         Preprocess.of(model.data_preprocessor)
 
 
-def test_a_classifier_of_many_labels_is_refused():
+def test_multi_label_classifiers_are_refused():
     """Its scores are no softmax."""
     pytest.importorskip('mmpretrain')
     from mmpretrain.models import MultiLabelLinearClsHead

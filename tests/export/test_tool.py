@@ -1,4 +1,4 @@
-"""tools/export.py: a file that agrees gets its name, one that does not is not left behind."""
+"""tools/export.py: a verified file is renamed to its destination, others are deleted."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def trained(tmp_path):
     return tmp_path / 'config.py', tmp_path / 'model.pth'
 
 
-def test_a_file_that_agrees(trained, tmp_path, call, capsys):
+def test_verified_file_is_written(trained, tmp_path, call, capsys):
     out = tmp_path / 'new' / 'model.pt2'
     call('export', *trained, '--format', 'torch_export', '--out', out, '--verify-sizes', '9x21', '40x40')
     words = capsys.readouterr().out
@@ -63,7 +63,7 @@ def test_a_file_that_agrees(trained, tmp_path, call, capsys):
     assert ExportedModel(features).task == 'features'
 
 
-def test_a_file_that_differs_is_not_left(trained, tmp_path, call, capsys, monkeypatch):
+def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch):
     measure, _, compare = MEASURES['classification']
     monkeypatch.setitem(MEASURES, 'classification', (measure, -1.0, compare))  # no difference is as small
     with pytest.raises(SystemExit) as stop:
@@ -89,13 +89,13 @@ def test_a_file_that_differs_is_not_left(trained, tmp_path, call, capsys, monkey
         (['--out', 'model.onnx', '--verify-images', 'none'], "there is no file or folder 'none'"),
     ],
 )
-def test_mistakes_end_in_one_line(arguments, message, trained, refused, tmp_path, monkeypatch):
+def test_wrong_arguments_end_in_one_line(arguments, message, trained, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert message in refused('export', *trained, *arguments)
     assert not [*tmp_path.glob('*.onnx'), *tmp_path.glob('*.pt2')]
 
 
-def test_a_checkpoint_of_another_model(trained, tmp_path, refused):
+def test_checkpoint_of_another_model_is_refused(trained, tmp_path, refused):
     torch.save(dict(state_dict=dict(nothing=torch.zeros(1))), tmp_path / 'other.pth')
     line = refused('export', trained[0], tmp_path / 'other.pth', '--out', tmp_path / 'model.onnx')
     assert 'does not fit the model' in line

@@ -110,7 +110,7 @@ def refusal(path):
     return message
 
 
-def test_a_flipped_byte_in_an_onnx_file_is_noticed(onnx_file, tmp_path):
+def test_onnx_file_damaged_by_a_flipped_bit(onnx_file, tmp_path):
     content = onnx_file[1].read_bytes()
     damaged = tmp_path / 'damaged.onnx'
     assert content.endswith(hashlib.sha256(content[:-SEAL]).hexdigest().encode())
@@ -121,7 +121,7 @@ def test_a_flipped_byte_in_an_onnx_file_is_noticed(onnx_file, tmp_path):
         assert 'is damaged' in refusal(damaged)
 
 
-def test_a_truncated_onnx_file_is_noticed(onnx_file, tmp_path):
+def test_onnx_file_damaged_by_truncation(onnx_file, tmp_path):
     content = onnx_file[1].read_bytes()
     damaged = tmp_path / 'damaged.onnx'
     for length in (0, 1, len(content) // 2, len(content) - SEAL + 1, len(content) - 1):
@@ -131,7 +131,7 @@ def test_a_truncated_onnx_file_is_noticed(onnx_file, tmp_path):
     assert refusal(damaged).endswith('is damaged: the SHA-256 at its end is missing')
 
 
-def test_an_onnx_file_of_an_older_release_opens(onnx_file, tmp_path):
+def test_onnx_file_without_hash_opens(onnx_file, tmp_path):
     onnx = pytest.importorskip('onnx')
     model = onnx.load(onnx_file[1])
     onnx.checker.check_model(model)
@@ -149,7 +149,7 @@ def test_an_onnx_file_of_an_older_release_opens(onnx_file, tmp_path):
         assert message in refusal(tmp_path / 'tampered.onnx')
 
 
-def test_damaged_programs_are_noticed(files, tmp_path):
+def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):
     content = (files / 'detector.pt2').read_bytes()
     damaged = tmp_path / 'damaged.pt2'
     with zipfile.ZipFile(files / 'detector.pt2') as archive:
