@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cpvt_backbones.layers.checks import check_int, is_int, is_sequence
+from cpvt_backbones.layers.checks import check_int, check_positive, is_int, is_sequence
 
 COLUMNS: dict[str, dict[str, Any]] = {
     # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.
@@ -34,14 +34,23 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
 def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Numbers of an architecture from a name in ``table`` or from a dict with exactly the same keys."""
-    keys = list(next(iter(table.values())))
-    if isinstance(arch, Mapping):
-        if set(arch) != set(keys):
-            raise ValueError(f'arch must be a dict with the keys {keys}, got {dict(arch)!r}')
-        return dict(arch)
-    if not isinstance(arch, str) or arch not in table:
-        raise ValueError(f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}')
-    return dict(table[arch])
+    example = next(iter(table.values()))
+    keys = list(example)
+    if not isinstance(arch, Mapping):
+        if not isinstance(arch, str) or arch not in table:
+            raise ValueError(f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}')
+        return dict(table[arch])
+    if set(arch) != set(keys):
+        raise ValueError(f'arch must be a dict with the keys {keys}, got {dict(arch)!r}')
+    for key, value in arch.items():
+        values = [value]
+        if is_sequence(example[key]):
+            values, count = value, len(example[key])
+            if not is_sequence(value) or len(value) != count:
+                raise ValueError(f'arch must give {count} numbers for {key}, one a stage, got {value!r}')
+        for number in values:
+            (check_positive if key.startswith('mlp_ratio') else check_int)(**{key: number})
+    return dict(arch)
 
 
 def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = False) -> tuple[int, ...]:
@@ -64,3 +73,16 @@ def resolve_size(name: str, value: Any) -> tuple[int, int]:
     for side in pair:
         check_int(**{name: side})
     return pair[0], pair[1]
+
+
+def resolve_valid_sizes(valid_sizes: Any, batch: int, height: int, width: int) -> list[tuple[int, int]]:
+    """A (height, width) in pixels per image of a batch, none larger than ``height`` x ``width``."""
+    if not is_sequence(valid_sizes) or len(valid_sizes) != batch:
+        raise ValueError(f'valid_sizes must be a (height, width) for each of {batch} images, got {valid_sizes!r}')
+    sizes = [resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None) for size in valid_sizes]
+    for index, (h, w) in enumerate(sizes):
+        if h > height or w > width:
+            raise ValueError(
+                f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
+            )
+    return sizes

@@ -18,14 +18,13 @@ from cpvt_backbones.layers.checks import (
     check_int,
     check_positive,
     check_probability,
-    is_sequence,
     list_of_dicts,
 )
 from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
 from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape, prepend_tokens, tokens_to_map
 from cpvt_backbones.weights import find_shipped
 
-from .archs import resolve_size
+from .archs import resolve_valid_sizes
 
 OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
 
@@ -46,20 +45,6 @@ def init_linear_layers(model: nn.Module) -> None:
             nn.init.trunc_normal_(module.weight, std=0.02)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def check_valid_sizes(valid_sizes: Any, images: Tensor) -> list[Grid]:
-    """Sizes as tuples. Raise ``ValueError`` unless there is one per image, none larger than the batch."""
-    height, width = images.shape[2:]
-    if not is_sequence(valid_sizes) or len(valid_sizes) != len(images):
-        raise ValueError(f'valid_sizes must be a (height, width) for each of {len(images)} images, got {valid_sizes!r}')
-    sizes = [resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None) for size in valid_sizes]
-    for index, (h, w) in enumerate(sizes):
-        if h > height or w > width:
-            raise ValueError(
-                f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
-            )
-    return sizes
 
 
 def pad_map(feature_map: Tensor, stride: int, size: Sequence[int], batch_size: Sequence[int]) -> Tensor:
@@ -183,6 +168,7 @@ class Backbone(BaseModule):
     def _run_block(
         self, stage: int, index: int, block: nn.Module, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> StageTokens:
+        """Run a block of a stage with the encodings before (``query_key``), in (bias) and after it."""
         query_key = tokens
         for encoding in self.position_encodings:
             query_key = encoding.query_key(stage, index, query_key, grid)
@@ -225,7 +211,7 @@ class Backbone(BaseModule):
             valid_sizes = getattr(images, 'valid_sizes', None)
         if valid_sizes is None:
             return self._features(images)
-        sizes = check_valid_sizes(valid_sizes, images)
+        sizes = resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])
         if set(sizes) == {tuple(images.shape[2:])}:
             return self._features(images)
         if self.out_type == 'raw':
@@ -337,19 +323,19 @@ class Backbone(BaseModule):
         entries = list_of_dicts('init_cfg', init_cfg)
         pretrained = [entry for entry in entries if entry['type'] in ('Pretrained', PretrainedInit)]
         self.init_cfg = [entry for entry in entries if entry not in pretrained]
-        self.init_cfg += [{**entry, 'type': 'RecognisedPretrained'} for entry in pretrained]  # last, as in mmengine
+        # Last, as in mmengine. The type is registered by cpvt_backbones.checkpoints, which is above this package.
+        self.init_cfg += [{**entry, 'type': 'RecognisedPretrained'} for entry in pretrained]
         try:
             super().init_weights()
         finally:
             self.init_cfg = init_cfg
 
     def fuse(self) -> 'Backbone':
-        """A copy for inference, of the weights at hand; this model stays as it is.
+        """A copy for inference with the current weights, in evaluation mode and not to be trained.
 
         Every PEG's identity is folded into its convolution, and sums and GELU overwrite tensors that are not needed
-        again (hooks that keep the output of a submodule may find it changed). Outputs agree to 1e-5 in fp32. The copy
-        is in evaluation mode and not to be trained. Its fused weights have other names, so its state dict does not load
-        into an unfused model by mistake. Load weights before fusing.
+        again (hooks that keep the output of a submodule may find it changed). Outputs agree to 1e-5 in fp32. Fused
+        weights have other names, so the state dict does not load into an unfused model: load weights before fusing.
         """
         fused = deepcopy(self).eval().requires_grad_(False)
         for module in fused.modules():
@@ -390,11 +376,11 @@ class Backbone(BaseModule):
         """Depth of a parameter for layer-wise learning rates, in mmpretrain's convention.
 
         Args:
-            param_name: Name of a parameter, as seen from the whole model.
-            prefix: Prefix of this backbone's own names, e.g. ``'backbone.'``.
+            param_name: Name of a parameter in the whole model.
+            prefix: Prefix of this backbone in the whole model, e.g. ``'backbone.'``.
 
         Returns:
-            The depth (0: stem, i + 1: block i and the PEG behind it, last: final norm, pyramid and everything outside
+            The depth (0: stem; i + 1: block i and the PEG after it; last: final norm, pyramid and everything outside
             this backbone) and the number of depths.
         """
         if not param_name.startswith(prefix):
@@ -411,9 +397,5 @@ class Backbone(BaseModule):
 
         Norms and biases are left to the optimizer's own rules (``norm_decay_mult``, ``bias_decay_mult``).
         """
-        names = {
-            f'{name}.{parameter}'
-            for name in self._position_names
-            for parameter, _ in getattr(self, name).named_parameters()
-        }
-        return names | {name for name in ('cls_token', 'dist_token') if getattr(self, name) is not None}
+        spared = ('cls_token', 'dist_token', *self._position_names)
+        return {name for name, _ in self.named_parameters() if name.partition('.')[0] in spared}

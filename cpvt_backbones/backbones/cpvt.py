@@ -9,14 +9,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import Attention, PatchEmbed, Stage, WindowAttention, ceil_div
-from cpvt_backbones.layers.checks import (
-    check_bool,
-    check_heads,
-    check_int,
-    check_positive,
-    forwards_keywords_to,
-    strict_keywords,
-)
+from cpvt_backbones.layers.checks import check_bool, forwards_to, strict_keywords
 
 from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
 from .base import PAPER_POSITION, Backbone, Position, init_linear_layers
@@ -35,8 +28,9 @@ class CPVT(Backbone):
         img_size: Side (or height and width) in pixels that learned tables have entries for. Any size runs.
         patch_size: Side of a patch in pixels.
         out_indices: Block, or blocks, whose output is returned; negative counts from the end.
-        position: Position encoding as plain data: ``None``, ``dict(type='PEG' | 'Learned' | 'SinCos' | 'Relative',
-            ...)`` or a list of such dicts. Default: one PEG after block 0, k = 3.
+        position: Position encoding as plain data: ``None``, a dict of ``type`` and arguments, or a list of such dicts.
+            Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'`` (:class:`LearnedTable`), ``'SinCos'``,
+            ``'Relative'``. Default: one PEG after block 0, k = 3.
         with_cls_token: Add a class token; ``False`` is the paper's GAP model.
         with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877, section 4).
         window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
@@ -50,7 +44,7 @@ class CPVT(Backbone):
         ValueError, TypeError: An argument outside what it accepts, named with its value.
     """
 
-    @forwards_keywords_to(Backbone.__init__, without=('depths',))
+    @forwards_to(Backbone.__init__, without=('depths',))
     def __init__(
         self,
         *,
@@ -69,12 +63,7 @@ class CPVT(Backbone):
     ) -> None:
         numbers = resolve_arch(arch, COLUMNS)
         dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
-        check_int(depth=depth, patch_size=patch_size)
-        check_heads(dim, num_heads)
-        check_positive(mlp_ratio=numbers['mlp_ratio'])
         check_bool(with_dist_token=with_dist_token, final_norm=final_norm)
-        if layer_scale_init is not None:
-            check_positive(layer_scale_init=layer_scale_init)
         global_indices = resolve_indices('global_blocks', global_blocks, depth, allow_none=True)
         if window_size is None and global_indices:
             raise ValueError(f'global_blocks must be empty without window_size, got {global_blocks!r}')

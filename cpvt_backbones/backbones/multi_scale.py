@@ -10,14 +10,13 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import ceil_div, pad_to_multiple
-from cpvt_backbones.layers.checks import check_choice, check_int, forwards_keywords_to, strict_keywords
+from cpvt_backbones.layers.checks import check, check_choice, forwards_to, strict_keywords
 
 from .archs import COLUMNS, resolve_arch, resolve_indices
 from .base import DENSE_POSITION, Position
 from .cpvt import CPVT
 
 STRIDES = (4, 8, 16, 32)
-PATCH_SIZES = (4, 8, 16, 32)
 
 
 class LayerNorm2d(nn.LayerNorm):
@@ -73,22 +72,22 @@ class MultiScaleCPVT(CPVT):
     Args:
         arch: As in :class:`CPVT`.
         source: ``'last'``: every level from the last map, upsampling halves the channels (ViTDet, arXiv 2203.16527,
-            section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: one block's map a level, all C wide (BEiT and
-            XCiT, arXiv 2106.09681, section 4).
-        taps: With ``source='taps'``, the block that each of the four strides is made from; ``None`` for the ends of
-            the four quarters of the depth (2, 5, 8, 11 of 12).
+            section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: each level from the map of another block, all C
+            wide (BEiT and XCiT, arXiv 2106.09681, section 4).
+        taps: With ``source='taps'``, the block for each of the four strides; ``None`` for the ends of the four quarters
+            of the depth (2, 5, 8, 11 of 12).
         out_indices: Levels that are returned: 0 is stride 4, 3 is stride 32.
         patch_size: 4, 8, 16 or 32 pixels.
-        position: Default here: one PEG after each of the first five blocks (all blocks of a column that has fewer).
-        with_cls_token: Default here: none, which is the GAP model.
-        trunk: All other arguments of :class:`CPVT` but ``out_type`` and ``with_dist_token``. Attention global in a few
-            blocks and windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+        position: See :class:`CPVT`. Default: one PEG after each of the first five blocks, or of all if there are fewer.
+        with_cls_token: See :class:`CPVT`. Default: no class token.
+        trunk: All other arguments of :class:`CPVT` but ``out_type`` and ``with_dist_token``. For global attention in a
+            few blocks, windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
 
     Raises:
         ValueError, TypeError: An argument outside what it accepts, named with its value.
     """
 
-    @forwards_keywords_to(CPVT.__init__, without=('out_type', 'with_dist_token'))
+    @forwards_to(CPVT.__init__, without=('out_type', 'with_dist_token'))
     def __init__(
         self,
         *,
@@ -102,23 +101,19 @@ class MultiScaleCPVT(CPVT):
         **trunk: Any,
     ) -> None:
         check_choice(('last', 'taps'), source=source)
-        if patch_size not in PATCH_SIZES:
-            raise ValueError(f'patch_size must be one of {PATCH_SIZES}, got {patch_size!r}')
+        check(f'one of {STRIDES}', lambda size: size in STRIDES, patch_size=patch_size)
         depth = resolve_arch(arch, COLUMNS)['depth']
-        check_int(depth=depth)
         levels = resolve_indices('out_indices', out_indices, len(STRIDES))
         if source == 'last':
             if taps is not None:
                 raise ValueError(f"taps must be None with source='last', got {taps!r}")
-            blocks: tuple[int, ...] = (depth - 1,)
-            map_of_level = {level: 0 for level in levels}
+            blocks = [depth - 1] * len(levels)
         else:
             chosen = [max(depth * (i + 1) // 4 - 1, 0) for i in range(4)] if taps is None else taps
             resolved = resolve_indices('taps', chosen, depth)
             if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):
                 raise ValueError(f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}')
-            blocks = tuple(resolved[level] for level in levels)
-            map_of_level = {level: i for i, level in enumerate(levels)}
+            blocks = [resolved[level] for level in levels]
         super().__init__(
             arch=arch,
             patch_size=patch_size,
@@ -133,7 +128,6 @@ class MultiScaleCPVT(CPVT):
                 f'got position={position!r}'
             )
         self.out_indices = levels
-        self._map_of_level = map_of_level
         self.pyramid = nn.ModuleDict()
         widths = {}
         for level in sorted(set(levels)):
@@ -144,11 +138,10 @@ class MultiScaleCPVT(CPVT):
         self.out_strides = tuple(STRIDES[level] for level in levels)
 
     def _features(self, images: Tensor) -> tuple[Tensor, ...]:
-        maps = super()._features(images)
         outputs = []
-        for level in self.out_indices:
+        for level, trunk_map in zip(self.out_indices, super()._features(images), strict=True):
             stride = STRIDES[level]
-            feature_map = self.pyramid[str(level)](maps[self._map_of_level[level]])
+            feature_map = self.pyramid[str(level)](trunk_map)
             # An upsampled map covers the padding of the last patch too; cells without a pixel are cropped.
             height, width = ceil_div(images.shape[2], stride), ceil_div(images.shape[3], stride)
             outputs.append(feature_map[:, :, :height, :width])

@@ -10,15 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import PatchEmbed, SpatialReductionAttention, Stage, ceil_div, tokens_to_map
-from cpvt_backbones.layers.checks import (
-    check_bool,
-    check_heads,
-    check_int,
-    check_positive,
-    forwards_keywords_to,
-    is_sequence,
-    strict_keywords,
-)
+from cpvt_backbones.layers.checks import check_bool, check_positive, forwards_to, strict_keywords
 
 from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
 from .base import PAPER_POSITION, Backbone, Position, init_linear_layers
@@ -53,7 +45,7 @@ class PyramidCPVT(Backbone):
         ValueError, TypeError: An argument outside what it accepts, named with its value.
     """
 
-    @forwards_keywords_to(Backbone.__init__, without=('depths',))
+    @forwards_to(Backbone.__init__, without=('depths',))
     def __init__(
         self,
         *,
@@ -68,16 +60,9 @@ class PyramidCPVT(Backbone):
     ) -> None:
         numbers = resolve_arch(arch, PYRAMIDS)
         num_stages = len(PATCH_SIZES)
-        for key, values in numbers.items():
-            if not is_sequence(values) or len(values) != num_stages:
-                raise ValueError(f'arch must give {num_stages} numbers for {key}, one a stage, got {values!r}')
         dims, heads, depths, mlp_ratios, sr_ratios = (
             numbers[key] for key in ('embed_dims', 'num_heads', 'depths', 'mlp_ratios', 'sr_ratios')
         )
-        for s in range(num_stages):
-            check_heads(dims[s], heads[s])
-            check_int(depths=depths[s], sr_ratios=sr_ratios[s])
-            check_positive(mlp_ratios=mlp_ratios[s])
         check_positive(embed_norm_eps=embed_norm_eps)
         super().__init__(depths=depths, with_cls_token=with_cls_token, **shared)
         self.out_indices = resolve_indices('out_indices', out_indices, num_stages)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import check_heads, check_int, check_probability, forwards_keywords_to
+from .checks import check_int, check_probability, forwards_to
 from .patch_embed import project_patches
 from .tokens import Grid, ceil_div, is_exporting, is_padded, pad_to_multiple, tokens_to_map
 
@@ -30,16 +30,11 @@ def reference_attention() -> Iterator[None]:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-    """softmax(q k^T / sqrt(d) + mask) v.
+    """softmax(q k^T / sqrt(d) + mask) v, of queries (B, heads, T, d), keys and values (B, heads, S, d).
 
     Args:
-        query: (B, heads, T, d).
-        key, value: (B, heads, S, d).
         mask: Broadcastable to (B, heads, T, S): additive, or boolean with True where attention is allowed.
         dropout: Probability of dropping an attention weight.
-
-    Returns:
-        (B, heads, T, d).
     """
     if mask is not None and is_exporting():
         mask = mask.expand(-1, -1, query.shape[2], -1)  # ONNX's Attention wants a row for each query
@@ -81,7 +76,9 @@ class Attention(nn.Module):
         self, dim: int, *, num_heads: int, qkv_bias: bool = True, attn_drop: float = 0.0, proj_drop: float = 0.0
     ) -> None:
         super().__init__()
-        check_heads(dim, num_heads)
+        check_int(embed_dims=dim, num_heads=num_heads)
+        if dim % num_heads:
+            raise ValueError(f'num_heads must divide embed_dims, got num_heads={num_heads} for embed_dims={dim}')
         check_probability(attn_drop=attn_drop)
         self.num_heads = num_heads
         self.attn_drop = attn_drop
@@ -118,9 +115,8 @@ class Attention(nn.Module):
             (B, P + H * W, C).
         """
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
-        mask = None
-        if bias is not None:
-            mask = F.pad(bias(query[:, :, num_prefix:], grid), (num_prefix, 0, num_prefix, 0))
+        p = num_prefix
+        mask = None if bias is None else F.pad(bias(query[:, :, p:], grid), (p, 0, p, 0))
         out = attend(query, key, value, mask=mask, dropout=self.dropout)  # (B, heads, T, d)
         return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
 
@@ -136,7 +132,7 @@ class WindowAttention(Attention):
         dim, attention: Arguments of :class:`Attention`.
     """
 
-    @forwards_keywords_to(Attention.__init__)
+    @forwards_to(Attention.__init__)
     def __init__(self, dim: int, *, window_size: int, **attention: Any) -> None:
         super().__init__(dim, **attention)
         check_int(window_size=window_size)
@@ -220,7 +216,7 @@ class SpatialReductionAttention(Attention):
         dim, attention: Arguments of :class:`Attention`.
     """
 
-    @forwards_keywords_to(Attention.__init__)
+    @forwards_to(Attention.__init__)
     def __init__(self, dim: int, *, sr_ratio: int, norm_eps: float = 1e-5, **attention: Any) -> None:
         super().__init__(dim, **attention)
         check_int(sr_ratio=sr_ratio)

@@ -5,16 +5,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import Bias
-from .checks import check_int, check_probability
+from .checks import check_int, check_positive, check_probability
 from .tokens import Grid, ceil_div, prepend_tokens
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: drop a branch for a whole sample (arXiv 1603.09382).
-
-    Args:
-        rate: Probability of dropping, in [0, 1); survivors are scaled by 1 / (1 - rate).
-    """
+    """Stochastic depth (arXiv 1603.09382): drop the branch of a sample with probability ``rate``, and scale the
+    branches of the other samples by 1 / (1 - ``rate``)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -34,10 +31,11 @@ class DropPath(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor a channel on a branch (CaiT, arXiv 2103.17239)."""
+    """A learned factor per channel on a branch (CaiT, arXiv 2103.17239)."""
 
     def __init__(self, dim: int, *, init: float) -> None:
         super().__init__()
+        check_positive(layer_scale_init=init)
         self.gamma = nn.Parameter(torch.full((dim,), float(init)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,7 +88,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth once a branch.
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth on each branch.
 
     Prefix tokens are separate from the patch tokens outside the block: it prepends them, and the last residual sum
     separates them again without a copy.

@@ -62,13 +62,6 @@ def check_positive(*, above: float = 0, **values: Any) -> None:
     check(f'a finite number > {above}', lambda v: is_number(v) and v > above, **values)
 
 
-def check_heads(dim: Any, num_heads: Any) -> None:
-    """The heads divide the width."""
-    check_int(embed_dims=dim, num_heads=num_heads)
-    if dim % num_heads:
-        raise ValueError(f'num_heads must divide embed_dims, got num_heads={num_heads} for embed_dims={dim}')
-
-
 def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
     """``None``, a dict with a type, or a list of such dicts, to a list."""
     entries = [] if value is None else [value] if isinstance(value, Mapping) else value
@@ -103,7 +96,7 @@ def strict_keywords(cls: type[T]) -> type[T]:
     return cls
 
 
-def forwards_keywords_to(function: Callable[..., Any], *, without: Collection[str] = ()) -> Callable[[F], F]:
+def forwards_to(function: Callable[..., Any], *, without: Collection[str] = ()) -> Callable[[F], F]:
     """Decorator: in the signature, replace ``**kwargs`` by the keyword-only arguments of ``function``.
 
     Those in ``without`` are left out. ``help`` and :func:`strict_keywords` read this signature.

@@ -9,11 +9,10 @@ from .tokens import Grid, map_to_tokens, pad_to_multiple
 
 
 def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]:
-    """(B, C, H, W), with H and W multiples of the patch p, to contiguous tokens (B, N, dim) and (H / p, W / p).
+    """Project patches of p x p by a convolution with kernel = stride = p; p must divide H and W.
 
-    Args:
-        feature_map: The map.
-        proj: The projection, a convolution with kernel = stride = p.
+    Returns:
+        Tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
     """
     if not _computes_in_bfloat16(feature_map):
         # From a channels_last convolution the tokens come out contiguous; any later copy would be C / 3 times larger.

@@ -9,16 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from .checks import (
-    check,
-    check_bool,
-    check_choice,
-    check_int,
-    forwards_keywords_to,
-    is_int,
-    is_sequence,
-    strict_keywords,
-)
+from .checks import check, check_bool, check_choice, check_int, forwards_to, is_int, is_sequence, strict_keywords
 from .position import PositionEncoding, Stage, StageTokens, register_position
 from .tokens import Grid, map_to_tokens, tokens_to_map
 
@@ -169,7 +160,6 @@ def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
 
 
 @register_position('PEG')
-@strict_keywords
 class PEGPosition(PositionEncoding):
     """PEG as a trunk's position encoding.
 
@@ -188,7 +178,7 @@ class PEGPosition(PositionEncoding):
 
     attribute = 'pos_block'
 
-    @forwards_keywords_to(PEG.__init__)
+    @forwards_to(PEG.__init__)
     def __init__(
         self,
         stages: Sequence[Stage],
@@ -216,7 +206,23 @@ class PEGPosition(PositionEncoding):
 
     def blocks_of(self, depth: int) -> list[int]:
         """Blocks of a stage of ``depth`` blocks that a PEG follows, built or not."""
-        return resolve_after_blocks(self.after_blocks, last=depth - (2 if self.target == 'qk' else 1))
+        named, last = self.after_blocks, depth - (2 if self.target == 'qk' else 1)
+        if isinstance(named, str) and (match := re.fullmatch(r'(\d+)-(\d+)', named)):
+            blocks = list(range(int(match[1]), min(int(match[2]), last + 1)))
+        else:
+            check("a sequence of block indices or a range such as '0-5'", is_sequence, after_blocks=named)
+            blocks = list(named)  # type: ignore[arg-type]
+        for block in blocks:
+            if not is_int(block) or not -1 <= block <= last:
+                raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {block!r} in {named!r}')
+        if not blocks:
+            raise ValueError(
+                f'after_blocks must name at least one block in [-1, {last}] (use position=None for no encoding), '
+                f'got {named!r}'
+            )
+        if len(set(blocks)) != len(blocks):
+            raise ValueError(f'after_blocks must name each block once, got {named!r}')
+        return sorted(blocks)
 
     def _peg(self, stage: int, block: int) -> PEG | None:
         index = self.layer_ids.get((stage, block))
@@ -236,23 +242,3 @@ class PEGPosition(PositionEncoding):
 
     def layer_id(self, name: str) -> tuple[int, int]:
         return list(self.layer_ids)[int(name.split('.')[0])]
-
-
-def resolve_after_blocks(after_blocks: Any, *, last: int) -> list[int]:
-    """Sorted block indices in [-1, last] from a sequence, or from a range such as ``'0-5'``."""
-    if isinstance(after_blocks, str) and (match := re.fullmatch(r'(\d+)-(\d+)', after_blocks)):
-        indices = list(range(int(match[1]), min(int(match[2]), last + 1)))
-    else:
-        check("a sequence of block indices or a range such as '0-5'", is_sequence, after_blocks=after_blocks)
-        indices = list(after_blocks)
-    for index in indices:
-        if not is_int(index) or not -1 <= index <= last:
-            raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {index!r} in {after_blocks!r}')
-    if not indices:
-        raise ValueError(
-            f'after_blocks must name at least one block in [-1, {last}] (use position=None for no encoding), '
-            f'got {after_blocks!r}'
-        )
-    if len(set(indices)) != len(indices):
-        raise ValueError(f'after_blocks must name each block once, got {after_blocks!r}')
-    return sorted(indices)

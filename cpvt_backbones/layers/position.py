@@ -195,11 +195,8 @@ class SinCos(PositionEncoding):
     """Fixed 2D sine-cosine encoding of any grid; half the channels encode rows, half columns.
 
     Args:
-        stages: The trunk's stages.
+        stages: The trunk's stages; their widths must be multiples of 4.
         temperature: Longest wavelength is ``2 * pi * temperature`` tokens.
-
-    Raises:
-        ValueError: A width that 4 does not divide.
     """
 
     attribute = 'sin_cos'
@@ -236,11 +233,8 @@ class Relative(PositionEncoding):
     materialised, N x N per head. Prefix tokens have none.
 
     Args:
-        stages: The trunk's stages.
+        stages: The trunk's stages; none may reduce its keys, since an offset between two grids has no table entry.
         clip: K, in tokens.
-
-    Raises:
-        ValueError: A stage whose attention reduces its keys: an offset between grids has no entry.
     """
 
     attribute = 'rel_pos'
