@@ -269,22 +269,18 @@ class Backbone(BaseModule):
         self, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid, *, last: bool
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Tokens after a block to an output of ``out_type``; only what is returned is normalised."""
-
-        def norm(x: Tensor) -> Tensor:
-            return self.norm(x) if last else x
-
         if self.out_type == 'cls_token':
             assert prefix_tokens is not None
-            prefix_tokens = norm(prefix_tokens)
-            if self.dist_token is not None:
-                return prefix_tokens[:, 0], prefix_tokens[:, 1]  # a pair, as mmpretrain's DeiT heads take it
-            return prefix_tokens[:, 0]  # (B, C)
-        if self.out_type == 'raw':
-            return norm(prepend_tokens(prefix_tokens, tokens))  # (B, [P +] N, C)
-        tokens = norm(tokens)
+            tokens = prefix_tokens
+        elif self.out_type == 'raw':
+            tokens = prepend_tokens(prefix_tokens, tokens)
+        if last:
+            tokens = self.norm(tokens)
+        if self.out_type == 'cls_token':  # (B, C); with a distillation token a pair, as mmpretrain's DeiT heads take it
+            return tokens[:, 0] if self.dist_token is None else (tokens[:, 0], tokens[:, 1])
         if self.out_type == 'avg_featmap':
             return tokens.mean(dim=1)  # (B, C)
-        return tokens_to_map(tokens, grid)  # (B, C, H, W)
+        return tokens if self.out_type == 'raw' else tokens_to_map(tokens, grid)  # (B, [P +] N, C) or (B, C, H, W)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
