@@ -24,7 +24,7 @@ RENAMED = {'--score-threshold': '--score-thr', '--no-pictures': '--no-vis', '--f
 
 
 def parse_scale(text: str) -> tuple[int, int] | str | None:
-    """``native``, ``config``, ``HEIGHTxWIDTH`` or ``SIDE`` to the argument of :class:`Inferencer`."""
+    """``native``, ``config``, ``HEIGHTxWIDTH`` or ``SIDE`` to the argument ``scale`` of :class:`Inferencer`."""
     if text in ('native', 'config'):
         return None if text == 'native' else text
     try:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli.add_model_arguments(parser, images=True, exported=True)
     parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
-    parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of boxes')
+    parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument('--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir')
     strict = 'exit code 1 if any image could not be predicted; without it, if none could'
@@ -66,12 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
     memory = parser.add_argument_group('memory')
-    memory.add_argument('--batch-size', type=int, default=1, help='images of one size together')
-    most = 'most pixels of one forward pass, all its images together; larger images are tiled'
+    memory.add_argument('--batch-size', type=int, default=1, help='maximum images, of equal size, of one forward call')
+    most = 'maximum pixels of one forward call, all images together; larger images are tiled'
     memory.add_argument('--max-pixels', type=int, default=MAX_PIXELS, help=most)
     memory.add_argument('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
-    memory.add_argument('--overlap', type=int, default=OVERLAP, metavar='PX', help='least of tiles')
-    memory.add_argument('--read-limit', type=int, default=READ_LIMIT, help='most pixels of an image file')
+    memory.add_argument('--overlap', type=int, default=OVERLAP, metavar='PX', help='minimum overlap of two tiles')
+    memory.add_argument('--read-limit', type=int, default=READ_LIMIT, help='maximum pixels of an image file')
     cli.add_config_arguments(parser)
 
 
@@ -104,8 +104,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, reason in summary.failed.items():
         print(f'not predicted: {name}: {reason}')
     print(
-        f'{args.out_dir}: {summary.predicted} images predicted, {summary.found} were there already, '
-        f'{len(summary.failed)} could not be'
+        f'{args.out_dir}: {summary.predicted} images predicted, {summary.found} found from earlier runs, '
+        f'{len(summary.failed)} failed'
     )
     if summary.failed and (args.strict or not summary.predicted + summary.found):
         sys.exit(1)

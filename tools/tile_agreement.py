@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_model_arguments(parser, images=True)
     parser.add_argument('--tiles', nargs='+', type=parse_tile, required=True, metavar='SIDE:OVERLAP', help='in px')
     parser.add_argument('--long-side', type=cli.positive, metavar='PX', help='of the images; default: do not resize')
-    parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of boxes')
+    parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/tile_agreement.csv'), help='default: %(default)s')
     cli.add_config_arguments(parser)

@@ -1,6 +1,6 @@
 """Train the detector, segmentor or classifier of a config; its default_scope names the toolbox.
 
-python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py
+python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py   # data: python demo/digit_scenes.py
 torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp --resume
 """
 

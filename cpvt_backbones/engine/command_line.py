@@ -54,7 +54,7 @@ def make_parser(doc: str | None, *, renamed: Mapping[str, str] | None = None) ->
 
 def warn_deprecated(old: str, new: str) -> None:
     """Print on stderr that ``old`` is accepted for one more release."""
-    print(f'warning: {old} is deprecated and goes with the next release; use {new}', file=sys.stderr)
+    print(f'warning: {old} is deprecated and will be removed in the next release; use {new}', file=sys.stderr)
 
 
 def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None:
@@ -195,14 +195,14 @@ def split_model(
             f'{shipped or "(none)"}; got {" ".join(words)!r}'
         )
     if images and not rest:
-        raise ValueError(f'images: none are given behind the model {checkpoint!r}')
+        raise ValueError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:
-        raise ValueError(f'only a model is accepted, got {" ".join(rest)!r} behind it')
+        raise ValueError(f'only a model is accepted, got {" ".join(rest)!r} after it')
     return config, checkpoint, rest
 
 
 def print_table(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print records as a table; fractions get four digits."""
+    """Print records as a table; fractions have four significant digits."""
     table = Table(*records[0])
     for record in records:
         table.add_row(*(_short(value) for value in record.values()))

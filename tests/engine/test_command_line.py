@@ -32,7 +32,7 @@ def test_old_flags_are_accepted_with_a_warning(words, capsys):
     args = parser.parse_args(words)
     assert args.overwrite and args.score_thr == 0.5
     warnings = capsys.readouterr().err
-    assert 'warning: --fresh is deprecated and goes with the next release; use --overwrite' in warnings
+    assert 'warning: --fresh is deprecated and will be removed in the next release; use --overwrite' in warnings
     assert '--score-threshold is deprecated' in warnings
     parser.parse_args(['--overwrite', '--score-thr', '0.5'])
     assert not capsys.readouterr().err
@@ -56,7 +56,7 @@ def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
         (['c.py'], 'must be a model'),
         (['x.pth', 'c.py'], 'must be a model'),
         (['m.onnx', 'a.jpg'], "must be a model.* got 'm.onnx a.jpg'"),
-        (['c.py', 'x.pth'], "images: none are given behind the model 'x.pth'"),
+        (['c.py', 'x.pth'], "images: none are given after the model 'x.pth'"),
     ],
 )
 def test_without_a_model_or_images_the_error_says_so(words, message):
@@ -64,8 +64,8 @@ def test_without_a_model_or_images_the_error_says_so(words, message):
         split_model(words, images=True)
 
 
-def test_words_behind_a_model_are_refused():
-    with pytest.raises(ValueError, match="only a model is accepted, got 'a.jpg' behind it"):
+def test_words_after_a_model_are_refused():
+    with pytest.raises(ValueError, match="only a model is accepted, got 'a.jpg' after it"):
         split_model(['c.py', 'x.pth', 'a.jpg'])
 
 

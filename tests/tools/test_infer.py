@@ -51,7 +51,7 @@ def test_exit_code_tells_of_failures_only_if_asked(model, photos, tmp_path, call
     assert infer(call, *model, photos, *out) == 0
     printed = capsys.readouterr().out
     assert f'not predicted: {photos / "bad.png"}: the file is empty' in printed
-    assert '0 images predicted, 3 were there already, 1 could not be' in printed
+    assert '0 images predicted, 3 found from earlier runs, 1 failed' in printed
     assert infer(call, *model, photos, *out, '--strict') == 1
     assert len(json.loads((tmp_path / 'out' / 'predictions.json').read_text())) == 3
 
@@ -93,7 +93,7 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
     (tmp_path / 'none').mkdir()
     for arguments, message in (
         ((checkpoint, photos), 'must be a model: CONFIG.py CHECKPOINT, an exported model (.onnx'),
-        (model, 'images: none are given behind the model'),
+        (model, 'images: none are given after the model'),
         (('none.onnx', photos), "path: there is no file 'none.onnx'"),
         (('none.onnx', photos, '--cfg-options', 'a=1'), 'the exported file none.onnx has no config'),
         ((config, 'none.pth', photos), "checkpoint: there is no file 'none.pth'"),
