@@ -139,13 +139,16 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage) -> Prediction:
-    width, height = loaded.size
-    factors = np.tile([width / loaded.image.shape[1], height / loaded.image.shape[0]], 2)
+    (width, height), shape = loaded.size, loaded.image.shape
+    factors = np.tile([width / shape[1], height / shape[0]], 2)
     prediction = dict(boxes=(found['boxes'] * factors).tolist(), scores=found['scores'].tolist())
     prediction['labels'] = found['labels'].tolist()
     prediction['classes'] = [_class_name(predictor, label) for label in prediction['labels']]
     if 'masks' in found:
-        prediction['masks'] = [_resize_mask(mask, height, width) for mask in found['masks']]
+        prediction['masks'] = found['masks']
+    if 'masks' in found and shape[:2] != (height, width):
+        resized = (decode_mask(mask, height=height, width=width) for mask in found['masks'])
+        prediction['masks'] = [encode_mask(mask, height=height, width=width) for mask in resized]
     return prediction
 
 
@@ -167,7 +170,7 @@ def resize_logits(logits: Tensor, rows: Span, *, height: int, width: int) -> Ten
     return functional.interpolate(band[None], (band.shape[1], width), mode='bilinear', align_corners=False)[0]
 
 
-def encode_mask(mask: np.ndarray, *, left: int, top: int, height: int, width: int) -> Rle:
+def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top: int = 0) -> Rle:
     """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
     from pycocotools import mask as coco_mask
 
@@ -177,12 +180,6 @@ def encode_mask(mask: np.ndarray, *, left: int, top: int, height: int, width: in
     changes = np.flatnonzero(np.diff(columns.ravel(order='F'), prepend=False, append=False))
     counts = np.diff(np.concatenate(([0], changes + left * height, [height * width])))
     return _plain(coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width))
-
-
-def _resize_mask(mask: Rle, height: int, width: int) -> Rle:
-    if mask['size'] == [height, width]:
-        return mask
-    return encode_mask(decode_mask(mask, height=height, width=width), left=0, top=0, height=height, width=width)
 
 
 def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:
@@ -211,11 +208,15 @@ def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predicto
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px that was predicted.
     """
+    if predictor.task == 'classification':
+        return _draw_class(rgb, prediction, predictor)
+    height, width = rgb.shape[:2]
     if predictor.task == 'detection':
-        return _draw_boxes(rgb, prediction, predictor, np.array(rgb.shape[1::-1]) / size)
-    if predictor.task == 'segmentation':
-        return _draw_seg_map(rgb, prediction['seg_map'], predictor)
-    return _draw_class(rgb, prediction, predictor)
+        return _draw_boxes(rgb, prediction, predictor, np.tile([width / size[0], height / size[1]], 2))
+    seg_map = resize_classes(prediction['seg_map'], height=height, width=width)
+    random = np.random.default_rng(0).integers(0, 256, (int(seg_map.max()) + 1, 3))
+    palette = random if predictor.palette is None else np.array(predictor.palette)
+    return np.round((1 - OPACITY) * rgb + OPACITY * palette[seg_map]).astype(np.uint8)
 
 
 def _draw_boxes(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, factors: np.ndarray) -> np.ndarray:
@@ -223,7 +224,7 @@ def _draw_boxes(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, f
     from mmdet.visualization import DetLocalVisualizer
     from mmengine.structures import InstanceData
 
-    boxes = np.array(prediction['boxes'], np.float32).reshape(-1, 4) * np.tile(factors, 2).astype(np.float32)
+    boxes = np.array(prediction['boxes'], np.float32).reshape(-1, 4) * factors.astype(np.float32)
     labels = torch.tensor(prediction['labels'], dtype=torch.long)
     instances = InstanceData(bboxes=torch.from_numpy(boxes), scores=torch.tensor(prediction['scores']), labels=labels)
     if prediction.get('masks'):
@@ -231,17 +232,10 @@ def _draw_boxes(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, f
         instances.masks = np.stack([decode_mask(mask, height=height, width=width) for mask in prediction['masks']])
     visualizer = DetLocalVisualizer()
     visualizer.dataset_meta = dict(classes=predictor.classes, palette=predictor.palette)
-    # Scores equal to the visualizer's threshold are not drawn.
     sample = DetDataSample(pred_instances=instances)
+    # Scores equal to the visualizer's threshold are not drawn.
     visualizer.add_datasample('', rgb, sample, draw_gt=False, pred_score_thr=-1.0)
     return visualizer.get_image()
-
-
-def _draw_seg_map(rgb: np.ndarray, seg_map: np.ndarray, predictor: Predictor) -> np.ndarray:
-    seg_map = resize_classes(seg_map, height=rgb.shape[0], width=rgb.shape[1])
-    random = np.random.default_rng(0).integers(0, 256, (int(seg_map.max()) + 1, 3))
-    palette = random if predictor.palette is None else np.array(predictor.palette)
-    return np.round((1 - OPACITY) * rgb + OPACITY * palette[seg_map]).astype(np.uint8)
 
 
 def _draw_class(rgb: np.ndarray, prediction: Prediction, predictor: Predictor) -> np.ndarray:
