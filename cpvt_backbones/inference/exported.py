@@ -201,14 +201,10 @@ def _check_seal(path: str) -> bool:
 
 @torch.library.custom_op('cpvt_backbones::nms_mask', mutates_args=())
 def nms_mask(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Non-maximum suppression as a mask, (B, N) bool, of the boxes to keep.
+    """Non-maximum suppression of boxes (B, N, 4; x1, y1, x2, y2) as a mask, (B, N) bool, of those to keep.
 
-    Exported detectors call this operation, because the shape of a mask does not depend on the data.
-
-    Args:
-        boxes: (B, N, 4), x1, y1, x2, y2.
-        scores: (B, N); boxes with scores <= 0 are ignored.
-        iou_threshold: A box is suppressed by a better one of larger intersection over union.
+    Exported detectors call this operation, because the shape of a mask does not depend on the data. Boxes of scores
+    (B, N) <= 0 are ignored.
     """
     from torchvision.ops import nms
 

@@ -19,7 +19,6 @@ from cpvt_backbones.layers.checks import renamed_arguments
 
 from .images import ImageError, file_stamp
 from .inferencer import Inferencer, Result, check_score_thr
-from .predictors import Predictor
 from .tasks import Prediction
 
 RUN_FILE, RECORDS_FILE, LOCK_FILE = 'run.json', 'records.jsonl', '.lock'
@@ -113,7 +112,7 @@ def _predict(
                 failed[str(image)] = f'the model failed: {type(result.error).__name__}: {result.error}'
             bar.advance(all_images)
     done = [image for image in images if str(image) not in failed]
-    _assemble(folder, records, done, inferencer.predictor)
+    _assemble(folder, records, done, inferencer.predictor.classes or [])
     _write_list(folder / 'failed.json', [dict(file_name=name, reason=reason) for name, reason in failed.items()])
     return Summary(len(left) - len(failed), found, failed, records.orphaned(done))
 
@@ -137,8 +136,8 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
             _warn(f'{str(folder / RUN_FILE)!r} is damaged ({error}); all images are predicted again')
         else:
             changed = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
-            if changed:
-                changes = ', '.join(f'{key} was {before.get(key)!r}, is {settings.get(key)!r}' for key in changed)
+            changes = ', '.join(f'{key} was {before.get(key)!r}, is {settings.get(key)!r}' for key in changed)
+            if changes:
                 message = f'out_dir: {str(folder)!r} has predictions of other settings ({changes})'
                 raise ValueError(f'{message}; choose another folder, or delete them with overwrite=True (--overwrite)')
     with atomic_write(folder / RUN_FILE) as file:
@@ -236,14 +235,14 @@ def _write(folder: Path, records: Records, image: Path, name: str, result: Resul
     records.add(image, stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
 
 
-def _assemble(folder: Path, records: Records, images: list[Path], predictor: Predictor) -> None:
+def _assemble(folder: Path, records: Records, images: list[Path], classes: Sequence[str]) -> None:
     listed: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     for i, image in enumerate(images, start=1):
         record = records[image]
         listed.append(dict(id=i, file_name=str(image), width=record['width'], height=record['height']))
         entries += _entries(i, record['prediction'])
-    categories = [dict(id=label, name=name) for label, name in enumerate(predictor.classes or [])]
+    categories = [dict(id=label, name=name) for label, name in enumerate(classes)]
     with atomic_write(folder / 'images.json') as file:
         file.write(json.dumps(dict(images=listed, categories=categories), indent=1).encode())
     _write_list(folder / 'predictions.json', entries)

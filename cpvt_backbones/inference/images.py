@@ -38,8 +38,7 @@ class ImageError(ValueError):
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f'{source}: {reason}')
-        self.source = source
-        self.reason = reason
+        self.source, self.reason = source, reason
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
@@ -63,8 +62,7 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
 
 
 def _find_files(source: str | os.PathLike[str]) -> list[Path]:
-    _refuse_url(source)
-    path = Path(source)
+    path = _local_path(source)
     if path.is_dir():
         found, where = list(path.iterdir()), f'in folder {str(path)!r}'
     elif os.path.lexists(path):  # true for a broken link
@@ -79,10 +77,11 @@ def _find_files(source: str | os.PathLike[str]) -> list[Path]:
     return images
 
 
-def _refuse_url(source: str | os.PathLike[str]) -> None:
-    # pathlib turns the two slashes into one.
+def _local_path(source: str | os.PathLike[str]) -> Path:
+    # pathlib turns the two slashes of a URL into one.
     if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
         raise ImageError(os.fspath(source), 'URLs are not fetched; download the file and give its path')
+    return Path(source)
 
 
 def read_image(source: ImageInput, *, name: str | None = None, read_limit: int | None = READ_LIMIT) -> np.ndarray:
@@ -106,9 +105,8 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
         return _from_array(source, name or 'array')
     if not isinstance(source, (str, os.PathLike)):
         raise ImageError(name or repr(source), f'a path or a numpy array is accepted, got {type(source).__name__}')
-    path = Path(source)
+    path = _local_path(source)
     name = name or str(path)
-    _refuse_url(source)
     if reason := _file_problem(path):
         raise ImageError(name, reason)
     try:

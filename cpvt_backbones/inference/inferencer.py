@@ -133,15 +133,7 @@ class Inferencer:
     def predict(
         self, inputs: ImageInput | Sequence[ImageInput], *, score_thr: float = 0.3, vis: bool = False
     ) -> list[Result]:
-        """Predict on many images.
-
-        Args:
-            inputs: See :func:`find_images`, which may raise.
-            score_thr, vis: See :meth:`__call__`.
-
-        Returns:
-            The :class:`Result` of each image, in the order of the inputs.
-        """
+        """Predict on the images of ``inputs``, see :func:`find_images`; one :class:`Result` each, in their order."""
         results = self.stream(find_images(inputs), score_thr=score_thr, vis=vis)
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
@@ -154,12 +146,9 @@ class Inferencer:
         vis: bool = False,
         on_tiles: OnTiles | None = None,
     ) -> Iterator[tuple[int, Result]]:
-        """Predict on many images; yield the index and the :class:`Result` of each, batch by batch.
+        """Predict on image files and arrays; yield the index and the :class:`Result` of each, batch by batch.
 
-        Args:
-            images: Image files and arrays.
-            score_thr, vis: See :meth:`__call__`.
-            on_tiles: Called after each batch of tiles with the number of tiles done and their total.
+        ``on_tiles`` is called after each batch of tiles with the number of tiles done and their total.
         """
         check_score_thr(score_thr)
         if vis:

@@ -65,8 +65,7 @@ class ToolboxPredictor:
         keep_geometry: Keep the steps of the config's test pipeline that set the size.
 
     Raises:
-        FileNotFoundError: The checkpoint does not exist.
-        ValueError: The config's ``default_scope`` is no toolbox, or the checkpoint does not fit the model.
+        FileNotFoundError, ValueError: See :class:`Inferencer`; or the checkpoint does not fit the model.
         ImportError: The toolbox is not installed.
     """
 

@@ -101,11 +101,8 @@ def _segmentation(predictor: Predictor, logits: Tensor, loaded: LoadedImage, bou
 def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
     _check_finite(scores=scores)
     label = int(scores.argmax())
-    return {'label': label, 'class': _class_name(predictor, label), 'score': float(scores[label])}
-
-
-def _class_name(predictor: Predictor, label: int) -> str | None:
-    return predictor.classes[label] if predictor.classes else None
+    name = predictor.classes[label] if predictor.classes else None
+    return {'label': label, 'class': name, 'score': float(scores[label])}
 
 
 def _select(
@@ -143,7 +140,7 @@ def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage)
     factors = np.tile([width / shape[1], height / shape[0]], 2)
     prediction = dict(boxes=(found['boxes'] * factors).tolist(), scores=found['scores'].tolist())
     prediction['labels'] = found['labels'].tolist()
-    prediction['classes'] = [_class_name(predictor, label) for label in prediction['labels']]
+    prediction['classes'] = [predictor.classes[i] if predictor.classes else None for i in prediction['labels']]
     if 'masks' in found:
         prediction['masks'] = found['masks']
     if 'masks' in found and shape[:2] != (height, width):
