@@ -108,7 +108,6 @@ class Backbone(BaseModule):
         self.depths = tuple(depths)
         self.num_layers = sum(depths) + 2
         self.num_freezable = depths[0] if len(depths) == 1 else len(depths)  # blocks of a column, stages of a pyramid
-        check_int(in_channels=in_channels)
         check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
         check_probability(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
         check_positive(norm_eps=norm_eps)

@@ -96,7 +96,6 @@ class Attention(nn.Module):
 
     @property
     def dropout(self) -> float:
-        """Current dropout on the attention weights; 0 in evaluation mode."""
         return self.attn_drop if self.training else 0.0
 
     def forward(
@@ -212,7 +211,7 @@ class SpatialReductionAttention(Attention):
 
     Args:
         sr_ratio: Side of the square of tokens that becomes one key; 1 keeps them all.
-        norm_eps: Epsilon of the norm behind the reduction (Twins: 1e-5; PVT: 1e-6).
+        norm_eps: Epsilon of the norm after the reduction (Twins: 1e-5; PVT: 1e-6).
         dim, attention: Arguments of :class:`Attention`.
     """
 

@@ -47,7 +47,7 @@ class PatchEmbed(nn.Module):
         in_channels: Channels of the image, or of the map of the stage before.
         dim: Width C of a token.
         patch_size: Side p of a patch, in pixels (or tokens of the stage before).
-        norm_eps: Epsilon of a LayerNorm behind the projection (PVT, Twins); ``None`` for no norm (ViT).
+        norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins); ``None`` for no norm (ViT).
     """
 
     def __init__(self, in_channels: int, dim: int, *, patch_size: int, norm_eps: float | None = None) -> None:
