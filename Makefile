@@ -20,7 +20,7 @@ $(READY): setup.py tools/setup_env.sh
 	tools/setup_env.sh $(PYTHON)
 	@touch $@
 
-demo: $(READY)  ## train a small detector and a small segmenter, run both at sizes never trained on
+demo: $(READY)  ## train a small detector and a small segmentor, run both at sizes not seen in training
 	$(BIN)/python demo/demo.py $(ARGS)
 
 # What finishes in 90 seconds on two cores, the imports of the toolboxes included.

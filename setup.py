@@ -15,7 +15,7 @@ README = ROOT / 'README.md'
 # `mmengine` is named by its maintained fork because the original no longer works with a current torch (its checkpoint
 # loader fails from torch 2.6 on). Both install the same modules, so only one of them can be there: whoever stays with
 # the originals (mmcv 2.1, mmdet 3.3, mmseg 1.2, mmpretrain 1.2) installs this package with
-#     pip install safetensors && pip install --no-deps .
+#     pip install safetensors filelock && pip install --no-deps .
 MMCV = ['torchvision', 'onedl-mmcv==2.3.6']
 EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
