@@ -12,21 +12,41 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from cpvt_backbones.analysis.attention_maps import (
-    attention_layers,
-    attention_weights,
-    cell_side,
-    map_of_query,
-    mean_matrix,
-    query_at,
-)
+from cpvt_backbones.analysis import attention_maps as maps
 from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 from cpvt_backbones.analysis.plots import draw_attention_maps, draw_attention_matrices
 from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.engine import command_line as cli
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def measure(model: FeatureExtractor, args: argparse.Namespace, pictures: list[np.ndarray]) -> None:
+    """Write the CSV files."""
+    names = list(maps.attention_layers(model))
+    chosen = range(len(names)) if args.layers is None else args.layers
+    if not names or not all(-len(names) <= number < len(names) for number in chosen):
+        raise ValueError(f'--layers must be in [{-len(names)}, {len(names) - 1}] for this model, got {list(chosen)}')
+    images = model.normalise(pictures)
+    height, width = pictures[0].shape[:2]
+    records = []
+    for number in track(chosen, description='Layers'):
+        found = maps.attention_weights(model, images, names[number])
+        cell = maps.cell_side(found.grid, height=height, width=width)
+        reach = max(-(-side // keys) for side, keys in zip(found.grid, found.key_grid, strict=True)) * cell
+        points = args.query or [(width // 2, height // 2)]
+        queries = {f'{x} {y}': maps.query_at(found, x=x, y=y, height=height, width=width) for x, y in points}
+        if found.num_prefix:
+            queries['cls'] = 0
+        layer = names[number].removeprefix('backbone.')
+        for query, index in queries.items():
+            for (head, row, column), weight in np.ndenumerate(maps.map_of_query(found, index)[0].numpy()):
+                place = dict(layer=layer, query=query, head=head, row=row, column=column)
+                records.append(dict(**place, weight=float(weight), cell=reach))
+        np.savetxt(args.out_dir / f'matrix_{layer}.csv', maps.mean_matrix(found).numpy(), delimiter=',', fmt='%.5g')
+    write_table(args.out_dir / 'maps.csv', records)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser, images=True)
     query = "px within the image as the model sees it, repeatable; default: the image's centre and the class token"
     parser.add_argument('--query', nargs=2, type=int, action='append', metavar=('X', 'Y'), help=query)
@@ -35,40 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out-dir', type=Path, default=Path('work_dirs/attention'), help='default: %(default)s')
     parser.add_argument('--draw', action='store_true', help="draw the folder's CSV files again, run nothing")
     cli.add_config_arguments(parser)
-
-
-def measure(model: FeatureExtractor, args: argparse.Namespace, pictures: list[np.ndarray]) -> None:
-    """Write the CSV files."""
-    names = list(attention_layers(model))
-    chosen = range(len(names)) if args.layers is None else args.layers
-    if not names or not all(-len(names) <= number < len(names) for number in chosen):
-        raise ValueError(f'--layers must be in [{-len(names)}, {len(names) - 1}] for this model, got {list(chosen)}')
-    images = model.normalise(pictures)
-    height, width = pictures[0].shape[:2]
-    records = []
-    for number in track(chosen, description='Layers'):
-        found = attention_weights(model, images, names[number])
-        cell = cell_side(found.grid, height=height, width=width)
-        reach = max(-(-side // keys) for side, keys in zip(found.grid, found.key_grid, strict=True)) * cell
-        points = args.query or [(width // 2, height // 2)]
-        queries = {f'{x} {y}': query_at(found, x=x, y=y, height=height, width=width) for x, y in points}
-        if found.num_prefix:
-            queries['cls'] = 0
-        layer = names[number].removeprefix('backbone.')
-        for query, index in queries.items():
-            for head, weights in enumerate(map_of_query(found, index)[0].tolist()):
-                records += [
-                    dict(layer=layer, query=query, head=head, row=row, column=column, weight=weight, cell=reach)
-                    for row, line in enumerate(weights)
-                    for column, weight in enumerate(line)
-                ]
-        np.savetxt(args.out_dir / f'matrix_{layer}.csv', mean_matrix(found).numpy(), delimiter=',', fmt='%.5g')
-    write_table(args.out_dir / 'maps.csv', records)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = cli.make_parser(__doc__)
-    add_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     pictures = [load_picture(path, size=args.shape) for path in images]

@@ -7,7 +7,6 @@ python tools/export.py CONFIG CHECKPOINT --format onnx --out features.onnx --par
 Before it gets its name, the file is run at several sizes against the model itself; if they differ, nothing is written.
 """
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,27 +19,6 @@ from cpvt_backbones.export.formats import OPSET
 from cpvt_backbones.export.verification import BATCHES, SIZES
 from cpvt_backbones.inference import ToolboxPredictor, find_images, read_image
 from cpvt_backbones.inference.exported import ExportedModel
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    cli.add_model_arguments(parser)
-    parser.add_argument('--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats')
-    parser.add_argument('--format', choices=tuple(FORMATS), default='onnx', help='default: %(default)s')
-    parser.add_argument('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
-    normalised = 'take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself'
-    parser.add_argument('--normalised', action='store_true', help=normalised)
-    parser.add_argument('--logits', action='store_true', help='of a segmentor: return logits instead of classes')
-    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX')
-    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
-    checks = parser.add_argument_group('verification')
-    sizes = dict(type=cli.parse_size, nargs='+', default=list(SIZES), metavar='HEIGHTxWIDTH')
-    checks.add_argument('--verify-sizes', **sizes, help='default: ' + ' '.join(f'{h}x{w}' for h, w in SIZES))
-    batches = dict(type=cli.positive, nargs='+', default=list(BATCHES), metavar='N')
-    checks.add_argument('--verify-batches', **batches, help='default: %(default)s')
-    checks.add_argument(
-        '--verify-images', nargs='+', default=[], help='image files and folders; default: generated ones'
-    )
-    cli.add_config_arguments(parser)
 
 
 def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
@@ -59,7 +37,22 @@ def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    add_arguments(parser)
+    cli.add_model_arguments(parser)
+    parser.add_argument('--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats')
+    parser.add_argument('--format', choices=tuple(FORMATS), default='onnx', help='default: %(default)s')
+    parser.add_argument('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
+    normalised = 'take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself'
+    parser.add_argument('--normalised', action='store_true', help=normalised)
+    parser.add_argument('--logits', action='store_true', help='of a segmentor: return logits instead of classes')
+    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX')
+    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
+    checks = parser.add_argument_group('verification')
+    sizes = dict(type=cli.parse_size, nargs='+', default=list(SIZES), metavar='HEIGHTxWIDTH')
+    checks.add_argument('--verify-sizes', **sizes, help='default: ' + ' '.join(f'{h}x{w}' for h, w in SIZES))
+    batches = dict(type=cli.positive, nargs='+', default=list(BATCHES), metavar='N')
+    checks.add_argument('--verify-batches', **batches, help='default: %(default)s')
+    checks.add_argument('--verify-images', nargs='+', default=[], help='files and folders; default: generated images')
+    cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
     cfg = cli.config_from(args, config)
@@ -74,9 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         export(graph, unverified, format=args.format, settings=settings, opset=args.opset)
         exported = ExportedModel(unverified, device=args.device)
         reference = reference_of(graph, predictor)
-        comparisons = show(
-            verify(exported, reference, sizes=args.verify_sizes, batches=args.verify_batches, photos=photos)
-        )
+        checked = verify(exported, reference, sizes=args.verify_sizes, batches=args.verify_batches, photos=photos)
+        comparisons = show(checked)
         if not all(one.agrees for one in comparisons):
             sys.exit(f"{args.out} was not written: its results differ from the model's")
         if not sum(one.compared for one in comparisons):

@@ -26,11 +26,11 @@ def measure(model: FeatureExtractor, picture: np.ndarray, table: Path) -> None:
     records = []
     for level, (feature_map,) in enumerate(levels):
         cell = cell_side((feature_map.shape[1], feature_map.shape[2]), height=height, width=width)
-        colours, norms = principal_colours(feature_map).tolist(), channel_norm(feature_map).tolist()
-        for row, (line, norm_line) in enumerate(zip(colours, norms, strict=True)):
-            for column, ((red, green, blue), norm) in enumerate(zip(line, norm_line, strict=True)):
-                colour = dict(red=red, green=green, blue=blue)
-                records.append(dict(level=level, row=row, column=column, **colour, norm=norm, cell=cell))
+        colours, norms = principal_colours(feature_map), channel_norm(feature_map)
+        for row, column in np.ndindex(*norms.shape):
+            red, green, blue = colours[row, column].tolist()
+            colour = dict(red=red, green=green, blue=blue, norm=norms[row, column].item())
+            records.append(dict(level=level, row=row, column=column, **colour, cell=cell))
     write_table(table, records)
 
 
