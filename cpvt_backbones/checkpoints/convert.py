@@ -38,7 +38,7 @@ _REFUSED = (
     (r'.*\.(qkv|q|kv)\.bias$', 'build the model with qkv_bias=True'),
     (r'.*\.dwconv\.', 'a convolution in the MLP (PVTv2), which PyramidCPVT has not'),
     (r'.*relative_position', 'a relative position bias in attention, which CPVT has not'),
-    (r'patch_embed.*\.norm\.', 'a norm behind the patch embedding, which CPVT has not'),
+    (r'patch_embed.*\.norm\.', 'a norm after the patch embedding, which CPVT does not have'),
     (r'(blocks\.\d+|patch_embed|patch_embeds\.\d+)\.', 'a part of a block that this package does not know'),
 )
 

@@ -141,7 +141,7 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
                 return meta['iter']
             raise CheckpointError('it has no meta.iter, as the checkpoint of a training has')
         except (CheckpointError, OSError) as error:
-            warn(f'{path} is passed over: {error}')
+            warn(f'{path} is skipped: {error}')
             return -1
 
     reached = -1 if target is None else iteration(target)

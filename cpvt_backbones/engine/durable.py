@@ -23,7 +23,7 @@ from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER, flush_to_disk
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
-_CHECK_EVERY = 10  # iterations between two agreements on preemption of a distributed training
+_CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on preemption this often
 
 
 @HOOKS.register_module()
@@ -82,10 +82,10 @@ class DurableCheckpointHook(CheckpointHook):
         self._resumed = bool(runner._resume and runner._load_from)
 
     def before_train(self, runner: Runner) -> None:
-        """Install the signal handlers; after a resume, restore the random states."""
+        """Make saving atomic and install the signal handlers; after a resume, restore the random states."""
         super().before_train(runner)
         if isinstance(self.file_backend, LocalBackend):  # an object store writes atomically
-            runner.save_checkpoint = _complete(runner.save_checkpoint, self.file_backend)
+            runner.save_checkpoint = _make_atomic(runner.save_checkpoint, self.file_backend)
         states = runner.message_hub.runtime_info.get('random_states') if self._resumed else None
         if states is not None and len(states) == runner.world_size:
             self._random_state = states[runner.rank]
@@ -145,7 +145,7 @@ class DurableCheckpointHook(CheckpointHook):
         if not self._preempted(runner, iteration):
             return
         if self._saved_iter != iteration:
-            self._put(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
+            self._save(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
         runner.logger.warning(
             f'Preempted: saved iteration {iteration} in {self.out_dir}; start again with --resume to go on.'
         )
@@ -172,14 +172,14 @@ class DurableCheckpointHook(CheckpointHook):
             # With the obsolete ones: a run that is killed before their deletion deletes them on resume.
             runner.message_hub.update_info('keep_ckpt_ids', steps)
             self.keep_ckpt_ids = deque(steps[-self.max_keep_ckpts :])
-        self._put(runner, name, meta, by_epoch=self.by_epoch, **self.args)
+        self._save(runner, name, meta, by_epoch=self.by_epoch, **self.args)
         self._saved_iter = meta['iter']
         if is_main_process():
             for old in (*obsolete, INTERRUPTED):
                 _delete(self.file_backend.join_path(self.out_dir, old), self.file_backend)
 
-    def _put(self, runner: Runner, name: str, meta: dict[str, Any], *, by_epoch: bool = False, **options: Any) -> None:
-        """Save the training as a file of the output folder, and let ``last_checkpoint`` name it."""
+    def _save(self, runner: Runner, name: str, meta: dict[str, Any], *, by_epoch: bool = False, **options: Any) -> None:
+        """Save a checkpoint with the random states, then point ``last_checkpoint`` to it."""
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         runner.message_hub.update_info('random_states', all_gather_object(_random_state()))
@@ -240,10 +240,10 @@ class _Rewound:
         return getattr(self.wrapped, name)
 
 
-def _complete(save: Callable[..., None], backend: Any) -> Callable[..., None]:
-    """``runner.save_checkpoint`` that replaces a checkpoint when the new one is on the disk."""
+def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]:
+    """Wrap ``runner.save_checkpoint``: a file or folder gets its name once it is complete and on the disk."""
 
-    def save_complete(out_dir: str, filename: str, *args: Any, **options: Any) -> None:
+    def save_atomically(out_dir: str, filename: str, *args: Any, **options: Any) -> None:
         part, target = Path(out_dir, f'.{filename}.part'), Path(out_dir, filename)
         try:
             save(out_dir, part.name, *args, **options)
@@ -258,7 +258,7 @@ def _complete(save: Callable[..., None], backend: Any) -> Callable[..., None]:
             _delete(part, backend)
             raise
 
-    return save_complete
+    return save_atomically
 
 
 def _delete(path: str | Path, backend: Any) -> None:

@@ -41,14 +41,14 @@ class Toolbox(NamedTuple):
     dump: str | None
 
 
-_HOOK = 'default_hooks.visualization'
+_HOOK_KEY = 'default_hooks.visualization'
 _DET_HOOK = dict(type='DetVisualizationHook', draw=True)
 _SEG_HOOK = dict(type='SegVisualizationHook', draw=True, interval=1)
 _CLS_HOOK = dict(type='VisualizationHook', enable=True, interval=1)
 TOOLBOXES = {
-    'mmdet': Toolbox('mmdet', 'det', _DET_HOOK, f'{_HOOK}.test_out_dir', 'DumpDetResults'),
+    'mmdet': Toolbox('mmdet', 'det', _DET_HOOK, f'{_HOOK_KEY}.test_out_dir', 'DumpDetResults'),
     'mmseg': Toolbox('mmseg', 'seg', _SEG_HOOK, 'visualizer.save_dir', None),
-    'mmpretrain': Toolbox('mmpretrain', 'cls', _CLS_HOOK, f'{_HOOK}.out_dir', 'DumpResults'),
+    'mmpretrain': Toolbox('mmpretrain', 'cls', _CLS_HOOK, f'{_HOOK_KEY}.out_dir', 'DumpResults'),
 }
 
 
@@ -97,7 +97,7 @@ def find_toolbox(cfg: Config) -> Toolbox:
     try:
         import_module(toolbox.package)
     except ImportError as error:
-        install = f"pip install 'cpvt_backbones[{toolbox.extra}]'"
+        install = f"pip install '.[{toolbox.extra}]' in a clone of this package"
         raise ImportError(f'default_scope is {scope!r}, and {scope} does not import ({error}): {install}') from error
     return toolbox
 
@@ -135,9 +135,9 @@ def train(
         newest = newest_checkpoint(cfg.work_dir)
         cfg.resume, cfg.load_from = True, newest and str(newest)
     elif resume is not None:
-        cfg.resume, cfg.load_from = True, _existing('resume', resume)
+        cfg.resume, cfg.load_from = True, _find_file('resume', resume)
     elif cfg.get('load_from'):
-        cfg.load_from = _existing('load_from', cfg.load_from)
+        cfg.load_from = _find_file('load_from', cfg.load_from)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
         runner.register_hook(_WeightCheckHook())
@@ -175,10 +175,10 @@ def test(
             does not fit the model.
     """
     toolbox = find_toolbox(cfg)
-    cfg.load_from = _existing('checkpoint', checkpoint)
+    cfg.load_from = _find_file('checkpoint', checkpoint)
     if show_dir is not None:
         hook = {**cfg.get('default_hooks', {}).get('visualization', {}), **toolbox.visualization}
-        cfg.merge_from_dict({_HOOK: hook, toolbox.show_dir: show_dir})
+        cfg.merge_from_dict({_HOOK_KEY: hook, toolbox.show_dir: show_dir})
     if out is not None:
         _write_predictions(cfg, toolbox, out)
     if tta:
@@ -224,8 +224,8 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
     cfg.test_evaluator = [*evaluators, dict(type=toolbox.dump, out_file_path=out)]
 
 
-def _existing(argument: str, path: str | os.PathLike[str]) -> str:
-    file = str(path) if '://' in str(path) else str(shipped_file(path))  # an address is fetched when it is loaded
+def _find_file(argument: str, path: str | os.PathLike[str]) -> str:
+    file = str(path) if '://' in str(path) else str(shipped_file(path))  # a URL is fetched when it is loaded
     if '://' not in file and not Path(file).is_file():
         raise FileNotFoundError(f'{argument}: there is no file {str(path)!r}')
     return file

@@ -108,7 +108,7 @@ def test_an_unreadable_checkpoint_of_a_run_is_passed_over(tmp_path):
     assert read_checkpoint(tmp_path)['meta']['iter'] == 4
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_4.pth'))
     (tmp_path / 'iter_4.pth').write_bytes(b'')
-    with pytest.warns(UserWarning, match=r'iter_4.pth is passed over: .* is empty'):
+    with pytest.warns(UserWarning, match=r'iter_4.pth is skipped: .* is empty'):
         assert read_checkpoint(tmp_path)['meta']['iter'] == 2
     (tmp_path / 'iter_2.pth').write_bytes(b'')
     with pytest.raises(CheckpointError, match=r'none of the checkpoints in .* can be read'), pytest.warns(UserWarning):

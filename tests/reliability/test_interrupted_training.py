@@ -140,7 +140,7 @@ def test_an_unreadable_checkpoint_is_passed_over_by_name(damage, two_kept, whole
     )
     warnings = []
     assert newest_checkpoint(two_kept, warn=warnings.append).name == 'iter_8.pth'
-    assert len(warnings) == 1 and 'iter_12.pth is passed over: ' in warnings[0]
+    assert len(warnings) == 1 and 'iter_12.pth is skipped: ' in warnings[0]
     assert_resumes(two_kept, whole[False], max_keep_ckpts=2)
 
 
