@@ -58,14 +58,10 @@ def warn_deprecated(old: str, new: str) -> None:
 
 
 def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None:
-    """Run a tool; a user's mistake ends it with one line and exit code 2.
+    """Run a tool; a user's mistake ends it with one line and exit code 2, Ctrl-C with ``interrupted`` and 130.
 
     A user's mistake is an error that the package or the tool itself raises, a file that cannot be opened, or a missing
     package. Any other error keeps its traceback.
-
-    Args:
-        main: Parses the command line and does the work.
-        interrupted: Line printed on Ctrl-C; the exit code is 130.
     """
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
     try:

@@ -84,9 +84,6 @@ class BatchRandomResizedCrop:
         area: Least and greatest share of the image's area in a crop.
         ratio: Least and greatest width / height of a crop.
         flip: Probability of a flip.
-
-    Raises:
-        ValueError: A number outside its range.
     """
 
     def __init__(

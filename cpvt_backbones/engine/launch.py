@@ -24,21 +24,13 @@ AMP_DTYPES = ('float16', 'bfloat16')
 
 
 class Toolbox(NamedTuple):
-    """Differences of a toolbox from the others.
+    """Differences of a toolbox from the others."""
 
-    Args:
-        package: Import name and registry scope.
-        extra: Extra of this package that installs it.
-        visualization: Hook that draws test results.
-        show_dir: Dotted config key of the hook's output folder.
-        dump: Metric that writes predictions to a pickle file; ``None`` if the toolbox's own metric writes a folder.
-    """
-
-    package: str
-    extra: str
-    visualization: dict[str, Any]
-    show_dir: str
-    dump: str | None
+    package: str  # import name and registry scope
+    extra: str  # extra of this package that installs it
+    visualization: dict[str, Any]  # hook that draws test results
+    show_dir: str  # dotted config key of the hook's output folder
+    dump: str | None  # metric that writes predictions to a pickle file; None: the toolbox's metric writes a folder
 
 
 _HOOK_KEY = 'default_hooks.visualization'

@@ -25,8 +25,7 @@ PARENTS = {
 class ValidSizes:
     """Mixin of a data preprocessor: sets ``inputs.valid_sizes`` to the sizes before padding."""
 
-    img_shape_means_resized = True
-    """``img_shape`` of a sample changes with the image's size only, not with padding."""
+    img_shape_means_resized = True  # a sample's img_shape changes with the image's size only, not with padding
 
     def forward(self, data: Any, training: bool = False) -> Any:
         """Preprocess as the toolbox does, and add the (height, width) of each image.
@@ -66,12 +65,10 @@ class ValidSizesSeg(ValidSizes):
         samples = self.cast_data(data).get('data_samples')  # type: ignore[attr-defined]
         padding, self.test_cfg = self.test_cfg or dict(size_divisor=1), None
         try:  # normalise each image alone, then pad all to one size
-            images = [
-                super(ValidSizesSeg, self)._preprocess(dict(inputs=[i]), False)['inputs'][0] for i in data['inputs']
-            ]
+            parts = [super(ValidSizesSeg, self)._preprocess(dict(inputs=[i]), False) for i in data['inputs']]
         finally:
             self.test_cfg = padding
-        inputs, shapes = stack_batch(images, **padding, pad_val=self.pad_val)
+        inputs, shapes = stack_batch([part['inputs'][0] for part in parts], **padding, pad_val=self.pad_val)
         for sample, shape in zip(samples or (), shapes if samples else (), strict=True):
             sample.set_metainfo(shape)
         return dict(inputs=inputs, data_samples=samples)
