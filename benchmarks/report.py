@@ -146,7 +146,7 @@ def draw_speed(rows: pd.DataFrame, path: Path) -> None:
     cases = [(title(setting), relative_speeds(members)) for setting, members in rows.groupby(SETTING, sort=False)]
     columns = min(2, len(cases))
     bars = [max(case[1].shape[1] for case in cases[i : i + columns]) for i in range(0, len(cases), columns)]
-    size = (6.5 * columns, 0.22 * sum(bars) + 0.35 * len(bars) + 0.6)
+    size = (6.5 * columns, 0.27 * sum(bars) + 0.35 * len(bars) + 0.6)
     figure = Figure(figsize=size, layout='constrained')
     figure.suptitle(
         'Images a second, relative to the first model of each case (blue: this package, grey: others)\n'
@@ -171,7 +171,7 @@ def _draw_case(axis: Any, name: str, speeds: pd.DataFrame, *, bars: int) -> None
     axis.bar_label(drawn, fmt='%.2f', padding=5, fontsize=8, bbox=dict(color='white', pad=0))
     axis.axvline(1, color='0.3', linewidth=0.8, linestyle=':')
     axis.set_title(name, fontsize=8, loc='left', fontweight='bold')
-    axis.set_yticks(places, [label(name).replace(' (', '\n(') for name in speeds], fontsize=7, linespacing=0.85)
+    axis.set_yticks(places, [label(name).replace(' (', '\n(') for name in speeds], fontsize=7)
     axis.set(xticks=[], xlim=(0, max(high) * 1.12), ylim=(0.5 - bars, 0.5))  # the bars carry their values
     axis.tick_params(axis='y', length=0)
     axis.spines[['top', 'right', 'bottom']].set_visible(False)

@@ -191,8 +191,9 @@ def run_training(name: str, cfg: Config, work_dir: Path, total: int) -> int:
 def evaluate(name: str, trained: dict[str, Any], work_dir: Path, data_root: Path, size: TestSize) -> dict[str, float]:
     """Metrics of a trained model on the held-out scenes of one size."""
     folder = work_dir / f'test_{size.width}x{size.height}'
-    options = {**options_for(name, data_root, size), 'log_level': 'WARNING'}
-    cfg = read_config(CONFIGS[name], cfg_options=options, work_dir=folder)
+    # mmengine keeps visualizers by name, and with them their folders.
+    options = {'log_level': 'WARNING', 'visualizer.name': f'{name}_{time.time_ns()}'}
+    cfg = read_config(CONFIGS[name], cfg_options={**options_for(name, data_root, size), **options}, work_dir=folder)
     folder.mkdir(parents=True, exist_ok=True)
     # COCO's evaluation prints, and the toolboxes warn about their own defaults. The text goes through a buffer because
     # mmengine's logger keeps the stream and writes to it after a file would be closed.
