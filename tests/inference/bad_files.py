@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-# name -> what is said of it
+# name -> start of the error
 BAD = {
     'dangling.png': "a link to 'nowhere.png', which does not exist",
     'empty.jpg': 'the file is empty',
@@ -79,7 +79,7 @@ def write_folder(folder: Path) -> Path:
 
 
 def write_huge_header(path: Path) -> Path:
-    """A PNG of 30,000 x 30,000 px that is not there: the header alone."""
+    """The header of a PNG of 30,000 x 30,000 px, without pixels."""
     header = struct.pack('>IIBBBBB', 30_000, 30_000, 8, 2, 0, 0, 0)
     chunk = struct.pack('>I', len(header)) + b'IHDR' + header + struct.pack('>I', zlib.crc32(b'IHDR' + header))
     path.write_bytes(b'\x89PNG\r\n\x1a\n' + chunk + struct.pack('>I', 4) + b'IDAT')

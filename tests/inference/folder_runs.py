@@ -1,4 +1,4 @@
-"""Images in a folder, a run on them, and what it has written."""
+"""Folders of images, runs on them, and their output."""
 
 import json
 
@@ -12,7 +12,7 @@ MODELS = [BlockDetector, LocalSegmentor, Brightness]
 
 
 def write_images(folder, count=6, first=0):
-    """Images of their own content, of two sizes."""
+    """Different images, of two sizes."""
     folder.mkdir(exist_ok=True)
     for i in range(first, first + count):
         image = np.zeros((30 + 10 * (i % 2), 50, 3), np.uint8)
@@ -31,6 +31,6 @@ def read(out, name):
 
 
 def snapshot(out):
-    """Everything a run has written but how it came about."""
+    """All output files except records and lock."""
     files = [file for file in out.rglob('*') if file.is_file() and file.name not in ('records.jsonl', '.lock')]
     return {str(file.relative_to(out)): file.read_bytes() for file in files}

@@ -5,7 +5,7 @@ import torch
 
 
 class Counting:
-    """Notes the sizes of the images of each forward."""
+    """Records the image sizes of each forward call."""
 
     classes = ('a', 'b', 'c', 'd')
     palette = None
@@ -20,7 +20,7 @@ class Counting:
 
 
 class LocalSegmentor(Counting):
-    """Four classes, from the blue channel: each wins where the channel is nearest to its level."""
+    """Four classes by the blue channel: the class of the nearest level."""
 
     task = 'segmentation'
     levels = torch.tensor([0.0, 80.0, 160.0, 240.0])
@@ -35,7 +35,7 @@ class LocalSegmentor(Counting):
 
 
 class BlockDetector(Counting):
-    """Finds the bright rectangles of one colour channel each; label: the channel."""
+    """Finds bright rectangles; the label is their colour channel."""
 
     task = 'detection'
 

@@ -16,7 +16,7 @@ DEMO = Path(__file__).resolve().parents[2] / 'work_dirs/demo/segmentor'
 
 
 class TileConscious(LocalSegmentor):
-    """Sees one class more in what is smaller than a whole image."""
+    """Predicts another class in images narrower than the whole image."""
 
     def logits(self, images):
         logits = super().logits(images)
@@ -54,7 +54,7 @@ def test_pixelwise_models_agree_with_themselves(photos, long_side):
     options = dict(long_side=long_side, tiles=[(48, 44), (56, 44)], on_image=lambda: done.append(1))
     segmentor, detector = LocalSegmentor(), BlockDetector()
     for row, tile in zip(measure_agreement(segmentor, [str(photos)], **options), (48, 56), strict=True):
-        # Enlarged, the logits of whole images are brought back to their size, and of tiles only the classes.
+        # Of enlarged images, the logits of whole images are resized, but the classes of tiled ones.
         equal, miou = (1, 1) if long_side is None else (pytest.approx(1, abs=0.02), row['mIoU'])
         assert row == dict(tile=tile, overlap=44, images=2, equal=equal, mIoU=miou)
     for row in measure_agreement(detector, [str(photos)], **options):

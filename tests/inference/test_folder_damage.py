@@ -108,7 +108,7 @@ def test_outputs_of_vanished_images_are_reported(tmp_path):
 
 
 class NotFinite:
-    """Its answer for a dark image is NaN or infinite."""
+    """Its output for a dark image is NaN or infinite."""
 
     def __init__(self, value):
         super().__init__()
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
 
 
 def test_a_full_disk_is_named_and_the_run_continues_later(tmp_path):
-    """A limit on the size of files stands in for the disk."""
+    """Simulated by a limit on the size of files."""
     photos, out = write_images(tmp_path / 'photos'), tmp_path / 'out'
     run(LocalSegmentor(), photos, tmp_path / 'whole')
     size = (tmp_path / 'whole' / 'records.jsonl').stat().st_size

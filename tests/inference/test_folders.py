@@ -34,7 +34,7 @@ def test_a_folder_of_everything(model, tmp_path):
     assert predicted <= {one['id'] for one in listed}
     if model is not BlockDetector:
         assert len(predicted) == len(GOOD)
-    # palette.png, photo.jpg: the pictures are named by file, without its ending.
+    # Pictures have the stem of the file.
     assert {file.stem for file in (tmp_path / 'out' / 'vis').iterdir()} == {Path(name).stem for name in GOOD}
 
 
@@ -71,7 +71,7 @@ def test_class_maps_have_16_bits_when_8_are_too_few(tmp_path):
 
 
 class Interrupted(LocalSegmentor):
-    """Stopped by the user in the middle of a forward."""
+    """Interrupted by the user during a forward call."""
 
     def __init__(self, after):
         super().__init__()
@@ -100,7 +100,7 @@ def test_an_interrupted_run_is_continued(tmp_path):
 
 
 def test_a_killed_run_is_continued(tmp_path):
-    """Killed outright, in the middle of a line of its records."""
+    """Killed, with an incomplete last line in its records."""
     folder = write_images(tmp_path / 'images')
     script = f"""
     import os, signal, sys
@@ -172,7 +172,7 @@ def test_inputs_of_one_name_do_not_overwrite_each_other(tmp_path):
         Image.new('RGB', (4 + i, 3)).save(tmp_path / name)
     out = tmp_path / 'out'
     run(LocalSegmentor(), [tmp_path / 'b', tmp_path / 'c'], out)
-    # Others that come first later on take no name away.
+    # Names are kept when other images precede in a later run.
     run(LocalSegmentor(), [tmp_path / 'a', tmp_path / 'b', tmp_path / 'c', tmp_path / 'a/x.png'], out)
     listed = {image['id']: image for image in read(out, 'images.json')['images']}
     assert len(listed) == 5
@@ -189,7 +189,7 @@ def test_arrays_are_refused(tmp_path):
 
 
 class Meddling(LocalSegmentor):
-    """Something happens to a file of the folder while the model runs."""
+    """Calls a function before each forward call."""
 
     def __init__(self, meddle):
         super().__init__()
@@ -253,7 +253,7 @@ def test_the_longest_file_names_are_cut(tmp_path):
 
 
 def test_own_outputs_are_no_inputs(tmp_path, monkeypatch):
-    """A pattern of any folders finds the output folder too, the next time."""
+    """A pattern with ** also matches the output folder of an earlier run."""
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path / 'photos', count=2)
     (tmp_path / 'outputs').mkdir()

@@ -37,7 +37,7 @@ def test_a_good_file_is_bgr_of_8_bits(folder, name):
     ('name', 'tolerance'), [('photo.jpg', 6), ('cmyk.jpg', 12), ('alpha.png', 0), ('palette.png', 40)]
 )
 def test_colours_are_what_they_were(folder, name, tolerance):
-    """Alpha is dropped: the colours under it count."""
+    """Of an image with alpha, also the colours of transparent pixels."""
     difference = np.abs(read_image(folder / name)[..., ::-1].astype(int) - picture())
     assert difference.max() <= tolerance
 
@@ -51,7 +51,7 @@ def test_exif_orientation_is_applied(folder):
 @pytest.mark.parametrize('orientation', range(1, 9))
 @pytest.mark.parametrize('kind', ['L', 'I;16', 'RGB', 'CMYK', 'P'])
 def test_exif_orientation_of_a_tiff_that_is_not_compressed(tmp_path, kind, orientation):
-    """As of one that is."""
+    """The same as of a compressed one."""
     values = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
     image = (
         Image.fromarray(values[..., 0] * np.uint16(257)) if kind == 'I;16' else Image.fromarray(values).convert(kind)
@@ -130,7 +130,7 @@ def test_no_such_file_and_no_such_kind(tmp_path):
 
 
 def test_no_permission(folder, monkeypatch):
-    """Root may read everything: what the system says is put in its mouth."""
+    """Simulated, because root has every permission."""
     monkeypatch.setattr(os, 'access', lambda path, mode: False)
     with pytest.raises(ImageError, match=r'photo.jpg: permission denied'):
         read_image(folder / 'photo.jpg')
@@ -143,7 +143,7 @@ def test_read_limit_replaces_pillows_limit(folder, tmp_path, monkeypatch):
     assert read_image(folder / 'photo.jpg', read_limit=1200).shape == (30, 40, 3)
     with pytest.raises(ImageError, match='40 x 30 is 1200 pixels, more than read_limit=1199'):
         read_image(folder / 'photo.jpg', read_limit=1199)
-    # Refused by its header, before anything of its size is made.
+    # Refused by the header, before memory for the pixels is allocated.
     bomb = write_huge_header(tmp_path / 'bomb.png')
     message = '30000 x 30000 is 900000000 pixels, more than read_limit=500000000; decoding takes 6.3 GB of memory'
     with pytest.raises(ImageError, match=message):
@@ -157,7 +157,7 @@ def test_default_limit_is_pillows_threshold_for_an_error(tmp_path):
 
 
 def test_only_decoders_of_the_documented_formats_are_reached(tmp_path, monkeypatch):
-    """Pillow would hand PostScript to Ghostscript, whatever the file's name."""
+    """Pillow opens PostScript with Ghostscript, independent of the suffix."""
     started = []
     monkeypatch.setattr(EpsImagePlugin, 'Ghostscript', lambda *args, **kwargs: started.append(args))
     header = '%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n'
@@ -181,7 +181,7 @@ def test_every_listed_suffix_has_a_decoder(tmp_path, suffix):
 
 
 def test_first_image_of_a_multi_picture_jpeg(tmp_path):
-    """Phones write these; Pillow treats them as a format of their own."""
+    """Written by phones; a separate format in Pillow."""
     first, second = Image.new('RGB', (9, 7), (200, 0, 0)), Image.new('RGB', (9, 7))
     first.save(tmp_path / 'phone.jpg', format='MPO', save_all=True, append_images=[second])
     assert abs(int(read_image(tmp_path / 'phone.jpg')[0, 0, 2]) - 200) < 5
@@ -195,7 +195,7 @@ def test_truncated_files_are_refused_whatever_else_is_set(folder, monkeypatch):
 
 
 def test_an_image_larger_than_a_band(tmp_path):
-    """Copied in bands of rows; no row is lost between them."""
+    """Pixels are copied in bands of rows."""
     image = np.random.default_rng(0).integers(0, 255, (1500, 3001, 3), np.uint8)
     Image.fromarray(image[..., ::-1]).save(tmp_path / 'large.bmp')
     np.testing.assert_array_equal(read_image(tmp_path / 'large.bmp'), image)

@@ -46,7 +46,7 @@ def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards)
     assert [shape[2:] for shape in forwards] == SIZES
     forwards.clear()
     together = Inferencer(predictor=predictor, batch_size=3).predict(inputs, score_thr=0.0)
-    # Full batches when they are full, the rest at the end; none is padded.
+    # Full batches first, the others at the end; none is padded.
     assert [(shape[0], shape[2:]) for shape in forwards] == [
         (3, (40, 56)),
         (2, (33, 20)),
@@ -65,7 +65,7 @@ def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards)
 
 
 def test_predictions_do_not_depend_on_neighbours_in_the_batch(predictor, forwards):
-    """Whatever the other images of a batch show, and wherever in the batch the image is."""
+    """For other images and other positions in the batch."""
     image, noise, other = images([(40, 56)] * 3)
     black, white = np.zeros_like(image), np.full_like(image, 255)
     alone, _ = Inferencer(predictor=predictor)(image, score_thr=0.0)
@@ -120,7 +120,7 @@ def test_call_raises_for_an_unreadable_image(inferencer):
 
 
 def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor):
-    """Even of the same batch."""
+    """Of the same batch, too."""
     inputs = images([(40, 56)] * 4)
     inputs[2][:] = 0
     name = 'logits' if predictor.task == 'segmentation' else 'predict'
@@ -160,7 +160,7 @@ def test_size_policies(predictor, forwards, policy, seen):
 
 
 def test_the_configs_own_size(model):
-    """Only then the config's pipeline resizes and crops; results are the image's all the same."""
+    """The config's pipeline resizes and crops; predictions have the size of the image."""
     cfg, checkpoint = model
     inferencer = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', scale='config')
     shapes = []
@@ -219,7 +219,7 @@ def test_the_config_is_not_modified(model):
 
 
 def test_failed_images_hold_no_memory():
-    """The frames of a failure hold its batch: they must not stay with the error, nor with the retries."""
+    """Neither errors nor retries keep the frames of a failure, which hold its batch."""
 
     class Failing(LocalSegmentor):
         def logits(self, images):
@@ -231,7 +231,7 @@ def test_failed_images_hold_no_memory():
     held, alive = [], []
     results = Inferencer(predictor=Failing(), batch_size=3).predict([np.zeros((8, 8, 3), np.uint8)] * 3)
     assert [str(result.error) for result in results] == ['no'] * 3
-    assert alive == [1] * 4  # together, then each by itself
+    assert alive == [1] * 4  # one batch, then single images
 
 
 @pytest.mark.parametrize(('old', 'value', 'new'), [('score_threshold', 0.95, 'score_thr'), ('draw', True, 'vis')])
@@ -263,7 +263,7 @@ def test_a_backbone_alone_is_refused():
 
 @pytest.mark.parametrize('kind', [dict, ConfigDict])
 def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
-    """As plain data, or as part of the config it was trained with."""
+    """Stored as plain data, or as mmengine's ConfigDict."""
     cfg, checkpoint = model
     weights = torch.load(checkpoint, weights_only=False)['state_dict']
     meta = dict(classes=tuple(f'class {i}' for i in range(4)), palette=[(i, 2 * i, 3 * i) for i in range(4)])
@@ -277,7 +277,7 @@ def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
 
 
 def test_classes_are_those_of_the_config_where_the_checkpoint_has_none(model, tmp_path):
-    """Not COCO's or Cityscapes', which the toolboxes fall back to."""
+    """Not those of COCO or Cityscapes, the defaults of the toolboxes."""
     cfg, checkpoint = model
     if cfg.default_scope == 'mmpretrain':
         pytest.skip('its classes are folders of the data')
@@ -329,7 +329,7 @@ def test_a_pipeline_without_loading_is_refused(model):
 
 
 def test_bytes_of_waiting_images_are_limited(monkeypatch):
-    """Small images of sizes of their own first, then large ones: the small ones go, as many as it takes."""
+    """Small images of different sizes, then large ones: as many small ones as necessary leave."""
     from cpvt_backbones.inference import images, tiles
 
     monkeypatch.setattr(images, '_WAITING_BYTES', 100_000)
@@ -348,7 +348,7 @@ def test_bytes_of_waiting_images_are_limited(monkeypatch):
 
 @pytest.mark.parametrize('size', [(97, 61), (300, 200)])
 def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
-    """In bands of rows, as bilinear interpolation of all of them has it."""
+    """Bands of rows equal the bilinear interpolation of all rows."""
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     predictor = LocalSegmentor()
     maps = [
@@ -365,7 +365,7 @@ def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
 
 
 def test_a_pipeline_in_pythons_own_style(model):
-    """Its types are classes."""
+    """The types of its steps are classes."""
     cfg, checkpoint = copy.deepcopy(model[0]), model[1]
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
     wanted, _ = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)

@@ -48,7 +48,7 @@ def test_weights_fade_towards_an_inner_edge_only():
 
 @given(height=sides, width=sides, tile=tiles, seed=st.integers(0, 9))
 def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
-    """Against the plain way: all logits of the image summed in one array."""
+    """Compared with all logits of the image, summed in one array."""
     size, overlap = tile
     grid = make_grid(height, width, tile_size=size, overlap=overlap)
     rng = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
     logits = []
     for (top, bottom), row_weight in zip(grid.rows, ramp_weights(grid.rows), strict=True):
         for (left, right), column_weight in zip(grid.columns, ramp_weights(grid.columns), strict=True):
-            # Every tile says something else of the pixels that it shares.
+            # Tiles differ in the pixels that they share.
             one = rng.normal(size=(3, bottom - top, right - left)).astype(np.float32)
             summed[:, top:bottom, left:right] += one * row_weight[:, None] * column_weight
             logits.append(torch.from_numpy(one))
@@ -67,7 +67,7 @@ def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
 
 
 def test_blending_is_linear_across_an_overlap():
-    """Two tiles that disagree by a constant: over what they share, their mean goes over in equal steps."""
+    """Of two tiles that differ by a constant, the mean changes in equal steps."""
     grid = make_grid(4, 24, tile_size=16, overlap=8)
     tiles = (torch.full((1, 4, 16), value) for value in (0.0, 1.0))
     blended = blend_seg_map(tiles, grid, to_classes=lambda x: x[0].numpy())
@@ -97,7 +97,7 @@ def test_tiles_share_a_batch_within_the_bound():
 
 
 def blocks(size=(180, 260)):
-    """Rectangles, none of which is cut by more than one tile: (image, boxes with labels)."""
+    """An image and its rectangles: (x1, y1, x2, y2, label)."""
     image = np.zeros((*size, 3), np.uint8)
     boxes = []
     for i, (x, y) in enumerate((x, y) for y in range(5, size[0] - 20, 30) for x in range(5, size[1] - 20, 30)):
@@ -126,15 +126,15 @@ def test_objects_smaller_than_the_overlap_are_found_once(predictor):
 def test_merge_groups():
     boxes = np.array(
         [
-            [0, 0, 10, 10],  # seen whole twice
+            [0, 0, 10, 10],  # whole in two tiles
             [1, 0, 11, 10],
             [0, 0, 10, 10],  # the same place, another class
-            [50, 0, 60, 10],  # seen whole, and in two parts, one of which scores better
+            [50, 0, 60, 10],  # whole, and in two parts, one of a better score
             [50, 0, 56, 10],
             [57, 0, 60, 10],
-            [80, 0, 90, 10],  # only ever seen in parts
+            [80, 0, 90, 10],  # only in parts
             [84, 0, 96, 10],
-            [200, 0, 210, 10],  # two that the model has told apart in one tile
+            [200, 0, 210, 10],  # two objects of one tile
             [204, 0, 214, 10],
         ],
         np.float32,
@@ -151,13 +151,13 @@ def test_merge_groups():
 
 
 def test_parts_of_parts_are_one_object():
-    """The first and the last have nothing in common; of one tile, two stay two."""
+    """Also if the first and the last do not overlap; but two parts of one tile are two objects."""
     boxes = np.array([[0, 0, 4, 10], [0, 0, 30, 10], [14, 0, 40, 10], [36, 0, 40, 10], [60, 0, 64, 10]], np.float32)
     scores = np.array([0.9, 0.5, 0.6, 0.8, 0.7])
     lefts = np.array([-36, -10, 14, 36, 36])
     tiles = np.column_stack((lefts, np.zeros(5), lefts + 40, np.full(5, 40)))
     assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [[0, 3, 2, 1], [4]]
-    boxes[4] = 37, 0, 40, 10  # in the same tile as another part, and inside what the parts make
+    boxes[4] = 37, 0, 40, 10  # in the tile of another part, and inside the joined box
     assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [[0, 3, 2, 1]]
 
 
@@ -199,7 +199,7 @@ def test_a_size_policy_comes_before_tiling():
 
 @pytest.mark.parametrize('long_side', [61, 150])
 def test_resized_maps_and_masks_are_not_shifted(long_side):
-    """A mirrored image has the mirrored class map and masks: no pixel is taken from its neighbour's place."""
+    """A mirrored image has the mirrored class map and masks."""
     image = np.zeros((97, 97, 3), np.uint8)
     image[20:34, 30:46] = 255
     options = dict(long_side=long_side, max_pixels=40 * 40, tile_size=40, overlap=30)

@@ -52,7 +52,7 @@ def segmentor() -> Config:
 def classifier() -> Config:
     backbone = dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **ONE_BLOCK)
     model = tiny.image_classifier(backbone, classes=2)
-    preprocessor = {**model.pop('data_preprocessor'), **NORM}  # mmpretrain keeps it beside the model
+    preprocessor = {**model.pop('data_preprocessor'), **NORM}  # a separate key of mmpretrain's configs
     crop = dict(type='CenterCrop', crop_size=24)
     return Config(
         dict(
@@ -69,7 +69,7 @@ CONFIGS = {'mmdet': detector, 'mmseg': segmentor, 'mmpretrain': classifier}
 
 
 def write_model(scope: str, folder: Path) -> tuple[Config, Path]:
-    """Config and checkpoint of a tiny model; weights are spread, so that its answers differ from pixel to pixel."""
+    """Config and checkpoint of a tiny model; large random weights, so that outputs differ between pixels."""
     cfg = CONFIGS[scope]()
     find_toolbox(cfg)
     init_default_scope(scope)

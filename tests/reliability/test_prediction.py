@@ -48,7 +48,7 @@ def write_images(folder: Path, count: int, most: int, seed: int = 0) -> Path:
 
 def predict(images: Path, out: Path) -> None:
     inferencer = Inferencer(predictor=Brightness(), batch_size=2)
-    predict_to_folder(inferencer, find_images(images), out_dir=out, pictures=False, progress=False)
+    predict_to_folder(inferencer, find_images(images), out_dir=out, vis=False, progress=False)
 
 
 def snapshot(out: Path) -> dict[str, bytes]:
