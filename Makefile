@@ -48,4 +48,4 @@ format: $(READY)  ## rewrite the code in the project's style
 
 clean:  ## remove caches and build outputs (keeps .venv, data and work_dirs)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
-	find cpvt_backbones configs demo tools tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find cpvt_backbones benchmarks configs demo projects tools tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -114,7 +114,7 @@ def train(
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
         ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in :func:`use_amp`;
-            weights to load that are NaN, infinite or integers.
+            weights to load that are NaN, infinite or integers; the errors of :class:`DurableCheckpointHook`.
     """
     if amp:
         use_amp(cfg, amp_dtype)
