@@ -40,9 +40,7 @@ class AttentionWeights:
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Attention layers of a model by name: this package's, and innermost modules of others named Attention or MSA."""
-    named = {
-        name: module for name, module in model.named_modules() if re.search('Attention|MSA', type(module).__name__)
-    }
+    named = {name: one for name, one in model.named_modules() if re.search('Attention|MSA', type(one).__name__)}
     return {
         name: module
         for name, module in named.items()

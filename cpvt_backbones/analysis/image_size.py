@@ -59,10 +59,6 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
     same. A pipeline without such a step gets a Resize after the image loading. Ground truth keeps the original size,
     at which the toolboxes evaluate.
 
-    Args:
-        cfg: A config with ``test_dataloader``.
-        size: The size.
-
     Raises:
         ValueError: A pipeline that cannot be scaled: no image loading; a step that changes the size in another way;
             annotations loaded before the resizing, which would resize them; or a side in px with a ``scale_factor``.
@@ -80,17 +76,11 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     load = next((i for i, name in enumerate(names) if name.startswith('Load') and 'Image' in name), None)
     for name in names:
         if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name):
-            raise ValueError(
-                f'test_dataloader: its pipeline has the step {name!r}, which cannot be scaled; '
-                f'these can: {", ".join(SIZE_ARGUMENTS)}'
-            )
+            known = ', '.join(SIZE_ARGUMENTS)
+            raise ValueError(f'test_dataloader: its pipeline step {name!r} cannot be scaled; these can: {known}')
     # A Pad with size_divisor, or a ResizeToMultiple, sets no size.
-    sized = [
-        (i, key)
-        for i, name in enumerate(names)
-        for key in SIZE_ARGUMENTS.get(name, ())
-        if pipeline[i].get(key) is not None
-    ]
+    arguments = [(i, key) for i, name in enumerate(names) for key in SIZE_ARGUMENTS.get(name, ())]
+    sized = [(i, key) for i, key in arguments if pipeline[i].get(key) is not None]
     if not sized:
         if load is None:
             raise ValueError(f'test_dataloader: its pipeline loads no image and has no size, got {names}')
@@ -100,10 +90,8 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
         return
     first, last = sized[0][0], sized[-1][0]
     if any(name.startswith('Load') and 'Annotation' in name for name in names[:first]):
-        raise ValueError(
-            f'test_dataloader: its pipeline must load annotations after {names[first]!r}, which would resize '
-            f'them too, got {names}'
-        )
+        rule = f'load annotations after {names[first]!r}, which would resize them too'
+        raise ValueError(f'test_dataloader: its pipeline must {rule}, got {names}')
     factor = size.factor
     if factor is None:
         if (last, _RELATIVE) in sized:

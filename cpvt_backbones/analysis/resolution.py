@@ -98,10 +98,9 @@ def sweep(
         source = fingerprint(model, limit)
         done = {row.size: row.source for row in rows if row.model == model.name}
         if set(done.values()) - {source}:
-            raise ValueError(
-                f'table: {str(table)!r} has rows of {model.name!r} from another config, checkpoint, device or '
-                'number of images; give the model another name, or use another table'
-            )
+            other = 'another config, checkpoint, device or number of images'
+            advice = 'give the model another name, or use another table'
+            raise ValueError(f'table: {str(table)!r} has rows of {model.name!r} from {other}; {advice}')
         for size in sizes:
             scaled = replace(model, cfg=copy.deepcopy(model.cfg))
             scale_test_images(scaled.cfg, size)
@@ -133,13 +132,11 @@ def fingerprint(model: SweepModel, limit: int | None = None) -> str:
 
 def read_rows(table: Path) -> list[SweepRow]:
     """Read the rows of a CSV that :func:`write_rows` wrote."""
-    return [
-        SweepRow(
-            **{name: kind(record[name]) for name, kind in _COLUMNS.items()},
-            metrics={name: float(text) for name, text in record.items() if name not in _COLUMNS and text},
-        )
-        for record in read_table(table)
-    ]
+    rows = []
+    for record in read_table(table):
+        metrics = {name: float(text) for name, text in record.items() if name not in _COLUMNS and text}
+        rows.append(SweepRow(**{name: kind(record[name]) for name, kind in _COLUMNS.items()}, metrics=metrics))
+    return rows
 
 
 def write_rows(table: Path, rows: Sequence[SweepRow]) -> None:

@@ -28,9 +28,8 @@ def measure_agreement(
     Args:
         predictor: A detector or segmentor.
         inputs: Image files, folders, patterns.
-        long_side: Longer side of the images in px; ``None`` for the native size.
+        long_side, score_thr: See :class:`~cpvt_backbones.inference.Inferencer`.
         tiles: (side, minimum overlap) in px.
-        score_thr: Lowest score of a box.
         on_image: Called after each image, ``len(images) * (1 + len(tiles))`` times.
 
     Returns:
@@ -51,8 +50,8 @@ def measure_agreement(
         counts: list[int] = []
         for image in images:
             counts.clear()
-            stream = inferencer.stream([image], score_thr=score_thr, on_tiles=lambda _, total: counts.append(total))
-            ((_, result),) = stream
+            results = inferencer.stream([image], score_thr=score_thr, on_tiles=lambda _, total: counts.append(total))
+            ((_, result),) = results
             if result.error is not None:
                 raise result.error
             if tile is not None and not counts:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from cpvt_backbones import __version__
 from cpvt_backbones.inference.exported import METADATA, seal
@@ -33,28 +35,12 @@ def record(graph: ExportGraph) -> ExportedProgram:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            program = torch.export.export(
-                graph.eval(),
-                (images,),
-                dynamic_shapes=(dynamic,),
-                strict=False,
-                prefer_deferred_runtime_asserts_over_guards=True,
-            )
+            options: dict[str, Any] = dict(strict=False, prefer_deferred_runtime_asserts_over_guards=True)
+            program = torch.export.export(graph.eval(), (images,), dynamic_shapes=(dynamic,), **options)
     except Exception as error:
         raise ValueError(f'model: {type(graph.model).__name__} cannot be recorded for every size: {error}') from error
-    _drop_assumptions(program)
-    return program
-
-
-def _drop_assumptions(program: ExportedProgram) -> None:
-    """Remove torch's assertions that no size is 1.
-
-    A map one cell wide violates them, but no result depends on them; :mod:`cpvt_backbones.export.verification` checks
-    small sizes.
-    """
-    from torch.utils._sympy.numbers import int_oo
-    from torch.utils._sympy.value_ranges import ValueRanges
-
+    # Remove torch's assertions that no size is 1. A map one cell wide violates them, but no result depends on them;
+    # cpvt_backbones.export.verification checks small sizes.
     for node in list(program.graph.nodes):
         if node.target is torch.ops.aten._assert_scalar.default:
             program.graph.erase_node(node)
@@ -62,6 +48,7 @@ def _drop_assumptions(program: ExportedProgram) -> None:
     program.graph_module.recompile()
     for symbol in program.range_constraints:
         program.range_constraints[symbol] = ValueRanges(1, int_oo)
+    return program
 
 
 def export(
@@ -151,9 +138,8 @@ def _write_program(program: ExportedProgram, path: str, stored: dict[str, Any]) 
 
 
 def _write_aoti(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
-    torch._inductor.aoti_compile_and_package(
-        program, package_path=path, inductor_configs={'aot_inductor.metadata': {METADATA: json.dumps(stored)}}
-    )
+    configs = {'aot_inductor.metadata': {METADATA: json.dumps(stored)}}
+    torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=configs)
 
 
 FORMATS: dict[str, tuple[str, Callable[[ExportedProgram, str, dict[str, Any]], None]]] = {

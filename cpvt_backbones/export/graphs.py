@@ -256,9 +256,8 @@ class Detections(ExportGraph):
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         head = self.model.bbox_head
         cls_scores, box_deltas = head(self.model.extract_feat(inputs))
-        anchors = head.prior_generator.grid_priors(
-            [level.shape[2:] for level in cls_scores], dtype=inputs.dtype, device=inputs.device
-        )
+        sizes = [level.shape[2:] for level in cls_scores]
+        anchors = head.prior_generator.grid_priors(sizes, dtype=inputs.dtype, device=inputs.device)
         levels = [self._candidates(*level) for level in zip(cls_scores, box_deltas, anchors, strict=True)]
         scores, labels, deltas, priors = (torch.cat(parts, dim=1) for parts in zip(*levels, strict=True))
         boxes = head.bbox_coder.decode(priors.flatten(0, 1), deltas.flatten(0, 1), max_shape=(height, width))
@@ -338,10 +337,8 @@ def _check_test_cfg(test_cfg: Mapping[str, Any]) -> tuple[Mapping[str, Any], Map
     nms = test_cfg.get('nms') or {}
     known = {'type', 'iou_threshold', 'class_agnostic', 'split_thr'}
     if nms.get('type', 'nms') != 'nms' or 'iou_threshold' not in nms or set(nms) - known:
-        raise ValueError(
-            "model.test_cfg.nms must be dict(type='nms', iou_threshold=...), optionally with class_agnostic and "
-            f'split_thr, got {dict(nms)!r}'
-        )
+        accepted = "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
+        raise ValueError(f'model.test_cfg.nms must be {accepted}, got {dict(nms)!r}')
     return test_cfg, nms
 
 

@@ -19,10 +19,6 @@ BATCHES = (1, 3)
 
 FEATURE_TOLERANCE = 1e-4
 """Largest absolute difference of features and scores in fp32; for logits, relative to the largest logit."""
-BOX_TOLERANCE = 1e-2
-"""Largest difference of a box coordinate in px."""
-PIXEL_SHARE = 0.999
-"""Least share of pixels with the same class."""
 
 Images = list[np.ndarray]
 Prediction = dict[str, Any]
@@ -58,12 +54,8 @@ class Comparison:
 def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
     """The prediction function of the original model, run by the toolbox's own code.
 
-    Args:
-        graph: The exported graph.
-        predictor: Runs the model that the graph was made from.
-
-    Returns:
-        A function from (H, W, 3) uint8 BGR images of one size to predictions as of :class:`ExportedModel`.
+    It takes (H, W, 3) uint8 BGR images of one size and predicts as :meth:`ExportedModel.predict` does. ``predictor``
+    runs the model that ``graph`` was made from.
     """
     if graph.task == 'features':
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
@@ -210,7 +202,7 @@ MEASURES: dict[str, tuple[str, float, Callable[[Prediction, Prediction], tuple[f
     'features': ('features', FEATURE_TOLERANCE, _compare_features),
     'logits': ('logits, relative', FEATURE_TOLERANCE, _compare_logits),
     'classification': ('scores', FEATURE_TOLERANCE, _compare_scores),
-    'segmentation': ('share of pixels', 1 - PIXEL_SHARE, _compare_maps),
-    'detection': ('boxes, px', BOX_TOLERANCE, _compare_boxes),
+    'segmentation': ('share of pixels', 1e-3, _compare_maps),
+    'detection': ('boxes, px', 1e-2, _compare_boxes),
 }
 """Compared quantity and its tolerance by task, and the function that returns difference and number of values."""

@@ -180,8 +180,8 @@ def test_pipeline_steps_are_scaled(steps, size, expected):
 @pytest.mark.parametrize(
     ('steps', 'size', 'message'),
     [
-        ([dict(type='RandomCrop', crop_size=3)], '1', "the step 'RandomCrop', which cannot be scaled"),
-        ([dict(type='TestTimeAug', transforms=[])], '2', "the step 'TestTimeAug'"),
+        ([dict(type='RandomCrop', crop_size=3)], '1', "step 'RandomCrop' cannot be scaled"),
+        ([dict(type='TestTimeAug', transforms=[])], '2', "step 'TestTimeAug'"),
         ([dict(type='LoadAnnotations'), RESIZE], '2', "must load annotations after 'Resize'"),
         ([dict(type='Resize', scale_factor=2.0)], '64px', 'size must be a factor'),
     ],
