@@ -20,12 +20,7 @@ class EpochSeedHook(Hook):
     priority = 'VERY_HIGH'
 
     def before_train(self, runner: Runner) -> None:
-        """Check that the run can be repeated.
-
-        Raises:
-            ValueError: A loop or checkpoints by iterations; workers that outlive an epoch or have another seed
-                function than mmengine's.
-        """
+        """Refuse what the hook cannot repeat: training or checkpoints by iterations, workers out of its reach."""
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise ValueError(f'train_cfg must be by_epoch with EpochSeedHook, got {type(runner.train_loop).__name__}')
         loader = runner.train_dataloader

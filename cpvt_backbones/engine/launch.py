@@ -189,11 +189,8 @@ def use_amp(cfg: Config, dtype: str) -> None:
     """Switch a config to mixed precision, in place.
 
     Args:
-        cfg: From :func:`read_config`.
+        cfg: From :func:`read_config`; its optimizer wrapper must not have its own precision.
         dtype: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
-
-    Raises:
-        ValueError: An unknown ``dtype``; an optimizer wrapper with its own precision.
     """
     check_choice(AMP_DTYPES, amp_dtype=dtype)
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')

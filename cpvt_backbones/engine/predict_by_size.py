@@ -27,7 +27,6 @@ class PredictBySize:
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
             data_samples: One per image, with ``img_shape``, (height, width) before padding; ``None`` to not split.
-            options: Arguments of the model's own ``predict``.
 
         Raises:
             ValueError: An ``img_shape`` larger than the batch.
