@@ -32,7 +32,7 @@ class Bounds:
             raise ValueError(f'overlap must be at least 0 and below tile_size={self.tile_size}, got {self.overlap}')
         tile = f'{self.tile_size} x {self.tile_size}'
         if self.tile_size**2 > self.max_pixels:
-            raise ValueError(f'tile_size: a tile of {tile} has more than max_pixels={self.max_pixels}')
+            raise ValueError(f'tile_size: a tile of {tile} has more pixels than max_pixels={self.max_pixels}')
 
     def batch_of(self, pixels: int) -> int:
         """Maximum batch of images of ``pixels`` each; at least one."""

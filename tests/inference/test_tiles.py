@@ -229,7 +229,7 @@ def test_a_classifier_is_not_tiled():
 @pytest.mark.parametrize(
     ('bounds', 'words'),
     [
-        (dict(tile_size=65, max_pixels=4096, overlap=0), 'tile_size: a tile of 65 x 65 has more than max_pixels=4096'),
+        (dict(tile_size=65, max_pixels=4096, overlap=0), 'a tile of 65 x 65 has more pixels than max_pixels=4096'),
         (dict(tile_size=64, overlap=64), 'overlap must be at least 0 and below tile_size=64, got 64'),
         (dict(overlap=-1), 'overlap must be at least 0'),
         (dict(batch_size=0), 'batch_size must be an integer >= 1, got 0'),
