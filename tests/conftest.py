@@ -1,9 +1,11 @@
 """Seeds, hypothesis settings and command lines, shared by all tests."""
 
+import functools
 import runpy
 import sys
 from pathlib import Path
 
+import mmengine.config.utils
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -19,6 +21,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile('project')
+
+# For each `mmdet::` in a config, mmengine reads the metafiles of all recipes of mmdet, 90 YAML files.
+mmengine.config.utils.load = functools.cache(mmengine.config.utils.load)
 
 
 @pytest.fixture(autouse=True)

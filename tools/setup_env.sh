@@ -92,7 +92,8 @@ fi
 
 # --- the toolboxes, the package and its tools
 say "installing the mm toolboxes and the package"
-install -e '.[all,dev]'
+# Compiled here, once: where PYTHONDONTWRITEBYTECODE is set, every process would otherwise compile what it imports.
+install --compile-bytecode -e '.[all,dev]'
 
 operators_work ||
     fail "mmcv's operators do not import ($(tail -n 1 .venv/operators.log)); remove .venv and $wheels, then run 'make setup' again"

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from tiny import COLUMN, POSITIONS, PYRAMID
+from tiny import POSITIONS, PYRAMID
+from tiny import TWO_BLOCKS as COLUMN
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 
+ONE_BLOCK_A_STAGE = {**PYRAMID, 'depths': (1, 1, 1, 1)}
 # All at least 5 x 5 tokens of 16 px; patches of 16 divide some sides, both or none.
 SIZES = [
     (96, 96),
@@ -23,15 +25,17 @@ SIZES = [
 MODELS = {
     'class_token': lambda: CPVT(arch=COLUMN, out_type='cls_token', position=POSITIONS['peg']),
     'gap': lambda: CPVT(arch=COLUMN, with_cls_token=False, out_type='avg_featmap'),
-    'maps': lambda: CPVT(arch=COLUMN, out_indices=(1, 3), position=POSITIONS['learned_and_peg']),
+    'maps': lambda: CPVT(arch=COLUMN, out_indices=(0, 1), position=POSITIONS['learned_and_peg']),
     'sin_cos': lambda: CPVT(arch=COLUMN, position=POSITIONS['sin_cos']),
     'relative': lambda: CPVT(arch=COLUMN, position=POSITIONS['relative']),
     'multi_scale': lambda: MultiScaleCPVT(arch=COLUMN),
-    'taps': lambda: MultiScaleCPVT(arch=COLUMN, source='taps'),
-    'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=4, global_blocks=(3,)),
-    'pyramid': lambda: PyramidCPVT(arch=PYRAMID),
-    'pyramid_tables': lambda: PyramidCPVT(arch=PYRAMID, position=dict(type='Learned', interpolation='bilinear')),
-    'fused': lambda: PyramidCPVT(arch=PYRAMID).fuse(),
+    'taps': lambda: MultiScaleCPVT(arch=COLUMN, source='taps', taps=(0, 0, 1, 1)),
+    'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=4, global_blocks=(1,)),
+    'pyramid': lambda: PyramidCPVT(arch=ONE_BLOCK_A_STAGE),
+    'pyramid_tables': lambda: PyramidCPVT(
+        arch=ONE_BLOCK_A_STAGE, out_indices=(0, 1), position=dict(type='Learned', interpolation='bilinear')
+    ),
+    'fused': lambda: CPVT(arch=COLUMN).fuse(),
 }
 
 

@@ -9,7 +9,15 @@ from tiny import max_difference
 
 from cpvt_backbones import CPVT, PyramidCPVT
 
-SIZES = [(224, 224), (96, 160), (256, 128)]
+SIZES = [(224, 224), (64, 96), (128, 64)]
+
+
+def from_timm(name, **kwargs):
+    """A model of timm without its own initialisation, which takes longer than the comparison."""
+    with torch.device('meta'):
+        model = pytest.importorskip('timm').create_model(name, num_classes=0, **kwargs)
+    assert not [*model.buffers()]
+    return fill(model.to_empty(device='cpu'))
 
 
 def fill(model):
@@ -59,8 +67,7 @@ def compare(ours, theirs, outputs, record, *, sizes=SIZES, double=SIZES[1]):
 
 @pytest.mark.parametrize('arch', ['small', 'base', 'large'])
 def test_pyramid_and_timm_twins(arch, record_property):
-    timm = pytest.importorskip('timm')
-    theirs = fill(timm.create_model(f'twins_pcpvt_{arch}', num_classes=0))
+    theirs = from_timm(f'twins_pcpvt_{arch}')
     ours = build(PyramidCPVT, theirs.state_dict(), arch=arch, final_norm=True)
     compare(
         ours,
@@ -72,8 +79,7 @@ def test_pyramid_and_timm_twins(arch, record_property):
 
 
 def test_pyramid_and_timm_twins_as_classifiers(record_property):
-    timm = pytest.importorskip('timm')
-    theirs = fill(timm.create_model('twins_pcpvt_small', num_classes=0))
+    theirs = from_timm('twins_pcpvt_small')
     ours = build(PyramidCPVT, theirs.state_dict(), arch='small', out_type='avg_featmap', out_indices=-1)
     compare(ours, theirs, lambda peer, x: [peer(x)], record_property, sizes=SIZES[1:2])
 
@@ -84,15 +90,13 @@ DOUBLE = {'tiny': SIZES[0], 'small': SIZES[0], 'base': None}
 
 @pytest.mark.parametrize('arch', DOUBLE)
 def test_column_with_a_learned_table_and_timm_deit(arch, record_property):
-    timm = pytest.importorskip('timm')
-    theirs = fill(timm.create_model(f'deit_{arch}_patch16_224', num_classes=0, dynamic_img_size=True))
+    theirs = from_timm(f'deit_{arch}_patch16_224', dynamic_img_size=True)
     ours = build(CPVT, theirs.state_dict(), arch=arch, position=dict(type='Learned'), out_type='raw')
     compare(ours, theirs, lambda peer, x: [peer.forward_features(x)], record_property, double=DOUBLE[arch])
 
 
 def test_column_and_timm_deit_at_each_tap(record_property):
-    timm = pytest.importorskip('timm')
-    theirs = fill(timm.create_model('deit_tiny_patch16_224', num_classes=0, dynamic_img_size=True))
+    theirs = from_timm('deit_tiny_patch16_224', dynamic_img_size=True)
     ours = build(CPVT, theirs.state_dict(), arch='tiny', position=dict(type='Learned'), out_indices=(2, 5, 8, 11))
     ours.norm = torch.nn.Identity()
     compare(

@@ -256,16 +256,17 @@ def add_shipped_models() -> None:
 
 
 def add_exported_graphs() -> None:
-    """The shipped models cut to two blocks, and their backbone, as ONNX."""
-    two_blocks = dict(embed_dims=192, depth=2, num_heads=3, mlp_ratio=4.0)
+    """The shipped models cut to one block and one convolution a branch, and their backbone, as ONNX."""
+    one_block = dict(embed_dims=192, depth=1, num_heads=3, mlp_ratio=4.0)
 
     def run(folder: Path, config: str, part: str) -> Outputs:
         from cpvt_backbones.export import export, graph_of
         from cpvt_backbones.inference.exported import ExportedModel
 
         cfg = read_model(config)
-        cfg.model.backbone.update(arch=two_blocks, position=PEG)
-        if 'test_cfg' in cfg.model and 'max_per_img' in cfg.model.test_cfg:
+        cfg.model.backbone.update(arch=one_block, position=dict(type='PEG', after_blocks=(0,)))
+        if 'bbox_head' in cfg.model:
+            cfg.model.bbox_head.stacked_convs = 1
             cfg.model.test_cfg.max_per_img = 8
         model = fill(MODELS.build(cfg.model))
         export(graph_of(model, part=part, logits=hasattr(model, 'decode_head')), folder / 'model.onnx')
