@@ -43,9 +43,11 @@ def convert(args: argparse.Namespace) -> None:
     model = getattr(cpvt_backbones, arguments.pop('type'))(**arguments)
     # A dense model of a pyramid has no final norm, nor does mmseg's; where there is one it is kept.
     allow_missing = [*args.allow_missing, *([] if args.config else ['norm.*'])]
-    state_dict, report = checkpoints.convert_state_dict(
-        checkpoints.read_checkpoint(args.source), model, prefix=args.prefix, allow_missing=allow_missing, ema=args.ema
-    )
+    content = checkpoints.read_checkpoint(args.source)
+    with checkpoints.naming_file(args.source):
+        state_dict, report = checkpoints.convert_state_dict(
+            content, model, prefix=args.prefix, allow_missing=allow_missing, ema=args.ema
+        )
     print(report)
     meta = dict(source=report.source, converted_by=f'cpvt_backbones {cpvt_backbones.__version__}')
     if args.to != 'cpvt':

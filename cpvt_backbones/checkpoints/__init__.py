@@ -7,7 +7,7 @@ from .convert import convert_state_dict
 from .families import SOURCES
 from .files import atomic_write, check_destination, newest_checkpoint, read_checkpoint, write_checkpoint
 from .names import TARGETS, export_state_dict
-from .pretrained import RecognisedPretrained, load_checkpoint, load_weights
+from .pretrained import RecognisedPretrained, load_checkpoint, load_weights, naming_file
 from .report import CheckpointError, ConversionReport
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     'export_state_dict',
     'load_checkpoint',
     'load_weights',
+    'naming_file',
     'newest_checkpoint',
     'read_checkpoint',
     'write_checkpoint',

@@ -10,7 +10,6 @@ from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, PretrainedInit, is_model_wrapper, update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
-from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
@@ -40,7 +39,7 @@ def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options
         FileNotFoundError, CheckpointError: See :func:`read_checkpoint` and :func:`convert_state_dict`.
     """
     content = read_checkpoint(checkpoint)
-    with _naming(checkpoint):
+    with naming_file(checkpoint):
         state_dict, report = convert_state_dict(content, model, **options)
     model.load_state_dict(state_dict, strict=False)
     print_log(f'load {checkpoint}: {report}', logger='current')
@@ -69,7 +68,7 @@ def load_weights(
     model = _unwrap(model)
     wanted = model.state_dict()
     content = read_checkpoint(checkpoint)
-    with _naming(checkpoint):
+    with naming_file(checkpoint):
         weights = _weights_in(content, prefix)
         check_values(weights, wanted)
         try:
@@ -85,9 +84,12 @@ def load_weights(
 
 
 def check_loaded(content: dict[str, Any], model: nn.Module, checkpoint: str | PathLike[str]) -> None:
-    """Apply :func:`check_values` to a checkpoint that mmengine is about to load into a model."""
-    with _naming(checkpoint):
-        check_values(_weights_in(content), _unwrap(model).state_dict())
+    """Refuse a checkpoint that mmengine is about to load: bad values (:func:`check_values`), or no weight of the model."""
+    with naming_file(checkpoint):
+        weights, wanted = _weights_in(content), _unwrap(model).state_dict()
+        check_values(weights, wanted)
+        if not weights.keys() & wanted.keys():
+            raise CheckpointError(f'no weight of the model is in it; it has {shorten(list(weights))}')
 
 
 def _weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
@@ -103,7 +105,7 @@ def _unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _naming(checkpoint: str | PathLike[str]) -> Iterator[None]:
+def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
     """Add the file to the message of a CheckpointError."""
     try:
         yield
@@ -114,7 +116,7 @@ def _naming(checkpoint: str | PathLike[str]) -> Iterator[None]:
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
     """Load a checkpoint for mmengine: ``load_from``, ``resume``, the toolboxes' inferencers.
 
-    It replaces the loaders of ``CheckpointLoader``, which retry a refused file with ``weights_only=False``.
+    It replaces mmengine's loaders, which retry a refused file with ``weights_only=False``.
 
     Args:
         filename: See :func:`read_checkpoint`; or a name of mmengine's, as ``'torchvision://resnet50'``.
@@ -139,7 +141,7 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
 
 
 # Every scheme of mmengine's: `pavi://`, which is not served, is refused.
-CheckpointLoader.register_scheme(
+model_zoo.CheckpointLoader.register_scheme(
     ['', 'http://', 'https://', 'pavi://', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', *(f'{name}://' for name in _NAMED)],
     load_from_weights_only,
     force=True,

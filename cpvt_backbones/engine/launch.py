@@ -13,7 +13,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from cpvt_backbones.checkpoints import load_weights, newest_checkpoint
+from cpvt_backbones.checkpoints import CheckpointError, load_weights, newest_checkpoint
 from cpvt_backbones.checkpoints.pretrained import check_loaded
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.weights import shipped_file
@@ -138,9 +138,11 @@ def train(
 
 
 class _WeightCheckHook(Hook):
-    """Refuses NaN, infinite and integer weights before ``load_from`` and ``resume`` load them."""
+    """Refuses what ``load_from`` and ``resume`` would load in vain: no training, no weight of the model, no numbers."""
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        if runner._resume and 'iter' not in checkpoint.get('meta', {}):
+            raise CheckpointError(f'resume: {runner._load_from!r} holds no training to resume (no meta.iter)')
         check_loaded(checkpoint, runner.model, runner._load_from)
 
 

@@ -19,7 +19,7 @@ PROMISES: dict[str, str] = {
         'tests/checkpoints/test_hostile.py tests/tools/test_hostile_checkpoints.py'
     ),
     'A checkpoint is read completely or refused by name': (
-        'tests/checkpoints/test_reading.py tests/checkpoints/test_fitting.py'
+        'tests/checkpoints/test_reading.py tests/tools/test_damaged_checkpoints.py'
     ),
     'A training killed at any moment resumes and ends with the same weights': (
         'tests/reliability/test_interrupted_training.py -k killed'

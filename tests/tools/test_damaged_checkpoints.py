@@ -36,7 +36,9 @@ def write_files(folder):
     content = whole.read_bytes()
     flipped = bytearray(content)
     flipped[len(content) // 2] ^= 1
-    damaged = dict(empty=b'', half=content[: len(content) // 2], flipped=bytes(flipped), text=b'no checkpoint', zip=b'PK\x03\x04')
+    damaged = dict(
+        empty=b'', half=content[: len(content) // 2], flipped=bytes(flipped), text=b'no checkpoint', zip=b'PK\x03\x04'
+    )
     files = {}
     for name, data in damaged.items():
         files[name] = folder / f'{name}.pth'
@@ -63,7 +65,7 @@ def files(tmp_path_factory):
 
 
 def arguments_of(tool, config, file, image, out):
-    model = [config, file]
+    model, models = [config, file], ['--models', f'a={config}:{file}']
     return dict(
         infer=['infer', *model, image, '--out-dir', out],
         test=['test', *model, '--work-dir', out],
@@ -74,8 +76,8 @@ def arguments_of(tool, config, file, image, out):
         publish_checkpoint=['publish_checkpoint', file, out / 'out.pth'],
         attention_maps=['attention_maps', *model, image, '--out-dir', out],
         feature_maps=['feature_maps', *model, image, '--out', out / 'maps.csv'],
-        resolution_sweep=['resolution_sweep', '--models', f'a={config}:{file}', '--sizes', '1', '--out', out / 'sweep.csv'],
-        equivariance=['equivariance', '--models', f'a={config}:{file}', '--size', '32', '--shifts', '0', '--out', out / 'e.csv'],
+        resolution_sweep=['resolution_sweep', *models, '--sizes', '1', '--out', out / 'sweep.csv'],
+        equivariance=['equivariance', *models, '--size', '32', '--shifts', '0', '--out', out / 'e.csv'],
     )[tool]
 
 
