@@ -22,20 +22,12 @@ _LARGEST_CELL = 64
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Attention weights of one layer.
+    """Attention weights of one layer. With windows S = N, and keys of other windows have weight 0."""
 
-    Attributes:
-        weights: (B, heads, P + N, P + S): weight of each key for each query; rows sum to 1. With windows S = N, and
-            keys of other windows have weight 0.
-        num_prefix: P, class and distillation tokens in front of queries and keys.
-        grid: (h, w) of the queries, in tokens; h * w = N.
-        key_grid: (h, w) of the keys; smaller than ``grid`` with spatial reduction.
-    """
-
-    weights: Tensor
-    num_prefix: int
-    grid: Grid
-    key_grid: Grid
+    weights: Tensor  # (B, heads, P + N, P + S), rows sum to 1
+    num_prefix: int  # P, class and distillation tokens in front of queries and keys
+    grid: Grid  # (h, w) of the N queries
+    key_grid: Grid  # (h, w) of the S keys; smaller with spatial reduction
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:

@@ -21,25 +21,16 @@ from .memory import peak_memory
 
 @dataclass(frozen=True)
 class ComplexityRow:
-    """Cost of one image of one size for one model, without post-processing.
-
-    Attributes:
-        height, width: Size of the image in px.
-        parameters: Number of parameters of the whole model.
-        gmacs: 1e9 multiply-adds of convolutions, linear layers and attention. Papers and the OpenMMLab tools call a
-            multiply-add one FLOP.
-        attention_gmacs: The part of ``gmacs`` in query-key and weight-value products, which those tools omit.
-        attention_share: ``attention_gmacs / gmacs``.
-        peak_mib: Peak memory of a forward call above the weights; ``None`` if not measured.
-    """
+    """Cost of one image of one size for one model, without post-processing."""
 
     model: str
-    height: int
+    height: int  # px
     width: int
-    parameters: int
-    gmacs: float
-    attention_gmacs: float
-    attention_share: float
+    parameters: int  # of the whole model
+    gmacs: float  # 1e9 multiply-adds of convolutions, linear layers and attention; papers call one a FLOP
+    attention_gmacs: float  # those of query-key and weight-value products, which OpenMMLab's tools omit
+    attention_share: float  # attention_gmacs / gmacs
+    # of a forward call, above the weights; None if not measured
     peak_mib: float | None
 
 

@@ -26,18 +26,14 @@ ENCODINGS: dict[str, dict[str, Any] | None] = {
 
 @dataclass(frozen=True)
 class EquivarianceRow:
-    """Equivariance error of one shift.
+    """Equivariance error of one shift: root mean square difference, relative to the map's standard deviation.
 
-    Attributes:
-        shift: Shift in px, down and to the right.
-        error: Root mean square of the difference, relative to the map's standard deviation: 0 for equivariant
-            features, about 1.4 for unrelated ones. Mean over the images.
-        spread: Standard deviation over the images.
+    It is 0 for equivariant features and about 1.4 for unrelated ones.
     """
 
-    shift: int
-    error: float
-    spread: float
+    shift: int  # px, down and to the right
+    error: float  # mean over the images
+    spread: float  # standard deviation over the images
 
 
 @torch.no_grad()

@@ -19,17 +19,12 @@ _LONG = 1_000_000
 
 @dataclass(frozen=True)
 class TestSize:
-    """An image size for testing, by one of two attributes.
-
-    Attributes:
-        factor: Factor of the config's test scale.
-        side: Shorter side of the model's input in px.
-    """
+    """An image size for testing, by one of two numbers."""
 
     __test__ = False  # not a test class of pytest
 
-    factor: float | None = None
-    side: int | None = None
+    factor: float | None = None  # of the config's test scale
+    side: int | None = None  # shorter side of the model's input in px
 
     def __post_init__(self) -> None:
         value = self.side if self.factor is None else self.factor
@@ -38,11 +33,7 @@ class TestSize:
 
     @classmethod
     def parse(cls, text: str) -> 'TestSize':
-        """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side).
-
-        Raises:
-            ValueError: Any other text.
-        """
+        """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side); raise ``ValueError`` for any other text."""
         match = re.fullmatch(r'(?:(?P<side>\d+)px|(?P<factor>\d+(?:\.\d*)?|\.\d+))', text)
         if not match:
             raise ValueError(f"size must be a factor of the test scale ('1.5') or a side ('640px'), got {text!r}")

@@ -42,28 +42,18 @@ class SweepModel:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """Results of one model at one size.
-
-    Attributes:
-        size: The requested size: a factor, or a side with ``px``.
-        images: Number of test images.
-        height, width: Mean input size of the model in px, padding included.
-        seconds: Time of one image in the model, post-processing included, data loading excluded; median over batches.
-        peak_mib: Peak memory that the forward call of the largest batch allocates.
-        device: ``'cpu'`` or ``'cuda'``.
-        source: Hash of config, checkpoint and number of images, equal in all rows of a model.
-        metrics: Metrics of the config's evaluator, at the original image size.
-    """
+    """Results of one model at one size."""
 
     model: str
-    size: str
-    images: int
-    height: float
+    size: str  # as requested: a factor, or a side with 'px'
+    images: int  # number of test images
+    height: float  # mean input size of the model in px, padding included
     width: float
-    seconds: float
-    peak_mib: float
-    device: str
-    source: str
+    seconds: float  # an image in the model with post-processing, without data loading; median over batches
+    peak_mib: float  # allocated by the forward call of the largest batch
+    device: str  # 'cpu' or 'cuda'
+    source: str  # hash of config, checkpoint and number of images, equal in all rows of a model
+    # of the config's evaluator, at the original image size
     metrics: dict[str, float] = field(default_factory=dict)
 
 

@@ -13,12 +13,7 @@ Record = dict[str, str]
 
 
 def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as CSV; the columns are all keys that occur, empty where a record lacks one.
-
-    Args:
-        path: The CSV file.
-        records: One mapping of column to value for each line; floats are written with six digits.
-    """
+    """Write records as CSV: a column for every key, empty where a record lacks it; floats with six digits."""
     text = io.StringIO(newline='')
     writer = csv.DictWriter(text, dict.fromkeys(name for record in records for name in record), lineterminator='\n')
     writer.writeheader()
@@ -29,13 +24,7 @@ def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_table(path: Path) -> list[Record]:
-    """Read the records of a CSV as text.
-
-    Raises:
-        FileNotFoundError: No such file.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f'no table {str(path)!r}')
+    """Read the records of a CSV as text."""
     with path.open(newline='') as file:
         return list(csv.DictReader(file))
 
@@ -49,11 +38,7 @@ def group_by(records: Sequence[Record], *names: str) -> dict[tuple[str, ...], li
 
 
 def fill_marked(path: Path, name: str, text: str) -> None:
-    """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->`` in a file.
-
-    Raises:
-        ValueError: The file has no such marks.
-    """
+    """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->``; ``ValueError`` without marks."""
     begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
     old = path.read_text(encoding='utf-8')
     new, count = re.subn(f'{begin}.*{end}', lambda _: f'{begin}\n{text}\n{end}', old, flags=re.DOTALL)

@@ -84,7 +84,7 @@ def load_weights(
 
 
 def check_loaded(content: dict[str, Any], model: nn.Module, checkpoint: str | PathLike[str]) -> None:
-    """Refuse a checkpoint that mmengine is about to load: bad values (:func:`check_values`), or no weight of the model."""
+    """Refuse what mmengine is about to load: bad values (:func:`check_values`), or no weight of the model."""
     with naming_file(checkpoint):
         weights, wanted = _weights_in(content), _unwrap(model).state_dict()
         check_values(weights, wanted)

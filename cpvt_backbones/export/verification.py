@@ -27,23 +27,16 @@ Reference = Callable[[Images], list[Prediction]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of one batch, through the file and through PyTorch.
-
-    Attributes:
-        measure: Name of the compared quantity.
-        difference, tolerance: Largest difference found, and accepted.
-        compared: Number of values, pixels or boxes compared.
-        problem: Any other disagreement; empty if there is none.
-    """
+    """The result of one batch, through the file and through PyTorch."""
 
     batch: int
     height: int
     width: int
-    measure: str
-    difference: float
-    tolerance: float
-    compared: int
-    problem: str = ''
+    measure: str  # name of the compared quantity
+    difference: float  # largest found
+    tolerance: float  # largest accepted
+    compared: int  # number of values, pixels or boxes
+    problem: str = ''  # any other disagreement
 
     @property
     def agrees(self) -> bool:
