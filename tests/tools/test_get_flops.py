@@ -67,7 +67,7 @@ def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_pat
         (['c.py', '--shape', '800', '600'], '--shape: write 800x600 for one size, 800x800 600x600 for two'),
         (['c.py', '--shape', '1x2x3'], 'HEIGHTxWIDTH or SIDE in px is expected'),
         ([], 'a model, or the CSV of an earlier run as --out, is needed'),
-        (['--out', 'none.csv'], "no table 'none.csv'"),
+        (['--out', 'none.csv'], "No such file or directory: 'none.csv'"),
     ],
 )
 def test_wrong_arguments(arguments, message, refused):
