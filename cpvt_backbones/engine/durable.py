@@ -63,7 +63,8 @@ class DurableCheckpointHook(CheckpointHook):
         checkpoint: Path | None = None
         if is_main_process():
             try:
-                self._lock = FileLock(Path(runner.work_dir, '.lock'))
+                # A singleton: a process whose training failed may start another one.
+                self._lock = FileLock(Path(runner.work_dir, '.lock'), is_singleton=True)
                 self._lock.acquire(blocking=False)
                 checkpoint = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
             except Timeout:
