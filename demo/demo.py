@@ -93,6 +93,7 @@ def run(
         dict: ``sizes`` (metrics for each size), ``training`` (seconds and peak memory of each model) and ``missed``
         (targets that were not reached, in words).
     """
+    work_dir.mkdir(parents=True, exist_ok=True)
     write_data(data_root, sizes, train_scenes)
     trained = {name: train_model(name, work_dir / name, data_root, overwrite, iterations) for name in CONFIGS}
     rows = []

@@ -17,7 +17,7 @@ SCRIPTS = {
 # Arguments with one thing wrong for each, and a word of the answer.
 MISTAKES = {
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
-    'demo/demo.py': ('--work-dir {image}', 'Not a directory'),
+    'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
     'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
     'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from mmengine.registry import MODELS
 from tiny_configs import classification
 from torch import nn
 
+from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.engine import launch
 from cpvt_backbones.engine.launch import read_config
 
@@ -83,7 +83,7 @@ def test_amp_beside_a_precision_of_its_own(classifier, refused):
 @pytest.mark.parametrize('value', [float('nan'), float('inf'), 1], ids=['nan', 'inf', 'integer'])
 @pytest.mark.parametrize('resume', [False, True], ids=['load_from', 'resume'])
 def test_weights_that_are_no_numbers(value, resume, classifier, tmp_path, refused):
-    state = MODELS.build(read_config(classifier).model).state_dict()
+    state = build_model(read_config(classifier)).state_dict()
     state['head.fc.bias'] = torch.full(state['head.fc.bias'].shape, value)
     torch.save(dict(state_dict=state, meta=dict(epoch=0, iter=0)), tmp_path / 'w.pth')
     flags = ['--resume', tmp_path / 'w.pth'] if resume else ['--cfg-options', f'load_from={tmp_path / "w.pth"}']
