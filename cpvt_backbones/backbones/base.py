@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mmengine.model import BaseModule, PretrainedInit
+from mmengine.model import BaseModule, PretrainedInit, initialize
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -303,7 +303,7 @@ class Backbone(BaseModule):
                 f"blocks are the same, init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them"
             )
         model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
-        model.init_weights()
+        initialize(model, dict(type='RecognisedPretrained', checkpoint=name))  # init_weights() logs every parameter
         return model
 
     def init_weights(self) -> None:
