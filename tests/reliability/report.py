@@ -21,6 +21,7 @@ PROMISES: dict[str, str] = {
     'A checkpoint is read completely or refused by name': (
         'tests/checkpoints/test_reading.py tests/tools/test_damaged_checkpoints.py'
     ),
+    'Reading a checkpoint takes at most twice the memory of its file': 'tests/reliability/test_reading_memory.py',
     'A training killed at any moment resumes and ends with the same weights': (
         'tests/reliability/test_interrupted_training.py -k killed'
     ),

@@ -90,3 +90,10 @@ def test_weights_that_are_no_numbers(value, resume, classifier, tmp_path, refuse
     line = refused('train', classifier, *flags, '--work-dir', tmp_path / 'work')
     assert "w.pth': head.fc.bias " in line
     assert ('is of type torch.int64' if value == 1 else 'NaN or infinite') in line
+
+
+def test_a_work_dir_that_cannot_be_written(classifier, tmp_path, refused):
+    """A file in its place, or a folder that takes no files, as root too."""
+    (tmp_path / 'file').touch()
+    for folder in (tmp_path / 'file', '/proc/none'):
+        assert str(folder) in refused('train', classifier, '--work-dir', folder)
