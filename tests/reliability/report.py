@@ -4,15 +4,22 @@ python tests/reliability/report.py --docs docs/reliability.md      # about 30 mi
 """
 
 import argparse
+import platform
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from cpvt_backbones.analysis.tables import fill_marked
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # for `benchmarks`
+
+from benchmarks import processor
+from cpvt_backbones.analysis.tables import fill_marked
+
 # Promise and the tests that check it, as arguments of pytest.
 PROMISES: dict[str, str] = {
     'No checkpoint runs code, through any tool or loader': (
@@ -56,6 +63,8 @@ def run(selection: str) -> tuple[int, int]:
         count = sum(int(one.get('value', 0)) for one in case.iter('property') if one.get('name') == 'tried') or 1
         tried += count
         held += 0 if case.find('failure') is not None or case.find('error') is not None else count
+    if not tried:
+        raise ValueError(f'no test matches {selection!r}')
     return tried, held
 
 
@@ -63,13 +72,15 @@ def main() -> None:
     """Run everything, print the table, write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose part "promises" becomes the table')
-    args = parser.parse_args()
+    args, begun = parser.parse_args(), time.monotonic()
     lines = ['| promise | tests | tried | held |', '| --- | --- | ---: | ---: |']
     for number, (promise, selection) in enumerate(PROMISES.items(), 1):
         print(f'[{number}/{len(PROMISES)}] {promise}', flush=True)
         tried, held = run(selection)
         lines.append(f'| {promise} | `{selection}` | {tried} | {held} |')
-    table = '\n'.join(lines)
+    minutes = (time.monotonic() - begun) / 60
+    versions = f'python {platform.python_version()}, torch {torch.__version__}'
+    table = f'Processor {processor()}, {versions}; {minutes:.0f} minutes.\n\n' + '\n'.join(lines)
     print(table)
     if args.docs:
         fill_marked(args.docs, 'promises', table)
