@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # for `benchmarks`
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
 from benchmarks import processor
 from cpvt_backbones.analysis.tables import fill_marked
 
+ROOT = Path(__file__).resolve().parents[2]
 # Promise and the tests that check it, as arguments of pytest.
 PROMISES: dict[str, str] = {
     'No checkpoint runs code, through any tool or loader': (
