@@ -45,9 +45,8 @@ def convert(args: argparse.Namespace) -> None:
     allow_missing = [*args.allow_missing, *([] if args.config else ['norm.*'])]
     content = checkpoints.read_checkpoint(args.source)
     with checkpoints.naming_file(args.source):
-        state_dict, report = checkpoints.convert_state_dict(
-            content, model, prefix=args.prefix, allow_missing=allow_missing, ema=args.ema
-        )
+        options = dict(prefix=args.prefix, allow_missing=allow_missing, ema=args.ema)
+        state_dict, report = checkpoints.convert_state_dict(content, model, **options)
     print(report)
     meta = dict(source=report.source, converted_by=f'cpvt_backbones {cpvt_backbones.__version__}')
     if args.to != 'cpvt':

@@ -28,10 +28,9 @@ def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
         for one in comparisons:
             done.append(one)
             verdict = 'agrees' if one.agrees else f'DIFFERS {one.problem}'.rstrip()
-            console.print(
-                f'{one.height:5d} x {one.width:<5d} batch {one.batch:<3d} {one.measure}: {one.difference:.1e} '
-                f'(allowed {one.tolerance:.0e}, {one.compared} compared)  {verdict}'
-            )
+            case = f'{one.height:5d} x {one.width:<5d} batch {one.batch:<3d} {one.measure}'
+            allowed = f'(allowed {one.tolerance:.0e}, {one.compared} compared)'
+            console.print(f'{case}: {one.difference:.1e} {allowed}  {verdict}')
     return done
 
 

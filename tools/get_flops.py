@@ -78,19 +78,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = read_table(args.out)
     else:
         parser.error('a model, or the CSV of an earlier run as --out, is needed')
-    cli.print_table(
-        [
-            {
-                'model': row['model'],
-                'image, px': f'{row["height"]} x {row["width"]}',
-                'parameters, M': f'{int(row["parameters"]) / 1e6:.2f}',
-                'layers, G': f'{float(row["gmacs"]) - float(row["attention_gmacs"]):.2f}',
-                'attention, G': f'{float(row["attention_gmacs"]):.2f}',
-                'peak, MiB': row['peak_mib'] or '',
-            }
-            for row in rows
-        ]
-    )
+    shown = []
+    for row in rows:
+        model = {'model': row['model'], 'image, px': f'{row["height"]} x {row["width"]}'}
+        total, attention = float(row['gmacs']), float(row['attention_gmacs'])
+        count = {'parameters, M': f'{int(row["parameters"]) / 1e6:.2f}', 'layers, G': f'{total - attention:.2f}'}
+        shown.append({**model, **count, 'attention, G': f'{attention:.2f}', 'peak, MiB': row['peak_mib'] or ''})
+    cli.print_table(shown)
     print('G: 1e9 multiply-adds (FLOPs in papers and OpenMMLab); attention: queries by keys and weights by values')
     if args.out:
         draw_complexity(args.out, args.out.with_suffix('.png'))

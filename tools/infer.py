@@ -57,13 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strict = 'exit code 1 if any image could not be predicted; without it, if none could'
     parser.add_argument('--strict', action='store_true', help=strict)
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
-    size.add_argument(
-        '--scale',
-        type=parse_scale,
-        metavar='native|config|HEIGHTxWIDTH',
-        help="native (default): the image's own size; config: as in the config's test pipeline; "
-        '800x1333: as large as fits, the larger number for the longer side',
-    )
+    scale = "native (default): own size; config: the test pipeline's; 800x1333: largest that fits, longer side 1333"
+    size.add_argument('--scale', type=parse_scale, metavar='native|config|HEIGHTxWIDTH', help=scale)
     size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
     memory = parser.add_argument_group('memory')
     memory.add_argument('--batch-size', type=int, default=1, help='maximum images, of equal size, of one forward call')
@@ -84,29 +79,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config is None and args.cfg_options:
         raise ValueError(f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}')
     images = find_images(inputs)
-    inferencer = Inferencer(
-        cfg=None if config is None else cli.config_from(args, config),
-        checkpoint=None if config is None else checkpoint,
-        device=args.device,
-        predictor=ExportedModel(checkpoint, device=args.device) if config is None else None,
-        scale=args.scale,
-        long_side=args.long_side,
-        batch_size=args.batch_size,
-        max_pixels=args.max_pixels,
-        tile_size=args.tile_size,
-        overlap=args.overlap,
-        read_limit=args.read_limit,
-    )
+    names = ('device', 'scale', 'long_side', 'batch_size', 'max_pixels', 'tile_size', 'overlap', 'read_limit')
+    options = {name: getattr(args, name) for name in names}
+    if config is None:
+        options['predictor'] = ExportedModel(checkpoint, device=args.device)
+    else:
+        options |= dict(cfg=cli.config_from(args, config), checkpoint=checkpoint)
+    inferencer = Inferencer(**options)
     output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
     summary = predict_to_folder(inferencer, images, **output)
     for file in summary.orphaned:
         print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
     for name, reason in summary.failed.items():
         print(f'not predicted: {name}: {reason}')
-    print(
-        f'{args.out_dir}: {summary.predicted} images predicted, {summary.found} found from earlier runs, '
-        f'{len(summary.failed)} failed'
-    )
+    counts = f'{summary.predicted} images predicted, {summary.found} found from earlier runs'
+    print(f'{args.out_dir}: {counts}, {len(summary.failed)} failed')
     if summary.failed and (args.strict or not summary.predicted + summary.found):
         sys.exit(1)
 

@@ -24,9 +24,6 @@ def read_boxes(file: Path, *, width: int, height: int) -> list[dict[str, Any]]:
     """Boxes of a Pascal VOC file in COCO's form.
 
     Pascal VOC counts pixels from 1 and includes the last one. A box that leaves the image is clipped and reported.
-
-    Raises:
-        ValueError: An unknown class, a box without a pixel in the image, or a file that is no XML.
     """
     boxes = []
     try:
@@ -50,15 +47,7 @@ def read_boxes(file: Path, *, width: int, height: int) -> list[dict[str, Any]]:
 
 
 def convert(source: Path, split: str, destination: Path) -> tuple[int, int]:
-    """Copy a split's images and write its boxes.
-
-    Returns:
-        tuple: Number of images and of boxes.
-
-    Raises:
-        FileNotFoundError: A file of the data set is missing.
-        ValueError: An image or a box cannot be read.
-    """
+    """Copy a split's images and write its boxes; returns their numbers."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     names = (source / 'ImageSets/Main' / f'{split}.txt').read_text().split()

@@ -20,11 +20,7 @@ SUFFIXES = ('.jpeg', '.jpg', '.png', '.webp')
 
 
 def choose(folder: Path, limit: int | None) -> list[Path]:
-    """Images of a class, at most ``limit``, evenly spaced by name.
-
-    Raises:
-        ValueError: Two images differ in their suffix only.
-    """
+    """Images of a class, at most ``limit``, evenly spaced by name."""
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
     for one, other in pairwise(files):
         if one.stem == other.stem:
@@ -35,11 +31,7 @@ def choose(folder: Path, limit: int | None) -> list[Path]:
 
 
 def squash(source: Path, target: Path, side: int) -> None:
-    """Write an image as WebP of side x side px.
-
-    Raises:
-        ValueError: It cannot be read.
-    """
+    """Write an image as WebP of side x side px."""
     image = cv2.imread(str(source), cv2.IMREAD_COLOR)
     if image is None:
         raise ValueError(f'source: {str(source)!r} cannot be read as an image')
@@ -54,25 +46,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('destination', type=Path, nargs='?', default=Path('data/imagenette'))
     parser.add_argument('--val-images', type=cli.positive, default=200, help='validation images of a class')
     args = parser.parse_args(argv)
-    make(args.source, args.destination, args.val_images)
-
-
-def make(source: Path, destination: Path, val_images: int) -> None:
-    """Write both splits.
-
-    Raises:
-        ValueError: A split without images, or an image that cannot be read.
-    """
     for split, side in SIDES.items():
-        folders = sorted(path for path in (source / split).glob('*') if path.is_dir())
-        files = [file for folder in folders for file in choose(folder, val_images if split == 'val' else None)]
+        source, destination = args.source / split, args.destination / split
+        folders = sorted(path for path in source.glob('*') if path.is_dir())
+        files = [file for folder in folders for file in choose(folder, args.val_images if split == 'val' else None)]
         if not files:
-            raise ValueError(f'source: there are no images in {source / split}/<class>')
+            raise ValueError(f'source: there are no images in {source}/<class>')
         for file in track(files, f'{split}, {side} x {side} px'):
-            target = destination / split / file.parent.name / f'{file.stem}.webp'
+            target = destination / file.parent.name / f'{file.stem}.webp'
             if not target.exists():
                 squash(file, target, side)
-        print(f'{destination / split}: {len(files)} images of {len(folders)} classes, {side} x {side} px')
+        print(f'{destination}: {len(files)} images of {len(folders)} classes, {side} x {side} px')
 
 
 if __name__ == '__main__':

@@ -16,11 +16,7 @@ MODEL = 'tf_efficientnet_lite0'
 
 
 def rename(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights under timm's names, each checked by its shape.
-
-    Raises:
-        ValueError: Another number of tensors, or a tensor of another shape.
-    """
+    """The weights under timm's names; ``ValueError`` if their number or a shape differs."""
     import timm
 
     wanted = timm.create_model(MODEL).state_dict()

@@ -31,20 +31,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = sweep(models, sizes, table=args.out, limit=args.limit) if models else read_rows(args.out)
     metric = args.metric or main_metric(rows)
     draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)
-    cli.print_table(
-        [
-            {
-                'model': row.model,
-                'size': row.size,
-                'px': f'{row.width:.0f} x {row.height:.0f}',
-                metric: row.metrics.get(metric, float('nan')),
-                's / image': row.seconds,
-                'peak MiB': row.peak_mib,
-                'images': row.images,
-            }
-            for row in rows
-        ]
-    )
+    records = []
+    for row in rows:
+        place = {'model': row.model, 'size': row.size, 'px': f'{row.width:.0f} x {row.height:.0f}'}
+        cost = {'s / image': row.seconds, 'peak MiB': row.peak_mib, 'images': row.images}
+        records.append({**place, metric: row.metrics.get(metric, float('nan')), **cost})
+    cli.print_table(records)
     print(f'written: {args.out} and {args.out.with_suffix(".png")}')
 
 

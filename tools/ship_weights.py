@@ -95,15 +95,10 @@ def ship(args: argparse.Namespace) -> Path:
     file.with_suffix('.md').unlink(missing_ok=True)  # of the previous file
     backbone = read_config(config).model.backbone.to_dict()
     backbone.pop('init_cfg', None)
-    entry = dict(
-        about=args.about,
-        backbone=backbone,
-        config=config.relative_to(ROOT).as_posix(),
-        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
-    )
+    name, digest = config.relative_to(ROOT).as_posix(), hashlib.sha256(file.read_bytes()).hexdigest()
     index = weights.FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
-    entries[args.name] = entry
+    entries[args.name] = dict(about=args.about, backbone=backbone, config=name, sha256=digest)
     with atomic_write(index) as stream:
         stream.write((json.dumps(dict(sorted(entries.items())), indent=1) + '\n').encode())
     if args.sizes:

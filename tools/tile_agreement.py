@@ -39,14 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     predictor = ToolboxPredictor(cfg=cli.config_from(args, config), checkpoint=checkpoint, device=args.device)
     with Progress() as progress:
         task = progress.add_task('Images', total=len(find_images(images)) * (1 + len(args.tiles)))
-        records = measure_agreement(
-            predictor,
-            images,
-            long_side=args.long_side,
-            tiles=args.tiles,
-            score_thr=args.score_thr,
-            on_image=lambda: progress.advance(task),
-        )
+        options = dict(long_side=args.long_side, tiles=args.tiles, score_thr=args.score_thr)
+        records = measure_agreement(predictor, images, on_image=lambda: progress.advance(task), **options)
     write_table(args.out, records)
     cli.print_table(records)
     print(f'written: {args.out}')

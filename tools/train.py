@@ -20,13 +20,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size')
     cli.add_run_arguments(parser)
     args = parser.parse_args(argv)
-    train(
-        cli.config_from(args),
-        resume=args.resume,
-        amp=args.amp or args.amp_dtype is not None,
-        amp_dtype=args.amp_dtype or 'float16',
-        auto_scale_lr=args.auto_scale_lr,
-    )
+    amp, dtype = args.amp or args.amp_dtype is not None, args.amp_dtype or 'float16'
+    train(cli.config_from(args), resume=args.resume, amp=amp, amp_dtype=dtype, auto_scale_lr=args.auto_scale_lr)
 
 
 if __name__ == '__main__':
