@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,18 +28,10 @@ from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_s
 from benchmarks.measure import measure_case
 from benchmarks.models import COMPILED, MODELS
 from cpvt_backbones.analysis.tables import fill_marked
-from cpvt_backbones.engine.command_line import make_parser, parse_size, positive, run
+from cpvt_backbones.engine.command_line import make_parser, parse_counted_size, positive, run
 
 PARTS = ('benchmark', 'speed')
 """Marked parts of a page that this tool writes: all ratios, and the headlines."""
-
-
-def sized_batch(text: str) -> tuple[int, int, int]:
-    """``HEIGHTxWIDTH:BATCH`` or ``SIDE:BATCH`` to (height, width, batch)."""
-    size, colon, batch = text.partition(':')
-    if not colon:
-        raise argparse.ArgumentTypeError(f'HEIGHTxWIDTH:BATCH is expected, such as 800x1344:1, got {text!r}')
-    return *parse_size(size), positive(batch)
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -50,8 +43,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     names = [*sorted(MODELS), *(f'{name}{COMPILED}' for name in sorted(MODELS))]
     about = f'models of one case, the first is the baseline; NAME{COMPILED} runs through torch.compile: '
     what.add_argument('--models', nargs='+', choices=names, metavar='NAME', help=about + ', '.join(MODELS))
-    sizes = [(224, 224, 8), (800, 1344, 1)]
-    parser.add_argument('--sizes', nargs='+', type=sized_batch, default=sizes, metavar='HEIGHTxWIDTH:BATCH')
+    form, sizes = 'HEIGHTxWIDTH:BATCH', [(224, 224, 8), (800, 1344, 1)]
+    sized_batch = partial(parse_counted_size, form=form)
+    parser.add_argument('--sizes', nargs='+', type=sized_batch, default=sizes, metavar=form)
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=['fp32'])
     parser.add_argument('--modes', nargs='+', choices=MODES, default=['forward'])
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')

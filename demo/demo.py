@@ -29,8 +29,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, track
 
 from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.checkpoints import newest_checkpoint
-from cpvt_backbones.engine.command_line import make_parser, print_table
-from cpvt_backbones.engine.command_line import run as run_tool
+from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.engine.launch import read_config, test
 from cpvt_backbones.inference.inferencer import Inferencer
 
@@ -133,11 +132,7 @@ def options_for(name: str, data_root: Path, size: TestSize) -> dict[str, Any]:
 
 
 def train_model(name: str, work_dir: Path, data_root: Path, overwrite: bool, iterations: int | None) -> dict[str, Any]:
-    """Train a model, resume its training, or find it trained.
-
-    Returns:
-        dict: ``cfg``, ``checkpoint``, ``seconds`` (over all runs) and ``peak_mib`` (memory of the largest run).
-    """
+    """Train a model or resume: its ``cfg``, ``checkpoint``, ``seconds`` and ``peak_mib`` (both over all runs)."""
     total = iterations or read_config(CONFIGS[name]).train_cfg.max_iters
     options = {**options_for(name, data_root, SIZES[0]), 'train_cfg.max_iters': total}
     cfg = read_config(CONFIGS[name], cfg_options=options, work_dir=work_dir)
@@ -237,7 +232,7 @@ def draw(trained: dict[str, dict[str, Any]], work_dir: Path, data_root: Path, si
 def report(results: dict[str, Any], work_dir: Path) -> None:
     """Print the table and the paths of the results."""
     console.print('Trained at 128 x 128 px, tested on held-out digits and photographs:')
-    print_table(results['sizes'])
+    cli.print_table(results['sizes'])
     minutes = ', '.join(f'{name} {t["seconds"] / 60:.1f} min' for name, t in results['training'].items())
     memory = max(t['peak_mib'] for t in results['training'].values())
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -247,7 +242,7 @@ def report(results: dict[str, Any], work_dir: Path) -> None:
 
 
 def main() -> None:
-    parser = make_parser(__doc__, renamed={'--fresh': '--overwrite'})
+    parser = cli.make_parser(__doc__, renamed={'--fresh': '--overwrite'})
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/demo'), help='default: %(default)s')
     parser.add_argument('--data-root', type=Path, default=Path('data/digit_scenes'), help='default: %(default)s')
     parser.add_argument('--overwrite', action='store_true', help='train again models that are trained already')
@@ -260,4 +255,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    run_tool(main, interrupted='interrupted; run it again to resume from the last checkpoint')
+    cli.run(main, interrupted='interrupted; run it again to resume from the last checkpoint')

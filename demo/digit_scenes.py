@@ -15,7 +15,6 @@ python demo/digit_scenes.py                        # the data of the configs in 
 python demo/digit_scenes.py --heldout 640x1024:8   # another size, HEIGHTxWIDTH:COUNT
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cpvt_backbones.engine.command_line import make_parser, parse_size, positive, run
+from cpvt_backbones.engine.command_line import make_parser, parse_counted_size, run
 from cpvt_backbones.layers.checks import check_choice, check_int
 
 SPLITS = ('train', 'heldout')
@@ -60,43 +59,25 @@ RECORD = 'scenes.json'
 
 
 class Digit(NamedTuple):
-    """One digit of a scene.
+    """One digit of a scene."""
 
-    Attributes:
-        label: The digit, 0 to 9.
-        box: Tight box of its ink, (x, y, width, height) in px.
-        mask: Its ink, bool (H, W) of the whole scene. Masks of one scene are disjoint.
-        source: Row of ``load_digits``.
-    """
-
-    label: int
-    box: tuple[int, int, int, int]
-    mask: np.ndarray
-    source: int
+    label: int  # the digit, 0 to 9
+    box: tuple[int, int, int, int]  # tight box of its ink, (x, y, width, height) in px
+    mask: np.ndarray  # its ink, bool (H, W) of the whole scene; masks of one scene are disjoint
+    source: int  # row of load_digits
 
 
 class Scene(NamedTuple):
-    """An image and its labels.
+    """An image and its labels."""
 
-    Attributes:
-        image: RGB, uint8 (H, W, 3).
-        seg_map: Class of every pixel, uint8 (H, W): 0 background, 1 to 10 the digits 0 to 9.
-        digits: The digits, at least one.
-        photo: File name of the photograph behind them.
-    """
-
-    image: np.ndarray
-    seg_map: np.ndarray
-    digits: list[Digit]
-    photo: str
+    image: np.ndarray  # RGB, uint8 (H, W, 3)
+    seg_map: np.ndarray  # class of every pixel, uint8 (H, W): 0 background, 1 to 10 the digits 0 to 9
+    digits: list[Digit]  # at least one
+    photo: str  # file name of the photograph behind them
 
 
 def compose_scene(*, split: str, height: int, width: int, index: int, seed: int = 0) -> Scene:
-    """Compose scene number ``index`` (from 0) of a set: ``split`` is ``'train'`` or ``'heldout'``, sides are in px.
-
-    Raises:
-        ValueError: A wrong argument.
-    """
+    """Compose scene number ``index`` (from 0) of a set: ``split`` is ``'train'`` or ``'heldout'``, sides are in px."""
     _check(split, height, width)
     check_int(minimum=0, index=index)
     rng = np.random.default_rng([seed, SPLITS.index(split), height, width, index])
@@ -260,30 +241,21 @@ def _write_scene(scene: Scene, index: int, folder: Path, coco: dict[str, Any]) -
 
 def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
     """COCO's uncompressed run lengths: column by column, a run of zeros first."""
-    flat = np.concatenate([[False], mask.ravel(order='F')])
-    bounds = [0, *(np.flatnonzero(flat[1:] != flat[:-1])).tolist(), mask.size]
+    bounds = [0, *np.flatnonzero(np.diff(mask.ravel(order='F'), prepend=False)), mask.size]
     return dict(size=list(mask.shape), counts=np.diff(bounds).tolist())
-
-
-def parse_set(text: str) -> dict[str, int]:
-    """``'640x1024:8'`` as height, width and count."""
-    size, colon, count = text.partition(':')
-    if not colon:
-        raise argparse.ArgumentTypeError(f'HEIGHTxWIDTH:COUNT is expected, such as 640x1024:8, got {text!r}')
-    height, width = parse_size(size)
-    return dict(height=height, width=width, count=positive(count))
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    form: dict[str, Any] = dict(type=parse_set, nargs='*', metavar='HEIGHTxWIDTH:COUNT')
+    form: dict[str, Any] = dict(type=parse_counted_size, nargs='*', metavar='HEIGHTxWIDTH:COUNT')
     parser.add_argument('--root', type=Path, default=Path('data/digit_scenes'), help='default: %(default)s')
-    parser.add_argument('--train', default=[parse_set('128x128:4000')], help='training sets', **form)
-    parser.add_argument('--heldout', default=[parse_set('128x128:300')], help='held-out sets', **form)
+    parser.add_argument('--train', default=[(128, 128, 4000)], help='training sets; default: 128x128:4000', **form)
+    parser.add_argument('--heldout', default=[(128, 128, 300)], help='held-out sets; default: 128x128:300', **form)
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     for split in SPLITS:
-        for size in getattr(args, split):
+        for height, width, count in getattr(args, split):
+            size = dict(height=height, width=width, count=count)
             print(write_scenes(root=args.root, split=split, seed=args.seed, **size))
 
 

@@ -100,6 +100,14 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
+def parse_counted_size(text: str, form: str = 'HEIGHTxWIDTH:COUNT') -> tuple[int, int, int]:
+    """``HEIGHTxWIDTH:COUNT`` or ``SIDE:COUNT`` to (height, width, count); ``form`` is named in the error."""
+    size, colon, count = text.partition(':')
+    if not colon:
+        raise argparse.ArgumentTypeError(f'{form} is expected, such as 640x1024:8, got {text!r}')
+    return *parse_size(size), positive(count)
+
+
 def add_shape_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--shape HEIGHTxWIDTH``, and for one more release ``--size WIDTHxHEIGHT``."""
     parser.add_argument('--shape', type=parse_size, metavar='HEIGHTxWIDTH', help='resize to it; default: do not resize')
@@ -186,10 +194,8 @@ def split_model(
     else:
         files = f', an exported model ({", ".join(exported)})' if exported else ''
         shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())
-        raise ValueError(
-            f'the first arguments must be a model: CONFIG.py CHECKPOINT{files}, or the name of shipped weights: '
-            f'{shipped or "(none)"}; got {" ".join(words)!r}'
-        )
+        accepted = f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {shipped or "(none)"}'
+        raise ValueError(f'the first arguments must be a model: {accepted}; got {" ".join(words)!r}')
     if images and not rest:
         raise ValueError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:
