@@ -21,31 +21,17 @@ SETTING = ['comparison', 'height', 'width', 'batch', 'dtype', 'mode', 'device']
 
 @dataclass(frozen=True)
 class BenchmarkCase:
-    """Models that take turns in one setting.
+    """Models that take turns in one setting; ``ValueError`` for an unknown model or value, or a fused one to train."""
 
-    Attributes:
-        models: Names in ``MODELS``, with ``_compiled`` appended for ``torch.compile``; the first is the baseline.
-        height, width: Image size in px.
-        batch: Images a call.
-        comparison: Name of this set of models. Two sets in one setting are two cases: they took no turns.
-        dtype: ``'fp32'``, ``'amp-bf16'`` (autocast) or ``'bf16'`` (weights and images).
-        mode: ``'forward'`` (inference) or ``'train'`` (forward and backward, no optimizer).
-        device: ``'cpu'`` or ``'cuda'``.
-        repeats: Timed calls of each model.
-
-    Raises:
-        ValueError: An unknown model or value, or a fused model to train.
-    """
-
-    models: tuple[str, ...]
-    height: int
+    models: tuple[str, ...]  # names in MODELS, with '_compiled' appended for torch.compile; the first is the baseline
+    height: int  # px
     width: int
-    batch: int
-    comparison: str = 'models'
-    dtype: str = 'fp32'
-    mode: str = 'forward'
-    device: str = 'cpu'
-    repeats: int = 3
+    batch: int  # images a call
+    comparison: str = 'models'  # name of this set of models; two sets in one setting are two cases: they took no turns
+    dtype: str = 'fp32'  # or 'amp-bf16' (autocast), 'bf16' (weights and images)
+    mode: str = 'forward'  # (inference) or 'train' (forward and backward, no optimizer)
+    device: str = 'cpu'  # or 'cuda'
+    repeats: int = 3  # timed calls of each model
 
     def __post_init__(self) -> None:
         check_int(height=self.height, width=self.width, batch=self.batch, repeats=self.repeats)
@@ -76,26 +62,16 @@ def title(setting: Iterable[Any]) -> str:
 
 
 class Ratio(NamedTuple):
-    """A figure of one model, divided by that of a peer in the same round.
+    """A figure of one model, divided by that of a peer in the same round."""
 
-    Attributes:
-        what: Name of the row.
-        case, model: What is measured.
-        bound: The accepted value: at most for memory, at least for everything else.
-        peer: Model to compare with; ``None`` reports the figure itself.
-        figure: Column of the CSV.
-        peer_case: Case of the peer, by default ``case``.
-        headline: Show the row in a README.
-    """
-
-    what: str
+    what: str  # name of the row
     case: BenchmarkCase
     model: str
-    bound: float
-    peer: str | None = None
-    figure: str = 'images_per_second'
-    peer_case: BenchmarkCase | None = None
-    headline: bool = False
+    bound: float  # the accepted value: at most for memory, at least for everything else
+    peer: str | None = None  # model to compare with; None reports the figure itself
+    figure: str = 'images_per_second'  # column of the CSV
+    peer_case: BenchmarkCase | None = None  # default: `case`
+    headline: bool = False  # show the row in a README
 
     def values(self, rows: pd.DataFrame) -> pd.Series:
         """The ratio of each round in which both were measured."""

@@ -69,19 +69,11 @@ class _Measured:
     def figures(self, rate: float, bandwidth: float) -> dict[str, Any]:
         quartile1, seconds, quartile3 = statistics.quantiles(self.times if len(self.times) > 1 else 2 * self.times)
         gflop = count_flops(self.name, self.case) / 1e9
-        return dict(
-            model=self.name,
-            seconds=seconds,
-            quartile1=quartile1,
-            quartile3=quartile3,
-            images_per_second=self.case.batch / seconds,
-            peak_mib=self.peak_mib,
-            gflop=gflop,
-            matmul_share=gflop * 1e9 / seconds / rate,
-            gbyte=self.gbyte,
-            copy_share=self.gbyte * 1e9 / seconds / bandwidth,
-            peg_share=peg_share(self.pegs, self.call, repeats=self.case.repeats),
-        )
+        speed = dict(quartile1=quartile1, quartile3=quartile3, images_per_second=self.case.batch / seconds)
+        matmul_share, copy_share = gflop * 1e9 / seconds / rate, self.gbyte * 1e9 / seconds / bandwidth
+        work = dict(gflop=gflop, matmul_share=matmul_share, gbyte=self.gbyte, copy_share=copy_share)
+        share = peg_share(self.pegs, self.call, repeats=self.case.repeats)
+        return dict(model=self.name, seconds=seconds, **speed, peak_mib=self.peak_mib, **work, peg_share=share)
 
 
 def make_call(model: nn.Module, run: Callable[[Tensor], Any], case: BenchmarkCase) -> Callable[[], None]:

@@ -46,9 +46,7 @@ def _peer(path: str, *args: Any, **arguments: Any) -> Builder:
     return lambda: getattr(import_module(module), name)(*args, **arguments)
 
 
-def _timm(name: str, **arguments: Any) -> Builder:
-    """Builder of a model of timm that ends with its features."""
-    return _peer('timm.create_model', name, num_classes=0, global_pool='', **arguments)
+_timm = partial(_peer, 'timm.create_model', num_classes=0, global_pool='')  # a model that ends with its features
 
 
 def _columns(arch: str) -> dict[str, Builder]:
@@ -71,8 +69,7 @@ def _columns(arch: str) -> dict[str, Builder]:
     name = 'mmpretrain.models.VisionTransformer'
     models[f'mmpretrain_deit_{arch}'] = _peer(name, f'deit-{arch}', out_type='cls_token', **images)
     for variant, blocks in GLOBAL_BLOCKS.items():
-        windows = dict(window_size=14, global_blocks=blocks)
-        models[f'multi_scale_cpvt_{arch}_{variant}'] = partial(multi_scale, **windows)
+        models[f'multi_scale_cpvt_{arch}_{variant}'] = partial(multi_scale, window_size=14, global_blocks=blocks)
     return models
 
 

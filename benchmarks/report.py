@@ -18,11 +18,7 @@ COLUMNS = [SETTING[0], 'model', *SETTING[1:], 'round', *FIGURES, 'machine']
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Rows of a CSV that :func:`append_rows` wrote; none if there is no file.
-
-    Raises:
-        ValueError: The file has other columns.
-    """
+    """Rows of a CSV that :func:`append_rows` wrote, none if there is no file; ``ValueError`` for other columns."""
     if _is_new(path):
         return pd.DataFrame(columns=COLUMNS)
     rows = pd.read_csv(path)
@@ -105,10 +101,7 @@ def peg_table(rows: pd.DataFrame) -> str:
 def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame, *, bounds: bool = True) -> str:
     """Ratios as a Markdown table: median over the rounds, lowest and highest; empty where nothing was measured.
 
-    Args:
-        ratios: The rows of the table.
-        rows: What was measured.
-        bounds: Add the bound of each row, and whether it is reached.
+    ``bounds`` adds the bound of each row, and whether it is reached.
     """
     records = []
     for ratio in ratios:
@@ -148,11 +141,8 @@ def draw_speed(rows: pd.DataFrame, path: Path) -> None:
     bars = [max(case[1].shape[1] for case in cases[i : i + columns]) for i in range(0, len(cases), columns)]
     size = (6.5 * columns, 0.27 * sum(bars) + 0.35 * len(bars) + 0.6)
     figure = Figure(figsize=size, layout='constrained')
-    figure.suptitle(
-        'Images a second, relative to the first model of each case (blue: this package, grey: others)\n'
-        'bars: median of the rounds, lines: lowest to highest',
-        fontsize=9,
-    )
+    heading = 'Images a second, relative to the first model of each case (blue: this package, grey: others)'
+    figure.suptitle(f'{heading}\nbars: median of the rounds, lines: lowest to highest', fontsize=9)
     axes = figure.subplots(len(bars), columns, squeeze=False, height_ratios=[count + 1 for count in bars])
     for index, axis in enumerate(axes.flat):
         if index < len(cases):

@@ -151,9 +151,6 @@ def seconds_per_iteration(config: Path, batch_size: int, size: int) -> float:
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     backbone = MODELS.build(cfg.model.backbone).to(device)
     images = torch.randn(batch_size, 3, size, size, device=device)
-    step = Timer(
-        'backbone(images)[-1].square().mean().backward()',
-        globals=dict(backbone=backbone, images=images),
-        num_threads=torch.get_num_threads(),
-    )
+    names, threads = dict(backbone=backbone, images=images), torch.get_num_threads()
+    step = Timer('backbone(images)[-1].square().mean().backward()', globals=names, num_threads=threads)
     return min(step.timeit(1).median for _ in range(6))

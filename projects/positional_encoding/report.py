@@ -133,9 +133,8 @@ def transfer_table(results: pd.DataFrame, digits: int) -> str:
     peg, *others = encodings = encodings_of(results)
     starts = [start for start in STARTS if start in set(results['start'])]
     # (start, encoding) to the values of all seeds at each size
-    values = {
-        key: rows.groupby('size')['value'].apply(list).tolist() for key, rows in results.groupby(['start', 'encoding'])
-    }
+    groups = results.groupby(['start', 'encoding'])
+    values = {key: rows.groupby('size')['value'].apply(list).tolist() for key, rows in groups}
     rows = [
         (start, encoding, len(values[start, encoding][0]), *(spread(cell, digits) for cell in values[start, encoding]))
         for start, encoding in product(starts, encodings)

@@ -47,13 +47,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     seeds.add_argument('--seeds', type=positive, default=3, help='classify: of the main variants; default: 3')
     parser = make_parser(__doc__)
     stages = parser.add_subparsers(dest='stage', required=True, metavar='classify | transfer | report')
-    about = 'train the classifiers and test them at larger sizes'
-    classify = stages.add_parser('classify', parents=[common, seeds], help=about)
+    classify = stages.add_parser('classify', parents=[common, seeds], help='train classifiers, test at larger sizes')
     classify.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
     length = classify.add_mutually_exclusive_group()
     length.add_argument('--epochs', type=positive, help='length of each training')
-    about = 'as many epochs as fit on this machine in one process'
-    length.add_argument('--budget', type=float, metavar='MINUTES', help=about)
+    length.add_argument('--budget', type=float, metavar='MINUTES', help='as many epochs as fit here in one process')
     about = f'default: all: {", ".join(VARIANTS)}'
     classify.add_argument('--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS), metavar='NAME', help=about)
     classify.add_argument('--other-seeds', type=positive, default=1, help='of the others; default: %(default)s')
@@ -63,27 +61,19 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     dense = stages.add_parser('transfer', parents=[common, seeds], help=about)
     dense.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS), help='default: all')
     dense.add_argument('--images', type=positive, default=100, help='test images at most; default: %(default)s')
-    about = 'write CSV files, tables, and plots from the finished runs'
-    stages.add_parser('report', parents=[common], help=about)
+    stages.add_parser('report', parents=[common], help='write CSV files, tables, and plots from the finished runs')
     return parser.parse_args(argv)
 
 
 def classification(args: argparse.Namespace) -> Classification:
-    """The stage of the classifiers.
-
-    Raises:
-        ValueError: Images are missing, or the length of the trainings.
-        FileNotFoundError: The weights of a teacher are missing.
-    """
+    """The stage of the classifiers; an error if images, a teacher, or the length of the trainings are missing."""
     images = {split: count_images(args.data / split) for split in ('train', 'val')}
     chosen = sorted(args.variants, key=lambda name: VARIANTS[name].priority)
     configs = {name: classify_config(name) for name in chosen}
     for name, path in configs.items():
         teacher = read_config(path).model.get('teacher', {}).get('checkpoint_path')
         if teacher and not Path(teacher).is_file():
-            raise FileNotFoundError(
-                f'--variants: {name} needs {teacher}: run tools/make_teacher.py, or leave the variant out'
-            )
+            raise FileNotFoundError(f'--variants: {name} needs {teacher}: run tools/make_teacher.py, or leave it out')
     seeds = {name: range(args.seeds if VARIANTS[name].priority == 1 else args.other_seeds) for name in chosen}
     rates = {name: VARIANTS[name].rate_factors for name in chosen}
     folder, plan = args.work_dir / 'classify', None

@@ -73,9 +73,8 @@ class Transfer(RunFolder):
     def evaluate(self, cfg: Config, weights: Path) -> list[dict[str, Any]]:
         """Main metric of the config's evaluator at every size: ``mIoU`` (percent) or ``coco/bbox_mAP``."""
         cfg.model.backbone.pop('init_cfg', None)  # `weights` holds the whole model
-        found = test_sizes(
-            cfg, weights, [TestSize(factor=size) for size in self.plan['sizes']], images=self.plan['images']
-        )
+        sizes = [TestSize(factor=size) for size in self.plan['sizes']]
+        found = test_sizes(cfg, weights, sizes, images=self.plan['images'])
         metric = main_metric(found)
         return [
             dict(size=float(r.size), metric=metric, value=round(r.metrics[metric], 6), images=r.images) for r in found

@@ -8,18 +8,12 @@ CONFIGS = Path(__file__).resolve().parent / 'configs'
 
 
 class Variant(NamedTuple):
-    """A classifier of the comparison; its config is ``configs/classify/<name>_imagenette.py``.
+    """A classifier of the comparison; its config is ``configs/classify/<name>_imagenette.py``."""
 
-    Attributes:
-        label: Name in the report.
-        priority: 1 for the main results, which get ``--seeds``; 2 for the other claims and 3 for the rest, which get
-            ``--other-seeds``. Lower numbers run first.
-        rate_factors: Learning rates relative to the config's, each tried on the first seed; the best one at the
-            training size is used for all seeds.
-    """
-
-    label: str
+    label: str  # in the report
+    # 1: the main results, with --seeds; 2: the other claims, 3: the rest, with --other-seeds. Lower numbers run first.
     priority: int
+    # Relative to the config's, each tried on the first seed; all seeds use the best one at the training size.
     rate_factors: Sequence[float] = (1.0,)
 
 
