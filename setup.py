@@ -67,10 +67,7 @@ setup(
     long_description_content_type='text/markdown',
     author='cpvt_backbones contributors',
     license='Apache-2.0',
-    classifiers=[
-        'Programming Language :: Python :: 3',
-        'Topic :: Scientific/Engineering :: Image Recognition',
-    ],
+    classifiers=['Programming Language :: Python :: 3', 'Topic :: Scientific/Engineering :: Image Recognition'],
     cmdclass=dict(build_py=BuildWithConfigs),
     packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
     package_data={'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors']},

@@ -30,8 +30,7 @@ class ComplexityRow:
     gmacs: float  # 1e9 multiply-adds of convolutions, linear layers and attention; papers call one a FLOP
     attention_gmacs: float  # those of query-key and weight-value products, which OpenMMLab's tools omit
     attention_share: float  # attention_gmacs / gmacs
-    # of a forward call, above the weights; None if not measured
-    peak_mib: float | None
+    peak_mib: float | None  # of a forward call, above the weights; None if not measured
 
 
 def build_model(cfg: Config) -> nn.Module:
@@ -57,10 +56,7 @@ def explicit_attention() -> Iterator[None]:
 
 
 def complexity_against_size(
-    models: Mapping[str, Config | Mapping[str, Any]],
-    sizes: Sequence[tuple[int, int]],
-    *,
-    memory: str | None = None,
+    models: Mapping[str, Config | Mapping[str, Any]], sizes: Sequence[tuple[int, int]], *, memory: str | None = None
 ) -> list[ComplexityRow]:
     """Cost of several models at several image sizes, one row each.
 

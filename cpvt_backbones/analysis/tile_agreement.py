@@ -90,8 +90,5 @@ def compare_boxes(whole: Sequence[Prediction], tiled: Sequence[Prediction]) -> d
         same = (box_iou(*boxes) >= 0.5) & (labels[0][:, None] == labels[1][None])
         found += same.any(1).tolist()
         confirmed += same.any(0).tolist()
-    return dict(whole=len(found), tiled=len(confirmed), found=_share(found), confirmed=_share(confirmed))
-
-
-def _share(hits: Sequence[bool]) -> float:
-    return sum(hits) / len(hits) if hits else float('nan')
+    shares = dict(found=float(np.mean(found or np.nan)), confirmed=float(np.mean(confirmed or np.nan)))
+    return dict(whole=len(found), tiled=len(confirmed), **shares)
