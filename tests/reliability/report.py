@@ -1,6 +1,6 @@
 """Run the tests behind every promise of docs/reliability.md and write the table there.
 
-python tests/reliability/report.py --docs docs/reliability.md      # about 30 minutes on two cores
+python tests/reliability/report.py --docs docs/reliability.md      # about ten minutes on two cores
 """
 
 import argparse
