@@ -36,6 +36,8 @@ class CPVT(Backbone):
         window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
         global_blocks: With windows, the blocks with global attention.
         layer_scale_init: Initial layer scale; ``None`` for none.
+        activation: Of the MLPs: ``'gelu'``, ``'quick_gelu'`` (CLIP) or ``'swiglu'`` (see :class:`MLP`).
+        pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
         final_norm: Normalise the last block's output.
         shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps, frozen_stages,
             with_cp, init_cfg: see :class:`Backbone`.
@@ -58,12 +60,14 @@ class CPVT(Backbone):
         window_size: int | None = None,
         global_blocks: Sequence[int] = (),
         layer_scale_init: float | None = None,
+        activation: str = 'gelu',
+        pre_norm: bool = False,
         final_norm: bool = True,
         **shared: Any,
     ) -> None:
         numbers = resolve_arch(arch, COLUMNS)
         dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
-        check_bool(with_dist_token=with_dist_token, final_norm=final_norm)
+        check_bool(with_dist_token=with_dist_token, pre_norm=pre_norm, final_norm=final_norm)
         global_indices = resolve_indices('global_blocks', global_blocks, depth, allow_none=True)
         if window_size is None and global_indices:
             raise ValueError(f'global_blocks must be empty without window_size, got {global_blocks!r}')
@@ -83,12 +87,13 @@ class CPVT(Backbone):
         if with_dist_token:
             self.dist_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))
         self.pos_drop = nn.Dropout(self.drop_rate)
+        self.norm_pre = nn.LayerNorm(dim, eps=self.norm_eps) if pre_norm else nn.Identity()
         self.blocks = nn.ModuleList()
         for index in range(used):
             attention: Callable[..., nn.Module] = Attention
             if window_size is not None and index not in global_indices:
                 attention = partial(WindowAttention, window_size=window_size)
-            options = dict(mlp_ratio=numbers['mlp_ratio'], layer_scale_init=layer_scale_init)
+            options = dict(mlp_ratio=numbers['mlp_ratio'], layer_scale_init=layer_scale_init, activation=activation)
             self.blocks.append(self._block(index, dim, attention, num_heads=num_heads, **options))
         self.norm = nn.LayerNorm(dim, eps=self.norm_eps) if final_norm and used == depth else nn.Identity()
         init_linear_layers(self)
@@ -110,7 +115,8 @@ class CPVT(Backbone):
         tokens = tokens.to(images.dtype)  # under autocast the residual stream is fp32, with a class token or without
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
-        tokens = self.pos_drop(tokens)
+        tokens = self.norm_pre(self.pos_drop(tokens))
+        prefix_tokens = None if prefix_tokens is None else self.norm_pre(prefix_tokens)
         outputs: dict[int, Any] = {}
         for index, block in enumerate(self.blocks):
             tokens, prefix_tokens, grid = self._run_block(0, index, block, tokens, prefix_tokens, grid)
@@ -120,7 +126,7 @@ class CPVT(Backbone):
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         part, _, rest = name.partition('.')
-        if part in ('patch_embed', 'cls_token', 'dist_token', 'pos_drop'):
+        if part in ('patch_embed', 'cls_token', 'dist_token', 'pos_drop', 'norm_pre'):
             return 0, -1
         if part == 'blocks' and rest:
             return 0, int(rest.split('.')[0])

@@ -31,7 +31,7 @@ _DROPPED = (
     (r'', 'not a part of the model'),
 )
 _REFUSED = (
-    (r'norm_pre\.', 'it normalises the tokens before the first block, as CLIP does, and CPVT has no such layer'),
+    (r'norm_pre\.', 'it normalises the tokens before the first block, as CLIP does: build a CPVT with pre_norm=True'),
     (r'(norm_after_stage|norm_list\.)[0-3]\.', 'it normalises what goes from stage to stage, and PyramidCPVT does not'),
     (r'.*\.ls[12]\.gamma$', 'layer scale: build the model with layer_scale_init=1.0'),
     (r'.*\.[qk]_norm\.', 'it normalises queries and keys, and CPVT does not'),

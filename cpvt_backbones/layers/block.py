@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import Bias
-from .checks import check_int, check_positive, check_probability
+from .checks import check_choice, check_int, check_positive, check_probability
 from .tokens import Grid, ceil_div, prepend_tokens
 
 
@@ -49,8 +49,11 @@ PART_BYTES = 8 * 2**20
 From 32 MiB on the C library maps fresh memory for every tensor; below it the parts cost more than they save."""
 
 
+ACTIVATIONS = ('gelu', 'quick_gelu', 'swiglu')
+
+
 class MLP(nn.Module):
-    """Two linear layers with GELU between them.
+    """Two linear layers with an activation between them.
 
     In inference on a CPU, many tokens are computed in parts, so that the hidden layer stays in the cache.
 
@@ -58,19 +61,27 @@ class MLP(nn.Module):
         dim: Width C of a token.
         hidden_dim: Width between the layers.
         drop: Dropout after each layer.
+        activation: ``'gelu'``; ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); ``'swiglu'``, two first layers g and x,
+            silu(g) x (arXiv 2002.05202; DINOv3-S+).
     """
 
-    def __init__(self, dim: int, *, hidden_dim: int, drop: float = 0.0) -> None:
+    def __init__(self, dim: int, *, hidden_dim: int, drop: float = 0.0, activation: str = 'gelu') -> None:
         super().__init__()
         check_int(hidden_dim=hidden_dim)
-        self.fc1 = nn.Linear(dim, hidden_dim)
+        check_choice(ACTIVATIONS, activation=activation)
+        self.activation = activation
+        if activation == 'swiglu':
+            self.fc1_g = nn.Linear(dim, hidden_dim)
+            self.fc1_x = nn.Linear(dim, hidden_dim)
+        else:
+            self.fc1 = nn.Linear(dim, hidden_dim)
         self.fc2 = nn.Linear(hidden_dim, dim)
         self.drop = nn.Dropout(drop)
         self.in_place = False
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) to the same shape."""
-        hidden_bytes = x.shape[0] * x.shape[1] * self.fc1.out_features * x.element_size()
+        hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
         inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if not inference or x.device.type != 'cpu' or hidden_bytes <= WHOLE_BYTES:
             return self._run(x)
@@ -82,9 +93,16 @@ class MLP(nn.Module):
         return out.unflatten(0, x.shape[:2])
 
     def _run(self, x: Tensor) -> Tensor:
+        return self.drop(self.fc2(self.drop(self._hidden(x))))
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        if self.activation == 'swiglu':
+            return F.silu(self.fc1_g(x), inplace=self.in_place) * self.fc1_x(x)
         hidden = self.fc1(x)
-        hidden = torch.ops.aten.gelu_(hidden) if self.in_place else F.gelu(hidden)
-        return self.drop(self.fc2(self.drop(hidden)))
+        if self.activation == 'quick_gelu':
+            gate = torch.sigmoid(1.702 * hidden)
+            return gate.mul_(hidden) if self.in_place else gate * hidden
+        return torch.ops.aten.gelu_(hidden) if self.in_place else F.gelu(hidden)
 
 
 class Block(nn.Module):
@@ -101,6 +119,7 @@ class Block(nn.Module):
         drop_path: Probability of dropping a branch.
         layer_scale_init: Initial layer scale; ``None`` for none.
         norm_eps: Epsilon of both norms.
+        activation: See :class:`MLP`.
     """
 
     def __init__(
@@ -113,6 +132,7 @@ class Block(nn.Module):
         drop_path: float = 0.0,
         layer_scale_init: float | None = None,
         norm_eps: float = 1e-6,
+        activation: str = 'gelu',
     ) -> None:
         super().__init__()
 
@@ -124,7 +144,7 @@ class Block(nn.Module):
         self.ls1 = scale()
         self.drop_path1 = DropPath(drop_path)
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.mlp = MLP(dim, hidden_dim=int(dim * mlp_ratio), drop=drop)
+        self.mlp = MLP(dim, hidden_dim=int(dim * mlp_ratio), drop=drop, activation=activation)
         self.ls2 = scale()
         self.drop_path2 = DropPath(drop_path)
         self.in_place = False

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import max_difference
 
-from cpvt_backbones import CPVT, PyramidCPVT
+from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 
 SIZES = [(224, 224), (64, 96), (128, 64)]
 
@@ -107,6 +107,22 @@ def test_column_and_timm_deit_at_each_tap(record_property):
         sizes=SIZES[1:2],
         double=None,
     )
+
+
+def test_column_and_timm_clip(record_property):
+    theirs = from_timm('vit_base_patch16_clip_quickgelu_224', dynamic_img_size=True)
+    ours = CPVT(
+        arch='base',
+        position=dict(type='Learned'),
+        norm_eps=1e-5,
+        pre_norm=True,
+        activation='quick_gelu',
+        out_type='raw',
+    ).eval()
+    state, report = convert_state_dict(theirs.state_dict(), ours)
+    assert not report.dropped
+    ours.load_state_dict(state, strict=True)
+    compare(ours, theirs, lambda peer, x: [peer.forward_features(x)], record_property, double=None)
 
 
 def from_mmdet(state):

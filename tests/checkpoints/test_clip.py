@@ -1,4 +1,6 @@
-"""CLIP's vision transformers: names are recognised; a norm before the first block is refused."""
+"""CLIP's vision transformers: every name is recognised, with and without the norm before the first block."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -50,22 +52,57 @@ def test_clip_without_its_first_norm(record_property):
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
 
 
-@pytest.mark.parametrize('names', ['open_clip', 'timm', 'mmpretrain', 'mmseg'])
-def test_clip_is_refused(names):
-    pytest.importorskip('timm')
+def clip_state(names):
+    """The peer and its state dict with the names of a package."""
     if names == 'mmpretrain':
         pytest.importorskip('mmpretrain')
-        state = mmpretrain_vit(pre_norm=True).state_dict()
+        theirs = mmpretrain_vit(pre_norm=True, norm_cfg=dict(type='LN', eps=1e-5))
     elif names == 'mmseg':
         pytest.importorskip('mmseg')
         from mmseg.models.backbones import VisionTransformer
 
-        state = VisionTransformer(img_size=64, embed_dims=24, num_layers=4, num_heads=2, pre_norm=True).state_dict()
+        theirs = VisionTransformer(img_size=64, embed_dims=24, num_layers=4, num_heads=2, pre_norm=True)
     else:
-        state = timm_vit(pre_norm=True).state_dict()
-        state = state if names == 'timm' else clip_names(state)
+        from timm.layers import LayerNorm, QuickGELU
+
+        theirs = timm_vit(pre_norm=True, act_layer=QuickGELU, norm_layer=partial(LayerNorm, eps=1e-5))
+    state = theirs.state_dict()
+    return theirs, clip_names(state) if names == 'open_clip' else state
+
+
+CLIP = dict(arch=COLUMN, img_size=64, position=LEARNED, pre_norm=True, norm_eps=1e-5)
+
+
+@pytest.mark.parametrize('fused', [False, True])
+@pytest.mark.parametrize('names', ['open_clip', 'timm'])
+def test_clip_with_quick_gelu(names, fused, record_property):
+    pytest.importorskip('timm')
+    theirs, state = clip_state(names)
+    ours = CPVT(**CLIP, activation='quick_gelu', out_type='raw')
+    report = load(ours, state)
+    kept = set(state) - set(report.dropped) - {old for old, _ in report.renamed}
+    assert kept <= set(report.loaded)  # every key is loaded, renamed or dropped with a reason
+    assert set(report.added) == {'patch_embed.proj.bias'}
+    ours = ours.fuse() if fused else ours
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property, size=(64, 64))
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+
+
+def test_clip_with_the_names_of_mmpretrain(record_property):
+    theirs, state = clip_state('mmpretrain')
+    ours = CPVT(**CLIP, out_type='featmap', out_indices=-1)
+    load(ours, state)
+    theirs.out_type = 'featmap'
+    assert_close(ours, theirs, record_property, size=(64, 64))
+
+
+@pytest.mark.parametrize('names', ['open_clip', 'timm', 'mmpretrain', 'mmseg'])
+def test_clip_needs_a_model_with_its_first_norm(names):
+    pytest.importorskip('timm')
+    _, state = clip_state(names)
     ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED)
-    with pytest.raises(
-        CheckpointError, match=r'wrong architecture: .*: it normalises the tokens before the first block'
-    ):
+    with pytest.raises(CheckpointError, match=r'wrong architecture: .*build a CPVT with pre_norm=True'):
         convert_state_dict(state, ours)
+    plain = {key: value for key, value in timm_vit().state_dict().items()}
+    with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: norm_pre\.weight'):
+        convert_state_dict(plain, CPVT(**CLIP))

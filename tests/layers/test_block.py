@@ -72,6 +72,25 @@ def test_block_follows_its_formula(cls):
         assert got_cls is None
 
 
+@pytest.mark.parametrize('fused', [False, True])
+def test_other_activations_follow_their_formulas(fused):
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        quick = randomise(MLP(8, hidden_dim=16, activation='quick_gelu'))
+        quick.in_place = fused
+        h = quick.fc1(x)
+        assert max_difference(quick(x), quick.fc2(h / (1 + torch.exp(-1.702 * h)))) < 1e-6
+        gated = randomise(MLP(8, hidden_dim=16, activation='swiglu'))
+        gated.in_place = fused
+        g = gated.fc1_g(x)
+        assert max_difference(gated(x), gated.fc2(g / (1 + torch.exp(-g)) * gated.fc1_x(x))) < 1e-6
+
+
+def test_activation_of_another_name():
+    with pytest.raises(ValueError, match=r"activation must be one of \['gelu', 'quick_gelu', 'swiglu'\], got 'relu'"):
+        MLP(8, hidden_dim=16, activation='relu')
+
+
 def test_layer_scale_starts_where_it_is_told():
     model = Block(8, attn=Attention(8, num_heads=2), layer_scale_init=1e-5)
     assert torch.equal(model.ls1.gamma, torch.full((8,), 1e-5))
