@@ -55,6 +55,7 @@ DENSE = {
     'column': lambda **kw: column(**kw),
     'column_gap': lambda **kw: column(with_cls_token=False, **kw),
     'column_clip': lambda **kw: column(pre_norm=True, activation='quick_gelu', **kw),
+    'column_registers': lambda **kw: column(num_registers=2, activation='swiglu', layer_scale_init=0.5, **kw),
     'column_windowed': lambda **kw: column(window_size=3, global_blocks=(1,), **kw),
     'multi_scale_last': lambda **kw: multi_scale(source='last', **kw),
     'multi_scale_last_8': lambda **kw: multi_scale(source='last', patch_size=8, **kw),

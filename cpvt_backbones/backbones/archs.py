@@ -73,16 +73,3 @@ def resolve_size(name: str, value: Any) -> tuple[int, int]:
     for side in pair:
         check_int(**{name: side})
     return pair[0], pair[1]
-
-
-def resolve_valid_sizes(valid_sizes: Any, batch: int, height: int, width: int) -> list[tuple[int, int]]:
-    """A (height, width) in pixels per image of a batch, none larger than ``height`` x ``width``."""
-    if not is_sequence(valid_sizes) or len(valid_sizes) != batch:
-        raise ValueError(f'valid_sizes must be a (height, width) for each of {batch} images, got {valid_sizes!r}')
-    sizes = [resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None) for size in valid_sizes]
-    for index, (h, w) in enumerate(sizes):
-        if h > height or w > width:
-            raise ValueError(
-                f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
-            )
-    return sizes

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from mmengine.model import BaseModule, PretrainedInit, initialize
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -21,10 +20,10 @@ from cpvt_backbones.layers.checks import (
     list_of_dicts,
 )
 from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
-from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape, prepend_tokens, tokens_to_map
+from cpvt_backbones.layers.tokens import Grid, prepend_tokens, tokens_to_map
 from cpvt_backbones.weights import find_shipped
 
-from .archs import resolve_valid_sizes
+from .padded import features_of_sizes, resolve_valid_sizes
 
 OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
 
@@ -47,12 +46,6 @@ def init_linear_layers(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def pad_map(feature_map: Tensor, stride: int, size: Sequence[int], batch_size: Sequence[int]) -> Tensor:
-    """Pad the map of an image of ``size`` pixels with zeros, to that of an image of ``batch_size`` pixels."""
-    bottom, right = (ceil_div(b, stride) - ceil_div(s, stride) for s, b in zip(size, batch_size, strict=True))
-    return F.pad(feature_map, (0, right, 0, bottom))
-
-
 class Backbone(BaseModule):
     """Base of the backbones, with the arguments that all of them share.
 
@@ -61,8 +54,8 @@ class Backbone(BaseModule):
         with_cls_token: Add a class token.
         in_channels: Channels of an image.
         out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean over the patch
-            tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), the class token first. With a distillation
-            token, ``'cls_token'`` is a pair of vectors, as mmpretrain's DeiT heads take it.
+            tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), class, distillation and register tokens first.
+            With a distillation token, ``'cls_token'`` is a pair of vectors, as mmpretrain's DeiT heads take it.
         qkv_bias: Give queries, keys and values a bias.
         drop_rate: Dropout after the embeddings and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
@@ -129,6 +122,7 @@ class Backbone(BaseModule):
         self.with_cp = with_cp
         self.cls_token: nn.Parameter | None = None
         self.dist_token: nn.Parameter | None = None
+        self.reg_token: nn.Parameter | None = None
 
     def _block(
         self, index: int, dim: int, attention: Callable[..., nn.Module], *, num_heads: int, **options: Any
@@ -215,34 +209,12 @@ class Backbone(BaseModule):
             return self._features(images)
         if self.out_type == 'raw':
             raise ValueError("valid_sizes must be None with out_type='raw', whose tokens cannot be padded")
-        return self._features_of_sizes(images, sizes)
+        strides = self.out_strides if self.out_type == 'featmap' else None
+        return features_of_sizes(self._features, images, sizes, strides)
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         """Features of images that fill the batch."""
         raise NotImplementedError
-
-    def _features_of_sizes(self, images: Tensor, sizes: list[Grid]) -> tuple[Any, ...]:
-        """Features of padded images; those of one size are computed together."""
-        groups = group_by_shape(sizes)
-        order = [image for group in groups for image in group]
-        inverse = sorted(range(len(order)), key=order.__getitem__)
-        results = []
-        for group in groups:
-            height, width = sizes[group[0]]
-            outputs = self._features(images[group, :, :height, :width])
-            if self.out_type == 'featmap':
-                outputs = tuple(
-                    pad_map(output, stride, (height, width), images.shape[2:])
-                    for output, stride in zip(outputs, self.out_strides, strict=True)
-                )
-            results.append(outputs)
-
-        def merge(parts: Sequence[Any]) -> Any:
-            if isinstance(parts[0], tuple):  # outputs, or vectors of class and distillation token
-                return tuple(merge(part) for part in zip(*parts, strict=True))
-            return torch.cat(list(parts))[inverse]
-
-        return merge(results)
 
     # -- input and output --------------------------------------------------------------------------------------------
 
@@ -257,12 +229,10 @@ class Backbone(BaseModule):
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
 
     def _prefix_tokens(self, batch: int) -> Tensor | None:
-        """(B, P, C) class and distillation tokens, or ``None`` for a model without."""
-        if self.cls_token is None:
-            return None
-        tokens = self.cls_token if self.dist_token is None else torch.cat((self.cls_token, self.dist_token), dim=1)
+        """(B, P, C) class, distillation and register tokens, or ``None`` for a model without."""
+        tokens = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks torch's FLOP counter.
-        return tokens.repeat(batch, 1, 1)
+        return torch.cat(tokens, dim=1).repeat(batch, 1, 1) if tokens else None
 
     def _format(
         self, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid, *, last: bool
@@ -388,9 +358,9 @@ class Backbone(BaseModule):
         return sum(self.depths[:stage]) + max(block, 0 if stage else -1) + 1, self.num_layers
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that weight decay must spare: class and distillation token, position encodings.
+        """Names of parameters that weight decay must spare: class, distillation, register tokens, position encodings.
 
         Norms and biases are left to the optimizer's own rules (``norm_decay_mult``, ``bias_decay_mult``).
         """
-        spared = ('cls_token', 'dist_token', *self._position_names)
+        spared = ('cls_token', 'dist_token', 'reg_token', *self._position_names)
         return {name for name, _ in self.named_parameters() if name.partition('.')[0] in spared}

@@ -9,7 +9,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import Attention, PatchEmbed, Stage, WindowAttention, ceil_div
-from cpvt_backbones.layers.checks import check_bool, forwards_to, strict_keywords
+from cpvt_backbones.layers.checks import check_bool, check_int, forwards_to, strict_keywords
 
 from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
 from .base import PAPER_POSITION, Backbone, Position, init_linear_layers
@@ -33,6 +33,7 @@ class CPVT(Backbone):
             ``'Relative'``. Default: one PEG after block 0, k = 3.
         with_cls_token: Add a class token; ``False`` is the paper's GAP model.
         with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877, section 4).
+        num_registers: Number of register tokens beside the class token (arXiv 2309.16588; DINOv3: 4).
         window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
         global_blocks: With windows, the blocks with global attention.
         layer_scale_init: Initial layer scale; ``None`` for none.
@@ -57,6 +58,7 @@ class CPVT(Backbone):
         position: Position = PAPER_POSITION,
         with_cls_token: bool = True,
         with_dist_token: bool = False,
+        num_registers: int = 0,
         window_size: int | None = None,
         global_blocks: Sequence[int] = (),
         layer_scale_init: float | None = None,
@@ -68,6 +70,7 @@ class CPVT(Backbone):
         numbers = resolve_arch(arch, COLUMNS)
         dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
         check_bool(with_dist_token=with_dist_token, pre_norm=pre_norm, final_norm=final_norm)
+        check_int(minimum=0, num_registers=num_registers)
         global_indices = resolve_indices('global_blocks', global_blocks, depth, allow_none=True)
         if window_size is None and global_indices:
             raise ValueError(f'global_blocks must be empty without window_size, got {global_blocks!r}')
@@ -82,10 +85,10 @@ class CPVT(Backbone):
         used = max(self.out_indices) + 1
 
         self.patch_embed = PatchEmbed(self.in_channels, dim, patch_size=patch_size)
-        if with_cls_token:
-            self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))
-        if with_dist_token:
-            self.dist_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02))
+        prefix = dict(cls_token=int(with_cls_token), dist_token=int(with_dist_token), reg_token=num_registers)
+        for name, count in prefix.items():
+            if count:
+                setattr(self, name, nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, dim), std=0.02)))
         self.pos_drop = nn.Dropout(self.drop_rate)
         self.norm_pre = nn.LayerNorm(dim, eps=self.norm_eps) if pre_norm else nn.Identity()
         self.blocks = nn.ModuleList()
@@ -105,7 +108,7 @@ class CPVT(Backbone):
             head_dim=dim // num_heads,
             grid=(ceil_div(height, patch_size), ceil_div(width, patch_size)),
             outputs_map=self.out_type != 'cls_token',
-            num_prefix=int(with_cls_token) + int(with_dist_token),
+            num_prefix=sum(prefix.values()),
         )
         self._add_positions(position, [stage])
         self._freeze()
@@ -126,7 +129,7 @@ class CPVT(Backbone):
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         part, _, rest = name.partition('.')
-        if part in ('patch_embed', 'cls_token', 'dist_token', 'pos_drop', 'norm_pre'):
+        if part in ('patch_embed', 'cls_token', 'dist_token', 'reg_token', 'pos_drop', 'norm_pre'):
             return 0, -1
         if part == 'blocks' and rest:
             return 0, int(rest.split('.')[0])

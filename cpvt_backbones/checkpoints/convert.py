@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.peg import PEG, PEGPosition
@@ -22,9 +23,12 @@ _PEG = r'pos_block(_\d+)?\.'
 _DROPPED = (
     (r'(head|head_dist|fc|fc_norm|pre_logits|attn_pool)\.', 'classifier head'),
     (r'dist_token$', 'the model has no distillation token'),
-    (r'reg_token$', 'register tokens: CPVT has none'),
+    (r'reg_token$', 'the model has no register tokens'),
     (r'cls_token$', 'the model has no class token'),
     (_PEG, 'the model has no such PEG'),
+    (r'mask_token$', 'of masked pretraining'),
+    (r'rope(_embed)?\.periods$', 'computed by the formula'),
+    (r'rope\.', 'the model has no learned rotary frequencies'),
     (r'rel_pos\.', 'the model has no relative position encoding'),
     (r'norm\.', 'the model does not normalise its last block'),
     (r'pyramid\.', 'only MultiScaleCPVT has it'),
@@ -137,13 +141,30 @@ def _rename(source: Family, found: Found, report: ConversionReport) -> tuple[dic
             if name in ours:
                 raise CheckpointError(f'there are two keys for {name}: {origin[name]} and {old}', report=report)
             ours[name], origin[name] = part, old
+    _join_biases(ours, origin, report)
     if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
         for leaf in ('weight', 'bias'):
             ours[f'norm.{leaf}'], origin[f'norm.{leaf}'] = ours.pop(f'fc_norm.{leaf}'), origin.pop(f'fc_norm.{leaf}')
         report.notes.append('the source averages tokens and normalises the mean; this package does the reverse')
     stripped = {old: theirs for theirs, (old, _) in found.items()}
-    report.renamed = [(old, key) for key, old in origin.items() if stripped[old] != key]
+    report.renamed += [(old, key) for key, old in origin.items() if stripped[old] != key]
     return ours, origin
+
+
+def _join_biases(ours: dict[str, Tensor], origin: dict[str, str], report: ConversionReport) -> None:
+    """Make ``qkv.bias`` of the biases of queries and values (BEiT, EVA, DINOv3), with none on keys."""
+    for key in [key for key in ours if re.search(r'\.attn\.(v_bias|qkv\.bias_mask)$', key)]:
+        stem = key[: key.index('attn.') + 5]
+        if f'{stem}q_bias' in ours:
+            query, value = ours.pop(f'{stem}q_bias'), ours.pop(key)
+            report.renamed.append((origin.pop(key), f'{stem}qkv.bias'))
+            origin[f'{stem}qkv.bias'] = origin.pop(f'{stem}q_bias')
+            ours[f'{stem}qkv.bias'] = torch.cat((query, torch.zeros_like(query), value))
+        elif f'{stem}qkv.bias' in ours:
+            del ours[key]
+            report.dropped[origin.pop(key)] = 'applied to the bias: that of keys is zero'
+            query, _, value = ours[f'{stem}qkv.bias'].chunk(3)
+            ours[f'{stem}qkv.bias'] = torch.cat((query, torch.zeros_like(query), value))
 
 
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:

@@ -95,7 +95,13 @@ _AUTHORS_PVT: tuple[Rule, ...] = (
         lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}',
     ),
 )
-_TIMM_VIT: tuple[Rule, ...] = ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),)
+_TIMM_VIT: tuple[Rule, ...] = (
+    (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
+    (r'^storage_tokens$', 'reg_token'),  # Meta's DINOv3
+    (r'\.mlp\.w1\.', '.mlp.fc1_g.'),
+    (r'\.mlp\.w2\.', '.mlp.fc1_x.'),
+    (r'\.mlp\.w3\.', '.mlp.fc2.'),
+)
 _TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
 
 SOURCES: tuple[Family, ...] = (

@@ -177,7 +177,8 @@ def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
     if bare in state_dict:
         state_dict[f'{bare}.0'] = state_dict.pop(bare)
     encoding: Any = trunk.get_submodule(LearnedTable.attribute)
-    known = sum(f'{prefix}{name}' in state_dict for name in ('cls_token', 'dist_token'))
+    tokens = [state_dict.get(f'{prefix}{name}') for name in ('cls_token', 'dist_token', 'reg_token')]
+    known = sum(token.shape[1] for token in tokens if token is not None)
     for index, grid in enumerate(encoding.grids):
         key = f'{bare}.{index}'
         table = state_dict.get(key)

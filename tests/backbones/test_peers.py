@@ -109,6 +109,17 @@ def test_column_and_timm_deit_at_each_tap(record_property):
     )
 
 
+@pytest.mark.parametrize('arch', ['small', 'medium'])
+def test_column_and_timm_deit3(arch, record_property):
+    theirs = from_timm(f'deit3_{arch}_patch16_224', dynamic_img_size=True)
+    arch = arch if arch == 'small' else dict(embed_dims=512, depth=12, num_heads=8, mlp_ratio=4.0)
+    ours = CPVT(arch=arch, position=dict(type='Learned'), layer_scale_init=1e-6, out_type='raw').eval()
+    state, report = convert_state_dict(theirs.state_dict(), ours)
+    assert not report.dropped and not report.added
+    ours.load_state_dict(state, strict=True)
+    compare(ours, theirs, lambda peer, x: [peer.forward_features(x)], record_property, double=None)
+
+
 def test_column_and_timm_clip(record_property):
     theirs = from_timm('vit_base_patch16_clip_quickgelu_224', dynamic_img_size=True)
     ours = CPVT(

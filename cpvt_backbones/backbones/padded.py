@@ -1,0 +1,57 @@
+"""Features of images that were padded to the size of their batch, computed without the padding."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cpvt_backbones.layers.checks import is_sequence
+from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape
+
+from .archs import resolve_size
+
+
+def resolve_valid_sizes(valid_sizes: Any, batch: int, height: int, width: int) -> list[tuple[int, int]]:
+    """A (height, width) in pixels per image of a batch, none larger than ``height`` x ``width``."""
+    if not is_sequence(valid_sizes) or len(valid_sizes) != batch:
+        raise ValueError(f'valid_sizes must be a (height, width) for each of {batch} images, got {valid_sizes!r}')
+    sizes = [resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None) for size in valid_sizes]
+    for index, (h, w) in enumerate(sizes):
+        if h > height or w > width:
+            raise ValueError(
+                f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
+            )
+    return sizes
+
+
+def pad_map(feature_map: Tensor, stride: int, size: Sequence[int], batch_size: Sequence[int]) -> Tensor:
+    """Pad the map of an image of ``size`` pixels with zeros, to that of an image of ``batch_size`` pixels."""
+    bottom, right = (ceil_div(b, stride) - ceil_div(s, stride) for s, b in zip(size, batch_size, strict=True))
+    return F.pad(feature_map, (0, right, 0, bottom))
+
+
+def features_of_sizes(
+    features: Callable[[Tensor], tuple[Any, ...]], images: Tensor, sizes: list[Grid], strides: Sequence[int] | None
+) -> tuple[Any, ...]:
+    """Features of padded images; those of one size are computed together. ``strides`` of outputs that are maps."""
+    groups = group_by_shape(sizes)
+    order = [image for group in groups for image in group]
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    results = []
+    for group in groups:
+        size = sizes[group[0]]
+        outputs = features(images[group, :, : size[0], : size[1]])
+        if strides is not None:
+            outputs = tuple(
+                pad_map(output, stride, size, images.shape[2:]) for output, stride in zip(outputs, strides, strict=True)
+            )
+        results.append(outputs)
+
+    def merge(parts: Sequence[Any]) -> Any:
+        if isinstance(parts[0], tuple):  # outputs, or vectors of class and distillation token
+            return tuple(merge(part) for part in zip(*parts, strict=True))
+        return torch.cat(list(parts))[inverse]
+
+    return merge(results)

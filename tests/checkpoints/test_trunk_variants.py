@@ -1,0 +1,106 @@
+"""Register tokens, biases on queries and values alone, SwiGLU: timm's and Meta's names, equal outputs."""
+
+from functools import partial
+
+import pytest
+import torch
+from test_conversion import LEARNED, assert_close, load, timm_vit
+from tiny import COLUMN
+
+from cpvt_backbones import CPVT, convert_state_dict
+from cpvt_backbones.checkpoints import CheckpointError
+
+pytest.importorskip('timm')
+
+
+def learned(**kwargs):
+    return CPVT(arch=COLUMN, img_size=64, position=LEARNED, out_type='raw', **kwargs)
+
+
+@pytest.mark.parametrize('in_table', [True, False])
+def test_register_tokens(in_table, record_property):
+    """The table of timm's model has entries for the class token and the registers, or for neither."""
+    theirs = timm_vit(reg_tokens=4, no_embed_class=not in_table)
+    ours = learned(num_registers=4)
+    report = load(ours, theirs.state_dict())
+    assert set(report.dropped) == {'head.weight', 'head.bias'}
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+    meta = {key.replace('reg_token', 'storage_tokens'): value for key, value in theirs.state_dict().items()}
+    assert ('storage_tokens', 'reg_token') in load(learned(num_registers=4), meta).renamed
+    with pytest.raises(CheckpointError, match=r'shape mismatch: reg_token is \(1, 4, 24\) in the checkpoint'):
+        convert_state_dict(theirs.state_dict(), learned(num_registers=3))
+    report = convert_state_dict(theirs.state_dict(), learned())[1]
+    assert report.dropped['reg_token'] == 'the model has no register tokens'
+
+
+def test_registers_without_a_class_token(record_property):
+    theirs = timm_vit(reg_tokens=1, no_embed_class=True, class_token=False, global_pool='avg', fc_norm=False)
+    ours = learned(num_registers=1, with_cls_token=False)
+    load(ours, theirs.state_dict())
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+
+
+def test_a_table_loads_directly_beside_registers():
+    """By torch's own ``load_state_dict``: the table is resized, the entries of prefix tokens are not."""
+    source, other = learned(num_registers=2), learned(num_registers=2)
+    state = source.state_dict()
+    state['pos_embed'] = torch.cat((state['pos_embed.0'][:, :3], torch.randn(1, 36, 24)), dim=1)
+    del state['pos_embed.0']
+    other.load_state_dict(state)
+    assert torch.equal(other.pos_embed.get_parameter('0')[:, :3], source.pos_embed.get_parameter('0')[:, :3])
+
+
+def without_key_bias(model):
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.bias[24:48] = 0
+    return model
+
+
+@pytest.mark.parametrize('names', ['timm', 'Meta'])
+def test_biases_of_queries_and_values_alone(names, record_property):
+    theirs = without_key_bias(timm_vit())
+    state = dict(theirs.state_dict())
+    for index in range(4):
+        stem = f'blocks.{index}.attn'
+        if names == 'timm':
+            query, _, state[f'{stem}.v_bias'] = state.pop(f'{stem}.qkv.bias').chunk(3)
+            state[f'{stem}.q_bias'] = query
+        else:
+            state[f'{stem}.qkv.bias'] = state[f'{stem}.qkv.bias'] + torch.eye(3)[1].repeat_interleave(24)
+            state[f'{stem}.qkv.bias_mask'] = 1 - torch.eye(3)[1].repeat_interleave(24)
+    if names == 'Meta':
+        state['mask_token'], state['rope_embed.periods'] = torch.zeros(1, 24), torch.ones(16)
+    ours = learned()
+    report = load(ours, state)
+    reported = {*report.loaded, *report.dropped, *(old for old, _ in report.renamed)}
+    assert set(state) <= reported
+    if names == 'timm':
+        assert ('blocks.0.attn.v_bias', 'blocks.0.attn.qkv.bias') in report.renamed
+    else:
+        assert report.dropped['mask_token'] == 'of masked pretraining'
+        assert report.dropped['rope_embed.periods'] == 'computed by the formula'
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+    state.pop('blocks.0.attn.q_bias', None)
+    if names == 'timm':
+        with pytest.raises(CheckpointError, match=r'blocks\.0\.attn\.v_bias: a part of a block'):
+            convert_state_dict(state, learned())
+
+
+@pytest.mark.parametrize('names', ['timm', 'Meta'])
+def test_swiglu(names, record_property):
+    from timm.layers import SwiGLU
+
+    theirs = timm_vit(
+        mlp_layer=lambda act_layer, **kwargs: SwiGLU(**kwargs), norm_layer=partial(torch.nn.LayerNorm, eps=1e-5)
+    )
+    state = theirs.state_dict()
+    if names == 'Meta':
+        for old, new in (('.fc1_g.', '.w1.'), ('.fc1_x.', '.w2.'), ('.fc2.', '.w3.')):
+            state = {key.replace(old, new): value for key, value in state.items()}
+    ours = learned(activation='swiglu', norm_eps=1e-5)
+    load(ours, state)
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+    assert_close(ours.fuse(), lambda x: [theirs.forward_features(x)], record_property)
+    with pytest.raises(CheckpointError, match=r'mlp\.(w1|fc1_g)\.weight: a part of a block'):
+        convert_state_dict(state, learned())
