@@ -1,0 +1,3 @@
+# Four depthwise convolutions in a row after block 0: 4 k^2 d weights.
+_base_ = '../cpvt-t_8xb256_in1k.py'
+model = dict(backbone=dict(position=dict(num_layers=4)))

@@ -1,0 +1,3 @@
+# A learned table and one PEG.
+_base_ = '../cpvt-t_8xb256_in1k.py'
+model = dict(backbone=dict(position=[dict(type='Learned'), dict(type='PEG', after_blocks=(0,), kernel_size=3)]))
