@@ -26,9 +26,12 @@ class Block(nn.Module):
 
 
 class Algorithm1(nn.Module):
-    """CPVT whose PEGs split the class token off the token buffer and concatenate it again."""
+    """CPVT whose PEGs split the class token off the token buffer and concatenate it again.
 
-    def __init__(self, *, dim: int, depth: int, num_heads: int, num_pegs: int = 5, patch_size: int = 16) -> None:
+    The listing has one PEG, after block 0; ``num_pegs`` follow the first blocks.
+    """
+
+    def __init__(self, *, dim: int, depth: int, num_heads: int, num_pegs: int = 1, patch_size: int = 16) -> None:
         super().__init__()
         self.patch_embed = nn.Conv2d(3, dim, patch_size, stride=patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
