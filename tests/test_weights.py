@@ -1,6 +1,7 @@
 """Weights that come with the package are found by name, fit their model, and are refused when damaged."""
 
 import hashlib
+import importlib
 import json
 from pathlib import Path
 
@@ -125,6 +126,21 @@ def test_what_is_shipped(name):
     init_default_scope(cfg.default_scope)
     load_weights(MODELS.build(cfg.model), str(entry.file))
     assert all(value.dtype == torch.float16 for value in read_checkpoint(name).values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize('name', weights.shipped_weights())
+def test_the_toolboxes_take_the_name_and_know_the_classes(name):
+    """Without ``dataset_meta`` mmdet names 80 classes of COCO, mmseg 19 of Cityscapes, mmpretrain 1000 of ImageNet."""
+    entry = weights.find_shipped(name)
+    cfg = read_config(entry.config_file)
+    find_toolbox(cfg)
+    api = importlib.import_module(f'{cfg.default_scope}.apis')
+    build = dict(mmdet='init_detector', mmseg='init_model', mmpretrain='get_model')[cfg.default_scope]
+    model = getattr(api, build)(cfg, name, device='cpu')
+    seen = getattr(model, 'dataset_meta', None) or model._dataset_meta
+    heads = (getattr(model, head, None) for head in ('bbox_head', 'decode_head', 'head'))
+    assert len(seen['classes']) == next(head for head in heads if head is not None).num_classes
+    assert list(seen['classes']) == entry.dataset_meta['classes']
 
 
 @pytest.mark.slow

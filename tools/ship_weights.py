@@ -93,16 +93,20 @@ def ship(args: argparse.Namespace) -> Path:
         raise ValueError(f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}')
     file = write_file(args.name, args.checkpoint)
     file.with_suffix('.md').unlink(missing_ok=True)  # of the previous file
-    backbone = read_config(config).model.backbone.to_dict()
+    cfg = read_config(config)
+    backbone = cfg.model.backbone.to_dict()
     backbone.pop('init_cfg', None)
     name, digest = config.relative_to(ROOT).as_posix(), hashlib.sha256(file.read_bytes()).hexdigest()
     index = weights.FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
     entries[args.name] = dict(about=args.about, backbone=backbone, config=name, sha256=digest)
+    named = dict(classes=args.classes) if args.classes else cfg.test_dataloader.dataset.get('metainfo')
+    if named:
+        entries[args.name]['dataset_meta'] = named
     with atomic_write(index) as stream:
         stream.write((json.dumps(dict(sorted(entries.items())), indent=1) + '\n').encode())
     if args.sizes:
-        measured = fingerprint(SweepModel(args.name, read_config(config), args.name))
+        measured = fingerprint(SweepModel(args.name, cfg, args.name))
         rows = [row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)]
         if not rows:
             raise ValueError(f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this config')
@@ -120,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--about', required=True, help='one line for a listing')
     parser.add_argument('--data', required=True, help='what it was trained on')
     parser.add_argument('--terms', required=True, help="the data's terms")
+    parser.add_argument('--classes', nargs='+', help="names in order; default: those of the config's data set, if any")
     parser.add_argument('--sizes', type=Path, help='CSV of a resolution sweep with rows of NAME; without it, no card')
     args = parser.parse_args(argv)
     file = ship(args)

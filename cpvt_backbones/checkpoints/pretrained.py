@@ -13,6 +13,8 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
+from cpvt_backbones.weights import shipped_weights
+
 from .convert import check_values, convert_state_dict
 from .families import find_weights
 from .files import read_checkpoint
@@ -134,7 +136,9 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
         filename = models[name] if '://' in models[name] else str(Path(model_zoo._get_mmengine_home(), models[name]))
     content = read_checkpoint(filename)
     if all(isinstance(value, Tensor) for value in content.values()):
-        content = dict(state_dict=content, meta={})  # .safetensors, and a state dict alone
+        shipped = shipped_weights().get(filename)
+        meta = dict(dataset_meta=shipped.dataset_meta) if shipped and shipped.dataset_meta else {}
+        content = dict(state_dict=content, meta=meta)  # .safetensors, and a state dict alone
     if scheme == 'mmcls':  # the backbone of a classifier
         return dict(state_dict=_weights_in(content, 'backbone.'))
     return content

@@ -6,7 +6,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ class ShippedWeights:
     backbone: dict[str, Any]  # type and arguments of the backbone that they fit
     config: str  # of the whole model, relative to the root of the repository or to .mim
     sha256: str  # of the file
+    dataset_meta: dict[str, Any] = field(default_factory=dict)  # classes, palette: what the toolboxes' inferencers show
 
     @property
     def config_file(self) -> Path:
