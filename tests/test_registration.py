@@ -2,6 +2,7 @@
 
 import ast
 import multiprocessing
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,12 +65,68 @@ def test_any_order_of_import(order):
     assert answer is True
 
 
+# In processes where neither mmengine nor the package is imported yet; torch is, for speed.
+FRESH = """
+import os, sys, traceback
+import torch.distributed.optim
+failed = 0
+for case in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        try:
+            assert not {'mmengine', 'cpvt_backbones'} & set(sys.modules)
+            exec(case, {})
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    failed += os.waitpid(child, 0)[1] != 0
+sys.exit(failed)
+"""
+REGISTERED = """
+from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
+import cpvt_backbones
+assert MODELS.get('CPVT') is cpvt_backbones.CPVT, 'not registered'
+assert HOOKS.get('DurableCheckpointHook') and OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
+from mmengine.runner import CheckpointLoader
+from cpvt_backbones.checkpoints.pretrained import load_from_weights_only
+assert CheckpointLoader._schemes[''] is load_from_weights_only
+"""
+
+
+def test_any_part_imported_first_registers_everything():
+    parts = [
+        '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix('.__init__')
+        for path in [*PACKAGE.glob('*.py'), *PACKAGE.glob('*/__init__.py'), *PACKAGE.glob('engine/*.py')]
+        if path.stem not in ('__main__', 'classifiers', 'preprocessors', 'distillation', 'decoded')
+    ]
+    cases = [
+        *(f'import {part}\n{REGISTERED}' for part in parts),
+        f'import mmengine, cpvt_backbones\n{REGISTERED}',
+        f'import mmengine.runner, cpvt_backbones\n{REGISTERED}',
+        f'import cpvt_backbones, mmengine.model\n{REGISTERED}',
+        f'from cpvt_backbones import *\n{REGISTERED}',
+        # The loader alone, before any look-up of a name.
+        'import cpvt_backbones\nfrom mmengine.runner import CheckpointLoader as loader\n'
+        'assert "cpvt_backbones" in loader._schemes[""].__module__',
+        'import sys, cpvt_backbones\nassert not {"mmengine", "cv2"} & set(sys.modules)',
+        'import cpvt_backbones as c\nassert c.checkpoints.read_checkpoint and c.engine.wrap_blocks',
+    ]
+    process = subprocess.run([sys.executable, '-c', FRESH, *cases], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
+def test_importing_the_package_imports_neither_torch_nor_mmengine():
+    code = 'import sys, cpvt_backbones; assert not {"torch", "mmengine"} & set(sys.modules)'
+    subprocess.run([sys.executable, '-c', code], check=True)
+
+
 def test_a_second_import_registers_nothing_twice():
     answer = python(
         'from mmengine.registry import MODELS',
         'from mmengine.utils import import_modules_from_strings',
         'import cpvt_backbones',
-        'before = dict(MODELS.module_dict)',
+        'before = MODELS.get("CPVT") and dict(MODELS.module_dict)',
         'for _ in range(2): import_modules_from_strings(["cpvt_backbones"])  # what custom_imports does',
         'import cpvt_backbones.backbones, cpvt_backbones.layers',
         'send(before == dict(MODELS.module_dict) and MODELS.get("CPVT") is cpvt_backbones.CPVT)',

@@ -12,15 +12,19 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from cpvt_backbones.analysis import attention_maps as maps
-from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
-from cpvt_backbones.analysis.plots import draw_attention_maps, draw_attention_matrices
-from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.engine import command_line as cli
 
 
-def measure(model: FeatureExtractor, args: argparse.Namespace, pictures: list[np.ndarray]) -> None:
+def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictures: list[np.ndarray]) -> None:
     """Write the CSV files."""
+    from cpvt_backbones.analysis import attention_maps as maps
+    from cpvt_backbones.analysis.features import FeatureExtractor
+    from cpvt_backbones.analysis.tables import write_table
+
+    model = FeatureExtractor(cli.config_from(args, config), None if checkpoint == '-' else checkpoint)
+    args.out_dir.mkdir(parents=True, exist_ok=True)
+    for stale in args.out_dir.glob('matrix_*.csv'):
+        stale.unlink()
     names = list(maps.attention_layers(model))
     chosen = range(len(names)) if args.layers is None else args.layers
     if not names or not all(-len(names) <= number < len(names) for number in chosen):
@@ -57,15 +61,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
+    from cpvt_backbones.analysis.features import load_picture
+    from cpvt_backbones.analysis.plots import draw_attention_maps, draw_attention_matrices
+
     pictures = [load_picture(path, size=args.shape) for path in images]
     if len({picture.shape for picture in pictures}) > 1:
         raise ValueError('images must be of one size, or --shape HEIGHTxWIDTH be given')
     if not args.draw:
-        model = FeatureExtractor(cli.config_from(args, config), None if checkpoint == '-' else checkpoint)
-        args.out_dir.mkdir(parents=True, exist_ok=True)
-        for stale in args.out_dir.glob('matrix_*.csv'):
-            stale.unlink()
-        measure(model, args, pictures)
+        measure(args, config, checkpoint, pictures)
     draw_attention_maps(args.out_dir / 'maps.csv', pictures[0], args.out_dir / 'maps.png')
     # By the numbers in the names: blocks.10 follows blocks.9.
     tables = {path.stem.removeprefix('matrix_'): path for path in args.out_dir.glob('matrix_*.csv')}

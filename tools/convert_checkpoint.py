@@ -9,22 +9,20 @@ Nothing is written unless the whole trunk is there.
 import argparse
 from collections.abc import Sequence
 
-from mmengine.config import Config, DictAction
-
 import cpvt_backbones
-from cpvt_backbones import checkpoints
 from cpvt_backbones.engine import command_line as cli
-
-TYPES = tuple(cpvt_backbones.list_archs())
+from cpvt_backbones.options import BACKBONES, TARGETS
 
 
 def backbone_arguments(args: argparse.Namespace) -> dict:
     """``type`` and the arguments of the backbone that the command line describes."""
+    from mmengine.config import Config
+
     if args.config:
         arguments = Config.fromfile(args.config).to_dict().get('model', {}).get('backbone', {})
-        if arguments.get('type') not in TYPES:
+        if arguments.get('type') not in BACKBONES:
             found = arguments.get('type', 'missing')
-            raise ValueError(f'config: model.backbone.type must be one of {", ".join(TYPES)}, it is {found}')
+            raise ValueError(f'config: model.backbone.type must be one of {", ".join(BACKBONES)}, it is {found}')
         arguments.pop('init_cfg', None)
     else:
         arguments = dict(type=args.type)
@@ -38,6 +36,8 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
 
 
 def convert(args: argparse.Namespace) -> None:
+    from cpvt_backbones import checkpoints
+
     destination = checkpoints.check_destination(args.destination)
     arguments = backbone_arguments(args)
     model = getattr(cpvt_backbones, arguments.pop('type'))(**arguments)
@@ -60,13 +60,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
-    parser.add_argument('--to', choices=checkpoints.TARGETS, default='cpvt', help='naming of the weights to write')
+    parser.add_argument('--to', choices=TARGETS, default='cpvt', help='naming of the weights to write')
     backbone = parser.add_mutually_exclusive_group(required=True)
-    backbone.add_argument('--type', choices=TYPES, help='backbone that the weights are for')
+    backbone.add_argument('--type', choices=BACKBONES, help='backbone that the weights are for')
     backbone.add_argument('--config', help='config whose model.backbone the weights are for')
     parser.add_argument('--arch', default='small', help='size, with --type')
     options = 'arguments of the backbone: with_cls_token=False arch.depth=24 ...'
-    parser.add_argument('--options', nargs='+', action=DictAction, metavar='KEY=VALUE', help=options)
+    parser.add_argument('--options', nargs='+', action=cli.Overrides, metavar='KEY=VALUE', help=options)
     parser.add_argument('--prefix', help="take the keys under this prefix, as 'teacher.'; default: found")
     missing = "keys the source may lack: 'pos_block.*'"
     parser.add_argument('--allow-missing', nargs='+', default=[], metavar='PATTERN', help=missing)

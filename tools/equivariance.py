@@ -9,20 +9,24 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from rich.progress import track
-from torch import Tensor
 
-from cpvt_backbones.analysis.equivariance import ENCODINGS, build_untrained, measure_equivariance, synthetic_images
-from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
-from cpvt_backbones.analysis.plots import draw_equivariance
-from cpvt_backbones.analysis.tables import read_table, write_table
 from cpvt_backbones.engine import command_line as cli
+from cpvt_backbones.options import ENCODINGS
+
+if TYPE_CHECKING:
+    import torch
 
 
-def images_for(model: torch.nn.Module, args: argparse.Namespace) -> Tensor:
+def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Tensor':
     """Input of the model: photographs under its own normalisation, or generated images, which are normalised."""
+    import torch
+
+    from cpvt_backbones.analysis.equivariance import synthetic_images
+    from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
+
     side = args.size + max(args.shifts)
     if not args.images:
         return synthetic_images(args.count, side)
@@ -51,6 +55,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--out', type=Path, default=Path('work_dirs/equivariance/equivariance.csv'))
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
+    from cpvt_backbones.analysis.equivariance import build_untrained, measure_equivariance
+    from cpvt_backbones.analysis.features import FeatureExtractor
+    from cpvt_backbones.analysis.plots import draw_equivariance
+    from cpvt_backbones.analysis.tables import read_table, write_table
+
     models: dict[str, torch.nn.Module] = {name: build_untrained(name, size=args.size) for name in args.encodings}
     for name, config, checkpoint in args.models:
         models[name] = FeatureExtractor(cli.config_from(args, config), checkpoint)

@@ -10,18 +10,18 @@ Before it gets its name, the file is run at several sizes against the model itse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.export import FORMATS, Comparison, export, graph_of, reference_of, verify
-from cpvt_backbones.export.formats import OPSET
-from cpvt_backbones.export.verification import BATCHES, SIZES
-from cpvt_backbones.inference import ToolboxPredictor, find_images, read_image
-from cpvt_backbones.inference.exported import ExportedModel
+from cpvt_backbones.options import EXPORT_FORMATS, OPSET, VERIFIED_BATCHES, VERIFIED_SIZES
+
+if TYPE_CHECKING:
+    from cpvt_backbones.export import Comparison
 
 
-def show(comparisons: Iterable[Comparison]) -> list[Comparison]:
+def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
     """Print each comparison when it is made; returns them all."""
     console, done = Console(soft_wrap=True), []
     with console.status('verifying'):
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser)
     parser.add_argument('--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats')
-    parser.add_argument('--format', choices=tuple(FORMATS), default='onnx', help='default: %(default)s')
+    parser.add_argument('--format', choices=tuple(EXPORT_FORMATS), default='onnx', help='default: %(default)s')
     parser.add_argument('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
     normalised = 'take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself'
     parser.add_argument('--normalised', action='store_true', help=normalised)
@@ -46,14 +46,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX')
     parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
     checks = parser.add_argument_group('verification')
-    sizes = dict(type=cli.parse_size, nargs='+', default=list(SIZES), metavar='HEIGHTxWIDTH')
-    checks.add_argument('--verify-sizes', **sizes, help='default: ' + ' '.join(f'{h}x{w}' for h, w in SIZES))
-    batches = dict(type=cli.positive, nargs='+', default=list(BATCHES), metavar='N')
+    sizes = dict(type=cli.parse_size, nargs='+', default=list(VERIFIED_SIZES), metavar='HEIGHTxWIDTH')
+    checks.add_argument('--verify-sizes', **sizes, help='default: ' + ' '.join(f'{h}x{w}' for h, w in VERIFIED_SIZES))
+    batches = dict(type=cli.positive, nargs='+', default=list(VERIFIED_BATCHES), metavar='N')
     checks.add_argument('--verify-batches', **batches, help='default: %(default)s')
     checks.add_argument('--verify-images', nargs='+', default=[], help='files and folders; default: generated images')
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
+    from cpvt_backbones.export import export, graph_of, reference_of, verify
+    from cpvt_backbones.inference import ExportedModel, ToolboxPredictor, find_images, read_image
+
     cfg = cli.config_from(args, config)
     # The file gets its name when it has been verified.
     unverified = args.out.with_name(f'{args.out.stem}.unverified{args.out.suffix}')

@@ -5,21 +5,24 @@ Writes the CSV and, beside it, the picture. Without CHECKPOINT ('-') the weights
 drawn again from the CSV.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from cpvt_backbones.analysis.attention_maps import cell_side
-from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, load_picture, principal_colours
-from cpvt_backbones.analysis.plots import draw_feature_maps
-from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.engine import command_line as cli
 
 
-def measure(model: FeatureExtractor, picture: np.ndarray, table: Path) -> None:
+def measure(args: argparse.Namespace, config: str | None, checkpoint: str, picture: np.ndarray) -> None:
     """Write the CSV."""
+    import torch
+
+    from cpvt_backbones.analysis.attention_maps import cell_side
+    from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, principal_colours
+    from cpvt_backbones.analysis.tables import write_table
+
+    model = FeatureExtractor(cli.config_from(args, config), None if checkpoint == '-' else checkpoint)
     with torch.no_grad():
         levels = model(model.normalise([picture]))
     height, width = picture.shape[:2]
@@ -31,7 +34,7 @@ def measure(model: FeatureExtractor, picture: np.ndarray, table: Path) -> None:
             red, green, blue = colours[row, column].tolist()
             colour = dict(red=red, green=green, blue=blue, norm=norms[row, column].item())
             records.append(dict(level=level, row=row, column=column, **colour, cell=cell))
-    write_table(table, records)
+    write_table(args.out, records)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -45,10 +48,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     if len(images) > 1:
         raise ValueError(f'one image is accepted, got {images}')
+    from cpvt_backbones.analysis.features import load_picture
+    from cpvt_backbones.analysis.plots import draw_feature_maps
+
     picture = load_picture(images[0], size=args.shape)
     if not args.draw:
-        model = FeatureExtractor(cli.config_from(args, config), None if checkpoint == '-' else checkpoint)
-        measure(model, picture, args.out)
+        measure(args, config, checkpoint, picture)
     draw_feature_maps(args.out, picture, args.out.with_suffix('.png'))
     print(f'written: {args.out} and {args.out.with_suffix(".png")}')
 

@@ -13,12 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.progress import track
 
-from cpvt_backbones.analysis.complexity import complexity_against_size
-from cpvt_backbones.analysis.plots import draw_complexity
-from cpvt_backbones.analysis.tables import read_table, write_table
 from cpvt_backbones.engine import command_line as cli
 
 
@@ -65,6 +61,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         sizes = [cli.parse_size(text) for text in args.shape]
     except argparse.ArgumentTypeError as error:
         parser.error(f'--shape: {error}')
+    import torch
+
+    from cpvt_backbones.analysis.complexity import complexity_against_size
+    from cpvt_backbones.analysis.plots import draw_complexity
+    from cpvt_backbones.analysis.tables import read_table, write_table
+
     if args.models:
         device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
         rows = []

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.inference import EXPORTED_SUFFIXES, ExportedModel, Inferencer, find_images, predict_to_folder
-from cpvt_backbones.inference.images import READ_LIMIT
-from cpvt_backbones.inference.inferencer import MAX_PIXELS, OVERLAP, TILE_SIZE
+from cpvt_backbones.options import EXPORTED_SUFFIXES, MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 from cpvt_backbones.weights import shipped_weights
 
 RENAMED = {'--score-threshold': '--score-thr', '--no-pictures': '--no-vis', '--fresh': '--overwrite'}
@@ -78,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)
     if config is None and args.cfg_options:
         raise ValueError(f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}')
+    from cpvt_backbones.inference import ExportedModel, Inferencer, find_images, predict_to_folder
+
     images = find_images(inputs)
     names = ('device', 'scale', 'long_side', 'batch_size', 'max_pixels', 'tile_size', 'overlap', 'read_limit')
     options = {name: getattr(args, name) for name in names}

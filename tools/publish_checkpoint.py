@@ -9,15 +9,16 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from cpvt_backbones import __version__
-from cpvt_backbones.checkpoints import CheckpointError, check_destination, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine import command_line as cli
 
 
 def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Path:
     """Write the weights of ``source``; returns the path of the file."""
+    import torch
+
+    from cpvt_backbones.checkpoints import CheckpointError, check_destination, read_checkpoint, write_checkpoint
+
     path = check_destination(destination)
     checkpoint = read_checkpoint(source)
     weights = checkpoint.get('state_dict', checkpoint)

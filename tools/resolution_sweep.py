@@ -10,9 +10,6 @@ Rows that the CSV already holds are not evaluated again. Without --models the CS
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpvt_backbones.analysis.image_size import TestSize
-from cpvt_backbones.analysis.plots import draw_sweep
-from cpvt_backbones.analysis.resolution import SweepModel, main_metric, read_rows, sweep
 from cpvt_backbones.engine import command_line as cli
 
 
@@ -26,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--out', type=Path, default=Path('work_dirs/sweep/sweep.csv'), help='CSV; the plot beside it')
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
+    from cpvt_backbones.analysis.image_size import TestSize
+    from cpvt_backbones.analysis.plots import draw_sweep
+    from cpvt_backbones.analysis.resolution import SweepModel, main_metric, read_rows, sweep
+
     models = [SweepModel(name, cli.config_from(args, config), checkpoint) for name, config, checkpoint in args.models]
     sizes = [TestSize.parse(text) for text in args.sizes]
     rows = sweep(models, sizes, table=args.out, limit=args.limit) if models else read_rows(args.out)

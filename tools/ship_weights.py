@@ -15,23 +15,25 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from cpvt_backbones import weights
-from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, main_metric, read_rows
-from cpvt_backbones.checkpoints import atomic_write, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.weights import ShippedWeights, find_shipped
+
+if TYPE_CHECKING:
+    from cpvt_backbones.analysis.resolution import SweepRow
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
 
-def card(entry: ShippedWeights, rows: list[SweepRow], *, data: str, terms: str, commit: str) -> str:
+def card(entry: ShippedWeights, rows: 'list[SweepRow]', *, data: str, terms: str, commit: str) -> str:
     """The model card."""
+    from cpvt_backbones.analysis.resolution import main_metric
+    from cpvt_backbones.engine.launch import read_config
+
     metric = main_metric(rows)
     lines = [f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |' for row in rows]
     cfg = read_config(ROOT / entry.config)
@@ -74,6 +76,10 @@ Images: RGB minus {list(pixels.mean)}, over {list(pixels.std)}.
 
 def write_file(name: str, checkpoint: str) -> Path:
     """Write the weights of a checkpoint in fp16, byte for byte the same for the same weights."""
+    import torch
+
+    from cpvt_backbones.checkpoints import read_checkpoint, write_checkpoint
+
     content = read_checkpoint(checkpoint)
     state = content.get('state_dict', content)
     state = {k: v.half() if v.is_floating_point() else v for k, v in state.items() if isinstance(v, torch.Tensor)}
@@ -86,6 +92,10 @@ def write_file(name: str, checkpoint: str) -> Path:
 
 def ship(args: argparse.Namespace) -> Path:
     """Write the file, its entry in the index and, with ``--sizes``, its card; returns the file."""
+    from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, read_rows
+    from cpvt_backbones.checkpoints import atomic_write
+    from cpvt_backbones.engine.launch import read_config
+
     if not NAME.fullmatch(args.name):
         raise ValueError(f'name must be <model>-<data> in lower case, as cpvt_tiny_gap-imagenette, got {args.name!r}')
     config = Path(args.config).resolve()

@@ -8,7 +8,6 @@ torchrun --nproc-per-node 8 tools/test.py CONFIG CHECKPOINT --launcher pytorch
 from collections.abc import Sequence
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.engine.launch import test
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -19,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--tta', action='store_true', help="test-time augmentation, as the config's tta_pipeline says")
     cli.add_run_arguments(parser)
     args = parser.parse_args(argv)
+    from cpvt_backbones.engine.launch import test
+
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
     test(cli.config_from(args, config), checkpoint=checkpoint, out=args.out, show_dir=args.show_dir, tta=args.tta)
 

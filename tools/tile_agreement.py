@@ -11,10 +11,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from cpvt_backbones.analysis.tables import write_table
-from cpvt_backbones.analysis.tile_agreement import measure_agreement
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.inference import ToolboxPredictor, find_images
 
 
 def parse_tile(text: str) -> tuple[int, int]:
@@ -36,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
+    from cpvt_backbones.analysis.tables import write_table
+    from cpvt_backbones.analysis.tile_agreement import measure_agreement
+    from cpvt_backbones.inference import ToolboxPredictor, find_images
+
     predictor = ToolboxPredictor(cfg=cli.config_from(args, config), checkpoint=checkpoint, device=args.device)
     with Progress() as progress:
         task = progress.add_task('Images', total=len(find_images(images)) * (1 + len(args.tiles)))

@@ -7,7 +7,7 @@ torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp --res
 from collections.abc import Sequence
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.engine.launch import AMP_DTYPES, train
+from cpvt_backbones.options import AMP_DTYPES
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -20,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size')
     cli.add_run_arguments(parser)
     args = parser.parse_args(argv)
+    from cpvt_backbones.engine.launch import train
+
     amp, dtype = args.amp or args.amp_dtype is not None, args.amp_dtype or 'float16'
     train(cli.config_from(args), resume=args.resume, amp=amp, amp_dtype=dtype, auto_scale_lr=args.auto_scale_lr)
 

@@ -13,15 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones import CPVT
-
-ENCODINGS: dict[str, dict[str, Any] | None] = {
-    'none': None,
-    'SinCos': dict(type='SinCos'),
-    'Learned': dict(type='Learned'),
-    'Relative': dict(type='Relative'),
-    'PEG': dict(type='PEG', after_blocks=(0,)),
-}
-"""The encodings of the CPVT paper's comparison and their ``position`` arguments."""
+from cpvt_backbones.backbones.base import PAPER_POSITION
+from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.options import ENCODINGS
 
 
 @dataclass(frozen=True)
@@ -95,17 +89,17 @@ def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tu
 
 
 def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny') -> nn.Module:
-    """Build a CPVT with random weights, global average pooling and one of :data:`ENCODINGS`, for ``size`` px.
+    """Build a CPVT with random weights, global average pooling and one of ``options.ENCODINGS``, for ``size`` px.
 
     A learned table is initialised with a standard deviation of 0.02, negligible beside patch tokens (0.6 for
     normalised images); in a trained model both are similar. Learned and relative tables are therefore redrawn with
     0.5. All other weights are equal for every encoding.
     """
-    if encoding not in ENCODINGS:
-        raise ValueError(f'encoding must be one of {list(ENCODINGS)}, got {encoding!r}')
+    check_choice(ENCODINGS, encoding=encoding)
     torch.manual_seed(0)
     plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
-    model = CPVT(arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False).eval()
+    position = PAPER_POSITION if encoding == 'PEG' else None if encoding == 'none' else dict(type=encoding)
+    model = CPVT(arch=arch, img_size=size, position=position, with_cls_token=False).eval()
     model.load_state_dict(plain.state_dict(), strict=False)
     if encoding in ('Learned', 'Relative'):
         for table in model.position_encodings[0].parameters():

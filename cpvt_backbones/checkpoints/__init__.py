@@ -3,10 +3,12 @@
 All checkpoint files are opened here; once this is imported, mmengine's loader uses :func:`read_checkpoint` too.
 """
 
+from cpvt_backbones.options import TARGETS
+
 from .convert import convert_state_dict
 from .families import SOURCES
 from .files import atomic_write, check_destination, newest_checkpoint, read_checkpoint, write_checkpoint
-from .names import TARGETS, export_state_dict
+from .names import export_state_dict
 from .pretrained import RecognisedPretrained, load_checkpoint, load_weights, naming_file
 from .report import CheckpointError, ConversionReport
 

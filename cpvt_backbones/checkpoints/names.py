@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from .report import CheckpointError, ConversionReport
+from cpvt_backbones.options import TARGETS
 
-TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')
+from .report import CheckpointError, ConversionReport
 
 _OPENMMLAB = (
     (r'^patch_embeds\.(\d)\.proj\.', r'patch_embeds.\1.projection.'),

@@ -4,14 +4,16 @@
 ``custom_imports``.
 """
 
-from .config_scope import register_configs, without_own_scope
-from .durable import DurableCheckpointHook
-from .epoch_seed import EpochSeedHook
-from .layer_decay import LayerDecayOptimWrapperConstructor
-from .predict_by_size import PredictBySizeHook, predict_by_size
-from .sharding import ResumableFSDPStrategy, wrap_blocks
+from typing import TYPE_CHECKING
 
-register_configs()
+from cpvt_backbones.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .durable import DurableCheckpointHook
+    from .epoch_seed import EpochSeedHook
+    from .layer_decay import LayerDecayOptimWrapperConstructor
+    from .predict_by_size import PredictBySizeHook, predict_by_size
+    from .sharding import ResumableFSDPStrategy, wrap_blocks
 
 __all__ = [
     'DurableCheckpointHook',
@@ -20,6 +22,7 @@ __all__ = [
     'PredictBySizeHook',
     'ResumableFSDPStrategy',
     'predict_by_size',
-    'without_own_scope',
     'wrap_blocks',
 ]
+
+__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, 'registered'))

@@ -1,6 +1,7 @@
 """Common parts of the command lines: parser, arguments, sizes, deprecated flags and errors.
 
-A tool defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``.
+A tool defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It imports what imports
+torch or mmengine after its arguments are parsed, so that ``--help`` is there at once.
 """
 
 import argparse
@@ -11,18 +12,24 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mmengine.config import Config, DictAction
-from rich.console import Console
-from rich.table import Table
+from cpvt_backbones.weights import find_shipped, shipped_weights
 
-from ..weights import find_shipped, shipped_weights
-from .launch import read_config
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Formatter that keeps the lines of the description and adds each default."""
+    """Formatter that keeps the lines of the description, adds each default, and does not list the options twice."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, max_help_position=30, **options)
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
+        self._prog += ' [options]'
+        needed = [action for action in actions if action.required or not action.option_strings]
+        super().add_usage(usage, needed, [], prefix)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         known = action.default in (None, False, []) or 'default' in (action.help or '')
@@ -139,10 +146,19 @@ def positive(text: str) -> int:
     return int(text)
 
 
+class Overrides(argparse.Action):
+    """mmengine's ``DictAction``, imported when it is used."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        from mmengine.config import DictAction
+
+        DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
+
+
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--cfg-options``."""
     overrides = 'override values of the config: model.backbone.arch=small train_dataloader.batch_size=4 taps="[2,5,8]"'
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE', help=overrides)
+    parser.add_argument('--cfg-options', nargs='+', action=Overrides, metavar='KEY=VALUE', help=overrides)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,9 +170,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
-def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = None) -> Config:
+def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = None) -> 'Config':
     """Read the config ``path`` (default: ``args.config``) with the options of the two functions above."""
     os.environ.setdefault('LOCAL_RANK', str(getattr(args, 'local_rank', 0)))
+    from .launch import read_config
+
     options = {key: getattr(args, key) for key in ('cfg_options', 'work_dir', 'launcher') if hasattr(args, key)}
     return read_config(args.config if path is None else path, **options)
 
@@ -205,6 +223,9 @@ def split_model(
 
 def print_table(records: Sequence[Mapping[str, Any]]) -> None:
     """Print records as a table; fractions have four significant digits."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(*records[0])
     for record in records:
         table.add_row(*(_short(value) for value in record.values()))

@@ -16,11 +16,8 @@ from mmengine.runner import Runner
 from cpvt_backbones.checkpoints import CheckpointError, load_weights, newest_checkpoint
 from cpvt_backbones.checkpoints.pretrained import check_loaded
 from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
-
-from .config_scope import without_own_scope
-
-AMP_DTYPES = ('float16', 'bfloat16')
 
 
 class Toolbox(NamedTuple):
@@ -68,7 +65,7 @@ def read_config(
     if not Path(path).is_file():
         raise FileNotFoundError(f'config: there is no file {str(path)!r}')
     try:
-        cfg = without_own_scope(Config.fromfile(str(path)))
+        cfg = Config.fromfile(str(path))
         cfg.merge_from_dict(cfg_options or {})
     except Exception as error:  # a config is Python code, which may raise anything
         raise ValueError(f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}') from error

@@ -15,11 +15,11 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from cpvt_backbones import __version__
 from cpvt_backbones.inference.exported import METADATA, seal
+from cpvt_backbones.options import EXPORT_FORMATS, OPSET
 
 from .graphs import ExportGraph
 
 OPSETS = (18, 23)
-OPSET = 23  # the first with Attention as one operator
 # torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
 
@@ -143,8 +143,7 @@ def _write_aoti(program: ExportedProgram, path: str, stored: dict[str, Any]) -> 
 
 
 FORMATS: dict[str, tuple[str, Callable[[ExportedProgram, str, dict[str, Any]], None]]] = {
-    'onnx': ('.onnx', _write_onnx),
-    'torch_export': ('.pt2', _write_program),
-    'aoti': ('.pt2', _write_aoti),
+    name: (suffix, write)
+    for (name, suffix), write in zip(EXPORT_FORMATS.items(), (_write_onnx, _write_program, _write_aoti), strict=True)
 }
 """Suffix and writer of each format."""

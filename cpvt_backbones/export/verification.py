@@ -10,12 +10,9 @@ import torch
 
 from cpvt_backbones.inference.exported import ExportedModel
 from cpvt_backbones.inference.predictors import Predictor
+from cpvt_backbones.options import VERIFIED_BATCHES, VERIFIED_SIZES
 
 from .graphs import ExportGraph
-
-SIZES = ((17, 33), (224, 224), (333, 517))
-"""Default heights and widths in px: below one patch row, the usual size, and one that no stride divides."""
-BATCHES = (1, 3)
 
 FEATURE_TOLERANCE = 1e-4
 """Largest absolute difference of features and scores in fp32; for logits, relative to the largest logit."""
@@ -79,8 +76,8 @@ def verify(
     exported: ExportedModel,
     reference: Reference,
     *,
-    sizes: Sequence[tuple[int, int]] = SIZES,
-    batches: Sequence[int] = BATCHES,
+    sizes: Sequence[tuple[int, int]] = VERIFIED_SIZES,
+    batches: Sequence[int] = VERIFIED_BATCHES,
     photos: Sequence[np.ndarray] = (),
 ) -> Iterator[Comparison]:
     """Compare a file with the model it was exported from, once for each size and batch size.

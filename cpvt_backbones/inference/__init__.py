@@ -1,6 +1,8 @@
 """Prediction on images of any size."""
 
-from .exported import EXPORTED_SUFFIXES, ExportedModel
+from cpvt_backbones.options import EXPORTED_SUFFIXES
+
+from .exported import ExportedModel
 from .folders import Summary, predict_to_folder
 from .images import IMAGE_SUFFIXES, ImageError, find_images, read_image
 from .inferencer import Inferencer, Result

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cpvt_backbones.layers import group_by_shape
+from cpvt_backbones.options import EXPORTED_SUFFIXES
 
 METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
 _SEAL = b'cpvt_backbones_sha256'
@@ -166,8 +167,7 @@ def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
     return run, metadata
 
 
-_OPENERS = {'.onnx': _open_onnx, '.pt2': _open_pt2}
-EXPORTED_SUFFIXES = tuple(_OPENERS)
+_OPENERS = dict(zip(EXPORTED_SUFFIXES, (_open_onnx, _open_pt2), strict=True))
 
 
 def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:

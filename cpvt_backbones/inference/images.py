@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from cpvt_backbones.layers.checks import check_int
+from cpvt_backbones.options import READ_LIMIT
 
 from .tiles import Bounds
 
@@ -25,7 +26,6 @@ Scale = tuple[int, int] | str | None
 IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 # Pillow has other decoders, some of which start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
-READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb
 MAX_PREVIEW_SIDE = 2048  # drawing costs far more a pixel than reading
 _DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time

@@ -9,13 +9,12 @@ import numpy as np
 from mmengine.config import Config
 
 from cpvt_backbones.layers.checks import is_number, renamed_arguments
+from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
-from .images import READ_LIMIT, ImageInput, LoadedImage, Scale, ShapeBuckets, check_scale, find_images, load_image
+from .images import ImageInput, LoadedImage, Scale, ShapeBuckets, check_scale, find_images, load_image
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .tasks import OnTiles, Prediction, draw_prediction, predict_batch, predict_tiled, require_drawing
 from .tiles import Bounds
-
-MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,7 @@ class ShippedWeights:
     @property
     def config_file(self) -> Path:
         """The config file in an installed package or in the repository."""
-        package = FOLDER.parent
-        installed = package / '.mim' / self.config
-        return installed if installed.is_file() else package.parent / self.config
+        return repository_file(self.config)
 
     @property
     def file(self) -> Path:
@@ -45,6 +43,12 @@ class ShippedWeights:
                 'install the package again'
             )
         return path
+
+
+def repository_file(name: str) -> Path:
+    """A file of the repository, as ``configs/...``, in an installed package or in a clone."""
+    installed = FOLDER.parent / '.mim' / name
+    return installed if installed.is_file() else FOLDER.parents[1] / name
 
 
 def shipped_weights() -> dict[str, ShippedWeights]:

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for this project
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
 from cpvt_backbones.engine.command_line import Parser, make_parser, positive, run
-from cpvt_backbones.engine.launch import AMP_DTYPES, read_config
+from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.options import AMP_DTYPES
 from positional_encoding.classify import Classification, epochs_within
 from positional_encoding.report import write_report
 from positional_encoding.runs import Record, RunFolder

@@ -9,8 +9,8 @@ from PIL import Image
 from tiny import COLUMN
 from torch import nn
 
+from cpvt_backbones import options
 from cpvt_backbones.analysis.equivariance import (
-    ENCODINGS,
     EquivarianceRow,
     build_untrained,
     measure_equivariance,
@@ -86,7 +86,7 @@ def test_spread_is_the_deviation_over_images(images):
 def test_errors_of_the_encodings(images):
     """Away from the border PEG is as equivariant as no encoding; tables are not."""
     error = {}
-    for name in ENCODINGS:
+    for name in options.ENCODINGS:
         model = build_untrained(name, size=80, arch=COLUMN)
         rows = measure_equivariance(model, synthetic_images(3, 112), size=80, shifts=[16, 32])
         error[name] = [row.error for row in rows]

@@ -10,14 +10,15 @@ from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, pyramid, ran
 
 from cpvt_backbones.export import FORMATS, Features, export, features_of, graph_of, reference_of, verify
 from cpvt_backbones.export.graphs import Preprocess
-from cpvt_backbones.export.verification import SIZES, match_boxes
+from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference.exported import ExportedModel
+from cpvt_backbones.options import VERIFIED_SIZES
 
 LARGE = (800, 1344)
 PEG = POSITIONS['peg']
 
 
-def check(graph, reference, path, *, sizes=(*SIZES, LARGE), batches=(1, 3), **options):
+def check(graph, reference, path, *, sizes=(*VERIFIED_SIZES, LARGE), batches=(1, 3), **options):
     """Export, open and compare; returns the opened file."""
     export(graph, path, **options)
     exported = ExportedModel(path, device='cpu')
@@ -46,7 +47,7 @@ def test_backbone_in_onnx(tmp_path):
     """Windows larger than some grids, complete and padded windows, and a class token."""
     pytest.importorskip('onnxscript')
     backbone = multi_scale(arch=TWO_BLOCKS, with_cls_token=True, window_size=3, global_blocks=(1,), position=PEG)
-    exported = check_backbone(backbone, tmp_path / 'model.onnx', sizes=[*SIZES, (1, 1), LARGE])
+    exported = check_backbone(backbone, tmp_path / 'model.onnx', sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
     assert exported.metadata['strides'] == [4, 8, 16, 32]
     assert exported.metadata['input'] == 'normalised'
 
@@ -72,19 +73,19 @@ def test_detector_in_onnx(tmp_path):
 def test_segmentor_in_onnx(tmp_path):
     pytest.importorskip('onnxscript')
     pytest.importorskip('mmseg')
-    exported = check_model(segmentor(), tmp_path / 'model.onnx', sizes=SIZES)
+    exported = check_model(segmentor(), tmp_path / 'model.onnx', sizes=VERIFIED_SIZES)
     assert exported.metadata['input'] == 'pixels'
 
 
 def test_classifier_in_onnx(tmp_path):
     pytest.importorskip('onnxscript')
     pytest.importorskip('mmpretrain')
-    check_model(classifier(), tmp_path / 'model.onnx', sizes=SIZES)
+    check_model(classifier(), tmp_path / 'model.onnx', sizes=VERIFIED_SIZES)
 
 
 def test_classifier_as_torch_export(tmp_path):
     pytest.importorskip('mmpretrain')
-    check_model(classifier(), tmp_path / 'model.pt2', format='torch_export', sizes=SIZES)
+    check_model(classifier(), tmp_path / 'model.pt2', format='torch_export', sizes=VERIFIED_SIZES)
 
 
 @pytest.mark.slow
@@ -98,7 +99,7 @@ def test_every_backbone_in_onnx(name, tmp_path):
 @pytest.mark.parametrize('format', ['onnx', 'torch_export'])
 def test_every_encoding(position, format, tmp_path):
     path = tmp_path / f'model{FORMATS[format][0]}'
-    check_backbone(column(position=POSITIONS[position]), path, format=format, sizes=SIZES)
+    check_backbone(column(position=POSITIONS[position]), path, format=format, sizes=VERIFIED_SIZES)
 
 
 @pytest.mark.slow
@@ -125,7 +126,7 @@ def test_detector_in_every_format(format, backbone, tmp_path):
     'build', [lambda: multi_scale(window_size=3), pyramid, column], ids=['windows', 'pyramid', 'column']
 )
 def test_backbones_as_aoti(build, tmp_path):
-    check_backbone(build(), tmp_path / 'model.pt2', format='aoti', sizes=[*SIZES, (1, 1), LARGE])
+    check_backbone(build(), tmp_path / 'model.pt2', format='aoti', sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
 
 
 @pytest.mark.slow

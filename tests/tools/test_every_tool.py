@@ -1,8 +1,11 @@
 """Every command line of the repository: help, and one line for a file that is not there."""
 
+import os
 import re
 import runpy
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tiny_configs import ROOT
@@ -67,6 +70,32 @@ def test_help(script, start):
     assert (code, err) == (0, '')
     first_line = SCRIPTS[script].read_text().split('"""')[1].splitlines()[0]
     assert out.startswith(f'usage: {SCRIPTS[script].name}') and first_line in out
+
+
+def test_help_of_the_tools_imports_neither_torch_nor_mmengine():
+    """In one process, which has imported nothing: each tool's help, of at most a screen, with an example."""
+    code = """
+import runpy, sys
+for path in sys.argv[1:]:
+    sys.argv = [path, '--help']
+    try:
+        runpy.run_path(path, run_name='__main__')
+    except SystemExit:
+        print('modules:', *sorted({'torch', 'mmengine'} & set(sys.modules)))
+"""
+    tools = [str(path) for script, path in SCRIPTS.items() if script.startswith('tools/')]
+    process = subprocess.run(
+        [sys.executable, '-c', code, *tools],
+        env={**os.environ, 'PYTHONPATH': str(ROOT), 'COLUMNS': '100'},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pages = re.split(r'modules:(.*)\n', process.stdout)
+    assert set(pages[1::2]) == {''} and len(pages[1::2]) == len(tools)
+    for tool, page in zip(tools, pages[::2], strict=False):
+        assert f'python tools/{Path(tool).name}' in page, tool
+        assert page.count('\n') <= 50, f'{tool}: {page.count(chr(10))} lines'
 
 
 @pytest.mark.parametrize('script', SCRIPTS)

@@ -1,0 +1,11 @@
+"""Everything that mmengine finds by name."""
+# ruff: noqa: F401
+
+import cpvt_backbones.backbones
+import cpvt_backbones.checkpoints
+
+from .durable import DurableCheckpointHook
+from .epoch_seed import EpochSeedHook
+from .layer_decay import LayerDecayOptimWrapperConstructor
+from .predict_by_size import PredictBySizeHook, predict_by_size
+from .sharding import ResumableFSDPStrategy, wrap_blocks
