@@ -1,0 +1,81 @@
+"""Configs of the package as bases in programs that are not this package's: mmengine alone, and mmdet's own."""
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from digit_scenes import write_scenes
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+pytest.importorskip('mmdet')
+
+import cpvt_backbones
+
+BASE = """
+_base_ = {base}
+arch = dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2)
+model = dict(
+    backbone=dict(arch=arch, position=dict(after_blocks=(0,))),
+    neck=dict(in_channels=[16] * 3),
+    test_cfg=dict(score_thr=0))
+workerless = dict(num_workers=0, persistent_workers=False)
+train_dataloader = dict(**workerless, batch_size=2, dataset=dict(data_root=r'{scenes}/train_48x64'))
+val_dataloader = test_dataloader = dict(**workerless, dataset=dict(data_root=r'{scenes}/heldout_37x61'))
+val_evaluator = test_evaluator = dict(ann_file=r'{scenes}/heldout_37x61/instances.json')
+train_cfg = dict(max_iters=1, val_interval=1)
+"""
+NAMED = 'cpvt_backbones::demo/retinanet_multiscale-cpvt_digits.py'
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Function that writes a config whose base is an expression; returns its path."""
+    write_scenes(root=tmp_path, split='train', height=48, width=64, count=2)
+    write_scenes(root=tmp_path, split='heldout', height=37, width=61, count=1)
+
+    def config(base):
+        path = tmp_path / 'mine.py'
+        path.write_text(BASE.format(base=base, scenes=tmp_path))
+        return path
+
+    return config
+
+
+def test_runner_and_detector_of_a_named_base(config, tmp_path):
+    from mmdet.apis import inference_detector, init_detector
+
+    path = config(repr(NAMED))
+    cfg = Config.fromfile(path)
+    assert "'_scope_': 'cpvt_backbones'" not in str(cfg)
+    runner = Runner.from_cfg(Config({**cfg, 'work_dir': str(tmp_path / 'work')}))
+    runner.train()
+    assert type(runner.model.backbone) is cpvt_backbones.MultiScaleCPVT
+    detector = init_detector(str(path), str(tmp_path / 'work/iter_1.pth'), device='cpu')
+    image = next((tmp_path / 'heldout_37x61').rglob('*.png'))
+    assert len(inference_detector(detector, str(image)).pred_instances.bboxes)
+
+
+def test_train_tool_of_mmdet(config, tmp_path, monkeypatch):
+    script = Path(find_spec('mmdet').origin).parent / '.mim/tools/train.py'
+    words = [script, config(f'__import__("cpvt_backbones") and {NAMED!r}'), '--work-dir', tmp_path / 'work']
+    monkeypatch.setattr(sys, 'argv', list(map(str, words)))
+    runpy.run_path(str(script), run_name='__main__')
+    assert (tmp_path / 'work/iter_1.pth').is_file()
+
+
+def test_clone_that_is_not_installed(tmp_path):
+    """In a process that imports the package only because the config names it."""
+    source = Path(cpvt_backbones.__file__).parents[1]
+    for name in ('cpvt_backbones', 'configs'):
+        shutil.copytree(source / name, tmp_path / 'clone' / name, ignore=shutil.ignore_patterns('.mim', '__pycache__'))
+    base = "_base_ = __import__('cpvt_backbones') and 'cpvt_backbones::_base_/options/ema.py'"
+    (tmp_path / 'mine.py').write_text(base)
+    code = 'from mmengine.config import Config; assert Config.fromfile("mine.py").custom_hooks'
+    environment = {**os.environ, 'PYTHONPATH': str(tmp_path / 'clone')}
+    subprocess.run([sys.executable, '-c', code], env=environment, cwd=tmp_path, check=True)
