@@ -13,7 +13,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
     from .checkpoints import convert_state_dict
-    from .engine import LayerDecayOptimWrapperConstructor
+    from .engine.layer_decay import LayerDecayOptimWrapperConstructor
     from .layers import PEG
 
 __all__ = [
