@@ -19,7 +19,7 @@ COLUMN = dict(embed_dims=24, depth=4, num_heads=2, mlp_ratio=2.0)
 PYRAMID = dict(
     depths=(2, 1, 2, 2),
     embed_dims=(8, 12, 16, 24),
-    num_heads=(1, 2, 2, 3),
+    num_heads=(1, 3, 2, 3),
     mlp_ratios=(2.0,) * 4,
     sr_ratios=(4, 2, 2, 1),
 )
@@ -35,6 +35,9 @@ POSITIONS = {
     'sin_cos': dict(type='SinCos'),
     'relative': dict(type='Relative', clip=3),
     'learned_and_peg': [dict(type='Learned'), PEG],
+    'rope_mixed': dict(type='RoPE', mode='mixed'),
+    'rope_dinov3': dict(type='RoPE', mode='dinov3'),
+    'learned_rope_and_peg': [dict(type='Learned'), dict(type='RoPE', mode='axial'), PEG],
 }
 
 

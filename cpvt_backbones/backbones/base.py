@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage
+from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.checks import (
     check_bool,
     check_choice,
@@ -24,6 +25,8 @@ from cpvt_backbones.layers.tokens import Grid, prepend_tokens, tokens_to_map
 from cpvt_backbones.weights import find_shipped
 
 from .padded import features_of_sizes, resolve_valid_sizes
+
+Rotations = list[tuple[PositionEncoding, Any]]
 
 OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
 
@@ -141,6 +144,12 @@ class Backbone(BaseModule):
         for name, encoding in encodings.items():
             self.add_module(name, encoding)
         self._has_bias = any(encoding.has_bias for encoding in encodings.values())
+        if any(encoding.has_rotation for encoding in encodings.values()) and not all(
+            encoding.keeps_grid for encoding in encodings.values()
+        ):
+            raise ValueError(
+                f"padding must be 'zero' beside a rotary encoding (the map would shrink), got position={position!r}"
+            )
         if LearnedTable.attribute in encodings:
             self._register_load_state_dict_pre_hook(adapt_tables, with_module=True)
 
@@ -158,16 +167,37 @@ class Backbone(BaseModule):
         biases = [e.attention_bias(stage, index, query, grid) for e in self.position_encodings if e.has_bias]
         return torch.stack(biases).sum(0) if len(biases) > 1 else biases[0]
 
+    def _rotations(self, stage: int, grid: Grid, prefix_tokens: Tensor | None, device: torch.device) -> Rotations:
+        """The encodings that rotate queries and keys, each with what it prepared for the blocks of a stage."""
+        count = 0 if prefix_tokens is None else prefix_tokens.shape[1]
+        return [(e, e.prepare(stage, grid, count, device)) for e in self.position_encodings if e.has_rotation]
+
+    @staticmethod
+    def _rotate(
+        rotations: Rotations, stage: int, index: int, query: Tensor, key: Tensor, arrange: Arrange | None
+    ) -> tuple[Tensor, Tensor]:
+        for encoding, prepared in rotations:
+            query, key = encoding.rotate(stage, index, query, key, prepared, arrange)
+        return query, key
+
     def _run_block(
-        self, stage: int, index: int, block: nn.Module, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
+        self,
+        stage: int,
+        index: int,
+        block: nn.Module,
+        tokens: Tensor,
+        prefix_tokens: Tensor | None,
+        grid: Grid,
+        rotations: Rotations,
     ) -> StageTokens:
-        """Run a block of a stage with the encodings before (``query_key``), in (bias) and after it."""
+        """Run a block of a stage with the encodings before (``query_key``), in (bias, rotation) and after it."""
         query_key = tokens
         for encoding in self.position_encodings:
             query_key = encoding.query_key(stage, index, query_key, grid)
         arguments: dict[str, Any] = dict(
             qk=None if query_key is tokens else query_key,
             bias=partial(self._attention_bias, stage, index) if self._has_bias else None,
+            rotate=partial(self._rotate, rotations, stage, index) if rotations else None,
         )
         if self.with_cp and torch.is_grad_enabled():
             tokens, prefix_tokens = checkpoint(block, tokens, prefix_tokens, grid, use_reentrant=False, **arguments)

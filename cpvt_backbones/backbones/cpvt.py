@@ -30,7 +30,7 @@ class CPVT(Backbone):
         out_indices: Block, or blocks, whose output is returned; negative counts from the end.
         position: Position encoding as plain data: ``None``, a dict of ``type`` and arguments, or a list of such dicts.
             Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'`` (:class:`LearnedTable`), ``'SinCos'``,
-            ``'Relative'``. Default: one PEG after block 0, k = 3.
+            ``'Relative'``, ``'RoPE'`` (:class:`RoPE`). Default: one PEG after block 0, k = 3.
         with_cls_token: Add a class token; ``False`` is the paper's GAP model.
         with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877, section 4).
         num_registers: Number of register tokens beside the class token (arXiv 2309.16588; DINOv3: 4).
@@ -118,11 +118,12 @@ class CPVT(Backbone):
         tokens = tokens.to(images.dtype)  # under autocast the residual stream is fp32, with a class token or without
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
+        rotations = self._rotations(0, grid, prefix_tokens, tokens.device)
         tokens = self.norm_pre(self.pos_drop(tokens))
         prefix_tokens = None if prefix_tokens is None else self.norm_pre(prefix_tokens)
         outputs: dict[int, Any] = {}
         for index, block in enumerate(self.blocks):
-            tokens, prefix_tokens, grid = self._run_block(0, index, block, tokens, prefix_tokens, grid)
+            tokens, prefix_tokens, grid = self._run_block(0, index, block, tokens, prefix_tokens, grid, rotations)
             if index in self._taps:
                 outputs[index] = self._format(tokens, prefix_tokens, grid, last=index == self.depth - 1)
         return tuple(outputs[index] for index in self._taps)

@@ -118,7 +118,7 @@ class PyramidCPVT(Backbone):
                     grid=grid,
                     outputs_map=not last or self.out_type != 'cls_token',
                     num_prefix=int(with_cls_token and last),
-                    reduces_keys=sr_ratios[s] > 1,
+                    sr_ratio=sr_ratios[s],
                 )
             )
         self._add_positions(position, stages)
@@ -143,9 +143,10 @@ class PyramidCPVT(Backbone):
             tokens, grid = embed(feature_map)
             prefix_tokens = self._prefix_tokens(images.shape[0]) if s == last else None
             tokens, prefix_tokens, grid = self._before_stage(s, tokens, prefix_tokens, grid)
+            rotations = self._rotations(s, grid, prefix_tokens, tokens.device)
             tokens = self.pos_drops[s](tokens)
             for index, block in enumerate(cast(nn.ModuleList, blocks)):
-                tokens, prefix_tokens, grid = self._run_block(s, index, block, tokens, prefix_tokens, grid)
+                tokens, prefix_tokens, grid = self._run_block(s, index, block, tokens, prefix_tokens, grid, rotations)
             if s in self.out_indices:
                 outputs[s] = self._format(tokens, prefix_tokens, grid, last=s == last)
             feature_map = tokens_to_map(tokens, grid)

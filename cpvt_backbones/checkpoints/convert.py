@@ -87,7 +87,7 @@ def convert_state_dict(
     ours, origin = _rename(source, found, report)
     _check_depths(ours, depths, report)
     wanted = model.state_dict()
-    if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.', key) for key in ours):
+    if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.|rope\.freqs', key) for key in ours):
         report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
     _fit_tables(ours, origin, model, last_stage=len(depths) - 1, report=report)
     if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
@@ -168,12 +168,14 @@ def _join_biases(ours: dict[str, Tensor], origin: dict[str, str], report: Conver
 
 
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
-    """Convert one tensor of the source to one or two of this package."""
+    """Convert one tensor of the source to one or more of this package."""
     if '.attn.in_proj.' in key:
         if layout == 'column':
             return [(key.replace('.in_proj.', '.qkv.'), value)]
         dim = value.shape[0] // 3
         return [(key.replace('.in_proj.', '.q.'), value[:dim]), (key.replace('.in_proj.', '.kv.'), value[dim:])]
+    if key == 'rope.freqs' and value.dim() == 4:  # of all blocks
+        return [(f'{key}.{block}', freqs) for block, freqs in enumerate(value.unbind(1))]
     if '.mlp.fc' in key and value.dim() == 4 and value.shape[2:] == (1, 1):  # mmdet's MLP is made of 1 x 1 convolutions
         return [(key, value.flatten(1))]
     if key == 'cls_token':  # CLIP stores a vector, and its table without the batch dimension

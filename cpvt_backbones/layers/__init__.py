@@ -14,6 +14,7 @@ from .position import (
     build_positions,
     register_position,
 )
+from .rope import RoPE
 from .tokens import Grid, ceil_div, group_by_shape, map_to_tokens, pad_to_multiple, prepend_tokens, tokens_to_map
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     'PatchEmbed',
     'PositionEncoding',
     'Relative',
+    'RoPE',
     'SinCos',
     'SpatialReductionAttention',
     'Stage',

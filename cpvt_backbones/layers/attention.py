@@ -15,6 +15,12 @@ from .tokens import Grid, ceil_div, is_exporting, is_padded, pad_to_multiple, to
 Bias = Callable[[Tensor, Grid], Tensor]
 """Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
 
+Arrange = Callable[[Tensor], Tensor]
+"""A tensor (heads or 1, P + N, d) to the layout of the tokens in windows, (windows, heads or 1, h * w, d)."""
+
+Rotate = Callable[[Tensor, Tensor, Arrange | None], tuple[Tensor, Tensor]]
+"""Queries and keys, in the layout of ``PositionEncoding.rotate``, to rotated ones."""
+
 _fused = True
 
 
@@ -99,7 +105,14 @@ class Attention(nn.Module):
         return self.attn_drop if self.training else 0.0
 
     def forward(
-        self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
+        self,
+        x: Tensor,
+        grid: Grid,
+        *,
+        num_prefix: int = 0,
+        qk: Tensor | None = None,
+        bias: Bias | None = None,
+        rotate: Rotate | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -109,6 +122,7 @@ class Attention(nn.Module):
             num_prefix: P, the class and distillation tokens in front.
             qk: Tokens that queries and keys are made of, where they differ from ``x``; same shape.
             bias: Bias of a position encoding on the logits of the patch tokens.
+            rotate: Rotation of queries and keys by a position encoding.
 
         Returns:
             (B, P + H * W, C).
@@ -116,6 +130,8 @@ class Attention(nn.Module):
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
         p = num_prefix
         mask = None if bias is None else F.pad(bias(query[:, :, p:], grid), (p, 0, p, 0))
+        if rotate is not None:
+            query, key = rotate(query, key, None)
         out = attend(query, key, value, mask=mask, dropout=self.dropout)  # (B, heads, T, d)
         return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
 
@@ -138,13 +154,20 @@ class WindowAttention(Attention):
         self.window_size = window_size
 
     def forward(
-        self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
+        self,
+        x: Tensor,
+        grid: Grid,
+        *,
+        num_prefix: int = 0,
+        qk: Tensor | None = None,
+        bias: Bias | None = None,
+        rotate: Rotate | None = None,
     ) -> Tensor:
         """See :meth:`Attention.forward`; ``bias`` is called with the grid of one window."""
         window = (self.window_size, self.window_size)
         if not is_exporting():  # an exported graph pads a small grid up to a whole window
             if max(grid) <= self.window_size:
-                return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias)
+                return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias, rotate=rotate)
             window = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
         batch = x.shape[0]
         counts = (ceil_div(grid[0], window[0]), ceil_div(grid[1], window[1]))
@@ -165,6 +188,13 @@ class WindowAttention(Attention):
         if bias is not None:
             mask = bias(query, window)
             mask = mask if real is None else mask.masked_fill(~real, -torch.inf)
+        if rotate is not None:
+
+            def arrange(table: Tensor) -> Tensor:
+                return partition(table).unflatten(0, (table.shape[0], -1)).transpose(0, 1)
+
+            query, key = rotate(query.unflatten(0, (batch, -1)), key.unflatten(0, (batch, -1)), arrange)
+            query, key = query.flatten(0, 1), key.flatten(0, 1)
 
         prefix = None
         if num_prefix:
@@ -242,9 +272,16 @@ class SpatialReductionAttention(Attention):
         return *split_heads(self.q(x if qk is None else qk), 1, self.num_heads), *split_heads(kv, 2, self.num_heads)
 
     def forward(
-        self, x: Tensor, grid: Grid, *, num_prefix: int = 0, qk: Tensor | None = None, bias: Bias | None = None
+        self,
+        x: Tensor,
+        grid: Grid,
+        *,
+        num_prefix: int = 0,
+        qk: Tensor | None = None,
+        bias: Bias | None = None,
+        rotate: Rotate | None = None,
     ) -> Tensor:
         """See :meth:`Attention.forward`."""
         if bias is not None and self.sr_ratio > 1:
             raise ValueError('bias must be None: spatial-reduction attention has fewer keys than queries')
-        return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias)
+        return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias, rotate=rotate)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import Bias
+from .attention import Bias, Rotate
 from .checks import check_choice, check_int, check_positive, check_probability
 from .tokens import Grid, ceil_div, prepend_tokens
 
@@ -161,6 +161,7 @@ class Block(nn.Module):
         *,
         qk: Tensor | None = None,
         bias: Bias | None = None,
+        rotate: Rotate | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the block.
 
@@ -170,6 +171,7 @@ class Block(nn.Module):
             grid: (H, W).
             qk: Patch tokens for queries and keys, if they differ from ``tokens``; same shape.
             bias: Bias of a position encoding on the attention logits.
+            rotate: Rotation of queries and keys by a position encoding.
 
         Returns:
             The patch tokens and the prefix tokens.
@@ -177,7 +179,7 @@ class Block(nn.Module):
         p = 0 if prefix_tokens is None else prefix_tokens.shape[1]
         x = prepend_tokens(prefix_tokens, tokens)  # (B, P + H * W, C)
         query_key = None if qk is None else self.norm1(prepend_tokens(prefix_tokens, qk))
-        branch = self.attn(self.norm1(x), grid, num_prefix=p, qk=query_key, bias=bias)
+        branch = self.attn(self.norm1(x), grid, num_prefix=p, qk=query_key, bias=bias, rotate=rotate)
         x = self._sum(x, self.drop_path1(self.ls1(branch)))
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         if prefix_tokens is None:

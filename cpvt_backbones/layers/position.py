@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attention import Arrange
 from .checks import check_bool, check_choice, check_int, check_keywords, check_positive, keyword_only, list_of_dicts
 from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
@@ -30,7 +31,7 @@ class Stage:
     grid: Grid  # (H, W) in tokens at the image size the model is declared for
     outputs_map: bool = True  # an output depends on the patch tokens after the last block
     num_prefix: int = 0  # class token, distillation token
-    reduces_keys: bool = False  # attention has fewer keys than queries
+    sr_ratio: int = 1  # side of the square of tokens that becomes one key (spatial reduction)
 
 
 class PositionEncoding(nn.Module):
@@ -39,11 +40,13 @@ class PositionEncoding(nn.Module):
     Attributes:
         attribute: Name of the encoding in the trunk, the prefix of its parameters' names.
         has_bias: ``True`` if :meth:`attention_bias` is implemented; otherwise it is not called.
+        has_rotation: ``True`` if :meth:`rotate` is implemented; otherwise it and :meth:`prepare` are not called.
         keeps_grid: ``True`` if the map keeps its size.
     """
 
     attribute: ClassVar[str]
     has_bias: ClassVar[bool] = False
+    has_rotation: ClassVar[bool] = False
     keeps_grid: bool = True
 
     def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
@@ -60,6 +63,24 @@ class PositionEncoding(nn.Module):
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
         """Bias on the attention logits: (B, heads, N, N) for a query of (B, heads, N, head_dim)."""
+        raise NotImplementedError
+
+    def prepare(self, stage: int, grid: Grid, num_prefix: int, device: torch.device) -> Any:
+        """What :meth:`rotate` needs of a grid, computed once in a forward pass for all blocks of a stage."""
+        return None
+
+    def rotate(
+        self, stage: int, block: int, query: Tensor, key: Tensor, prepared: Any, arrange: Arrange | None
+    ) -> tuple[Tensor, Tensor]:
+        """Change queries (B, heads, P + N, d) and keys (B, heads, P + S, d) after their projection.
+
+        P prefix tokens are in front; they have no place in the grid.
+
+        Args:
+            prepared: The result of :meth:`prepare`.
+            arrange: ``None``; or for attention in windows, whose queries and keys are (B, windows, heads, h * w, d), a
+                function that brings a tensor (heads or 1, P + N, d) to (windows, heads or 1, h * w, d).
+        """
         raise NotImplementedError
 
     def layer_id(self, name: str) -> tuple[int, int]:
@@ -247,7 +268,7 @@ class Relative(PositionEncoding):
         self.clip = clip
         self.layer_ids: list[tuple[int, int]] = []
         for s, stage in enumerate(stages):
-            if stage.reduces_keys:
+            if stage.sr_ratio > 1:
                 raise ValueError(
                     "position type must not be 'Relative' where attention reduces its keys spatially, "
                     f'got it for stage {s}'

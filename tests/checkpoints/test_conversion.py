@@ -107,7 +107,8 @@ def mmdet_pvt(**kwargs):
     return scaled(PyramidVisionTransformer(**{**arguments, **kwargs}))
 
 
-PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24)}  # mmdet: widths are 8 times the heads
+# mmdet: widths are 8 times the heads
+PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24), 'num_heads': (1, 2, 2, 3)}
 
 
 # -- Twins-PCPVT -------------------------------------------------------------------------------------------------------

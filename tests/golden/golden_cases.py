@@ -167,6 +167,8 @@ def add_encodings() -> None:
         'SinCos': dict(type='SinCos'),
         'SinCos, temperature': dict(type='SinCos', temperature=100.0),
         'Learned and PEG': [dict(type='Learned'), PEG],
+        **{f'RoPE, {mode}': dict(type='RoPE', mode=mode) for mode in ('axial', 'mixed', 'dinov3', 'eva')},
+        'Learned, RoPE and PEG': [dict(type='Learned'), dict(type='RoPE', temperature=50.0), PEG],
         'PEG twice and SinCos': [PEG, dict(type='SinCos'), dict(type='PEG', after_blocks=(-1,), target='qk')],
     }
     column_only: dict[str, Any] = {
@@ -182,8 +184,11 @@ def add_encodings() -> None:
         )
     for name, position in encodings.items():
         first = _in_first_block(position)  # the second stage has one block
+        # A rotary encoding needs heads whose widths are multiples of 4.
+        arch = {**PYRAMID, 'num_heads': (1, 3, 2, 3)} if 'RoPE' in name else PYRAMID
         add_backbone(
-            f'pyramid, {name}', lambda position=first: PyramidCPVT(arch=PYRAMID, img_size=64, position=position)
+            f'pyramid, {name}',
+            lambda position=first, arch=arch: PyramidCPVT(arch=arch, img_size=64, position=position),
         )
     for name in ('PEG, BN and ReLU', 'PEG, two layers', 'PEG before and after'):
         add_backbone(

@@ -8,7 +8,8 @@ optim_wrapper = dict(
         norm_decay_mult=0.0,
         bias_decay_mult=0.0,
         custom_keys={
-            part: dict(decay_mult=0.0) for part in ('pos_block', 'pos_embed', 'rel_pos', 'cls_token', 'dist_token')
+            part: dict(decay_mult=0.0)
+            for part in ('pos_block', 'pos_embed', 'rel_pos', 'rope.freqs', 'cls_token', 'dist_token', 'reg_token')
         },
     ),
     clip_grad=dict(max_norm=5.0),

@@ -1,0 +1,63 @@
+"""Same weights, same numbers: timm's RoPE-ViT and DINOv3, the intermediate maps and the tokens of the last block.
+
+timm refuses sizes that are no multiple of the patch; this package pads the last patches with zeros.
+"""
+
+import pytest
+import torch
+from test_peers import compare, fill
+from tiny import max_difference
+
+from cpvt_backbones import CPVT, convert_state_dict
+
+SIZES = [(224, 224), (64, 96), (128, 48)]
+
+
+def timm_model(name, **kwargs):
+    model = fill(pytest.importorskip('timm').create_model(name, num_classes=0, **kwargs))
+    with torch.no_grad():
+        for block in model.blocks:  # layer scale: as near 1 as a norm's weight
+            block.gamma_1 += 1
+            block.gamma_2 += 1
+    return model
+
+
+def converted(theirs, **kwargs):
+    """Our model with their weights: none missing, none dropped, none added but what the source leaves at zero."""
+    ours = CPVT(**kwargs).eval()
+    state, report = convert_state_dict(theirs.state_dict(), ours)
+    assert not report.dropped and not report.missing
+    ours.load_state_dict(state, strict=True)
+    return ours
+
+
+def compare_all(theirs, record, **kwargs):
+    ours = converted(theirs, out_type='raw', **kwargs)
+    compare(ours, theirs, lambda peer, x: [peer.forward_features(x)], record, sizes=SIZES, double=None)
+    images = torch.randn(1, 3, *SIZES[1])
+    with torch.no_grad():
+        expected = ours(images)[0]
+        ours._rotations = lambda *_: []
+        assert max_difference(ours(images)[0], expected) > 1e-3, 'the rotation has no weight in this comparison'
+    taps = [2, 5, 8, 11]
+    ours = converted(theirs, out_indices=taps, **kwargs)
+    compare(
+        ours,
+        theirs,
+        lambda peer, x: (
+            peer.forward_intermediates(x, indices=taps, norm=False, intermediates_only=True)[:-1]
+            + peer.forward_intermediates(x, indices=taps, norm=True, intermediates_only=True)[-1:]
+        ),
+        record,
+        sizes=SIZES[1:2],
+        double=None,
+    )
+
+
+@pytest.mark.parametrize('variant', ['rope', 'rope_mixed', 'rope_ape', 'rope_mixed_ape'])
+def test_rope_vit(variant, record_property):
+    theirs = timm_model(f'vit_small_patch16_{variant}_224', dynamic_img_size=True)
+    position = [dict(type='RoPE', mode='mixed' if 'mixed' in variant else 'axial')]
+    if 'ape' in variant:
+        position.insert(0, dict(type='Learned'))
+    compare_all(theirs, record_property, position=position, layer_scale_init=1e-5)

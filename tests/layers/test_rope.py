@@ -1,0 +1,255 @@
+"""Rotary encodings against timm's functions and against the formula, in every kind of attention."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import column, max_difference, randomise
+
+from cpvt_backbones.layers import Attention, RoPE, SpatialReductionAttention, Stage, WindowAttention
+
+MODES = ('axial', 'mixed', 'dinov3', 'eva')
+GRIDS = [(14, 14), (9, 17), (1, 5)]
+
+
+def build(mode, *, dim=32, heads=2, sr_ratio=1, depth=2, **kwargs):
+    stage = Stage(dim=dim, depth=depth, used=depth, head_dim=dim // heads, grid=(4, 4), sr_ratio=sr_ratio)
+    return RoPE([stage], mode=mode, **kwargs)
+
+
+def turned(encoding, grid, query, key, *, num_prefix=0, block=1, arrange=None):
+    prepared = encoding.prepare(0, grid, num_prefix, query.device)
+    return encoding.rotate(0, block, query, key, prepared, arrange)
+
+
+def by_hand(encoding, x, coordinates, grid, block):
+    """Patch tokens (B, heads, N, d) at (row, column) turned by the docstring's formulas, in double precision."""
+    y, x_, quarter = *coordinates.double().unbind(-1), x.shape[-1] // 4
+    w = torch.tensor([encoding.temperature ** (-i / quarter) for i in range(quarter)], dtype=torch.float64)
+    if encoding.mode == 'mixed':
+        f, g = encoding.freqs[block].double()[:, :, None]
+        angles = x_[:, None] * f + y[:, None] * g
+    else:
+        if encoding.mode == 'dinov3':
+            y, x_ = (2 * math.pi * (2 * (c + 0.5) / n - 1) for c, n in ((y, grid[0]), (x_, grid[1])))
+        elif encoding.mode == 'eva':
+            y, x_ = y * 16 / grid[0], x_ * 16 / grid[1]
+        order = (x_, y) if encoding.mode == 'axial' else (y, x_)
+        angles = torch.cat([c[:, None] * w for c in order], dim=-1)
+    turn = torch.polar(torch.ones_like(angles), angles)
+    if encoding.mode == 'dinov3':
+        first, second = x.double().chunk(2, dim=-1)
+        out = torch.complex(first, second) * turn
+        return torch.cat((out.real, out.imag), dim=-1)
+    out = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous()) * turn
+    return torch.view_as_real(out).flatten(-2)
+
+
+def places(grid, *, cell=1):
+    rows, columns = (torch.arange(-(-n // cell)) * cell + (cell - 1) / 2 for n in grid)
+    return torch.cartesian_prod(rows.double(), columns.double()).view(-1, 2)
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('grid', GRIDS)
+@pytest.mark.parametrize('mode', MODES)
+def test_rotation_equals_timm(mode, grid, record_property):
+    rope = pytest.importorskip('timm.layers.pos_embed_sincos')
+    ours = build(mode)
+    if mode == 'dinov3':
+        theirs = rope.RotaryEmbeddingDinoV3(16, temperature=100.0).get_embed(grid)
+    elif mode == 'mixed':
+        peer = rope.RotaryEmbeddingMixed(dim=32, depth=2, num_heads=2, temperature=10.0, grid_indexing='xy')
+        ours.load_state_dict(peer.state_dict())
+        theirs = peer.get_embed(grid)[1]
+    else:
+        options = dict(temperature=100.0, grid_indexing='xy') if mode == 'axial' else dict(ref_feat_shape=[16, 16])
+        theirs = rope.RotaryEmbeddingCat(16, in_pixels=False, **options).get_embed(grid)
+    query = torch.rand(2, 2, grid[0] * grid[1], 16)
+    got, _ = turned(ours, grid, query, query)
+    difference = max_difference(got, rope.apply_rot_embed_cat(query, theirs, half=mode == 'dinov3'))
+    record_property('difference', difference)
+    assert difference <= 1e-6
+
+
+@pytest.mark.parametrize('mode', MODES)
+@given(grid=st.tuples(st.integers(1, 30), st.integers(1, 30)), num_prefix=st.integers(0, 5), sr_ratio=st.integers(1, 4))
+def test_rotation_follows_the_formula(mode, grid, num_prefix, sr_ratio):
+    """Keys of a reduction are at the centres of their cells; prefix tokens are not turned at all."""
+    ours = build(mode, sr_ratio=sr_ratio)
+    cells = math.prod(-(-n // sr_ratio) for n in grid)
+    query, key = (torch.randn(2, 2, num_prefix + n, 16) for n in (grid[0] * grid[1], cells))
+    for got, given_, cell in zip(
+        turned(ours, grid, query, key, num_prefix=num_prefix), (query, key), (1, sr_ratio), strict=True
+    ):
+        assert torch.equal(got[:, :, :num_prefix], given_[:, :, :num_prefix])
+        wanted = by_hand(ours, given_[:, :, num_prefix:], places(grid, cell=cell), grid, 1)
+        # fp32 angles up to 30 + 1 for a pair of axes, and as much of sine and cosine
+        assert max_difference(got[:, :, num_prefix:], wanted) < 5e-5
+
+
+@pytest.mark.parametrize('mode', ['axial', 'mixed'])
+def test_logits_depend_on_differences_of_coordinates(mode):
+    ours, grid = build(mode), (9, 11)
+    query, key = (torch.randn(1, 2, 1, 16).expand(-1, -1, 99, -1) for _ in range(2))
+    rotated, turned_key = turned(ours, grid, query, key)
+    logits = (rotated @ turned_key.mT).view(1, 2, *grid, *grid)
+    for dy, dx in ((0, 1), (1, 0), (4, 3)):
+        assert (
+            max_difference(logits[:, :, dy:, dx:, dy:, dx:], logits[:, :, : 9 - dy, : 11 - dx, : 9 - dy, : 11 - dx])
+            < 1e-4
+        )
+    assert max_difference(logits[:, :, 0, 0], logits[:, :, 4, 3]) > 1e-2
+
+
+def test_learned_frequencies_start_as_in_timm(monkeypatch):
+    rope = pytest.importorskip('timm.layers.pos_embed_sincos')
+    drawn = torch.rand(2, 3, 1)
+    monkeypatch.setattr(torch, 'rand', lambda *shape, **_: drawn if len(shape) == 3 else angles.pop(0))
+    angles = list(drawn)
+    ours = build('mixed', dim=48, heads=3)
+    wanted = rope.init_random_2d_freqs(16, depth=2, num_heads=3, temperature=10.0)
+    assert max_difference(torch.stack(tuple(ours.freqs), dim=1), wanted) < 1e-6
+
+
+# -- in attention ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('num_prefix', [0, 5])
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize(('kind', 'size'), [('global', 99), ('window', 3), ('window', 4), ('reduction', 2)])
+def test_attention_turns_queries_and_keys(kind, size, mode, num_prefix):
+    """Windows included, coordinates are those of the whole grid: patches and prefix tokens have a distance too."""
+    grid, p = (7, 5), num_prefix
+    attn = {
+        'global': lambda: Attention(32, num_heads=2),
+        'window': lambda: WindowAttention(32, num_heads=2, window_size=size),
+        'reduction': lambda: SpatialReductionAttention(32, num_heads=2, sr_ratio=size),
+    }[kind]()
+    attn = randomise(attn).double()
+    ours = build(mode, sr_ratio=size if kind == 'reduction' else 1)
+    x = torch.randn(2, p + 35, 32, dtype=torch.float64)
+    prepared = ours.prepare(0, grid, p, x.device)
+    got = attn(x, grid, num_prefix=p, rotate=lambda q, k, arrange: ours.rotate(0, 1, q, k, prepared, arrange))
+
+    query, key, value = (
+        super(WindowAttention, attn).query_key_value(x, grid, p, None)
+        if kind == 'window'
+        else (attn.query_key_value(x, grid, p, None))
+    )
+    cell = size if kind == 'reduction' else 1
+    query, key = (
+        torch.cat((t[:, :, :p], by_hand(ours, t[:, :, p:], places(grid, cell=c), grid, 1)), dim=2)
+        for t, c in ((query, 1), (key, cell))
+    )
+    logits = query @ key.mT / 4
+    if kind == 'window':
+        window = torch.div(places(grid), size, rounding_mode='floor')
+        apart = (window[:, None] != window[None]).any(-1)
+        logits[:, :, p:, p:].masked_fill_(apart, -torch.inf)
+    wanted = attn.proj((logits.softmax(-1) @ value).transpose(1, 2).flatten(2))
+    assert max_difference(got, wanted) < 1e-5  # the angles are fp32
+    assert max_difference(got, attn(x, grid, num_prefix=p)) > 1e-3
+
+
+def test_a_bias_is_of_queries_before_their_rotation():
+    attn = Attention(32, num_heads=2)
+    ours, seen = build('axial'), []
+    x = torch.randn(1, 6, 32)
+
+    def bias(query, grid):
+        seen.append(query)
+        return query.new_zeros(1, 2, 6, 6)
+
+    prepared = ours.prepare(0, (2, 3), 0, x.device)
+    attn(x, (2, 3), bias=bias, rotate=lambda q, k, arrange: ours.rotate(0, 0, q, k, prepared, arrange))
+    assert torch.equal(seen[0], attn.query_key_value(x, (2, 3), 0, None)[0])
+
+
+# -- precision, training -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_angles_are_fp32_in_half_precision(mode, dtype):
+    """At 60 tokens from the border a half-precision angle would be wrong by a quarter."""
+    ours, grid = build(mode), (2, 64)
+    query = torch.rand(1, 2, 128, 16).to(dtype)
+    with torch.no_grad(), torch.autocast('cpu', dtype=dtype):
+        got, _ = turned(ours, grid, query, query)
+    assert got.dtype == dtype
+    wanted = by_hand(ours, query, places(grid), grid, 1)
+    assert max_difference(got, wanted) < 2 * torch.finfo(dtype).eps
+
+
+def test_rescaling_is_of_training_and_one_factor_a_forward_pass():
+    ours, grid = build('dinov3', rescale_coords=2.0), (1, 8)
+    plain = build('dinov3').prepare(0, grid, 0, torch.device('cpu'))[0]
+
+    def outermost():  # the angle of the lowest frequency of the right border, below pi for any factor
+        cos, sin = ours.prepare(0, grid, 0, torch.device('cpu'))[0]
+        return math.atan2(sin[0, -1, -1], cos[0, -1, -1])
+
+    lowest = 2 * math.pi * (7 / 8) * 100 ** (-3 / 4)
+    factors = [outermost() / lowest for _ in range(200)]
+    assert 0.5 <= min(factors) < 0.6 and 1.7 < max(factors) <= 2.0
+    assert sum(factor < 1 for factor in factors) in range(60, 141)  # log-uniform: half of them; 5.6 deviations
+    ours.eval()
+    assert all(torch.equal(a, b) for a, b in zip(ours.prepare(0, grid, 0, torch.device('cpu'))[0], plain, strict=True))
+
+
+def test_checkpointing_recomputes_with_the_same_factor_and_dropout():
+    position = dict(type='RoPE', mode='dinov3', rescale_coords=2.0)
+    plain = randomise(column(position=position, drop_rate=0.5, drop_path_rate=0.5))
+    saving = column(position=position, drop_rate=0.5, drop_path_rate=0.5, with_cp=True)
+    saving.load_state_dict(plain.state_dict())
+    gradients = []
+    for model in (plain, saving):
+        torch.manual_seed(3)
+        sum(model(torch.ones(2, 3, 64, 64), valid_sizes=[(64, 48), (40, 64)])[0].square().mean().reshape(1)).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for left, right in zip(*gradients, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_frequencies_of_every_block_have_gradients_rates_and_freezing():
+    model = column(position=dict(type='RoPE', mode='mixed'), frozen_stages=2)
+    assert [p.requires_grad for p in model.rope.freqs] == [False, False, True, True]
+    assert [model.get_layer_depth(f'rope.freqs.{i}')[0] for i in range(4)] == [1, 2, 3, 4]
+    assert {f'rope.freqs.{i}' for i in range(4)} <= model.no_weight_decay()
+    model(torch.randn(1, 3, 64, 48))[0].square().sum().backward()
+    assert all(p.grad.abs().max() > 0 for p in model.rope.freqs if p.requires_grad)
+
+
+def test_timm_s_one_tensor_of_frequencies_is_read_and_cut_to_the_blocks_built():
+    state = column(position=dict(type='RoPE', mode='mixed')).state_dict()
+    freqs = torch.stack([state.pop(f'rope.freqs.{i}') for i in range(4)], dim=1)
+    model = column(position=dict(type='RoPE', mode='mixed'), out_indices=1)
+    missing, _ = model.load_state_dict({**state, 'rope.freqs': freqs}, strict=False)
+    assert not missing
+    assert torch.equal(model.rope.freqs[1], freqs[:, 1])
+
+
+@pytest.mark.parametrize(
+    ('position', 'message'),
+    [
+        (dict(mode='golden'), r"mode must be one of .*, got 'golden'"),
+        (dict(temperature=1.0), r'temperature must be a finite number > 1, got 1.0'),
+        (dict(rescale_coords=0.5), r'rescale_coords must be a finite number > 1, got 0.5'),
+    ],
+)
+def test_bad_arguments(position, message):
+    with pytest.raises(ValueError, match=message):
+        column(position=dict(type='RoPE', **position))
+
+
+def test_heads_of_an_odd_width_and_shrinking_maps_are_refused():
+    arch = dict(embed_dims=12, depth=1, num_heads=2, mlp_ratio=2.0)
+    with pytest.raises(ValueError, match=r'embed_dims / num_heads must be a multiple of 4 for a rotary.*, got 6'):
+        column(arch=arch, position=dict(type='RoPE'))
+    with pytest.raises(ValueError, match=r"padding must be 'zero' beside a rotary encoding"):
+        column(position=[dict(type='RoPE'), dict(type='PEG', padding='none')])
