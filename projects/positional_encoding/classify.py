@@ -18,7 +18,7 @@ from cpvt_backbones.analysis.features import FeatureExtractor
 from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.engine.launch import read_config, use_amp
 
-from .runs import RunFolder, test_sizes
+from .runs import TrainingFolder, test_sizes
 
 SHIFT_IMAGES = 200
 """Number of test images that the shift error is measured on."""
@@ -39,7 +39,7 @@ class ClassifyRun(NamedTuple):
 
 
 @dataclass
-class Classification(RunFolder):
+class Classification(TrainingFolder):
     """Trainings of classifiers.
 
     Args:

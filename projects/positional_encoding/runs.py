@@ -28,16 +28,14 @@ Record = dict[str, Any]
 
 @dataclass
 class RunFolder(ABC):
-    """A folder of trainings that share a plan.
+    """A folder of runs that share a plan.
 
-    ``plan.json`` holds the plan. Every run has a folder of its own with ``console.log``, ``weights.pth``, and, once it
-    is finished, ``record.json``: the run, its results, commits, environment, and config. A run is a named tuple with a
-    ``seed`` and a unique ``name``.
+    ``plan.json`` holds the plan. Every run has a folder of its own with ``record.json`` once it is finished: the run,
+    its results, commits, environment, and config. A run is a named tuple with a ``seed`` and a unique ``name``.
 
     Args:
         folder: Folder of the runs.
         plan: Settings that all runs share, as JSON has them; ``None`` continues with the folder's.
-        configs: Config files.
 
     Raises:
         FileNotFoundError: No ``plan``, and the folder has none.
@@ -46,9 +44,6 @@ class RunFolder(ABC):
 
     folder: Path
     plan: Any
-    configs: Mapping[Any, Path]
-    resumable: ClassVar[bool]
-    """Continue an interrupted run from its last checkpoint; otherwise start it again."""
 
     def __post_init__(self) -> None:
         file = self.folder / 'plan.json'
@@ -65,12 +60,8 @@ class RunFolder(ABC):
         """Runs that can start, most important first, and the number of those that wait for the result of others."""
 
     @abstractmethod
-    def config(self, run: Any) -> Config:
-        """Config of a run."""
-
-    @abstractmethod
-    def evaluate(self, cfg: Config, weights: Path) -> list[dict[str, Any]]:
-        """Test a trained model: one row of results for each image size."""
+    def _train(self, run: Any) -> Record:
+        """Train and test, and write the record."""
 
     def left(self) -> int:
         """Number of runs that are not finished."""
@@ -102,12 +93,34 @@ class RunFolder(ABC):
             else:
                 time.sleep(patience)
 
+
+@dataclass
+class TrainingFolder(RunFolder):
+    """Trainings by mmengine's Runner; a run's folder has ``console.log`` and ``weights.pth``, too.
+
+    Args:
+        folder, plan: See :class:`RunFolder`.
+        configs: Config files.
+    """
+
+    configs: Mapping[Any, Path]
+    resumable: ClassVar[bool]
+    """Continue an interrupted run from its last checkpoint; otherwise start it again."""
+
+    @abstractmethod
+    def config(self, run: Any) -> Config:
+        """Config of a run."""
+
+    @abstractmethod
+    def evaluate(self, cfg: Config, weights: Path) -> list[dict[str, Any]]:
+        """Test a trained model: one row of results for each image size."""
+
     def _train(self, run: Any) -> Record:
         folder = self.folder / run.name
         if not self.resumable:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        commits = _add_commit(folder / 'commits.txt')
+        commits = add_commit(folder / 'commits.txt')
         cfg = self.config(run)
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None  # tested after training, at every size
         # Equal for all seeds of a variant; `read_records` relies on it.
@@ -123,9 +136,7 @@ class RunFolder(ABC):
             for handler in list(runner.logger.handlers):  # the next run must not log to a closed file
                 if getattr(handler, 'stream', None) is log:
                     runner.logger.removeHandler(handler)
-        environment = {k: str(v) for k, v in collect_env().items() if k != 'PyTorch compiling details'}
-        environment |= dict(processor=processor(), threads=str(torch.get_num_threads()))
-        record = dict(run=run._asdict(), rows=rows, commits=commits, environment=environment, config=text)
+        record = dict(run=run._asdict(), rows=rows, commits=commits, environment=environment(), config=text)
         write_json(folder / 'record.json', record)
         for checkpoint in (*folder.glob('epoch_*.pth'), *folder.glob('iter_*.pth')):  # four times the weights' size
             checkpoint.unlink()
@@ -165,7 +176,13 @@ def current_commit(folder: Path = Path(__file__).parent) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _add_commit(file: Path) -> str:
+def environment() -> dict[str, str]:
+    """Versions, processor and threads, for a record."""
+    found = {k: str(v) for k, v in collect_env().items() if k != 'PyTorch compiling details'}
+    return found | dict(processor=processor(), threads=str(torch.get_num_threads()))
+
+
+def add_commit(file: Path) -> str:
     """Append the current commit to a run's file, and return all commits that the run was trained with."""
     commits = file.read_text().split() if file.exists() else []
     if current_commit() not in commits[-1:]:

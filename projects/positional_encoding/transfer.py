@@ -11,7 +11,7 @@ from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.analysis.resolution import main_metric
 from cpvt_backbones.engine.launch import read_config
 
-from .runs import RunFolder, test_sizes
+from .runs import TrainingFolder, test_sizes
 
 STARTS = ('scratch', 'pretrained')
 
@@ -31,7 +31,7 @@ class TransferRun(NamedTuple):
 
 
 @dataclass
-class Transfer(RunFolder):
+class Transfer(TrainingFolder):
     """Trainings of segmentors and detectors.
 
     An interrupted run starts again: a training that counts iterations cannot repeat its random numbers from the middle.

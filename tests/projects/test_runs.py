@@ -22,12 +22,8 @@ class Run(NamedTuple):
 class Folder(RunFolder):
     """Three runs that train nothing."""
 
-    resumable = True
-
     def pending(self):
         return [run for run in map(Run, range(3)) if self.record(run) is None], 0
-
-    config = evaluate = None
 
     def _train(self, run):
         record = dict(run=run._asdict(), config='width=8')
@@ -36,7 +32,7 @@ class Folder(RunFolder):
 
 
 def test_a_run_of_another_process_is_left_to_it(tmp_path):
-    runs, trained = Folder(tmp_path, PLAN, {}), []
+    runs, trained = Folder(tmp_path, PLAN), []
 
     def done(run, record):
         trained.append(run.seed)
@@ -50,15 +46,15 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path):
 
 
 def test_a_folder_keeps_its_plan(tmp_path):
-    assert Folder(tmp_path, PLAN, {}).plan == Folder(tmp_path, PLAN, {}).plan == Folder(tmp_path, None, {}).plan == PLAN
+    assert Folder(tmp_path, PLAN).plan == Folder(tmp_path, PLAN).plan == Folder(tmp_path, None).plan == PLAN
     with pytest.raises(ValueError, match=r'was begun with .*\[1, 2\].* got .*\[1\].* use another folder'):
-        Folder(tmp_path, dict(sizes=[1]), {})
+        Folder(tmp_path, dict(sizes=[1]))
     with pytest.raises(FileNotFoundError, match='no study was begun in .*elsewhere'):
-        Folder(tmp_path / 'elsewhere', None, {})
+        Folder(tmp_path / 'elsewhere', None)
 
 
 def test_seeds_must_share_their_config(tmp_path):
-    Folder(tmp_path, PLAN, {}).work()
+    Folder(tmp_path, PLAN).work()
     assert len(read_records(tmp_path)) == 3
     file = tmp_path / 'run_1/record.json'
     file.write_text(json.dumps({**json.loads(file.read_text()), 'config': 'width=9'}))

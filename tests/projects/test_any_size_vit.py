@@ -1,0 +1,300 @@
+"""Adapting a ViT to many sizes: its parts, its resumption, and its report."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip('sklearn')
+
+from any_size_vit import study as study_module
+from any_size_vit.adapt import Recipe, adapt, distance, resize_tokens, spread
+from any_size_vit.clip_int8 import MODEL, read_clip
+from any_size_vit.evaluate import by_neighbours, by_probe, score
+from any_size_vit.images import choose_by_class, decode, evenly, files_in
+from any_size_vit.report import interval, read_results, write_report
+from any_size_vit.run import main
+from any_size_vit.stored import stored_array
+from any_size_vit.student import POSITIONS, TABLE, Source, Split, merge
+from any_size_vit.study import AdaptRun, Study
+from tiny import COLUMN
+
+from cpvt_backbones import CPVT
+
+DOCS = Path(__file__).resolve().parents[2] / 'docs'
+TINY = dict(arch=COLUMN, img_size=32, patch_size=8, pre_norm=True, activation='quick_gelu')
+BLOCKS = 2
+
+
+@pytest.fixture
+def source():
+    torch.manual_seed(0)
+    model = CPVT(**TINY, position=TABLE, out_type='raw')
+    weights = {name.replace('pos_embed.0', 'pos_embed'): value for name, value in model.state_dict().items()}
+    weights['pos_embed'] = torch.randn_like(weights['pos_embed'])
+    return Source(TINY, weights, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+
+@pytest.fixture
+def pixels():
+    return torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize('variant', ['table', 'table+peg'])
+@pytest.mark.parametrize('side', [16, 32, 44])
+def test_a_student_with_its_table_starts_as_its_teacher(source, variant, side):
+    whole = source.build(TABLE).eval()
+    student = Split(source.build(POSITIONS[variant], blocks=BLOCKS).eval(), whole)
+    images = torch.randn(2, 3, side, side)
+    torch.testing.assert_close(student(images), whole(images)[0][:, 0])
+
+
+def test_a_student_without_table_keeps_the_mean_of_the_table(source):
+    constant = source.weights['pos_embed'].clone()
+    constant[:, 1:] = constant[:, 1:].mean(dim=1, keepdim=True)
+    teacher = replace(source, weights={**source.weights, 'pos_embed': constant}).build(TABLE).eval()
+    images = torch.randn(2, 3, 24, 40)
+    for variant in ('none', 'peg'):
+        student = source.build(POSITIONS[variant]).eval()
+        torch.testing.assert_close(student(images)[0], teacher(images)[0])
+
+
+def test_merged_weights_are_those_of_one_model(source):
+    whole = source.build(TABLE).eval()
+    lower = source.build(POSITIONS['peg'], blocks=BLOCKS).eval()
+    for parameter in lower.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    model = CPVT(**TINY, position=POSITIONS['peg'], out_type='cls_token').eval()
+    loaded = model.load_state_dict(merge(lower, whole), strict=False)
+    # A tiny model has fewer PEGs in its first blocks than in all.
+    assert not loaded.unexpected_keys and all(key.startswith('pos_block') for key in loaded.missing_keys)
+    for name, parameter in model.named_parameters():
+        if name in loaded.missing_keys:
+            torch.nn.init.zeros_(parameter)
+    images = torch.randn(2, 3, 40, 24)
+    torch.testing.assert_close(model(images)[0], Split(lower, whole)(images))
+
+
+def test_an_interrupted_training_continues_to_the_same_weights(source, pixels, tmp_path, monkeypatch):
+    teacher = source.build(TABLE, blocks=BLOCKS).eval()
+    with torch.inference_mode():
+        targets = teacher((pixels / 255 - 0.5) / 0.25)[0].numpy()
+    recipe = Recipe(sizes=(16, 32), steps=8, batch_size=4)
+
+    def stop(text):
+        if text.startswith('step 3 '):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr('any_size_vit.adapt.SAVE_EVERY', 0.0)
+    found = []
+    for folder, note in (('whole', lambda text: None), ('broken', stop)):
+        torch.manual_seed(0)
+        student = source.build(POSITIONS['peg'], blocks=BLOCKS)
+        arguments = (source, pixels, targets, recipe, tmp_path / folder / 'checkpoint.pth')
+        try:
+            losses = adapt(student, *arguments, note=note)
+        except KeyboardInterrupt:
+            student = source.build(POSITIONS['peg'], blocks=BLOCKS)
+            losses = adapt(student, *arguments, note=lambda text: None)
+        found.append((losses, student.state_dict()))
+    (losses, weights), (other, others) = found
+    assert losses == other and len(losses) == 8 and losses[-1] < losses[0]
+    assert all(value.equal(others[name]) for name, value in weights.items())
+
+
+def test_the_recipe_shows_every_image_before_any_again():
+    recipe = Recipe(batch_size=4, steps=10)
+    seen = [recipe.batch(step, 13) for step in range(3)]
+    assert sorted(set(sum(seen, []))) == sorted(sum(seen, []))
+    assert recipe.batch(5, 13) == recipe.batch(5, 13) != replace(recipe, seed=1).batch(5, 13)
+    factors = [Recipe(steps=100).factor(step) for step in range(100)]
+    assert max(factors) == 1 and factors[4] == 1 and factors[-1] < 0.02
+
+
+def test_the_distance_is_one_for_a_constant_and_zero_for_the_teacher():
+    targets = np.random.default_rng(0).normal(3, 2, (200, 5, 4)).astype(np.float32)
+    tokens = torch.from_numpy(targets)
+    spreads = spread(targets, count=200)
+    assert distance(tokens, tokens, spreads) == 0
+    assert math.isclose(distance(tokens.mean(dim=(0, 1), keepdim=True), tokens, spreads), 1, abs_tol=0.05)
+
+
+def test_tokens_are_resized_as_images_are():
+    rows = torch.arange(16.0).view(4, 4)[None, :, :, None].expand(1, 4, 4, 2).flatten(1, 2)
+    tokens = torch.cat((torch.full((1, 1, 2), -5.0), rows), dim=1)
+    assert resize_tokens(tokens, (4, 4)) is tokens
+    small = resize_tokens(tokens, (2, 2))
+    assert (small[:, 0] == -5).all() and math.isclose(small[0, 1:].mean(), 7.5, rel_tol=1e-6)
+
+
+def test_stored_rows_are_computed_once(tmp_path):
+    calls = []
+
+    def compute(start, end):
+        calls.append((start, end))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return torch.arange(start, end)[:, None] * torch.ones(1, 3)
+
+    file = tmp_path / 'rows.npy'
+    with pytest.raises(KeyboardInterrupt):
+        stored_array(file, (5, 3), compute, chunk=2)
+    for _ in range(2):
+        assert stored_array(file, (5, 3), compute, chunk=2)[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert calls == [(0, 2), (2, 4), (2, 4), (4, 5)]
+    with pytest.raises(ValueError, match=r'holds an array of \(5, 3\), got \(6, 3\)'):
+        stored_array(file, (6, 3), compute)
+
+
+def test_neighbours_and_probe_find_separate_classes():
+    rng = np.random.default_rng(0)
+    centres = 4 * np.eye(3, 8)
+    labels = np.repeat(np.arange(3), 10)
+    gallery, queries = (centres[labels] + rng.normal(size=(30, 8)) for _ in range(2))
+    for rule in (by_neighbours, by_probe):
+        assert (rule(gallery, labels, queries) == labels).mean() > 0.9
+    row = score(gallery, labels, gallery, labels, -gallery)
+    assert row['queries'] == 30 and row['neighbours'].count('1') >= 28 and set(row['cosines'].split()) == {'-1000'}
+
+
+def test_the_choice_of_images_is_a_rule(image_folders):
+    assert evenly(range(10), 4) == [0, 2, 5, 7]
+    with pytest.raises(ValueError, match='11 are needed, got 10'):
+        evenly(range(10), 11)
+    chosen = choose_by_class(image_folders / 'train', 3)
+    assert [(file.name, label) for file, label in chosen] == [(f'{n}.png', k) for k in (0, 1) for n in (0, 2, 5)]
+    assert decode([file for file, _ in chosen], 16).shape == (6, 3, 16, 16)
+    with pytest.raises(ValueError, match='there are none in'):
+        files_in(image_folders / 'nothing')
+
+
+@pytest.fixture
+def study(source, image_folders, tmp_path, monkeypatch):
+    for name, value in dict(BLOCKS=2, TEACHER_SIDE=32, GALLERY=1, QUERIES=2, TEST_SIZES={16: 1, 32: 2}).items():
+        monkeypatch.setattr(study_module, name, value)
+    plan = dict(images=4, sizes=[16, 32], single=24, steps=4, precision='fp32', data=str(image_folders))
+
+    def make(folder, *runs):
+        return Study(tmp_path / folder, plan, [AdaptRun(*run) for run in runs], source)
+
+    return make
+
+
+def test_a_seed_gives_one_row_and_an_untrained_table_is_the_teacher(study):
+    runs = [('table', 'untrained', 0), ('peg', 'mixed', 3), ('none', 'single', 3)]
+    first, again = study('first', *runs), study('again', *runs)
+    for each in (first, again):
+        each.work()
+        assert each.left() == 0
+    for run in first.runs:
+        rows, others = (
+            [{k: v for k, v in row.items() if not k.endswith('_s')} for row in each.record(run)['rows']]
+            for each in (first, again)
+        )
+        assert rows == others
+        assert [row['size'] for row in rows] == [16, 32]
+    assert set(first.record(first.runs[0])['rows'][1]['cosines'].split()) == {'1000'}
+    write_report(first.folder)
+    text = (first.folder / 'report.md').read_text()
+    assert 'PEG 0-5' in text and 'no encoding' in text and (first.folder / 'any_size_vit.png').is_file()
+
+
+def test_the_page_is_the_report_of_its_csv_files(tmp_path):
+    page = DOCS / 'evidence.md'
+    shutil.copy(page, tmp_path)
+    (tmp_path / 'evidence').mkdir()
+    for name in ('any_size_vit.csv', 'any_size_vit_runs.csv'):
+        shutil.copy(DOCS / 'evidence' / name, tmp_path / 'evidence')
+    write_report(tmp_path / 'no runs', tmp_path / 'evidence.md')
+    assert (tmp_path / 'evidence.md').read_text() == page.read_text()
+    table = read_results(DOCS / 'evidence/any_size_vit.csv')
+    for measure in ('neighbours', 'probe', 'cosines'):
+        assert all(map(len, table[measure])) and table[measure].map(len).equals(table['queries'])
+    assert math.isclose(interval(np.array([0.0, 100.0] * 50)), 9.85, abs_tol=0.01)
+
+
+def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tmp_path):
+    pytest.importorskip('mmpretrain')
+    torch.save(dict(source.weights), tmp_path / 'weights.pth')
+    position = [TABLE, dict(type='PEG', after_blocks=[0])]
+    backbone = dict(type='CPVT', **TINY, position=position)
+    preprocessor = dict(mean=[127.5] * 3, std=[63.75] * 3)
+    content = dict(default_scope='mmpretrain', model=dict(backbone=backbone), data_preprocessor=preprocessor)
+
+    def run(config, out):
+        words = f'adapt --config {config} --weights {tmp_path}/weights.pth --images {image_folders}/train'
+        main(f'{words} --sizes 16 24 --steps 3 --work-dir {tmp_path}/work --out {out}'.split())
+
+    run(write_config('own', content), tmp_path / 'adapted.pth')
+    model = CPVT(**TINY, position=position, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth')))
+    model.init_weights()
+    assert not torch.equal(model.pos_embed.get_parameter('0'), source.weights['pos_embed'])
+    backbone['position'] = dict(type='Relative')
+    with pytest.raises(ValueError, match=r"\['Relative'\] act in every block"):
+        run(write_config('relative', content), tmp_path / 'other.pth')
+
+
+def test_clip_is_dequantised(tmp_path):
+    onnx = pytest.importorskip('onnx')
+    from onnx import helper, numpy_helper
+
+    rng, stored, nodes, wanted = np.random.default_rng(0), {}, [], {}
+    dim, hidden, out = 4, 8, 3
+
+    def plain(name, *shape):
+        stored[f'vision_model.{name}'] = rng.normal(size=shape).astype(np.float32)
+        return torch.from_numpy(stored[f'vision_model.{name}'])
+
+    def linear(node, inputs, outputs):
+        name = f'onnx::MatMul_{len(nodes)}'
+        quantised = rng.integers(-128, 128, (inputs, outputs)).astype(np.int8)
+        zero = rng.integers(-9, 9, outputs).astype(np.int8)
+        scale = rng.random(outputs).astype(np.float32)
+        stored.update({f'{name}_quantized': quantised, f'{name}_zero_point': zero, f'{name}_scale': scale})
+        nodes.append(
+            helper.make_node(
+                'MatMulInteger',
+                ['x', f'{name}_quantized', 'z', f'{name}_zero_point'],
+                ['y'],
+                name=f'{node}/MatMul_quant',
+            )
+        )
+        return torch.from_numpy((quantised.astype(np.float32) - zero) * scale).T
+
+    wanted['cls_token'] = plain('embeddings.class_embedding', dim).view(1, 1, dim)
+    wanted['patch_embed.proj.weight'] = plain('embeddings.patch_embedding.weight', dim, 3, 16, 16)
+    wanted['pos_embed'] = plain('embeddings.position_embedding.weight', 5, dim)[None]
+    for kind in ('weight', 'bias'):
+        wanted[f'norm_pre.{kind}'] = plain(f'pre_layrnorm.{kind}', dim)
+        wanted[f'norm.{kind}'] = plain(f'post_layernorm.{kind}', dim)
+    for index in range(12):
+        layer, block = f'encoder.layers.{index}', f'blocks.{index}'
+        parts = {letter: plain(f'{layer}.self_attn.{letter}_proj.bias', dim) for letter in 'kvq'}
+        wanted[f'{block}.attn.qkv.bias'] = torch.cat([parts[letter] for letter in 'qkv'])
+        names = (('attn.proj', 'self_attn.out_proj', dim, dim), ('mlp.fc1', 'mlp.fc1', dim, hidden))
+        for ours, theirs, inputs, outputs in (*names, ('mlp.fc2', 'mlp.fc2', hidden, dim)):
+            wanted[f'{block}.{ours}.bias'] = plain(f'{layer}.{theirs}.bias', outputs)
+            path = f'/vision_model/encoder/layers.{index}/{theirs.replace(".", "/")}'
+            wanted[f'{block}.{ours}.weight'] = linear(path, inputs, outputs)
+        path = f'/vision_model/encoder/layers.{index}/self_attn'
+        wanted[f'{block}.attn.qkv.weight'] = torch.cat([linear(f'{path}/{p}_proj', dim, dim) for p in 'qkv'])
+        for norm in '12':
+            for kind in ('weight', 'bias'):
+                wanted[f'{block}.norm{norm}.{kind}'] = plain(f'{layer}.layer_norm{norm}.{kind}', dim)
+    wanted['head.weight'], wanted['head.bias'] = linear('/visual_projection', dim, out), torch.zeros(out)
+    initializers = [numpy_helper.from_array(value, name) for name, value in stored.items()]
+    onnx.save(helper.make_model(helper.make_graph(nodes, 'clip', [], [], initializers)), tmp_path / 'clip.onnx')
+
+    found = read_clip(tmp_path / 'clip.onnx')
+    assert found.keys() == wanted.keys()
+    assert all(found[name].equal(value) for name, value in wanted.items())
+    with pytest.raises(FileNotFoundError, match='there is no file'):
+        read_clip(tmp_path / 'none.onnx')
+    timm = pytest.importorskip('timm')
+    with torch.device('meta'):
+        theirs = timm.create_model('vit_base_patch16_clip_quickgelu_224').state_dict().keys()
+    assert set(theirs) == set(found) and MODEL['pre_norm']
