@@ -33,7 +33,7 @@ class Recipe:
         seed: Of the order of the images.
     """
 
-    sizes: tuple[int, ...] = (64, 96, 128, 160, 224)
+    sizes: tuple[int, ...] = (64, 96, 128, 224)
     steps: int = 240
     batch_size: int = 8
     rate: float = 1e-4

@@ -26,7 +26,7 @@ from any_size_vit.student import POSITIONS, Source
 from any_size_vit.study import AdaptRun, Study
 from cpvt_backbones.engine.command_line import Parser, make_parser, positive, run
 
-RUNS = ['table:untrained', 'table:mixed', 'peg:mixed', 'table+peg:mixed', 'none:mixed', 'rope:mixed', 'peg+rope:mixed']
+RUNS = ['table:untrained', 'table:mixed', 'peg:mixed', 'none:mixed', 'table+peg:mixed', 'rope:mixed', 'peg+rope:mixed']
 SIZES = list(Recipe.sizes)
 
 
