@@ -45,7 +45,7 @@ class Source:
         A model without a table keeps the table's mean over the patches, as the bias of the patch embedding, and the
         class token's own entry.
         """
-        part = {} if blocks is None else dict(out_indices=blocks - 1, final_norm=False)
+        part: dict[str, Any] = {} if blocks is None else dict(out_indices=blocks - 1, final_norm=False)
         model = CPVT(**self.backbone, **part, position=position, out_type='raw')
         weights = dict(self.weights)
         table = weights.get('pos_embed')
