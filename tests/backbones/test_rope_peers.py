@@ -39,7 +39,7 @@ def compare_all(theirs, record, **kwargs):
         expected = ours(images)[0]
         ours._rotations = lambda *_: []
         assert max_difference(ours(images)[0], expected) > 1e-3, 'the rotation has no weight in this comparison'
-    taps = [2, 5, 8, 11]
+    taps = [ours.depth * (i + 1) // 4 - 1 for i in range(4)]
     ours = converted(theirs, out_indices=taps, **kwargs)
     compare(
         ours,
@@ -54,10 +54,42 @@ def compare_all(theirs, record, **kwargs):
     )
 
 
-@pytest.mark.parametrize('variant', ['rope', 'rope_mixed', 'rope_ape', 'rope_mixed_ape'])
+@pytest.mark.parametrize(
+    'variant',
+    [
+        'rope',
+        pytest.param('rope_mixed', marks=pytest.mark.slow),
+        pytest.param('rope_ape', marks=pytest.mark.slow),
+        'rope_mixed_ape',
+    ],
+)
 def test_rope_vit(variant, record_property):
     theirs = timm_model(f'vit_small_patch16_{variant}_224', dynamic_img_size=True)
     position = [dict(type='RoPE', mode='mixed' if 'mixed' in variant else 'axial')]
     if 'ape' in variant:
         position.insert(0, dict(type='Learned'))
     compare_all(theirs, record_property, position=position, layer_scale_init=1e-5)
+
+
+DINOV3 = dict(
+    position=dict(type='RoPE', mode='dinov3'), num_registers=4, qkv_bias=False, norm_eps=1e-5, layer_scale_init=1e-5
+)
+LARGE = dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0)
+
+
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [
+        ('small_patch16_dinov3', dict(arch='small')),
+        pytest.param('small_patch16_dinov3_qkvb', dict(arch='small', qkv_bias=True), marks=pytest.mark.slow),
+        (
+            'small_plus_patch16_dinov3',
+            dict(arch='small', activation='swiglu'),
+        ),
+        pytest.param('base_patch16_dinov3', dict(arch='base'), marks=pytest.mark.slow),
+        pytest.param('large_patch16_dinov3', dict(arch=LARGE), marks=pytest.mark.slow),
+    ],
+)
+def test_dinov3(name, options, record_property):
+    theirs = timm_model(f'vit_{name}')
+    compare_all(theirs, record_property, **{**DINOV3, **options})
