@@ -42,7 +42,16 @@ def model_of(cfg, teacher):
 
 def without_decay(parameter_name, module):
     """True for parameters that are exempt from weight decay."""
-    positions = ('pos_block', 'pos_embed', 'rel_pos', 'cls_token', 'dist_token', 'position_encodings')
+    positions = (
+        'pos_block',
+        'pos_embed',
+        'rel_pos',
+        'rope',
+        'cls_token',
+        'dist_token',
+        'reg_token',
+        'position_encodings',
+    )
     norms = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.modules.batchnorm._BatchNorm)
     return (
         any(part in parameter_name for part in positions)
