@@ -232,15 +232,16 @@ class Backbone(BaseModule):
         self._check_images(images)
         if valid_sizes is None:
             valid_sizes = getattr(images, 'valid_sizes', None)
-        if valid_sizes is None:
-            return self._features(images)
-        sizes = resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])
-        if set(sizes) == {tuple(images.shape[2:])}:
-            return self._features(images)
-        if self.out_type == 'raw':
+        sizes = [] if valid_sizes is None else resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])
+        if not sizes or set(sizes) == {tuple(images.shape[2:])}:
+            outputs = self._features(images)
+        elif self.out_type == 'raw':
             raise ValueError("valid_sizes must be None with out_type='raw', whose tokens cannot be padded")
-        strides = self.out_strides if self.out_type == 'featmap' else None
-        return features_of_sizes(self._features, images, sizes, strides)
+        else:
+            strides = self.out_strides if self.out_type == 'featmap' else None
+            outputs = features_of_sizes(self._features, images, sizes, strides)
+        # mmcv's compiled operators (RoIAlign) take every map for contiguous; a neck's maps have the strides of these.
+        return tuple(output.contiguous() for output in outputs) if self.out_type == 'featmap' else outputs
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         """Features of images that fill the batch."""

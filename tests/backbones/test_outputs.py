@@ -24,6 +24,17 @@ def test_out_indices_are_not_mutated_and_may_be_negative(name, indices):
     assert given == indices
 
 
+@pytest.mark.parametrize('name', DENSE)
+def test_maps_are_contiguous(name):
+    """mmcv's compiled operators read a map so, whatever its strides: others give other features of a region."""
+    model = DENSE[name](out_indices=tuple(range(4))).eval()
+    images = torch.randn(IMAGES)
+    sizes = [(40, 70), (33, 51)]
+    with torch.no_grad():
+        calls = model(images), model(images.to(memory_format=torch.channels_last)), model(images, valid_sizes=sizes)
+    assert all(feature_map.is_contiguous() for outputs in calls for feature_map in outputs)
+
+
 def test_no_argument_is_mutated():
     arguments = dict(
         arch=dict(embed_dims=24, depth=4, num_heads=2, mlp_ratio=2.0),
