@@ -7,6 +7,7 @@ they are needed.
 
 from typing import TYPE_CHECKING
 
+from .engine.mmcv_operators import provide
 from .lazy import lazy_names, register_with_mmengine
 from .version import __version__
 
@@ -34,3 +35,4 @@ __getattr__ = lazy_names(
     | dict(PEG='layers', convert_state_dict='checkpoints', LayerDecayOptimWrapperConstructor='engine'),
 )
 register_with_mmengine()
+provide()

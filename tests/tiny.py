@@ -188,3 +188,15 @@ def assert_equal_outputs(left, right) -> None:
     assert len(left) == len(right)
     for a, b in zip(left, right, strict=True):
         assert torch.equal(a, b)
+
+
+# Start of a program whose mmcv has no compiled operators, although they are installed.
+WITHOUT_COMPILED_OPERATORS = """
+import sys
+from importlib.machinery import PathFinder
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name == 'mmcv._ext' else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
+"""

@@ -1,12 +1,15 @@
 """Tools of the toolboxes that this package has no counterpart of run its configs by path."""
 
+import os
 import runpy
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
+from tiny import WITHOUT_COMPILED_OPERATORS
 from tiny_configs import ROOT, detection
 
 
@@ -41,3 +44,17 @@ def test_browse_dataset(scenes, tmp_path, monkeypatch):
     output = ['--output-dir', tmp_path / 'shown', '--not-show', '--cfg-options', *options]
     run_theirs('mmdet', 'analysis_tools/browse_dataset.py', config, *output, monkeypatch=monkeypatch)
     assert len(list((tmp_path / 'shown').iterdir())) == 8
+
+
+def test_mmdets_own_train_without_compiled_operators(scenes, tmp_path):
+    """``custom_imports`` of the config come before the models, and bring operators for them."""
+    config, options = detection(scenes, tmp_path)
+    script = Path(find_spec('mmdet').origin).parent / '.mim/tools/train.py'
+    code = f'{WITHOUT_COMPILED_OPERATORS}\nimport runpy; runpy.run_path({str(script)!r}, run_name="__main__")'
+    result = subprocess.run(
+        [sys.executable, '-c', code, str(config), '--work-dir', str(tmp_path / 'work'), '--cfg-options', *options],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, 'CUDA_VISIBLE_DEVICES': ''},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert 'mmcv has no compiled operators' in result.stdout + result.stderr
+    assert (tmp_path / 'work' / 'iter_2.pth').exists()

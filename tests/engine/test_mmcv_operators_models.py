@@ -1,0 +1,92 @@
+"""A training step and a prediction of detectors: compiled operators and those on torchvision's kernels agree."""
+
+import pytest
+import tiny
+import torch
+from mmengine.hub import get_config
+from mmengine.registry import MODELS, init_default_scope
+from test_mmcv_operators import needs_compiled, ours
+
+pytest.importorskip('mmdet')
+
+COLUMN = dict(type='MultiScaleCPVT', img_size=64, arch=tiny.TWO_BLOCKS)
+DCN = dict(
+    type='ResNet', depth=50, base_channels=8, norm_cfg=tiny.GN, out_indices=(0, 1, 2, 3),
+    dcn=dict(type='DCNv2', deform_groups=1), stage_with_dcn=(False, True, True, True),
+)  # fmt: skip
+
+
+def stock(name, backbone, channels):
+    """The model of mmdet's config, narrow, for three classes."""
+    model = get_config(f'mmdet::{name}').model
+    model.backbone = dict(backbone)
+    model.neck.update(in_channels=channels, out_channels=16)
+    for holder in [model, *model.get('roi_head', {}).values()]:
+        for part in holder if isinstance(holder, list) else [holder]:
+            if isinstance(part, dict):
+                narrow(part)
+    return model
+
+
+def narrow(part):
+    widths = ('in_channels', 'feat_channels', 'out_channels', 'fc_out_channels', 'conv_out_channels')
+    for node in [part, *(child for child in part.values() if isinstance(child, dict))]:
+        if node.get('type', '').endswith(('Head', 'Extractor')):
+            node.update({key: 16 for key in widths if key in node})
+            if 'num_classes' in node:
+                node['num_classes'] = 3
+
+
+def detectors():
+    widths = [6, 12, 24, 24]
+    return {
+        'retinanet': lambda: stock('retinanet/retinanet_r50_fpn_1x_coco.py', COLUMN, widths),
+        'retinanet, DCN': lambda: stock('retinanet/retinanet_r50_fpn_1x_coco.py', DCN, [32, 64, 128, 256]),
+        'mask_rcnn': lambda: stock('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
+        'cascade_rcnn': lambda: stock('cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
+    }
+
+
+def step_and_predict(model):
+    """Losses and gradients of one batch, and the predictions for it."""
+    from mmdet.testing import demo_mm_inputs
+
+    torch.manual_seed(1)
+    with_mask = 'MaskRCNN' in type(model).__name__
+    batch = demo_mm_inputs(2, [[3, 96, 128], [3, 128, 96]], num_classes=3, with_mask=with_mask)
+    torch.manual_seed(1)  # of the samplers
+    model.train().zero_grad()
+    losses = model.forward(**model.data_preprocessor(batch, True), mode='loss')
+    total, logged = model.parse_losses(losses)
+    total.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    with torch.no_grad():
+        found = model.eval().forward(**model.data_preprocessor(batch, False), mode='predict')
+    return logged, gradients, [sample.pred_instances for sample in found]
+
+
+@needs_compiled
+@pytest.mark.parametrize('name', list(detectors()))
+def test_detectors(name):
+    init_default_scope('mmdet')
+    import mmdet.models  # noqa: F401
+
+    model = tiny.randomise(MODELS.build(detectors()[name]()))
+    for module in model.modules():
+        if hasattr(module, 'conv_offset'):  # zero at first, and with it what depends on an offset
+            torch.nn.init.normal_(module.conv_offset.weight, std=0.1)
+    losses, gradients, predictions = step_and_predict(model)
+    our_losses, our_gradients, our_predictions = ours(step_and_predict, model)
+    assert losses.keys() == our_losses.keys()
+    for key in losses:
+        torch.testing.assert_close(our_losses[key], losses[key], rtol=1e-6, atol=1e-6)
+    assert gradients.keys() == our_gradients.keys()
+    for key, gradient in gradients.items():
+        error = (our_gradients[key] - gradient).norm() / gradient.norm().clamp(min=1e-6)
+        assert error < 1e-5, (key, error)
+    assert sum(len(found) for found in predictions) > 10
+    for found, other in zip(predictions, our_predictions, strict=True):
+        assert torch.equal(found.labels, other.labels)
+        torch.testing.assert_close(other.bboxes, found.bboxes, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(other.scores, found.scores, rtol=1e-5, atol=1e-6)
+        assert 'masks' not in found or torch.equal(found.masks, other.masks)
