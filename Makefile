@@ -1,6 +1,7 @@
 # Everything runs in .venv, which any target below makes by itself when it is not there.
 
 PYTHON ?= python3
+OPERATORS ?= torchvision
 WORKERS ?= 2
 ARGS ?=
 
@@ -8,16 +9,18 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-slow lint format clean
+.PHONY: help setup demo check test test-slow lint format matrix clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo '  PYTHON=python3.12 chooses the interpreter, WORKERS=4 the test processes, ARGS="-k peg" goes to pytest or the demo'
+	@echo '  PYTHON=python3.12 chooses the interpreter, WORKERS=4 the test processes, ARGS="-k peg" goes to pytest or the demo;'
+	@echo '  OPERATORS=compiled compiles those of mmcv, instead of using torchvision'"'"'s'
 
 setup: $(READY)  ## make .venv with everything in it
 
-$(READY): setup.py tools/setup_env.sh
-	tools/setup_env.sh $(PYTHON)
+# OPERATORS=compiled is asked of an environment that is ready, too.
+$(READY): setup.py tools/setup_env.sh $(if $(filter torchvision,$(OPERATORS)),,always)
+	OPERATORS=$(OPERATORS) tools/setup_env.sh $(PYTHON)
 	@touch $@
 
 demo: $(READY)  ## train a small detector and a small segmentor, run both at sizes not seen in training
