@@ -119,9 +119,13 @@ def shift_errors(results: pd.DataFrame, variant: str) -> list[float]:
 
 
 def best_rates(results: pd.DataFrame, train_size: int) -> pd.DataFrame:
-    """Results of each variant at the learning rate that is best on its first seed; of equals, the lowest rate."""
+    """Results of each variant at the learning rate that is best on its first seed; of equals, the lowest rate.
+
+    It is chosen by the column ``tuning`` where there is one.
+    """
     trials = rate_trials(results, train_size)
-    best = trials.loc[trials.groupby('variant')['top1'].idxmax()].set_index('variant')['rate_factor']
+    score = 'tuning' if 'tuning' in results else 'top1'
+    best = trials.loc[trials.groupby('variant')[score].idxmax()].set_index('variant')['rate_factor']
     return results[results['rate_factor'] == results['variant'].map(best)]
 
 
@@ -133,7 +137,7 @@ def rate_trials(results: pd.DataFrame, train_size: int) -> pd.DataFrame:
 
 def claims(train_size: int) -> list[Claim]:
     """The claims of ``claims.yaml``, for classifiers trained at ``train_size`` px."""
-    sizes = dict(larger=train_size * 12 // 7, largest=train_size * 2)
+    sizes = dict(larger=round(train_size * 12 / 7 / 8) * 8, largest=train_size * 2)
 
     def comparison(left: str, right: str | None = None, size: str = '', measure: str = '', **rest: Any) -> Comparison:
         if measure:

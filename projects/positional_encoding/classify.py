@@ -1,5 +1,6 @@
 """Classifiers with different position encodings: each is trained alike and tested at several image sizes."""
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,9 @@ from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.engine.launch import read_config, use_amp
 
 from .runs import TrainingFolder, test_sizes
+from .variants import data_options
 
+TUNING = 'meta/tune.txt'
 SHIFT_IMAGES = 200
 """Number of test images that the shift error is measured on."""
 
@@ -44,8 +47,8 @@ class Classification(TrainingFolder):
 
     Args:
         plan: ``epochs`` and ``batch_size`` of each training, ``sizes`` (sides in px that each run is tested at without
-            fine-tuning, the first one that of the training), ``data_root``, and ``amp_dtype`` (``'bfloat16'`` or
-            ``'float16'`` for mixed precision, else ``None``).
+            fine-tuning, the first one that of the training), ``data_root``, ``amp_dtype`` (``'bfloat16'`` or
+            ``'float16'`` for mixed precision, else ``None``), and ``data_set``, by default ``'imagenette'``.
         configs: Config file of each variant.
         seeds: Seeds of each variant, the most important variant first.
         rate_factors: Learning rates of each variant, relative to the config's.
@@ -60,7 +63,8 @@ class Classification(TrainingFolder):
         trials = self._rate_trials(variant)
         if len(trials) == 1:
             return trials[0].rate_factor
-        scores = {run.rate_factor: record['rows'][0]['top1'] for run in trials if (record := self.record(run))}
+        firsts = {run.rate_factor: record['rows'][0] for run in trials if (record := self.record(run))}
+        scores = {rate: row.get('tuning', row['top1']) for rate, row in firsts.items()}
         return max(scores, key=scores.__getitem__) if len(scores) == len(trials) else None
 
     def pending(self) -> tuple[list[ClassifyRun], int]:
@@ -83,7 +87,9 @@ class Classification(TrainingFolder):
                     yield None if rate is None else ClassifyRun(variant, seeds[turn], rate)
 
     def config(self, run: ClassifyRun) -> Config:
-        plan, cfg = self.plan, read_config(self.configs[run.variant])
+        plan = self.plan
+        options = data_options(plan.get('data_set', 'imagenette'))
+        cfg = read_config(self.configs[run.variant], cfg_options=options)
         cfg.train_cfg = dict(by_epoch=True, max_epochs=plan['epochs'])
         cfg.param_scheduler[-1].end = plan['epochs']
         if plan['epochs'] <= cfg.param_scheduler[-1].begin:  # a smoke test has no time for a warm-up
@@ -98,13 +104,22 @@ class Classification(TrainingFolder):
         return cfg
 
     def evaluate(self, cfg: Config, weights: Path) -> list[dict[str, Any]]:
-        """Top-1 accuracy in percent at every size, and the shift error at the training size."""
+        """Top-1 accuracy in percent at every size, and the shift error at the training size.
+
+        A data set with images for the choice of rates has its accuracy on these, too: ``tuning``.
+        """
         sizes, epochs = self.plan['sizes'], self.plan['epochs']
+        tuned: dict[str, float] = {}
+        if (Path(self.plan['data_root']) / TUNING).exists():
+            tuning = copy.deepcopy(cfg)
+            tuning.test_dataloader.dataset.ann_file = TUNING
+            (row,) = test_sizes(tuning, weights, [TestSize(side=sizes[0])])
+            tuned = dict(tuning=round(row.metrics['accuracy/top1'], 3))
         found = test_sizes(cfg, weights, [TestSize(side=size) for size in sizes])
         paths = [sample['img_path'] for sample in Runner.build_dataloader(cfg.test_dataloader).dataset.load_data_list()]
         errors = [shift_error(FeatureExtractor(cfg, weights), paths, sizes[0]), *[None] * (len(sizes) - 1)]
         return [
-            dict(epochs=epochs, size=size, top1=round(row.metrics['accuracy/top1'], 3), shift_error=error)
+            dict(epochs=epochs, size=size, top1=round(row.metrics['accuracy/top1'], 3), shift_error=error) | tuned
             for size, row, error in zip(sizes, found, errors, strict=True)
         ]
 

@@ -1,6 +1,7 @@
 """Tables, verdicts, and plots, from the results' CSV files alone."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -16,6 +17,8 @@ from .runs import Record, read_records
 from .transfer import STARTS
 from .variants import MAIN, VARIANTS
 
+TINY = 'tiny_imagenet_'  # of the plots' names
+
 
 def write_report(work_dir: Path, docs: Path | None = None) -> None:
     """Collect the finished runs in CSV files, and write tables and plots from these.
@@ -30,10 +33,18 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     """
     folder, pictures = (work_dir, '.') if docs is None else (docs.with_suffix(''), docs.stem)
     parts = {}
-    for stage, name, runs, report, draw in (
+    stages: list[tuple[str, str, str, Callable[..., str], Callable[..., None]]] = [
         ('classify', 'positional_encoding', 'runs', classify_report, draw_classify),
+        (
+            'classify-tiny-imagenet',
+            'tiny_imagenet',
+            'tiny_imagenet_runs',
+            partial(classify_report, prefix=TINY),
+            partial(draw_classify, prefix=TINY),
+        ),
         ('transfer', 'dense_transfer', 'dense_transfer_runs', transfer_report, draw_transfer),
-    ):
+    ]
+    for stage, name, runs, report, draw in stages:
         table = folder / f'{name}.csv'
         if records := read_records(work_dir / stage):
             write_csv(({**record['run'], **row} for record in records for row in record['rows']), table)
@@ -66,15 +77,21 @@ def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:
         pd.DataFrame(rows).to_csv(file, index=False)
 
 
-def classify_report(results: pd.DataFrame, pictures: str = '.') -> str:
-    """Report on the classifiers as Markdown; ``pictures`` is the folder of the plots, relative to the report."""
+def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = '') -> str:
+    """Report on the classifiers as Markdown.
+
+    Args:
+        results: The rows of all runs.
+        pictures: Folder of the plots, relative to the report.
+        prefix: Of the plots' names.
+    """
     size, epochs = results['size'].min(), results['epochs'].iloc[0]
     rates = rates_table(results, size)
     parts = [
         f'Top-1 (%), mean ± standard deviation over seeds; trained at {size} px for {epochs} epochs.',
         summary_table(results, size),
-        f'![Top-1 against image size]({pictures}/sizes.png)',
-        f'![Top-1 of every encoding at {size} px]({pictures}/variants.png)',
+        f'![Top-1 against image size]({pictures}/{prefix}sizes.png)',
+        f'![Top-1 of every encoding at {size} px]({pictures}/{prefix}variants.png)',
         rates and f'The learning rates that were tried, first seed:\n\n{rates}',
         claims_table(results, size),
     ]
@@ -167,7 +184,7 @@ def markdown(table: pd.DataFrame, align: str = 'l') -> str:
     return table.to_markdown(index=False, disable_numparse=True, colalign=columns)
 
 
-def draw_classify(results: pd.DataFrame, folder: Path) -> None:
+def draw_classify(results: pd.DataFrame, folder: Path, prefix: str = '') -> None:
     """Top-1 accuracy of the main variants against image size, and of all variants at the training size."""
     train_size = results['size'].min()
     kept = best_rates(results, train_size)
@@ -178,7 +195,7 @@ def draw_classify(results: pd.DataFrame, folder: Path) -> None:
     side = f'side of the test images (px); trained at {train_size} px'
     axis.set(xticks=sorted(kept['size'].unique()), xlabel=side, ylabel='top-1 (%), mean and range over seeds')
     axis.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
-    figure.savefig(folder / 'sizes.png', dpi=110)
+    figure.savefig(folder / f'{prefix}sizes.png', dpi=110)
     shown = {name: values for name in VARIANTS if (values := accuracy(train_size)(kept, name))}
     ordered = sorted(shown, key=lambda name: mean(shown[name]))
     figure, (axis,) = new_figure(6.4, 0.9 + 0.28 * len(ordered))
@@ -189,7 +206,7 @@ def draw_classify(results: pd.DataFrame, folder: Path) -> None:
     axis.set_yticks(range(len(ordered)), [VARIANTS[name].label for name in ordered])
     axis.grid(axis='x', color='0.9')
     axis.set_xlabel(f'top-1 at {train_size} px (%); dots: seeds, stroke: mean')
-    figure.savefig(folder / 'variants.png', dpi=110)
+    figure.savefig(folder / f'{prefix}variants.png', dpi=110)
 
 
 def draw_transfer(results: pd.DataFrame, folder: Path) -> None:

@@ -24,10 +24,11 @@ from cpvt_backbones.options import AMP_DTYPES
 from positional_encoding.classify import Classification, epochs_within
 from positional_encoding.report import write_report
 from positional_encoding.runs import Record, RunFolder
+from positional_encoding.splits import write_splits
 from positional_encoding.transfer import Transfer
-from positional_encoding.variants import ENCODINGS, TASKS, VARIANTS, classify_config, transfer_config
+from positional_encoding.variants import DATA_SETS, ENCODINGS, TASKS, VARIANTS, classify_config, transfer_config
 
-CLASSIFY_SIZES, TRANSFER_SIZES = [112, 128, 160, 192, 224], [0.5, 1.0, 1.5, 2.0]
+TRANSFER_SIZES = [0.5, 1.0, 1.5, 2.0]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,6 +51,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     stages = parser.add_subparsers(dest='stage', required=True, metavar='classify | transfer | report')
     classify = stages.add_parser('classify', parents=[common, seeds], help='train classifiers, test at larger sizes')
     classify.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
+    about = 'tiny-imagenet: 50 classes of --data at 32 px; default: %(default)s'
+    classify.add_argument('--data-set', choices=DATA_SETS, default='imagenette', help=about)
     length = classify.add_mutually_exclusive_group()
     length.add_argument('--epochs', type=positive, help='length of each training')
     length.add_argument('--budget', type=float, metavar='MINUTES', help='as many epochs as fit here in one process')
@@ -68,7 +71,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def classification(args: argparse.Namespace) -> Classification:
     """The stage of the classifiers; an error if images, a teacher, or the length of the trainings are missing."""
+    tiny = args.data_set != 'imagenette'
     images = {split: count_images(args.data / split) for split in ('train', 'val')}
+    if tiny:
+        lists = write_splits(args.data)
+        images = dict(train=lists['train'], val=lists['test'])
     chosen = sorted(args.variants, key=lambda name: VARIANTS[name].priority)
     configs = {name: classify_config(name) for name in chosen}
     for name, path in configs.items():
@@ -77,10 +84,12 @@ def classification(args: argparse.Namespace) -> Classification:
             raise FileNotFoundError(f'--variants: {name} needs {teacher}: run tools/make_teacher.py, or leave it out')
     seeds = {name: range(args.seeds if VARIANTS[name].priority == 1 else args.other_seeds) for name in chosen}
     rates = {name: VARIANTS[name].rate_factors for name in chosen}
-    folder, plan = args.work_dir / 'classify', None
+    folder, plan = args.work_dir / ('classify' + f'-{args.data_set}' * tiny), None
     if args.epochs or not (folder / 'plan.json').exists():
         settings = dict(batch_size=args.batch_size, data_root=str(args.data), amp_dtype=args.amp_dtype)
-        plan = dict(epochs=args.epochs, sizes=CLASSIFY_SIZES, **settings)
+        plan = dict(epochs=args.epochs, sizes=DATA_SETS[args.data_set], **settings)
+        if tiny:
+            plan['data_set'] = args.data_set
         if args.budget:
             runs = sum(len(seeds[name]) + len(rates[name]) - 1 for name in chosen)
             plan['epochs'] = epochs_within(args.budget, configs[chosen[0]], plan, runs=runs, **images)

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from mmengine.config import Config
 
 CONFIGS = Path(__file__).resolve().parent / 'configs'
 
@@ -29,6 +31,10 @@ VARIANTS = {
     'learned-gap': Variant('learned table, GAP', 2),
     'peg-0-gap': Variant('PEG at 0, GAP', 3),
     'peg-0-5-gap': Variant('PEG at 0-5, GAP', 1),
+    'rope': Variant('RoPE, axial', 2),
+    'rope-mixed': Variant('RoPE, mixed', 3),
+    'rope-dinov3': Variant("RoPE, DINOv3's, rescaled", 3),
+    'rope-peg-0-5': Variant('RoPE + PEG at 0-5', 2),
     'peg-0-5-gap-distilled': Variant('PEG at 0-5, GAP, distilled', 2),
     'peg-before': Variant('PEG at -1', 2),
     'peg-before-k27': Variant('PEG at -1, k = 27', 2),
@@ -40,6 +46,12 @@ VARIANTS = {
     'conv1x1-x12': Variant('twelve 1 x 1 layers', 2),
     'peg-0-unpadded': Variant('PEG at 0, no zero padding', 2),
 }
+DATA_SETS = {
+    'imagenette': [112, 128, 160, 192, 224],
+    'tiny-imagenet': [32, 40, 48, 56, 64],
+}
+"""Data sets of the classifiers, with the sides of their test images in px; the first one is that of the training."""
+
 MAIN = [name for name, variant in VARIANTS.items() if variant.priority == 1]
 
 ENCODINGS = {'peg': 'peg-0-5-gap', 'learned': 'learned-gap'}
@@ -52,6 +64,12 @@ TASKS = {'semantic-fpn': 'camvid', 'retinanet': 'bccd'}
 def classify_config(variant: str) -> Path:
     """The config of a variant."""
     return CONFIGS / 'classify' / f'{variant}_imagenette.py'
+
+
+def data_options(data_set: str) -> dict[str, Any]:
+    """What a data set changes in every variant's config, which is for Imagenette."""
+    file = CONFIGS / '_base_' / f'{data_set}.py'
+    return Config.fromfile(file).to_dict() if file.exists() else {}
 
 
 def transfer_config(task: str, encoding: str) -> Path:

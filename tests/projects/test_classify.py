@@ -106,9 +106,9 @@ def test_a_record_holds_config_commit_environment_and_shift_error(stage):
         assert 0 < at_training_size['shift_error'] < 2 and larger['shift_error'] is None
 
 
-def finish(stage, run, top1):
+def finish(stage, run, **result):
     """Write the record of a run that was not trained."""
-    write_json(stage.folder / run.name / 'record.json', dict(run=run._asdict(), rows=[dict(size=32, top1=top1)]))
+    write_json(stage.folder / run.name / 'record.json', dict(run=run._asdict(), rows=[dict(size=32, **result)]))
 
 
 def test_the_best_rate_of_the_first_seed_is_used_for_all_seeds(stage):
@@ -121,6 +121,9 @@ def test_the_best_rate_of_the_first_seed_is_used_for_all_seeds(stage):
     finish(one, first[2], top1=60.0)
     assert one.pending() == ([first[0], ClassifyRun('peg', 1), ClassifyRun('learned', 1, 2.0)], 0)
     assert one.best_rate('peg') == 1.0
+    for run, tuning in zip(first[1:], (0.6, 0.5), strict=True):  # on images that are not tested
+        finish(one, run, top1=run.rate_factor, tuning=tuning)
+    assert one.best_rate('learned') == 1.0
 
 
 def test_the_rate_factor_scales_the_learning_rate(stage):

@@ -107,13 +107,14 @@ def test_a_claim_is_as_good_as_its_weakest_part():
 
 
 def test_larger_sizes_are_those_of_the_paper():
-    """384 and 448 px after 224 are 192 and 224 px after 112."""
+    """384 and 448 px after 224 are 192 and 224 px after 112, and 56 (a multiple of 8) and 64 px after 32."""
+    assert {part.what for part in claims(32)[2].comparisons} == {'change of top-1, 32 to 56 px'}
     parts = [str(part) for claim in claims(112) if claim.letter[0] == 'c' for part in claim.comparisons]
     assert all('112 to 192 px' in text for text in parts[:6]) and all('112 to 224 px' in text for text in parts[6:])
 
 
 def test_claims_compare_variants_of_the_first_two_priorities():
-    assert [claim.letter for claim in claims(112)] == ['a', 'b', 'c', "c'", *'defghijklmnopq']
+    assert [claim.letter for claim in claims(112)] == ['a', 'b', 'c', "c'", *'defghijklmnopqr']
     named = {name for claim in claims(112) for part in claim.comparisons for name in (part.left, part.right) if name}
     assert named == {name for name, variant in VARIANTS.items() if variant.priority <= 2}
 
@@ -127,6 +128,8 @@ def test_of_several_rates_the_best_on_the_first_seed_counts():
     tied = results.assign(top1=50.0)
     for order in (tied, tied[::-1]):
         assert best_rates(order, 112)['rate_factor'].tolist() == [0.5]
+    tuned = results.assign(tuning=[60.0, 50.0, 50.0, 50.0])  # on images that are not tested
+    assert best_rates(tuned, 112)['rate_factor'].tolist() == [1.0]
     shown = cells(rates_table(results, 112))[2:]
     assert shown == [('learned table', '0.5', '54.0'), ('learned table', '1', '50.0'), ('learned table', '2', '55.0')]
 
