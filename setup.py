@@ -28,7 +28,7 @@ EXTRAS = {
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 EXTRAS['dev'] = ['pytest', 'pytest-xdist', 'pytest-timeout', 'hypothesis', 'ruff', 'mypy', 'import-linter']
-EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'timm']
+EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'tensorboard', 'timm']
 EXTRAS['dev'] += [need for name in ('infer', 'analysis', 'export') for need in EXTRAS[name]]
 
 

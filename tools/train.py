@@ -15,15 +15,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('config', help='config file')
     resume = 'continue from a checkpoint; without a value from the newest in the work dir, if there is one'
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT', help=resume)
-    parser.add_argument('--amp', action='store_true', help='mixed precision in float16')
+    parser.add_argument('--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU')
     parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision in this type')
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size')
+    parser.add_argument('--no-progress', action='store_true', help='no bar with the time left below the log')
     cli.add_run_arguments(parser)
     args = parser.parse_args(argv)
     from cpvt_backbones.engine.launch import train
 
-    amp, dtype = args.amp or args.amp_dtype is not None, args.amp_dtype or 'float16'
-    train(cli.config_from(args), resume=args.resume, amp=amp, amp_dtype=dtype, auto_scale_lr=args.auto_scale_lr)
+    options = dict(amp=args.amp or args.amp_dtype is not None, amp_dtype=args.amp_dtype)
+    options |= dict(auto_scale_lr=args.auto_scale_lr, progress=not args.no_progress)
+    train(cli.config_from(args), resume=args.resume, **options)
 
 
 if __name__ == '__main__':

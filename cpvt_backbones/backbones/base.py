@@ -67,7 +67,8 @@ class Backbone(BaseModule):
         frozen_stages: -1: none; 0: the (first) patch embedding; n: and the first n blocks of a column, or stages of a
             pyramid, with their PEGs; with all of them, the final norm too.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
-        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``. It takes effect in
+        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``, or the checkpoint, the
+            name of shipped weights among them. It takes effect in
             ``init_weights()``; until then the weights are random. Without a Runner use :meth:`from_pretrained`.
 
     Attributes:
@@ -97,6 +98,7 @@ class Backbone(BaseModule):
         with_cp: bool = False,
         init_cfg: Any = None,
     ) -> None:
+        init_cfg = dict(type='Pretrained', checkpoint=init_cfg) if isinstance(init_cfg, str) else init_cfg
         for entry in list_of_dicts('init_cfg', init_cfg):
             if 'type' not in entry:
                 raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')

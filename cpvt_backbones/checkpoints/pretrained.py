@@ -73,10 +73,12 @@ def load_weights(
     with naming_file(checkpoint):
         weights = _weights_in(content, prefix)
         check_values(weights, wanted)
-        try:
-            missing, unexpected = model.load_state_dict(weights, strict=False)
-        except RuntimeError as error:  # its message has one line for each shape that differs
-            raise CheckpointError(f'it does not fit the model: {" ".join(str(error).split())}') from error
+        others = [key for key, value in weights.items() if key in wanted and value.shape != wanted[key].shape]
+        if others:
+            shapes = f'{tuple(weights[others[0]].shape)}, not {tuple(wanted[others[0]].shape)}'
+            fault = f'{len(others)} of {len(wanted)} weights have other shapes ({shapes}): {shorten(others)}'
+            raise CheckpointError(f'it does not fit the model: {fault}')
+        missing, unexpected = model.load_state_dict(weights, strict=False)
         fault, keys, total = ('it lacks', missing, wanted) if missing else ('the model lacks', unexpected, weights)
         if missing or (strict and unexpected):
             fault = f'{fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'

@@ -40,9 +40,10 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that accepts old names of flags, with a warning."""
 
     renamed: Mapping[str, str] = {}
+    used: Sequence[argparse.Action] = ()  # arguments of the last command line that was parsed
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = []
+        Parser.used, words = self._actions, []
         for word in sys.argv[1:] if args is None else map(str, args):
             flag, equals, value = word.partition('=')
             if flag in self.renamed:
@@ -81,7 +82,18 @@ def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None
         folders = Path(__file__).parents[1], Path(inspect.getfile(main)).parent
         if not isinstance(error, (OSError, ImportError)) and not _raised_within(error, *folders):
             raise
-        _stop(f'error: {error}', 2)
+        _stop(f'error: {name_flags(str(error), Parser.used)}', 2)
+
+
+def name_flags(message: str, actions: Sequence[argparse.Action]) -> str:
+    """Replace the names of Python arguments in a message by the flags that set them."""
+    for action in actions:
+        flag = next((option for option in action.option_strings if option.startswith('--')), None)
+        if flag is not None:
+            word = action.dest if '_' in action.dest else rf'^{action.dest}(?=:| must | excludes )'
+            message = re.sub(rf'(?<![\w.\'"/-]){action.dest}=(?=[\w\'"])', f'{flag} ', message)
+            message = re.sub(rf'(?<![\w.\'"/-]){word}(?![\w.=\'"/(])', flag, message)
+    return message
 
 
 def _raised_within(error: BaseException | None, *folders: Path) -> bool:

@@ -4,20 +4,30 @@
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from mmengine.config import Config
+from mmengine.device import get_device
 from mmengine.hooks import Hook
-from mmengine.registry import RUNNERS
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
+from torch import distributed, nn
 
 from cpvt_backbones.checkpoints import CheckpointError, load_weights, newest_checkpoint
 from cpvt_backbones.checkpoints.pretrained import check_loaded
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
+
+from .config_scope import dicts_of
+from .progress import progress_bar
 
 
 class Toolbox(NamedTuple):
@@ -96,8 +106,9 @@ def train(
     *,
     resume: str | None = None,
     amp: bool = False,
-    amp_dtype: str = 'float16',
+    amp_dtype: str | None = None,
     auto_scale_lr: bool = False,
+    progress: bool = False,
 ) -> Runner:
     """Train the model of a config; returns the runner.
 
@@ -107,6 +118,7 @@ def train(
         amp: Train in mixed precision.
         amp_dtype: As in :func:`use_amp`.
         auto_scale_lr: Scale the learning rate with the batch size, from ``auto_scale_lr.base_batch_size``.
+        progress: Show a bar with the time left, if stdout is a terminal.
 
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
@@ -124,13 +136,14 @@ def train(
         newest = newest_checkpoint(cfg.work_dir)
         cfg.resume, cfg.load_from = True, newest and str(newest)
     elif resume is not None:
-        cfg.resume, cfg.load_from = True, _find_file('resume', resume)
+        cfg.resume, cfg.load_from = True, find_checkpoint('resume', resume)
     elif cfg.get('load_from'):
-        cfg.load_from = _find_file('load_from', cfg.load_from)
+        cfg.load_from = find_checkpoint('load_from', cfg.load_from)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
         runner.register_hook(_WeightCheckHook())
-    runner.train()
+    with progress_bar(runner) if progress else nullcontext():
+        runner.train()
     return runner
 
 
@@ -166,7 +179,7 @@ def test(
             does not fit the model.
     """
     toolbox = find_toolbox(cfg)
-    cfg.load_from = _find_file('checkpoint', checkpoint)
+    cfg.load_from = find_checkpoint('checkpoint', checkpoint)
     if show_dir is not None:
         hook = {**cfg.get('default_hooks', {}).get('visualization', {}), **toolbox.visualization}
         cfg.merge_from_dict({_HOOK_KEY: hook, toolbox.show_dir: show_dir})
@@ -184,17 +197,34 @@ def test(
     return runner.test()
 
 
-def use_amp(cfg: Config, dtype: str) -> None:
+@OPTIM_WRAPPERS.register_module()
+class CPUAmpOptimWrapper(OptimWrapper):
+    """mmengine's ``AmpOptimWrapper`` on a CPU: bfloat16 in the layers that autocast knows."""
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        with super().optim_context(model), torch.autocast('cpu', torch.bfloat16):
+            yield
+
+
+def use_amp(cfg: Config, dtype: str | None = None) -> None:
     """Switch a config to mixed precision, in place.
 
     Args:
         cfg: From :func:`read_config`; its optimizer wrapper must not have its own precision.
-        dtype: ``'float16'`` (with loss scaling) or ``'bfloat16'``.
+        dtype: ``'float16'`` (with loss scaling) or ``'bfloat16'``, the only one of a CPU. Default: float16 on a GPU.
     """
+    on_cpu = get_device() == 'cpu'
+    dtype = dtype or ('bfloat16' if on_cpu else 'float16')
     check_choice(AMP_DTYPES, amp_dtype=dtype)
+    if on_cpu and dtype == 'float16':
+        raise ValueError("amp_dtype must be 'bfloat16' on a CPU, got 'float16'; a GPU was not found")
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
         raise ValueError(f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own precision")
+    if on_cpu:
+        cfg.optim_wrapper.type = 'CPUAmpOptimWrapper'
+        return
     cfg.optim_wrapper.update(type='AmpOptimWrapper', dtype=dtype)
     # bfloat16 has the range of float32 and needs no loss scaling.
     cfg.optim_wrapper.setdefault('loss_scale', 'dynamic' if dtype == 'float16' else 1.0)
@@ -212,7 +242,8 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
     cfg.test_evaluator = [*evaluators, dict(type=toolbox.dump, out_file_path=out)]
 
 
-def _find_file(argument: str, path: str | os.PathLike[str]) -> str:
+def find_checkpoint(argument: str, path: str | os.PathLike[str]) -> str:
+    """Return the file of a checkpoint, for shipped weights by name, or the URL; ``FileNotFoundError`` names both."""
     file = str(path) if '://' in str(path) else str(shipped_file(path))  # a URL is fetched when it is loaded
     if '://' not in file and not Path(file).is_file():
         raise FileNotFoundError(f'{argument}: there is no file {str(path)!r}')
@@ -220,4 +251,19 @@ def _find_file(argument: str, path: str | os.PathLike[str]) -> str:
 
 
 def _build_runner(cfg: Config) -> Runner:
+    if cfg.get('launcher') == 'pytorch' and 'runner_type' not in cfg and get_device() == 'cpu':
+        _use_gloo(cfg)
     return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+
+
+def _use_gloo(cfg: Config) -> None:
+    """Prepare for several processes on CPUs; mmengine's launch would look for a GPU in each."""
+    if not distributed.is_initialized():
+        distributed.init_process_group('gloo')
+    chosen = cfg.get('model_wrapper_cfg') or dict(find_unused_parameters=cfg.get('find_unused_parameters', False))
+    wrapper = dict(type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None)
+    cfg.model_wrapper_cfg = {**wrapper, **chosen}
+    for node in dicts_of(cfg.model):
+        if node.get('type') == 'SyncBN':  # computes on GPUs only
+            node['type'] = 'BN'
+            print_log('launcher: no GPU was found; SyncBN becomes BN', 'current')

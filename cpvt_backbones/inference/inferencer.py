@@ -1,12 +1,15 @@
 """One inferencer for detectors, segmentors and classifiers, for images of any size."""
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from mmengine.config import Config
+from mmengine.logging import print_log
 
 from cpvt_backbones.layers.checks import is_number, renamed_arguments
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
@@ -97,6 +100,9 @@ class Inferencer:
         if predictor.task not in TASKS.values():
             raise ValueError(f'predictor.task must be one of {list(TASKS.values())}, got {predictor.task!r}')
         self.predictor = predictor
+        if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
+            need = "a detector's tiles need sahi and shapely: pip install '.[infer]'"
+            print_log(f'images of more than {max_pixels} pixels will fail: {need}', 'current', logging.WARNING)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 import copy
 import hashlib
+import io
+import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,9 +19,8 @@ from mmengine.registry import init_default_scope
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.engine.launch import find_toolbox
+from cpvt_backbones.engine.launch import find_checkpoint, find_toolbox
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
-from cpvt_backbones.weights import shipped_file
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
 
@@ -61,7 +63,7 @@ class ToolboxPredictor:
 
     Args:
         cfg, device: See :class:`Inferencer`.
-        checkpoint: ``.pth``, ``.safetensors``, or the name of shipped weights.
+        checkpoint: ``.pth``, ``.safetensors``, ``https://`` address, or the name of shipped weights.
         keep_geometry: Keep the steps of the config's test pipeline that set the size.
 
     Raises:
@@ -73,17 +75,14 @@ class ToolboxPredictor:
         self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None, keep_geometry: bool = False
     ) -> None:
         self._scope = find_toolbox(cfg).package
-        file = shipped_file(checkpoint)
-        if not file.is_file():
-            raise FileNotFoundError(f'checkpoint: there is no file {str(checkpoint)!r}')
+        file = find_checkpoint('checkpoint', checkpoint)
         self.task = TASKS[self._scope]
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
         _adapt_pipeline(cfg, keep_geometry)
         init_default_scope(self._scope)  # mmpretrain's inferencer keeps the scope of another toolbox
-        with warnings.catch_warnings():
-            warnings.filterwarnings('ignore', message='dataset_meta or class names are not saved')
-            self._inferencer = _build_inferencer(self._scope, cfg, str(file), device)
+        with _quiet():
+            self._inferencer = _build_inferencer(self._scope, cfg, file, device)
         self.model: Any = self._inferencer.model
         stored = load_weights(self.model, file).get('dataset_meta')
         # Without these, the toolboxes use the classes of COCO or Cityscapes.
@@ -121,10 +120,24 @@ class ToolboxPredictor:
         return self._inferencer.forward(batch[1] if self._scope == 'mmdet' else batch)
 
 
-def _digest(cfg: Config, checkpoint: Path) -> str:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the toolboxes: optional packages, registries, classes (set below), keys (load_weights checks them)."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _digest(cfg: Config, checkpoint: str) -> str:
     # Without what does not change the model.
     settings = {key: value for key, value in cfg.to_dict().items() if key not in ('work_dir', 'launcher', 'filename')}
-    weights = hashlib.sha256(checkpoint.read_bytes()).digest()
+    path = Path(checkpoint)
+    weights = hashlib.sha256(path.read_bytes() if path.is_file() else checkpoint.encode()).digest()  # or of the URL
     return hashlib.sha256(repr(settings).encode() + weights).hexdigest()
 
 

@@ -125,3 +125,12 @@ def test_report_is_logged(foreign, caplog, monkeypatch):
     assert logger == 'current'
     assert message.startswith(f"load {foreign}: Twins-PCPVT, mmseg's names (under 'backbone.') to PyramidCPVT: ")
     assert "dropped 1: decode_head.w (not under 'backbone.')" in message
+
+
+def test_a_name_or_a_file_as_init_cfg(foreign, source):
+    model = PyramidCPVT(arch=PYRAMID, init_cfg=foreign)
+    model.init_weights()
+    assert_equal_outputs(model.eval()(IMAGES), source(IMAGES))
+    shipped = CPVT(arch='tiny', with_cls_token=False, init_cfg='no_such_weights')
+    with pytest.raises(FileNotFoundError, match="'no_such_weights', and no weights of that name come with the package"):
+        shipped.init_weights()

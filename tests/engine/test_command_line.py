@@ -50,6 +50,33 @@ def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
 
 
 @pytest.mark.parametrize(
+    ('message', 'printed'),
+    [
+        ('long_side: an image', '--long-side: an image'),
+        ('out must be a folder, got 1', '--out must be a folder, got 1'),
+        ('a tile of 8 x 8 with long_side=4', 'a tile of 8 x 8 with --long-side 4'),
+        # Keys of a config, files, quoted text, positional arguments, other words.
+        ('long_side: the config has no a.long_side', '--long-side: the config has no a.long_side'),
+        ("image: there is no file 'long_side/out.jpg'", "image: there is no file 'long_side/out.jpg'"),
+        ('the image is out of range, run out', 'the image is out of range, run out'),
+        ('outer must be less', 'outer must be less'),
+    ],
+)
+def test_messages_name_flags(message, printed, capsys):
+    def main():
+        parser = make_parser('Doc.')
+        parser.add_argument('image', nargs='?')
+        parser.add_argument('--out', '-o')
+        parser.add_argument('--long-side')
+        parser.parse_args([])
+        raise ValueError(message)
+
+    with pytest.raises(SystemExit):
+        run(main)
+    assert capsys.readouterr().err == f'error: {printed}\n'
+
+
+@pytest.mark.parametrize(
     ('words', 'message'),
     [
         ([], f'must be a model: CONFIG.py CHECKPOINT, .*{NAME}'),

@@ -23,7 +23,6 @@ _base_ = [
     '{configs}/_base_/runtime/mmseg.py',
 ]
 custom_imports = dict(imports=['cpvt_backbones', 'tiny_runs', 'double_precision'])
-env_cfg = dict(dist_cfg=dict(backend='gloo'))
 model = dict(
     backbone={backbone},
     neck=dict(in_channels={channels}, out_channels=32),
@@ -38,8 +37,6 @@ optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=0.1, momentum=
 param_scheduler = [dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=2)]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=4)
 default_hooks = dict(checkpoint=dict(interval=4))
-# What mmengine chooses for GPUs, less the number of a GPU.
-model_wrapper_cfg = dict(device_ids=None, broadcast_buffers=False)
 randomness = dict(seed=0)
 """
 

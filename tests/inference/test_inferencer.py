@@ -14,7 +14,7 @@ from mmengine.runner import save_checkpoint
 from PIL import Image
 from tiny import max_difference
 
-from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
+from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor, inferencer
 from cpvt_backbones.inference.images import fit, make_preview
 from cpvt_backbones.inference.tasks import draw_prediction, resize_logits
 
@@ -388,3 +388,13 @@ def test_pictures_of_large_maps_are_not_shifted(width):
     ]
     assert preview.shape[1] == 2048
     assert (pictures[0] == pictures[1][:, ::-1]).mean() > 0.999
+
+
+def test_packages_for_tiles_are_missed_at_the_start(monkeypatch):
+    said = []
+    monkeypatch.setattr(inferencer, 'print_log', lambda message, *_: said.append(message))
+    monkeypatch.setattr(inferencer, 'find_spec', lambda name: None if name == 'sahi' else name)
+    Inferencer(predictor=BlockDetector(), max_pixels=2_000_000)
+    Inferencer(predictor=LocalSegmentor())
+    (message,) = said
+    assert 'images of more than 2000000 pixels will fail' in message and "pip install '.[infer]'" in message

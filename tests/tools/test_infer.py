@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import logging
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from tiny_configs import classification
+
+from cpvt_backbones.weights import find_shipped, shipped_weights
 
 pytest.importorskip('mmpretrain')
 
@@ -157,3 +160,38 @@ def test_exit_code_if_no_image_could_be_predicted(model, tmp_path, call):
     arguments = [*model, tmp_path / 'bad.png', '--out-dir', tmp_path / 'out', '--device', 'cpu']
     assert infer(call, *arguments) == 1
     assert json.loads((tmp_path / 'out' / 'failed.json').read_text())[0]['reason'] == 'the file is empty'
+
+
+def test_an_address_as_checkpoint(model, photos, tmp_path, call, monkeypatch):
+    """As in test.py; read_checkpoint fetches it."""
+    config, checkpoint = model
+    fetched = []
+
+    def fetch(url):
+        fetched.append(url)
+        return checkpoint
+
+    monkeypatch.setattr('cpvt_backbones.checkpoints.files._fetch', fetch)
+    address = 'https://example.org/w.pth'
+    assert infer(call, config, address, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis') == 0
+    assert set(fetched) == {address}
+
+
+def test_no_noise_of_the_toolboxes(model, photos, tmp_path, call, capfd, recwarn):
+    """What is optional, registries and classes are no news to a user."""
+    assert infer(call, *model, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis') == 0
+    out, err = capfd.readouterr()
+    assert [line for line in (out + err).splitlines() if not line.startswith('images ')] == [
+        f'{tmp_path / "out"}: 3 images predicted, 0 found from earlier runs, 0 failed'
+    ]
+    assert not [warning for warning in recwarn if warning.category is UserWarning]
+    assert logging.getLogger().manager.disable == logging.NOTSET
+
+
+def test_weights_of_another_model_end_in_one_sentence(refused, photos, tmp_path):
+    pytest.importorskip('mmdet')
+    pytest.importorskip('mmseg')
+    detector, segmentor = (next(n for n in shipped_weights() if n.startswith(k)) for k in ('retinanet', 'semantic'))
+    config = find_shipped(detector).config_file
+    line = refused('infer', config, segmentor, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu')
+    assert 'it does not fit the model: ' in line and 'weights have other shapes ((' in line and len(line) < 500

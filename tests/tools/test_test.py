@@ -123,7 +123,7 @@ def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
 def test_tta_needs_a_pipeline(trained, tmp_path, refused):
     _, config, options, checkpoint = trained
     line = refused('test', config, checkpoint, '--tta', '--work-dir', tmp_path / 'work', '--cfg-options', *options)
-    assert line == 'error: tta: the config has no tta_pipeline'
+    assert line == 'error: --tta: the config has no tta_pipeline'
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_does_not_fit(trained, fault, tta, tmp_path, refused):
         message = f'it lacks 1 of {len(state) + 1} weights: {key}'
     elif fault == 'shape':
         state[key] = state[key][:, :-1].clone()
-        message = f'size mismatch for {key}'
+        message = f'weights have other shapes ((64, 15), not (64, 16)): {key}'
     else:
         message = 'is empty'
         state.clear()

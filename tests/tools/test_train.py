@@ -32,6 +32,7 @@ class Stopped(Exception):
     ids=str,
 )
 def test_amp_dtype(flags, kind, dtype, scale, classifier, tmp_path, call, monkeypatch):
+    monkeypatch.setattr(launch, 'get_device', lambda: 'cuda')
     seen = []
 
     def stop(cfg):
@@ -47,11 +48,15 @@ def test_amp_dtype(flags, kind, dtype, scale, classifier, tmp_path, call, monkey
     assert wrapper.optimizer.lr == 1e-3
 
 
-def test_layers_compute_in_bfloat16(classifier, tmp_path, call, monkeypatch):
-    from mmengine.optim.optimizer import amp_optimizer_wrapper
+def test_float16_on_a_cpu_is_refused(classifier, refused, monkeypatch):
+    monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
+    line = refused('train', classifier, '--amp-dtype', 'float16')
+    assert line.startswith("error: --amp-dtype must be 'bfloat16' on a CPU, got 'float16'")
 
-    # mmengine demands a GPU, though a CPU computes in bfloat16 as well.
-    monkeypatch.setattr(amp_optimizer_wrapper, 'is_cuda_available', lambda: True)
+
+@pytest.mark.parametrize('flags', [['--amp'], ['--amp', '--amp-dtype', 'bfloat16']], ids=len)
+def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, monkeypatch):
+    monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
     dtypes = {True: set(), False: set()}
 
     def note(module, inputs, output):
@@ -60,8 +65,8 @@ def test_layers_compute_in_bfloat16(classifier, tmp_path, call, monkeypatch):
 
     handle = nn.modules.module.register_module_forward_hook(note)
     try:
-        flags = ['--amp', '--amp-dtype', 'bfloat16', '--work-dir', tmp_path / 'work']
-        call('train', classifier, *flags, '--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1')
+        options = ['--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1']
+        call('train', classifier, *flags, '--work-dir', tmp_path / 'work', *options)
     finally:
         handle.remove()
     assert dtypes[True] == {torch.bfloat16}
@@ -77,7 +82,7 @@ def test_an_unknown_amp_dtype(classifier, refused):
 
 def test_amp_beside_a_precision_of_its_own(classifier, refused):
     line = refused('train', classifier, '--amp', '--cfg-options', 'optim_wrapper.type=DeepSpeedOptimWrapper')
-    assert "amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
+    assert "--amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
 
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf'), 1], ids=['nan', 'inf', 'integer'])

@@ -1,0 +1,92 @@
+"""What a person sees of a training: the bar on a terminal, TensorBoard; and what an issue report needs."""
+
+import contextlib
+import os
+import pty
+import re
+import runpy
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from tiny_configs import ROOT, classification
+
+pytest.importorskip('mmpretrain')
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    return classification(None, tmp_path)[0]
+
+
+@contextlib.contextmanager
+def terminal(monkeypatch, shown):
+    """A terminal as stdout; collects in ``shown`` what it shows."""
+    master, slave = pty.openpty()
+
+    def read():
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(master, 65536):
+                shown.append(part.decode())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    with os.fdopen(slave, 'w') as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stdout', stdout)
+        patch.setenv('TERM', 'xterm')
+        yield
+    thread.join()
+    os.close(master)
+
+
+@pytest.mark.parametrize('flags', [[], ['--no-progress']], ids=len)
+def test_bar_with_the_time_left_below_the_log(flags, classifier, call, tmp_path, monkeypatch):
+    shown = []
+    with terminal(monkeypatch, shown):
+        call('train', classifier, *flags, '--work-dir', tmp_path / 'work')
+    shown = ''.join(shown)
+    assert '[2/2]' in shown  # mmengine's log
+    assert bool(re.search(r'training.*2/2.*left', shown)) is not bool(flags)
+    (log,) = (tmp_path / 'work').glob('*/*.log')
+    assert '━' not in log.read_text()
+
+
+def test_no_bar_in_a_file_and_no_remains_of_one(classifier, call, capsys, tmp_path):
+    call('train', classifier, '--work-dir', tmp_path / 'work')
+    out = capsys.readouterr().out
+    assert '[2/2]' in out and '━' not in out and '\x1b[?25' not in out
+
+
+def test_tensorboard(classifier, call, tmp_path):
+    pytest.importorskip('tensorboard')
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    text = classifier.read_text()
+    classifier.write_text(text.replace("dict(type='LocalVisBackend')", "dict(type='TensorboardVisBackend')"))
+    call('train', classifier, '--work-dir', tmp_path / 'work')
+    (events,) = (tmp_path / 'work').rglob('events.out.tfevents*')
+    recorded = EventAccumulator(str(events))
+    recorded.Reload()
+    assert {'loss', 'lr', 'accuracy/top1'} <= set(recorded.Tags()['scalars'])
+
+
+def test_python_m_prints_what_an_issue_report_needs(capsys):
+    import cpvt_backbones
+    from cpvt_backbones.weights import shipped_weights
+
+    runpy.run_module('cpvt_backbones', run_name='__main__')
+    out = capsys.readouterr().out
+    rows = dict(re.findall(r'^(\w+) +(.*)$', out, re.MULTILINE))
+    assert rows['cpvt_backbones'] == cpvt_backbones.__version__ and rows['torch'] == torch.__version__
+    assert rows['operators'] and rows['device']
+    assert all(name in out for name in ('mmdet', 'mmseg', 'mmpretrain', *shipped_weights()))
+
+
+@pytest.mark.slow
+def test_dist_train_on_cpus(classifier, tmp_path):
+    environment = {**os.environ, 'PYTHON': sys.executable, 'CUDA_VISIBLE_DEVICES': '', 'PORT': '29771'}
+    command = [ROOT / 'tools/dist_train.sh', classifier, '2', '--work-dir', tmp_path / 'work']
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
+    assert (tmp_path / 'work/iter_2.pth').is_file()
