@@ -1,6 +1,8 @@
 """Configs of the package as bases in programs that are not this package's: mmengine alone, and mmdet's own."""
 
+import itertools
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -9,13 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from digit_scenes import write_scenes
 from mmengine.config import Config
 from mmengine.runner import Runner
+from PIL import Image
 
 pytest.importorskip('mmdet')
 
 import cpvt_backbones
+from cpvt_backbones.checkpoints import read_checkpoint
 
 BASE = """
 _base_ = {base}
@@ -30,6 +35,7 @@ val_dataloader = test_dataloader = dict(**workerless, dataset=dict(data_root=r'{
 val_evaluator = test_evaluator = dict(ann_file=r'{scenes}/heldout_37x61/instances.json')
 train_cfg = dict(max_iters=1, val_interval=1)
 """
+WORKERLESS = 'batch_size=2, num_workers=0, persistent_workers=False'
 NAMED = 'cpvt_backbones::demo/retinanet_multiscale-cpvt_digits.py'
 
 
@@ -79,3 +85,25 @@ def test_clone_that_is_not_installed(tmp_path):
     code = 'from mmengine.config import Config; assert Config.fromfile("mine.py").custom_hooks'
     environment = {**os.environ, 'PYTHONPATH': str(tmp_path / 'clone')}
     subprocess.run([sys.executable, '-c', code], env=environment, cwd=tmp_path, check=True)
+
+
+def test_classifier_of_own_class_folders(tmp_path):
+    """As the README of configs/imagenette says."""
+    pytest.importorskip('mmpretrain')
+    source = Path(cpvt_backbones.__file__).parents[1]
+    (text,) = re.findall(r'```python\n(.*?)```', (source / 'configs/imagenette/README.md').read_text(), re.DOTALL)
+    for split, name in itertools.product(('train', 'val'), ('ash', 'birch', 'cedar')):
+        (tmp_path / split / name).mkdir(parents=True)
+        for side in (90, 130):
+            Image.new('RGB', (side, 120), (side, 40, 200)).save(tmp_path / split / name / f'{side}.png')
+    text = text.replace('data/mine', str(tmp_path)).replace('dict(dataset=', f'dict({WORKERLESS}, dataset=')
+    (tmp_path / 'mine.py').write_text(f'{text}work_dir = {str(tmp_path / "work")!r}\n')
+    cfg = Config.fromfile(tmp_path / 'mine.py')
+    assert 'batch_augments' not in str(cfg)  # one crop, that of the pipeline
+    cfg.train_cfg.max_epochs = 1
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    assert runner.train_dataloader.dataset.CLASSES == ('ash', 'birch', 'cedar')
+    shipped = read_checkpoint('cpvt_tiny_gap-imagenette')['backbone.norm.weight'].float()
+    assert torch.allclose(runner.model.backbone.norm.weight, shipped, atol=1e-2)  # it starts there
+    assert (tmp_path / 'work/epoch_1.pth').is_file()

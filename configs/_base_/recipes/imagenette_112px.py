@@ -1,5 +1,6 @@
 # A short training on Imagenette at 112 px from random weights. The images are decoded once into memory and cropped as a
-# batch, on the device that trains. A leaf sets the backbone and the head's in_channels.
+# batch by the data preprocessor, on the device that trains: a pipeline that crops would crop them twice. A leaf sets
+# the backbone and the head's in_channels.
 _base_ = ['../schedules/adamw.py', '../runtime/mmpretrain.py']
 custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded'])
 data_root = 'data/imagenette'
