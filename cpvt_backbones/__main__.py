@@ -6,6 +6,7 @@ import platform
 import warnings
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from cpvt_backbones import __version__
 from cpvt_backbones.weights import shipped_weights
@@ -13,7 +14,7 @@ from cpvt_backbones.weights import shipped_weights
 PACKAGES = ('torch', 'torchvision', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain', 'timm', 'onnxruntime')
 
 
-def found(module: str, describe: Callable[..., str]) -> str:
+def found(module: str, describe: Callable[[Any], str] = lambda module: module.__version__) -> str:
     """What ``describe`` says of a module, or why it does not import."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -23,25 +24,15 @@ def found(module: str, describe: Callable[..., str]) -> str:
         return f'none: {error}'
 
 
-def operators(module: object) -> str:
-    file = str(getattr(module, '__file__', ''))
-    return "torchvision's kernels" if file.endswith('.py') else f'compiled, {file}'
-
-
-def device(torch: object) -> str:
-    cuda = getattr(torch, 'cuda', None)
-    names = [cuda.get_device_name(index) for index in range(cuda.device_count())] if cuda else []
-    return ', '.join(names) or f'cpu, {platform.machine()}'
-
-
-def main() -> None:
-    rows = dict(cpvt_backbones=__version__, python=f'{platform.python_version()}, {platform.platform()}')
-    rows |= {name: found(name, lambda module: str(module.__version__)) for name in PACKAGES}
-    rows |= dict(operators=found('mmcv._ext', operators), device=found('torch', device))
-    rows |= {f'weights {name}': entry.about for name, entry in shipped_weights().items()}
-    for name, value in rows.items():
-        print(f'{name:18s} {value}')
-
-
 if __name__ == '__main__':
-    main()
+    rows = dict(cpvt_backbones=__version__, python=f'{platform.python_version()}, {platform.platform()}')
+    rows |= {name: found(name) for name in PACKAGES}
+    rows['operators'] = found(
+        'mmcv._ext', lambda m: ('torchvision, ' if m.__file__.endswith('.py') else 'compiled, ') + m.__file__
+    )
+    rows['device'] = found(
+        'torch', lambda m: m.cuda.get_device_name() if m.cuda.is_available() else f'cpu, {platform.machine()}'
+    )
+    rows |= {f'weights {name}': entry.about for name, entry in shipped_weights().items()}
+    for key, value in rows.items():
+        print(f'{key:18s} {value}')
