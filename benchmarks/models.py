@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
+from cpvt_backbones.layers.rope import TEMPERATURES
 
 from .algorithm1 import Algorithm1
 
@@ -69,6 +70,10 @@ def _columns(arch: str) -> dict[str, Builder]:
     }
     name = 'mmpretrain.models.VisionTransformer'
     models[f'mmpretrain_deit_{arch}'] = _peer(name, f'deit-{arch}', out_type='cls_token', **images)
+    models[f'cpvt_{arch}_none'] = partial(cpvt, position=None, out_type='cls_token')
+    for mode in TEMPERATURES:
+        rope = partial(cpvt, position=dict(type='RoPE', mode=mode), out_type='cls_token')
+        models[f'cpvt_{arch}_rope_{mode}'] = rope
     for variant, blocks in GLOBAL_BLOCKS.items():
         models[f'multi_scale_cpvt_{arch}_{variant}'] = partial(multi_scale, window_size=14, global_blocks=blocks)
     return models

@@ -44,9 +44,10 @@ def check_model(model, path, *, logits=False, **options):
 
 
 def test_backbone_in_onnx(tmp_path):
-    """Windows larger than some grids, complete and padded windows, and a class token."""
+    """Windows larger than some grids, complete and padded windows, prefix tokens and coordinates of the whole grid."""
     pytest.importorskip('onnxscript')
-    backbone = multi_scale(arch=TWO_BLOCKS, with_cls_token=True, window_size=3, global_blocks=(1,), position=PEG)
+    options = dict(with_cls_token=True, num_registers=2, position=[POSITIONS['rope_dinov3'], PEG])
+    backbone = multi_scale(arch=TWO_BLOCKS, window_size=3, global_blocks=(1,), **options)
     exported = check_backbone(backbone, tmp_path / 'model.onnx', sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
     assert exported.metadata['strides'] == [4, 8, 16, 32]
     assert exported.metadata['input'] == 'normalised'
@@ -92,6 +93,11 @@ def test_classifier_as_torch_export(tmp_path):
 @pytest.mark.parametrize('name', DENSE)
 def test_every_backbone_in_onnx(name, tmp_path):
     check_backbone(DENSE[name](), tmp_path / 'model.onnx')
+
+
+@pytest.mark.slow
+def test_rotated_keys_of_a_pyramid_in_onnx(tmp_path):
+    check_backbone(pyramid(position=POSITIONS['rope_mixed']), tmp_path / 'model.onnx')
 
 
 @pytest.mark.slow

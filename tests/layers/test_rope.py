@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import column, max_difference, randomise
+from tiny import column, max_difference, pyramid, randomise
 
 from cpvt_backbones.layers import Attention, RoPE, SpatialReductionAttention, Stage, WindowAttention
 
@@ -168,6 +168,20 @@ def test_a_bias_is_of_queries_before_their_rotation():
     prepared = ours.prepare(0, (2, 3), 0, x.device)
     attn(x, (2, 3), bias=bias, rotate=lambda q, k, arrange: ours.rotate(0, 0, q, k, prepared, arrange))
     assert torch.equal(seen[0], attn.query_key_value(x, (2, 3), 0, None)[0])
+
+
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_tables_are_made_once_a_stage_and_image_size(with_cp, monkeypatch):
+    calls = []
+    original = RoPE.prepare
+    monkeypatch.setattr(RoPE, 'prepare', lambda self, *args: calls.append(args[:3]) or original(self, *args))
+    images = torch.randn(3, 3, 64, 96)
+    model = column(position=dict(type='RoPE', mode='dinov3'), num_registers=2, with_cp=with_cp)
+    model(images, valid_sizes=[(64, 96), (33, 50), (64, 96)])[0].sum().backward()
+    assert calls == [(0, (4, 6), 3), (0, (3, 4), 3)]
+    calls.clear()
+    pyramid(position=dict(type='RoPE'), with_cls_token=True, with_cp=with_cp)(images)[0].sum().backward()
+    assert calls == [(0, (16, 24), 0), (1, (8, 12), 0), (2, (4, 6), 0), (3, (2, 3), 1)]
 
 
 # -- precision, training -----------------------------------------------------------------------------------------------
