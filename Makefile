@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-slow lint format matrix clean always
+.PHONY: help setup demo check test test-slow lint format quick matrix clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,12 +33,18 @@ QUICK := tests/layers tests/checkpoints tests/golden/test_golden.py::test_backbo
 check: $(READY) lint  ## check style and types, run the quickest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK) $(ARGS)
 
+quick:  # the names of those, for tests/matrix.py
+	@echo $(QUICK)
+
 # One thread per process: torch's thread pools would otherwise fight over the cores.
 test: $(READY)  ## run the tests, all but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
+
+matrix: $(READY)  ## run golden outputs and quick tests over versions of Python and torch (an hour); writes docs/install.md
+	$(BIN)/python tests/matrix.py $(ARGS)
 
 lint: $(READY)  ## check style and types
 	$(BIN)/ruff check .

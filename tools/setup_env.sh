@@ -2,13 +2,14 @@
 # Makes .venv with the tested torch, the mm toolboxes, the package itself (editable) and its test tools.
 #   tools/setup_env.sh [PYTHON]                        (default python3; 3.10 or newer)
 #   OPERATORS=compiled tools/setup_env.sh [PYTHON]     compiles mmcv's operators; without, torchvision's stand in for them
-# Safe to interrupt and to run again: it goes on from where it was. CPVT_VENV names another folder than .venv.
+# Safe to interrupt and to run again: it goes on from where it was. For other versions and folders:
+#   CPVT_VENV=/tmp/venv CPVT_TORCH='torch==2.8.0 torchvision==0.23.0' tools/setup_env.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${1:-python3}
 venv=${CPVT_VENV:-.venv}
-torch=(${CPVT_TORCH:-torch==2.11.0 torchvision==0.26.0})
+read -ra torch <<<"${CPVT_TORCH:-torch==2.11.0 torchvision==0.26.0}"
 mmcv=$(grep -o 'onedl-mmcv==[0-9.]*' setup.py)
 log=$venv/setup.log
 
@@ -56,7 +57,8 @@ again=()
 if [ -e "$venv/.installing" ]; then again=(--reinstall); fi
 touch "$venv/.installing"
 # Byte code is compiled here, once: where PYTHONDONTWRITEBYTECODE is set, every process would compile what it imports.
-install --compile-bytecode ${again[@]+"${again[@]}"} -e '.[all,dev]'
+export UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1}
+install ${again[@]+"${again[@]}"} -e '.[all,dev]'
 rm "$venv/.installing"
 
 # --- mmcv's operators: 'compiled', 'torchvision', or nothing if a wheel for another torch was found

@@ -1,0 +1,9 @@
+# The package on a CPU, without a compiler; running it trains the demo:
+#   docker build -t cpvt_backbones . && docker run --rm -v "$PWD/work_dirs:/app/work_dirs" cpvt_backbones
+# On a GPU the same image: docker run --rm --gpus all ... (torch brings CUDA, the host the driver).
+FROM python:3.11-slim
+RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
+WORKDIR /app
+COPY . .
+RUN make setup && .venv/bin/uv cache clean
+CMD ["make", "demo"]
