@@ -28,11 +28,12 @@ MODELS = {
     'maps': lambda: CPVT(arch=COLUMN, out_indices=(0, 1), position=POSITIONS['learned_and_peg']),
     'sin_cos': lambda: CPVT(arch=COLUMN, position=POSITIONS['sin_cos']),
     'relative': lambda: CPVT(arch=COLUMN, position=POSITIONS['relative']),
-    'rope_mixed': lambda: CPVT(arch=COLUMN, position=POSITIONS['rope_mixed']),
     'rope_windowed': lambda: MultiScaleCPVT(
         arch=COLUMN, window_size=4, global_blocks=(1,), num_registers=2, position=POSITIONS['rope_dinov3']
     ),
-    'rope_pyramid': lambda: PyramidCPVT(arch=ONE_BLOCK_A_STAGE, out_indices=0, position=dict(type='RoPE')),
+    'rope_pyramid': lambda: PyramidCPVT(
+        arch=ONE_BLOCK_A_STAGE, out_indices=0, position=dict(type='RoPE', mode='mixed')
+    ),
     'multi_scale': lambda: MultiScaleCPVT(arch=COLUMN),
     'taps': lambda: MultiScaleCPVT(arch=COLUMN, source='taps', taps=(0, 0, 1, 1)),
     'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=4, global_blocks=(1,)),

@@ -5,10 +5,11 @@ timm refuses sizes that are no multiple of the patch; this package pads the last
 
 import pytest
 import torch
+from mmengine.config import Config
 from test_peers import compare, fill
 from tiny import max_difference
 
-from cpvt_backbones import CPVT, convert_state_dict
+from cpvt_backbones import CPVT, MultiScaleCPVT, convert_state_dict
 
 SIZES = [(224, 224), (64, 96), (128, 48)]
 
@@ -93,3 +94,28 @@ LARGE = dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0)
 def test_dinov3(name, options, record_property):
     theirs = timm_model(f'vit_{name}')
     compare_all(theirs, record_property, **{**DINOV3, **options})
+
+
+@pytest.mark.parametrize(
+    'folder', ['retinanet', *(pytest.param(f, marks=pytest.mark.slow) for f in ('mask_rcnn', 'semantic_fpn'))]
+)
+def test_the_recipes_start_as_dinov3(folder, pytestconfig, record_property):
+    """The map of stride 16 is timm's, with PEG."""
+    pytest.importorskip('mmseg' if folder == 'semantic_fpn' else 'mmdet')
+    (path,) = (pytestconfig.rootpath / 'configs' / folder).glob('*-dinov3_*.py')
+    cfg = Config.fromfile(path).model.backbone
+    assert cfg.pop('type') == 'MultiScaleCPVT'
+    name = cfg.pop('init_cfg').checkpoint.removeprefix('timm://').split('.')[0]
+    ours = MultiScaleCPVT(**cfg).eval()
+    theirs = timm_model(name)
+    state, report = convert_state_dict(theirs.state_dict(), ours)
+    assert not report.dropped and {key.split('.')[0] for key in report.added} == {'pos_block'}
+    assert {key.split('.')[0] for key in report.missing} == {'pyramid'}
+    ours.load_state_dict(state, strict=False)
+    images = torch.randn(1, 3, 64, 96)
+    with torch.inference_mode():
+        got = ours(images)[ours.out_strides.index(16)]
+        wanted = theirs.forward_intermediates(images, norm=True, indices=1, intermediates_only=True)[0]
+    difference = max_difference(got, wanted) / max(1, wanted.abs().max().item())
+    record_property('difference', f'{difference:.1e}')
+    assert difference <= 1e-5
