@@ -78,7 +78,7 @@ class RoPE(PositionEncoding):
         if mode == 'mixed':
             self.layer_ids = [(s, block) for s, stage in enumerate(stages) for block in range(stage.used)]
             self.freqs = nn.ParameterList(self._initial(stages[s]) for s, _ in self.layer_ids)
-            self.register_load_state_dict_pre_hook(_split_freqs)
+            self._register_load_state_dict_pre_hook(_split_freqs, with_module=True)
 
     def _frequencies(self, head_dim: int, device: torch.device | None = None) -> Tensor:
         steps = torch.arange(head_dim // 4, device=device, dtype=torch.float32)
