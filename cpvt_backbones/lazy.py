@@ -4,7 +4,6 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -32,13 +31,14 @@ def after_import(name: str, action: Callable[[], object]) -> None:
     def find(wanted: str, path: Any = None, target: Any = None) -> Any:
         if wanted != name:
             return None
-        sys.meta_path.remove(finder)
-        spec: Any = find_spec(name)
+        others: Any = [other for other in sys.meta_path if other is not finder]
+        spec = next(filter(None, (other.find_spec(name, path, target) for other in others)), None)
         if spec is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
+                sys.meta_path.remove(finder)
                 action()
 
             spec.loader.exec_module = exec_module

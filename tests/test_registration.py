@@ -106,6 +106,9 @@ def test_any_part_imported_first_registers_everything():
         f'import mmengine.runner, cpvt_backbones\n{REGISTERED}',
         f'import cpvt_backbones, mmengine.model\n{REGISTERED}',
         f'from cpvt_backbones import *\n{REGISTERED}',
+        # Whether mmengine is there was asked before; it is imported later.
+        f'import cpvt_backbones, importlib.util as u\nu.find_spec("mmengine")\n'
+        f'import mmengine\nu.find_spec("mmengine.runner")\n{REGISTERED}',
         # The loader alone, before any look-up of a name.
         'import cpvt_backbones\nfrom mmengine.runner import CheckpointLoader as loader\n'
         'assert "cpvt_backbones" in loader._schemes[""].__module__',
