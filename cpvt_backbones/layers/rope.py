@@ -144,7 +144,7 @@ class RoPE(PositionEncoding):
             partner = torch.cat((second, first), dim=-1)
         else:
             partner = torch.stack((x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
-        return torch.addcmul(x * cos, partner, sin).to(x.dtype)
+        return (x * cos).addcmul_(partner, sin).to(x.dtype)
 
     def layer_id(self, name: str) -> tuple[int, int]:
         _, _, index = name.partition('.')  # none: the list of the parameters, as a module

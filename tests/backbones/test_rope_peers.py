@@ -12,6 +12,7 @@ from tiny import max_difference
 from cpvt_backbones import CPVT, MultiScaleCPVT, convert_state_dict
 
 SIZES = [(224, 224), (64, 96), (128, 48)]
+LARGE = dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0)
 
 
 def timm_model(name, **kwargs):
@@ -55,27 +56,20 @@ def compare_all(theirs, record, **kwargs):
     )
 
 
-@pytest.mark.parametrize(
-    'variant',
-    [
-        'rope',
-        pytest.param('rope_mixed', marks=pytest.mark.slow),
-        pytest.param('rope_ape', marks=pytest.mark.slow),
-        'rope_mixed_ape',
-    ],
-)
-def test_rope_vit(variant, record_property):
-    theirs = timm_model(f'vit_small_patch16_{variant}_224', dynamic_img_size=True)
+@pytest.mark.parametrize('variant', ['rope', 'rope_mixed', 'rope_ape', 'rope_mixed_ape'])
+@pytest.mark.parametrize('size', ['small', *(pytest.param(size, marks=pytest.mark.slow) for size in ('base', 'large'))])
+def test_rope_vit(size, variant, record_property):
+    theirs = timm_model(f'vit_{size}_patch16_{variant}_224', dynamic_img_size=True)
     position = [dict(type='RoPE', mode='mixed' if 'mixed' in variant else 'axial')]
     if 'ape' in variant:
         position.insert(0, dict(type='Learned'))
-    compare_all(theirs, record_property, position=position, layer_scale_init=1e-5)
+    arch = LARGE if size == 'large' else size
+    compare_all(theirs, record_property, arch=arch, position=position, layer_scale_init=1e-5)
 
 
 DINOV3 = dict(
     position=dict(type='RoPE', mode='dinov3'), num_registers=4, qkv_bias=False, norm_eps=1e-5, layer_scale_init=1e-5
 )
-LARGE = dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0)
 
 
 @pytest.mark.parametrize(
