@@ -22,9 +22,9 @@ from cpvt_backbones.layers.checks import (
 )
 from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
 from cpvt_backbones.layers.tokens import Grid, prepend_tokens, tokens_to_map
-from cpvt_backbones.weights import find_shipped
 
 from .padded import features_of_sizes, resolve_valid_sizes
+from .public import pretrained_arguments
 
 Rotations = list[tuple[PositionEncoding, Any]]
 
@@ -263,9 +263,8 @@ class Backbone(BaseModule):
 
     def _prefix_tokens(self, batch: int) -> Tensor | None:
         """(B, P, C) class, distillation and register tokens, or ``None`` for a model without."""
-        tokens: list[Tensor] = [
-            token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None
-        ]
+        parameters = (self.cls_token, self.dist_token, self.reg_token)
+        tokens: list[Tensor] = [token for token in parameters if token is not None]
         # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks torch's FLOP counter.
         return torch.cat(tokens, dim=1).repeat(batch, 1, 1) if tokens else None
 
@@ -290,23 +289,20 @@ class Backbone(BaseModule):
 
     @classmethod
     def from_pretrained(cls, name: str, **arguments: Any) -> 'Backbone':
-        """A backbone with weights that come with the package.
+        """A backbone with pretrained weights, built with the arguments that they need.
 
         Args:
-            name: Of :func:`cpvt_backbones.weights.shipped_weights`; in a config the same is
-                ``init_cfg=dict(type='Pretrained', checkpoint=name)``.
+            name: Weights that come with the package (:func:`cpvt_backbones.weights.shipped_weights`), or public ones,
+                of timm (``'timm://vit_small_patch16_dinov3.lvd1689m'``) or others, as docs/weights.md lists them. A
+                file or address does too, under its published name. In a config the same is
+                ``init_cfg=dict(type='Pretrained', checkpoint=name)``, which takes the arguments from the config.
             arguments: Override those that the weights were trained with, e.g. ``out_type='featmap'``.
 
         Raises:
             ValueError: An unknown name, or weights of another class.
+            FileNotFoundError, CheckpointError: See :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
-        shipped = find_shipped(name)
-        built = dict(shipped.backbone)
-        if built.pop('type') != cls.__name__:
-            raise ValueError(
-                f'name: {name!r} are weights of {shipped.backbone["type"]}, got it for {cls.__name__}; where the '
-                f"blocks are the same, init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them"
-            )
+        built = pretrained_arguments(cls, name)
         model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
         initialize(model, dict(type='RecognisedPretrained', checkpoint=name))  # init_weights() logs every parameter
         return model

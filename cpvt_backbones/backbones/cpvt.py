@@ -79,6 +79,7 @@ class CPVT(Backbone):
             raise ValueError('with_dist_token must be False with with_cls_token=False, got True')
         self.embed_dims = dim
         self.depth = depth
+        self.activation = activation
         self._taps = self.out_indices = resolve_indices('out_indices', out_indices, depth)
         self.out_channels = (dim,) * len(self.out_indices)
         self.out_strides = (patch_size,) * len(self.out_indices)

@@ -33,7 +33,7 @@ def pad_map(feature_map: Tensor, stride: int, size: Sequence[int], batch_size: S
 
 
 def features_of_sizes(
-    features: Callable[[Tensor], tuple[Any, ...]], images: Tensor, sizes: list[Grid], strides: Sequence[int] | None
+    features: Callable[[Tensor], tuple[Any, ...]], images: Tensor, sizes: Sequence[Grid], strides: Sequence[int] | None
 ) -> tuple[Any, ...]:
     """Features of padded images; those of one size are computed together. ``strides`` of outputs that are maps."""
     groups = group_by_shape(sizes)

@@ -7,10 +7,12 @@ from cpvt_backbones.options import TARGETS
 
 from .convert import convert_state_dict
 from .families import SOURCES
-from .files import atomic_write, check_destination, newest_checkpoint, read_checkpoint, write_checkpoint
+from .files import newest_checkpoint, read_checkpoint
 from .names import export_state_dict
 from .pretrained import RecognisedPretrained, load_checkpoint, load_weights, naming_file
 from .report import CheckpointError, ConversionReport
+from .sources import locate_checkpoint
+from .writing import atomic_write, check_destination, write_checkpoint
 
 __all__ = [
     'SOURCES',
@@ -24,6 +26,7 @@ __all__ = [
     'export_state_dict',
     'load_checkpoint',
     'load_weights',
+    'locate_checkpoint',
     'naming_file',
     'newest_checkpoint',
     'read_checkpoint',

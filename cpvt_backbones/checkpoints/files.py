@@ -1,35 +1,29 @@
-"""Checkpoint files: read them without running their content, and write them atomically."""
+"""Checkpoint files are read without running their content."""
 
 import hashlib
 import mmap
 import os
 import re
-import secrets
-import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.request import Request, urlopen
+from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
+from safetensors.torch import load_file
 
-from cpvt_backbones.weights import shipped_file, shipped_weights
+from cpvt_backbones.weights import shipped_weights
 
 from .report import CheckpointError
+from .sources import locate_checkpoint
 from .unpickle import load_pickled
 
-SUFFIXES = ('.pth', '.pt', '.safetensors')
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
 # The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a date.
 _HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
-_TIMEOUT = 30.0  # seconds without a byte
+_BLOB = re.compile(r'[0-9a-f]{64}')  # huggingface_hub's cache names files by their hash
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
@@ -39,9 +33,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     a file ``name.pth.sha256``.
 
     Args:
-        path: Name of shipped weights (:mod:`cpvt_backbones.weights`), ``.safetensors`` file, file of ``torch.save``
-            (``.pth``, ``.pt``, ``.bin``, ...), ``https://`` address (fetched into torch's cache), or work directory of
-            an mmengine run, for its :func:`newest_checkpoint`.
+        path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...), work directory of an
+            mmengine run, for its :func:`newest_checkpoint`, or name or address: see :func:`locate_checkpoint`.
 
     Returns:
         dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's log buffers;
@@ -51,11 +44,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
         CheckpointError: The file is empty, damaged, no checkpoint, or would import something.
     """
-    if str(path).startswith(('https://', 'http://')):
-        path = _fetch(str(path))
-    elif '://' in str(path):
-        raise CheckpointError(f'checkpoint must be a file, a folder or an https:// address, got {str(path)!r}')
-    file = shipped_file(path).expanduser()
+    file = locate_checkpoint(path)
     if file.is_dir():
         file = _newest_file(file)
     elif not file.is_file():
@@ -74,30 +63,18 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     return content
 
 
-def _fetch(url: str) -> Path:
-    file = Path(torch.hub.get_dir(), 'checkpoints', url.split('?')[0].rpartition('/')[2])
-    if not file.is_file():
-        request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
-        try:
-            with urlopen(request, timeout=_TIMEOUT) as response, atomic_write(file) as part:
-                shutil.copyfileobj(response, part)
-        except OSError as error:
-            raise CheckpointError(f'checkpoint: {url} could not be fetched ({error})') from error
-    return file
-
-
 def _check_hash(file: Path) -> None:
     sidecar, named = Path(f'{file}.sha256'), _HASH.fullmatch(file.stem)
     if sidecar.is_file():
         source, wanted = str(sidecar), (sidecar.read_text('utf-8', 'replace').lower().split() or ['(empty)'])[0]
-    elif named:
-        source, wanted = 'its name', named[1]
+    elif named or _BLOB.fullmatch(file.resolve().name):
+        source, wanted = 'its name', named[1] if named else file.resolve().name
     else:
         return
     with file.open('rb') as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = hashlib.sha256(data).hexdigest()
     if not found.startswith(wanted):
-        fault = f'is damaged: its SHA-256 is {found}, not {wanted} as in {source}'
+        fault = f'is damaged: its SHA-256 is {found}, not {wanted} as in {source}; fetch it again'
         raise CheckpointError(f'checkpoint: {str(file)!r} {fault}')
 
 
@@ -169,58 +146,3 @@ def _newest_file(folder: Path) -> Path:
 def _named_in(folder: Path) -> str:
     pointer = folder / POINTER
     return pointer.read_text('utf-8', 'replace').strip() if pointer.is_file() else ''
-
-
-@contextmanager
-def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a binary file that replaces ``path`` when the block ends, complete and flushed to the disk.
-
-    The folder is created if need be. If the block raises, the file is deleted.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(4)}.part')
-    try:
-        with part.open('xb') as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        flush_to_disk(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def flush_to_disk(path: Path) -> None:
-    """Flush a file or the entries of a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def check_destination(path: str | PathLike[str]) -> Path:
-    """Return the path of a checkpoint to write; raise ValueError unless it ends in one of ``SUFFIXES``."""
-    if Path(path).suffix not in SUFFIXES:
-        raise ValueError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
-    return Path(path)
-
-
-def write_checkpoint(state_dict: Mapping[str, Tensor], path: str | PathLike[str], *, meta: Mapping[str, str]) -> None:
-    """Write a state dict atomically.
-
-    Args:
-        state_dict: The weights.
-        path: See :func:`check_destination`. ``.pth`` and ``.pt`` have a dict of ``state_dict`` and ``meta``, as mm
-            toolboxes and timm read it, ``.safetensors`` the tensors with ``meta`` as metadata.
-        meta: Origin of the weights.
-    """
-    file = check_destination(path)
-    # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger one.
-    weights = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in state_dict.items()}
-    with atomic_write(file) as stream:
-        if file.suffix == '.safetensors':  # save_file would make the file readable for its owner alone
-            stream.write(save(weights, metadata={'format': 'pt', **meta}))
-        else:
-            torch.save(dict(state_dict=weights, meta=dict(meta)), stream)

@@ -13,6 +13,8 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
+from cpvt_backbones.backbones.public import public_backbone
+from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.weights import shipped_weights
 
 from .convert import check_values, convert_state_dict
@@ -43,9 +45,26 @@ def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
         state_dict, report = convert_state_dict(content, model, **options)
+    report.notes += _differences(model, checkpoint)
     model.load_state_dict(state_dict, strict=False)
     print_log(f'load {checkpoint}: {report}', logger='current')
     return report
+
+
+def _differences(model: nn.Module, checkpoint: str | PathLike[str]) -> list[str]:
+    """What the name of public weights says of their model, no key shows, and this model has otherwise."""
+    public = public_backbone(checkpoint)
+    if public is None:
+        return []
+    modes = [encoding['mode'] for encoding in list_of_dicts('position', public.get('position')) if 'mode' in encoding]
+    wanted = dict(norm_eps=public.get('norm_eps', 1e-6), activation=public.get('activation', 'gelu'), rope=modes)
+    rotations = [encoding.mode for encoding in getattr(model, 'position_encodings', ()) if hasattr(encoding, 'mode')]
+    found = {key: getattr(model, key, value) for key, value in wanted.items()} | dict(rope=rotations)
+    return [
+        f'the weights were trained with {key}={value!r}, the model has {found[key]!r}'
+        for key, value in wanted.items()
+        if found[key] != value
+    ]
 
 
 def load_weights(
@@ -147,8 +166,10 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
 
 
 # Every scheme of mmengine's: `pavi://`, which is not served, is refused.
+_SCHEMES = ['', r'(\S+\:)?s3://', r'(\S+\:)?petrel://']
+_SCHEMES += [f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'mmpretrain', *_NAMED)]
 model_zoo.CheckpointLoader.register_scheme(
-    ['', 'http://', 'https://', 'pavi://', r'(\S+\:)?s3://', r'(\S+\:)?petrel://', *(f'{name}://' for name in _NAMED)],
+    _SCHEMES,
     load_from_weights_only,
     force=True,
 )

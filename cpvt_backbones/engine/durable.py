@@ -18,7 +18,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from cpvt_backbones.checkpoints import atomic_write, newest_checkpoint
-from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER, flush_to_disk
+from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER
+from cpvt_backbones.checkpoints.writing import flush_to_disk
 
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try again later"."""

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpvt_backbones.checkpoints import read_checkpoint, write_checkpoint
-from cpvt_backbones.checkpoints.files import check_destination
+from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import read_config
 
 from .adapt import Recipe, adapt

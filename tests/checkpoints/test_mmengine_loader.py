@@ -115,7 +115,7 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
         monkeypatch.setitem(pretrained._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth'))
     if 'local' not in name:
         monkeypatch.setitem(pretrained._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth'))
-        monkeypatch.setattr('cpvt_backbones.checkpoints.files._fetch', lambda url: tmp_path / url.rpartition('/')[2])
+        monkeypatch.setattr('cpvt_backbones.checkpoints.sources._fetch', lambda url: tmp_path / url.rpartition('/')[2])
     found = CheckpointLoader.load_checkpoint(name, logger='silent')['state_dict']
     assert set(found) == ({'weight'} if name.startswith('mmcls') else set(state))
     with pytest.raises(CheckpointError, match=r"mmengine knows no model '.*://none'"):
@@ -125,5 +125,7 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
 def test_every_scheme_of_mmengine_is_replaced():
     loaders = {loader.__module__ for loader in CheckpointLoader._schemes.values()}
     assert loaders == {pretrained.__name__}
-    with pytest.raises(CheckpointError, match=r"must be a file, a folder or an https:// address, got 'pavi://a'"):
+    with pytest.raises(
+        CheckpointError, match=r"must be a file, a folder or an https:// address, or a name .* got 'pavi://a'"
+    ):
         CheckpointLoader.load_checkpoint('pavi://a', logger='silent')

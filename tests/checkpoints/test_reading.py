@@ -15,7 +15,7 @@ import torch
 from tiny import COLUMN, randomise
 
 from cpvt_backbones import CPVT, convert_state_dict
-from cpvt_backbones.checkpoints import CheckpointError, files, read_checkpoint, write_checkpoint
+from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, sources, write_checkpoint, writing
 
 WEIGHTS = {'a.weight': torch.arange(6.0).view(2, 3), 'b.bias': torch.ones(4, dtype=torch.float16)}
 
@@ -117,13 +117,13 @@ def test_an_unreadable_checkpoint_of_a_run_is_passed_over(tmp_path):
 
 def test_atomic_write_flushes_before_it_renames(tmp_path, monkeypatch):
     flushed = []
-    monkeypatch.setattr(files.os, 'fsync', lambda handle: flushed.append(sorted(p.name for p in tmp_path.iterdir())))
-    with files.atomic_write(tmp_path / 'w') as file:
+    monkeypatch.setattr(writing.os, 'fsync', lambda handle: flushed.append(sorted(p.name for p in tmp_path.iterdir())))
+    with writing.atomic_write(tmp_path / 'w') as file:
         file.write(b'content')
         assert not (tmp_path / 'w').exists()
     (part,), folder = flushed
     assert part.endswith('.part') and folder == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
-    with pytest.raises(KeyboardInterrupt), files.atomic_write(tmp_path / 'w') as file:
+    with pytest.raises(KeyboardInterrupt), writing.atomic_write(tmp_path / 'w') as file:
         file.write(b'half')
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
@@ -227,7 +227,7 @@ def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"last_checkpoint' names '/elsewhere/iter_3.pth', which is not there"):
         read_checkpoint(tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"must be a file, a folder or an https:// address, got 's3://bucket/w.pth'"
+        CheckpointError, match=r"must be a file, a folder or an https:// address, or a name .* got 's3://bucket/w.pth'"
     ):
         read_checkpoint('s3://bucket/w.pth')
 
@@ -242,7 +242,7 @@ def test_an_address_is_fetched_once(tmp_path, monkeypatch):
         return io.BytesIO(buffer.getvalue())
 
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    monkeypatch.setattr(files, 'urlopen', open_address)
+    monkeypatch.setattr(sources, 'urlopen', open_address)
     for _ in range(2):
         assert_same(read_checkpoint('https://example.org/models/w.pth?download=1'))
     assert fetched == ['https://example.org/models/w.pth?download=1']
@@ -254,7 +254,7 @@ def test_an_address_that_cannot_be_reached(tmp_path, monkeypatch):
         raise URLError('no network')
 
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    monkeypatch.setattr(files, 'urlopen', offline)
+    monkeypatch.setattr(sources, 'urlopen', offline)
     with pytest.raises(CheckpointError, match=r'^checkpoint: https://example.org/w.pth could not be fetched .*network'):
         read_checkpoint('https://example.org/w.pth')
     assert not list(tmp_path.rglob('*.pth'))

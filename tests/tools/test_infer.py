@@ -171,7 +171,7 @@ def test_an_address_as_checkpoint(model, photos, tmp_path, call, monkeypatch):
         fetched.append(url)
         return checkpoint
 
-    monkeypatch.setattr('cpvt_backbones.checkpoints.files._fetch', fetch)
+    monkeypatch.setattr('cpvt_backbones.checkpoints.sources._fetch', fetch)
     address = 'https://example.org/w.pth'
     assert infer(call, config, address, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis') == 0
     assert set(fetched) == {address}

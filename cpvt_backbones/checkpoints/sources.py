@@ -1,0 +1,104 @@
+"""Where a checkpoint is: names of shipped weights, of timm and of mmpretrain's model zoo, addresses, files."""
+
+import shutil
+from os import PathLike
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import torch
+
+from cpvt_backbones.weights import shipped_file
+
+from .report import CheckpointError
+from .writing import atomic_write
+
+_TIMEOUT = 30.0  # seconds without a byte
+
+
+def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
+    """Return the path of a checkpoint on this machine; fetch it first if it is a name or address of elsewhere.
+
+    Args:
+        checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's cache or the hub;
+            ``mmpretrain://NAME``, a name of its model zoo; ``https://`` address, from torch's cache or the network;
+            name of shipped weights; file; folder.
+
+    Raises:
+        CheckpointError: An unknown scheme or name; a package that is not installed; weights that cannot be fetched,
+            with where to put the file instead.
+    """
+    scheme, separator, name = str(checkpoint).partition('://')
+    if not separator:
+        return shipped_file(checkpoint).expanduser()
+    if scheme in ('https', 'http'):
+        return _fetch(str(checkpoint))
+    if scheme not in ('timm', 'mmpretrain'):
+        accepted = 'a file, a folder or an https:// address, or a name as timm://NAME or mmpretrain://NAME'
+        raise CheckpointError(f'checkpoint must be {accepted}, got {str(checkpoint)!r}')
+    try:
+        return _fetch_timm(name) if scheme == 'timm' else _fetch(_mmpretrain_url(name))
+    except ImportError as error:
+        fault = f'{str(checkpoint)!r} needs {scheme}, which does not import ({error})'
+        raise CheckpointError(f"checkpoint: {fault}: pip install 'cpvt_backbones[cls]'") from error
+
+
+def _cache(name: str) -> Path:
+    return Path(torch.hub.get_dir(), 'checkpoints', name)
+
+
+def _unreachable(source: str, error: Exception, file: Path) -> CheckpointError:
+    reason = next(iter(str(error).splitlines()), '') or type(error).__name__
+    return CheckpointError(
+        f'checkpoint: {source} could not be fetched ({reason}); without a network, put the file at {str(file)!r}'
+    )
+
+
+def _fetch(url: str) -> Path:
+    file = _cache(url.split('?')[0].rpartition('/')[2])
+    if not file.is_file():
+        request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
+        try:
+            with urlopen(request, timeout=_TIMEOUT) as response, atomic_write(file) as part:
+                shutil.copyfileobj(response, part)
+        except OSError as error:
+            raise _unreachable(url, error, file) from error
+    return file
+
+
+def _fetch_timm(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import GatedRepoError
+    from timm.models import get_pretrained_cfg
+
+    try:
+        config = get_pretrained_cfg(name, allow_unregistered=False)
+    except RuntimeError as error:
+        raise CheckpointError(f'checkpoint: timm has no weights of the name {name!r}: {error}') from error
+    if not config.hf_hub_id:
+        if not isinstance(config.url, str) or not config.url:
+            raise CheckpointError(f'checkpoint: timm has no weights of the name {name!r}, only the model')
+        return _fetch(config.url)
+    file_name = config.hf_hub_filename or 'model.safetensors'
+    own = _cache(config.hf_hub_id.rpartition('/')[2] + Path(file_name).suffix)
+    if own.is_file():
+        return own
+    address = f'https://huggingface.co/{config.hf_hub_id}'
+    try:
+        return Path(hf_hub_download(config.hf_hub_id, file_name))
+    except GatedRepoError as error:
+        advice = f'accept its terms at {address} and log in by `hf auth login`'
+        raise CheckpointError(f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}') from error
+    except (OSError, ValueError) as error:
+        raise _unreachable(f'{address}/resolve/main/{file_name}', error, own) from error
+
+
+def _mmpretrain_url(name: str) -> str:
+    from mmpretrain.apis.model import ModelHub
+
+    try:
+        url = ModelHub.get(name).weights
+    except ValueError as error:
+        raise CheckpointError(f'checkpoint: mmpretrain has no model of the name {name!r}') from error
+    if not url:
+        raise CheckpointError(f'checkpoint: mmpretrain has no weights of {name!r}, only the config')
+    return url

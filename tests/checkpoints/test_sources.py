@@ -1,0 +1,225 @@
+"""Names and addresses of weights: timm's through a hub on the loopback address, mmpretrain's, https; nothing online."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from safetensors.torch import save
+from tiny import max_difference
+
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+from cpvt_backbones.backbones import public
+from cpvt_backbones.checkpoints import CheckpointError, locate_checkpoint, read_checkpoint
+
+pytest.importorskip('timm')
+NAME = 'deit_tiny_patch16_224.fb_in1k'
+FILE = f'{NAME}.safetensors'
+REPOSITORY = f'timm/{NAME}'
+TINY = dict(embed_dims=24, depth=2, num_heads=2, mlp_ratio=2.0)
+
+
+class Server(BaseHTTPRequestHandler):
+    """``files`` by path; a path in ``gated`` needs a login."""
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        content = self.server.files.get(self.path)
+        self.server.asked.append(f'{self.command} {self.path}')
+        gated = self.path in self.server.gated
+        self.send_response(403 if gated else 404 if content is None else 200)
+        if gated:
+            self.send_header('X-Error-Code', 'GatedRepo')
+        elif content is not None:
+            self.send_header('ETag', f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header('X-Repo-Commit', '0' * 40)
+            self.send_header('Content-Length', str(len(content)))
+        self.end_headers()
+        if self.command == 'GET' and content and not gated:
+            self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A hub, and empty caches of torch and huggingface_hub."""
+    from huggingface_hub import constants
+
+    with ThreadingHTTPServer(('127.0.0.1', 0), Server) as server:
+        server.files, server.gated, server.asked = {}, set(), []
+        server.address = f'http://127.0.0.1:{server.server_port}'
+        thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
+        thread.start()
+        monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'torch'))
+        monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+        monkeypatch.setattr(constants, 'ENDPOINT', server.address)
+        template = '{endpoint}/{repo_id}/resolve/{revision}/{filename}'
+        monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', f'{server.address}{template[10:]}')
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def weights(model):
+    state = {key.replace('pos_embed.0', 'pos_embed'): value for key, value in model.state_dict().items()}
+    return save(state | {'head.weight': torch.zeros(2, 24), 'head.bias': torch.zeros(2)})
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """DeiT-tiny made small, in the table of public weights too."""
+    pattern = next(key for key in public._COLUMNS if key.startswith('deit_') and 'distilled' not in key)
+    monkeypatch.setitem(public._COLUMNS, pattern, dict(position=dict(type='Learned')))
+    monkeypatch.setitem(public._SIZES, 'tiny', TINY)
+    return CPVT(arch=TINY, position=dict(type='Learned')).eval()
+
+
+def test_weights_of_timm_are_fetched_once(server, tiny):
+    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+    model = CPVT.from_pretrained(f'timm://{NAME}').eval()
+    images = torch.randn(1, 3, 64, 80)
+    with torch.no_grad():
+        assert max_difference(model(images)[0], tiny(images)[0]) == 0
+    fetched = server.asked.count(f'GET /{REPOSITORY}/resolve/main/model.safetensors')
+    server.files.clear()
+    # Without its tag, from the cache, into another class of the same blocks.
+    other = MultiScaleCPVT.from_pretrained('timm://deit_tiny_patch16_224', out_indices=(1, 2)).eval()
+    assert torch.equal(other.blocks[1].mlp.fc2.weight, tiny.blocks[1].mlp.fc2.weight)
+    assert fetched == 1 == server.asked.count(f'GET /{REPOSITORY}/resolve/main/model.safetensors')
+
+
+def test_init_cfg_takes_the_name(server, tiny):
+    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+    init_cfg = dict(type='Pretrained', checkpoint=f'timm://{NAME}')
+    model = CPVT(arch=TINY, position=dict(type='PEG'), init_cfg=init_cfg)
+    model.init_weights()
+    assert torch.equal(model.blocks[0].attn.qkv.weight, tiny.blocks[0].attn.qkv.weight)
+
+
+def test_mmengine_takes_the_name(server, tiny):
+    from mmengine.runner import CheckpointLoader
+
+    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+    loaded = CheckpointLoader.load_checkpoint(f'timm://{NAME}')
+    assert torch.equal(loaded['state_dict']['norm.weight'], tiny.norm.weight)
+
+
+def test_a_damaged_cache_is_refused(server, tiny, tmp_path):
+    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+    read_checkpoint(f'timm://{NAME}')
+    (blob,) = (tmp_path / 'hub').rglob('blobs/*')
+    blob.write_bytes(blob.read_bytes()[:-1] + b'?')
+    with pytest.raises(CheckpointError, match=r'is damaged: its SHA-256 is .* as in its name; fetch it again'):
+        read_checkpoint(f'timm://{NAME}')
+
+
+def line_of(error):
+    message = str(error.value)
+    assert '\n' not in message
+    return message
+
+
+def test_a_gated_repository(server, tmp_path):
+    server.gated.add(f'/{REPOSITORY}/resolve/main/model.safetensors')
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(f'timm://{NAME}')
+    line = line_of(error)
+    assert f'{NAME!r} is gated: accept its terms at https://huggingface.co/{REPOSITORY} and log in' in line
+    assert line.endswith(f'or put the file at {str(tmp_path / "torch" / "checkpoints" / FILE)!r}')
+
+
+def test_no_network_and_the_file_put_where_the_error_says(server, tiny, tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+    with pytest.raises(CheckpointError) as error:
+        CPVT.from_pretrained(f'timm://{NAME}')
+    line, file = line_of(error), tmp_path / 'torch' / 'checkpoints' / FILE
+    assert f'https://huggingface.co/{REPOSITORY}/resolve/main/model.safetensors could not be fetched' in line
+    assert line.endswith(f'without a network, put the file at {str(file)!r}')
+    file.parent.mkdir(parents=True)
+    file.write_bytes(weights(tiny))
+    model = CPVT.from_pretrained(f'timm://{NAME}')
+    assert torch.equal(model.norm.weight, tiny.norm.weight)
+
+
+def test_unknown_names(server):
+    for name, message in {
+        'timm://deit_tiny_patch16_224.no_such': r'timm has no weights of the name .*Invalid pretrained tag',
+        'timm://no_such_model': r"timm has no weights of the name 'no_such_model'",
+        'ftp://w.pth': r'checkpoint must be a file, a folder or an https:// address, or a name as timm://NAME',
+    }.items():
+        with pytest.raises(CheckpointError, match=message) as error:
+            read_checkpoint(name)
+        line_of(error)
+    with pytest.raises(CheckpointError, match='could not be fetched'):
+        read_checkpoint(f'timm://{NAME}')  # the hub has no such file
+
+
+def test_names_of_mmpretrain(server, tmp_path, monkeypatch):
+    api = pytest.importorskip('mmpretrain.apis.model')
+    name = 'twins-pcpvt-small_3rdparty_8xb128_in1k'
+    url = api.ModelHub.get(name).weights
+    assert url.startswith('https://')
+    file = tmp_path / 'torch' / 'checkpoints' / url.rpartition('/')[2]
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert locate_checkpoint(f'mmpretrain://{name}') == file
+    with pytest.raises(CheckpointError, match=r"mmpretrain has no model of the name 'no-such'"):
+        read_checkpoint('mmpretrain://no-such')
+
+
+def test_an_address_with_a_hash_in_its_name(server):
+    content = save({'weight': torch.ones(2)})
+    digest = hashlib.sha256(content).hexdigest()
+    server.files = {f'/w-{digest[:8]}.safetensors': content, '/w-abcd0123.safetensors': content}
+    assert torch.equal(read_checkpoint(f'{server.address}/w-{digest[:8]}.safetensors')['weight'], torch.ones(2))
+    with pytest.raises(CheckpointError, match=r'is damaged: .* not abcd0123 as in its name; fetch it again') as error:
+        read_checkpoint(f'{server.address}/w-abcd0123.safetensors')
+    line_of(error)
+    with pytest.raises(CheckpointError, match=r'could not be fetched .*404.*; without a network, put the file at'):
+        read_checkpoint(f'{server.address}/gone.pth')
+
+
+def test_other_weights_than_the_class_takes():
+    with pytest.raises(ValueError, match=r'are weights of PyramidCPVT, got it for CPVT'):
+        CPVT.from_pretrained('timm://twins_pcpvt_small.in1k')
+    with pytest.raises(ValueError, match=r'are weights of CPVT, got it for PyramidCPVT'):
+        PyramidCPVT.from_pretrained('timm://deit_tiny_patch16_224')
+    with pytest.raises(ValueError, match=r"name must be .*got 'timm://resnet50.a1_in1k'"):
+        CPVT.from_pretrained('timm://resnet50.a1_in1k')
+
+
+@pytest.mark.parametrize(
+    'checkpoint, wanted',
+    {
+        'weights/vit_small_patch16_dinov3.lvd1689m.safetensors': dict(type='CPVT', arch='small', num_registers=4),
+        'https://dl.fbaipublicfiles.com/deit/deit_base_patch16_384-8de9b5d1.pth': dict(arch='base', img_size=384),
+        'mmpretrain://deit-base_224px-pre_3rdparty_in1k-384px': dict(arch='base', img_size=384),
+        'mmpretrain://deit-small_4xb256_in1k': dict(arch='small', img_size=224),
+        'mmpretrain://twins-pcpvt-large_3rdparty_16xb64_in1k': dict(type='PyramidCPVT', arch='large'),
+        'https://github.com/whai362/PVT/releases/download/v2/pvt_medium.pth': dict(type='PyramidCPVT', arch='base'),
+        'timm://vit_large_patch14_clip_quickgelu_336.openai': dict(patch_size=14, activation='quick_gelu'),
+        'vit_base': None,
+    }.items(),
+)
+def test_models_by_name(checkpoint, wanted):
+    found = public.public_backbone(checkpoint)
+    assert found is None if wanted is None else found.items() >= wanted.items()
+
+
+def test_the_report_tells_what_no_key_shows(server, tiny, monkeypatch):
+    from cpvt_backbones.checkpoints import load_checkpoint
+
+    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+    assert load_checkpoint(tiny, f'timm://{NAME}').notes == []
+    other = CPVT(arch=TINY, position=dict(type='Learned'), activation='quick_gelu', norm_eps=1e-5)
+    assert load_checkpoint(other, f'timm://{NAME}').notes == [
+        'the weights were trained with norm_eps=1e-06, the model has 1e-05',
+        "the weights were trained with activation='gelu', the model has 'quick_gelu'",
+    ]
