@@ -9,6 +9,7 @@ Before it gets its name, the file is run at several sizes against the model itse
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=args.device)
         graph = graph_of(predictor.model, part=args.part, pixels=not args.normalised, logits=args.logits)
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        settings = dict(classes=predictor.classes, palette=predictor.palette)
+        settings = dict(classes=predictor.classes, palette=predictor.palette, size_steps=predictor.size_steps)
+        settings['sizes'] = asdict(predictor.sizes) if predictor.sizes else None
         export(graph, unverified, format=args.format, settings=settings, opset=args.opset)
         exported = ExportedModel(unverified, device=args.device)
         reference = reference_of(graph, predictor)

@@ -10,6 +10,7 @@ pred/ (class maps, PNG). An interrupted run resumes when the same command is sta
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,17 +20,20 @@ from cpvt_backbones.options import EXPORTED_SUFFIXES, MAX_PIXELS, OVERLAP, READ_
 from cpvt_backbones.weights import shipped_weights
 
 RENAMED = {'--score-threshold': '--score-thr', '--no-pictures': '--no-vis', '--fresh': '--overwrite'}
+SCALES = 'config|native|FACTOR|HEIGHTxWIDTH'
 
 
-def parse_scale(text: str) -> tuple[int, int] | str | None:
-    """``native``, ``config``, ``HEIGHTxWIDTH`` or ``SIDE`` to the argument ``scale`` of :class:`Inferencer`."""
+def parse_scale(text: str) -> tuple[int, int] | float | str:
+    """A word, a factor, ``HEIGHTxWIDTH`` or ``SIDE`` to the argument ``scale`` of :class:`Inferencer`."""
     if text in ('native', 'config'):
-        return None if text == 'native' else text
+        return text
     try:
+        if re.fullmatch(r'\d*\.\d*[1-9]\d*|[1-9]\d*\.\d*', text):
+            return float(text)
         # The larger number is for the longer side, so that the order does not matter.
         return max(cli.parse_size(text)), min(cli.parse_size(text))
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f'native, config, HEIGHTxWIDTH or SIDE is expected, got {text!r}') from None
+        raise argparse.ArgumentTypeError(f'{SCALES} or SIDE is expected, got {text!r}') from None
 
 
 def model_first(words: Sequence[str]) -> list[str]:
@@ -55,8 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strict = 'exit code 1 if any image could not be predicted; without it, if none could'
     parser.add_argument('--strict', action='store_true', help=strict)
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
-    scale = "native (default): own size; config: the test pipeline's; 800x1333: largest that fits, longer side 1333"
-    size.add_argument('--scale', type=parse_scale, metavar='native|config|HEIGHTxWIDTH', help=scale)
+    scale = "config: the test pipeline's (default, but for large images: see docs/inference.md); native: own size; "
+    scale += '0.5: a factor of it; 800x1333: largest that fits, longer side 1333'
+    size.add_argument('--scale', type=parse_scale, metavar=SCALES, help=scale)
     size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
     memory = parser.add_argument_group('memory')
     memory.add_argument('--batch-size', type=int, default=1, help='maximum images, of equal size, of one forward call')
@@ -86,12 +91,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         options |= dict(cfg=cli.config_from(args, config), checkpoint=checkpoint)
     inferencer = Inferencer(**options)
+    print(inferencer.sizing)
     output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
     summary = predict_to_folder(inferencer, images, **output)
     for file in summary.orphaned:
         print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
     for name, reason in summary.failed.items():
         print(f'not predicted: {name}: {reason}')
+    if inferencer.outside:
+        print(f'outside the sizes at which the model is good: {inferencer.outside} images')
     counts = f'{summary.predicted} images predicted, {summary.found} found from earlier runs'
     print(f'{args.out_dir}: {counts}, {len(summary.failed)} failed')
     if summary.failed and (args.strict or not summary.predicted + summary.found):

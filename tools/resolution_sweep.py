@@ -4,13 +4,15 @@ python tools/resolution_sweep.py --models \\
     pyramid=configs/camvid/semantic-fpn_pyramid-cpvt-t_camvid.py:work_dirs/pyramid/iter_400.pth \\
     columnar=configs/camvid/semantic-fpn_multiscale-cpvt-t_camvid.py:work_dirs/columnar/iter_400.pth \\
     --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
-Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn.
+Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn. --write stores the
+range of sizes at which each model is good beside its checkpoint, where tools/infer.py and tools/export.py find it.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from cpvt_backbones.engine import command_line as cli
+from cpvt_backbones.weights import shipped_weights
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -21,15 +23,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--limit', type=cli.positive, metavar='N', help='test on N images, evenly spaced')
     parser.add_argument('--metric', help='column of the CSV to draw (default: mAP, mIoU or top-1)')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/sweep/sweep.csv'), help='CSV; the plot beside it')
+    parser.add_argument('--write', action='store_true', help="store each model's range, CHECKPOINT.sizes.json")
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     from cpvt_backbones.analysis.image_size import TestSize
     from cpvt_backbones.analysis.plots import draw_sweep
-    from cpvt_backbones.analysis.resolution import SweepModel, main_metric, read_rows, sweep
+    from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, good_sizes, main_metric, read_rows, sweep
 
     models = [SweepModel(name, cli.config_from(args, config), checkpoint) for name, config, checkpoint in args.models]
     sizes = [TestSize.parse(text) for text in args.sizes]
     rows = sweep(models, sizes, table=args.out, limit=args.limit) if models else read_rows(args.out)
+    for model in models if args.write else ():
+        if model.checkpoint in shipped_weights():
+            raise ValueError(f'--write: the range of {model.checkpoint!r} is stored by tools/ship_weights.py --sizes')
+        found = good_sizes(
+            [row for row in rows if (row.model, row.source) == (model.name, fingerprint(model, args.limit))]
+        )
+        print(f'{found.write(model.checkpoint)}: {model.name} is good at {found}')
     metric = args.metric or main_metric(rows)
     draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)
     records = []

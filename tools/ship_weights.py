@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
 def card(entry: ShippedWeights, rows: 'list[SweepRow]', *, data: str, terms: str, commit: str) -> str:
     """The model card."""
-    from cpvt_backbones.analysis.resolution import main_metric
+    from cpvt_backbones.analysis.resolution import GOOD, good_sizes, main_metric
     from cpvt_backbones.engine.launch import read_config
 
     metric = main_metric(rows)
@@ -48,8 +49,8 @@ def card(entry: ShippedWeights, rows: 'list[SweepRow]', *, data: str, terms: str
 
 {entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
 
-**Use.** `python tools/infer.py {entry.name} PHOTOS`, with `--long-side` for a size as in the table below. In a
-config, the backbone alone:
+**Use.** `python tools/infer.py {entry.name} PHOTOS`, at size 1 of the table below;
+`--long-side` for another. In a config, the backbone alone:
 
 ```python
 dict(
@@ -71,6 +72,8 @@ Images: RGB minus {list(pixels.mean)}, over {list(pixels.std)}.
 | size | mean px | {metric} |
 | --- | --- | ---: |
 {chr(10).join(lines)}
+
+**Sizes.** The metric is at least {GOOD:.0%} of its best at {good_sizes(rows)}.
 """
 
 
@@ -92,7 +95,7 @@ def write_file(name: str, checkpoint: str) -> Path:
 
 def ship(args: argparse.Namespace) -> Path:
     """Write the file, its entry in the index and, with ``--sizes``, its card; returns the file."""
-    from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, read_rows
+    from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, good_sizes, read_rows
     from cpvt_backbones.checkpoints import atomic_write
     from cpvt_backbones.engine.launch import read_config
 
@@ -113,13 +116,19 @@ def ship(args: argparse.Namespace) -> Path:
     named = dict(classes=args.classes) if args.classes else cfg.test_dataloader.dataset.get('metainfo')
     if named:
         entries[args.name]['dataset_meta'] = named
-    with atomic_write(index) as stream:
-        stream.write((json.dumps(dict(sorted(entries.items())), indent=1) + '\n').encode())
+
+    def write_index() -> None:
+        with atomic_write(index) as stream:
+            stream.write((json.dumps(dict(sorted(entries.items())), indent=1) + '\n').encode())
+
+    write_index()
     if args.sizes:
         measured = fingerprint(SweepModel(args.name, cfg, args.name))
         rows = [row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)]
         if not rows:
             raise ValueError(f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this config')
+        entries[args.name]['sizes'] = asdict(good_sizes(rows))
+        write_index()
         text = card(find_shipped(args.name), rows, data=args.data, terms=args.terms, commit=args.commit)
         file.with_suffix('.md').write_text(text, encoding='utf-8')
     return file

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import math
 import os
 import statistics
 import time
@@ -21,6 +22,7 @@ from rich.progress import Progress, TimeElapsedColumn
 from torch import nn
 
 from cpvt_backbones.engine.launch import find_toolbox, test
+from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.weights import shipped_file
 
 from .image_size import TestSize, scale_test_images
@@ -29,6 +31,7 @@ from .tables import read_table, write_table
 
 MAIN_METRICS = ('coco/bbox_mAP', 'coco/segm_mAP', 'pascal_voc/mAP', 'mIoU', 'accuracy/top1')
 _OWN = 'forward/'
+GOOD = 0.9  # of the best metric
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class SweepRow:
     source: str  # hash of config, checkpoint and number of images, equal in all rows of a model
     # of the config's evaluator, at the original image size
     metrics: dict[str, float] = field(default_factory=dict)
+    zoom: float = math.nan  # px of the model's input a px of the test images, mean
 
 
 _COLUMNS: dict[str, Any] = {column.name: column.type for column in fields(SweepRow) if column.name != 'metrics'}
@@ -125,7 +129,8 @@ def read_rows(table: Path) -> list[SweepRow]:
     rows = []
     for record in read_table(table):
         metrics = {name: float(text) for name, text in record.items() if name not in _COLUMNS and text}
-        rows.append(SweepRow(**{name: kind(record[name]) for name, kind in _COLUMNS.items()}, metrics=metrics))
+        known = {name: kind(record[name]) for name, kind in _COLUMNS.items() if name in record}
+        rows.append(SweepRow(**known, metrics=metrics))
     return rows
 
 
@@ -140,6 +145,31 @@ def main_metric(rows: Sequence[SweepRow]) -> str:
     if not found:
         raise ValueError('rows must have a metric, got none')
     return next((name for name in MAIN_METRICS if name in found), found[0])
+
+
+def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
+    """The range of sizes around the best one at which a model's main metric is at least :data:`GOOD` of its best.
+
+    Raises:
+        ValueError: No row is of size 1, the test scale, or its zoom is unknown, as in tables of older releases.
+    """
+    metric = main_metric(rows)
+    base = next((row for row in rows if row.size == '1' and math.isfinite(row.zoom)), None)
+    if base is None:
+        raise ValueError(
+            f"rows must have size '1' with a zoom, got sizes {[row.size for row in rows]}; measure it again"
+        )
+    side = math.sqrt(base.height * base.width)
+    ordered = sorted((math.sqrt(row.height * row.width) / side, row.metrics[metric]) for row in rows)
+    best = max(range(len(ordered)), key=lambda i: ordered[i][1])
+    low = high = best
+    while low > 0 and ordered[low - 1][1] >= GOOD * ordered[best][1]:
+        low -= 1
+    while high + 1 < len(ordered) and ordered[high + 1][1] >= GOOD * ordered[best][1]:
+        high += 1
+    low_factor, high_factor = (round(ordered[i][0], 3) for i in (low, high))
+    zoom = round(base.zoom, 4)
+    return GoodSizes(low=low_factor, high=high_factor, side=round(side, 1), zoom=zoom, metric=metric)
 
 
 def _evaluate(model: SweepModel, label: str) -> dict[str, Any]:
@@ -181,6 +211,7 @@ class ForwardMeter(Hook):
         self.times: list[float] = []
         self.shapes: list[tuple[int, int, int]] = []
         self.pixels = 0
+        self.zooms: list[float] = []
 
     def before_test(self, runner: Runner) -> None:
         loader = runner.test_dataloader
@@ -212,6 +243,9 @@ class ForwardMeter(Hook):
 
     def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         self.bar.advance(self.task)
+        metas = [sample.metainfo for sample in outputs or ()]
+        sides = [(meta['img_shape'], meta['ori_shape']) for meta in metas if {'img_shape', 'ori_shape'} <= meta.keys()]
+        self.zooms += [math.sqrt(math.prod(seen[:2]) / math.prod(own[:2])) for seen, own in sides]
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         self.bar.stop()
@@ -227,6 +261,7 @@ class ForwardMeter(Hook):
         metrics[f'{_OWN}width'] = float(np.average(widths, weights=batches))
         metrics[f'{_OWN}seconds'] = statistics.median(self.times)
         metrics[f'{_OWN}peak_mib'] = peak
+        metrics[f'{_OWN}zoom'] = statistics.fmean(self.zooms) if self.zooms else math.nan
 
 
 def _keep_to_images(runner: Runner) -> None:

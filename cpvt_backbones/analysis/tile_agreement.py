@@ -45,7 +45,8 @@ def measure_agreement(
     images = find_images(inputs)
 
     def predict(tile: int | None, **options: Any) -> list[Prediction]:
-        inferencer = Inferencer(predictor=predictor, long_side=long_side, **options)
+        scale = 'native' if long_side is None else None
+        inferencer = Inferencer(predictor=predictor, scale=scale, long_side=long_side, **options)
         predictions: list[Any] = []
         counts: list[int] = []
         for image in images:

@@ -7,11 +7,13 @@ from .folders import Summary, predict_to_folder
 from .images import IMAGE_SUFFIXES, ImageError, find_images, read_image
 from .inferencer import Inferencer, Result
 from .predictors import Predictor, ToolboxPredictor
+from .sizes import GoodSizes
 
 __all__ = [
     'EXPORTED_SUFFIXES',
     'IMAGE_SUFFIXES',
     'ExportedModel',
+    'GoodSizes',
     'ImageError',
     'Inferencer',
     'Predictor',

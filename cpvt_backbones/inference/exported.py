@@ -15,6 +15,8 @@ from torch import Tensor
 from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.options import EXPORTED_SUFFIXES
 
+from .sizes import GoodSizes
+
 METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
 _SEAL = b'cpvt_backbones_sha256'
 Run = Callable[[np.ndarray], list[np.ndarray]]
@@ -53,6 +55,8 @@ class ExportedModel:
         self.task: str = self.metadata['task']
         self.classes: Sequence[str] | None = self.metadata.get('classes')
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
+        self.size_steps = self.metadata.get('size_steps')
+        self.sizes = GoodSizes(**self.metadata['sizes']) if self.metadata.get('sizes') else None
         self.fingerprint = hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:

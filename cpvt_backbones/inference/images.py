@@ -11,17 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from cpvt_backbones.layers.checks import check_int
 from cpvt_backbones.options import READ_LIMIT
 
+from .sizes import Sizing, fit
 from .tiles import Bounds
 
 ImageInput = str | os.PathLike[str] | np.ndarray
-Scale = tuple[int, int] | str | None
 
 IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 # Pillow has other decoders, some of which start a program.
@@ -205,34 +203,11 @@ def file_stamp(source: ImageInput) -> list[int] | None:
     return [status.st_size, status.st_mtime_ns]
 
 
-def check_scale(scale: Scale, long_side: int | None) -> Scale:
-    """Combine ``scale`` and ``long_side`` into ``None``, ``'config'`` or (width, height), or raise ``ValueError``."""
-    if long_side is not None:
-        if scale is not None:
-            raise ValueError(f'scale and long_side exclude each other, got scale={scale!r}, long_side={long_side}')
-        check_int(long_side=long_side)
-        return long_side, long_side
-    if scale is None or scale == 'config':
-        return scale
-    if not isinstance(scale, (tuple, list)) or len(scale) != 2 or not all(isinstance(s, int) and s >= 1 for s in scale):
-        raise ValueError(f"scale must be None (the image's own), 'config' or (width, height) in px, got {scale!r}")
-    return scale[0], scale[1]
-
-
-def fit(image: np.ndarray, scale: Scale) -> np.ndarray:
-    """Resize (H, W, 3) to the largest size within (width, height) px, keeping its shape; unchanged for other scales."""
-    if scale is None or isinstance(scale, str):
-        return image
-    height, width = image.shape[:2]
-    factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
-    size = tuple(max(1, int(side * factor + 0.5)) for side in (width, height))
-    return image if size == (width, height) else cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
-
-
 def make_preview(image: np.ndarray) -> np.ndarray:
     """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
-    scale = (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE) if max(image.shape) > MAX_PREVIEW_SIDE else None
-    return fit(image, scale)[..., ::-1].copy()
+    if max(image.shape) > MAX_PREVIEW_SIDE:
+        image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
+    return image[..., ::-1].copy()
 
 
 @dataclass(frozen=True)
@@ -258,13 +233,13 @@ class LoadedImage:
 
 
 def load_image(
-    index: int, source: ImageInput, name: str, scale: Scale, read_limit: int | None, vis: bool
+    index: int, source: ImageInput, name: str, sizing: Sizing, read_limit: int | None, vis: bool
 ) -> LoadedImage:
     """Read and scale one image; see :func:`read_image` for errors."""
     stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
     image = read_image(source, name=name, read_limit=read_limit)
     size = image.shape[1], image.shape[0]
-    return LoadedImage(index, name, size, fit(image, scale), make_preview(image) if vis else None, stamp)
+    return LoadedImage(index, name, size, sizing(image), make_preview(image) if vis else None, stamp)
 
 
 class ShapeBuckets:

@@ -14,8 +14,9 @@ from mmengine.logging import print_log
 from cpvt_backbones.layers.checks import is_number, renamed_arguments
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
-from .images import ImageInput, LoadedImage, Scale, ShapeBuckets, check_scale, find_images, load_image
+from .images import ImageInput, LoadedImage, ShapeBuckets, find_images, load_image
 from .predictors import TASKS, Predictor, ToolboxPredictor
+from .sizes import Scale, Sizing, check_scale
 from .tasks import OnTiles, Prediction, draw_prediction, predict_batch, predict_tiled, require_drawing
 from .tiles import Bounds
 
@@ -44,9 +45,9 @@ _renamed = renamed_arguments(score_threshold='score_thr', draw='vis')
 class Inferencer:
     """Runs a trained model on images of any size.
 
-    By default images keep their size; the config's test pipeline does not resize them. Only images of equal size share
-    a batch, so nothing is padded and predictions do not depend on other images. An image of more than ``max_pixels`` is
-    cut into overlapping tiles, so no forward call exceeds ``max_pixels``.
+    By default images are resized as in the config's test pipeline, at whose scale the model was trained. Only images
+    that then have equal size share a batch, so nothing is padded and predictions do not depend on other images. One
+    of more than ``max_pixels`` is cut into overlapping tiles, so no forward call exceeds ``max_pixels``.
 
     A prediction is plain data. Detection: ``boxes`` ([[x1, y1, x2, y2]] in px of the image), ``scores``, ``labels``,
     ``classes``, and of an instance segmentor ``masks`` (COCO run lengths). Segmentation: ``seg_map``, (H, W), uint8, or
@@ -56,9 +57,12 @@ class Inferencer:
         cfg: Config of a detector, segmentor or classifier; not modified.
         checkpoint: The weights.
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if available.
-        scale: ``None``: the image's own size. (width, height) in px: the largest size within it, of the image's shape;
-            the larger number is for the longer side, as in the toolboxes' Resize. ``'config'``: the size is set by the
-            config's test pipeline, and images are not tiled.
+        scale: ``'config'``: the test scale of the config or of the exported file; the image's own size if there is
+            none. ``None``: the same; but where the model's good sizes are known (:class:`GoodSizes`), an image of more
+            than ``max_pixels`` is seen in tiles in which its objects have the size that they have at the test scale in
+            the images of the test set. ``'native'``: the image's own size. A float: a factor of it. (width, height) in
+            px: the largest size within it, of the image's shape; the larger number is for the longer side, as in the
+            toolboxes' Resize.
         long_side: The longer side in px, instead of ``scale``.
         batch_size: Maximum images of one forward call.
         max_pixels: Maximum pixels of one forward call, all images together.
@@ -69,7 +73,12 @@ class Inferencer:
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: An argument is not accepted, or the config's ``default_scope`` is no toolbox.
+        ValueError: An argument is not accepted, the config's ``default_scope`` is no toolbox, or its test pipeline sets
+            the size in an unknown way and no ``scale`` is given.
+
+    Attributes:
+        sizing: Resizes an image; ``str(sizing)`` says which scale is used and why.
+        outside: Number of images so far that were outside the model's good sizes; the first is logged as a warning.
     """
 
     def __init__(
@@ -87,19 +96,19 @@ class Inferencer:
         read_limit: int | None = READ_LIMIT,
         predictor: Predictor | None = None,
     ) -> None:
-        self.scale = check_scale(scale, long_side)
+        scale = check_scale(scale, long_side)
         self.bounds = Bounds(batch_size=batch_size, max_pixels=max_pixels, tile_size=tile_size, overlap=overlap)
         self.read_limit = read_limit
         if predictor is None:
             if cfg is None or checkpoint is None:
                 raise ValueError('cfg and checkpoint are needed, or a predictor')
-            keep_geometry = self.scale == 'config'
-            predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device, keep_geometry=keep_geometry)
-        elif cfg is not None or checkpoint is not None or self.scale == 'config':
-            raise ValueError("predictor excludes cfg, checkpoint and scale='config'")
+            predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device)
+        elif cfg is not None or checkpoint is not None:
+            raise ValueError('predictor excludes cfg and checkpoint')
         if predictor.task not in TASKS.values():
             raise ValueError(f'predictor.task must be one of {list(TASKS.values())}, got {predictor.task!r}')
-        self.predictor = predictor
+        self.predictor, self.outside = predictor, 0
+        self.sizing = Sizing(scale, predictor, max_pixels)
         if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
             need = "a detector's tiles need sahi and shapely: pip install '.[infer]'"
             print_log(f'images of more than {max_pixels} pixels will fail: {need}', 'current', logging.WARNING)
@@ -107,9 +116,8 @@ class Inferencer:
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that determines predictions, as plain data."""
-        scale = list(self.scale) if isinstance(self.scale, tuple) else self.scale
         bounds = {name: getattr(self.bounds, name) for name in ('max_pixels', 'tile_size', 'overlap')}
-        return dict(model=self.predictor.fingerprint, scale=scale, **bounds)
+        return dict(model=self.predictor.fingerprint, scale=self.sizing.settings, **bounds)
 
     @_renamed
     def __call__(
@@ -162,10 +170,14 @@ class Inferencer:
         for index, source in enumerate(images):
             name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
             try:
-                loaded = load_image(index, source, name, self.scale, self.read_limit, vis)
+                loaded = load_image(index, source, name, self.sizing, self.read_limit, vis)
             except Exception as error:
                 yield index, Result(name, error=_without_frames(error))
                 continue
+            if warning := self.sizing.warning(loaded.size, loaded.image.shape[1::-1]):
+                self.outside += 1
+                if self.outside == 1:
+                    print_log(f'{name}: {warning}; further images are counted only', 'current', logging.WARNING)
             for batch in buckets.add(loaded):
                 yield from self._run(batch, score_thr, on_tiles)
         for batch in buckets.flush():
@@ -176,7 +188,7 @@ class Inferencer:
     ) -> Iterator[tuple[int, Result]]:
         results: list[Result] = []
         try:
-            if self.scale != 'config' and batch[0].pixels > self.bounds.max_pixels:
+            if batch[0].pixels > self.bounds.max_pixels:
                 predictions = [predict_tiled(self.predictor, batch[0], score_thr, self.bounds, on_tiles)]
             else:
                 predictions = predict_batch(self.predictor, batch, score_thr, self.bounds)

@@ -22,6 +22,8 @@ from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.launch import find_checkpoint, find_toolbox
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
 
+from .sizes import GoodSizes, size_steps
+
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
 
 
@@ -33,6 +35,9 @@ class Predictor(Protocol):
         classes: Class names in order of label; ``None`` if unknown.
         palette: RGB of each class, or ``None``.
         fingerprint: Identifies the model and its weights.
+
+    It may also have ``size_steps`` and ``sizes``, from :func:`~.sizes.size_steps` and :class:`~.sizes.GoodSizes`: its
+    test scale, and where it is good.
     """
 
     task: str
@@ -64,22 +69,20 @@ class ToolboxPredictor:
     Args:
         cfg, device: See :class:`Inferencer`.
         checkpoint: ``.pth``, ``.safetensors``, ``https://`` address, or the name of shipped weights.
-        keep_geometry: Keep the steps of the config's test pipeline that set the size.
 
     Raises:
         FileNotFoundError, ValueError: See :class:`Inferencer`; or the checkpoint does not fit the model.
         ImportError: The toolbox is not installed.
     """
 
-    def __init__(
-        self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None, keep_geometry: bool = False
-    ) -> None:
+    def __init__(self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None) -> None:
         self._scope = find_toolbox(cfg).package
         file = find_checkpoint('checkpoint', checkpoint)
         self.task = TASKS[self._scope]
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
-        _adapt_pipeline(cfg, keep_geometry)
+        self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(cfg)
+        _adapt_pipeline(cfg, keep=('Pad',) if self._scope == 'mmdet' else ())
         init_default_scope(self._scope)  # mmpretrain's inferencer keeps the scope of another toolbox
         with _quiet():
             self._inferencer = _build_inferencer(self._scope, cfg, file, device)
@@ -141,8 +144,8 @@ def _digest(cfg: Config, checkpoint: str) -> str:
     return hashlib.sha256(repr(settings).encode() + weights).hexdigest()
 
 
-def _adapt_pipeline(cfg: Config, keep_geometry: bool) -> None:
-    """Drop the steps of the test pipeline that load annotations and, unless they are kept, that set the size."""
+def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
+    """Drop the steps of the test pipeline that load annotations, and those but ``keep`` that set the size."""
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
     steps = [step for step in dataset.get('pipeline', ()) if step_name(step) != 'LoadAnnotations']
     names = [step_name(step) for step in steps]
@@ -150,10 +153,9 @@ def _adapt_pipeline(cfg: Config, keep_geometry: bool) -> None:
         raise ValueError(f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}')
     first = names.index('LoadImageFromFile')
     steps[first]['type'] = 'LoadImageFromFile'  # mmseg's inferencer compares this text
-    if not keep_geometry:
-        steps = [step for step in steps if step_name(step) not in SIZE_ARGUMENTS]
-        # Detectors need the scale factor that Resize records.
-        steps.insert(first + 1, dict(type='mmcv.Resize', scale_factor=1.0))
+    steps = [step for step in steps if step_name(step) not in SIZE_ARGUMENTS or step_name(step) in keep]
+    # Detectors need the scale factor that Resize records.
+    steps.insert(first + 1, dict(type='mmcv.Resize', scale_factor=1.0))
     dataset.pipeline = steps
 
 

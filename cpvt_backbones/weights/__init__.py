@@ -24,6 +24,7 @@ class ShippedWeights:
     config: str  # of the whole model, relative to the root of the repository or to .mim
     sha256: str  # of the file
     dataset_meta: dict[str, Any] = field(default_factory=dict)  # classes, palette: what the toolboxes' inferencers show
+    sizes: dict[str, Any] | None = None  # where it is good: arguments of cpvt_backbones.inference.sizes.GoodSizes
 
     @property
     def config_file(self) -> Path:

@@ -8,7 +8,15 @@ from mmengine.config import Config
 
 from cpvt_backbones.analysis.image_size import TestSize, scale_test_images
 from cpvt_backbones.analysis.plots import draw_sweep
-from cpvt_backbones.analysis.resolution import ForwardMeter, SweepModel, main_metric, read_rows, sweep
+from cpvt_backbones.analysis.resolution import (
+    ForwardMeter,
+    SweepModel,
+    SweepRow,
+    good_sizes,
+    main_metric,
+    read_rows,
+    sweep,
+)
 from cpvt_backbones.engine import launch
 from cpvt_backbones.engine.launch import read_config
 
@@ -35,10 +43,31 @@ def test_factor_one_equals_the_plain_test(scope, candidate, tmp_path):
         assert rows[1].metrics != rows[0].metrics
     one, two = rows
     assert one.images == two.images == 6
+    assert two.zoom == pytest.approx(2 * one.zoom) and one.zoom > 0
     # The detector's preprocessor pads to a multiple of 8, and 48 x 64 is one.
     assert (two.height, two.width) == pytest.approx((2 * one.height, 2 * one.width))
     assert one.seconds > 0 and 0 < one.peak_mib < two.peak_mib
     assert read_rows(tmp_path / 'sweep.csv')[1].metrics == pytest.approx(two.metrics, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('scores', 'low', 'high'),
+    [
+        ((0.18, 0.5, 0.49, 0.41), 1, 1.5),
+        ((0.5, 0.5, 0.5, 0.5), 0.5, 2),
+        ((0.5, 0.3, 0.49, 0.1), 0.5, 0.5),  # around the best, without gaps
+        ((0.1, 0.3, 0.4, 0.5), 2, 2),
+    ],
+)
+def test_good_sizes_are_those_around_the_best(scores, low, high):
+    rows = [
+        SweepRow('a', f'{factor:g}', 6, 30 * factor, 120 * factor, 0.1, 1.0, 'cpu', 'x', dict(mIoU=score), 0.5 * factor)
+        for factor, score in zip((0.5, 1, 1.5, 2), scores, strict=True)
+    ]
+    found = good_sizes(rows[::-1])
+    assert (found.low, found.high, found.side, found.zoom, found.metric) == (low, high, 60, 0.5, 'mIoU')
+    with pytest.raises(ValueError, match=r"size '1' with a zoom, got sizes \['0.5'\]"):
+        good_sizes(rows[:1])
 
 
 @pytest.mark.parametrize('scope', SCOPES)

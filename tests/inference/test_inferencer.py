@@ -42,10 +42,10 @@ def same(a, b):
 
 def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards):
     inputs = images()
-    alone = [Inferencer(predictor=predictor)(image, score_thr=0.0)[0] for image in inputs]
+    alone = [Inferencer(predictor=predictor, scale='native')(image, score_thr=0.0)[0] for image in inputs]
     assert [shape[2:] for shape in forwards] == SIZES
     forwards.clear()
-    together = Inferencer(predictor=predictor, batch_size=3).predict(inputs, score_thr=0.0)
+    together = Inferencer(predictor=predictor, scale='native', batch_size=3).predict(inputs, score_thr=0.0)
     # Full batches first, the others at the end; none is padded.
     assert [(shape[0], shape[2:]) for shape in forwards] == [
         (3, (40, 56)),
@@ -79,7 +79,9 @@ def test_predictions_do_not_depend_on_neighbours_in_the_batch(predictor, forward
 
 
 def test_max_pixels_limits_batches(predictor, forwards):
-    Inferencer(predictor=predictor, batch_size=8, max_pixels=2 * 40 * 56, tile_size=32, overlap=8).predict(images())
+    Inferencer(
+        predictor=predictor, scale='native', batch_size=8, max_pixels=2 * 40 * 56, tile_size=32, overlap=8
+    ).predict(images())
     assert max(shape[0] * shape[2] * shape[3] for shape in forwards) <= 2 * 40 * 56
     assert [shape[0] for shape in forwards if shape[2:] == (40, 56)] == [2, 2]
 
@@ -87,7 +89,7 @@ def test_max_pixels_limits_batches(predictor, forwards):
 def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, predictor, forwards):
     monkeypatch.setattr('cpvt_backbones.inference.images._WAITING_BYTES', 3 * 50 * 50)
     sizes = [(8 + i, 30) for i in range(12)]
-    results = Inferencer(predictor=predictor, batch_size=4).predict(images(sizes))
+    results = Inferencer(predictor=predictor, scale='native', batch_size=4).predict(images(sizes))
     assert [result.size[::-1] for result in results] == sizes
     assert [shape[2:] for shape in forwards] == sizes, 'longest waiting first'
 
@@ -140,7 +142,8 @@ def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor)
 @pytest.mark.parametrize(
     ('policy', 'seen'),
     [
-        ({}, (97, 20)),
+        (dict(scale='native'), (97, 20)),
+        (dict(scale=0.5), (49, 10)),
         (dict(scale=(60, 60)), (60, 12)),
         (dict(scale=(200, 30)), (146, 30)),
         (dict(long_side=33), (33, 7)),
@@ -177,7 +180,7 @@ def test_the_configs_own_size(model):
 def test_a_large_image_is_tiled(predictor, forwards):
     (image,) = images([(150, 200)])
     tiles = []
-    inferencer = Inferencer(predictor=predictor, max_pixels=64 * 64, tile_size=64, overlap=16)
+    inferencer = Inferencer(predictor=predictor, scale='native', max_pixels=64 * 64, tile_size=64, overlap=16)
     ((_, result),) = inferencer.stream([image], score_thr=0.0, on_tiles=lambda *counts: tiles.append(counts))
     if predictor.task == 'classification':
         assert 'max_pixels=4096' in str(result.error)
@@ -200,8 +203,8 @@ def test_files_and_arrays_give_the_same(inferencer, tmp_path):
 
 def test_wrong_arguments(model, predictor):
     cfg, checkpoint = model
-    for wrong in ('big', (0, 60), (60,)):
-        with pytest.raises(ValueError, match=r"scale must be None .*'config' or \(width, height\) in px, got"):
+    for wrong in ('big', (0, 60), (60,), 0.0, float('nan')):
+        with pytest.raises(ValueError, match=r"scale must be None, 'config', 'native', a factor .* in px, got"):
             Inferencer(predictor=predictor, scale=wrong)
     with pytest.raises(ValueError, match='cfg and checkpoint are needed, or a predictor'):
         Inferencer(cfg=cfg)
@@ -316,7 +319,7 @@ def test_no_step_of_the_pipeline_sets_the_size(model, step):
 
     cfg = copy.deepcopy(model[0])
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type=step))
-    _adapt_pipeline(cfg, keep_geometry=False)
+    _adapt_pipeline(cfg)
     assert [one['type'] for one in cfg.test_dataloader.dataset.pipeline][:2] == ['LoadImageFromFile', 'mmcv.Resize']
     assert step not in [one['type'] for one in cfg.test_dataloader.dataset.pipeline]
 

@@ -66,7 +66,7 @@ def test_options_reach_the_model(model, photos, tmp_path, call, monkeypatch):
     forward = CPVT.forward
     monkeypatch.setattr(CPVT, 'forward', lambda self, x: seen.append(tuple(x.shape)) or forward(self, x))
     out = ['--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis', '--batch-size', '2']
-    assert infer(call, *model, f'{tmp_path}/**/*.png', *out) == 0
+    assert infer(call, *model, f'{tmp_path}/**/*.png', *out, '--scale', 'native') == 0
     assert seen == [(2, 3, 31, 53), (1, 3, 97, 20)]
     assert not (tmp_path / 'out' / 'vis').exists()
     seen.clear()
@@ -103,7 +103,7 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
         ((config, 'none.pth', 'none.png'), "inputs: there is no file or folder 'none.png'"),
         ((*model, tmp_path / 'none'), 'inputs: no image'),
         ((*model, 'https://example.org/a.jpg'), 'URLs are not fetched'),
-        ((*model, photos, '--scale', '10by10'), 'native, config, HEIGHTxWIDTH or SIDE is expected'),
+        ((*model, photos, '--scale', '10by10'), 'config|native|FACTOR|HEIGHTxWIDTH or SIDE is expected'),
         ((*model, photos, '--scale', '10x10', '--long-side', '10'), 'not allowed with argument'),
         ((*model, photos, '--overlap', '-1'), 'overlap must be at least 0'),
     ):

@@ -16,6 +16,7 @@ from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine import command_line
 from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.inference import GoodSizes
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'configs/imagenette/cpvt-6-blocks_imagenette.py'
@@ -54,7 +55,7 @@ def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys
 
     measured = fingerprint(SweepModel('small-toys', read_config(CONFIG), 'small-toys'))
     rows = [
-        SweepRow(name, size, 200, side, side, 0.1, 5.0, 'cpu', source, {'accuracy/top1': top1})
+        SweepRow(name, size, 200, side, side, 0.1, 5.0, 'cpu', source, {'accuracy/top1': top1}, zoom=0.5)
         for name, size, side, source, top1 in (
             ('small-toys', '1', 112, measured, 71.5),
             ('small-toys', '2', 224, measured, 68.25),
@@ -76,10 +77,10 @@ def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys
         'small-toys PHOTOS',
     ):
         assert said in card
-    assert (
-        '| 1 | 112 x 112 | 71.5 |\n| 2 | 224 x 224 | 68.25 |\n' in card and '12' not in card.split('| size |')[1][80:]
-    )
+    assert '| 1 | 112 x 112 | 71.5 |\n| 2 | 224 x 224 | 68.25 |\n' in card and '| 12 |' not in card
     assert 'from random weights, at commit abc123' in card
+    assert 'at least 90% of its best at 1 to 2 times the test scale (112 to 224 px' in card
+    assert GoodSizes.of('small-toys') == GoodSizes(1.0, 2.0, side=112.0, zoom=0.5, metric='accuracy/top1')
     assert weights.find_shipped('small-toys').sha256 in card
     run('small-toys')
     assert not list((run.folder / 'package').glob('*.md'))  # that card may not be true any more
@@ -131,7 +132,7 @@ def test_a_model_that_starts_from_another_says_so(run):
         config.write_text(f'_base_ = {str(CONFIG)!r}\nmodel = dict(backbone=dict(init_cfg={start!r}))\n')
         run('tuned-toys', config=config)
         measured = fingerprint(SweepModel('tuned-toys', read_config(config), 'tuned-toys'))
-        row = SweepRow('tuned-toys', '1', 200, 112, 112, 0.1, 5.0, 'cpu', measured, {'accuracy/top1': 71.5})
+        row = SweepRow('tuned-toys', '1', 200, 112, 112, 0.1, 5.0, 'cpu', measured, {'accuracy/top1': 71.5}, zoom=1.0)
         write_rows(run.folder / 'sizes.csv', [row])
         run('tuned-toys', '--sizes', str(run.folder / 'sizes.csv'), config=config)
     finally:
