@@ -1,5 +1,6 @@
 """Load a checkpoint file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -21,6 +22,9 @@ from .convert import check_values, convert_state_dict
 from .families import find_weights
 from .files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
+
+_CLASS_LAYER = re.compile(r'head\b.*\.\w*(?:cls|seg|logits|fc)\w*\.(?:weight|bias)$')
+_TABLE = re.compile('pos_embed|rel_pos|relative_position')
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
     'modelzoo': model_zoo.get_torchvision_models,
@@ -106,13 +110,34 @@ def load_weights(
     return meta if isinstance(meta, dict) else {}
 
 
-def check_loaded(content: dict[str, Any], model: nn.Module, checkpoint: str | PathLike[str]) -> None:
-    """Refuse what mmengine is about to load: bad values (:func:`check_values`), or no weight of the model."""
+def check_loaded(
+    content: dict[str, Any], model: nn.Module, checkpoint: str | PathLike[str], *, other_classes: bool = False
+) -> None:
+    """Refuse what mmengine is about to load: bad values (:func:`check_values`), no weight of the model, other shapes.
+
+    With ``other_classes``, weights of a head's class layer that differ in the number of classes are taken out of
+    ``content`` and logged: that layer stays random. Tables of positions are resized as they are loaded.
+    """
     with naming_file(checkpoint):
         weights, wanted = _weights_in(content), _unwrap(model).state_dict()
         check_values(weights, wanted)
         if not weights.keys() & wanted.keys():
             raise CheckpointError(f'no weight of the model is in it; it has {shorten(list(weights))}')
+        differing = [key for key in wanted if key in weights and weights[key].shape != wanted[key].shape]
+        class_layers = [
+            key
+            for key in differing
+            if other_classes and _CLASS_LAYER.search(key) and weights[key].shape[1:] == wanted[key].shape[1:]
+        ]
+        if faults := [key for key in differing if key not in class_layers and not _TABLE.search(key)]:
+            raise CheckpointError(f'it does not fit the model: other shapes of {shorten(faults)}')
+        if class_layers:
+            stored: Any = find_weights(content)
+            for key in class_layers:
+                stored.pop(key, None)
+                stored.pop(f'module.{key}', None)
+            layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
+            print_log(f'load {checkpoint}: it has other classes, so {layers} starts from random weights', 'current')
 
 
 def _weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:

@@ -21,6 +21,8 @@ from cpvt_backbones.checkpoints import atomic_write, newest_checkpoint
 from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER
 from cpvt_backbones.checkpoints.writing import flush_to_disk
 
+from .training_checks import TrainingCheckHook
+
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
@@ -28,7 +30,7 @@ _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on pr
 
 
 @HOOKS.register_module()
-class DurableCheckpointHook(CheckpointHook):
+class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     """mmengine's ``CheckpointHook`` with guarantees; in a config ``default_hooks.checkpoint.type``.
 
     A checkpoint is written under another name, flushed to the disk and renamed; older ones are deleted after that,
@@ -37,6 +39,7 @@ class DurableCheckpointHook(CheckpointHook):
 
     SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration and exits with :data:`EXIT_PREEMPTED`; a
     second SIGINT stops at once. Such a training resumes within its epoch. Two trainings cannot share a work directory.
+    The checks of :class:`TrainingCheckHook` are made too.
 
     Args:
         **options: Arguments of ``CheckpointHook``.
@@ -85,7 +88,8 @@ class DurableCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         """Make saving atomic and install the signal handlers; after a resume, restore the random states."""
-        super().before_train(runner)
+        TrainingCheckHook.before_train(self, runner)
+        CheckpointHook.before_train(self, runner)
         if isinstance(self.file_backend, LocalBackend):  # an object store writes atomically
             runner.save_checkpoint = _make_atomic(runner.save_checkpoint, self.file_backend)
         states = runner.message_hub.runtime_info.get('random_states') if self._resumed else None

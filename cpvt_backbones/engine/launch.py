@@ -13,21 +13,20 @@ from typing import Any, NamedTuple
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 from torch import distributed, nn
 
-from cpvt_backbones.checkpoints import CheckpointError, load_weights, newest_checkpoint
-from cpvt_backbones.checkpoints.pretrained import check_loaded
+from cpvt_backbones.checkpoints import load_weights, newest_checkpoint
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
 
 from .config_scope import dicts_of
 from .progress import progress_bar
+from .training_checks import TrainingCheckHook
 
 
 class Toolbox(NamedTuple):
@@ -123,7 +122,8 @@ def train(
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
         ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in :func:`use_amp`;
-            weights to load that are NaN, infinite or integers; the errors of :class:`DurableCheckpointHook`.
+            weights to load that are NaN, infinite, integers or of another model; a head with another number of classes
+            than the training data; the errors of :class:`DurableCheckpointHook`.
     """
     if amp:
         use_amp(cfg, amp_dtype)
@@ -141,19 +141,10 @@ def train(
         cfg.load_from = find_checkpoint('load_from', cfg.load_from)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        runner.register_hook(_WeightCheckHook())
+        runner.register_hook(TrainingCheckHook())
     with progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner
-
-
-class _WeightCheckHook(Hook):
-    """Refuses what ``load_from`` and ``resume`` would load in vain: no training, no weight of the model, no numbers."""
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        if runner._resume and 'iter' not in checkpoint.get('meta', {}):
-            raise CheckpointError(f'resume: {runner._load_from!r} holds no training to resume (no meta.iter)')
-        check_loaded(checkpoint, runner.model, runner._load_from)
 
 
 def test(
