@@ -56,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument('--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir')
+    ann = 'COCO JSON whose ids of images (by file name) and categories (by name) the results take'
+    parser.add_argument('--ann', type=Path, metavar='FILE', help=ann)
     strict = 'exit code 1 if any image could not be predicted; without it, if none could'
     parser.add_argument('--strict', action='store_true', help=strict)
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
@@ -93,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     inferencer = Inferencer(**options)
     print(inferencer.sizing)
     output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
-    summary = predict_to_folder(inferencer, images, **output)
+    summary = predict_to_folder(inferencer, images, ann=args.ann, **output)
     for file in summary.orphaned:
         print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
     for name, reason in summary.failed.items():

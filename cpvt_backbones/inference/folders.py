@@ -29,6 +29,9 @@ IMAGE_FOLDERS = ('pred', 'vis')
 _RECORD_TYPES = dict(key=str, stamp=list, name=str, files=dict, width=int, height=int, prediction=dict)
 
 
+Ids = tuple[dict[Path, Any], Sequence[Any]]  # of each image, and of the category of each label
+
+
 @dataclass(frozen=True)
 class Summary:
     """Outcome of a run."""
@@ -49,6 +52,7 @@ def predict_to_folder(
     vis: bool = True,
     overwrite: bool = False,
     progress: bool = True,
+    ann: str | os.PathLike[str] | None = None,
 ) -> Summary:
     """Predict on image files and write everything to a folder.
 
@@ -62,9 +66,11 @@ def predict_to_folder(
         score_thr, vis: See :meth:`Inferencer.__call__`.
         overwrite: Delete the output of earlier runs.
         progress: Show a progress bar.
+        ann: COCO JSON whose ids of images, by file name, and categories, by name, the output takes; else they count.
 
     Raises:
         TypeError: An image is an array.
+        FileNotFoundError, ValueError: ``ann`` cannot be read, or lacks an image or a class of the model.
         ValueError: The folder has predictions of another model or other settings, or another process writes to it.
         OSError: The folder cannot be written to.
     """
@@ -75,11 +81,12 @@ def predict_to_folder(
     named = {Path(os.path.abspath(image)): Path(image) for image in reversed(images)}
     outputs = [Path(os.path.abspath(folder / name)) for name in IMAGE_FOLDERS]
     images = [image for path, image in named.items() if not any(path.is_relative_to(own) for own in outputs)][::-1]
+    ids = None if ann is None else _read_ids(Path(ann), images, inferencer.predictor.classes or [])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / LOCK_FILE, blocking=False):
             _prepare(folder, settings, overwrite)
-            return _predict(inferencer, images, folder, score_thr, vis, progress)
+            return _predict(inferencer, images, folder, score_thr, vis, progress, ids)
     except Timeout:
         raise ValueError(f'out_dir: another process is writing to {str(folder)!r}; choose another folder') from None
     except OSError as error:
@@ -87,7 +94,13 @@ def predict_to_folder(
 
 
 def _predict(
-    inferencer: Inferencer, images: list[Path], folder: Path, score_thr: float, vis: bool, progress: bool
+    inferencer: Inferencer,
+    images: list[Path],
+    folder: Path,
+    score_thr: float,
+    vis: bool,
+    progress: bool,
+    ids: Ids | None,
 ) -> Summary:
     records = Records(folder)
     names = [records.take_name(image) for image in images]
@@ -112,7 +125,7 @@ def _predict(
                 failed[str(image)] = f'the model failed: {type(result.error).__name__}: {result.error}'
             bar.advance(all_images)
     done = [image for image in images if str(image) not in failed]
-    _assemble(folder, records, done, inferencer.predictor.classes or [])
+    _assemble(folder, records, done, inferencer.predictor.classes or [], ids)
     _write_list(folder / 'failed.json', [dict(file_name=name, reason=reason) for name, reason in failed.items()])
     return Summary(len(left) - len(failed), found, failed, records.orphaned(done))
 
@@ -235,26 +248,48 @@ def _write(folder: Path, records: Records, image: Path, name: str, result: Resul
     records.add(image, stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
 
 
-def _assemble(folder: Path, records: Records, images: list[Path], classes: Sequence[str]) -> None:
+def _read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
+    try:
+        content = json.loads(ann.read_bytes())
+        names = {image['file_name']: image['id'] for image in content['images']}
+        categories = {category['name']: category['id'] for category in content['categories']}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})') from error
+    # A file name may have folders: the longest end of the path that is one.
+    ends = {image: ['/'.join(image.parts[i:]) for i in range(len(image.parts))] for image in images}
+    found = {image: next((names[end] for end in ends[image] if end in names), None) for image in images}
+    for kind, lacking in (
+        ('image', [str(image) for image in images if found[image] is None]),
+        ('category', [name for name in classes if name not in categories]),
+    ):
+        if lacking:
+            raise ValueError(f'ann: {str(ann)!r} has no {kind} {lacking[0]!r} ({len(lacking)} are missing)')
+    return found, [categories[name] for name in classes]
+
+
+def _assemble(folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids | None) -> None:
+    numbers, kinds = ids or ({image: i for i, image in enumerate(images, start=1)}, range(len(classes)))
     listed: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
-    for i, image in enumerate(images, start=1):
+    for image in images:
         record = records[image]
-        listed.append(dict(id=i, file_name=str(image), width=record['width'], height=record['height']))
-        entries += _entries(i, record['prediction'])
-    categories = [dict(id=label, name=name) for label, name in enumerate(classes)]
+        listed.append(dict(id=numbers[image], file_name=str(image), width=record['width'], height=record['height']))
+        entries += _entries(numbers[image], record['prediction'], kinds if ids else None)
+    categories = [dict(id=kind, name=name) for kind, name in zip(kinds, classes, strict=True)]
     with atomic_write(folder / 'images.json') as file:
         file.write(json.dumps(dict(images=listed, categories=categories), indent=1).encode())
     _write_list(folder / 'predictions.json', entries)
 
 
-def _entries(image_id: int, prediction: Prediction) -> list[dict[str, Any]]:
-    """Convert the prediction of one image to entries of ``predictions.json``."""
+def _entries(image_id: Any, prediction: Prediction, kinds: Sequence[Any] | None) -> list[dict[str, Any]]:
+    """Convert the prediction of one image to entries of ``predictions.json``; ``kinds`` has the id of each label."""
     if 'boxes' not in prediction:
         return [dict(image_id=image_id, **prediction)]
     names = dict(labels='category_id', boxes='bbox', scores='score', masks='segmentation')
     columns = {name: prediction[key] for key, name in names.items() if key in prediction}
     columns['bbox'] = [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in prediction['boxes']]
+    if kinds is not None:
+        columns['category_id'] = [kinds[label] for label in prediction['labels']]
     rows = zip(*columns.values(), strict=True)
     return [dict(image_id=image_id, **dict(zip(columns, row, strict=True))) for row in rows]
 

@@ -304,3 +304,32 @@ def test_old_names_of_arguments_work_with_a_warning(tmp_path, old, new):
             run(BlockDetector(), photos, out, **old, **{new: value})
     else:
         assert read(out, 'run.json')['score_thr'] == 0.3, 'the old output is deleted'
+
+
+def test_ids_are_those_of_a_coco_json(tmp_path):
+    import json
+
+    for name, size in (('a/x.png', (40, 30)), ('b/x.png', (20, 30)), ('y.png', (25, 25))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new('RGB', size, (0, 0, 255)).save(tmp_path / name)
+    content = dict(
+        images=[dict(id=70, file_name='b/x.png'), dict(id='seven', file_name='x.png'), dict(id=3, file_name='y.png')],
+        categories=[dict(id=90, name='b'), dict(id=11, name='a'), dict(id=5, name='c'), dict(id=1, name='d')],
+    )
+    ann = tmp_path / 'ann.json'
+    ann.write_text(json.dumps(content))
+    inputs = [tmp_path / 'a', tmp_path / 'b', tmp_path / 'y.png']
+    run(BlockDetector(), inputs, tmp_path / 'out', ann=ann)
+    found = json.loads((tmp_path / 'out/predictions.json').read_text())
+    assert {entry['image_id'] for entry in found} == {70, 'seven', 3}
+    assert {entry['category_id'] for entry in found} == {11}  # label 0 is class a
+    listed = json.loads((tmp_path / 'out/images.json').read_text())
+    assert {(image['id'], image['width']) for image in listed['images']} == {('seven', 40), (70, 20), (3, 25)}
+    assert [category['id'] for category in listed['categories']] == [11, 90, 5, 1]
+    for key, message in (('images', "has no image '.*y.png' .1 are"), ('categories', "has no category 'd'")):
+        ann.write_text(json.dumps({**content, key: content[key][:-1]}))
+        with pytest.raises(ValueError, match=message):
+            run(BlockDetector(), inputs, tmp_path / 'out', ann=ann)
+    ann.write_text('[]')
+    with pytest.raises(ValueError, match=r"ann: '.*ann.json' is no COCO JSON"):
+        run(BlockDetector(), inputs, tmp_path / 'out', ann=ann)
