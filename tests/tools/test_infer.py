@@ -182,7 +182,8 @@ def test_no_noise_of_the_toolboxes(model, photos, tmp_path, call, capfd, recwarn
     assert infer(call, *model, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis') == 0
     out, err = capfd.readouterr()
     assert [line for line in (out + err).splitlines() if not line.startswith('images ')] == [
-        f'{tmp_path / "out"}: 3 images predicted, 0 found from earlier runs, 0 failed'
+        'scale: ResizeEdge 32, CenterCrop 24, as in its test pipeline',
+        f'{tmp_path / "out"}: 3 images predicted, 0 found from earlier runs, 0 failed',
     ]
     assert not [warning for warning in recwarn if warning.category is UserWarning]
     assert logging.getLogger().manager.disable == logging.NOTSET
