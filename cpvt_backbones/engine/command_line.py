@@ -91,6 +91,7 @@ def name_flags(message: str, actions: Sequence[argparse.Action]) -> str:
         flag = next((option for option in action.option_strings if option.startswith('--')), None)
         if flag is not None:
             word = action.dest if '_' in action.dest else rf'^{action.dest}(?=:| must | excludes )'
+            message = re.sub(rf'(?<![\w.\'"/-]){action.dest}=True\b', flag, message)
             message = re.sub(rf'(?<![\w.\'"/-]){action.dest}=(?=[\w\'"])', f'{flag} ', message)
             message = re.sub(rf'(?<![\w.\'"/-]){word}(?![\w.=\'"/(])', flag, message)
     return message

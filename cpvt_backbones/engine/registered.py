@@ -3,9 +3,12 @@
 
 import cpvt_backbones.backbones
 import cpvt_backbones.checkpoints
+import cpvt_backbones.engine
 
 from .durable import DurableCheckpointHook
 from .epoch_seed import EpochSeedHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .predict_by_size import PredictBySizeHook, predict_by_size
 from .sharding import ResumableFSDPStrategy, wrap_blocks
+
+cpvt_backbones.engine.predict_by_size = predict_by_size  # the function, not its module of the same name

@@ -81,9 +81,9 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
             '{ours}',
             'x.pth',
             ['--config', '{config}', '--prefix', 'teacher'],
-            "prefix='teacher.': no key starts with it",
+            "--prefix 'teacher.': no key starts with it",
         ),
-        ('{ours}', 'x.pth', ['--config', '{config}', '--ema'], 'ema=True: the checkpoint has none of model_ema'),
+        ('{ours}', 'x.pth', ['--config', '{config}', '--ema'], '--ema: the checkpoint has none of model_ema'),
     ],
 )
 def test_one_line_for_what_cannot_be_converted(
