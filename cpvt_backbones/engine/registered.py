@@ -11,4 +11,5 @@ from .layer_decay import LayerDecayOptimWrapperConstructor
 from .predict_by_size import PredictBySizeHook, predict_by_size
 from .sharding import ResumableFSDPStrategy, wrap_blocks
 
-cpvt_backbones.engine.predict_by_size = predict_by_size  # the function, not its module of the same name
+# The function, not its module of the same name.
+cpvt_backbones.engine.predict_by_size = predict_by_size  # type: ignore[assignment]
