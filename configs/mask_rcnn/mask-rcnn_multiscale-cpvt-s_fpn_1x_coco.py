@@ -6,7 +6,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='MultiScaleCPVT', arch='small', drop_path_rate=0.1), neck=dict(in_channels=[96, 192, 384, 384])
+    backbone=dict(
+        type='MultiScaleCPVT',
+        arch='small',
+        init_cfg=dict(type='Pretrained', checkpoint='timm://deit_small_patch16_224.fb_in1k'),
+        drop_path_rate=0.1,
+    ),
+    neck=dict(in_channels=[96, 192, 384, 384]),
 )
 optim_wrapper = dict(
     constructor='LayerDecayOptimWrapperConstructor',

@@ -1,2 +1,2 @@
 _base_ = './mask-rcnn_pyramid-cpvt-s_fpn_1x_coco.py'
-model = dict(backbone=dict(arch='large'))
+model = dict(backbone=dict(arch='large', init_cfg=dict(checkpoint='timm://twins_pcpvt_large.in1k')))

@@ -7,7 +7,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2), neck=dict(in_channels=[64, 128, 320, 512])
+    backbone=dict(
+        type='PyramidCPVT',
+        arch='small',
+        init_cfg=dict(type='Pretrained', checkpoint='timm://twins_pcpvt_small.in1k'),
+        drop_path_rate=0.2,
+    ),
+    neck=dict(in_channels=[64, 128, 320, 512]),
 )
 train_pipeline = _base_.train_pipeline
 train_pipeline[2] = _base_.detr_resize

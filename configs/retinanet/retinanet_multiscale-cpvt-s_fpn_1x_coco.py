@@ -7,7 +7,13 @@ _base_ = [
     '../_base_/runtime/mmdet.py',
 ]
 model = dict(
-    backbone=dict(type='MultiScaleCPVT', arch='small', drop_path_rate=0.1, out_indices=(1, 2, 3)),
+    backbone=dict(
+        type='MultiScaleCPVT',
+        arch='small',
+        init_cfg=dict(type='Pretrained', checkpoint='timm://deit_small_patch16_224.fb_in1k'),
+        drop_path_rate=0.1,
+        out_indices=(1, 2, 3),
+    ),
     neck=dict(in_channels=[192, 384, 384]),
     bbox_head=dict(num_classes=80),
 )

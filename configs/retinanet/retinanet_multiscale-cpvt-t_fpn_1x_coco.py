@@ -1,2 +1,5 @@
 _base_ = './retinanet_multiscale-cpvt-s_fpn_1x_coco.py'
-model = dict(backbone=dict(arch='tiny'), neck=dict(in_channels=[96, 192, 192]))
+model = dict(
+    backbone=dict(arch='tiny', init_cfg=dict(checkpoint='timm://deit_tiny_patch16_224.fb_in1k')),
+    neck=dict(in_channels=[96, 192, 192]),
+)

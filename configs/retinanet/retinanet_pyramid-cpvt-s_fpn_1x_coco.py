@@ -7,7 +7,12 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(pad_size_divisor=32),
-    backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
+    backbone=dict(
+        type='PyramidCPVT',
+        arch='small',
+        init_cfg=dict(type='Pretrained', checkpoint='timm://twins_pcpvt_small.in1k'),
+        drop_path_rate=0.2,
+    ),
     neck=dict(in_channels=[64, 128, 320, 512], start_level=1),
     bbox_head=dict(num_classes=80),
 )

@@ -6,7 +6,12 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
+    backbone=dict(
+        type='PyramidCPVT',
+        arch='small',
+        init_cfg=dict(type='Pretrained', checkpoint='timm://twins_pcpvt_small.in1k'),
+        drop_path_rate=0.2,
+    ),
     neck=dict(in_channels=[64, 128, 320, 512]),
     decode_head=dict(num_classes=150, norm_cfg=dict(_delete_=True, type='SyncBN', requires_grad=True)),
 )

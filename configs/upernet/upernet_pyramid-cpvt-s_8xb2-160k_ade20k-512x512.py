@@ -6,7 +6,12 @@ _base_ = [
     '../_base_/runtime/mmseg.py',
 ]
 model = dict(
-    backbone=dict(type='PyramidCPVT', arch='small', drop_path_rate=0.2),
+    backbone=dict(
+        type='PyramidCPVT',
+        arch='small',
+        init_cfg=dict(type='Pretrained', checkpoint='timm://twins_pcpvt_small.in1k'),
+        drop_path_rate=0.2,
+    ),
     decode_head=dict(in_channels=[64, 128, 320, 512], num_classes=150),
     auxiliary_head=dict(in_channels=320, num_classes=150),
 )

@@ -19,7 +19,7 @@ from mmengine.registry import OPTIM_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 from torch import distributed, nn
 
-from cpvt_backbones.checkpoints import load_weights, newest_checkpoint
+from cpvt_backbones.checkpoints import load_weights, locate_checkpoint, newest_checkpoint
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
@@ -139,12 +139,20 @@ def train(
         cfg.resume, cfg.load_from = True, find_checkpoint('resume', resume)
     elif cfg.get('load_from'):
         cfg.load_from = find_checkpoint('load_from', cfg.load_from)
+    _fetch_pretrained(cfg)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
         runner.register_hook(TrainingCheckHook())
     with progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner
+
+
+def _fetch_pretrained(cfg: Config) -> None:
+    """Fetch the weights that ``init_cfg`` names in a model: a failure ends the training before it reads data."""
+    for part in dicts_of(cfg.get('model')):
+        if str(part.get('checkpoint')).startswith(('timm://', 'mmpretrain://', 'https://', 'http://')):
+            locate_checkpoint(part['checkpoint'])
 
 
 def test(

@@ -223,3 +223,20 @@ def test_the_report_tells_what_no_key_shows(server, tiny, monkeypatch):
         'the weights were trained with norm_eps=1e-06, the model has 1e-05',
         "the weights were trained with activation='gelu', the model has 'quick_gelu'",
     ]
+
+
+def test_training_without_a_network_ends_before_it_reads_data(server, monkeypatch, tmp_path):
+    from huggingface_hub import constants
+    from mmengine.config import Config
+
+    from cpvt_backbones.engine.launch import train
+
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+    backbone = dict(type='CPVT', arch=TINY, init_cfg=[dict(type='Pretrained', checkpoint=f'timm://{NAME}')])
+    config = Config(dict(model=dict(type='Detector', backbone=backbone), work_dir=str(tmp_path)))
+    with pytest.raises(CheckpointError, match=r'could not be fetched .*without a network, put the file at') as error:
+        train(config)
+    line_of(error)
+    config.model.backbone.init_cfg = None
+    with pytest.raises(Exception, match='Detector'):  # the next thing that is wrong with this config
+        train(config)

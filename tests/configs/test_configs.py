@@ -11,6 +11,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, TRANSFORMS, init_default_scope
 from shrink import CONFIGS, Scene, batch, build, name, read, read_small
 
+from cpvt_backbones.backbones.public import public_backbone
 from cpvt_backbones.engine import launch
 
 OURS = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
@@ -237,3 +238,14 @@ def test_mask_rcnn_refuses_test_time_augmentation(path):
     """mmdet's DetTTAModel asserts that there are no masks, after the first image."""
     with pytest.raises(ValueError, match='tta: the config has no tta_model'):
         launch.test(read(path), checkpoint=path, tta=True)  # refused before the checkpoint is opened
+
+
+PRETRAINED = [path for path in CONFIGS if path.parent.name in ('retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet')]
+
+
+@pytest.mark.parametrize('path', PRETRAINED, ids=name)
+def test_coco_and_ade20k_start_from_pretrained_weights_of_their_size(path):
+    backbone = read(path).model.backbone
+    public = public_backbone(backbone.init_cfg.checkpoint)
+    assert backbone.init_cfg.type == 'Pretrained' and public['arch'] == backbone.arch
+    assert public['type'] == ('CPVT' if backbone.type == 'MultiScaleCPVT' else backbone.type)

@@ -17,12 +17,12 @@ RECIPES = ('imagenet', 'retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet')
 USERS_CONFIGS = {
     'mmdet': """
 _base_ = 'cpvt_backbones::retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'
-model = dict(backbone=dict(arch='tiny', frozen_stages=1), bbox_head=dict(num_classes=7))
+model = dict(backbone=dict(arch='tiny', frozen_stages=1, init_cfg=None), bbox_head=dict(num_classes=7))
 train_dataloader = dict(batch_size=5)
 """,
     'mmseg': """
 _base_ = ['cpvt_backbones::semantic_fpn/semantic-fpn_multiscale-cpvt-t_8xb4-40k_ade20k-512x512.py']
-model = dict(backbone=dict(window_size=7), decode_head=dict(num_classes=7))
+model = dict(backbone=dict(window_size=7, init_cfg=None), decode_head=dict(num_classes=7))
 train_dataloader = dict(batch_size=5)
 """,
 }
