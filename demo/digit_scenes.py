@@ -157,7 +157,8 @@ def _check(split: str, height: int, width: int) -> None:
 
 
 @cache
-def _photo(package: str, name: str) -> Image.Image:
+def open_photo(package: str, name: str) -> Image.Image:
+    """A photograph of an installed package, in RGB."""
     # Read from the installed package: scikit-image's own loader may download.
     return Image.open(Path(next(iter(import_module(package).__path__)), name)).convert('RGB')
 
@@ -172,7 +173,7 @@ def _handwriting() -> tuple[np.ndarray, np.ndarray]:
 def _background(split: str, height: int, width: int, rng: np.random.Generator) -> tuple[str, np.ndarray]:
     """A random part of a random photograph, darkened, magnified 0.5 to 1.5 times or more if the canvas needs it."""
     package, name = PHOTOS[split][rng.integers(len(PHOTOS[split]))]
-    photo = _photo(package, name)
+    photo = open_photo(package, name)
     zoom = max(rng.uniform(0.5, 1.5), width / photo.width, height / photo.height)
     crop_width, crop_height = min(width / zoom, photo.width), min(height / zoom, photo.height)
     left, top = rng.uniform(0, photo.width - crop_width), rng.uniform(0, photo.height - crop_height)

@@ -53,6 +53,21 @@ def compose(panels: Sequence[Panel], palette: Sequence[Sequence[int]]) -> Image.
     return picture
 
 
+def tile(rows: Sequence[Sequence[np.ndarray]]) -> Image.Image:
+    """Rows of images of any size, (h, w, 3), with their tops aligned."""
+    heights = [max(len(image) for image in row) + GAP for row in rows]
+    width = max(sum(image.shape[1] + GAP for image in row) for row in rows)
+    result = Image.new('RGB', (width + GAP, sum(heights) + GAP), PAPER)
+    y = GAP
+    for row, height in zip(rows, heights, strict=True):
+        x = GAP
+        for image in row:
+            result.paste(Image.fromarray(image), (x, y))
+            x += image.shape[1] + GAP
+        y += height
+    return result
+
+
 def _block_width(width: int) -> int:
     return width + GAP // 2 + (width - GAP // 2) // 2
 
@@ -77,7 +92,8 @@ def _block(panel: Panel, palette: Sequence[Sequence[int]]) -> Image.Image:
 
 def _with_boxes(image: Image.Image, panel: Panel, palette: Sequence[Sequence[int]], scale: float) -> Image.Image:
     draw = ImageDraw.Draw(image)
-    found = panel.detections
+    # The best last, on top.
+    found = {key: values[::-1] for key, values in panel.detections.items()}
     size, line = (16, 3) if scale >= 2 else (11, 2)
     boxes = [[side * scale for side in box] for box in found['boxes']]
     colours = [tuple(palette[1 + int(name)]) for name in found['classes']]

@@ -12,7 +12,7 @@ from cpvt_backbones.analysis.tile_agreement import compare_boxes, compare_maps, 
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import ToolboxPredictor
 
-DEMO = Path(__file__).resolve().parents[2] / 'work_dirs/demo/segmentor'
+DEMO = Path(__file__).resolve().parents[2] / 'work_dirs/demo-long/segmentor'
 
 
 class TileConscious(LocalSegmentor):
@@ -81,7 +81,7 @@ def test_tiled_class_maps_agree_with_whole_ones(tmp_path):
     pytest.importorskip('mmseg')
     checkpoint = DEMO / 'iter_1200.pth'
     if not checkpoint.is_file():
-        pytest.skip('no trained demo: run `make demo`')
+        pytest.skip('no trained demo: run `make demo ARGS=--long`')
     scenes = write_scenes(root=tmp_path, split='heldout', width=1536, height=1152, count=1)
     predictor = ToolboxPredictor(cfg=read_config(DEMO / 'config.py'), checkpoint=checkpoint, device='cpu')
     (row,) = measure_agreement(predictor, [str(scenes / 'images')], long_side=None, tiles=[(1024, 256)])  # the default
