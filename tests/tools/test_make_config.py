@@ -1,0 +1,137 @@
+"""make_config.py: a config that trains, from each form of a user's own data."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cpvt_backbones.engine.launch import read_config
+
+RNG = np.random.default_rng(0)
+
+
+def pictures(folder, names, size=(64, 48)):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 255, (size[1], size[0], 3), np.uint8)).save(path)
+
+
+def made(call, tmp_path, *arguments):
+    """The config that the tool writes, and its data sets."""
+    from mmengine.registry import DATASETS, init_default_scope
+
+    call('make_config', *arguments, '--out', tmp_path / 'mine.py')
+    assert len((tmp_path / 'mine.py').read_text().splitlines()) <= 40
+    cfg = read_config(tmp_path / 'mine.py')
+    init_default_scope(cfg.default_scope)
+    sets = [DATASETS.build(loader.dataset) for loader in (cfg.train_dataloader, cfg.val_dataloader)]
+    assert sets[0].metainfo['classes'] == sets[1].metainfo['classes']
+    return cfg, *sets
+
+
+def test_coco_and_its_split(call, tmp_path, refused):
+    pytest.importorskip('mmdet')
+    pictures(tmp_path / 'images', [f'{i}.jpg' for i in range(10)], size=(640, 480))
+    images = [dict(id=i, file_name=f'{i}.jpg') for i in range(10)]
+    boxes = [dict(id=i, image_id=i, category_id=9 if i % 2 else 4, bbox=[8, 8, 60 + i, 30 + i]) for i in range(10)]
+    content = dict(images=images, annotations=boxes, categories=[dict(id=9, name='cat'), dict(id=4, name='dog')])
+    file = tmp_path / 'all.json'
+    file.write_text(json.dumps(content))
+    cfg, train, val = made(call, tmp_path, 'coco', file, tmp_path / 'images')
+    assert (len(train), len(val)) == (8, 2)
+    assert cfg.model.bbox_head.num_classes == 2 and cfg.load_from == 'retinanet_cpvt_tiny_gap-bccd'
+    assert train.metainfo['classes'] == ('cat', 'dog')
+    assert cfg.scale == (320, 240) == tuple(cfg.test_dataloader.dataset.pipeline[1].scale)
+    assert train[0]['inputs'].shape[0] == 3 and cfg.train_cfg.max_iters == 80
+    cfg, train, val = made(call, tmp_path, 'coco', file, tmp_path / 'images', '--val', file, '--weights', 'timm://x')
+    assert (len(train), len(val)) == (10, 10)
+    assert cfg.load_from is None and cfg.model.backbone.init_cfg.checkpoint == 'timm://x'
+    (tmp_path / 'images/3.jpg').unlink()
+    command = ['make_config', 'coco', file, tmp_path / 'images', '--out', tmp_path / 'a.py']
+    assert "names '3.jpg', which is not in" in refused(*command)
+    file.write_text('{}')
+    assert 'is no COCO JSON of boxes (KeyError' in refused(*command)
+    assert 'coco takes 2 paths' in refused('make_config', 'coco', file, '--out', tmp_path / 'a.py')
+
+
+def test_voc(call, tmp_path):
+    pytest.importorskip('mmdet')
+    pictures(tmp_path / 'voc/pictures', [f'{name}.png' for name in 'abcdef'])
+    box = '<bndbox><xmin>1</xmin><ymin>5</ymin><xmax>40</xmax><ymax>30</ymax></bndbox>'
+    for i, name in enumerate('abcdef'):
+        kind = 'car' if i % 2 else 'bus'
+        (tmp_path / f'voc/{name}.xml').write_text(f'<a><object><name>{kind}</name>{box}</object></a>')
+    _, train, val = made(call, tmp_path, 'voc', tmp_path / 'voc')
+    assert train.metainfo['classes'] == ('bus', 'car') and (len(train), len(val)) == (5, 1)
+    (instance,) = train.get_data_info(1)['instances']
+    assert (instance['bbox'], instance['bbox_label']) == ([0, 4, 40, 30], 1)
+    lists = tmp_path / 'voc/ImageSets/Main'
+    lists.mkdir(parents=True)
+    for name, names in (('train', 'a\nb\nc'), ('val', 'd\ne')):
+        (lists / f'{name}.txt').write_text(names)
+    _, train, val = made(call, tmp_path, 'voc', tmp_path / 'voc')
+    assert (len(train), len(val)) == (3, 2)
+
+
+def write_indices(path, values, mode):
+    array = np.resize(np.array(values, np.uint8), (48, 64))
+    if mode == 'colour':
+        array = np.stack([array * 20, array, 255 - array], axis=-1)
+    if mode == 'grey':
+        array = np.repeat(array[..., None], 3, axis=2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+@pytest.mark.parametrize('mode', ['index', 'grey', 'colour'])
+def test_masks(call, tmp_path, refused, mode):
+    pytest.importorskip('mmseg')
+    names = [f'{part}/{i}' for part in ('train', 'val') for i in range(3)]
+    pictures(tmp_path / 'images', [f'{name}.jpg' for name in names])
+    for name in names:
+        write_indices(tmp_path / f'masks/{name}_mask.png', [0, 1, 2, 3, 3], mode)
+    classes = tmp_path / 'classes.txt'
+    colours = [f' {20 * i} {i} {255 - i}' if mode == 'colour' else '' for i in range(4)]
+    classes.write_text('\n'.join(f'{name}{colours[i]}' for i, name in enumerate(('sky', 'void', 'big tree', 'road'))))
+    data = ['masks', tmp_path / 'images', tmp_path / 'masks']
+    cfg, train, val = made(call, tmp_path, *data, '--classes', classes, '--ignore', '1')
+    assert train.metainfo['classes'] == ('sky', 'big tree', 'road') and (len(train), len(val)) == (3, 3)
+    assert cfg.model.decode_head.num_classes == 3 and cfg.scale == (64, 48)
+    labels = np.asarray(Image.open(tmp_path / 'mine/masks/val/2.png'))
+    assert labels.ravel()[:5].tolist() == [0, 255, 1, 2, 2]
+    assert train[0]['data_samples'].gt_sem_seg.shape is not None
+    cfg, train, _ = made(call, tmp_path, *data)
+    assert len(train.metainfo['classes']) == 4
+    classes.write_text('sky\nroad')
+    out = ['--out', tmp_path / 'a.py']
+    assert 'for 2 names: see --classes' in refused('make_config', *data, '--classes', classes, *out)
+    (tmp_path / 'masks/val/1_mask.png').unlink()
+    assert "1 of 6 images have no mask, the first is 'val/1'" in refused('make_config', *data, *out)
+
+
+def test_binary_masks(call, tmp_path):
+    pytest.importorskip('mmseg')
+    pictures(tmp_path / 'images', [f'{i}.jpg' for i in range(5)])
+    for i in range(5):
+        write_indices(tmp_path / f'masks/{i}.png', [0, 255], 'index')
+    _, train, _ = made(call, tmp_path, 'masks', tmp_path / 'images', tmp_path / 'masks')
+    assert len(train.metainfo['classes']) == 2
+    assert np.unique(np.asarray(Image.open(tmp_path / 'mine/masks/0.png'))).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize('parts', [('',), ('train/', 'val/')])
+def test_class_folders(call, tmp_path, refused, parts):
+    pytest.importorskip('mmpretrain')
+    names = [f'{part}{kind}/{i} b.jpg' for part in parts for kind in ('cat', 'dog') for i in range(5)]
+    pictures(tmp_path / 'photos', names, size=(200, 180))
+    cfg, train, val = made(call, tmp_path, 'folders', tmp_path / 'photos', '--weights', 'none')
+    assert (len(train), len(val)) == ((8, 2) if parts == ('',) else (10, 10))
+    assert train.metainfo['classes'] == ('cat', 'dog') and cfg.side == 160
+    assert {int(val[i]['data_samples'].gt_label) for i in range(len(val))} == {0, 1}
+    assert cfg.model.head.num_classes == 2 and cfg.load_from is None
+    assert val[0]['inputs'].shape[1:] == (160, 160)
+    (tmp_path / 'empty').mkdir()
+    command = ['make_config', 'folders', tmp_path / 'empty', '--out', tmp_path / 'a.py']
+    assert 'data: no .bmp or' in refused(*command)

@@ -1,0 +1,259 @@
+"""Write a ready config for your own data: classes, paths, split, scale, schedule and weights to start from.
+
+python tools/make_config.py coco train.json images/ --val val.json val_images/ --out mine/detector.py
+python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py        # every .xml in the folder, its image
+python tools/make_config.py masks images/ masks/ --classes classes.txt --out mine/segmentor.py
+python tools/make_config.py folders photos/ --out mine/classifier.py            # photos/<class>/*.jpg
+
+Then: tools/train.py CONFIG, tools/test.py and tools/infer.py with its checkpoint. Without --val, the data are split by
+their folders or lists train and val, or else every fifth image is for validation. Images stay where they are; boxes,
+masks in colours and lists of images are converted to the folder of --out. docs/own_data.md has the formats.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from own_data import Coco, files_in, part_of, read_coco, read_voc, split, write_json, write_masks
+from PIL import Image
+
+from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.engine import command_line as cli
+
+WEIGHTS = dict(
+    detector='retinanet_cpvt_tiny_gap-bccd',
+    segmentor='semantic_fpn_cpvt_tiny_gap-camvid',
+    classifier='cpvt_tiny_gap-imagenette',
+)
+TEMPLATES = dict(
+    detector="""_base_ = 'cpvt_backbones::bccd/retinanet_cpvt-tiny-gap_bccd.py'
+classes = {classes!r}
+scale = {scale}
+# Anchors of the data's boxes at this scale: the smallest, and the shapes (height / width).
+anchors = dict(octave_base_scale={anchor:.3g}, ratios={ratios})
+model = dict({backbone}bbox_head=dict(num_classes=len(classes), anchor_generator=anchors))
+load_from = {load_from!r}
+train_pipeline = _base_.train_pipeline
+train_pipeline[2].scale = scale
+train_pipeline[3].crop_size = scale
+train_pipeline[4] = dict(type='RandomFlip', prob=0.5)
+test_pipeline = _base_.test_pipeline
+test_pipeline[1].scale = scale
+metainfo = dict(_delete_=True, classes=classes)
+train_set = dict(data_root='', ann_file={train!r}, data_prefix=dict(img={train_images!r}), metainfo=metainfo)
+val_set = dict(data_root='', ann_file={val!r}, data_prefix=dict(img={val_images!r}), metainfo=metainfo)
+val_evaluator = dict(ann_file={val!r})
+""",
+    segmentor="""_base_ = 'cpvt_backbones::camvid/semantic-fpn_cpvt-tiny-gap_camvid.py'
+classes = {classes!r}
+void = 255
+scale = {scale}
+model = dict(
+    {backbone}data_preprocessor=dict(seg_pad_val=void), decode_head=dict(num_classes=len(classes), ignore_index=void)
+)
+load_from = {load_from!r}
+train_pipeline = _base_.train_pipeline
+train_pipeline[2].scale = scale
+train_pipeline[3] = dict(type='RandomCrop', crop_size={crop}, cat_max_ratio=0.75, ignore_index=void)
+test_pipeline = _base_.test_pipeline
+test_pipeline.insert(1, dict(type='Resize', scale=scale, keep_ratio=True))
+metainfo = dict(_delete_=True, classes=classes)
+paths = dict(data_root='', data_prefix=dict(img_path={images!r}, seg_map_path={masks!r}))
+options = dict(**paths, img_suffix={suffix!r}, metainfo=metainfo)
+train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
+val_evaluator = dict(ignore_index=void)
+""",
+    classifier="""_base_ = 'cpvt_backbones::imagenette/cpvt-6-blocks_imagenette.py'
+classes = {classes!r}
+side = {side}
+model = dict(backbone=dict({init}arch='tiny', img_size=side), head=dict(num_classes=len(classes)))
+data_preprocessor = dict(num_classes=len(classes))
+load_from = {load_from!r}
+train_pipeline = _base_.train_pipeline
+train_pipeline[1].scale = side
+resize = dict(type='ResizeEdge', scale=side * 8 // 7, backend='pillow', interpolation='bicubic')
+test_pipeline = _base_.test_pipeline
+test_pipeline[1:2] = [resize, dict(type='CenterCrop', crop_size=side)]
+options = dict(data_root={images!r}, data_prefix='', metainfo=dict(classes=classes))
+train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
+val_evaluator = dict(topk=(1,))
+""",
+)
+ENDING = """test_evaluator = val_evaluator
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline, **train_set))
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline, **val_set))
+test_dataloader = val_dataloader
+"""
+ITERATIONS = """max_iters = {length}
+train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=max_iters // 10 + 1),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=False, begin=max_iters // 10 + 1, end=max_iters),
+]
+"""
+EPOCHS = """max_epochs = {length}
+train_cfg = dict(max_epochs=max_epochs, val_interval=1)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max_epochs, convert_to_iter_based=True),
+]
+"""
+
+
+def median_size(sizes: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Median width and height in px."""
+    return np.median(sizes, axis=0)
+
+
+def passes(images: int) -> float:
+    """Times that a training sees its images: few through many images, at most 40."""
+    return float(np.clip(8000 / images, 12, 40))
+
+
+def detector(train: tuple[Coco, Path], val: tuple[Coco, Path], folder: Path) -> dict[str, Any]:
+    """Values of the template: the class of the smallest objects gets 16 px, the image 320 to 640."""
+    coco = train[0]
+    size = median_size([(image['width'], image['height']) for image in coco['images']])
+    boxes = np.array([(box['category_id'], *box['bbox'][2:]) for box in coco['annotations']], float).reshape(-1, 3)
+    boxes = boxes[(boxes[:, 1:] > 0).all(1)]
+    if not len(boxes):
+        raise ValueError('data: the training images have no boxes')
+    sides = (boxes[:, 1] * boxes[:, 2]) ** 0.5
+    small = min(np.quantile(sides[boxes[:, 0] == kind], 0.25) for kind in {*boxes[:, 0]})
+    shapes = np.quantile(boxes[:, 2] / boxes[:, 1], (0.25, 0.75))
+    factor = min(1.0, max(16 / small, 320 / size.max()), 640 / size.max())
+    scale = [max(32, round(side * factor)) for side in size]
+    anchor = max(small * factor / 8, 0.5)
+    paths = {key: str(write_json(one[0], folder / f'{key}.json')) for key, one in (('train', train), ('val', val))}
+    images = {f'{key}_images': str(one[1].resolve()) for key, one in (('train', train), ('val', val))}
+    classes = tuple(category['name'] for category in coco['categories'])
+    if classes != tuple(category['name'] for category in val[0]['categories']):
+        raise ValueError('data: training and validation must have the same categories, in the same order')
+    ratios = [round(float(shape), 2) for shape in shapes]
+    values = dict(classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, count=len(coco['images']))
+    return (
+        values | paths | images | dict(size=size, length=round(len(coco['images']) * passes(len(coco['images'])) / 4))
+    )
+
+
+def write_list(names: Sequence[str], path: Path) -> str:
+    """Write one name a line; returns the absolute path."""
+    with atomic_write(path) as file:
+        file.write('\n'.join([*names, '']).encode())
+    return str(path.resolve())
+
+
+def segmentor(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Values of the template; class maps and lists of names are written to the folder."""
+    images, masks = args.data
+    options = dict(classes=args.classes, ignore=args.ignore)
+    pictures, classes = write_masks(images, masks, folder / 'masks', **options)
+    if len(suffixes := {path.suffix for path in pictures.values()}) > 1:
+        raise ValueError(f'data: the images in {str(images)!r} must have one suffix, got {sorted(suffixes)}')
+    size = median_size([Image.open(path).size for path in pictures.values()])
+    scale = [max(32, round(side * min(1.0, 480 / size.max()))) for side in size]
+    parts = dict(zip(('train', 'val'), split(pictures), strict=True))
+    lists = {key: write_list(names, folder / f'{key}.txt') for key, names in parts.items()}
+    values = dict(classes=tuple(classes), scale=tuple(scale), crop=(scale[1] * 2 // 3, scale[0] * 2 // 3), size=size)
+    paths = dict(images=str(images.resolve()), masks=str((folder / 'masks').resolve()), suffix=suffixes.pop())
+    count = len(parts['train'])
+    return values | paths | lists | dict(count=count, length=round(count * passes(count) / 4))
+
+
+def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Values of the template; lists of images and labels are written to the folder."""
+    pictures = files_in(args.data[0])
+    kinds = {name: name.split('/')[-2] for name in pictures if '/' in name}
+    classes = sorted({*kinds.values()} - {'train', 'val', 'valid', 'validation', 'test'})
+    if len(classes) < 2 or len(kinds) < len(pictures):
+        raise ValueError(
+            f'data: images must be in <class>/ or <split>/<class>/ of {str(args.data[0])!r}, got {classes}'
+        )
+    parts = dict(zip(('train', 'val'), split(kinds), strict=True))
+    lists = {
+        key: write_list(
+            [f'{pictures[n].relative_to(args.data[0])} {classes.index(kinds[n])}' for n in names], folder / f'{key}.txt'
+        )
+        for key, names in parts.items()
+    }
+    size = median_size([Image.open(pictures[name]).size for name in parts['train'][:: len(parts['train']) // 500 + 1]])
+    side = max([side for side in (112, 160, 224) if side <= size.min()], default=112)
+    values = dict(classes=tuple(classes), side=side, images=str(args.data[0].resolve()), size=size)
+    return values | lists | dict(count=len(parts['train']), length=round(passes(len(parts['train']))))
+
+
+def detection_data(args: argparse.Namespace) -> list[tuple[Coco, Path]]:
+    """Training and validation data, with their folders of images."""
+    if args.kind == 'coco':
+        coco, root = read_coco(*args.data), args.data[1]
+        if args.val:
+            return [
+                (coco, root),
+                (
+                    read_coco(args.val[0], args.val[-1] if len(args.val) > 1 else root),
+                    args.val[-1] if len(args.val) > 1 else root,
+                ),
+            ]
+    else:
+        root = args.data[0]
+        coco = read_voc(root)
+        lists = [path for name in ('train', 'val') for path in root.rglob(f'ImageSets/Main/{name}.txt')]
+        if len(lists) == 2:
+            chosen = [{*path.read_text().split()} for path in lists]
+            return [
+                (part_of(coco, {i['file_name'] for i in coco['images'] if Path(i['file_name']).stem in names}), root)
+                for names in chosen
+            ]
+    return [(part_of(coco, {*names}), root) for names in split(image['file_name'] for image in coco['images'])]
+
+
+def start(task: str, weights: str) -> dict[str, str | None]:
+    """The model to start from: shipped weights of the task as a whole, any other weights for the backbone."""
+    if weights in WEIGHTS.values() and weights == WEIGHTS[task]:
+        return dict(load_from=weights, init='', backbone='')
+    init = 'init_cfg=None' if weights == 'none' else f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
+    return dict(load_from=None, init=f'{init}, ', backbone=f'backbone=dict({init}), ')
+
+
+KINDS = dict(coco=('detector', 2), voc=('detector', 1), masks=('segmentor', 2), folders=('classifier', 1))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = cli.make_parser(__doc__)
+    parser.add_argument('kind', choices=tuple(KINDS), help='form of the data')
+    parser.add_argument(
+        'data', nargs='+', type=Path, help='coco: JSON IMAGES; voc: FOLDER; masks: IMAGES MASKS; folders: FOLDER'
+    )
+    parser.add_argument('--val', nargs='+', type=Path, metavar='JSON', help='coco: JSON [IMAGES] for validation')
+    parser.add_argument('--classes', type=Path, help='masks: file with the name of a class a line, and its colour')
+    parser.add_argument('--ignore', nargs='+', type=int, default=[], help='masks: classes (from 0) to leave out')
+    parser.add_argument(
+        '--weights', help='file or name of weights for the backbone, or none (default: shipped weights)'
+    )
+    parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
+    parser.add_argument('--out', type=Path, required=True, help='the config; converted data get the folder of its name')
+    args = parser.parse_args(argv)
+    task, count = KINDS[args.kind]
+    if len(args.data) != count or args.out.suffix != '.py':
+        raise ValueError(f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]}, {args.out}')
+    folder = args.out.with_suffix('')
+    if task == 'detector':
+        values = detector(*detection_data(args), folder)
+    else:
+        values = segmentor(args, folder) if task == 'segmentor' else classifier(args, folder)
+    values |= start(task, args.weights or WEIGHTS[task]) | (dict(length=args.length) if args.length else {})
+    images = f'{values["count"]} training images, median {values["size"][0]:.0f} x {values["size"][1]:.0f} px'
+    text = TEMPLATES[task] + ENDING + (EPOCHS if task == 'classifier' else ITERATIONS)
+    with atomic_write(args.out) as file:
+        file.write(f'# Written by tools/make_config.py: {images}.\n{text.format(**values)}'.encode())
+    print(f'{args.out}: {task} of {len(values["classes"])} classes, {images}')
+    unit = 'epoch' if task == 'classifier' else 'iter'
+    checkpoint = f'work_dirs/{args.out.stem}/{unit}_{values["length"]}.pth'
+    print(f'python tools/train.py {args.out}\npython tools/test.py {args.out} {checkpoint}')
+    print(f'python tools/infer.py {args.out} {checkpoint} PHOTOS --out-dir out')
+
+
+if __name__ == '__main__':
+    cli.run(main)
