@@ -1,8 +1,10 @@
 """Draw the attention of a trained model: each layer's matrix, and where each head attends to from a point of the image.
 
 python tools/attention_maps.py CONFIG CHECKPOINT photo.jpg --query 120 80 --layers 0 -1 --shape 480x640
-Writes DIR/maps.csv and maps.png (weights over the first image), DIR/matrix_<layer>.csv and matrices.png (mean over the
-images and heads). Without CHECKPOINT ('-') the weights are random. With --draw the pictures are drawn again from there.
+Writes DIR/maps.csv and maps.png (weights over the first image); DIR/matrix_<layer>.csv, matrices.png and grids.png
+(means over the images and heads); DIR/locality.csv: the distance of keys and the weight of the 3 x 3 cells around a
+query, relative to uniform attention. Without CHECKPOINT ('-') the weights are random. With --draw the pictures are
+drawn again from there.
 """
 
 import argparse
@@ -31,7 +33,7 @@ def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictu
         raise ValueError(f'--layers must be in [{-len(names)}, {len(names) - 1}] for this model, got {list(chosen)}')
     images = model.normalise(pictures)
     height, width = pictures[0].shape[:2]
-    records = []
+    records, near = [], []
     for number in track(chosen, description='Layers'):
         found = maps.attention_weights(model, images, names[number])
         cell = maps.cell_side(found.grid, height=height, width=width)
@@ -46,7 +48,13 @@ def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictu
                 place = dict(layer=layer, query=query, head=head, row=row, column=column)
                 records.append(dict(**place, weight=float(weight), cell=reach))
         np.savetxt(args.out_dir / f'matrix_{layer}.csv', maps.mean_matrix(found).numpy(), delimiter=',', fmt='%.5g')
+        sides = dict(zip(('height', 'width', 'key_height', 'key_width'), (*found.grid, *found.key_grid), strict=True))
+        distance, weight = maps.locality(found)
+        means = dict(distance=f'{distance.mean():.3g}', near=f'{weight.mean():.3g}')
+        extremes = dict(shortest_head=f'{distance.min():.3g}', nearest_head=f'{weight.max():.3g}')
+        near.append(dict(layer=layer, **sides, **means, **extremes))
     write_table(args.out_dir / 'maps.csv', records)
+    write_table(args.out_dir / 'locality.csv', near)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     from cpvt_backbones.analysis.features import load_picture
-    from cpvt_backbones.analysis.plots import draw_attention_maps, draw_attention_matrices
+    from cpvt_backbones.analysis.plots import draw_attention_grids, draw_attention_maps, draw_attention_matrices
+    from cpvt_backbones.analysis.tables import read_table
 
     pictures = [load_picture(path, size=args.shape) for path in images]
     if len({picture.shape for picture in pictures}) > 1:
@@ -74,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = {path.stem.removeprefix('matrix_'): path for path in args.out_dir.glob('matrix_*.csv')}
     ordered = sorted(tables, key=lambda name: [int(part) for part in name.split('.') if part.isdigit()])
     draw_attention_matrices({name: tables[name] for name in ordered}, args.out_dir / 'matrices.png')
-    print(f'written: {args.out_dir}: maps.csv, maps.png, matrix_<layer>.csv, matrices.png')
+    draw_attention_grids(args.out_dir / 'locality.csv', args.out_dir / 'grids.png')
+    cli.print_table(read_table(args.out_dir / 'locality.csv'))
+    print(f'written: {args.out_dir}: maps, matrices, grids, locality')
 
 
 if __name__ == '__main__':

@@ -2,14 +2,16 @@
 
 python tools/equivariance.py --encodings none SinCos Learned Relative PEG        # random weights, generated images
 python tools/equivariance.py --models peg=CONFIG:CHECKPOINT --images a.jpg b.jpg --size 224 --shifts 0 1 8 16 32
+With --object SIDE one object (the middle of each image) moves over a uniform background: the change of the pooled
+vector, and of a classifier's probabilities, relative to the object's effect.
 Writes the CSV and, beside it, the plot. Without --encodings and --models the CSV is only drawn.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import track
 
@@ -19,6 +21,8 @@ from cpvt_backbones.options import ENCODINGS
 if TYPE_CHECKING:
     import torch
 
+    Vectors = Callable[[torch.Tensor], torch.Tensor]
+
 
 def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Tensor':
     """Input of the model: photographs under its own normalisation, or generated images, which are normalised."""
@@ -27,13 +31,15 @@ def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Ten
     from cpvt_backbones.analysis.equivariance import synthetic_images
     from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 
-    side = args.size + max(args.shifts)
+    side = args.object or args.size + max(args.shifts)
     if not args.images:
         return synthetic_images(args.count, side)
     pictures = [load_picture(path) for path in args.images]
     for path, picture in zip(args.images, pictures, strict=True):
         if min(picture.shape[:2]) < side:
-            raise ValueError(f'images must be at least {side} px (size and largest shift), got {path} {picture.shape}')
+            raise ValueError(
+                f'images must be at least {side} px (size and largest shift, or the object), got {path} {picture.shape}'
+            )
     # The centre at its own scale: resizing would invent content.
     tops = [((picture.shape[0] - side) // 2, (picture.shape[1] - side) // 2) for picture in pictures]
     cut = [picture[y : y + side, x : x + side] for picture, (y, x) in zip(pictures, tops, strict=True)]
@@ -41,6 +47,21 @@ def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Ten
         return model.normalise(cut)
     images = torch.stack([torch.from_numpy(picture.copy()).permute(2, 0, 1) for picture in cut]).float()
     return (images - images.mean(dim=(2, 3), keepdim=True)) / images.std(dim=(2, 3), keepdim=True)
+
+
+def vectors_of(model: 'torch.nn.Module', cfg: Any, checkpoint: str) -> dict[str, 'Vectors']:
+    """Functions of images (B, 3, H, W): the pooled vector (B, C) and, of a classifier, the probabilities (B, K)."""
+    if cfg is None or 'head' not in cfg.model:
+        return {'pooled': lambda images: model(images)[-1].mean(dim=(2, 3))}
+    from cpvt_backbones.analysis.complexity import build_model
+    from cpvt_backbones.checkpoints import load_weights
+
+    classifier: Any = build_model(cfg)
+    load_weights(classifier, checkpoint)
+    return {
+        'pooled': lambda images: classifier.extract_feat(images)[-1],
+        'prediction': lambda images: classifier(images, mode='tensor').softmax(dim=1),
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,22 +73,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--size', type=cli.positive, default=224, metavar='SIDE', help='of the crops')
     shifts = [0, 1, 2, *range(4, 49, 4)]
     parser.add_argument('--shifts', nargs='+', type=int, default=shifts, metavar='PX', help='default: %(default)s')
+    parser.add_argument('--object', type=cli.positive, metavar='SIDE', help='px; measure invariance to its place')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/equivariance/equivariance.csv'))
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    from cpvt_backbones.analysis.equivariance import build_untrained, measure_equivariance
+    from cpvt_backbones.analysis.equivariance import build_untrained, measure_equivariance, measure_invariance
     from cpvt_backbones.analysis.features import FeatureExtractor
     from cpvt_backbones.analysis.plots import draw_equivariance
     from cpvt_backbones.analysis.tables import read_table, write_table
 
-    models: dict[str, torch.nn.Module] = {name: build_untrained(name, size=args.size) for name in args.encodings}
+    models: dict[str, tuple[torch.nn.Module, Any, str]] = {
+        name: (build_untrained(name, size=args.size), None, '') for name in args.encodings
+    }
     for name, config, checkpoint in args.models:
-        models[name] = FeatureExtractor(cli.config_from(args, config), checkpoint)
+        cfg = cli.config_from(args, config)
+        models[name] = FeatureExtractor(cfg, checkpoint), cfg, checkpoint
     if models:
         records = []
-        for name, model in track(models.items(), description='Models'):
-            rows = measure_equivariance(model, images_for(model, args), size=args.size, shifts=args.shifts)
-            records += [dict(model=name, size=args.size, **asdict(row)) for row in rows]
+        for name, (model, cfg, checkpoint) in track(models.items(), description='Models'):
+            images, options = images_for(model, args), dict(size=args.size, shifts=args.shifts)
+            found = {name: measure_equivariance(model, images, **options)} if not args.object else {
+                f'{name} {output}': measure_invariance(vector, images, **options)
+                for output, vector in vectors_of(model, cfg, checkpoint).items()
+            }  # fmt: skip
+            records += [dict(model=key, size=args.size, **asdict(row)) for key, rows in found.items() for row in rows]
         write_table(args.out, records)
     draw_equivariance(args.out, args.out.with_suffix('.png'))
     cli.print_table(read_table(args.out))

@@ -4,7 +4,7 @@ Two crops of one image, ``shift`` px apart along the diagonal, show the same con
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,35 @@ def measure_equivariance(
     return rows
 
 
+@torch.no_grad()
+def measure_invariance(
+    model: Callable[[Tensor], Tensor], objects: Tensor, *, size: int, shifts: Sequence[int]
+) -> list[EquivarianceRow]:
+    """Change of a vector when one object moves down and to the right, relative to the object's effect, one row a shift.
+
+    ``|v(moved) - v(object)| / |v(object) - v(background)|``: 0 for an invariant vector. ``model`` turns images
+    (B, 3, size, size) into vectors (B, K); ``objects`` (B, 3, h, w), normalised, start in the middle, on zeros.
+
+    Raises:
+        ValueError: No shift, or one that moves the object out of the image.
+    """
+    height, width = objects.shape[2:]
+    top, left = (size - height) // 2, (size - width) // 2
+    if not shifts or min(shifts) < 0 or min(top, left) < max(shifts):
+        raise ValueError(f'shifts must be one or more px in [0, {min(top, left)}], got {list(shifts)}')
+    background = objects.new_zeros(objects.shape[0], 3, size, size)
+
+    def seen(shift: int) -> Tensor:
+        scene = background.clone()
+        scene[:, :, top + shift : top + shift + height, left + shift : left + shift + width] = objects
+        return model(scene)
+
+    still = seen(0)
+    effect = (still - model(background)).norm(dim=1)
+    errors = ((shift, (seen(shift) - still).norm(dim=1) / effect) for shift in shifts)
+    return [EquivarianceRow(shift, one.mean().item(), one.std(unbiased=False).item()) for shift, one in errors]
+
+
 def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tuple[Tensor, Tensor]:
     """The common region of both maps, the first one interpolated at the cells of the second."""
     side = still.shape[-1]
@@ -98,7 +127,8 @@ def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 't
     check_choice(ENCODINGS, encoding=encoding)
     torch.manual_seed(0)
     plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
-    position = PAPER_POSITION if encoding == 'PEG' else None if encoding == 'none' else dict(type=encoding)
+    special = {'none': None, 'PEG': PAPER_POSITION, 'PEG-0-5': dict(type='PEG', after_blocks='0-5')}
+    position = special.get(encoding, dict(type=encoding))
     model = CPVT(arch=arch, img_size=size, position=position, with_cls_token=False).eval()
     model.load_state_dict(plain.state_dict(), strict=False)
     if encoding in ('Learned', 'Relative'):

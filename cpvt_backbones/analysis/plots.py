@@ -45,7 +45,7 @@ def draw_equivariance(table: Path, path: Path) -> None:
     """Plot the equivariance error against the shift, one line a model, with the spread over the images as a band."""
     records = sorted(read_table(table), key=lambda record: int(record['shift']))
     with _panels(path, 1, 1, size=(6, 3.6)) as (_, axes):
-        axis, title = axes[0, 0], 'equivariance error (0: features follow the shift)'
+        axis, title = axes[0, 0], 'relative error (0: equivariant maps, or invariant vectors)'
         _draw_lines(axis, records, lambda record: int(record['shift']), 'error', title, 'shift of the image, px')
         for own in group_by(records, 'model').values():
             columns = ('shift', 'error', 'spread')
@@ -83,6 +83,28 @@ def draw_attention_matrices(tables: dict[str, Path], path: Path) -> None:
             axis.tick_params(labelsize=6)
             axis.set_title(f'{name}: queries down, keys across', **_SMALL)
             figure.colorbar(image, ax=axis, fraction=0.045).ax.tick_params(labelsize=6)
+
+
+def draw_attention_grids(table: Path, path: Path) -> None:
+    """Plot the maps of the queries in two corners, and every query's map at its place; one row a layer.
+
+    Reads ``matrix_<layer>.csv`` beside ``table`` too, of layers with at most 1,024 queries (larger ones are averaged).
+    """
+    records = [one for one in read_table(table) if int(one['height']) * int(one['width']) <= 1024]
+    if not records:
+        return
+    with _panels(path, len(records), 3, size=(3.6, 3.8), framed=False) as (_, axes):
+        for line, record in zip(axes, records, strict=True):
+            matrix = np.loadtxt(table.with_name(f'matrix_{record["layer"]}.csv'), delimiter=',', ndmin=2)
+            height, width, *keys = (int(record[name]) for name in ('height', 'width', 'key_height', 'key_width'))
+            maps = matrix.reshape(height, width, *keys)
+            framed = np.pad(maps, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+            title = f'all; distance {record["distance"]}, 3 x 3 {record["near"]} of uniform'
+            shown = {f'{record["layer"]}: top left': maps[0, 0], 'bottom left': maps[-1, 0]}
+            shown[title] = framed.transpose(0, 2, 1, 3).reshape(height * (keys[0] + 1), -1)
+            for axis, (name, values) in zip(line, shown.items(), strict=True):
+                axis.imshow(values, vmin=0, vmax=np.nanquantile(values, 0.995), interpolation='nearest')
+                axis.set_title(name, **_SMALL)
 
 
 def draw_attention_maps(table: Path, picture: np.ndarray, path: Path) -> None:

@@ -8,9 +8,11 @@ from tiny import column, pyramid, randomise
 from torch import nn
 
 from cpvt_backbones.analysis.attention_maps import (
+    AttentionWeights,
     attention_layers,
     attention_weights,
     cell_side,
+    locality,
     map_of_query,
     mean_matrix,
     query_at,
@@ -136,6 +138,24 @@ def test_mean_matrix():
     assert coarse[7, 7].item() == pytest.approx(matrix[14, 14].item())
 
 
+@pytest.mark.parametrize('num_prefix', [0, 2])
+@pytest.mark.parametrize('key_grid', [(4, 6), (2, 3)])
+def test_locality(key_grid, num_prefix):
+    grid, p = (4, 6), num_prefix
+    uniform = torch.ones(2, 3, p + 24, p + key_grid[0] * key_grid[1])
+    for one in locality(AttentionWeights(uniform / uniform.shape[-1], p, grid, key_grid)):
+        assert torch.allclose(one, torch.ones(3))
+    if key_grid == grid:  # one head attends to itself, one to the opposite corner
+        own, far = torch.eye(24), torch.eye(24).flip(0)
+        weights = torch.zeros(1, 2, p + 24, p + 24)
+        weights[0, :, :, :p] = 0.5  # to prefix tokens: left out
+        weights[0, 0, p:, p:], weights[0, 1, p:, p:] = own / 2, far / 2
+        distance, near = locality(AttentionWeights(weights, p, grid, grid))
+        assert distance[0] == 0 and distance[1] > 1
+        neighbours = (3 * 4 - 2) * (3 * 6 - 2) / 24  # cells of a 3 x 3 neighbourhood within the grid, on average
+        assert near[0].item() == pytest.approx(24 / neighbours) and near[1] < near[0]
+
+
 @pytest.mark.parametrize(
     ('grid', 'height', 'width', 'cell'),
     [
@@ -202,13 +222,14 @@ def test_command_line(call, refused, trained, tmp_path):
     call('attention_maps', *common, '--layers', 0, -1, '--query', 10, 20, '--query', 59, 43)
     names = {file.name for file in out.iterdir()}
     assert names == {
-        'maps.csv', 'maps.png', 'matrices.png', 'matrix_blocks.0.attn.csv', 'matrix_blocks.1.attn.csv'
+        'maps.csv', 'maps.png', 'matrices.png', 'matrix_blocks.0.attn.csv', 'matrix_blocks.1.attn.csv',
+        'grids.png', 'locality.csv',
     }  # fmt: skip
     matrix = np.loadtxt(out / 'matrix_blocks.1.attn.csv', delimiter=',')
     assert matrix.shape == (6 * 8, 6 * 8)
     assert matrix.sum(axis=1) == pytest.approx(1, abs=1e-3)
     assert len((out / 'maps.csv').read_text().splitlines()) == 1 + 2 * 2 * 2 * 6 * 8
-    pictures = {name: (out / name).read_bytes() for name in ('maps.png', 'matrices.png')}
+    pictures = {name: (out / name).read_bytes() for name in ('maps.png', 'matrices.png', 'grids.png')}
     checkpoint.unlink()
     for name in pictures:
         (out / name).unlink()

@@ -14,6 +14,7 @@ from cpvt_backbones.analysis.equivariance import (
     EquivarianceRow,
     build_untrained,
     measure_equivariance,
+    measure_invariance,
     synthetic_images,
 )
 from cpvt_backbones.analysis.plots import draw_equivariance
@@ -110,6 +111,37 @@ def test_periodic_images_without_encoding_do_not_change():
     assert moved.abs().mean() > 0.1
 
 
+def pooled(name, size):
+    model = build_untrained(name, size=size, arch=COLUMN)
+    return lambda images: model(images)[-1].mean(dim=(2, 3))
+
+
+def test_pooled_vectors_ignore_the_place_of_an_object_unless_the_encoding_is_absolute():
+    objects, shifts = synthetic_images(3, 32), [0, 16, 32]
+    error = {}
+    for name in ('none', 'PEG', 'PEG-0-5', 'SinCos', 'Learned'):
+        rows = measure_invariance(pooled(name, 176), objects, size=176, shifts=shifts)  # not at the border of 11 tokens
+        error[name] = [row.error for row in rows]
+    assert all(errors[0] == 0 for errors in error.values())
+    # Sums in another order: float32 rounding of some 100 terms, relative to an effect that is not small.
+    assert max(error['none'] + error['PEG']) < 1e-4
+    assert error['Learned'][1] > 0.1 and error['SinCos'][1] > 0.02
+    assert all(error['PEG'][n] < error['PEG-0-5'][n] < error['Learned'][n] for n in (1, 2))
+
+
+def test_invariance_is_relative_to_the_effect_of_the_object():
+    def column_of_brightest(images):
+        return images.mean(dim=1).amax(dim=1).argmax(dim=1, keepdim=True).float()
+
+    spots = torch.zeros(2, 3, 5, 5)
+    spots[:, :, 2, 2] = 1.0  # column 12 of 20, and of 0 without it
+    (row,) = measure_invariance(column_of_brightest, spots, size=25, shifts=[6])
+    assert row == EquivarianceRow(shift=6, error=6 / 12, spread=0.0)
+    for shifts in ([], [-1], [11]):
+        with pytest.raises(ValueError, match=r'shifts must be one or more px in \[0, 10\]'):
+            measure_invariance(column_of_brightest, spots, size=25, shifts=shifts)
+
+
 @pytest.mark.parametrize(
     ('size', 'shifts', 'message'),
     [
@@ -141,10 +173,12 @@ def test_command_line(call, refused, trained, tmp_path):
     assert lines[0] == 'model,size,shift,error,spread'
     assert [line.split(',')[:3] for line in lines[1:]] == [['trained', '48', str(s)] for s in (0, 8, 11)]
     picture = out.with_suffix('.png').read_bytes()
-    checkpoint.unlink()
     call('equivariance', '--out', out)
     assert out.with_suffix('.png').read_bytes() == picture
     out.write_text(out.read_text().replace(lines[2], 'trained,48,8,3.0,0'))
     draw_equivariance(out, tmp_path / 'other.png')
     assert (tmp_path / 'other.png').read_bytes() != picture
+    call('equivariance', '--models', f'trained={path}:{checkpoint}', '--object', 24, *common)
+    names = [line.split(',', maxsplit=3)[:3] for line in out.read_text().splitlines()[1:]]
+    assert names == [['"trained', f' {what}"', '48'] for what in ('pooled', 'prediction') for _ in range(3)]
     assert 'images must be at least' in refused('equivariance', '--encodings', 'none', '--images', photo)
