@@ -179,6 +179,6 @@ def test_command_line(call, refused, trained, tmp_path):
     draw_equivariance(out, tmp_path / 'other.png')
     assert (tmp_path / 'other.png').read_bytes() != picture
     call('equivariance', '--models', f'trained={path}:{checkpoint}', '--object', 24, *common)
-    names = [line.split(',', maxsplit=3)[:3] for line in out.read_text().splitlines()[1:]]
-    assert names == [['"trained', f' {what}"', '48'] for what in ('pooled', 'prediction') for _ in range(3)]
+    names = [line.split(',')[0] for line in out.read_text().splitlines()[1:]]
+    assert names == [f'trained {what}' for what in ('pooled', 'prediction') for _ in range(3)]
     assert 'images must be at least' in refused('equivariance', '--encodings', 'none', '--images', photo)
