@@ -238,6 +238,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     task, count = KINDS[args.kind]
     if len(args.data) != count or args.out.suffix != '.py':
         raise ValueError(f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]}, {args.out}')
+    if args.length == 1:
+        raise ValueError('--length must be at least 2, got 1: the first part warms up')
     folder = args.out.with_suffix('')
     if task == 'detector':
         values = detector(*detection_data(args), folder)

@@ -135,3 +135,4 @@ def test_class_folders(call, tmp_path, refused, parts):
     (tmp_path / 'empty').mkdir()
     command = ['make_config', 'folders', tmp_path / 'empty', '--out', tmp_path / 'a.py']
     assert 'data: no .bmp or' in refused(*command)
+    assert '--length must be at least 2' in refused(*command, '--length', '1')
