@@ -60,7 +60,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
             parameters = sum(p.numel() for p in MODELS.build(dict(built)).parameters())
         licence = get_pretrained_cfg(name).license if address.startswith('timm') else 'apache-2.0'
         accepted = keyword_only(MODELS.get(built['type']))
-        changed = (key for key in built if key != 'type' and accepted[key].default != built[key])
+        changed = (key for key in built if key == 'arch' or key != 'type' and accepted[key].default != built[key])
         arguments = ', '.join(f'{key}={built[key]!r}' for key in changed)
         accuracy = f'{PUBLISHED[name]:.1f}' if name in PUBLISHED else ''
         yield (
