@@ -136,7 +136,7 @@ class Sizing:
             why = 'as in its test pipeline' if self._known else 'because the model has no test scale'
             return f'{own}, {"as given" if self.scale else why}'
         shown = (f'{s["type"]} {s.get("scale") or s.get("crop_size") or s.get("scale_factor")}' for s in self.steps)
-        large = f'; above {self.max_pixels} px in tiles, at {self._zoom:g} times its own size' if self._zoom else ''
+        large = f'; above {self.max_pixels} px {self._zoom:g} times its own size, tiled if needed' if self._zoom else ''
         return f'scale: {", ".join(shown)}, as in its test pipeline{large}'
 
     def warning(self, own: tuple[int, int], seen: tuple[int, int]) -> str | None:
@@ -144,7 +144,7 @@ class Sizing:
         if self.sizes is None:
             return None
         wanted: float = prod(size_after(self.steps, *own)) if self.steps else self.sizes.side**2
-        if prod(seen) > self.max_pixels:  # in tiles, what counts is the size of objects
+        if prod(seen) > self.max_pixels or (self._zoom and prod(own) > self.max_pixels):  # the size of objects counts
             wanted = min(self.sizes.zoom, 1.0) ** 2 * prod(own)
         factor = (prod(seen) / wanted) ** 0.5
         if self.sizes.low * 0.98 <= factor <= self.sizes.high * 1.02:  # sides are whole pixels
