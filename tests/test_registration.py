@@ -55,6 +55,8 @@ def test_every_toolbox_builds_the_same_class(toolbox, cls):
 def test_any_order_of_import(order):
     for toolbox in TOOLBOXES:
         pytest.importorskip(toolbox)
+    if order[0] != 'cpvt_backbones' and pytest.importorskip('mmcv._ext').__file__.endswith('.py'):
+        pytest.skip("without compiled operators mmdet's models do not import before this package")
     answer = python(
         *(f'import {name}' for name in order),
         'import mmdet.registry, mmseg.registry, mmpretrain.registry',
