@@ -3,6 +3,7 @@
 python benchmarks/public_weights.py --docs docs/weights.md
 """
 
+import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,44 +18,18 @@ from cpvt_backbones.layers.checks import keyword_only
 
 BEGIN, END = '<!-- begin: public_weights.py -->', '<!-- end -->'
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
-# Top-1 on ImageNet-1k as published by the authors: their paper or repository.
-PUBLISHED = {
-    'deit_tiny_patch16_224.fb_in1k': 72.2,
-    'deit_small_patch16_224.fb_in1k': 79.9,
-    'deit_base_patch16_224.fb_in1k': 81.8,
-    'deit_base_patch16_384.fb_in1k': 83.1,
-    'deit_tiny_distilled_patch16_224.fb_in1k': 74.5,
-    'deit_small_distilled_patch16_224.fb_in1k': 81.2,
-    'deit_base_distilled_patch16_224.fb_in1k': 83.4,
-    'deit_base_distilled_patch16_384.fb_in1k': 85.2,
-    'deit3_small_patch16_224.fb_in1k': 81.4,
-    'deit3_small_patch16_384.fb_in1k': 83.4,
-    'deit3_medium_patch16_224.fb_in1k': 83.0,
-    'deit3_base_patch16_224.fb_in1k': 83.8,
-    'deit3_base_patch16_384.fb_in1k': 85.0,
-    'deit3_large_patch16_224.fb_in1k': 84.9,
-    'deit3_large_patch16_384.fb_in1k': 85.8,
-    'vit_small_patch16_rope_224.naver_in1k': 80.9,
-    'vit_small_patch16_rope_mixed_224.naver_in1k': 80.9,
-    'vit_base_patch16_rope_224.naver_in1k': 83.6,
-    'vit_base_patch16_rope_mixed_224.naver_in1k': 83.8,
-    'twins_pcpvt_small.in1k': 81.2,
-    'twins_pcpvt_base.in1k': 82.7,
-    'twins_pcpvt_large.in1k': 83.1,
-    'tiny': 75.1,  # PVT
-    'small': 79.8,
-    'medium': 81.2,
-    'large': 81.7,
-}
+PUBLISHED = Path(__file__).with_name('public_accuracy.csv')  # as the source prints it, in %
 
 
-def rows() -> Iterator[tuple[str, str, str, str, str]]:
-    """Name, model, parameters, published accuracy, licence."""
+def rows() -> Iterator[tuple[str, ...]]:
+    """Name, model, parameters, published accuracy, its source, licence."""
     from timm import list_models
     from timm.models import get_pretrained_cfg
 
+    published = {row['name']: row for row in csv.DictReader(PUBLISHED.open(encoding='utf-8'))}
     names = [(f'timm://{name}', name) for name in list_models(pretrained=True) if public_backbone(f'timm://{name}')]
-    for address, name in (*names, *((PVT.format(size), size) for size in ('tiny', 'small', 'medium', 'large'))):
+    names += [(PVT.format(size), f'pvt_{size}') for size in ('tiny', 'small', 'medium', 'large')]
+    for address, name in names:
         built: Any = public_backbone(address)
         with torch.device('meta'):
             parameters = sum(p.numel() for p in MODELS.build(dict(built)).parameters())
@@ -62,21 +37,24 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
         accepted = keyword_only(MODELS.get(built['type']))
         changed = (key for key in built if key == 'arch' or key != 'type' and accepted[key].default != built[key])
         arguments = ', '.join(f'{key}={built[key]!r}' for key in changed)
-        accuracy = f'{PUBLISHED[name]:.1f}' if name in PUBLISHED else ''
+        found = published.pop(name, dict(top1='', how='', source=''))
         yield (
             f'`{address}`',
             f'`{built["type"]}({arguments})`',
             f'{parameters / 1e6:.1f}',
-            accuracy,
+            f'{found["top1"]} {found["how"]}'.strip(),
+            found['source'],
             licence or 'unknown',
         )
+    if published:
+        raise ValueError(f'{PUBLISHED}: no model of this timm is named {", ".join(published)}')
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('--docs', type=Path, required=True, help='page with the two marks between which the list goes')
     page: Path = parser.parse_args(argv).docs
-    header = ('checkpoint', 'model', 'parameters (M)', 'top-1 (%), published', 'licence')
+    header = ('checkpoint', 'model', 'parameters (M)', 'top-1 (%)', 'source', 'licence')
     table = '\n'.join(f'| {" | ".join(row)} |' for row in (header, ('---',) * len(header), *rows()))
     before, _, rest = page.read_text(encoding='utf-8').partition(BEGIN)
     after = rest.partition(END)[2]
