@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.peg import PEG, PEGPosition
-from cpvt_backbones.layers.position import LearnedTable, read_table
+from cpvt_backbones.layers.position import LearnedTable, prefix_tokens, read_table
 
 from .families import Family, Found, find_backbone, find_weights
 from .report import CheckpointError, ConversionReport, shorten
@@ -205,7 +205,7 @@ def _fit_tables(
 ) -> None:
     """Fit learned tables to the prefix tokens and the grid of the model; drop them if it has none."""
     encoding = next((e for e in getattr(model, 'position_encodings', ()) if isinstance(e, LearnedTable)), None)
-    extra = sum(ours[key].shape[-2] for key in ('cls_token', 'dist_token', 'reg_token') if key in ours)
+    theirs, mine = prefix_tokens(ours), prefix_tokens(dict(model.named_parameters(recurse=False)))
     for key in [key for key in ours if re.match(r'pos_embed\.\d$', key)]:
         if encoding is None:
             del ours[key]
@@ -216,19 +216,20 @@ def _fit_tables(
             continue  # of a stage that is not built
         grid, prefix = encoding.grids[index], encoding.num_prefix[index]
         # The class token of a pyramid is in its last stage.
-        read = read_table(table.shape[1], grid, (extra if index == last_stage else 0, 0, 1, 2))
+        read = read_table(table.shape[1], grid, (len(theirs) if index == last_stage else 0, 0, 1, 2))
         if read is None:
             continue  # no table of patches: reported as a mismatch
         skip, old = read
-        ours[key] = encoding.fit(index, table, skip, old)
-        if skip > prefix:
+        ours[key] = encoding.fit(index, table, skip, old, theirs, mine)
+        kept = len({*theirs[:skip]} & {*mine[:prefix]})
+        if skip > kept:
             report.notes.append(
-                f'{key}: left out {skip - prefix} of {table.shape[1]} entries, of tokens that the model has not'
+                f'{key}: left out {skip - kept} of {table.shape[1]} entries, of tokens that the model has not'
             )
         if old != grid:
             report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
-        if skip < prefix:
-            report.notes.append(f'{key}: the source has {skip} of {prefix} entries of prefix tokens; the rest is zero')
+        if kept < prefix:
+            report.notes.append(f'{key}: the source has {kept} of {prefix} entries of prefix tokens; the rest is zero')
 
 
 def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, int], report: ConversionReport) -> None:

@@ -4,7 +4,7 @@ A new encoding is one subclass of :class:`PositionEncoding` and one ``@register_
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -167,15 +167,21 @@ class LearnedTable(PositionEncoding):
     def layer_id(self, name: str) -> tuple[int, int]:
         return int(name.split('.')[0]), -1
 
-    def fit(self, index: int, table: Tensor, skip: int, grid: Grid) -> Tensor:
+    def fit(self, index: int, table: Tensor, skip: int, grid: Grid, theirs: list[str], ours: list[str]) -> Tensor:
         """A table (1, skip + h * w, C) of another model to the prefix entries and the grid of stage ``index``.
 
-        ``skip`` entries in front are of prefix tokens; missing ones become zero.
+        ``skip`` entries in front are of the prefix tokens ``theirs``; of ``ours``, those without one become zero.
         """
-        prefix = self.num_prefix[index]
-        missing = table.new_zeros(1, max(prefix - skip, 0), table.shape[2])
-        entries = self.resize(table[:, skip:], grid, self.grids[index])
-        return torch.cat((table[:, : min(skip, prefix)], missing, entries), dim=1)
+        entries = {token: table[:, i : i + 1] for i, token in enumerate(theirs[:skip])}
+        zero = table.new_zeros(1, 1, table.shape[2])
+        prefix = [entries.get(token, zero) for token in ours[: self.num_prefix[index]]]
+        return torch.cat((*prefix, self.resize(table[:, skip:], grid, self.grids[index])), dim=1)
+
+
+def prefix_tokens(weights: Mapping[str, Any], prefix: str = '') -> list[str]:
+    """Names of the prefix tokens in a state dict, registers with their number, in the order of a table's entries."""
+    found = {name: weights.get(f'{prefix}{name}') for name in ('cls_token', 'dist_token', 'reg_token')}
+    return [f'{name}{i}' for name, token in found.items() if token is not None for i in range(token.shape[-2])]
 
 
 def read_table(entries: int, grid: Grid, skips: Iterable[int]) -> tuple[int, Grid] | None:
@@ -198,18 +204,18 @@ def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
     if bare in state_dict:
         state_dict[f'{bare}.0'] = state_dict.pop(bare)
     encoding: Any = trunk.get_submodule(LearnedTable.attribute)
-    tokens = [state_dict.get(f'{prefix}{name}') for name in ('cls_token', 'dist_token', 'reg_token')]
-    known = sum(token.shape[1] for token in tokens if token is not None)
+    theirs, ours = prefix_tokens(state_dict, prefix), prefix_tokens(dict(trunk.named_parameters(recurse=False)))
     for index, grid in enumerate(encoding.grids):
         key = f'{bare}.{index}'
         table = state_dict.get(key)
         if table is None or table.dim() != 3 or table.shape == encoding.get_parameter(str(index)).shape:
             continue
         # A table without an entry for each prefix token is left to the error about shapes, which names it.
-        skips = [skip for skip in (known, *({0, 1, 2} - {known})) if skip >= encoding.num_prefix[index]]
+        needed = set(ours[: encoding.num_prefix[index]])
+        skips = [skip for skip in (len(theirs), 0, 1, 2) if needed <= set(theirs[:skip])]
         read = read_table(table.shape[1], grid, skips)
         if read is not None:
-            state_dict[key] = encoding.fit(index, table, *read)
+            state_dict[key] = encoding.fit(index, table, *read, theirs, ours)
 
 
 @register_position('SinCos')

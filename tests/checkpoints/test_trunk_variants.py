@@ -50,6 +50,26 @@ def test_a_table_loads_directly_beside_registers():
     assert torch.equal(other.pos_embed.get_parameter('0')[:, :3], source.pos_embed.get_parameter('0')[:, :3])
 
 
+@pytest.mark.parametrize('grid', [4, 6])
+@pytest.mark.parametrize('directly', [True, False])
+@pytest.mark.parametrize('registers', [4, 0])
+def test_entries_of_a_table_follow_their_tokens(registers, directly, grid):
+    """Of class, distillation and register tokens to a model without the first two, as the peer that never had them."""
+    source = learned(num_registers=4, with_dist_token=True)
+    ours = learned(num_registers=registers, with_cls_token=False)
+    state = source.state_dict()
+    state['pos_embed.0'] = torch.randn(1, 6 + grid * grid, 24)
+    wanted = {key: value for key, value in state.items() if key in ours.state_dict()}
+    wanted['pos_embed.0'] = state['pos_embed.0'][:, 6 - registers :]
+    peer = learned(num_registers=registers, with_cls_token=False)
+    peer.load_state_dict(wanted)
+    if directly:
+        ours.load_state_dict(state, strict=False)
+    else:
+        assert any('of tokens that the model has not' in note for note in load(ours, state).notes)
+    assert all(value.equal(peer.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
 def without_key_bias(model):
     with torch.no_grad():
         for block in model.blocks:
