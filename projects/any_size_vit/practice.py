@@ -1,12 +1,12 @@
 """Adapt one's own pretrained ViT to many image sizes."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
 from cpvt_backbones.engine.launch import read_config
 
@@ -33,12 +33,19 @@ def adapt_own(args: argparse.Namespace) -> None:
     types = [part['type'] for part in ([position] if isinstance(position, dict) else position or [])]
     if others := set(types) - {'Learned', 'PEG', 'SinCos'}:
         raise ValueError(f'config: {sorted(others)} act in every block; only Learned, SinCos and PEG are accepted')
-    source = Source(backbone, read_weights(args.weights), mean, std)
+    pretrained = CPVT(**backbone, position=TABLE)
+    weights, _ = convert_state_dict(read_checkpoint(args.weights), pretrained)
+    weights = {name.replace('pos_embed.0', 'pos_embed'): value for name, value in weights.items()}  # timm's name
+    source = Source(backbone, weights, mean, std)
     whole = source.build(TABLE).eval()
     blocks = whole.depth // 2
+    student = source.build(position, blocks=blocks)
+    wanted = CPVT(**backbone, position=position, out_type='raw').state_dict()
+    if late := sorted(wanted.keys() - merge(student, whole).keys()):
+        raise ValueError(f'config: position must act in the first {blocks} blocks, which are adapted; got {late}')
     side = int(backbone.get('img_size', 224))
     precision = torch.bfloat16 if args.precision == 'bf16' else torch.float32
-    pixels = decode(files_in(args.images), max(args.sizes))
+    pixels = decode(files_in(args.images), max(side, *args.sizes))
     teacher = source.build(TABLE, blocks=blocks).eval()
 
     def tokens(start: int, end: int) -> Tensor:
@@ -48,18 +55,7 @@ def adapt_own(args: argparse.Namespace) -> None:
 
     shape = (len(pixels), (side // teacher.out_strides[0]) ** 2 + 1, teacher.embed_dims)
     targets = stored_array(args.work_dir / 'teacher_tokens.npy', shape, tokens)
-    student = source.build(position, blocks=blocks)
     recipe = Recipe(sizes=tuple(args.sizes), steps=args.steps)
     adapt(student, source, pixels, targets, recipe, args.work_dir / 'checkpoint.pth', precision=precision)
     write_checkpoint(merge(student, whole), out, meta=dict(source=str(args.weights), recipe=str(recipe)))
     print(f'{out}: load it with init_cfg=dict(type="Pretrained", checkpoint={str(out)!r})')
-
-
-def read_weights(name: str) -> dict[str, Tensor]:
-    """Weights in a file, or those that timm has for ``timm://NAME``."""
-    if name.startswith('timm://'):
-        import timm  # an extra of the package
-
-        return timm.create_model(name.removeprefix('timm://'), pretrained=True).state_dict()
-    content = read_checkpoint(Path(name))
-    return content.get('state_dict', content)

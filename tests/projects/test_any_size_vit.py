@@ -216,6 +216,9 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
     model = CPVT(**TINY, position=position, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth')))
     model.init_weights()
     assert not torch.equal(model.pos_embed.get_parameter('0'), source.weights['pos_embed'])
+    backbone['position'] = dict(type='PEG', after_blocks=[3])
+    with pytest.raises(ValueError, match=r'first 2 blocks, which are adapted; got .*pos_block'):
+        run(write_config('late', content), tmp_path / 'other.pth')
     backbone['position'] = dict(type='Relative')
     with pytest.raises(ValueError, match=r"\['Relative'\] act in every block"):
         run(write_config('relative', content), tmp_path / 'other.pth')
