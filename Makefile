@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-slow lint format quick matrix clean always
+.PHONY: help setup demo check test test-slow lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ test-slow: $(READY)  ## run the slow tests
 
 matrix: $(READY)  ## run golden outputs and quick tests over versions of Python and torch (an hour); writes docs/install.md
 	$(BIN)/python tests/matrix.py $(ARGS)
+
+# Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
+docs: $(READY)  ## build the documentation site, build/site
+	$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
+		$(BIN)/uv pip install --quiet --python $(BIN)/python --override .venv/overrides.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file docs/mkdocs.yml $(ARGS)
 
 lint: $(READY)  ## check style and types
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ EXTRAS = {
     'export': ['onnx', 'onnxscript', 'onnxruntime', 'rich'],
 }
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
+EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make docs
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 EXTRAS['dev'] = ['pytest', 'pytest-xdist', 'pytest-timeout', 'hypothesis', 'ruff', 'mypy', 'import-linter']
 EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'tensorboard', 'timm']

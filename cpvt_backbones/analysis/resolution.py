@@ -214,6 +214,7 @@ class ForwardMeter(Hook):
         self.zooms: list[float] = []
 
     def before_test(self, runner: Runner) -> None:
+        """Start to measure forward calls."""
         loader = runner.test_dataloader
         _keep_to_images(runner)
         # Warm-up: the first call allocates and selects kernels.
@@ -242,12 +243,14 @@ class ForwardMeter(Hook):
         self.times.append((time.perf_counter() - self.begun) / self.shapes[-1][0])
 
     def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        """Advance the bar; record how much the images were resized."""
         self.bar.advance(self.task)
         metas = [sample.metainfo for sample in outputs or ()]
         sides = [(meta['img_shape'], meta['ori_shape']) for meta in metas if {'img_shape', 'ori_shape'} <= meta.keys()]
         self.zooms += [math.sqrt(math.prod(seen[:2]) / math.prod(own[:2])) for seen, own in sides]
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Stop measuring; add the measurements to the metrics."""
         self.bar.stop()
         for handle in self.handles:
             handle.remove()

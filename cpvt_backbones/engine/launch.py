@@ -202,6 +202,7 @@ class CPUAmpOptimWrapper(OptimWrapper):
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
+        """Run the forward pass under autocast of the CPU."""
         with super().optim_context(model), torch.autocast('cpu', torch.bfloat16):
             yield
 

@@ -27,6 +27,7 @@ class DropPath(nn.Module):
         return x * (mask / keep)
 
     def extra_repr(self) -> str:
+        """Describe the module by its rate."""
         return f'rate={self.rate:.3f}'
 
 

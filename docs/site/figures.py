@@ -1,0 +1,128 @@
+"""Draw the figures of docs/how_it_works.md from the package's own functions: python docs/site/figures.py"""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from cpvt_backbones import CPVT, PEG, MultiScaleCPVT
+from cpvt_backbones.inference.tiles import make_grid, ramp_weights
+
+FOLDER = Path(__file__).parents[1] / 'figures'
+BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
+
+
+def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure of axes without ticks, origin at the top left."""
+    figure, axes = plt.subplots(1, count, figsize=(width, height), squeeze=False, layout='constrained')
+    for axis in axes[0]:
+        axis.set(aspect='equal')
+        axis.axis('off')
+        axis.invert_yaxis()
+    return figure, [*axes[0]]
+
+
+def cells(axis: Axes, colours: np.ndarray, side: float = 1, **options: object) -> None:
+    """A grid of cells, (rows, columns) of colours."""
+    for (row, column), colour in np.ndenumerate(colours):
+        style = dict(facecolor=colour, edgecolor='white') | options
+        axis.add_patch(Rectangle((column * side, row * side), side, side, **style))
+    axis.autoscale_view()
+
+
+def peg() -> Figure:
+    """One cell's neighbourhood with its zeros, and what PEG makes of equal tokens: their place."""
+    figure, (tokens, *results) = panels(3, 9, 3.2)
+    grid = np.full((7, 7), GREY, object)
+    grid[1:-1, 1:-1] = BLUE
+    cells(tokens, grid)
+    tokens.add_patch(Rectangle((3, 0), 3, 3, fill=False, edgecolor=ORANGE, linewidth=3))
+    tokens.add_patch(Rectangle((4, 1), 1, 1, facecolor=ORANGE, edgecolor='white'))
+    for row, column in np.argwhere(grid == GREY):
+        tokens.text(column + 0.5, row + 0.5, '0', ha='center', va='center', color='#666666')
+    tokens.set_title('tokens as a map; the 3 x 3 weights of\na channel move over it, zeros outside')
+    module = PEG(1, bias=False).requires_grad_(False)
+    for parameter in module.parameters():
+        parameter.fill_(1)
+    for axis, (rows, columns) in zip(results, ((5, 5), (5, 9)), strict=True):
+        values = module(torch.ones(1, rows * columns, 1), (rows, columns)).view(rows, columns).numpy()
+        axis.imshow(values, cmap='viridis', vmin=0)
+        for (row, column), value in np.ndenumerate(values):
+            axis.text(column, row, f'{value:g}', ha='center', va='center', color='white' if value < 9 else 'black')
+        axis.set_title(f'{rows} x {columns} equal tokens, weights 1:\nafter PEG, a token knows the border')
+    return figure
+
+
+def multi_scale() -> Figure:
+    """The four maps of one image, each cell where its pixels are."""
+    maps = MultiScaleCPVT(arch='tiny').eval()(torch.zeros(1, 3, 100, 150))
+    figure, axes = panels(4, 9, 2.2)
+    for axis, features, stride in zip(axes, maps, (4, 8, 16, 32), strict=True):
+        channels, rows, columns = features.shape[1:]
+        axis.add_patch(Rectangle((0, 0), columns * stride, rows * stride, facecolor=BLUE))
+        axis.vlines(np.arange(columns) * stride, 0, rows * stride, 'white', linewidth=0.5)
+        axis.hlines(np.arange(rows) * stride, 0, columns * stride, 'white', linewidth=0.5)
+        axis.add_patch(Rectangle((0, 0), 150, 100, fill=False, edgecolor=ORANGE, linewidth=2))
+        axis.set(xlim=(-2, 162), ylim=(130, -2), title=f'stride {stride}: {channels} x {rows} x {columns}')
+    return figure
+
+
+def any_size() -> Figure:
+    """Patches of three image sizes; hatched: the zeros that fill the last patches."""
+    figure, axes = panels(3, 9, 3)
+    for axis, (height, width) in zip(axes, ((96, 96), (70, 150), (130, 41)), strict=True):
+        (features,) = CPVT(arch='tiny', out_type='featmap').eval()(torch.zeros(1, 3, height, width))
+        rows, columns = features.shape[2:]
+        cells(axis, np.full((rows, columns), 'none', object), 16, hatch='////', edgecolor=GREY)
+        axis.add_patch(Rectangle((0, 0), width, height, facecolor=BLUE))
+        cells(axis, np.full((rows, columns), 'none', object), 16)
+        axis.set(xlim=(-1, 161), ylim=(161, -1), title=f'{height} x {width} px: {rows} x {columns} tokens')
+    return figure
+
+
+def padded_batch() -> Figure:
+    """Where features of a padded image differ from those that it has alone."""
+    torch.manual_seed(0)
+    model = CPVT(arch='tiny', with_cls_token=False, out_type='featmap').eval()
+    small, size = torch.randn(1, 3, 96, 128), (96, 128)
+    batch = torch.zeros(2, 3, 160, 192)
+    batch[0, :, :96, :128], batch[1] = small, torch.randn(3, 160, 192)
+    with torch.no_grad():
+        alone = model(small)[0][0]
+        results = [model(batch, valid_sizes=sizes)[0][0, :, :6, :8] for sizes in (None, [size, (160, 192)])]
+    figure, (padded, *axes) = panels(3, 9, 2.8)
+    cells(padded, np.where(np.add.outer(10 * (np.arange(10) > 5), 10 * (np.arange(12) > 7)), GREY, BLUE))
+    padded.set_title('an image of 96 x 128 px in a\nbatch of 160 x 192 px; grey: padding')
+    for axis, result, name in zip(axes, results, ('without', 'with'), strict=True):
+        error = (result - alone).norm(dim=0) / alone.norm(dim=0)
+        picture = axis.imshow(error.numpy(), cmap='magma', vmin=0, vmax=0.25)
+        axis.set_title(f'{name} valid_sizes: relative\ndifference to the image alone, max. {error.max():.2g}')
+    figure.colorbar(picture, ax=axes, shrink=0.7)
+    return figure
+
+
+def tiles() -> Figure:
+    """Tiles of a large image, and the weights that blend a row of them."""
+    grid = make_grid(1500, 2400, tile_size=1024, overlap=256)
+    figure, (image, weights) = plt.subplots(1, 2, figsize=(9, 3), layout='constrained')
+    for top, bottom in grid.rows:
+        for left, right in grid.columns:
+            image.add_patch(Rectangle((left, top), right - left, bottom - top, color=BLUE, alpha=0.25))
+    image.set(xlim=(0, 2400), ylim=(1500, 0), aspect='equal', xlabel='px', title='1500 x 2400 px: six tiles of 1024 px')
+    for span, weight, colour in zip(grid.columns, ramp_weights(grid.columns), (BLUE, ORANGE, GREEN), strict=True):
+        weights.plot(np.arange(*span), weight, color=colour, linewidth=2)
+    weights.set(xlabel='px', title='weights of a row: they sum to 1', ylim=(0, 1.05), xlim=(0, 2400))
+    return figure
+
+
+if __name__ == '__main__':
+    plt.rcParams.update({'svg.hashsalt': 'cpvt', 'font.size': 9, 'axes.titlesize': 9})
+    for draw in (peg, multi_scale, any_size, padded_batch, tiles):
+        draw().savefig(FOLDER / f'{draw.__name__}.svg', facecolor='white', metadata={'Date': None})

@@ -1,0 +1,28 @@
+// A click on a column's heading sorts a table of more than five rows, by number where the cells have one.
+{
+  const key = (row, column) => {
+    const text = row.cells[column].innerText.trim().replace(/,/g, '')
+    const number = parseFloat(text)
+    return isNaN(number) ? text : number
+  }
+  const order = (a, b) => {
+    if (typeof a !== typeof b) return typeof a === 'number' ? -1 : 1
+    return typeof a === 'number' ? b - a : a.localeCompare(b)
+  }
+  for (const table of document.querySelectorAll('.md-typeset table')) {
+    if (!table.tHead || table.tBodies[0].rows.length < 6) continue
+    for (const [column, head] of [...table.tHead.rows[0].cells].entries()) {
+      head.tabIndex = 0
+      head.title = 'Sort'
+      const sort = () => {
+        const up = head.getAttribute('aria-sort') === 'descending'
+        for (const other of table.tHead.rows[0].cells) other.removeAttribute('aria-sort')
+        head.setAttribute('aria-sort', up ? 'ascending' : 'descending')
+        const rows = [...table.tBodies[0].rows].sort((a, b) => order(key(a, column), key(b, column)) * (up ? -1 : 1))
+        table.tBodies[0].append(...rows)
+      }
+      head.addEventListener('click', sort)
+      head.addEventListener('keydown', (event) => event.key === 'Enter' && sort())
+    }
+  }
+}

@@ -1,0 +1,43 @@
+"""Run the blocks of a documentation page in order, as a reader would."""
+
+import re
+import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SETS = ('train', 'val', 'test')
+SMALL = [
+    f'{one}_dataloader.{key}' for one in SETS for key in ('num_workers=0', 'persistent_workers=False', 'batch_size=4')
+]
+
+
+def blocks(page):
+    """Language and text of each fenced block of a page, by its path in the repository."""
+    text = (ROOT / page).read_text(encoding='utf-8')
+    return re.findall(r'^```(\w+)\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
+
+
+def run_page(page, call, shorter):
+    """Run the Python blocks in one namespace and the commands, which are all Python's.
+
+    ``shorter`` replaces texts of the blocks, as the length of a training; each must occur.
+    """
+    code = blocks(page)
+    for old in shorter:
+        assert any(old in text for _, text in code), old
+    namespace = {}
+    for language, text in code:
+        for old, new in shorter.items():
+            text = text.replace(old, new)
+        if language == 'python':
+            exec(compile(text, page, 'exec'), namespace)
+        assert language in ('python', 'bash'), language
+        for line in text.replace('\\\n', ' ').splitlines() if language == 'bash' else ():
+            if not (words := shlex.split(line, comments=True)):
+                continue
+            python, script, *arguments = words
+            assert python == 'python' and (ROOT / script).is_file(), line
+            if script in ('tools/train.py', 'tools/test.py'):
+                arguments += ['--cfg-options', *SMALL]
+            call(f'../{script.removesuffix(".py")}', *arguments)
+    return namespace

@@ -1,0 +1,94 @@
+"""The documentation site: complete, strict, and nothing fetched by its pages."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cpvt_backbones.analysis.complexity import complexity_against_size
+from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.weights import shipped_weights
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADED = dict(script='src', img='src', iframe='src', source='src', video='src')
+
+
+def recipes():
+    index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
+    return [model for file in index['Import'] for model in yaml.safe_load((ROOT / file).read_text())['Models']]
+
+
+def costs():
+    with (ROOT / 'docs/flops.csv').open() as file:
+        return {(row['model'], int(row['height'])): row for row in csv.DictReader(file)}
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r'[\w./-]+\.md', (ROOT / 'docs/mkdocs.yml').read_text())
+    folders = ('docs', 'configs', 'projects', 'cpvt_backbones/weights')
+    pages = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob('*.md')}
+    assert pages - {*listed} == set()  # add it to `nav`
+    assert len(listed) == len({*listed})
+
+
+def test_costs_are_those_of_the_zoo():
+    rows = costs()
+    shipped = {Path(entry.config).stem for entry in shipped_weights().values()}
+    assert shipped <= {name for name, _ in rows} <= {model['Name'] for model in recipes()} | shipped
+    assert all((name, height) in rows for name, _ in rows for height in (224, 800))
+    for model in recipes():
+        if row := rows.get((model['Name'], 224)):
+            assert int(row['parameters']) == model['Metadata']['Parameters'], model['Name']
+
+
+def test_cost_of_a_shipped_model():
+    path = Path(shipped_weights()['cpvt_tiny_gap-imagenette'].config)
+    name = path.stem
+    for row in complexity_against_size({name: read_config(ROOT / path)}, [(224, 224), (800, 1344)]):
+        assert row.gmacs == pytest.approx(float(costs()[name, row.height]['gmacs']), rel=1e-5)
+
+
+class Loads(HTMLParser):
+    """Addresses that a browser fetches by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag == 'link' and attributes.get('rel') not in ('canonical', 'next', 'prev'):
+            self.found.append(attributes['href'])
+        if tag in LOADED and LOADED[tag] in attributes:
+            self.found.append(attributes[LOADED[tag]])
+
+
+def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
+    for module in ('material', 'mkdocstrings_handlers.python'):
+        pytest.importorskip(module, reason='`make docs` installs MkDocs')
+    command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml', '-d', tmp_path]
+    environment = {**os.environ, 'NO_MKDOCS_2_WARNING': '1'}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    pages = [*tmp_path.rglob('*.html')]
+    assert len(pages) > 100
+    for page in pages:
+        loads = Loads()
+        loads.feed(page.read_text(encoding='utf-8'))
+        for address in loads.found:
+            assert not re.match('(https?:)?//', address), f'{page.name} fetches {address}'
+            if page.name != '404.html' and not address.startswith('data:'):
+                assert (page.parent / address.partition('?')[0].partition('#')[0]).exists(), f'{page.name}: {address}'
+    for sheet in tmp_path.rglob('*.css'):
+        assert not re.search(r'(url\(|@import )["\']?(https?:)?//', sheet.read_text(encoding='utf-8')), sheet.name
+    index = json.loads((tmp_path / 'search/search_index.json').read_text())
+    assert {'index.html', 'docs/how_it_works.html', 'api/backbones.html'} <= {one['location'] for one in index['docs']}
+    zoo = (tmp_path / 'docs/models.html').read_text()
+    assert all(f'>{model["Name"]}</a>' in zoo for model in recipes())
