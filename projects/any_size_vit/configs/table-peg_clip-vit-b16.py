@@ -3,6 +3,7 @@ default_scope = 'mmpretrain'
 custom_imports = dict(imports=['cpvt_backbones'])
 data_preprocessor = dict(mean=[122.771, 116.746, 104.094], std=[68.501, 66.632, 70.323], to_rgb=True)
 model = dict(
+    type='ImageClassifier',
     backbone=dict(
         type='CPVT',
         arch='base',
@@ -10,5 +11,5 @@ model = dict(
         activation='quick_gelu',
         norm_eps=1e-5,
         position=[dict(type='Learned'), dict(type='PEG', after_blocks='0-5')],
-    )
+    ),
 )
