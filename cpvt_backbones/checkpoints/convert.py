@@ -3,7 +3,6 @@
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cpvt_backbones.layers.peg import PEG, PEGPosition
+from cpvt_backbones.layers.peg import PEGPosition, identity_init
 from cpvt_backbones.layers.position import LearnedTable, prefix_tokens, read_table
 
 from .families import Family, Found, find_backbone, find_weights
@@ -278,22 +277,3 @@ def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) ->
             raise CheckpointError(f'{key} is of type {value.dtype}, the model has {own.dtype}')
         if not value.isfinite().all() and own.isfinite().all():
             raise CheckpointError(f'{key} has values that are NaN or infinite')
-
-
-def identity_init(model: nn.Module) -> dict[str, Tensor]:
-    """State dict of a model's PEGs with which each adds nothing to the tokens, yet has a gradient.
-
-    The last layer with parameters of each residual branch is set to zero; zeros in all layers would have no gradient.
-    Before a ReLU, which has no gradient at zero, it is scaled by 1e-6. PEGs without residual are left out.
-    """
-    values: dict[str, Tensor] = {}
-    for name, peg in model.named_modules():
-        if isinstance(peg, PEG) and peg.residual:
-            peg = deepcopy(peg)
-            for branch in peg.proj:
-                rectified = any(isinstance(part, nn.ReLU) for part in branch.modules())
-                last = [part for part in branch.modules() if hasattr(part, 'weight')][-1]
-                for parameter in last.parameters():
-                    parameter.detach().mul_(1e-6 if rectified else 0)
-            values |= {f'{name}.{key}': value for key, value in peg.state_dict().items()}
-    return values

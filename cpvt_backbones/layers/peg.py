@@ -146,6 +146,25 @@ class PEG(nn.Module):
         return True
 
 
+def identity_init(model: nn.Module) -> dict[str, Tensor]:
+    """State dict of a model's PEGs with which each adds nothing to the tokens, yet has a gradient.
+
+    The last layer with parameters of each residual branch is set to zero; zeros in all layers would have no gradient.
+    Before a ReLU, which has no gradient at zero, it is scaled by 1e-6. PEGs without residual are left out.
+    """
+    values: dict[str, Tensor] = {}
+    for name, peg in model.named_modules():
+        if isinstance(peg, PEG) and peg.residual:
+            peg = deepcopy(peg)
+            for branch in peg.proj:
+                rectified = any(isinstance(part, nn.ReLU) for part in branch.modules())
+                last = [part for part in branch.modules() if hasattr(part, 'weight')][-1]
+                for parameter in last.parameters():
+                    parameter.detach().mul_(1e-6 if rectified else 0)
+            values |= {f'{name}.{key}': value for key, value in peg.state_dict().items()}
+    return values
+
+
 def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
     """``x + layer(x)`` in evaluation mode as one depthwise convolution; ``None`` if it is none."""
     parts: Any = layer if isinstance(layer, nn.Sequential) else [layer]

@@ -1,0 +1,94 @@
+"""``dict(type='WithPEG', ...)``: PEGs behind named blocks of any registered backbone."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import partial
+from operator import floordiv
+from typing import Any
+
+import torch
+from mmengine.registry import MODELS
+from torch import nn
+
+from cpvt_backbones.layers import PEG, Grid, ceil_div
+from cpvt_backbones.layers.checks import check, check_bool, is_int, is_sequence
+from cpvt_backbones.layers.peg import identity_init
+
+from .archs import resolve_size
+
+
+@MODELS.register_module('WithPEG')
+def build_with_peg(*, backbone: dict[str, Any], after: Sequence[str], channels_last: bool = False, **peg: Any) -> Any:
+    """A registered backbone with a PEG behind each of the named blocks, by forward hooks.
+
+    It is the backbone itself, with further weights ``pos_block.{i}.*``: its checkpoints, ``init_cfg`` and arguments
+    keep their meaning. PEGs start as the identity, so that pretrained weights compute what they did; frozen stages do
+    not freeze them. A PEG encodes the block's output, of a tuple the first: tokens (B, N, C) or a map. The grid of
+    tokens is the pair among the block's arguments that has N cells; else the image's at the stride that gives N.
+
+    Args:
+        backbone: Config of the backbone, e.g. ``dict(type='mmdet.SwinTransformer', ...)``. It is run once on a blank
+            image of its ``img_size`` (default: 224 px), to find the widths of the blocks.
+        after: Names of its blocks as in ``named_modules()``, e.g. ``('stages.0.blocks.0', 'stages.1.blocks.0')``.
+        channels_last: Maps are (B, H, W, C), as in timm's Swin; otherwise (B, C, H, W).
+        peg: Arguments of :class:`PEG`; ``padding`` must be ``'zero'``.
+
+    Raises:
+        ValueError: A name that the backbone lacks or does not call; tokens without a grid, in ``forward`` too.
+    """
+    check('different names of blocks', lambda v: is_sequence(v) and 0 < len(v) == len({*v}), after=after)
+    check("'zero' (a block's map keeps its size)", lambda v: v == 'zero', padding=peg.get('padding', 'zero'))
+    check_bool(channels_last=channels_last)
+    model: Any = MODELS.build(backbone)
+    check('without pos_block (use position=)', lambda _: not hasattr(model, 'pos_block'), backbone=backbone)
+    modules, owner = dict(model.named_modules()), type(model).__name__
+    pegs = model.pos_block = nn.ModuleDict()
+    model.register_forward_pre_hook(_note_size)
+    for index, name in enumerate(after):
+        if name not in modules:
+            near = get_close_matches(str(name), modules, cutoff=0)
+            raise ValueError(f'after must name modules of {owner}, such as {near}, got {name!r}')
+        hook = partial(_encode, pegs, str(index), name, channels_last, peg)
+        modules[name].register_forward_hook(hook, with_kwargs=True)
+    size = resolve_size('img_size', backbone.get('img_size', 224))
+    model.eval()
+    with torch.no_grad():  # the hooks build the PEGs
+        model(torch.zeros(1, backbone.get('in_channels', 3), *size))
+    model.train()
+    if unused := [name for index, name in enumerate(after) if str(index) not in pegs]:
+        raise ValueError(f'after must name modules that {owner} calls, got {unused[0]!r}')
+    pegs.load_state_dict(identity_init(pegs))
+    return model
+
+
+def _note_size(model: Any, inputs: Any) -> None:
+    model.pos_block.image_size = tuple(inputs[0].shape[-2:])
+
+
+def _encode(pegs: Any, key: str, name: str, last: bool, peg: Any, _: Any, args: Any, kwargs: Any, output: Any) -> Any:
+    x, *rest = output if isinstance(output, tuple) else (output,)
+    is_map = x.dim() == 4
+    rows = x.permute(0, 2, 3, 1) if is_map and not last else x  # (B, H, W, C) or (B, N, C)
+    tokens = rows.flatten(1, -2)
+    values = (*args, *kwargs.values())
+    grid = tuple(rows.shape[1:3]) if is_map else _grid(name, tokens.shape[1], values, pegs.image_size)
+    if key not in pegs:
+        pegs[key] = PEG(tokens.shape[-1], **peg)
+        return None
+    x = pegs[key](tokens, grid)
+    if is_map:
+        x = x.unflatten(1, grid)
+        x = x if last else x.permute(0, 3, 1, 2).contiguous()
+    return (x, *rest) if isinstance(output, tuple) else x
+
+
+def _grid(name: str, count: int, values: Sequence[Any], size: Grid) -> Grid:
+    pairs = {tuple(value) for value in values if is_sequence(value) and len(value) == 2 and all(map(is_int, value))}
+    strides = range(1, max(size) + 1)
+    rounded = {(divide(size[0], s), divide(size[1], s)) for s in strides for divide in (ceil_div, floordiv)}
+    for grids in (pairs, rounded):
+        found = {grid for grid in grids if grid[0] * grid[1] == count}
+        if len(found) == 1:
+            return found.pop()
+    given = f'a pair among the arguments of the block, or of a stride of the image ({size[0]} x {size[1]} px)'
+    raise ValueError(f'after: the tokens of {name!r} must fill the grid of {given}, got {count} (a class token?)')
