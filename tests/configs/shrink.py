@@ -56,15 +56,21 @@ def overrides(cfg: Config) -> dict:
         small['model.backbone.arch'] = {'_delete_': True, **small_arch(model.backbone)}
     elif model.backbone.type == 'PyramidVisionTransformer':
         small |= {'model.backbone.embed_dims': 64 // FACTOR, 'model.backbone.num_layers': [1, 1, 2, 1]}
+    elif model.backbone.type == 'ResNet':
+        small['model.backbone.base_channels'] = 64 // FACTOR
+    elif 'SwinTransformer' in (wrapped := model.backbone.get('backbone', model.backbone)).type:
+        at = 'model.backbone' if wrapped is model.backbone else 'model.backbone.backbone'
+        small |= {f'{at}.embed_dims': 96 // FACTOR, f'{at}.depths': [1, 1, 2, 1], f'{at}.num_heads': [1, 2, 3, 4]}
     else:
         small |= {
             'model.backbone.embed_dims': [d // FACTOR for d in model.backbone.embed_dims],
             'model.backbone.depths': [1, 1, 2, 1],
         }
+    small |= transformer_overrides(model)
     if 'neck' in model:
         small['model.neck.in_channels'] = [c // FACTOR for c in model.neck.in_channels]
         small['model.neck.out_channels'] = 32
-    for head in ('bbox_head', 'decode_head', 'auxiliary_head', 'head', 'rpn_head'):
+    for head in ('bbox_head', 'decode_head', 'auxiliary_head', 'head', 'rpn_head', 'panoptic_head'):
         if head not in model:
             continue
         at = f'model.{head}'
@@ -82,15 +88,48 @@ def overrides(cfg: Config) -> dict:
         if 'stacked_convs' in options:
             small[f'{at}.stacked_convs'] = 1
     if 'roi_head' in model:
+        heads = model.roi_head.bbox_head
+        for at in [f'bbox_head.{i}' for i in range(len(heads))] if isinstance(heads, list) else ['bbox_head']:
+            small |= {f'model.roi_head.{at}.in_channels': 32, f'model.roi_head.{at}.fc_out_channels': 32}
+            small[f'model.roi_head.{at}.conv_out_channels'] = 32
         small |= {
             'model.roi_head.bbox_roi_extractor.out_channels': 32,
             'model.roi_head.mask_roi_extractor.out_channels': 32,
-            'model.roi_head.bbox_head.in_channels': 32,
-            'model.roi_head.bbox_head.fc_out_channels': 32,
             'model.roi_head.mask_head.in_channels': 32,
             'model.roi_head.mask_head.conv_out_channels': 32,
             'model.roi_head.mask_head.num_convs': 1,
         }
+    return small
+
+
+# Sizes of DETR, DINO and Mask2Former, by the name of the argument.
+TRANSFORMER = dict(
+    embed_dims=32,
+    feedforward_channels=32,
+    num_feats=16,
+    num_layers=1,
+    num_queries=20,
+    num_dn_queries=10,
+    max_per_img=20,
+    num_points=64,
+    out_channels=32,
+    feat_channels=32,
+)
+
+
+def transformer_overrides(node, at='model') -> dict:
+    """Overrides in the parts of a model that are transformers."""
+    small = {}
+    for key, value in node.items():
+        here = f'{at}.{key}'
+        if key in TRANSFORMER and (key != 'num_points' or value > 4):  # 4: of deformable attention
+            small[here] = TRANSFORMER[key]
+        elif isinstance(value, dict) and key not in ('backbone', 'neck', 'roi_head', 'rpn_head'):
+            small |= transformer_overrides(value, here)
+    if node.get('type') == 'DINOHead':
+        small[f'{at}.embed_dims'] = TRANSFORMER['embed_dims']
+    for index, augment in enumerate(node.get('batch_augments') or ()):
+        small[f'{at}.batch_augments.{index}.size'] = shrink_size(augment.size)
     return small
 
 
@@ -118,7 +157,8 @@ def read_small(path: Path) -> Config:
     """The shrunk config, without weights to load, mixed precision and sharding."""
     cfg = read(path)
     cfg.merge_from_dict(overrides(cfg))
-    cfg.model.backbone.pop('init_cfg', None)  # weights of the full size
+    for backbone in (cfg.model.backbone, cfg.model.backbone.get('backbone', {})):
+        backbone.pop('init_cfg', None)  # weights of the full size
     wrapper = {k: v for k, v in cfg.optim_wrapper.items() if k not in ('dtype', 'use_fsdp', 'loss_scale')}
     cfg.optim_wrapper = {**wrapper, 'type': 'OptimWrapper'}
     return cfg
@@ -183,6 +223,7 @@ class Scene:
 def batch(cfg: Config, which: str, scenes: list[Scene]) -> dict:
     """Scenes, processed by the pipeline of the config's dataset."""
     dataset = cfg[f'{which}_dataloader'].dataset
+    dataset = dataset.dataset if dataset.type == 'RepeatDataset' else dataset
     steps = smaller_images([dict(step) for step in dataset.pipeline])
     if dataset.type == 'DecodedDataset':  # returns images, not paths
         steps.insert(0, dict(type='LoadImageFromFile'))
