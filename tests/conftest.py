@@ -22,6 +22,10 @@ settings.register_profile(
 )
 settings.load_profile('project')
 
+# Autograd starts its threads once, one for each device. Fake tensors add a device that is not there, and a process with
+# such a thread cannot fork one that trains: before them, there is none to start.
+torch.ones((), requires_grad=True).backward()
+
 # For each `mmdet::` in a config, mmengine reads the metafiles of all recipes of mmdet, 90 YAML files.
 mmengine.config.utils.load = functools.cache(mmengine.config.utils.load)
 
