@@ -90,14 +90,14 @@ ITERATIONS = """max_iters = {length}
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=max_iters // 10 + 1),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=False, begin=max_iters // 10 + 1, end=max_iters),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=False, begin=max_iters // 10 + 1, end=max(max_iters, 2)),
 ]
 """
 EPOCHS = """max_epochs = {length}
 train_cfg = dict(max_epochs=max_epochs, val_interval=1)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max_epochs, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max(max_epochs, 2), convert_to_iter_based=True),
 ]
 """
 
@@ -238,8 +238,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     task, count = KINDS[args.kind]
     if len(args.data) != count or args.out.suffix != '.py':
         raise ValueError(f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]}, {args.out}')
-    if args.length == 1:
-        raise ValueError('--length must be at least 2, got 1: the first part warms up')
     folder = args.out.with_suffix('')
     if task == 'detector':
         values = detector(*detection_data(args), folder)

@@ -74,3 +74,4 @@ elif [ -z "$(operators)" ]; then
     install --reinstall-package onedl-mmcv --no-binary onedl-mmcv "$mmcv"
 fi
 say "ready: $venv with $("$venv/bin/python" -c 'import torch, mmcv; print("torch", torch.__version__, "and mmcv", mmcv.__version__)'), operators: $(operators)"
+say "in each new shell: source $venv/bin/activate"

@@ -3,6 +3,7 @@
 ``TOOLBOXES`` holds the differences between the toolboxes; the rest is mmengine's Runner.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -141,6 +142,9 @@ def train(
         cfg.load_from = find_checkpoint('load_from', cfg.load_from)
     _fetch_pretrained(cfg)
     runner = _build_runner(cfg)
+    for handler in runner.logger.handlers:  # a line a parameter is for the log file, not for the terminal
+        if type(handler) is logging.StreamHandler:
+            handler.addFilter(lambda record: not str(record.msg).startswith('paramwise_options'))
     if isinstance(runner, Runner):
         runner.register_hook(TrainingCheckHook())
     with progress_bar(runner) if progress else nullcontext():

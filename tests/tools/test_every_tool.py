@@ -22,7 +22,7 @@ MISTAKES = {
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
-    'projects/any_size_vit/run.py': ('report --docs none.md', 'none.md'),
+    'projects/any_size_vit/run.py': ('report', 'work_dirs/any_size_vit has no finished run'),
     'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
     'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
     'tools/convert_checkpoint.py': (

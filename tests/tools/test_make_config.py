@@ -102,8 +102,9 @@ def test_masks(call, tmp_path, refused, mode):
     labels = np.asarray(Image.open(tmp_path / 'mine/masks/val/2.png'))
     assert labels.ravel()[:5].tolist() == [0, 255, 1, 2, 2]
     assert train[0]['data_samples'].gt_sem_seg.shape is not None
-    cfg, train, _ = made(call, tmp_path, *data)
+    cfg, train, _ = made(call, tmp_path, *data, '--length', '1')
     assert len(train.metainfo['classes']) == 4
+    assert all(schedule.begin < schedule.end for schedule in cfg.param_scheduler)
     classes.write_text('sky\nroad')
     out = ['--out', tmp_path / 'a.py']
     assert 'for 2 names: see --classes' in refused('make_config', *data, '--classes', classes, *out)
@@ -131,8 +132,9 @@ def test_class_folders(call, tmp_path, refused, parts):
     assert train.metainfo['classes'] == ('cat', 'dog') and cfg.side == 160
     assert {int(val[i]['data_samples'].gt_label) for i in range(len(val))} == {0, 1}
     assert cfg.model.head.num_classes == 2 and cfg.load_from is None
+    cfg, *_ = made(call, tmp_path, 'folders', tmp_path / 'photos', '--length', '1')
+    assert all(schedule.begin < schedule.end for schedule in cfg.param_scheduler)
     assert val[0]['inputs'].shape[1:] == (160, 160)
     (tmp_path / 'empty').mkdir()
     command = ['make_config', 'folders', tmp_path / 'empty', '--out', tmp_path / 'a.py']
     assert 'data: no .bmp or' in refused(*command)
-    assert '--length must be at least 2' in refused(*command, '--length', '1')

@@ -56,7 +56,7 @@ def test_float16_on_a_cpu_is_refused(classifier, refused, monkeypatch):
 
 
 @pytest.mark.parametrize('flags', [['--amp'], ['--amp', '--amp-dtype', 'bfloat16']], ids=len)
-def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, monkeypatch):
+def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, monkeypatch, capfd):
     monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
     dtypes = {True: set(), False: set()}
 
@@ -67,10 +67,13 @@ def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, 
     handle = nn.modules.module.register_module_forward_hook(note)
     try:
         options = ['--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1']
+        options += ['optim_wrapper.paramwise_cfg.norm_decay_mult=0.0']
         call('train', classifier, *flags, '--work-dir', tmp_path / 'work', *options)
     finally:
         handle.remove()
     assert dtypes[True] == {torch.bfloat16}
+    assert 'paramwise_options' not in ''.join(capfd.readouterr())  # a line a parameter: in the log file only
+    assert 'paramwise_options' in next((tmp_path / 'work').glob('*/*.log')).read_text()
     state = torch.load(tmp_path / 'work/iter_1.pth', weights_only=False)['state_dict']
     assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
 
