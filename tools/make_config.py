@@ -97,7 +97,9 @@ EPOCHS = """max_epochs = {length}
 train_cfg = dict(max_epochs=max_epochs, val_interval=1)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max(max_epochs, 2), convert_to_iter_based=True),
+    dict(
+        type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max(max_epochs, 2), convert_to_iter_based=True
+    ),
 ]
 """
 

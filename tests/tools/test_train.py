@@ -67,7 +67,7 @@ def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, 
     handle = nn.modules.module.register_module_forward_hook(note)
     try:
         options = ['--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1']
-        options += ['optim_wrapper.paramwise_cfg.norm_decay_mult=0.0']
+        options += ['optim_wrapper.optimizer.weight_decay=0.1', 'optim_wrapper.paramwise_cfg.norm_decay_mult=0.0']
         call('train', classifier, *flags, '--work-dir', tmp_path / 'work', *options)
     finally:
         handle.remove()
