@@ -86,13 +86,13 @@ def zoo() -> str:
     for metafile in yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']:
         readme = Path(metafile).with_name('README.md')
         text = (ROOT / readme).read_text()
-        metric = re.search(r'## Results\s+(.+?)[,:] ', text)[1]
+        metric = (re.search(r'## Results\s+(.+?)[,:] ', text) or ['', ''])[1]
         for model in yaml.safe_load((ROOT / metafile).read_text())['Models']:
             name = model['Name']
             row = [f'[{name}](../{model["Config"]})', model['Metadata']['Training Data']]
             row += costs.get(name, [f'{model["Metadata"]["Parameters"] / 1e6:.1f}', '', ''])
             found = re.search(rf'^\| \[{re.escape(name)}\]\(.+?\) \| [^|]+ \| (.+) \|$', text, re.MULTILINE)
-            source = [f'{found[1]} ({metric})', f'published: [README](../{readme}#results)'] if found else ['', '']
+            source = [f'{found[1]} ({metric})', f'published: [README](../{readme})'] if found else ['', '']
             rows.append(row + source)
     return ZOO + ''.join(f'| {" | ".join(row)} |\n' for row in rows)
 
