@@ -20,7 +20,7 @@ MMCV = ['torchvision', 'onedl-mmcv==2.3.6']
 EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
-    'cls': [*MMCV, 'onedl-mmpretrain==1.3.6', 'timm'],  # timm: the teachers of the distillation recipes
+    'cls': [*MMCV, 'onedl-mmpretrain==1.3.6', 'timm>=1.0.3'],  # timm: the teachers of the distillation recipes
     'infer': ['sahi>=0.12', 'shapely>=2', 'rich', 'pycocotools'],
     'analysis': ['matplotlib', 'rich'],
     'export': ['onnx', 'onnxscript', 'onnxruntime', 'rich'],
@@ -29,7 +29,7 @@ EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make docs
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 EXTRAS['dev'] = ['pytest', 'pytest-xdist', 'pytest-timeout', 'hypothesis', 'ruff', 'mypy', 'import-linter']
-EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'tensorboard', 'timm']
+EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'tensorboard', 'timm>=1.0.3']
 EXTRAS['dev'] += [need for name in ('infer', 'analysis', 'export') for need in EXTRAS[name]]
 
 

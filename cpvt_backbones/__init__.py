@@ -1,14 +1,14 @@
 """Vision transformer backbones that take any image size, for mmdet, mmsegmentation and mmpretrain.
 
 Importing the package registers its backbones in ``mmengine.registry.MODELS``, its optimizer constructor in
-``OPTIM_WRAPPER_CONSTRUCTORS``, and its configs under ``cpvt_backbones::``. torch and mmengine are imported when
-they are needed.
+``OPTIM_WRAPPER_CONSTRUCTORS``, its configs under ``cpvt_backbones::``, and its backbones with timm. torch, mmengine
+and timm are imported when they are needed.
 """
 
 from typing import TYPE_CHECKING
 
 from .engine.mmcv_operators import provide
-from .lazy import lazy_names, register_with_mmengine
+from .lazy import lazy_names, register
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -34,5 +34,5 @@ __getattr__ = lazy_names(
     | dict.fromkeys(('CPVT', 'MultiScaleCPVT', 'PyramidCPVT', 'list_archs'), 'backbones')
     | dict(PEG='layers', convert_state_dict='checkpoints', LayerDecayOptimWrapperConstructor='engine'),
 )
-register_with_mmengine()
+register()
 provide()

@@ -48,10 +48,11 @@ def after_import(name: str, action: Callable[[], object]) -> None:
     sys.meta_path.insert(0, finder)
 
 
-def register_with_mmengine() -> None:
-    """Register configs and, before the first look-up of any name, all classes; replace mmengine's checkpoint loader."""
+def register() -> None:
+    """With mmengine: configs, before the first look-up of any name all classes, the checkpoint loader. With timm."""
     after_import('mmengine', _register)
     after_import('mmengine.runner', lambda: import_module('cpvt_backbones.checkpoints'))
+    after_import('timm', lambda: import_module('cpvt_backbones.timm_models'))
 
 
 def _register() -> None:

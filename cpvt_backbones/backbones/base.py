@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.model import BaseModule, PretrainedInit, initialize
+from mmengine.model import PretrainedInit
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -24,7 +24,7 @@ from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_posi
 from cpvt_backbones.layers.tokens import Grid, prepend_tokens, tokens_to_map
 
 from .padded import features_of_sizes, resolve_valid_sizes
-from .public import pretrained_arguments
+from .public import PretrainedModel
 
 Rotations = list[tuple[PositionEncoding, Any]]
 
@@ -49,7 +49,7 @@ def init_linear_layers(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-class Backbone(BaseModule):
+class Backbone(PretrainedModel):
     """Base of the backbones, with the arguments that all of them share.
 
     Args:
@@ -286,26 +286,6 @@ class Backbone(BaseModule):
         return tokens if self.out_type == 'raw' else tokens_to_map(tokens, grid)  # (B, [P +] N, C) or (B, C, H, W)
 
     # -- weights -----------------------------------------------------------------------------------------------------
-
-    @classmethod
-    def from_pretrained(cls, name: str, **arguments: Any) -> 'Backbone':
-        """A backbone with pretrained weights, built with the arguments that they need.
-
-        Args:
-            name: Weights that come with the package (:func:`cpvt_backbones.weights.shipped_weights`), or public ones,
-                of timm (``'timm://vit_small_patch16_dinov3.lvd1689m'``) or others, as docs/weights.md lists them. A
-                file or address does too, under its published name. In a config the same is
-                ``init_cfg=dict(type='Pretrained', checkpoint=name)``, which takes the arguments from the config.
-            arguments: Override those that the weights were trained with, e.g. ``out_type='featmap'``.
-
-        Raises:
-            ValueError: An unknown name, or weights of another class.
-            FileNotFoundError, CheckpointError: See :func:`cpvt_backbones.checkpoints.load_checkpoint`.
-        """
-        built = pretrained_arguments(cls, name)
-        model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
-        initialize(model, dict(type='RecognisedPretrained', checkpoint=name))  # init_weights() logs every parameter
-        return model
 
     def init_weights(self) -> None:
         """Initialise by ``init_cfg``; checkpoints of other packages are recognised and converted.

@@ -1,8 +1,17 @@
-"""Public weights whose name says which model of this package they fit."""
+"""Models with weights: by name, in folders, on the Hugging Face hub; public weights whose name says what they fit."""
 
+import json
+import os
 import re
+from functools import partial
+from importlib import import_module
 from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import torch
+from mmengine.model import BaseModule, initialize
 
 from cpvt_backbones.layers.checks import keyword_only
 from cpvt_backbones.weights import find_shipped
@@ -59,6 +68,9 @@ _PYRAMIDS: dict[str, dict[str, Any]] = {
     r'pvt_(?P<arch>tiny|small|medium|large)': _PVT,  # whai362/PVT; its "Medium" is `base` here
 }
 
+_checkpoints: Any = partial(import_module, 'cpvt_backbones.checkpoints')  # above this package
+_REPOSITORY = re.compile(r'\w[\w.-]*/[\w.-]+(?<!\.pth)(?<!\.safetensors)')  # on the hub; not a missing file
+
 
 def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
     """Type and arguments of the backbone that public weights fit, from their name; ``None`` for another name.
@@ -80,19 +92,60 @@ def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
     return None
 
 
-def pretrained_arguments(cls: type, name: str) -> dict[str, Any]:
-    """Arguments with which ``cls`` takes weights that come with the package, or public ones, by their name.
+class PretrainedModel(BaseModule):
+    """Base of :class:`Backbone`: weights by name, in folders and on the Hugging Face hub."""
 
-    Raises:
-        ValueError: An unknown name, or weights of another class.
-    """
-    public = public_backbone(name)
-    built = public or dict(find_shipped(name).backbone)
-    fits = [parent.__name__ for parent in cls.__mro__] if public else [cls.__name__]
-    if (kind := built.pop('type')) not in fits:
-        raise ValueError(
-            f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; where the '
-            f"blocks are the same, init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them"
-        )
-    accepted = keyword_only(cls)  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
-    return {key: value for key, value in built.items() if key in accepted}
+    @classmethod
+    def from_pretrained(cls, name: str | PathLike[str], **arguments: Any) -> Any:
+        """A backbone with pretrained weights, built with the arguments that they need.
+
+        Args:
+            name: Weights that come with the package (:func:`cpvt_backbones.weights.shipped_weights`), or public ones,
+                of timm (``'timm://vit_small_patch16_dinov3.lvd1689m'``) or others, as docs/weights.md lists them. A
+                file or address does too, under its published name; so does a folder of :meth:`save_pretrained`, and
+                ``'user/repository'`` (or ``'hf://user/repository'``) on the Hugging Face hub. In a config the same is
+                ``init_cfg=dict(type='Pretrained', checkpoint=name)``, which takes the arguments from the config.
+            arguments: Override those that the weights were trained with, e.g. ``out_type='featmap'``.
+
+        Raises:
+            ValueError: An unknown name, weights of another class, or a ``config.json`` that is no JSON.
+            FileNotFoundError, CheckpointError: See :func:`cpvt_backbones.checkpoints.load_checkpoint`.
+        """
+        name = os.path.expanduser(name)
+        if _REPOSITORY.fullmatch(name) and not os.path.exists(name):
+            name = f'hf://{name}'
+        locate = _checkpoints().locate_checkpoint if name.startswith('hf://') else Path
+        config = locate(f'{name}/config.json')
+        saved = json.loads(config.read_text('utf-8')) if config.is_file() else None
+        public = None if saved else public_backbone(name)
+        built = dict(saved or public or find_shipped(name).backbone)
+        if (kind := built.pop('type', None)) not in [c.__name__ for c in (cls.__mro__ if public else [cls])]:
+            raise ValueError(
+                f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; where the '
+                f"blocks are the same, init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them"
+            )
+        if public:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
+            built = {key: value for key, value in built.items() if key in keyword_only(cls)}
+        model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
+        initialize(model, dict(type='RecognisedPretrained', checkpoint=name))  # init_weights() logs every parameter
+        return model
+
+    def save_pretrained(self, folder: str | PathLike[str]) -> None:
+        """Write ``config.json`` (class and arguments) and ``model.safetensors``, for :meth:`from_pretrained`."""
+        arguments = {key: value for key, value in self.__dict__['_arguments'].items() if key != 'init_cfg'}
+        with torch.device('meta'):
+            wanted = type(self)(**arguments).state_dict()
+        if wanted.keys() != self.state_dict().keys():
+            raise ValueError(f'the model must have the weights of a {type(self).__name__}(**{arguments}), unfused')
+        with _checkpoints().atomic_write(Path(folder, 'config.json')) as file:
+            file.write(json.dumps(dict(type=type(self).__name__, **arguments), indent=2).encode())
+        _checkpoints().write_checkpoint(self.state_dict(), Path(folder, 'model.safetensors'), meta={})
+
+    def push_to_hub(self, repository: str, **options: Any) -> None:
+        """Upload what :meth:`save_pretrained` writes to ``'user/repository'``, created with ``options``."""
+        from huggingface_hub import create_repo, upload_folder
+
+        create_repo(repository, exist_ok=True, **options)
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            upload_folder(repo_id=repository, folder_path=folder, token=options.get('token'))

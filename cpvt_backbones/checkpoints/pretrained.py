@@ -192,7 +192,7 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
 
 # Every scheme of mmengine's: `pavi://`, which is not served, is refused.
 _SCHEMES = ['', r'(\S+\:)?s3://', r'(\S+\:)?petrel://']
-_SCHEMES += [f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'mmpretrain', *_NAMED)]
+_SCHEMES += [f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)]
 model_zoo.CheckpointLoader.register_scheme(
     _SCHEMES,
     load_from_weights_only,

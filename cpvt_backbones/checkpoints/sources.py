@@ -12,6 +12,7 @@ from cpvt_backbones.weights import shipped_file
 from .report import CheckpointError
 from .writing import atomic_write
 
+SAVED = 'model.safetensors'
 _TIMEOUT = 30.0  # seconds without a byte
 
 
@@ -20,8 +21,8 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
 
     Args:
         checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's cache or the hub;
-            ``mmpretrain://NAME``, a name of its model zoo; ``https://`` address, from torch's cache or the network;
-            name of shipped weights; file; folder.
+            ``hf://USER/REPOSITORY`` (or a file in it); ``mmpretrain://NAME``, a name of its model zoo; ``https://``
+            address, from torch's cache or the network; name of shipped weights; file; folder.
 
     Raises:
         CheckpointError: An unknown scheme or name; a package that is not installed; weights that cannot be fetched,
@@ -29,13 +30,17 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
     """
     scheme, separator, name = str(checkpoint).partition('://')
     if not separator:
-        return shipped_file(checkpoint).expanduser()
+        path = shipped_file(checkpoint).expanduser()
+        return path / SAVED if (path / SAVED).is_file() else path
     if scheme in ('https', 'http'):
         return _fetch(str(checkpoint))
-    if scheme not in ('timm', 'mmpretrain'):
-        accepted = 'a file, a folder or an https:// address, or a name as timm://NAME or mmpretrain://NAME'
+    if scheme not in ('timm', 'hf', 'mmpretrain'):
+        accepted = 'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or mmpretrain://NAME'
         raise CheckpointError(f'checkpoint must be {accepted}, got {str(checkpoint)!r}')
     try:
+        if scheme == 'hf':
+            parts = name.split('/', 2)
+            return _fetch_hub(name, '/'.join(parts[:2]), parts[2] if len(parts) == 3 else SAVED)
         return _fetch_timm(name) if scheme == 'timm' else _fetch(_mmpretrain_url(name))
     except ImportError as error:
         fault = f'{str(checkpoint)!r} needs {scheme}, which does not import ({error})'
@@ -66,8 +71,6 @@ def _fetch(url: str) -> Path:
 
 
 def _fetch_timm(name: str) -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import GatedRepoError
     from timm.models import get_pretrained_cfg
 
     try:
@@ -78,13 +81,19 @@ def _fetch_timm(name: str) -> Path:
         if not isinstance(config.url, str) or not config.url:
             raise CheckpointError(f'checkpoint: timm has no weights of the name {name!r}, only the model')
         return _fetch(config.url)
-    file_name = config.hf_hub_filename or 'model.safetensors'
-    own = _cache(config.hf_hub_id.rpartition('/')[2] + Path(file_name).suffix)
+    return _fetch_hub(name, config.hf_hub_id, config.hf_hub_filename or SAVED)
+
+
+def _fetch_hub(name: str, repository: str, file_name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import GatedRepoError
+
+    own = _cache(repository.removeprefix('timm/').replace('/', '--') + Path(file_name).suffix)
     if own.is_file():
         return own
-    address = f'https://huggingface.co/{config.hf_hub_id}'
+    address = f'https://huggingface.co/{repository}'
     try:
-        return Path(hf_hub_download(config.hf_hub_id, file_name))
+        return Path(hf_hub_download(repository, file_name))
     except GatedRepoError as error:
         advice = f'accept its terms at {address} and log in by `hf auth login`'
         raise CheckpointError(f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}') from error

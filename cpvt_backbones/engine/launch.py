@@ -155,7 +155,7 @@ def train(
 def _fetch_pretrained(cfg: Config) -> None:
     """Fetch the weights that ``init_cfg`` names in a model: a failure ends the training before it reads data."""
     for part in dicts_of(cfg.get('model')):
-        if str(part.get('checkpoint')).startswith(('timm://', 'mmpretrain://', 'https://', 'http://')):
+        if str(part.get('checkpoint')).startswith(('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')):
             locate_checkpoint(part['checkpoint'])
 
 

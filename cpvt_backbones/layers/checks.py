@@ -90,6 +90,7 @@ def strict_keywords(cls: type[T]) -> type[T]:
     @functools.wraps(init)
     def checked(self: T, *args: Any, **kwargs: Any) -> None:
         check_keywords(cls.__name__, kwargs, accepted)
+        self.__dict__.setdefault('_arguments', kwargs)  # of the outermost class
         init(self, *args, **kwargs)
 
     cls.__init__ = checked  # type: ignore[assignment, method-assign]

@@ -3,11 +3,12 @@
 import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save
-from tiny import max_difference
+from tiny import PYRAMID, assert_equal_outputs, max_difference
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.backbones import public
@@ -108,6 +109,33 @@ def test_dinov3_by_its_name(server, monkeypatch):
         assert max_difference(ours(images)[0], want) <= 1e-5 * want.abs().max().item()
 
 
+def test_a_repository_of_the_hub(server, tmp_path, monkeypatch):
+    huggingface_hub = pytest.importorskip('huggingface_hub')
+    model, uploaded = PyramidCPVT(arch=PYRAMID, init_cfg=None).eval(), {}
+    monkeypatch.setattr(huggingface_hub, 'create_repo', lambda repository, **options: uploaded.update(options))
+
+    def upload_folder(*, repo_id, folder_path, token):
+        files = {file.name: file.read_bytes() for file in Path(folder_path).iterdir()}
+        server.files = {f'/{repo_id}/resolve/main/{name}': content for name, content in files.items()}
+
+    monkeypatch.setattr(huggingface_hub, 'upload_folder', upload_folder)
+    model.push_to_hub('me/my-pyramid.v2', private=True)
+    assert uploaded == dict(exist_ok=True, private=True)
+    images = torch.randn(1, 3, 40, 64)
+    for name in ('me/my-pyramid.v2', 'hf://me/my-pyramid.v2'):
+        with torch.no_grad():
+            assert_equal_outputs(PyramidCPVT.from_pretrained(name).eval()(images), model(images))
+    config = PyramidCPVT(arch=PYRAMID, init_cfg='hf://me/my-pyramid.v2')
+    config.init_weights()
+    assert torch.equal(config.patch_embeds[0].proj.weight, model.patch_embeds[0].proj.weight)
+    with pytest.raises(CheckpointError, match='me/other/resolve/main/config.json could not be fetched') as error:
+        PyramidCPVT.from_pretrained('me/other')
+    line_of(error)
+    with pytest.raises(ValueError, match='name must be one of the weights'):
+        PyramidCPVT.from_pretrained('me/missing.pth')  # nothing is asked of the hub
+    assert not any('missing' in request for request in server.asked)
+
+
 def test_init_cfg_takes_the_name(server, tiny):
     server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
     init_cfg = dict(type='Pretrained', checkpoint=f'timm://{NAME}')
@@ -167,7 +195,7 @@ def test_unknown_names(server):
     for name, message in {
         'timm://deit_tiny_patch16_224.no_such': r'timm has no weights of the name .*Invalid pretrained tag',
         'timm://no_such_model': r"timm has no weights of the name 'no_such_model'",
-        'ftp://w.pth': r'checkpoint must be a file, a folder or an https:// address, or a name as timm://NAME',
+        'ftp://w.pth': r'checkpoint must be a file, a folder, an https:// address, or timm://NAME',
     }.items():
         with pytest.raises(CheckpointError, match=message) as error:
             read_checkpoint(name)

@@ -1,0 +1,54 @@
+"""Folders of ``save_pretrained``."""
+
+import json
+
+import pytest
+import torch
+from tiny import DENSE, assert_equal_outputs, column, multi_scale
+
+from cpvt_backbones import CPVT
+from cpvt_backbones.checkpoints import CheckpointError
+
+
+@pytest.mark.parametrize('name', DENSE)
+def test_a_folder_gives_the_model_back(name, tmp_path):
+    model = DENSE[name]().eval()
+    model.save_pretrained(tmp_path / 'folder')
+    loaded = type(model).from_pretrained(tmp_path / 'folder').eval()
+    images = torch.randn(2, 3, 40, 56)
+    with torch.no_grad():
+        assert_equal_outputs(loaded(images), model(images))
+    assert sorted(path.name for path in (tmp_path / 'folder').iterdir()) == ['config.json', 'model.safetensors']
+
+
+def test_arguments_may_be_overridden(tmp_path):
+    column(drop_path_rate=0.1, init_cfg=dict(type='Pretrained', checkpoint='gone.pth')).save_pretrained(tmp_path)
+    model = CPVT.from_pretrained(tmp_path, out_type='avg_featmap')
+    assert (model.drop_path_rate, model.out_type) == (0.1, 'avg_featmap')
+    assert model(torch.randn(1, 3, 32, 32))[0].shape == (1, 24)
+
+
+def test_a_fused_model_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match=r'must have the weights of a CPVT\(.*unfused'):
+        column().fuse().save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_another_class_and_unknown_arguments(tmp_path):
+    multi_scale().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match='are weights of MultiScaleCPVT, got it for CPVT'):
+        CPVT.from_pretrained(tmp_path)
+    (tmp_path / 'config.json').write_text(json.dumps(dict(type='CPVT', shape='round')))
+    with pytest.raises(TypeError, match="CPVT got an unknown argument shape='round'"):
+        CPVT.from_pretrained(tmp_path)
+
+
+def test_damaged_files(tmp_path):
+    column().save_pretrained(tmp_path)
+    weights = tmp_path / 'model.safetensors'
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match='truncated or no safetensors file'):
+        CPVT.from_pretrained(tmp_path)
+    (tmp_path / 'config.json').write_text('{')
+    with pytest.raises(ValueError):
+        CPVT.from_pretrained(tmp_path)
