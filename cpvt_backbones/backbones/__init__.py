@@ -5,5 +5,3 @@ from .cpvt import CPVT
 from .multi_scale import MultiScaleCPVT
 from .pyramid_cpvt import PyramidCPVT
 from .with_peg import build_with_peg
-
-__all__ = ['CPVT', 'MultiScaleCPVT', 'PyramidCPVT', 'build_with_peg', 'list_archs']

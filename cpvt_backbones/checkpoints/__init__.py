@@ -13,22 +13,3 @@ from .pretrained import RecognisedPretrained, load_checkpoint, load_weights, nam
 from .report import CheckpointError, ConversionReport
 from .sources import locate_checkpoint
 from .writing import atomic_write, check_destination, write_checkpoint
-
-__all__ = [
-    'SOURCES',
-    'TARGETS',
-    'CheckpointError',
-    'ConversionReport',
-    'RecognisedPretrained',
-    'atomic_write',
-    'check_destination',
-    'convert_state_dict',
-    'export_state_dict',
-    'load_checkpoint',
-    'load_weights',
-    'locate_checkpoint',
-    'naming_file',
-    'newest_checkpoint',
-    'read_checkpoint',
-    'write_checkpoint',
-]

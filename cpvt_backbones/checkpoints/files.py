@@ -1,7 +1,5 @@
 """Checkpoint files are read without running their content."""
 
-import hashlib
-import mmap
 import os
 import re
 import warnings
@@ -13,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.weights import sha256_of, shipped_weights
 
 from .report import CheckpointError
 from .sources import locate_checkpoint
@@ -71,9 +69,7 @@ def _check_hash(file: Path) -> None:
         source, wanted = 'its name', named[1] if named else file.resolve().name
     else:
         return
-    with file.open('rb') as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = hashlib.sha256(data).hexdigest()
-    if not found.startswith(wanted):
+    if not (found := sha256_of(file)).startswith(wanted):
         fault = f'is damaged: its SHA-256 is {found}, not {wanted} as in {source}; fetch it again'
         raise CheckpointError(f'checkpoint: {str(file)!r} {fault}')
 

@@ -113,7 +113,7 @@ def load_weights(
 def check_loaded(
     content: dict[str, Any], model: nn.Module, checkpoint: str | PathLike[str], *, other_classes: bool = False
 ) -> None:
-    """Refuse what mmengine is about to load: bad values (:func:`check_values`), no weight of the model, other shapes.
+    """Refuse what mmengine is about to load: bad values (:func:`check_values`), another kind of model, other shapes.
 
     With ``other_classes``, weights of a head's class layer that differ in the number of classes are taken out of
     ``content`` and logged: that layer stays random. Tables of positions are resized as they are loaded.
@@ -123,6 +123,11 @@ def check_loaded(
         check_values(weights, wanted)
         if not weights.keys() & wanted.keys():
             raise CheckpointError(f'no weight of the model is in it; it has {shorten(list(weights))}')
+        theirs, ours = ({key.partition('.')[0] for key in keys} for keys in (weights, wanted))
+        if theirs - ours and ours - theirs:
+            parts = f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
+            advice = "init_cfg=dict(type='Pretrained', checkpoint=..., prefix='backbone.') of a backbone takes that alone"
+            raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
         differing = [key for key in wanted if key in weights and weights[key].shape != wanted[key].shape]
         class_layers = [
             key

@@ -15,7 +15,7 @@ from mmengine.dist import all_gather_object, all_reduce, broadcast_object_list, 
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from cpvt_backbones.checkpoints import atomic_write, newest_checkpoint
 from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER
@@ -85,6 +85,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         elif choose:
             runner.logger.info(f'No checkpoint in {runner.work_dir}: training starts from iteration 0.')
         self._resumed = bool(runner._resume and runner._load_from)
+        if isinstance(runner._train_loop, BaseLoop):
+            runner._train_loop.run = self._releasing(runner._train_loop.run)
 
     def before_train(self, runner: Runner) -> None:
         """Make saving atomic and install the signal handlers; after a resume, restore the random states."""
@@ -106,10 +108,21 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
 
     def after_run(self, runner: Runner) -> None:
         """Restore the signal handlers and release the work directory."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
         if self._lock is not None:
             self._lock.release()
+
+    def _releasing(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Wrap a training: mmengine does not call ``after_run`` where it raises."""
+
+        def run_and_release() -> Any:
+            try:
+                return run()
+            finally:
+                self.after_run(None)
+
+        return run_and_release
 
     def _on_signal(self, number: int, _: Any) -> None:
         if number == signal.SIGINT and self._signal == signal.SIGINT:

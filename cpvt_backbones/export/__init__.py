@@ -3,18 +3,3 @@
 from .formats import FORMATS, export
 from .graphs import ClassMaps, Detections, ExportGraph, Features, Scores, graph_of
 from .verification import Comparison, features_of, reference_of, verify
-
-__all__ = [
-    'FORMATS',
-    'ClassMaps',
-    'Comparison',
-    'Detections',
-    'ExportGraph',
-    'Features',
-    'Scores',
-    'export',
-    'features_of',
-    'graph_of',
-    'reference_of',
-    'verify',
-]

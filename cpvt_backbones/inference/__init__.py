@@ -8,19 +8,3 @@ from .images import IMAGE_SUFFIXES, ImageError, find_images, read_image
 from .inferencer import Inferencer, Result
 from .predictors import Predictor, ToolboxPredictor
 from .sizes import GoodSizes
-
-__all__ = [
-    'EXPORTED_SUFFIXES',
-    'IMAGE_SUFFIXES',
-    'ExportedModel',
-    'GoodSizes',
-    'ImageError',
-    'Inferencer',
-    'Predictor',
-    'Result',
-    'Summary',
-    'ToolboxPredictor',
-    'find_images',
-    'predict_to_folder',
-    'read_image',
-]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.options import EXPORTED_SUFFIXES
+from cpvt_backbones.weights import sha256_of
 
 from .sizes import GoodSizes
 
@@ -57,7 +58,7 @@ class ExportedModel:
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
         self.size_steps = self.metadata.get('size_steps')
         self.sizes = GoodSizes(**self.metadata['sizes']) if self.metadata.get('sizes') else None
-        self.fingerprint = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        self.fingerprint = sha256_of(path)
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
         """Compute the file's outputs, by name.

@@ -1,6 +1,7 @@
 """The size at which a model sees an image: the test scale of its config, the image's own, or a given one."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, prod
@@ -11,12 +12,13 @@ from typing import Any
 import cv2
 import numpy as np
 from mmengine.config import Config
+from mmengine.logging import print_log
 from PIL import Image
 
 from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.layers.checks import check_int, is_number
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.weights import sha256_of, shipped_weights
 
 Scale = tuple[int, int] | float | str | None
 Steps = Sequence[Mapping[str, Any]]
@@ -36,18 +38,25 @@ class GoodSizes:
     @classmethod
     def of(cls, checkpoint: str | PathLike[str]) -> 'GoodSizes | None':
         """The range of a checkpoint or of shipped weights, if it is stored; raise ``ValueError`` for a damaged one."""
-        shipped, file = shipped_weights().get(str(checkpoint)), Path(f'{checkpoint}.sizes.json')
+        if shipped := shipped_weights().get(str(checkpoint)):
+            return cls(**shipped.sizes) if shipped.sizes else None
+        if not (file := Path(f'{checkpoint}.sizes.json')).is_file():
+            return None
         try:
-            stored = shipped.sizes if shipped else json.loads(file.read_bytes()) if file.is_file() else None
-            return cls(**stored) if stored else None
-        except (TypeError, ValueError) as error:
+            stored = json.loads(file.read_bytes())
+            sha256, sizes = stored.pop('sha256', None), cls(**stored)
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f'checkpoint: {str(file)!r} is damaged ({error}); delete it or write it again') from error
+        if sha256 == sha256_of(checkpoint):
+            return sizes
+        print_log(f'{str(file)!r} is of another checkpoint and not used; write it again', 'current', logging.WARNING)
+        return None
 
     def write(self, checkpoint: str | PathLike[str]) -> Path:
         """Store the range beside a checkpoint."""
         file = Path(f'{checkpoint}.sizes.json')
         with atomic_write(file) as stream:
-            stream.write(json.dumps(asdict(self), indent=1).encode())
+            stream.write(json.dumps(dict(asdict(self), sha256=sha256_of(checkpoint)), indent=1).encode())
         return file
 
     def __str__(self) -> str:

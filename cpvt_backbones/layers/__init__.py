@@ -16,33 +16,3 @@ from .position import (
 )
 from .rope import RoPE
 from .tokens import Grid, ceil_div, group_by_shape, map_to_tokens, pad_to_multiple, prepend_tokens, tokens_to_map
-
-__all__ = [
-    'MLP',
-    'PEG',
-    'POSITIONS',
-    'Attention',
-    'Block',
-    'DropPath',
-    'Grid',
-    'LayerScale',
-    'LearnedTable',
-    'PEGPosition',
-    'PatchEmbed',
-    'PositionEncoding',
-    'Relative',
-    'RoPE',
-    'SinCos',
-    'SpatialReductionAttention',
-    'Stage',
-    'WindowAttention',
-    'build_positions',
-    'ceil_div',
-    'group_by_shape',
-    'map_to_tokens',
-    'pad_to_multiple',
-    'prepend_tokens',
-    'reference_attention',
-    'register_position',
-    'tokens_to_map',
-]

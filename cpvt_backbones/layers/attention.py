@@ -127,13 +127,18 @@ class Attention(nn.Module):
         Returns:
             (B, P + H * W, C).
         """
+        return self.proj_drop(self.proj(self.attended(x, grid, num_prefix, qk, bias, rotate)))
+
+    def attended(
+        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None, bias: Bias | None, rotate: Rotate | None
+    ) -> Tensor:
+        """:meth:`forward` without the output projection."""
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
         p = num_prefix
         mask = None if bias is None else F.pad(bias(query[:, :, p:], grid), (p, 0, p, 0))
         if rotate is not None:
             query, key = rotate(query, key, None)
-        out = attend(query, key, value, mask=mask, dropout=self.dropout)  # (B, heads, T, d)
-        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2)))
+        return attend(query, key, value, mask=mask, dropout=self.dropout).transpose(1, 2).flatten(2)
 
 
 class WindowAttention(Attention):
@@ -153,21 +158,14 @@ class WindowAttention(Attention):
         check_int(window_size=window_size)
         self.window_size = window_size
 
-    def forward(
-        self,
-        x: Tensor,
-        grid: Grid,
-        *,
-        num_prefix: int = 0,
-        qk: Tensor | None = None,
-        bias: Bias | None = None,
-        rotate: Rotate | None = None,
+    def attended(
+        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None, bias: Bias | None, rotate: Rotate | None
     ) -> Tensor:
-        """See :meth:`Attention.forward`; ``bias`` is called with the grid of one window."""
+        """As in :class:`Attention`; ``bias`` is called with the grid of one window."""
         window = (self.window_size, self.window_size)
         if not is_exporting():  # an exported graph pads a small grid up to a whole window
             if max(grid) <= self.window_size:
-                return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias, rotate=rotate)
+                return super().attended(x, grid, num_prefix, qk, bias, rotate)
             window = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
         batch = x.shape[0]
         counts = (ceil_div(grid[0], window[0]), ceil_div(grid[1], window[1]))
@@ -220,9 +218,7 @@ class WindowAttention(Attention):
         out = out.transpose(1, 2).flatten(2).unflatten(1, window).unflatten(0, (batch, *counts))
         out = out.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B, H + pad, W + pad, C)
         out = out[:, : grid[0], : grid[1]].flatten(1, 2)
-        if prefix is not None:
-            out = torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
-        return self.proj_drop(self.proj(out))
+        return out if prefix is None else torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
 
     @staticmethod
     def _real_tokens(grid: Grid, window: Grid, counts: Grid, batch: int, device: torch.device) -> Tensor:
@@ -271,17 +267,9 @@ class SpatialReductionAttention(Attention):
         kv = project(self.kv, self.reduce(x, grid, num_prefix), key_tokens, split=x.shape[-1])
         return *split_heads(self.q(x if qk is None else qk), 1, self.num_heads), *split_heads(kv, 2, self.num_heads)
 
-    def forward(
-        self,
-        x: Tensor,
-        grid: Grid,
-        *,
-        num_prefix: int = 0,
-        qk: Tensor | None = None,
-        bias: Bias | None = None,
-        rotate: Rotate | None = None,
+    def attended(
+        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None, bias: Bias | None, rotate: Rotate | None
     ) -> Tensor:
-        """See :meth:`Attention.forward`."""
         if bias is not None and self.sr_ratio > 1:
             raise ValueError('bias must be None: spatial-reduction attention has fewer keys than queries')
-        return super().forward(x, grid, num_prefix=num_prefix, qk=qk, bias=bias, rotate=rotate)
+        return super().attended(x, grid, num_prefix, qk, bias, rotate)

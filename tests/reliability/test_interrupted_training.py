@@ -12,6 +12,7 @@ import pytest
 if sys.platform != 'linux':
     pytest.skip('the harness forks', allow_module_level=True)
 
+from filelock import FileLock
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 from runs import CHUNK, STEP, Process, assert_equal, config, final_state, train
@@ -185,6 +186,25 @@ def test_a_second_training_in_the_work_directory_is_refused(tmp_path):
     first.go_on()
     assert first.finish() == 0
     assert run(folder).finish() == 0
+
+
+def test_a_training_that_fails_releases_the_signals_and_the_folder(tmp_path):
+    folder = tmp_path / 'run'
+
+    def failed():
+        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        cfg = config(folder)
+        cfg.train_dataloader.collate_fn = dict(type='pseudo_collate')  # which the model does not take
+        with pytest.raises(TypeError):
+            train(cfg)
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+        with FileLock(folder / '.lock', blocking=False):
+            pass
+
+    process = Process(failed, tmp_path / 'log')
+    while process.wait(STEP, 1):
+        process.go_on()
+    assert process.finish() == 0, (tmp_path / 'log').read_text()
 
 
 @METRICS.register_module()
