@@ -37,13 +37,21 @@ class ShippedWeights:
         path = FOLDER / f'{self.name}.safetensors'
         if not path.is_file():
             raise FileNotFoundError(f'{self.name!r}: {str(path)!r} is missing; install the package again')
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != self.sha256:
+        if (digest := sha256_of(path)) != self.sha256:
             raise ValueError(
                 f'{self.name!r}: {str(path)!r} is damaged (SHA-256 {digest[:12]}..., not {self.sha256[:12]}...); '
                 'install the package again'
             )
         return path
+
+
+def sha256_of(path: str | PathLike[str]) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, 'rb') as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def repository_file(name: str) -> Path:
