@@ -4,7 +4,6 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from cpvt_backbones import __version__
 from cpvt_backbones.inference.exported import METADATA, seal
+from cpvt_backbones.layers.checks import check, check_choice
 from cpvt_backbones.options import EXPORT_FORMATS, OPSET
 
 from .graphs import ExportGraph
@@ -75,13 +75,11 @@ def export(
     Raises:
         ValueError: An unknown format, another suffix, or a model that cannot be exported.
     """
-    if format not in FORMATS:
-        raise ValueError(f'format must be one of {list(FORMATS)}, got {format!r}')
-    suffix, write = FORMATS[format]
+    check_choice(EXPORT_FORMATS, format=format)
+    suffix = EXPORT_FORMATS[format]
     if Path(path).suffix != suffix:
         raise ValueError(f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}')
-    if opset not in OPSETS:
-        raise ValueError(f'opset must be one of {OPSETS}, got {opset}')
+    check(f'one of {OPSETS}', lambda number: number in OPSETS, opset=opset)
     stored = dict(
         format=format,
         **graph.settings,
@@ -90,7 +88,7 @@ def export(
         **(dict(opset=opset, checksum='sha256') if format == 'onnx' else {}),
         **(settings or {}),
     )
-    write(record(graph), str(path), stored)
+    (_write_onnx if format == 'onnx' else _write_pt2)(record(graph), str(path), stored)
     return stored
 
 
@@ -133,17 +131,10 @@ def _name_sizes(graph: Any) -> None:
         value.shape = onnx_ir.Shape(sizes)
 
 
-def _write_program(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
-    torch.export.save(program, path, extra_files={METADATA: json.dumps(stored)})
-
-
-def _write_aoti(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
-    configs = {'aot_inductor.metadata': {METADATA: json.dumps(stored)}}
-    torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=configs)
-
-
-FORMATS: dict[str, tuple[str, Callable[[ExportedProgram, str, dict[str, Any]], None]]] = {
-    name: (suffix, write)
-    for (name, suffix), write in zip(EXPORT_FORMATS.items(), (_write_onnx, _write_program, _write_aoti), strict=True)
-}
-"""Suffix and writer of each format."""
+def _write_pt2(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
+    metadata = {METADATA: json.dumps(stored)}
+    if stored['format'] == 'torch_export':
+        torch.export.save(program, path, extra_files=metadata)
+    else:
+        configs = {'aot_inductor.metadata': metadata}
+        torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=configs)

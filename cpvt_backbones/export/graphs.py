@@ -3,7 +3,7 @@
 One graph serves every batch size and image size, so no code here may branch on a size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from cpvt_backbones.backbones.base import Backbone
 from cpvt_backbones.inference.exported import nms_mask
 from cpvt_backbones.layers import pad_to_multiple
+from cpvt_backbones.layers.checks import check_choice, check_int
 
 
 class Preprocess(nn.Module):
     """A toolbox's data preprocessor at test time: normalisation, then padding.
 
-    Args:
-        mean, std: One value a channel, in the model's channel order.
-        flip_channels: Reverse the channel order first (BGR to RGB).
-        divisor: Pad both sides, on the right and at the bottom, to a multiple of this.
-        pad_value: Value of the padding, after normalisation.
+    ``mean`` and ``std`` have one value a channel, in the model's order, which ``flip_channels`` makes of BGR. The right
+    and the bottom are padded with ``pad_value`` to a multiple of ``divisor``.
     """
 
     mean: Tensor
@@ -78,22 +76,13 @@ class Preprocess(nn.Module):
 
 
 class ExportGraph(nn.Module):
-    """A model ready for export: a batch of images in, a tuple of tensors out.
+    """A copy of a model ready for export, in evaluation mode and fused: a batch of images in, a tuple of tensors out.
 
-    The model is copied and set to evaluation mode; a backbone of this package is fused.
-
-    Args:
-        model: The model to export.
-        preprocess: Normalisation and padding of its images.
-        pixels: Take (B, 3, H, W) uint8 BGR pixels as OpenCV reads them; otherwise normalised float32 images.
-
-    Attributes:
-        task: ``'features'``, ``'classification'``, ``'segmentation'`` or ``'detection'``.
-        output_names: Name of each output, in order.
+    With ``pixels`` it takes (B, 3, H, W) uint8 BGR, as OpenCV reads them, otherwise normalised float32 images.
     """
 
-    task: ClassVar[str]
-    output_names: tuple[str, ...]
+    task: ClassVar[str]  # 'features', 'classification', 'segmentation' or 'detection'
+    output_names: tuple[str, ...]  # in order
 
     def __init__(self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False) -> None:
         super().__init__()
@@ -173,11 +162,7 @@ class Scores(ExportGraph):
 
 
 class ClassMaps(ExportGraph):
-    """An mmseg EncoderDecoder, e.g. Semantic FPN: ``class_map`` (B, H, W), int64.
-
-    Args:
-        model, options: See :class:`ExportGraph`.
-        logits: Output ``logits`` (B, classes, H, W) instead, for blended tiles or confidence.
+    """An mmseg EncoderDecoder, e.g. Semantic FPN: ``class_map`` (B, H, W), int64, or ``logits`` (B, classes, H, W).
 
     Raises:
         ValueError: The model's test mode is a sliding window.
@@ -205,9 +190,8 @@ class ClassMaps(ExportGraph):
         size = inputs.shape[2:]
         logits = self.model.encode_decode(inputs, [dict(img_shape=size, pad_shape=size)])
         logits = logits.narrow(2, 0, height).narrow(3, 0, width)
-        single = self.model.out_channels == 1
-        if single:
-            logits = logits.sigmoid()  # as mmseg does for a single channel
+        if single := self.model.out_channels == 1:
+            logits = logits.sigmoid()  # as mmseg does
         if self.logits:
             return (logits,)
         return ((logits[:, 0] > self.model.decode_head.threshold).long() if single else logits.argmax(dim=1),)
@@ -239,7 +223,13 @@ class Detections(ExportGraph):
             raise ValueError(f'model must be a detector with a RetinaHead, got {found}')
         if not head.use_sigmoid_cls:
             raise ValueError('model.bbox_head.loss_cls must have use_sigmoid=True, got False')
-        test_cfg, nms = _check_test_cfg(head.test_cfg)
+        test_cfg, nms = head.test_cfg, head.test_cfg.get('nms') or {}
+        for key in ('nms_pre', 'max_per_img'):
+            check_int(**{f'model.test_cfg.{key}': test_cfg.get(key)})
+        known = {'type', 'iou_threshold', 'class_agnostic', 'split_thr'}
+        if nms.get('type', 'nms') != 'nms' or 'iou_threshold' not in nms or set(nms) - known:
+            accepted = "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
+            raise ValueError(f'model.test_cfg.nms must be {accepted}, got {dict(nms)!r}')
         self.nms_pre: int = test_cfg['nms_pre']
         self.max_per_img: int = test_cfg['max_per_img']
         self.score_threshold: float = test_cfg.get('score_thr', 0.0)
@@ -267,10 +257,10 @@ class Detections(ExportGraph):
         return self._suppress(boxes, scores, labels)
 
     def _candidates(self, cls_scores: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
-        """Select the best ``nms_pre`` candidates of a level; missing ones and those below the threshold score -1.
+        """Scores, labels (B, nms_pre), deltas and anchors (B, nms_pre, 4) of a level's best candidates.
 
-        From logits (B, A * classes, h, w), deltas (B, A * 4, h, w) and anchors (h * w * A, 4): scores and labels
-        (B, nms_pre), deltas and anchors (B, nms_pre, 4).
+        Missing ones and those below the threshold score -1. From logits (B, A * classes, h, w), deltas
+        (B, A * 4, h, w) and anchors (h * w * A, 4).
         """
         num_classes = self.model.bbox_head.cls_out_channels
         scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
@@ -308,8 +298,7 @@ def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logi
     Raises:
         ValueError: An unsupported model or setting.
     """
-    if part not in ('model', 'backbone'):
-        raise ValueError(f"part must be 'model' or 'backbone', got {part!r}")
+    check_choice(('model', 'backbone'), part=part)
     options: dict[str, Any] = dict(preprocess=Preprocess.of(model.data_preprocessor), pixels=pixels)
     if logits and (part == 'backbone' or not hasattr(model, 'encode_decode')):
         raise ValueError(f'logits must be False unless the model is a segmentor, got True for {type(model).__name__}')
@@ -328,18 +317,6 @@ def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logi
 def _take(values: Tensor, index: Tensor) -> Tensor:
     """Gather (B, N, 4) values at (B, K) indices: (B, K, 4)."""
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
-
-
-def _check_test_cfg(test_cfg: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    for key in ('nms_pre', 'max_per_img'):
-        if not isinstance(test_cfg.get(key), int) or test_cfg[key] < 1:
-            raise ValueError(f'model.test_cfg.{key} must be an integer >= 1, got {test_cfg.get(key)!r}')
-    nms = test_cfg.get('nms') or {}
-    known = {'type', 'iou_threshold', 'class_agnostic', 'split_thr'}
-    if nms.get('type', 'nms') != 'nms' or 'iou_threshold' not in nms or set(nms) - known:
-        accepted = "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
-        raise ValueError(f'model.test_cfg.nms must be {accepted}, got {dict(nms)!r}')
-    return test_cfg, nms
 
 
 def _replace_upsampling(model: nn.Module) -> None:

@@ -52,11 +52,10 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
     if graph.task != 'segmentation':
         return predictor.predict
 
-    def segment(images: Images) -> list[dict[str, Any]]:
-        logits = predictor.logits(images)
-        return [dict(seg_map=predictor.to_classes(one).cpu().numpy(), logits=one.cpu().numpy()) for one in logits]
-
-    return segment
+    return lambda images: [
+        dict(seg_map=predictor.to_classes(one).cpu().numpy(), logits=one.cpu().numpy())
+        for one in predictor.logits(images)
+    ]
 
 
 def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
@@ -91,7 +90,8 @@ def verify(
     """
     rng = np.random.default_rng(0)
     logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']
-    measure, tolerance, compare = MEASURES['logits' if logits else exported.task]
+    kind = 'logits' if logits else exported.task
+    measure, tolerance = MEASURES[kind]
     for height, width in sizes:
         for batch in batches:
             images = [_image(rng, photos, i, height, width) for i in range(batch)]
@@ -102,12 +102,12 @@ def verify(
                 found = exported.predict(images)
             try:
                 pairs = zip(found, expected, strict=True)
-                differences, counts = zip(*(compare(*pair) for pair in pairs), strict=True)
+                differences, counts = zip(*(_compare(kind, *pair) for pair in pairs), strict=True)
             except _MismatchError as error:
                 yield Comparison(batch, height, width, measure, np.inf, tolerance, 0, str(error))
                 continue
             # All images of a batch have one size: the mean of their shares is that of their pixels.
-            difference = float(np.mean(differences)) if compare is _compare_maps else max(differences)
+            difference = float(np.mean(differences)) if kind == 'segmentation' else max(differences)
             yield Comparison(batch, height, width, measure, difference, tolerance, sum(counts))
 
 
@@ -126,45 +126,26 @@ class _MismatchError(Exception):
     """Two predictions that differ in more than values."""
 
 
-def _check_shapes(found: np.ndarray, expected: np.ndarray) -> None:
-    if found.shape != expected.shape:
-        raise _MismatchError(f'shape {found.shape} instead of {expected.shape}')
-
-
-def _compare_arrays(found: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
-    _check_shapes(found, expected)
-    difference = float(np.abs(found - expected).max())
-    if not np.isfinite(difference):
-        raise _MismatchError('not finite')
-    return difference, expected.size
-
-
-def _compare_features(found: Prediction, expected: Prediction) -> tuple[float, int]:
-    levels = [_compare_arrays(*maps) for maps in zip(found['features'], expected['features'], strict=True)]
-    return max(difference for difference, _ in levels), sum(count for _, count in levels)
-
-
-def _compare_logits(found: Prediction, expected: Prediction) -> tuple[float, int]:
-    difference, count = _compare_arrays(found['logits'], expected['logits'])
-    return difference / max(1.0, float(np.abs(expected['logits']).max())), count
-
-
-def _compare_scores(found: Prediction, expected: Prediction) -> tuple[float, int]:
-    return _compare_arrays(found['scores'], expected['scores'])
-
-
-def _compare_maps(found: Prediction, expected: Prediction) -> tuple[float, int]:
-    _check_shapes(found['seg_map'], expected['seg_map'])
-    return float((found['seg_map'] != expected['seg_map']).mean()), expected['seg_map'].size
-
-
-def _compare_boxes(found: Prediction, expected: Prediction) -> tuple[float, int]:
-    if len(found['boxes']) != len(expected['boxes']):
-        raise _MismatchError(f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}')
-    difference = match_boxes(found, expected)
-    if not np.isfinite(difference):
-        raise _MismatchError('boxes, labels or scores differ')
-    return difference, len(expected['boxes'])
+def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float, int]:
+    """Difference of two predictions, and the number of values or boxes compared."""
+    if kind == 'detection':
+        if len(found['boxes']) != len(expected['boxes']):
+            raise _MismatchError(f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}')
+        if not np.isfinite(difference := match_boxes(found, expected)):
+            raise _MismatchError('boxes, labels or scores differ')
+        return difference, len(expected['boxes'])
+    name = dict(classification='scores', segmentation='seg_map').get(kind, kind)
+    maps = [one[name] if kind == 'features' else [one[name]] for one in (found, expected)]
+    differences, count = [0.0], 0
+    for one, other in zip(*maps, strict=True):
+        if one.shape != other.shape:
+            raise _MismatchError(f'shape {one.shape} instead of {other.shape}')
+        difference = (one != other).mean() if kind == 'segmentation' else np.abs(one - other).max()
+        if not np.isfinite(difference):
+            raise _MismatchError('not finite')
+        differences.append(float(difference) / (max(1.0, float(np.abs(other).max())) if kind == 'logits' else 1))
+        count += other.size
+    return max(differences), count
 
 
 def match_boxes(found: Prediction, expected: Prediction) -> float:
@@ -172,9 +153,6 @@ def match_boxes(found: Prediction, expected: Prediction) -> float:
 
     Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched one with its label
     and, within ``FEATURE_TOLERANCE``, its score; infinite without one.
-
-    Args:
-        found, expected: ``boxes``, ``scores`` and ``labels`` of one image.
     """
     left = np.ones(len(found['boxes']), dtype=bool)
     worst = 0.0
@@ -188,11 +166,11 @@ def match_boxes(found: Prediction, expected: Prediction) -> float:
     return worst
 
 
-MEASURES: dict[str, tuple[str, float, Callable[[Prediction, Prediction], tuple[float, int]]]] = {
-    'features': ('features', FEATURE_TOLERANCE, _compare_features),
-    'logits': ('logits, relative', FEATURE_TOLERANCE, _compare_logits),
-    'classification': ('scores', FEATURE_TOLERANCE, _compare_scores),
-    'segmentation': ('share of pixels', 1e-3, _compare_maps),
-    'detection': ('boxes, px', 1e-2, _compare_boxes),
+MEASURES = {
+    'features': ('features', FEATURE_TOLERANCE),
+    'logits': ('logits, relative', FEATURE_TOLERANCE),
+    'classification': ('scores', FEATURE_TOLERANCE),
+    'segmentation': ('share of pixels', 1e-3),
+    'detection': ('boxes, px', 1e-2),
 }
-"""Compared quantity and its tolerance by task, and the function that returns difference and number of values."""
+"""Compared quantity and its tolerance by task."""

@@ -8,11 +8,11 @@ import torch
 from export_models import Toolbox, classifier, detector, segmentor
 from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, pyramid, randomise
 
-from cpvt_backbones.export import FORMATS, Features, export, features_of, graph_of, reference_of, verify
+from cpvt_backbones.export import Features, export, features_of, graph_of, reference_of, verify
 from cpvt_backbones.export.graphs import Preprocess
 from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference.exported import ExportedModel
-from cpvt_backbones.options import VERIFIED_SIZES
+from cpvt_backbones.options import EXPORT_FORMATS, VERIFIED_SIZES
 
 LARGE = (800, 1344)
 PEG = POSITIONS['peg']
@@ -104,23 +104,23 @@ def test_rotated_keys_of_a_pyramid_in_onnx(tmp_path):
 @pytest.mark.parametrize('position', POSITIONS)
 @pytest.mark.parametrize('format', ['onnx', 'torch_export'])
 def test_every_encoding(position, format, tmp_path):
-    path = tmp_path / f'model{FORMATS[format][0]}'
+    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
     check_backbone(column(position=POSITIONS[position]), path, format=format, sizes=VERIFIED_SIZES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('format', FORMATS)
+@pytest.mark.parametrize('format', EXPORT_FORMATS)
 @pytest.mark.parametrize('logits', [False, True])
 def test_segmentor_in_every_format(format, logits, tmp_path):
-    path = tmp_path / f'model{FORMATS[format][0]}'
+    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
     check_model(segmentor('pyramid'), path, format=format, logits=logits)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('format', FORMATS)
+@pytest.mark.parametrize('format', EXPORT_FORMATS)
 @pytest.mark.parametrize('backbone', ['windowed', 'pyramid'])
 def test_detector_in_every_format(format, backbone, tmp_path):
-    path = tmp_path / f'model{FORMATS[format][0]}'
+    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
     exported = check_model(detector(backbone, divisor=32), path, format=format)
     graph = graph_of(detector(backbone, divisor=32))
     large = list(verify(exported, reference_of(graph, Toolbox(detector(backbone, divisor=32))), sizes=[LARGE]))
@@ -209,7 +209,7 @@ def test_different_maps_and_features_disagree():
 
 def test_wrong_arguments_are_refused(tmp_path):
     graph = Features(column())
-    with pytest.raises(ValueError, match=r"format must be one of \['onnx', 'torch_export', 'aoti'\], got 'trt'"):
+    with pytest.raises(ValueError, match=r"format must be one of \['aoti', 'onnx', 'torch_export'\], got 'trt'"):
         export(graph, tmp_path / 'model.onnx', format='trt')
     with pytest.raises(ValueError, match=r"path must have the suffix .pt2 for format='aoti', got .*model.onnx"):
         export(graph, tmp_path / 'model.onnx', format='aoti')
