@@ -79,10 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not args.draw:
         measure(args, config, checkpoint, pictures)
     draw_attention_maps(args.out_dir / 'maps.csv', pictures[0], args.out_dir / 'maps.png')
-    # By the numbers in the names: blocks.10 follows blocks.9.
-    tables = {path.stem.removeprefix('matrix_'): path for path in args.out_dir.glob('matrix_*.csv')}
-    ordered = sorted(tables, key=lambda name: [int(part) for part in name.split('.') if part.isdigit()])
-    draw_attention_matrices({name: tables[name] for name in ordered}, args.out_dir / 'matrices.png')
+    draw_attention_matrices(args.out_dir, args.out_dir / 'matrices.png')
     draw_attention_grids(args.out_dir / 'locality.csv', args.out_dir / 'grids.png')
     cli.print_table(read_table(args.out_dir / 'locality.csv'))
     print(f'written: {args.out_dir}: maps, matrices, grids, locality')

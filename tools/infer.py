@@ -49,7 +49,8 @@ def model_first(words: Sequence[str]) -> list[str]:
     return [*words[-size:], *words[:-size]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = cli.make_parser(__doc__, renamed=RENAMED)
     cli.add_model_arguments(parser, images=True, exported=True)
     parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
@@ -73,11 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     memory.add_argument('--overlap', type=int, default=OVERLAP, metavar='PX', help='minimum overlap of two tiles')
     memory.add_argument('--read-limit', type=int, default=READ_LIMIT, help='maximum pixels of an image file')
     cli.add_config_arguments(parser)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = cli.make_parser(__doc__, renamed=RENAMED)
-    add_arguments(parser)
     args = parser.parse_args(argv)
     words = model_first([args.config, *args.rest])
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)

@@ -104,20 +104,16 @@ param_scheduler = [
 """
 
 
-def median_size(sizes: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Median width and height in px."""
-    return np.median(sizes, axis=0)
-
-
 def passes(images: int) -> float:
     """Times that a training sees its images: few through many images, at most 40."""
     return float(np.clip(8000 / images, 12, 40))
 
 
-def detector(train: tuple[Coco, Path], val: tuple[Coco, Path], folder: Path) -> dict[str, Any]:
+def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Values of the template: the class of the smallest objects gets 16 px, the image 320 to 640."""
+    train, val = detection_data(args)
     coco = train[0]
-    size = median_size([(image['width'], image['height']) for image in coco['images']])
+    size = np.median([(image['width'], image['height']) for image in coco['images']], axis=0)
     boxes = np.array([(box['category_id'], *box['bbox'][2:]) for box in coco['annotations']], float).reshape(-1, 3)
     boxes = boxes[(boxes[:, 1:] > 0).all(1)]
     if not len(boxes):
@@ -133,11 +129,9 @@ def detector(train: tuple[Coco, Path], val: tuple[Coco, Path], folder: Path) -> 
     classes = tuple(category['name'] for category in coco['categories'])
     if classes != tuple(category['name'] for category in val[0]['categories']):
         raise ValueError('data: training and validation must have the same categories, in the same order')
-    ratios = [round(float(shape), 2) for shape in shapes]
-    values = dict(classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, count=len(coco['images']))
-    return (
-        values | paths | images | dict(size=size, length=round(len(coco['images']) * passes(len(coco['images'])) / 4))
-    )
+    ratios, count = [round(float(shape), 2) for shape in shapes], len(coco['images'])
+    values = dict(classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, size=size, count=count)
+    return values | paths | images | dict(length=round(count * passes(count) / 4))
 
 
 def write_list(names: Sequence[str], path: Path) -> str:
@@ -150,11 +144,10 @@ def write_list(names: Sequence[str], path: Path) -> str:
 def segmentor(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Values of the template; class maps and lists of names are written to the folder."""
     images, masks = args.data
-    options = dict(classes=args.classes, ignore=args.ignore)
-    pictures, classes = write_masks(images, masks, folder / 'masks', **options)
+    pictures, classes = write_masks(images, masks, folder / 'masks', classes=args.classes, ignore=args.ignore)
     if len(suffixes := {path.suffix for path in pictures.values()}) > 1:
         raise ValueError(f'data: the images in {str(images)!r} must have one suffix, got {sorted(suffixes)}')
-    size = median_size([Image.open(path).size for path in pictures.values()])
+    size = np.median([Image.open(path).size for path in pictures.values()], axis=0)
     scale = [max(32, round(side * min(1.0, 480 / size.max()))) for side in size]
     parts = dict(zip(('train', 'val'), split(pictures), strict=True))
     lists = {key: write_list(names, folder / f'{key}.txt') for key, names in parts.items()}
@@ -174,13 +167,12 @@ def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             f'data: images must be in <class>/ or <split>/<class>/ of {str(args.data[0])!r}, got {classes}'
         )
     parts = dict(zip(('train', 'val'), split(kinds), strict=True))
-    lists = {
-        key: write_list(
-            [f'{pictures[n].relative_to(args.data[0])} {classes.index(kinds[n])}' for n in names], folder / f'{key}.txt'
-        )
-        for key, names in parts.items()
-    }
-    size = median_size([Image.open(pictures[name]).size for name in parts['train'][:: len(parts['train']) // 500 + 1]])
+    lists = {}
+    for key, names in parts.items():
+        lines = [f'{pictures[name].relative_to(args.data[0])} {classes.index(kinds[name])}' for name in names]
+        lists[key] = write_list(lines, folder / f'{key}.txt')
+    sample = parts['train'][:: len(parts['train']) // 500 + 1]
+    size = np.median([Image.open(pictures[name]).size for name in sample], axis=0)
     side = max([side for side in (112, 160, 224) if side <= size.min()], default=112)
     values = dict(classes=tuple(classes), side=side, images=str(args.data[0].resolve()), size=size)
     return values | lists | dict(count=len(parts['train']), length=round(passes(len(parts['train']))))
@@ -191,29 +183,22 @@ def detection_data(args: argparse.Namespace) -> list[tuple[Coco, Path]]:
     if args.kind == 'coco':
         coco, root = read_coco(*args.data), args.data[1]
         if args.val:
-            return [
-                (coco, root),
-                (
-                    read_coco(args.val[0], args.val[-1] if len(args.val) > 1 else root),
-                    args.val[-1] if len(args.val) > 1 else root,
-                ),
-            ]
+            val_root = args.val[-1] if len(args.val) > 1 else root
+            return [(coco, root), (read_coco(args.val[0], val_root), val_root)]
     else:
         root = args.data[0]
         coco = read_voc(root)
         lists = [path for name in ('train', 'val') for path in root.rglob(f'ImageSets/Main/{name}.txt')]
         if len(lists) == 2:
+            names = {Path(image['file_name']).stem: image['file_name'] for image in coco['images']}
             chosen = [{*path.read_text().split()} for path in lists]
-            return [
-                (part_of(coco, {i['file_name'] for i in coco['images'] if Path(i['file_name']).stem in names}), root)
-                for names in chosen
-            ]
+            return [(part_of(coco, {names[stem] for stem in part & {*names}}), root) for part in chosen]
     return [(part_of(coco, {*names}), root) for names in split(image['file_name'] for image in coco['images'])]
 
 
 def start(task: str, weights: str) -> dict[str, str | None]:
     """The model to start from: shipped weights of the task as a whole, any other weights for the backbone."""
-    if weights in WEIGHTS.values() and weights == WEIGHTS[task]:
+    if weights == WEIGHTS[task]:
         return dict(load_from=weights, init='', backbone='')
     init = 'init_cfg=None' if weights == 'none' else f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
     return dict(load_from=None, init=f'{init}, ', backbone=f'backbone=dict({init}), ')
@@ -225,15 +210,13 @@ KINDS = dict(coco=('detector', 2), voc=('detector', 1), masks=('segmentor', 2), 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('kind', choices=tuple(KINDS), help='form of the data')
-    parser.add_argument(
-        'data', nargs='+', type=Path, help='coco: JSON IMAGES; voc: FOLDER; masks: IMAGES MASKS; folders: FOLDER'
-    )
+    forms = 'coco: JSON IMAGES; voc: FOLDER; masks: IMAGES MASKS; folders: FOLDER'
+    parser.add_argument('data', nargs='+', type=Path, help=forms)
     parser.add_argument('--val', nargs='+', type=Path, metavar='JSON', help='coco: JSON [IMAGES] for validation')
     parser.add_argument('--classes', type=Path, help='masks: file with the name of a class a line, and its colour')
     parser.add_argument('--ignore', nargs='+', type=int, default=[], help='masks: classes (from 0) to leave out')
-    parser.add_argument(
-        '--weights', help='file or name of weights for the backbone, or none (default: shipped weights)'
-    )
+    weights = 'file or name of weights for the backbone, or none (default: shipped weights)'
+    parser.add_argument('--weights', help=weights)
     parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
     parser.add_argument('--out', type=Path, required=True, help='the config; converted data get the folder of its name')
     args = parser.parse_args(argv)
@@ -241,10 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if len(args.data) != count or args.out.suffix != '.py':
         raise ValueError(f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]}, {args.out}')
     folder = args.out.with_suffix('')
-    if task == 'detector':
-        values = detector(*detection_data(args), folder)
-    else:
-        values = segmentor(args, folder) if task == 'segmentor' else classifier(args, folder)
+    values = dict(detector=detector, segmentor=segmentor, classifier=classifier)[task](args, folder)
     values |= start(task, args.weights or WEIGHTS[task]) | (dict(length=args.length) if args.length else {})
     images = f'{values["count"]} training images, median {values["size"][0]:.0f} x {values["size"][1]:.0f} px'
     text = TEMPLATES[task] + ENDING + (EPOCHS if task == 'classifier' else ITERATIONS)

