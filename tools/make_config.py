@@ -93,13 +93,13 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=False, begin=max_iters // 10 + 1, end=max(max_iters, 2)),
 ]
 """
-EPOCHS = """max_epochs = {length}
+EPOCHS = """train_dataloader['batch_size'] = {batch}
+max_epochs = {length}
+end = max(max_epochs, 2)
 train_cfg = dict(max_epochs=max_epochs, val_interval=1)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(
-        type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max(max_epochs, 2), convert_to_iter_based=True
-    ),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=end, convert_to_iter_based=True),
 ]
 """
 
@@ -174,8 +174,11 @@ def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sample = parts['train'][:: len(parts['train']) // 500 + 1]
     size = np.median([Image.open(pictures[name]).size for name in sample], axis=0)
     side = max([side for side in (112, 160, 224) if side <= size.min()], default=112)
-    values = dict(classes=tuple(classes), side=side, images=str(args.data[0].resolve()), size=size)
-    return values | lists | dict(count=len(parts['train']), length=round(passes(len(parts['train']))))
+    count = len(parts['train'])
+    # An epoch has whole batches only: at least two.
+    batch = min(32, max(1, count // 2))
+    values = dict(classes=tuple(classes), side=side, batch=batch, images=str(args.data[0].resolve()), size=size)
+    return values | lists | dict(count=count, length=round(passes(count)))
 
 
 def detection_data(args: argparse.Namespace) -> list[tuple[Coco, Path]]:

@@ -135,6 +135,7 @@ def test_class_folders(call, tmp_path, refused, parts):
     cfg, *_ = made(call, tmp_path, 'folders', tmp_path / 'photos', '--length', '1')
     assert all(schedule.begin < schedule.end for schedule in cfg.param_scheduler)
     assert val[0]['inputs'].shape[1:] == (160, 160)
+    assert cfg.train_dataloader.batch_size == len(train) // 2  # an epoch has whole batches only
     (tmp_path / 'empty').mkdir()
     command = ['make_config', 'folders', tmp_path / 'empty', '--out', tmp_path / 'a.py']
     assert 'data: no .bmp or' in refused(*command)
