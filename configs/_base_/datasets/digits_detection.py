@@ -14,7 +14,7 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
-workers = dict(num_workers=1, persistent_workers=True)
+workers = dict(num_workers=0, persistent_workers=False)  # a scene is read in a millisecond
 dataset = dict(type='CocoDataset', ann_file='instances.json', data_prefix=dict(img='images/'), metainfo=metainfo)
 train_dataloader = dict(
     batch_size=8,

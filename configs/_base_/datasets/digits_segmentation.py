@@ -6,7 +6,7 @@ metainfo = dict(
 )
 train_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
 test_pipeline = train_pipeline
-workers = dict(num_workers=1, persistent_workers=True)
+workers = dict(num_workers=0, persistent_workers=False)  # a scene is read in a millisecond
 dataset = dict(
     type='BaseSegDataset',
     img_suffix='.jpg',
