@@ -176,7 +176,7 @@ def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     side = max([side for side in (112, 160, 224) if side <= size.min()], default=112)
     count = len(parts['train'])
     # An epoch has whole batches only: at least two.
-    batch = min(32, max(1, count // 2))
+    batch = min(64, max(1, count // 2))
     values = dict(classes=tuple(classes), side=side, batch=batch, images=str(args.data[0].resolve()), size=size)
     return values | lists | dict(count=count, length=round(passes(count)))
 
