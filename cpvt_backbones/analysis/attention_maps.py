@@ -42,14 +42,9 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def attention_weights(model: nn.Module, images: Tensor, layer: str) -> AttentionWeights:
-    """Run a model and record the weights of one attention layer.
+    """Run a model on normalised images (B, 3, H, W) and record the weights of a layer of :func:`attention_layers`.
 
     The recording takes 2 * 4 * heads * N * S bytes an image.
-
-    Args:
-        model: Called with the images.
-        images: (B, 3, H, W), normalised.
-        layer: A name from :func:`attention_layers`.
 
     Raises:
         ValueError: An unknown layer; or a layer of another package with windows, or without a grid of tokens.
@@ -81,11 +76,7 @@ def map_of_query(found: AttentionWeights, query: int) -> Tensor:
 
 
 def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int) -> int:
-    """Index of the query whose cell contains the pixel (x, y) of a ``height`` x ``width`` image.
-
-    Raises:
-        ValueError: A pixel outside the image.
-    """
+    """Index of the query whose cell has the pixel (x, y) of a ``height`` x ``width`` image; else ``ValueError``."""
     if not (0 <= x < width and 0 <= y < height):
         raise ValueError(f'query must lie within {width} x {height} px, got {x}, {y}')
     cell = cell_side(found.grid, height=height, width=width)
@@ -95,10 +86,7 @@ def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int
 def cell_side(grid: Grid, *, height: int, width: int) -> int:
     """Side in px of a cell of a map over an image; the last row and column may cover less.
 
-    Of several possible sides, the one divisible by the largest power of two.
-
-    Raises:
-        ValueError: No square cell gives this grid.
+    Of several sides, the one divisible by the largest power of two; ``ValueError`` if no square gives the grid.
     """
     sides = [side for side, found in _grids(height, width, 2 * max(height, width)) if found == tuple(grid)]
     if not sides:

@@ -42,12 +42,9 @@ def measure_equivariance(
 
     Args:
         model: Images to a tuple of maps (B, C, h, w); the last one is used.
-        images: (B, 3, S, S), normalised, ``S >= size + max(shifts)``.
+        images: (B, 3, S, S), normalised, ``S >= size + max(shifts)``; otherwise ``ValueError``.
         size: Side of the crops in px, a multiple of the map's stride.
-        shifts: Shifts in px, each >= 0; one row each in this order.
-
-    Raises:
-        ValueError: Images too small, a size that the stride does not divide, or a shift without common cells.
+        shifts: Shifts in px, each >= 0, that leave common cells; one row each in this order.
     """
     if not shifts or min(shifts) < 0:
         raise ValueError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
@@ -65,9 +62,12 @@ def measure_equivariance(
         moved = model(images[:, :, shift : shift + size, shift : shift + size])[-1]
         expected, found = _common_region(still, moved, shift / (size // cells), shift)
         difference = (found - expected).square().mean(dim=(1, 2, 3)).sqrt()
-        errors = difference / scale.clamp_min(torch.finfo(scale.dtype).tiny)
-        rows.append(EquivarianceRow(shift=shift, error=errors.mean().item(), spread=errors.std(unbiased=False).item()))
+        rows.append(_row(shift, difference / scale.clamp_min(torch.finfo(scale.dtype).tiny)))
     return rows
+
+
+def _row(shift: int, errors: Tensor) -> EquivarianceRow:
+    return EquivarianceRow(shift, errors.mean().item(), errors.std(unbiased=False).item())
 
 
 @torch.no_grad()
@@ -95,8 +95,7 @@ def measure_invariance(
 
     still = seen(0)
     effect = (still - model(background)).norm(dim=1)
-    errors = ((shift, (seen(shift) - still).norm(dim=1) / effect) for shift in shifts)
-    return [EquivarianceRow(shift, one.mean().item(), one.std(unbiased=False).item()) for shift, one in errors]
+    return [_row(shift, (seen(shift) - still).norm(dim=1) / effect) for shift in shifts]
 
 
 def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tuple[Tensor, Tensor]:
@@ -120,9 +119,8 @@ def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tu
 def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny') -> nn.Module:
     """Build a CPVT with random weights, global average pooling and one of ``options.ENCODINGS``, for ``size`` px.
 
-    A learned table is initialised with a standard deviation of 0.02, negligible beside patch tokens (0.6 for
-    normalised images); in a trained model both are similar. Learned and relative tables are therefore redrawn with
-    0.5. All other weights are equal for every encoding.
+    Learned and relative tables have a standard deviation of 0.5, similar to that of patch tokens (0.6 for normalised
+    images), as in a trained model. All other weights are equal for every encoding.
     """
     check_choice(ENCODINGS, encoding=encoding)
     torch.manual_seed(0)

@@ -20,12 +20,8 @@ from .complexity import build_model
 class FeatureExtractor(nn.Module):
     """The backbone of a config, set to output feature maps, with the config's normalisation.
 
-    Args:
-        cfg: Config of a detector, segmentor or classifier.
-        checkpoint: The weights; ``None`` for random ones.
-
-    Raises:
-        FileNotFoundError, CheckpointError: The checkpoint does not exist or lacks weights of the backbone.
+    Without ``checkpoint`` its weights are random; ``FileNotFoundError`` or ``CheckpointError`` for a checkpoint that
+    does not exist or lacks weights of the backbone.
     """
 
     def __init__(self, cfg: Config, checkpoint: str | os.PathLike[str] | None = None) -> None:
@@ -55,11 +51,7 @@ class FeatureExtractor(nn.Module):
 
 
 def load_picture(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Read an image file as RGB (H, W, 3), uint8, resized to (height, width) px if given.
-
-    Raises:
-        ImageError: The file does not exist or is no image.
-    """
+    """Read an image file as RGB (H, W, 3), uint8, resized to (height, width) px if given; see :func:`read_image`."""
     picture = read_image(path)[..., ::-1]
     return picture if size is None else cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
 

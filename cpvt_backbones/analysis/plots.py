@@ -69,8 +69,11 @@ def draw_complexity(table: Path, path: Path) -> None:
         axes[0, 0].legend(fontsize=7)
 
 
-def draw_attention_matrices(tables: dict[str, Path], path: Path) -> None:
-    """Plot the attention matrices of several layers, one panel a layer; ``tables``: layer name to CSV."""
+def draw_attention_matrices(folder: Path, path: Path) -> None:
+    """Plot the attention matrices of several layers, ``matrix_<layer>.csv`` in ``folder``, one panel a layer."""
+    # By the numbers in the names: blocks.10 follows blocks.9.
+    found = {table.stem.removeprefix('matrix_'): table for table in folder.glob('matrix_*.csv')}
+    tables = dict(sorted(found.items(), key=lambda item: [int(n) for n in item[0].split('.') if n.isdigit()]))
     columns = min(len(tables), 4)
     with _panels(path, -(-len(tables) // columns), columns, size=(3.0, 3.0), framed=False) as (figure, axes):
         for axis, (name, table) in zip(axes.flat, tables.items(), strict=False):

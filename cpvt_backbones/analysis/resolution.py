@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,12 @@ _COLUMNS: dict[str, Any] = {column.name: column.type for column in fields(SweepR
 def sweep(
     models: Sequence[SweepModel], sizes: Sequence[TestSize], *, table: Path, limit: int | None = None
 ) -> list[SweepRow]:
-    """Evaluate models at several image sizes, as ``tools/test.py`` does at one. Rows in the table are not repeated.
+    """Evaluate models at several image sizes, as ``tools/test.py`` does at one; returns all rows of the table.
 
     Args:
         models, sizes: Each model is evaluated at each size.
-        table: CSV that grows by one row for each model and size.
+        table: CSV that grows by one row for each model and size that it lacks.
         limit: Number of test images, evenly spaced in the test set; ``None`` for all.
-
-    Returns:
-        All rows of the table, those of other models included.
 
     Raises:
         ValueError: A repeated name; a test pipeline that cannot be scaled (see
@@ -162,14 +160,10 @@ def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
     side = math.sqrt(base.height * base.width)
     ordered = sorted((math.sqrt(row.height * row.width) / side, row.metrics[metric]) for row in rows)
     best = max(range(len(ordered)), key=lambda i: ordered[i][1])
-    low = high = best
-    while low > 0 and ordered[low - 1][1] >= GOOD * ordered[best][1]:
-        low -= 1
-    while high + 1 < len(ordered) and ordered[high + 1][1] >= GOOD * ordered[best][1]:
-        high += 1
-    low_factor, high_factor = (round(ordered[i][0], 3) for i in (low, high))
-    zoom = round(base.zoom, 4)
-    return GoodSizes(low=low_factor, high=high_factor, side=round(side, 1), zoom=zoom, metric=metric)
+    directions = ordered[best::-1], ordered[best:]
+    low, high = ([f for f, _ in takewhile(lambda p: p[1] >= GOOD * ordered[best][1], way)][-1] for way in directions)
+    ends = dict(low=round(low, 3), high=round(high, 3))
+    return GoodSizes(**ends, side=round(side, 1), zoom=round(base.zoom, 4), metric=metric)
 
 
 def _evaluate(model: SweepModel, label: str) -> dict[str, Any]:
@@ -198,12 +192,9 @@ def _limit_images(cfg: Config, limit: int) -> None:
 
 @HOOKS.register_module()
 class ForwardMeter(Hook):
-    """Adds size, time and memory of the model's forward calls to the metrics of a test, and shows a progress bar.
+    """Adds size, time and memory of the model's forward calls to the metrics of a test; a progress bar has ``label``.
 
     Every call is timed; the largest batch runs again at the end to measure its memory.
-
-    Args:
-        label: Label of the progress bar.
     """
 
     def __init__(self, label: str) -> None:
@@ -259,12 +250,10 @@ class ForwardMeter(Hook):
         with torch.no_grad():
             peak = peak_memory(lambda: runner.model(*args, **kwargs), get_device())
         assert metrics is not None
-        metrics[f'{_OWN}images'] = int(batches.sum())
-        metrics[f'{_OWN}height'] = float(np.average(heights, weights=batches))
-        metrics[f'{_OWN}width'] = float(np.average(widths, weights=batches))
-        metrics[f'{_OWN}seconds'] = statistics.median(self.times)
-        metrics[f'{_OWN}peak_mib'] = peak
-        metrics[f'{_OWN}zoom'] = statistics.fmean(self.zooms) if self.zooms else math.nan
+        height, width = (float(np.average(sides, weights=batches)) for sides in (heights, widths))
+        own = dict(images=int(batches.sum()), height=height, width=width, seconds=statistics.median(self.times))
+        own |= dict(peak_mib=peak, zoom=statistics.fmean(self.zooms) if self.zooms else math.nan)
+        metrics |= {f'{_OWN}{name}': value for name, value in own.items()}
 
 
 def _keep_to_images(runner: Runner) -> None:

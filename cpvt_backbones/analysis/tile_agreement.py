@@ -27,14 +27,10 @@ def measure_agreement(
 
     Args:
         predictor: A detector or segmentor.
-        inputs: Image files, folders, patterns.
-        long_side, score_thr: See :class:`~cpvt_backbones.inference.Inferencer`.
-        tiles: (side, minimum overlap) in px.
+        inputs, long_side, score_thr: See :class:`~cpvt_backbones.inference.Inferencer`.
+        tiles: (side, minimum overlap) in px. Each gives a dict: ``tile``, ``overlap``, ``images`` (their number), and
+            the result of :func:`compare_maps` (segmentor) or :func:`compare_boxes` (detector).
         on_image: Called after each image, ``len(images) * (1 + len(tiles))`` times.
-
-    Returns:
-        One dict for each of ``tiles``: ``tile``, ``overlap``, ``images`` (their number), and the result of
-        :func:`compare_maps` (segmentor) or :func:`compare_boxes` (detector).
 
     Raises:
         ValueError: The model is a classifier, or an image is no larger than a tile.

@@ -70,15 +70,10 @@ class Backbone(PretrainedModel):
         init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``, or the checkpoint, the
             name of shipped weights among them. It takes effect in
             ``init_weights()``; until then the weights are random. Without a Runner use :meth:`from_pretrained`.
-
-    Attributes:
-        out_channels: Channels of each output, in the order of ``out_indices``.
-        out_strides: Stride of each output in pixels, in the same order.
-        num_layers: Depth that layer-wise learning rates count: the stem, each block, and what follows.
     """
 
-    out_channels: tuple[int, ...]
-    out_strides: tuple[int, ...]
+    out_channels: tuple[int, ...]  # of each output, in the order of `out_indices`
+    out_strides: tuple[int, ...]  # in pixels, in the same order
     norm: nn.Module
     init_cfg: Any
 
@@ -116,15 +111,9 @@ class Backbone(PretrainedModel):
                 "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
                 "use 'avg_featmap' for a model without class token"
             )
-        self.in_channels = in_channels
-        self.out_type = out_type
-        self.qkv_bias = qkv_bias
-        self.drop_rate = drop_rate
-        self.attn_drop_rate = attn_drop_rate
-        self.drop_path_rate = drop_path_rate
-        self.norm_eps = norm_eps
-        self.frozen_stages = frozen_stages
-        self.with_cp = with_cp
+        self.in_channels, self.out_type, self.qkv_bias, self.norm_eps = in_channels, out_type, qkv_bias, norm_eps
+        self.drop_rate, self.attn_drop_rate, self.drop_path_rate = drop_rate, attn_drop_rate, drop_path_rate
+        self.frozen_stages, self.with_cp = frozen_stages, with_cp
         self.cls_token: nn.Parameter | None = None
         self.dist_token: nn.Parameter | None = None
         self.reg_token: nn.Parameter | None = None
@@ -218,8 +207,8 @@ class Backbone(PretrainedModel):
             images: (B, in_channels, H, W), normalised, any H, W >= 1.
             valid_sizes: (height, width) in pixels of each image before it was padded, on the right and at the bottom,
                 to the size of the batch. Images of one size are then computed together, without the padding, so that
-                neither padding nor neighbours change an image's features. Default: ``images.valid_sizes``, an attribute
-                that :mod:`cpvt_backbones.engine.preprocessors` sets, where there is one.
+                neither padding nor neighbours change an image's features. Default: ``images.valid_sizes``, if
+                :mod:`cpvt_backbones.engine.preprocessors` has set it.
 
         Returns:
             One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W / stride)), zero where an
@@ -252,12 +241,11 @@ class Backbone(PretrainedModel):
     # -- input and output --------------------------------------------------------------------------------------------
 
     def _check_images(self, images: Any) -> None:
+        shape = f'(B, {self.in_channels}, H, W)'
         if not isinstance(images, Tensor):
-            raise TypeError(f'images must be a torch.Tensor (B, {self.in_channels}, H, W), got {type(images).__name__}')
+            raise TypeError(f'images must be a torch.Tensor {shape}, got {type(images).__name__}')
         if images.dim() != 4 or images.shape[1] != self.in_channels or 0 in images.shape:
-            raise ValueError(
-                f'images must be (B, {self.in_channels}, H, W) with H, W >= 1, got shape {tuple(images.shape)}'
-            )
+            raise ValueError(f'images must be {shape} with H, W >= 1, got shape {tuple(images.shape)}')
         if not images.is_floating_point():
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
 
@@ -288,12 +276,9 @@ class Backbone(PretrainedModel):
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def init_weights(self) -> None:
-        """Initialise by ``init_cfg``; checkpoints of other packages are recognised and converted.
+        """Initialise by ``init_cfg``, by :func:`cpvt_backbones.checkpoints.load_checkpoint`; nothing is read before.
 
-        As everywhere in mmengine, nothing is read before this call: mmengine's Runner makes it before training.
-
-        Raises:
-            FileNotFoundError, CheckpointError: See :func:`cpvt_backbones.checkpoints.load_checkpoint`.
+        As everywhere in mmengine, the Runner makes this call before training.
         """
         init_cfg = self.init_cfg
         entries = list_of_dicts('init_cfg', init_cfg)
@@ -349,19 +334,12 @@ class Backbone(PretrainedModel):
         return self
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """Depth of a parameter for layer-wise learning rates, in mmpretrain's convention.
+        """Depth of a parameter for layer-wise learning rates, and the number of depths, in mmpretrain's convention.
 
-        Args:
-            param_name: Name of a parameter in the whole model.
-            prefix: Prefix of this backbone in the whole model, e.g. ``'backbone.'``.
-
-        Returns:
-            The depth (0: stem; i + 1: block i and the PEG after it; last: final norm, pyramid and everything outside
-            this backbone) and the number of depths.
+        0: stem; i + 1: block i and the PEG after it; last: final norm, pyramid and everything outside this backbone,
+        whose parameters have ``prefix``, e.g. ``'backbone.'``, in the whole model.
         """
-        if not param_name.startswith(prefix):
-            return self.num_layers - 1, self.num_layers
-        layer_id = self._layer_id(param_name[len(prefix) :])
+        layer_id = self._layer_id(param_name[len(prefix) :]) if param_name.startswith(prefix) else None
         if layer_id is None:
             return self.num_layers - 1, self.num_layers
         stage, block = layer_id

@@ -26,12 +26,6 @@ def resolve_valid_sizes(valid_sizes: Any, batch: int, height: int, width: int) -
     return sizes
 
 
-def pad_map(feature_map: Tensor, stride: int, size: Sequence[int], batch_size: Sequence[int]) -> Tensor:
-    """Pad the map of an image of ``size`` pixels with zeros, to that of an image of ``batch_size`` pixels."""
-    bottom, right = (ceil_div(b, stride) - ceil_div(s, stride) for s, b in zip(size, batch_size, strict=True))
-    return F.pad(feature_map, (0, right, 0, bottom))
-
-
 def features_of_sizes(
     features: Callable[[Tensor], tuple[Any, ...]], images: Tensor, sizes: Sequence[Grid], strides: Sequence[int] | None
 ) -> tuple[Any, ...]:
@@ -39,14 +33,18 @@ def features_of_sizes(
     groups = group_by_shape(sizes)
     order = [image for group in groups for image in group]
     inverse = sorted(range(len(order)), key=order.__getitem__)
+
+    def pad(feature_map: Tensor, stride: int, size: Grid) -> Tensor:
+        pairs = zip(size, images.shape[2:], strict=True)
+        bottom, right = (ceil_div(whole, stride) - ceil_div(side, stride) for side, whole in pairs)
+        return F.pad(feature_map, (0, right, 0, bottom))
+
     results = []
     for group in groups:
         size = sizes[group[0]]
         outputs = features(images[group, :, : size[0], : size[1]])
         if strides is not None:
-            outputs = tuple(
-                pad_map(output, stride, size, images.shape[2:]) for output, stride in zip(outputs, strides, strict=True)
-            )
+            outputs = tuple(pad(output, stride, size) for output, stride in zip(outputs, strides, strict=True))
         results.append(outputs)
 
     def merge(parts: Sequence[Any]) -> Any:

@@ -76,7 +76,10 @@ def convert_state_dict(
         CheckpointError: No weights, unknown names, another architecture, other shapes, an incomplete trunk, or values
             refused by :func:`check_values`.
     """
-    depths = _depths(model)
+    depths: Any = getattr(model, 'depths', None)  # of the architecture, built or not
+    if not hasattr(model, 'position_encodings') or depths is None:
+        accepted = 'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its backbone)'
+        raise TypeError(f'model must be {accepted}, got {type(model).__name__}')
     report = ConversionReport(target=type(model).__name__)
     source, found = find_backbone(find_weights(state_dict, ema=ema), prefix=prefix, report=report)
     layout = 'column' if hasattr(model, 'depth') else 'pyramid'
@@ -120,15 +123,6 @@ def convert_state_dict(
     _raise_if_incomplete(report)
     check_values(result, wanted)
     return result, report
-
-
-def _depths(model: nn.Module) -> tuple[int, ...]:
-    """Blocks of each stage of the architecture, built or not."""
-    depths = getattr(model, 'depths', None) or getattr(model, 'depth', None)
-    if not hasattr(model, 'position_encodings') or depths is None:
-        accepted = 'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its backbone)'
-        raise TypeError(f'model must be {accepted}, got {type(model).__name__}')
-    return (depths,) if isinstance(depths, int) else tuple(depths)
 
 
 def _rename(source: Family, found: Found, report: ConversionReport) -> tuple[dict[str, Tensor], dict[str, str]]:

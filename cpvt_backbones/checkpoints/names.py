@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import TARGETS
 
 from .report import CheckpointError, ConversionReport
@@ -41,8 +42,7 @@ def export_state_dict(
         ValueError: ``to`` is another name.
         CheckpointError: The other package has no model that computes the same.
     """
-    if to not in TARGETS:
-        raise ValueError(f'to must be one of {TARGETS}, got {to!r}')
+    check_choice(TARGETS, to=to)
     report = ConversionReport(source=type(model).__name__, target=f"{to}'s names")
     rules = _rules(state_dict, to, report.source)
     result: dict[str, Tensor] = {}

@@ -38,13 +38,8 @@ _NAMED: dict[str, Callable[[], dict[str, str]]] = {
 def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options: Any) -> ConversionReport:
     """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
 
-    Args:
-        model: The backbone.
-        checkpoint: See :func:`read_checkpoint`.
-        **options: ``prefix``, ``allow_missing`` and ``ema`` of :func:`convert_state_dict`.
-
-    Raises:
-        FileNotFoundError, CheckpointError: See :func:`read_checkpoint` and :func:`convert_state_dict`.
+    For arguments (``prefix``, ``allow_missing`` and ``ema`` are the options) and errors see :func:`read_checkpoint` and
+    :func:`convert_state_dict`.
     """
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
@@ -79,12 +74,9 @@ def load_weights(
     Args:
         model: Detector, segmentor, classifier or a part of one, or a wrapper of mmengine around it (data parallel,
             test-time augmentation).
-        checkpoint: See :func:`read_checkpoint`.
+        checkpoint: See :func:`read_checkpoint`; its ``meta`` is returned, or an empty dict.
         prefix: Load the keys under this prefix only, e.g. ``'backbone.'``.
         strict: Refuse weights that the model lacks, too.
-
-    Returns:
-        dict: The checkpoint's ``meta``, or an empty dict.
 
     Raises:
         FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; weights are missing, have other shapes, or are
@@ -126,7 +118,9 @@ def check_loaded(
         theirs, ours = ({key.partition('.')[0] for key in keys} for keys in (weights, wanted))
         if theirs - ours and ours - theirs:
             parts = f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
-            advice = "init_cfg=dict(type='Pretrained', checkpoint=..., prefix='backbone.') of a backbone takes that alone"
+            advice = (
+                "init_cfg=dict(type='Pretrained', checkpoint=..., prefix='backbone.') of a backbone takes that alone"
+            )
             raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
         differing = [key for key in wanted if key in weights and weights[key].shape != wanted[key].shape]
         class_layers = [
@@ -169,11 +163,8 @@ def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
     """Load a checkpoint for mmengine: ``load_from``, ``resume``, the toolboxes' inferencers.
 
-    It replaces mmengine's loaders, which retry a refused file with ``weights_only=False``.
-
-    Args:
-        filename: See :func:`read_checkpoint`; or a name of mmengine's, as ``'torchvision://resnet50'``.
-        map_location: Not used: the file is read on the CPU, and loading copies its values to where the model is.
+    It replaces mmengine's loaders, which retry a refused file with ``weights_only=False``. ``filename`` may be a name
+    of mmengine's too, as ``'torchvision://resnet50'``. The file is read on the CPU, whatever ``map_location``.
     """
     scheme, _, name = filename.rpartition('://')
     if 's3' in scheme or 'petrel' in scheme:
@@ -198,21 +189,12 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
 # Every scheme of mmengine's: `pavi://`, which is not served, is refused.
 _SCHEMES = ['', r'(\S+\:)?s3://', r'(\S+\:)?petrel://']
 _SCHEMES += [f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)]
-model_zoo.CheckpointLoader.register_scheme(
-    _SCHEMES,
-    load_from_weights_only,
-    force=True,
-)
+model_zoo.CheckpointLoader.register_scheme(_SCHEMES, load_from_weights_only, force=True)
 
 
 @WEIGHT_INITIALIZERS.register_module()
 class RecognisedPretrained(PretrainedInit):
-    """mmengine's ``Pretrained`` for the backbones of this package, which substitute it for ``Pretrained``.
-
-    Args:
-        checkpoint, map_location: See :func:`load_from_weights_only`.
-        prefix, **options: See :func:`load_checkpoint`.
-    """
+    """mmengine's ``Pretrained`` by :func:`load_checkpoint`; the backbones of this package substitute it."""
 
     def __init__(self, checkpoint: str, prefix: str | None = None, map_location: Any = 'cpu', **options: Any) -> None:
         super().__init__(checkpoint, prefix, map_location)

@@ -41,7 +41,7 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
         if scheme == 'hf':
             parts = name.split('/', 2)
             return _fetch_hub(name, '/'.join(parts[:2]), parts[2] if len(parts) == 3 else SAVED)
-        return _fetch_timm(name) if scheme == 'timm' else _fetch(_mmpretrain_url(name))
+        return _fetch_timm(name) if scheme == 'timm' else _fetch_mmpretrain(name)
     except ImportError as error:
         fault = f'{str(checkpoint)!r} needs {scheme}, which does not import ({error})'
         raise CheckpointError(f"checkpoint: {fault}: pip install 'cpvt_backbones[cls]'") from error
@@ -101,7 +101,7 @@ def _fetch_hub(name: str, repository: str, file_name: str) -> Path:
         raise _unreachable(f'{address}/resolve/main/{file_name}', error, own) from error
 
 
-def _mmpretrain_url(name: str) -> str:
+def _fetch_mmpretrain(name: str) -> Path:
     from mmpretrain.apis.model import ModelHub
 
     try:
@@ -110,4 +110,4 @@ def _mmpretrain_url(name: str) -> str:
         raise CheckpointError(f'checkpoint: mmpretrain has no model of the name {name!r}') from error
     if not url:
         raise CheckpointError(f'checkpoint: mmpretrain has no weights of {name!r}, only the config')
-    return url
+    return _fetch(url)

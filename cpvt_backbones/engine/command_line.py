@@ -45,11 +45,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         Parser.used, words = self._actions, []
         for word in sys.argv[1:] if args is None else map(str, args):
-            flag, equals, value = word.partition('=')
-            if flag in self.renamed:
-                warn_deprecated(flag, self.renamed[flag])
-                word = f'{self.renamed[flag]}{equals}{value}'
-            words.append(word)
+            flag = word.partition('=')[0]
+            if new := self.renamed.get(flag):
+                warn_deprecated(flag, new)
+            words.append(word.replace(flag, new or flag, 1))
         return super().parse_known_args(words, namespace)
 
 
@@ -162,10 +161,10 @@ def positive(text: str) -> int:
 class Overrides(argparse.Action):
     """mmengine's ``DictAction``, imported when it is used."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+    def __call__(self, *arguments: Any) -> None:
         from mmengine.config import DictAction
 
-        DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
+        DictAction(self.option_strings, self.dest)(*arguments)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -204,15 +203,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, images: bool = False
 def split_model(
     words: Sequence[str], *, images: bool = False, exported: Collection[str] = ()
 ) -> tuple[str | None, str, list[str]]:
-    """Split positional arguments into config, checkpoint and images.
+    """Split positional arguments into config, checkpoint and images; ``ValueError`` for a missing model or images.
 
     Args:
         words: ``CONFIG CHECKPOINT``, the name of shipped weights, or an exported file; then the images.
         images: At least one image must follow the model; by default none may.
         exported: Accepted suffixes of exported models; the config of these is ``None``.
-
-    Raises:
-        ValueError: ``words`` do not start with a model, or the images are missing.
     """
     first, *rest = words or ['']
     config: str | None

@@ -19,7 +19,7 @@ from mmpretrain.registry import BATCH_AUGMENTS, DATASETS
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.layers.checks import check_int
+from cpvt_backbones.layers.checks import check_fraction, check_int
 
 
 @DATASETS.register_module()
@@ -99,8 +99,7 @@ class BatchRandomResizedCrop:
             raise ValueError(f'area must be (least, greatest) within (0, 1], got {area!r}')
         if not 0 < ratio[0] <= ratio[1]:
             raise ValueError(f'ratio must be (least, greatest), both positive, got {ratio!r}')
-        if not 0 <= flip <= 1:
-            raise ValueError(f'flip must be a probability, got {flip!r}')
+        check_fraction(flip=flip)
         self.size, self.area, self.ratio, self.flip = size, area, ratio, flip
 
     def __call__(self, images: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
-from cpvt_backbones.layers.checks import check_int, is_number, list_of_dicts, strict_keywords
+from cpvt_backbones.layers.checks import check_fraction, check_int, list_of_dicts, strict_keywords
 
 
 @MODELS.register_module()
@@ -86,8 +86,7 @@ class HardDistillation(ImageClassifier):
         super().__init__(
             backbone, neck=neck, head=head, train_cfg=train_cfg, data_preprocessor=data_preprocessor, init_cfg=init_cfg
         )
-        if not is_number(distillation_weight) or not 0 <= distillation_weight <= 1:
-            raise ValueError(f'distillation_weight must be a number in [0, 1], got {distillation_weight!r}')
+        check_fraction(distillation_weight=distillation_weight)
         if teacher_size is not None:
             check_int(teacher_size=teacher_size)
         if not isinstance(self.head, DistillationHead):

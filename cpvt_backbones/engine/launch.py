@@ -58,19 +58,17 @@ def read_config(
     work_dir: str | os.PathLike[str] | None = None,
     launcher: str = 'none',
 ) -> Config:
-    """Read a config and import its toolbox.
+    """Read a config file and import its toolbox.
 
     Args:
         path: The config file.
         cfg_options: Values to override, keyed by dotted name.
-        work_dir: Folder of logs and checkpoints. Default: the config's ``work_dir``, else
-            ``work_dirs/<name of the config>``.
+        work_dir: Folder of logs and checkpoints; ``None``: the config's, else ``work_dirs/<name of the config>``.
         launcher: mmengine's launcher: none, pytorch, slurm or mpi.
 
     Raises:
-        FileNotFoundError: The file does not exist.
+        FileNotFoundError, ImportError: The file does not exist; the toolbox is not installed.
         ValueError: The file is not a valid config, or its ``default_scope`` is no toolbox.
-        ImportError: The toolbox is not installed.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'config: there is no file {str(path)!r}')
@@ -140,7 +138,9 @@ def train(
         cfg.resume, cfg.load_from = True, find_checkpoint('resume', resume)
     elif cfg.get('load_from'):
         cfg.load_from = find_checkpoint('load_from', cfg.load_from)
-    _fetch_pretrained(cfg)
+    for part in dicts_of(cfg.get('model')):  # a failure ends the training before it reads data
+        if str(part.get('checkpoint')).startswith(('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')):
+            locate_checkpoint(part['checkpoint'])
     runner = _build_runner(cfg)
     for handler in runner.logger.handlers:  # a line a parameter is for the log file, not for the terminal
         if type(handler) is logging.StreamHandler:
@@ -150,13 +150,6 @@ def train(
     with progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner
-
-
-def _fetch_pretrained(cfg: Config) -> None:
-    """Fetch the weights that ``init_cfg`` names in a model: a failure ends the training before it reads data."""
-    for part in dicts_of(cfg.get('model')):
-        if str(part.get('checkpoint')).startswith(('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')):
-            locate_checkpoint(part['checkpoint'])
 
 
 def test(
@@ -212,11 +205,9 @@ class CPUAmpOptimWrapper(OptimWrapper):
 
 
 def use_amp(cfg: Config, dtype: str | None = None) -> None:
-    """Switch a config to mixed precision, in place.
+    """Switch a config, whose optimizer wrapper has no precision of its own, to mixed precision, in place.
 
-    Args:
-        cfg: From :func:`read_config`; its optimizer wrapper must not have its own precision.
-        dtype: ``'float16'`` (with loss scaling) or ``'bfloat16'``, the only one of a CPU. Default: float16 on a GPU.
+    ``dtype`` is ``'float16'`` (with loss scaling; the default on a GPU) or ``'bfloat16'``, the only one of a CPU.
     """
     on_cpu = get_device() == 'cpu'
     dtype = dtype or ('bfloat16' if on_cpu else 'float16')

@@ -25,12 +25,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             paramwise_cfg=dict(layer_decay_rate=0.75, norm_decay_mult=0.0, bias_decay_mult=0.0),
         )
 
-    Args:
-        optim_wrapper_cfg: As for mmengine's constructor.
-        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and the options of mmengine's constructor; factors multiply.
-
-    Raises:
-        ValueError: ``layer_decay_rate`` is missing or outside (0, 1]; no module of the model has ``get_layer_depth``.
+    ``paramwise_cfg`` takes the options of mmengine's constructor too; factors multiply. ``ValueError`` if
+    ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has ``get_layer_depth``.
     """
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:

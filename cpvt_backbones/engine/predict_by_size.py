@@ -26,10 +26,8 @@ class PredictBySize:
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One per image, with ``img_shape``, (height, width) before padding; ``None`` to not split.
-
-        Raises:
-            ValueError: An ``img_shape`` larger than the batch.
+            data_samples: One per image, with ``img_shape``, (height, width) before padding and at most that of the
+                batch; ``None`` to not split.
         """
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
@@ -58,12 +56,8 @@ def _by_size(cls: type) -> type:
 def predict_by_size(model: nn.Module) -> nn.Module:
     """Make a built model predict each image at its own size, in place; training does not change.
 
-    Args:
-        model: A detector, segmentor or classifier of the toolboxes, alone or in a wrapper (distributed, test-time
-            augmentation).
-
-    Raises:
-        TypeError: Not a model with ``predict``.
+    ``model`` is a detector, segmentor or classifier of the toolboxes (``TypeError`` otherwise), alone or in a wrapper
+    (distributed, test-time augmentation).
     """
     inner: Any = model
     while is_model_wrapper(inner) or isinstance(inner, BaseTTAModel):

@@ -26,13 +26,12 @@ Run = Callable[[np.ndarray], list[np.ndarray]]
 class ExportedModel:
     """A model from an ONNX file or a ``.pt2`` package, for images of any size; a predictor for ``Inferencer``.
 
+    ``metadata`` has the file's task (``'features'`` of a backbone), classes, mean and std, thresholds and versions.
+
     Args:
         path: ``.onnx``, or ``.pt2`` (torch.export or AOTInductor).
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if the file can use one. A ``.pt2`` runs on the type of
             device that it was exported on.
-
-    Attributes (and those of :class:`Predictor`):
-        metadata: The file's task (``'features'`` of a backbone), classes, mean and std, thresholds and versions.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -61,11 +60,7 @@ class ExportedModel:
         self.fingerprint = sha256_of(path)
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """Compute the file's outputs, by name.
-
-        Args:
-            images: (B, 3, H, W), uint8 BGR; if ``metadata['input']`` is ``'normalised'``, normalised float32.
-        """
+        """The outputs, by name, of images (B, 3, H, W), uint8 BGR or, if ``metadata['input']`` says it, normalised."""
         dtype = np.uint8 if self.metadata['input'] == 'pixels' else np.float32
         if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape or images.dtype != dtype:
             accepted = f'(B, 3, H, W) with H, W >= 1, {np.dtype(dtype)}'
@@ -73,10 +68,7 @@ class ExportedModel:
         return dict(zip(self.metadata['outputs'], self._run(np.ascontiguousarray(images)), strict=True))
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """See :class:`Predictor`; images of any sizes, those of one size in one batch.
-
-        A segmentor returns ``seg_map`` (H, W), a backbone ``features``, a list of (C, h, w).
-        """
+        """See :class:`Predictor`; images of any sizes. A segmentor: ``seg_map`` (H, W), a backbone: ``features``."""
         predictions: list[dict[str, Any]] = [{}] * len(images)
         for indices in group_by_shape(image.shape for image in images):
             outputs = self.run(self._batch([images[index] for index in indices]))

@@ -15,10 +15,10 @@ from PIL import Image
 from rich.progress import MofNCompleteColumn, Progress
 
 from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.layers.checks import renamed_arguments
+from cpvt_backbones.layers.checks import check_fraction, renamed_arguments
 
 from .images import ImageError, file_stamp
-from .inferencer import Inferencer, Result, check_score_thr
+from .inferencer import Inferencer, Result
 from .tasks import Prediction
 
 RUN_FILE, RECORDS_FILE, LOCK_FILE = 'run.json', 'records.jsonl', '.lock'
@@ -74,7 +74,7 @@ def predict_to_folder(
         ValueError: The folder has predictions of another model or other settings, or another process writes to it.
         OSError: The folder cannot be written to.
     """
-    check_score_thr(score_thr)
+    check_fraction(score_thr=score_thr)
     folder = Path(out_dir)
     settings = dict(inferencer.settings, score_thr=score_thr, vis=vis)
     # Different paths of one file are one image. A pattern may match earlier outputs.

@@ -11,7 +11,7 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.logging import print_log
 
-from cpvt_backbones.layers.checks import is_number, renamed_arguments
+from cpvt_backbones.layers.checks import check_choice, check_fraction, renamed_arguments
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
 from .images import ImageInput, LoadedImage, ShapeBuckets, find_images, load_image
@@ -31,12 +31,6 @@ class Result:
     picture: np.ndarray | None = None  # (h, w, 3), RGB, if requested
     error: Exception | None = None  # an ImageError, or what the model raised
     stamp: list[int] | None = None  # of its file, before reading
-
-
-def check_score_thr(score_thr: float) -> None:
-    """Raise ``ValueError`` unless ``score_thr`` is a number in [0, 1]."""
-    if not is_number(score_thr) or not 0 <= score_thr <= 1:
-        raise ValueError(f'score_thr must be a number in [0, 1], got {score_thr!r}')
 
 
 _renamed = renamed_arguments(score_threshold='score_thr', draw='vis')
@@ -105,8 +99,7 @@ class Inferencer:
             predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device)
         elif cfg is not None or checkpoint is not None:
             raise ValueError('predictor excludes cfg and checkpoint')
-        if predictor.task not in TASKS.values():
-            raise ValueError(f'predictor.task must be one of {list(TASKS.values())}, got {predictor.task!r}')
+        check_choice(TASKS.values(), **{'predictor.task': predictor.task})
         self.predictor, self.outside = predictor, 0
         self.sizing = Sizing(scale, predictor, max_pixels)
         if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
@@ -123,18 +116,12 @@ class Inferencer:
     def __call__(
         self, image: ImageInput, *, score_thr: float = 0.3, vis: bool = False
     ) -> tuple[Prediction, np.ndarray | None]:
-        """Predict on one image.
+        """Predict on one image file or array; raise ``ImageError`` if it cannot be used.
 
         Args:
             image: Image file or array.
             score_thr: Minimum score of a box.
-            vis: Draw the prediction on the image.
-
-        Returns:
-            The prediction, and the picture ((h, w, 3), RGB, uint8) or ``None``.
-
-        Raises:
-            ImageError: The image cannot be used.
+            vis: Draw the prediction on the image: also return the picture, (h, w, 3), RGB, uint8.
         """
         ((_, result),) = self.stream([image], score_thr=score_thr, vis=vis)
         if result.error is not None:
@@ -163,7 +150,7 @@ class Inferencer:
 
         ``on_tiles`` is called after each batch of tiles with the number of tiles done and their total.
         """
-        check_score_thr(score_thr)
+        check_fraction(score_thr=score_thr)
         if vis:
             require_drawing(self.predictor.task)
         buckets = ShapeBuckets(self.bounds)

@@ -46,14 +46,10 @@ class Predictor(Protocol):
     fingerprint: str
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Detect or classify.
+        """Detect or classify ``images``, (H, W, 3) uint8 BGR, all of one size; returns arrays for each.
 
-        Args:
-            images: (H, W, 3) uint8 BGR, all of one size.
-
-        Returns:
-            Arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,),
-            and of an instance segmentor ``masks`` (N, H, W; bool). Classification: ``scores`` (classes,).
+        Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,), and of an instance
+        segmentor ``masks`` (N, H, W; bool). Classification: ``scores`` (classes,).
         """
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
@@ -64,15 +60,10 @@ class Predictor(Protocol):
 
 
 class ToolboxPredictor:
-    """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer.
+    """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer; see :class:`Inferencer`.
 
-    Args:
-        cfg, device: See :class:`Inferencer`.
-        checkpoint: ``.pth``, ``.safetensors``, ``https://`` address, or the name of shipped weights.
-
-    Raises:
-        FileNotFoundError, ValueError: See :class:`Inferencer`; or the checkpoint does not fit the model.
-        ImportError: The toolbox is not installed.
+    ``checkpoint`` is a ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of shipped weights;
+    ``ValueError`` if it does not fit the model, ``ImportError`` without the toolbox.
     """
 
     def __init__(self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None) -> None:

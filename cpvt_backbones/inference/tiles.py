@@ -81,12 +81,9 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
 def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callable[[Tensor], np.ndarray]) -> np.ndarray:
     """Classes (H, W) by the average of overlapping tiles' logits, weighted by :func:`ramp_weights`.
 
+    ``tiles`` yields the logits (C, h, w) of each tile of ``grid``, by row from the top, within a row from the left.
     Once no later tile covers a pixel, its class is decided and its logits are dropped. In memory are the logits of one
     tile and of the rows shared with the next row of tiles.
-
-    Args:
-        tiles: Logits (C, h, w) of each tile of ``grid``, by row from the top, within a row from the left.
-        to_classes: Converts logits (C, h, w) to classes (h, w).
     """
     height, width = grid.rows[-1][1], grid.columns[-1][1]
     row_weights, column_weights = ramp_weights(grid.rows), ramp_weights(grid.columns)
@@ -128,20 +125,11 @@ def is_cut(boxes: np.ndarray, *, rows: Span, columns: Span, height: int, width: 
 def merge_groups(
     boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, cut: np.ndarray, tiles: np.ndarray
 ) -> list[list[int]]:
-    """Group the boxes of overlapping tiles by object.
+    """Group the boxes of overlapping tiles by object: indices, best first; the best object first.
 
     Of the uncut boxes of an object the best is kept. Parts inside it are dropped. Parts of an object without uncut box
-    are joined.
-
-    Args:
-        boxes: (N, 4), x1, y1, x2, y2 in px of the image.
-        scores: (N,)
-        labels: (N,); boxes of different classes are different objects.
-        cut: (N,), bool, from :func:`is_cut`.
-        tiles: (N, 4), x1, y1, x2, y2 of each box's tile.
-
-    Returns:
-        list[list[int]]: Indices of the boxes of each object, best first; best object first.
+    are joined. Boxes of different classes are different objects. ``boxes`` and ``tiles``, each box's tile, are (N, 4),
+    x1, y1, x2, y2 in px of the image; ``scores``, ``labels`` and ``cut`` (from :func:`is_cut`) are (N,).
     """
     from sahi.postprocess.combine import batched_nms
 

@@ -38,9 +38,7 @@ def reference_attention() -> Iterator[None]:
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(d) + mask) v, of queries (B, heads, T, d), keys and values (B, heads, S, d).
 
-    Args:
-        mask: Broadcastable to (B, heads, T, S): additive, or boolean with True where attention is allowed.
-        dropout: Probability of dropping an attention weight.
+    ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention is allowed.
     """
     if mask is not None and is_exporting():
         mask = mask.expand(-1, -1, query.shape[2], -1)  # ONNX's Attention wants a row for each query
@@ -181,7 +179,9 @@ class WindowAttention(Attention):
 
         # (B * windows, heads, h * w, d)
         query, key, value = self.query_key_value(partition(x), window, 0, None if qk is None else partition(qk))
-        real = self._real_tokens(grid, window, counts, batch, x.device) if is_padded(padding) else None
+        real = None
+        if is_padded(padding):  # True where a key is a token and no padding, (B * windows, 1, 1, h * w)
+            real = partition(x.new_ones(batch, num_prefix + grid[0] * grid[1], 1)).bool().transpose(1, 2)[:, None]
         mask = real
         if bias is not None:
             mask = bias(query, window)
@@ -219,14 +219,6 @@ class WindowAttention(Attention):
         out = out.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B, H + pad, W + pad, C)
         out = out[:, : grid[0], : grid[1]].flatten(1, 2)
         return out if prefix is None else torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
-
-    @staticmethod
-    def _real_tokens(grid: Grid, window: Grid, counts: Grid, batch: int, device: torch.device) -> Tensor:
-        """True where a key is a token and no padding, (B * windows, 1, 1, h * w)."""
-        rows = (torch.arange(counts[0] * window[0], device=device) < grid[0]).view(counts[0], 1, window[0], 1)
-        columns = (torch.arange(counts[1] * window[1], device=device) < grid[1]).view(1, counts[1], 1, window[1])
-        mask = (rows & columns).flatten(2).flatten(0, 1)  # (windows, h * w)
-        return mask.repeat(batch, 1)[:, None, None]
 
 
 class SpatialReductionAttention(Attention):

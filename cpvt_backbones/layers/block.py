@@ -44,12 +44,9 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-WHOLE_BYTES = 32 * 2**20
-PART_BYTES = 8 * 2**20
+WHOLE_BYTES, PART_BYTES = 32 * 2**20, 8 * 2**20
 """Hidden layers of an MLP above ``WHOLE_BYTES`` are computed in parts of ``PART_BYTES``, about the size of a cache.
 From 32 MiB on the C library maps fresh memory for every tensor; below it the parts cost more than they save."""
-
-
 ACTIVATIONS = ('gelu', 'quick_gelu', 'swiglu')
 
 
@@ -94,16 +91,15 @@ class MLP(nn.Module):
         return out.unflatten(0, x.shape[:2])
 
     def _run(self, x: Tensor) -> Tensor:
-        return self.drop(self.fc2(self.drop(self._hidden(x))))
-
-    def _hidden(self, x: Tensor) -> Tensor:
         if self.activation == 'swiglu':
-            return F.silu(self.fc1_g(x), inplace=self.in_place) * self.fc1_x(x)
-        hidden = self.fc1(x)
-        if self.activation == 'quick_gelu':
+            hidden = F.silu(self.fc1_g(x), inplace=self.in_place) * self.fc1_x(x)
+        elif self.activation == 'quick_gelu':
+            hidden = self.fc1(x)
             gate = torch.sigmoid(1.702 * hidden)
-            return gate.mul_(hidden) if self.in_place else gate * hidden
-        return torch.ops.aten.gelu_(hidden) if self.in_place else F.gelu(hidden)
+            hidden = gate.mul_(hidden) if self.in_place else gate * hidden
+        else:
+            hidden = torch.ops.aten.gelu_(self.fc1(x)) if self.in_place else F.gelu(self.fc1(x))
+        return self.drop(self.fc2(self.drop(hidden)))
 
 
 class Block(nn.Module):
@@ -164,18 +160,9 @@ class Block(nn.Module):
         bias: Bias | None = None,
         rotate: Rotate | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the block.
+        """Run the block on patch tokens (B, H * W, C) and prefix tokens (B, P, C) or ``None``; returns both.
 
-        Args:
-            tokens: (B, H * W, C) patch tokens.
-            prefix_tokens: (B, P, C) class and distillation token, or ``None``.
-            grid: (H, W).
-            qk: Patch tokens for queries and keys, if they differ from ``tokens``; same shape.
-            bias: Bias of a position encoding on the attention logits.
-            rotate: Rotation of queries and keys by a position encoding.
-
-        Returns:
-            The patch tokens and the prefix tokens.
+        ``qk`` are patch tokens for queries and keys, if they differ; ``bias`` and ``rotate`` as in :class:`Attention`.
         """
         p = 0 if prefix_tokens is None else prefix_tokens.shape[1]
         x = prepend_tokens(prefix_tokens, tokens)  # (B, P + H * W, C)

@@ -57,6 +57,11 @@ def check_probability(**values: Any) -> None:
     check('a number in [0, 1)', lambda v: is_number(v) and 0 <= v < 1, **values)
 
 
+def check_fraction(**values: Any) -> None:
+    """Each value is a number in [0, 1]."""
+    check('a number in [0, 1]', lambda v: is_number(v) and 0 <= v <= 1, **values)
+
+
 def check_positive(*, above: float = 0, **values: Any) -> None:
     """Each value is a finite number > ``above``."""
     check(f'a finite number > {above}', lambda v: is_number(v) and v > above, **values)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -95,15 +96,7 @@ class PEG(nn.Module):
         return grid[0] - self.shrink, grid[1] - self.shrink
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Encode the position of each token.
-
-        Args:
-            tokens: (B, H * W, C) patch tokens, row by row.
-            grid: (H, W) in tokens.
-
-        Returns:
-            (B, H' * W', C) with (H', W') = ``out_grid(grid)``.
-        """
+        """Patch tokens (B, H * W, C), row by row, to (B, H' * W', C) with (H', W') = ``out_grid(grid)``."""
         if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
             raise ValueError(
                 f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
@@ -117,10 +110,9 @@ class PEG(nn.Module):
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
             # Its kernel contains the identity: in half precision it would round the residual stream.
-            if x.dtype == torch.float32 and not x.is_meta and torch.is_autocast_enabled(x.device.type):
-                with torch.autocast(x.device.type, enabled=False):
-                    return map_to_tokens(self.fused(x))
-            return map_to_tokens(self.fused(x))
+            wide = x.dtype == torch.float32 and not x.is_meta and torch.is_autocast_enabled(x.device.type)
+            with torch.autocast(x.device.type, enabled=False) if wide else nullcontext():
+                return map_to_tokens(self.fused(x))
         for layer in self.proj:
             x = x + layer(x) if self.residual else layer(x)
         return map_to_tokens(x)
@@ -130,11 +122,8 @@ class PEG(nn.Module):
         """For inference: fold a norm and the identity into the convolution, in place.
 
         ``x + conv(x)`` is one convolution with 1 added to the centre of its kernel. Its weights have another name
-        (``fused``), so that they do not load into an unfused PEG.
-
-        Returns:
-            ``False``, with nothing changed, for a PEG with an activation, a 1 x 1 convolution or ``padding='none'``,
-            and for one that is fused already.
+        (``fused``), so that they do not load into an unfused PEG. ``False``, with nothing changed, for a PEG with an
+        activation, a 1 x 1 convolution or ``padding='none'``, and for one that is fused already.
         """
         if self.fused is not None or not self.residual:
             return False
@@ -243,20 +232,20 @@ class PEGPosition(PositionEncoding):
             raise ValueError(f'after_blocks must name each block once, got {named!r}')
         return sorted(blocks)
 
-    def _peg(self, stage: int, block: int) -> PEG | None:
-        index = self.layer_ids.get((stage, block))
-        return None if index is None else self.get_submodule(str(index))  # type: ignore[return-value]
+    def _peg(self, target: str, stage: int, block: int) -> Any:
+        index = self.layer_ids.get((stage, block)) if target == self.target else None
+        return None if index is None else self.get_submodule(str(index))
 
     def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
         tokens, grid = self.after_block(stage, -1, tokens, grid)
         return tokens, prefix_tokens, grid
 
     def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        peg = self._peg(stage, block) if self.target == 'qkv' else None
+        peg = self._peg('qkv', stage, block)
         return (tokens, grid) if peg is None else (peg(tokens, grid), peg.out_grid(grid))
 
     def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
-        peg = self._peg(stage, block - 1) if self.target == 'qk' else None
+        peg = self._peg('qk', stage, block - 1)
         return tokens if peg is None else peg(tokens, grid)
 
     def layer_id(self, name: str) -> tuple[int, int]:

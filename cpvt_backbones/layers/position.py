@@ -109,8 +109,7 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
     for spec in list_of_dicts('position', position):
         arguments = dict(spec)
         name = arguments.pop('type', None)
-        if not isinstance(name, str) or name not in POSITIONS:
-            raise ValueError(f'position type must be one of {sorted(POSITIONS)}, got {name!r}')
+        check_choice(POSITIONS, **{'position type': name})
         cls = POSITIONS[name]
         check_keywords(f'position dict(type={name!r})', arguments, keyword_only(cls.__init__))
         count = sum(other.attribute == cls.attribute for other in built.values())

@@ -359,5 +359,5 @@ def test_export_without_a_counterpart_is_refused(model, to, message):
     model = model()
     with pytest.raises(CheckpointError, match=message):
         export_state_dict(model.state_dict(), model, to=to)
-    with pytest.raises(ValueError, match=r"to must be one of \('cpvt', 'timm', 'mmseg', 'mmpretrain'\), got 'keras'"):
+    with pytest.raises(ValueError, match=r"to must be one of \['cpvt', 'mmpretrain', 'mmseg', 'timm'\], got 'keras'"):
         export_state_dict(model.state_dict(), model, to='keras')
