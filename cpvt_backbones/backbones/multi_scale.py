@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
@@ -27,16 +26,12 @@ class LayerNorm2d(nn.LayerNorm):
         return super().forward(feature_map.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class CeilMaxPool(nn.Module):
+class CeilMaxPool(nn.MaxPool2d):
     """Max pooling that rounds sizes up, as ``ceil_mode`` does, but without a new compilation for each rounding."""
-
-    def __init__(self, pool: int) -> None:
-        super().__init__()
-        self.pool = pool
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) to (B, C, ceil(H / p), ceil(W / p))."""
-        return F.max_pool2d(pad_to_multiple(feature_map, self.pool, value=-torch.inf), self.pool)
+        return super().forward(pad_to_multiple(feature_map, self.kernel_size, value=-torch.inf))  # type: ignore[arg-type]
 
 
 def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:

@@ -118,9 +118,7 @@ def check_loaded(
         theirs, ours = ({key.partition('.')[0] for key in keys} for keys in (weights, wanted))
         if theirs - ours and ours - theirs:
             parts = f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
-            advice = (
-                "init_cfg=dict(type='Pretrained', checkpoint=..., prefix='backbone.') of a backbone takes that alone"
-            )
+            advice = "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=..., prefix='backbone.')"
             raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
         differing = [key for key in wanted if key in weights and weights[key].shape != wanted[key].shape]
         class_layers = [

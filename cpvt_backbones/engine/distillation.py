@@ -55,8 +55,7 @@ class HardDistillation(ImageClassifier):
     runs without it. It stays in evaluation mode, gets no gradient, and is in no checkpoint.
 
     Args:
-        backbone: A backbone with ``with_dist_token=True, out_type='cls_token'``, or ``out_type='avg_featmap'``.
-        head: A :class:`DistillationHead`.
+        backbone, head: See :class:`DistillationHead`.
         teacher: Any classifier of mmpretrain as plain data, e.g. ``dict(type='TimmClassifier',
             model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` has ``mean``, ``std`` and
             ``to_rgb``; default: a timm model's own values.

@@ -16,7 +16,7 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from cpvt_backbones.options import READ_LIMIT
 
-from .sizes import Sizing, fit
+from .sizes import fit
 from .tiles import Bounds
 
 ImageInput = str | os.PathLike[str] | np.ndarray
@@ -230,16 +230,6 @@ class LoadedImage:
     def pixels(self) -> int:
         """Pixels of the model's input."""
         return self.image.shape[0] * self.image.shape[1]
-
-
-def load_image(
-    index: int, source: ImageInput, name: str, sizing: Sizing, read_limit: int | None, vis: bool
-) -> LoadedImage:
-    """Read and scale one image; see :func:`read_image` for errors."""
-    stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
-    image = read_image(source, name=name, read_limit=read_limit)
-    size = image.shape[1], image.shape[0]
-    return LoadedImage(index, name, size, sizing(image), make_preview(image) if vis else None, stamp)
 
 
 class ShapeBuckets:

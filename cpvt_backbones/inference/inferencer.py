@@ -14,7 +14,7 @@ from mmengine.logging import print_log
 from cpvt_backbones.layers.checks import check_choice, check_fraction, renamed_arguments
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
-from .images import ImageInput, LoadedImage, ShapeBuckets, find_images, load_image
+from .images import ImageInput, LoadedImage, ShapeBuckets, file_stamp, find_images, make_preview, read_image
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
 from .tasks import OnTiles, Prediction, draw_prediction, predict_batch, predict_tiled, require_drawing
@@ -157,7 +157,10 @@ class Inferencer:
         for index, source in enumerate(images):
             name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
             try:
-                loaded = load_image(index, source, name, self.sizing, self.read_limit, vis)
+                stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
+                image = read_image(source, name=name, read_limit=self.read_limit)
+                preview, size = make_preview(image) if vis else None, image.shape[1::-1]
+                loaded = LoadedImage(index, name, size, self.sizing(image), preview, stamp)
             except Exception as error:
                 yield index, Result(name, error=_without_frames(error))
                 continue

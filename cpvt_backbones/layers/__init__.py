@@ -1,6 +1,6 @@
 """Layers in plain PyTorch."""
 
-from .attention import Attention, SpatialReductionAttention, WindowAttention, reference_attention
+from .attention import Attention, SpatialReductionAttention, WindowAttention
 from .block import MLP, Block, DropPath, LayerScale
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition

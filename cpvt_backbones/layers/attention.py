@@ -1,7 +1,6 @@
 """Attention: global, windowed, spatial-reduction; all through one fused call."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,19 +20,6 @@ Arrange = Callable[[Tensor], Tensor]
 Rotate = Callable[[Tensor, Tensor, Arrange | None], tuple[Tensor, Tensor]]
 """Queries and keys, in the layout of ``PositionEncoding.rotate``, to rotated ones."""
 
-_fused = True
-
-
-@contextmanager
-def reference_attention() -> Iterator[None]:
-    """Within this context, attention is computed by its formula, materialising the N x N logits."""
-    global _fused
-    before, _fused = _fused, False
-    try:
-        yield
-    finally:
-        _fused = before
-
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(d) + mask) v, of queries (B, heads, T, d), keys and values (B, heads, S, d).
@@ -42,12 +28,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = N
     """
     if mask is not None and is_exporting():
         mask = mask.expand(-1, -1, query.shape[2], -1)  # ONNX's Attention wants a row for each query
-    if _fused:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-    logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
-    return F.dropout(logits.softmax(dim=-1), dropout) @ value
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 
 def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> Tensor:
