@@ -75,7 +75,7 @@ def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch)
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--out', 'model.pt2'], "path must have the suffix .onnx for format='onnx'"),
+        (['--out', 'model.pt2'], "path must have the suffix .onnx for --format 'onnx'"),
         (['--out', 'model.onnx', '--logits'], 'logits must be False unless the model is a segmentor'),
         (
             ['--out', 'model.onnx', '--verify-sizes', '20x'],
