@@ -151,7 +151,7 @@ def test_other_models_are_refused():
         ValueError, match='logits must be False unless the model is a segmentor, got True for RetinaNet'
     ):
         graph_of(detector(), logits=True)
-    with pytest.raises(ValueError, match="part must be 'model' or 'backbone', got 'neck'"):
+    with pytest.raises(ValueError, match=r"part must be one of \['backbone', 'model'\], got 'neck'"):
         graph_of(detector(), part='neck')
     with pytest.raises(ValueError, match='model must be a backbone of this package.* got Linear'):
         Features(torch.nn.Linear(1, 1))
