@@ -141,7 +141,7 @@ def main_metric(rows: Sequence[SweepRow]) -> str:
     """The main metric of some rows: the first of :data:`MAIN_METRICS` they have, else their first metric."""
     found = list(dict.fromkeys(name for row in rows for name in row.metrics))
     if not found:
-        raise ValueError('rows must have a metric, got none')
+        raise ValueError('rows must have a metric, got none: a detector without any box has none')
     return next((name for name in MAIN_METRICS if name in found), found[0])
 
 
