@@ -57,7 +57,7 @@ def without_decay(parameter_name, module):
     return (
         any(part in parameter_name for part in positions)
         or isinstance(module, norms)
-        or parameter_name.endswith('bias')
+        or parameter_name.endswith('.bias')
     )
 
 
@@ -190,7 +190,8 @@ def test_learning_rate_decays(path):
         return
     parts = 1 if 'max_epochs' in cfg.train_cfg else 10  # a tenth of the iterations
     schedule = [
-        {k: v // parts if k in ('begin', 'end') else v for k, v in s.items() if k != '_scope_'} for s in schedulers
+        {k: v // parts if k in ('begin', 'end', 'T_max') else v for k, v in s.items() if k != '_scope_'}
+        for s in schedulers
     ]
     train_cfg = {k: v // parts if k == 'max_iters' else v for k, v in cfg.train_cfg.items()}
     rates = learning_rates(json.dumps([base, train_cfg, schedule]))
