@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -67,9 +66,7 @@ _PYRAMIDS: dict[str, dict[str, Any]] = {
     r'twins[_-]pcpvt[_-](?P<arch>small|base|large)(?:_.*)?': {},
     r'pvt_(?P<arch>tiny|small|medium|large)': _PVT,  # whai362/PVT; its "Medium" is `base` here
 }
-
-_checkpoints: Any = partial(import_module, 'cpvt_backbones.checkpoints')  # above this package
-_REPOSITORY = re.compile(r'\w[\w.-]*/[\w.-]+(?<!\.pth)(?<!\.safetensors)')  # on the hub; not a missing file
+_CHECKPOINTS = 'cpvt_backbones.checkpoints'  # above this package: imported when a model is read or written
 
 
 def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
@@ -100,11 +97,10 @@ class PretrainedModel(BaseModule):
         """A backbone with pretrained weights, built with the arguments that they need.
 
         Args:
-            name: Weights that come with the package (:func:`cpvt_backbones.weights.shipped_weights`), or public ones,
-                of timm (``'timm://vit_small_patch16_dinov3.lvd1689m'``) or others, as docs/weights.md lists them. A
-                file or address does too, under its published name; so does a folder of :meth:`save_pretrained`, and
-                ``'user/repository'`` (or ``'hf://user/repository'``) on the Hugging Face hub. In a config the same is
-                ``init_cfg=dict(type='Pretrained', checkpoint=name)``, which takes the arguments from the config.
+            name: Weights that come with the package (:func:`cpvt_backbones.weights.shipped_weights`); public ones of
+                docs/weights.md (``'timm://vit_small_patch16_dinov3.lvd1689m'``, or a file under its published name);
+                a folder of :meth:`save_pretrained`; ``'user/repository'`` or ``'hf://user/repository'`` on the Hugging
+                Face hub. In a config ``init_cfg`` takes the name, and the arguments are those of the config.
             arguments: Override those that the weights were trained with, e.g. ``out_type='featmap'``.
 
         Raises:
@@ -112,9 +108,9 @@ class PretrainedModel(BaseModule):
             FileNotFoundError, CheckpointError: See :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
         name = os.path.expanduser(name)
-        if _REPOSITORY.fullmatch(name) and not os.path.exists(name):
-            name = f'hf://{name}'
-        locate = _checkpoints().locate_checkpoint if name.startswith('hf://') else Path
+        if re.fullmatch(r'\w[\w.-]*/[\w.-]+(?<!\.pth)(?<!\.safetensors)', name) and not os.path.exists(name):
+            name = f'hf://{name}'  # a repository, and not a missing file
+        locate = import_module(_CHECKPOINTS).locate_checkpoint if name.startswith('hf://') else Path
         config = locate(f'{name}/config.json')
         saved = json.loads(config.read_text('utf-8')) if config.is_file() else None
         public = None if saved else public_backbone(name)
@@ -137,15 +133,12 @@ class PretrainedModel(BaseModule):
             wanted = type(self)(**arguments).state_dict()
         if wanted.keys() != self.state_dict().keys():
             raise ValueError(f'the model must have the weights of a {type(self).__name__}(**{arguments}), unfused')
-        with _checkpoints().atomic_write(Path(folder, 'config.json')) as file:
+        with import_module(_CHECKPOINTS).atomic_write(Path(folder, 'config.json')) as file:
             file.write(json.dumps(dict(type=type(self).__name__, **arguments), indent=2).encode())
-        _checkpoints().write_checkpoint(self.state_dict(), Path(folder, 'model.safetensors'), meta={})
+        import_module(_CHECKPOINTS).write_checkpoint(self.state_dict(), Path(folder, 'model.safetensors'), meta={})
 
     def push_to_hub(self, repository: str, **options: Any) -> None:
         """Upload what :meth:`save_pretrained` writes to ``'user/repository'``, created with ``options``."""
-        from huggingface_hub import create_repo, upload_folder
-
-        create_repo(repository, exist_ok=True, **options)
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            upload_folder(repo_id=repository, folder_path=folder, token=options.get('token'))
+            import_module(_CHECKPOINTS).sources.upload(folder, repository, **options)
