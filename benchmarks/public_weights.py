@@ -12,11 +12,11 @@ import torch
 from mmengine.registry import MODELS
 
 import cpvt_backbones  # noqa: F401  (registers the models)
+from cpvt_backbones.analysis.tables import fill_marked
 from cpvt_backbones.backbones.public import public_backbone
 from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.layers.checks import keyword_only
 
-BEGIN, END = '<!-- begin: public_weights.py -->', '<!-- end -->'
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
 PUBLISHED = Path(__file__).with_name('public_accuracy.csv')  # as the source prints it, in %
 
@@ -54,11 +54,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('--docs', type=Path, required=True, help='page with the two marks between which the list goes')
     page: Path = parser.parse_args(argv).docs
+    if not page.is_file():
+        raise FileNotFoundError(f"docs: there is no file '{page}'")
     header = ('checkpoint', 'model', 'parameters (M)', 'top-1 (%)', 'source', 'licence')
     table = '\n'.join(f'| {" | ".join(row)} |' for row in (header, ('---',) * len(header), *rows()))
-    before, _, rest = page.read_text(encoding='utf-8').partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f'{before}{BEGIN}\n\n{table}\n\n{END}{after}', encoding='utf-8')
+    fill_marked(page, 'weights', f'\n{table}\n')
 
 
 if __name__ == '__main__':

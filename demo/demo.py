@@ -1,7 +1,7 @@
 """Run two shipped models, train a detector and a segmentor on digit scenes of 128 x 128 px, run both at four sizes.
 
 Ends with a table (box AP, AP50, mIoU for each size) and a picture. After an interruption, run it again: training
-resumes and finished work is kept. At most four minutes on two idle CPU cores.
+resumes and finished work is kept. About four minutes on two idle CPU cores.
 """
 
 import contextlib
@@ -106,6 +106,7 @@ def run(
             cfg.randomness = dict(seed=seed)
             models[name] = cfg
         train_models(models, overwrite, threads)
+        torch.set_num_threads(2 * threads if len(os.sched_getaffinity(0)) > 1 else 1)  # one model at a time now
         rows = []
         with bars() as progress:
             for size in progress.track(sizes, description='evaluating'):

@@ -19,7 +19,6 @@ import numpy as np
 from own_data import Coco, files_in, part_of, read_coco, read_voc, split, write_json, write_masks
 from PIL import Image
 
-from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.engine import command_line as cli
 
 WEIGHTS = dict(
@@ -136,6 +135,8 @@ def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def write_list(names: Sequence[str], path: Path) -> str:
     """Write one name a line; returns the absolute path."""
+    from cpvt_backbones.checkpoints import atomic_write
+
     with atomic_write(path) as file:
         file.write('\n'.join([*names, '']).encode())
     return str(path.resolve())
@@ -223,6 +224,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
     parser.add_argument('--out', type=Path, required=True, help='the config; converted data get the folder of its name')
     args = parser.parse_args(argv)
+    from cpvt_backbones.checkpoints import atomic_write  # here, so that --help comes at once
+
     task, count = KINDS[args.kind]
     if len(args.data) != count or args.out.suffix != '.py':
         raise ValueError(f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]}, {args.out}')

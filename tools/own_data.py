@@ -11,17 +11,17 @@ import numpy as np
 from PIL import Image
 from rich.progress import track
 
-from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.inference import IMAGE_SUFFIXES
-
 Coco = dict[str, Any]
 Item = TypeVar('Item')
 IGNORE = 255  # class index of pixels without class
 COLOUR = 0x1000000
 
 
-def files_in(folder: Path, suffixes: Collection[str] = IMAGE_SUFFIXES) -> dict[str, Path]:
-    """Files of a folder and its subfolders by their path in it without suffix, in order."""
+def files_in(folder: Path, suffixes: Collection[str] | None = None) -> dict[str, Path]:
+    """Images (or files with ``suffixes``) in a folder, in order, by their path in it without suffix."""
+    from cpvt_backbones.inference import IMAGE_SUFFIXES
+
+    suffixes = suffixes or IMAGE_SUFFIXES
     found = sorted(path for path in folder.rglob('*') if path.suffix.lower() in suffixes)
     if not found:
         raise FileNotFoundError(f'data: no {" or ".join(suffixes)} in the folder {str(folder)!r}')
@@ -43,6 +43,8 @@ def split(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def write_json(content: Any, path: Path) -> Path:
     """Write JSON; returns the absolute path."""
+    from cpvt_backbones.checkpoints import atomic_write
+
     with atomic_write(path) as file:
         file.write(json.dumps(content).encode())
     return path.resolve()
@@ -141,6 +143,8 @@ def write_masks(
     Returns:
         The images by name, and the names of the classes.
     """
+    from cpvt_backbones.checkpoints import atomic_write
+
     pictures, found = files_in(images), files_in(masks)
     pairs = {
         name: found.get(name) or next((p for n, p in found.items() if n.startswith(name)), None) for name in pictures

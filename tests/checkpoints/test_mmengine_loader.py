@@ -126,6 +126,6 @@ def test_every_scheme_of_mmengine_is_replaced():
     loaders = {loader.__module__ for loader in CheckpointLoader._schemes.values()}
     assert loaders == {pretrained.__name__}
     with pytest.raises(
-        CheckpointError, match=r"must be a file, a folder or an https:// address, or a name .* got 'pavi://a'"
+        CheckpointError, match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 'pavi://a'"
     ):
         CheckpointLoader.load_checkpoint('pavi://a', logger='silent')

@@ -227,7 +227,8 @@ def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"last_checkpoint' names '/elsewhere/iter_3.pth', which is not there"):
         read_checkpoint(tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"must be a file, a folder or an https:// address, or a name .* got 's3://bucket/w.pth'"
+        CheckpointError,
+        match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 's3://bucket/w.pth'",
     ):
         read_checkpoint('s3://bucket/w.pth')
 

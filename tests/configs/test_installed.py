@@ -190,6 +190,7 @@ def test_mmdets_own_tool_trains_an_installed_config(installed, run, tmp_path):
         'val_evaluator=None',
         'default_hooks.logger.interval=1',
         'default_hooks.checkpoint.save_optimizer=False',
+        'model.backbone.init_cfg=None',
     ]
     run(tool, config, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
     (log,) = (tmp_path / 'work').glob('*/*.log')

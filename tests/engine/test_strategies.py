@@ -60,7 +60,9 @@ SMALL_DETECTOR = """
 custom_imports = dict(imports=['cpvt_backbones', 'tiny_runs', 'double_precision'])
 env_cfg = dict(dist_cfg=dict(backend='gloo'))
 model = dict(
-    backbone=dict(arch=dict(_delete_=True, embed_dims=32, depth=5, num_heads=2, mlp_ratio=2.0), drop_path_rate=0.0),
+    backbone=dict(
+        init_cfg=None, drop_path_rate=0.0,
+        arch=dict(_delete_=True, embed_dims=32, depth=5, num_heads=2, mlp_ratio=2.0)),
     neck=dict(in_channels=[16, 32, 32], out_channels=32),
     bbox_head=dict(in_channels=32, feat_channels=32, stacked_convs=1, num_classes=3))
 train_dataloader = dict(

@@ -3,6 +3,7 @@
 import importlib
 import json
 from pathlib import Path
+from shutil import copytree
 
 import cv2
 import numpy as np
@@ -20,6 +21,9 @@ from cpvt_backbones.engine.launch import read_config
 
 @pytest.fixture
 def call(monkeypatch, tmp_path, image_folders):
+    for split in ('train', 'val'):
+        for label in range(2, 10):  # as many classes as the configs of the study have
+            copytree(image_folders / split / str(label % 2), image_folders / split / str(label))
     monkeypatch.chdir(tmp_path)
     run = importlib.import_module('positional_encoding.run')
     return lambda *arguments: run.main([*arguments])

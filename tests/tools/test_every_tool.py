@@ -19,9 +19,11 @@ SCRIPTS = {
 }
 # Arguments with one thing wrong for each, and a word of the answer.
 MISTAKES = {
+    'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
+    'projects/any_size_vit/clip_int8.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),
     'projects/any_size_vit/run.py': ('report', 'work_dirs/any_size_vit has no finished run'),
     'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
     'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
@@ -77,9 +79,10 @@ def test_help(script, start):
 def test_help_of_the_tools_imports_neither_torch_nor_mmengine():
     """In one process, which has imported nothing: each tool's help, of at most a screen, with an example."""
     code = """
-import runpy, sys
+import pathlib, runpy, sys
 for path in sys.argv[1:]:
     sys.argv = [path, '--help']
+    sys.path[0] = str(pathlib.Path(path).parent)
     try:
         runpy.run_path(path, run_name='__main__')
     except SystemExit:
