@@ -28,7 +28,17 @@ EXTRAS = {
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make docs
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
-EXTRAS['dev'] = ['pytest', 'pytest-xdist', 'pytest-timeout', 'hypothesis', 'ruff', 'mypy', 'import-linter']
+# setuptools: the tests build the wheel, for which older ones need `wheel`.
+EXTRAS['dev'] = [
+    'setuptools>=80,<82',
+    'pytest',
+    'pytest-xdist',
+    'pytest-timeout',
+    'hypothesis',
+    'ruff',
+    'mypy',
+    'import-linter',
+]
 EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'tensorboard', 'timm>=1.0.3']
 EXTRAS['dev'] += [need for name in ('infer', 'analysis', 'export') for need in EXTRAS[name]]
 

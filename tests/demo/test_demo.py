@@ -10,6 +10,7 @@ import numpy as np
 import picture
 import pytest
 import shipped_models
+import torch
 from digit_scenes import write_scenes
 from PIL import Image
 
@@ -18,6 +19,14 @@ from tools import train
 
 pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """The demo sets torch's threads, of which the rounding of later tests depends."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def rows(ap50, larger, miou):

@@ -38,6 +38,7 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         job = json.loads(line)
+        importlib.import_module('cpvt_backbones')  # before the toolbox: it may provide mmcv's operators
         importlib.import_module(f'{job["scope"]}.utils').register_all_modules()
         children = []
         for rank in range(job['processes']):
