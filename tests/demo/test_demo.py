@@ -23,7 +23,7 @@ pytest.importorskip('mmseg')
 
 @pytest.fixture(autouse=True)
 def threads():
-    """The demo sets torch's threads, of which the rounding of later tests depends."""
+    """The demo sets torch's threads, on which the rounding of later tests depends."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
