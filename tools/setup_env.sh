@@ -3,7 +3,7 @@
 #   tools/setup_env.sh [PYTHON]                        (default python3; 3.10 or newer)
 #   OPERATORS=compiled tools/setup_env.sh [PYTHON]     compiles mmcv's operators; without, torchvision's stand in for them
 # Safe to interrupt and to run again: it goes on from where it was. For other versions and folders:
-#   CPVT_VENV=/tmp/venv CPVT_TORCH='torch==2.8.0 torchvision==0.23.0' tools/setup_env.sh
+#   CPVT_VENV=~/venv CPVT_TORCH='torch==2.8.0 torchvision==0.23.0' tools/setup_env.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
