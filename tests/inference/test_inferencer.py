@@ -47,13 +47,8 @@ def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards)
     forwards.clear()
     together = Inferencer(predictor=predictor, scale='native', batch_size=3).predict(inputs, score_thr=0.0)
     # Full batches first, the others at the end; none is padded.
-    assert [(shape[0], shape[2:]) for shape in forwards] == [
-        (3, (40, 56)),
-        (2, (33, 20)),
-        (1, (56, 40)),
-        (1, (1, 1)),
-        (1, (40, 56)),
-    ]
+    batches = [(3, (40, 56)), (2, (33, 20)), (1, (56, 40)), (1, (1, 1)), (1, (40, 56))]
+    assert [(shape[0], shape[2:]) for shape in forwards] == batches
     assert [result.size for result in together] == [size[::-1] for size in SIZES]
     for one, result in zip(alone, together, strict=True):
         same(one, result.prediction)
