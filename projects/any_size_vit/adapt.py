@@ -34,7 +34,7 @@ class Recipe:
     """
 
     sizes: tuple[int, ...] = (64, 96, 128, 224)
-    steps: int = 240
+    steps: int = 480
     batch_size: int = 8
     rate: float = 1e-4
     position_rate: float = 2e-3

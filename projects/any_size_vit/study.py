@@ -1,6 +1,8 @@
 """The comparison: variants of one pretrained ViT, adapted alike, tested at many sizes."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +25,8 @@ TEACHER_SIDE = 224
 GALLERY = 10
 QUERIES = 20
 """Validation images of a class in the gallery, and those that are queries."""
-TEST_SIZES = {64: 1, 96: 1, 160: 1, 224: 2, 320: 4, 448: 8}
-"""Side in px to the distance between the queries that are tested at it: all, every second, fourth, and eighth."""
+TEST_SIZES = {64: 1, 96: 1, 160: 1, 224: 2, 320: 4, 448: 8, 640: 8}
+"""Side in px to the distance between the queries that are tested at it: all, every second, fourth, or eighth."""
 
 
 class AdaptRun(NamedTuple):
@@ -97,10 +99,9 @@ class Study(RunFolder):
         folder = self.folder / run.name
         folder.mkdir(exist_ok=True)
         commits = add_commit(folder / 'commits.txt')
-        clock = Clock(folder / 'cpu_seconds.txt')
+        training, testing = (Clock(folder / f'{stage}_cpu_seconds.txt') for stage in ('training', 'testing'))
 
         def note(text: str) -> None:
-            clock.save()
             print(f'{run.name}: {text}', flush=True)
 
         torch.manual_seed(run.seed)
@@ -110,24 +111,24 @@ class Study(RunFolder):
             recipe = replace(recipe, steps=0)
         else:
             pixels = decode([file for file, _ in choose_by_class(self._data / 'train', self.plan['images'])], 128)
+            targets = self.tokens(pixels)
             checkpoint = folder / 'checkpoint.pth'
-            losses = adapt(
-                student,
-                self.source,
-                pixels,
-                self.tokens(pixels),
-                recipe,
-                checkpoint,
-                precision=self.precision,
-                note=note,
-            )
-        clock.save()
-        training = clock.seconds
-        rows = self.test(Split(student.eval(), self.source.build(TABLE).eval()), folder, note)
-        clock.save()
+            with training.running(note) as tell:
+                losses = adapt(
+                    student,
+                    self.source,
+                    pixels,
+                    targets,
+                    recipe,
+                    checkpoint,
+                    precision=self.precision,
+                    note=tell,
+                )
+        with testing.running(note) as tell:
+            rows = self.test(Split(student.eval(), self.source.build(TABLE).eval()), folder, tell)
         loss = round(float(np.mean(losses[-len(recipe.sizes) * 10 :])), 4) if losses else None
         shared = dict(
-            steps=recipe.steps, loss=loss, training_s=round(training), testing_s=round(clock.seconds - training)
+            steps=recipe.steps, loss=loss, training_s=round(training.seconds), testing_s=round(testing.seconds)
         )
         record = dict(
             run=run._asdict(), rows=[shared | row for row in rows], commits=commits, environment=environment()
@@ -171,21 +172,23 @@ def split(chosen: Sequence[tuple[Path, int]], gallery: bool) -> list[tuple[Path,
 
 
 class Clock:
-    """CPU seconds of this process and of those that worked on the run before."""
+    """CPU seconds of a stage, of this process and of those that worked on it before; kept in a file."""
 
     def __init__(self, file: Path) -> None:
-        import time
+        self.file = file
+        self.seconds = float(file.read_text()) if file.is_file() else 0.0
 
-        self.now, self.file = time.process_time, file
-        self.before = float(file.read_text()) if file.is_file() else 0.0
-        self.begun = self.now()
+    @contextmanager
+    def running(self, note: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+        """Count what is computed within; yields ``note`` that also writes the seconds so far to the file."""
+        before, begun = self.seconds, time.process_time()
 
-    @property
-    def seconds(self) -> float:
-        """CPU seconds so far."""
-        return self.before + self.now() - self.begun
+        def tell(text: str = '') -> None:
+            self.seconds = before + time.process_time() - begun
+            with atomic_write(self.file) as stream:
+                stream.write(f'{self.seconds:.1f}'.encode())
+            if text:
+                note(text)
 
-    def save(self) -> None:
-        """Write them to the file."""
-        with atomic_write(self.file) as stream:
-            stream.write(f'{self.seconds:.1f}'.encode())
+        yield tell
+        tell()
