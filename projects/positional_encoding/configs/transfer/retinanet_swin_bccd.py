@@ -1,4 +1,11 @@
-# Swin-T from random weights, with the recipe of the other detectors.
+# A Swin of half Swin-T's width, with two blocks a stage, from random weights, with the recipe of the other detectors.
 _base_ = '../../../../configs/bccd/retinanet_pyramid-cpvt-t_bccd.py'
-backbone = dict(type='mmdet.SwinTransformer', drop_path_rate=0.1, out_indices=(1, 2, 3))
-model = dict(backbone=dict(_delete_=True, **backbone), neck=dict(in_channels=[192, 384, 768]))
+backbone = dict(
+    type='mmdet.SwinTransformer',
+    embed_dims=48,
+    depths=(2, 2, 2, 2),
+    num_heads=(2, 4, 8, 16),
+    drop_path_rate=0.1,
+    out_indices=(1, 2, 3),
+)
+model = dict(backbone=dict(_delete_=True, **backbone), neck=dict(in_channels=[96, 192, 384]))
