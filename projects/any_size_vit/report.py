@@ -71,7 +71,7 @@ def report(table: pd.DataFrame, pictures: str = '.') -> str:
     for measure, title in MEASURES.items():
         parts += [f'**{title}**', summary(table, measure)]
     parts.append(f'![Nearest neighbours and cosine against image size]({pictures}/any_size_vit.png)')
-    parts += ['**Differences, mixed sizes, with their 95 % interval over the images**', differences(table)]
+    parts += ['**Differences, mixed sizes, same images, with their 95 % interval**', differences(table)]
     return '\n\n'.join([*parts, '**Cost**', cost(table)])
 
 
@@ -82,37 +82,63 @@ def students(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def values(table: pd.DataFrame, measure: str, variant: str, training: str) -> dict[int, np.ndarray]:
-    """Values of the queries at each size, mean over the seeds."""
+    """Values of each seed and query (S, Q), at each size."""
     chosen = table[(table['variant'] == variant) & (table['training'] == training)]
-    return {size: np.mean(list(rows[measure]), axis=0) for size, rows in chosen.groupby('size')}
+    return {size: np.stack(list(rows[measure])) for size, rows in chosen.groupby('size')}
 
 
-def interval(sample: np.ndarray) -> float:
-    """Half the width of the 95 % interval of a mean, normal approximation."""
-    return 1.96 * float(sample.std(ddof=1)) / len(sample) ** 0.5
+def wilson(sample: np.ndarray) -> tuple[float, float]:
+    """95 % interval of a proportion in percent (Wilson), from hits (S, Q) of 0 or 100 of as many queries."""
+    share, count, z = sample.mean() / 100, sample.shape[1], 1.96
+    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * (share * (1 - share) / count + z**2 / (4 * count**2)) ** 0.5
+    return 100 * (centre - half), 100 * (centre + half)
+
+
+def interval(sample: np.ndarray, *, pairs: bool = False) -> float:
+    """Half the width of the 95 % interval of the mean of (S, Q) values, normal approximation.
+
+    The variance of the mean over the queries and, of several seeds, that over the seeds are added. ``pairs``: the
+    values are differences of hits; half an observation is added to each of the four outcomes (Agresti and Min, 2005),
+    so that equal results have an interval too.
+    """
+    queries = sample.mean(axis=0)
+    if pairs:
+        queries = np.append(queries, [50 * 2**0.5, -50 * 2**0.5])
+    variance = queries.var(ddof=1) / len(queries)
+    if len(sample) > 1:
+        variance += sample.mean(axis=1).var(ddof=1) / len(sample)
+    return float(1.96 * variance**0.5)
 
 
 def summary(table: pd.DataFrame, measure: str) -> str:
-    """Mean and half of its interval, for every student and size."""
+    """Mean and interval, for every student and size."""
     rows = []
     for variant, training in students(table):
         found = values(table, measure, variant, training)
-        seeds = table[(table['variant'] == variant) & (table['training'] == training)]['seed'].nunique()
-        cells = {f'{size} px': f'{v.mean():.1f} ± {interval(v):.1f}' for size, v in found.items()}
+        cells = {}
+        for size, sample in found.items():
+            low, high = wilson(sample)
+            error = f'± {interval(sample):.1f}' if measure == 'cosines' else f'({low:.0f} to {high:.0f})'
+            cells[f'{size} px'] = f'{sample.mean():.1f} {error}'
+        seeds = max(len(sample) for sample in found.values())
         rows.append(dict(encoding=LABELS[variant], adapted=TRAININGS[training], seeds=seeds) | cells)
     return markdown(pd.DataFrame(rows).fillna(''), 'll')
 
 
 def differences(table: pd.DataFrame) -> str:
-    """Differences between students on the same images."""
+    """Differences between students on the same images, over the seeds that both have."""
     rows = []
     for left, right in COMPARED:
         for measure, title in MEASURES.items():
             one, other = (values(table, measure, variant, 'mixed') for variant in (left, right))
             if not (one and other):
                 continue
-            gaps = {size: one[size] - other[size] for size in one}
-            cells = {f'{size} px': f'{gap.mean():+.1f} ± {interval(gap):.1f}' for size, gap in gaps.items()}
+            cells = {}
+            for size in one:
+                seeds = min(len(one[size]), len(other[size]))
+                gap = one[size][:seeds] - other[size][:seeds]
+                cells[f'{size} px'] = f'{gap.mean():+.1f} ± {interval(gap, pairs=measure != "cosines"):.1f}'
             name = f'{LABELS[left]} minus {LABELS[right]}'
             rows.append(dict(difference=name, measure=title.partition(',')[0].partition(' to')[0]) | cells)
     return markdown(pd.DataFrame(rows), 'll') if rows else 'None yet.'
@@ -142,7 +168,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
         for index, (variant, training) in enumerate(students(table)):
             found = values(table, measure, variant, training)
             style = dict(untrained=':', mixed='-', single='--')[training]
-            means = [v.mean() for v in found.values()]
+            means = [sample.mean() for sample in found.values()]
             label = f'{LABELS[variant]}, {TRAININGS[training]}'
             axis.plot(list(found), means, style, marker='o', ms=4, color=f'C{index % 10}', label=label)
         sizes = sorted(table['size'].unique())

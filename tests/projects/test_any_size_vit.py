@@ -14,7 +14,7 @@ from any_size_vit.adapt import Recipe, adapt, distance, resize_tokens, spread
 from any_size_vit.clip_int8 import MODEL, read_clip
 from any_size_vit.evaluate import by_neighbours, by_probe, score
 from any_size_vit.images import choose_by_class, decode, evenly, files_in
-from any_size_vit.report import write_report
+from any_size_vit.report import interval, wilson, write_report
 from any_size_vit.run import main
 from any_size_vit.stored import stored_array
 from any_size_vit.student import POSITIONS, TABLE, Source, Split, merge
@@ -284,3 +284,19 @@ def test_clip_is_dequantised(tmp_path):
     with torch.device('meta'):
         theirs = timm.create_model('vit_base_patch16_clip_quickgelu_224').state_dict().keys()
     assert set(theirs) == set(found) and MODEL['pre_norm']
+
+
+@pytest.mark.parametrize('hits', [0, 7, 25])
+def test_interval_of_a_share_is_wilsons(hits):
+    stats = pytest.importorskip('scipy.stats')
+    sample = np.array([[100.0] * hits + [0.0] * (25 - hits)])
+    expected = stats.binomtest(hits, 25).proportion_ci(method='wilson')
+    # 1.96 stands for 1.95996; the bounds are of the order of 100.
+    np.testing.assert_allclose(wilson(sample), (100 * expected.low, 100 * expected.high), atol=1e-2)
+
+
+def test_interval_of_a_difference_counts_seeds_and_is_never_empty():
+    assert interval(np.zeros((1, 25)), pairs=True) == pytest.approx(1.96 * (1e4 / 26 / 27) ** 0.5)
+    same, apart = np.zeros((2, 25)), np.repeat([[0.0], [4.0]], 25, axis=1)
+    assert interval(same) == 0
+    assert interval(apart) == pytest.approx(1.96 * (8 / 2) ** 0.5)
