@@ -1,4 +1,4 @@
-"""Train the first blocks of a student to give the tokens of its teacher at other image sizes."""
+"""Train a student to give the tokens of its teacher at other image sizes."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from cpvt_backbones.checkpoints import atomic_write, read_checkpoint
 from .images import prepare
 from .student import Source
 
-SAVE_EVERY = 45.0
+SAVE_EVERY = 90.0
 """CPU seconds between checkpoints, at most what an interruption loses; on a busy machine they are rarer."""
 
 
@@ -34,9 +34,9 @@ class Recipe:
     """
 
     sizes: tuple[int, ...] = (64, 96, 128, 224)
-    steps: int = 480
+    steps: int = 300
     batch_size: int = 8
-    rate: float = 1e-4
+    rate: float = 5e-5
     position_rate: float = 2e-3
     seed: int = 0
 
@@ -63,16 +63,10 @@ def resize_tokens(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     return torch.cat((tokens[:, :1], patches.flatten(2).transpose(1, 2)), dim=1)
 
 
-def spread(targets: np.ndarray, count: int = 64) -> tuple[Tensor, Tensor]:
-    """Standard deviation (C,) of each channel, of class tokens and of patch tokens, over about ``count`` images."""
-    sample = torch.from_numpy(targets[:: -(-len(targets) // count)].astype(np.float32))
-    return sample[:, 0].std(dim=0).clamp_min(1e-6), sample[:, 1:].flatten(0, 1).std(dim=0).clamp_min(1e-6)
-
-
-def distance(tokens: Tensor, targets: Tensor, spreads: tuple[Tensor, Tensor]) -> Tensor:
-    """Mean squared error relative to each channel's variance, half of it from class tokens; 1 is without knowledge."""
-    error = (tokens - targets).float()
-    return ((error[:, 0] / spreads[0]).square().mean() + (error[:, 1:] / spreads[1]).square().mean()) / 2
+def distance(tokens: Tensor, targets: Tensor) -> Tensor:
+    """1 - cosine, mean over the class tokens and over the patch tokens, half each."""
+    cosines = F.cosine_similarity(tokens.float(), targets.float(), dim=-1)
+    return 1 - (cosines[:, 0].mean() + cosines[:, 1:].mean()) / 2
 
 
 def adapt(
@@ -92,9 +86,9 @@ def adapt(
         student: From ``Source.build``; every parameter is trained.
         source: The pretrained model.
         pixels: uint8 (N, 3, S, S).
-        targets: The teacher's tokens after as many blocks, (N, 1 + n, C).
+        targets: The teacher's tokens, (N, 1 + n, C).
         recipe: Length, sizes, rates and seed.
-        checkpoint: Written every 45 seconds of computing and at the end.
+        checkpoint: Written every 90 seconds of computing and at the end.
         precision: ``torch.bfloat16`` for autocast.
         note: Called with a line of progress after each checkpoint.
 
@@ -116,7 +110,6 @@ def adapt(
         student.load_state_dict(content['state_dict'])
         optimizer.load_state_dict(content['optimizer'])
         losses = list(content['losses'])
-    spreads = spread(targets)
     student.train()
     begun, saved = time.monotonic(), time.process_time()
     first = len(losses)
@@ -127,7 +120,7 @@ def adapt(
             (tokens,) = student(prepare(pixels[chosen], side, source.mean, source.std))
         wanted = torch.from_numpy(targets[chosen].astype(np.float32))
         grid = (-(-side // student.out_strides[0]),) * 2
-        loss = distance(tokens, resize_tokens(wanted, grid), spreads)
+        loss = distance(tokens, resize_tokens(wanted, grid))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)

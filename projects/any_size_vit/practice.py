@@ -13,14 +13,14 @@ from cpvt_backbones.engine.launch import read_config
 from .adapt import Recipe, adapt
 from .images import decode, files_in, prepare
 from .stored import stored_array
-from .student import TABLE, Source, merge
+from .student import TABLE, Source
 
 
 def adapt_own(args: argparse.Namespace) -> None:
     """Stage ``adapt``: write the weights of the backbone in ``args.config``, adapted to ``args.sizes``.
 
     Raises:
-        ValueError: The backbone is no CPVT with a class token, or has an encoding that acts in every block.
+        ValueError: The backbone is no CPVT with a class token.
     """
     out = check_destination(args.out)
     cfg = read_config(args.config).to_dict()
@@ -30,23 +30,15 @@ def adapt_own(args: argparse.Namespace) -> None:
     position = backbone.pop('position', None)
     if backbone.pop('type', None) != 'CPVT' or not backbone.get('with_cls_token', True):
         raise ValueError(f'config: the backbone must be a CPVT with a class token, got {cfg["model"]["backbone"]}')
-    types = [part['type'] for part in ([position] if isinstance(position, dict) else position or [])]
-    if others := set(types) - {'Learned', 'PEG', 'SinCos'}:
-        raise ValueError(f'config: {sorted(others)} act in every block; only Learned, SinCos and PEG are accepted')
     pretrained = CPVT(**backbone, position=TABLE)
     weights, _ = convert_state_dict(read_checkpoint(args.weights), pretrained)
     weights = {name.replace('pos_embed.0', 'pos_embed'): value for name, value in weights.items()}  # timm's name
     source = Source(backbone, weights, mean, std)
-    whole = source.build(TABLE).eval()
-    blocks = whole.depth // 2
-    student = source.build(position, blocks=blocks)
-    wanted = CPVT(**backbone, position=position, out_type='raw').state_dict()
-    if late := sorted(wanted.keys() - merge(student, whole).keys()):
-        raise ValueError(f'config: position must act in the first {blocks} blocks, which are adapted; got {late}')
+    student = source.build(position)
     side = int(backbone.get('img_size', 224))
     precision = torch.bfloat16 if args.precision == 'bf16' else torch.float32
     pixels = decode(files_in(args.images), max(side, *args.sizes))
-    teacher = source.build(TABLE, blocks=blocks).eval()
+    teacher = source.build(TABLE).eval()
 
     def tokens(start: int, end: int) -> Tensor:
         print(f'teacher: image {start} of {len(pixels)}', flush=True)
@@ -57,5 +49,5 @@ def adapt_own(args: argparse.Namespace) -> None:
     targets = stored_array(args.work_dir / 'teacher_tokens.npy', shape, tokens)
     recipe = Recipe(sizes=tuple(args.sizes), steps=args.steps)
     adapt(student, source, pixels, targets, recipe, args.work_dir / 'checkpoint.pth', precision=precision)
-    write_checkpoint(merge(student, whole), out, meta=dict(source=str(args.weights), recipe=str(recipe)))
+    write_checkpoint(student.state_dict(), out, meta=dict(source=str(args.weights), recipe=str(recipe)))
     print(f'{out}: load it with init_cfg=dict(type="Pretrained", checkpoint={str(out)!r})')

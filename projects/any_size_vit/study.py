@@ -12,15 +12,15 @@ import torch
 from positional_encoding.runs import Record, RunFolder, add_commit, environment, write_json
 from torch import Tensor
 
+from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import atomic_write
 
 from .adapt import Recipe, adapt
 from .evaluate import score
 from .images import choose_by_class, decode, prepare
 from .stored import stored_array
-from .student import POSITIONS, TABLE, Source, Split
+from .student import POSITIONS, TABLE, Source
 
-BLOCKS = 6
 TEACHER_SIDE = 224
 GALLERY = 10
 QUERIES = 20
@@ -75,8 +75,8 @@ class Study(RunFolder):
             return model(prepare(pixels, side, self.source.mean, self.source.std))
 
     def tokens(self, pixels: Tensor) -> np.ndarray:
-        """The teacher's tokens after the first blocks, of the images that students are adapted on."""
-        teacher = self.source.build(TABLE, blocks=BLOCKS).eval()
+        """The teacher's tokens of the images that students are adapted on."""
+        teacher = self.source.build(TABLE).eval()
         shape = (len(pixels), (TEACHER_SIDE // teacher.out_strides[0]) ** 2 + 1, teacher.embed_dims)
 
         def compute(start: int, end: int) -> Tensor:
@@ -85,10 +85,10 @@ class Study(RunFolder):
 
         return stored_array(self.folder / 'teacher_tokens.npy', shape, compute)
 
-    def features(self, model: Split, file: Path, pixels: Tensor, side: int) -> np.ndarray:
+    def features(self, model: CPVT, file: Path, pixels: Tensor, side: int) -> np.ndarray:
         """Class token's features at a size."""
         shape = (len(pixels), self.source_width)
-        return stored_array(file, shape, lambda a, b: self.run_model(model, pixels[a:b], side), chunk=10)
+        return stored_array(file, shape, lambda a, b: self.run_model(model, pixels[a:b], side)[0][:, 0], chunk=10)
 
     @property
     def source_width(self) -> int:
@@ -105,7 +105,7 @@ class Study(RunFolder):
             print(f'{run.name}: {text}', flush=True)
 
         torch.manual_seed(run.seed)
-        student = self.source.build(POSITIONS[run.variant], blocks=BLOCKS)
+        student = self.source.build(POSITIONS[run.variant])
         recipe, losses = self.recipe(run), []
         if run.training == 'untrained':
             recipe = replace(recipe, steps=0)
@@ -125,7 +125,7 @@ class Study(RunFolder):
                     note=tell,
                 )
         with testing.running(note) as tell:
-            rows = self.test(Split(student.eval(), self.source.build(TABLE).eval()), folder, tell)
+            rows = self.test(student.eval(), folder, tell)
         loss = round(float(np.mean(losses[-len(recipe.sizes) * 10 :])), 4) if losses else None
         shared = dict(
             steps=recipe.steps, loss=loss, training_s=round(training.seconds), testing_s=round(testing.seconds)
@@ -133,9 +133,7 @@ class Study(RunFolder):
         record = dict(
             run=run._asdict(), rows=[shared | row for row in rows], commits=commits, environment=environment()
         )
-        text = str(
-            asdict(replace(recipe, seed=0)) | dict(plan=self.plan, blocks=BLOCKS, position=POSITIONS[run.variant])
-        )
+        text = str(asdict(replace(recipe, seed=0)) | dict(plan=self.plan, position=POSITIONS[run.variant]))
         record['config'] = text
         write_json(folder / 'record.json', record)
         return record
@@ -144,15 +142,14 @@ class Study(RunFolder):
     def _data(self) -> Path:
         return Path(self.plan['data'])
 
-    def test(self, model: Split, folder: Path, note: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    def test(self, model: CPVT, folder: Path, note: Callable[[str], None] = print) -> list[dict[str, Any]]:
         """A row of results for each size."""
         chosen = choose_by_class(self._data / 'val', GALLERY + QUERIES)
         parts = [split(chosen, gallery) for gallery in (True, False)]
         (gallery, gallery_labels), (queries, labels) = (
             (decode([file for file, _ in part], TEACHER_SIDE), np.array([label for _, label in part])) for part in parts
         )
-        whole = self.source.build(TABLE)
-        teacher = Split(self.source.build(TABLE, blocks=BLOCKS), whole).eval()
+        teacher = self.source.build(TABLE).eval()
         wanted = self.features(teacher, self.folder / 'teacher_queries.npy', queries, TEACHER_SIDE)
         known = self.features(model, folder / 'gallery.npy', gallery, TEACHER_SIDE)
         rows = []

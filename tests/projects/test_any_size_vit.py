@@ -10,21 +10,20 @@ import torch
 pytest.importorskip('sklearn')
 
 from any_size_vit import study as study_module
-from any_size_vit.adapt import Recipe, adapt, distance, resize_tokens, spread
+from any_size_vit.adapt import Recipe, adapt, distance, resize_tokens
 from any_size_vit.clip_int8 import MODEL, read_clip
 from any_size_vit.evaluate import by_neighbours, by_probe, score
 from any_size_vit.images import choose_by_class, decode, evenly, files_in
 from any_size_vit.report import interval, wilson, write_report
 from any_size_vit.run import main
 from any_size_vit.stored import stored_array
-from any_size_vit.student import POSITIONS, TABLE, Source, Split, merge
+from any_size_vit.student import POSITIONS, TABLE, Source
 from any_size_vit.study import AdaptRun, Study
 from tiny import COLUMN
 
 from cpvt_backbones import CPVT
 
 TINY = dict(arch=COLUMN, img_size=32, patch_size=8, pre_norm=True, activation='quick_gelu')
-BLOCKS = 2
 
 
 @pytest.fixture
@@ -45,9 +44,9 @@ def pixels():
 @pytest.mark.parametrize('side', [16, 32, 44])
 def test_a_student_with_its_table_starts_as_its_teacher(source, variant, side):
     whole = source.build(TABLE).eval()
-    student = Split(source.build(POSITIONS[variant], blocks=BLOCKS).eval(), whole)
+    student = source.build(POSITIONS[variant]).eval()
     images = torch.randn(2, 3, side, side)
-    torch.testing.assert_close(student(images), whole(images)[0][:, 0])
+    torch.testing.assert_close(student(images)[0], whole(images)[0])
 
 
 def test_a_student_without_table_keeps_the_mean_of_the_table(source):
@@ -60,24 +59,8 @@ def test_a_student_without_table_keeps_the_mean_of_the_table(source):
         torch.testing.assert_close(student(images)[0], teacher(images)[0])
 
 
-def test_merged_weights_are_those_of_one_model(source):
-    whole = source.build(TABLE).eval()
-    lower = source.build(POSITIONS['peg'], blocks=BLOCKS).eval()
-    for parameter in lower.parameters():
-        torch.nn.init.normal_(parameter, std=0.1)
-    model = CPVT(**TINY, position=POSITIONS['peg'], out_type='cls_token').eval()
-    loaded = model.load_state_dict(merge(lower, whole), strict=False)
-    # A tiny model has fewer PEGs in its first blocks than in all.
-    assert not loaded.unexpected_keys and all(key.startswith('pos_block') for key in loaded.missing_keys)
-    for name, parameter in model.named_parameters():
-        if name in loaded.missing_keys:
-            torch.nn.init.zeros_(parameter)
-    images = torch.randn(2, 3, 40, 24)
-    torch.testing.assert_close(model(images)[0], Split(lower, whole)(images))
-
-
 def test_an_interrupted_training_continues_to_the_same_weights(source, pixels, tmp_path, monkeypatch):
-    teacher = source.build(TABLE, blocks=BLOCKS).eval()
+    teacher = source.build(TABLE).eval()
     with torch.inference_mode():
         targets = teacher((pixels / 255 - 0.5) / 0.25)[0].numpy()
     recipe = Recipe(sizes=(16, 32), steps=8, batch_size=4)
@@ -90,12 +73,12 @@ def test_an_interrupted_training_continues_to_the_same_weights(source, pixels, t
     found = []
     for folder, note in (('whole', lambda text: None), ('broken', stop)):
         torch.manual_seed(0)
-        student = source.build(POSITIONS['peg'], blocks=BLOCKS)
+        student = source.build(POSITIONS['peg'])
         arguments = (source, pixels, targets, recipe, tmp_path / folder / 'checkpoint.pth')
         try:
             losses = adapt(student, *arguments, note=note)
         except KeyboardInterrupt:
-            student = source.build(POSITIONS['peg'], blocks=BLOCKS)
+            student = source.build(POSITIONS['peg'])
             losses = adapt(student, *arguments, note=lambda text: None)
         found.append((losses, student.state_dict()))
     (losses, weights), (other, others) = found
@@ -112,12 +95,12 @@ def test_the_recipe_shows_every_image_before_any_again():
     assert max(factors) == 1 and factors[4] == 1 and factors[-1] < 0.02
 
 
-def test_the_distance_is_one_for_a_constant_and_zero_for_the_teacher():
-    targets = np.random.default_rng(0).normal(3, 2, (200, 5, 4)).astype(np.float32)
-    tokens = torch.from_numpy(targets)
-    spreads = spread(targets, count=200)
-    assert distance(tokens, tokens, spreads) == 0
-    assert math.isclose(distance(tokens.mean(dim=(0, 1), keepdim=True), tokens, spreads), 1, abs_tol=0.05)
+def test_the_distance_is_half_of_class_token_and_half_of_patches():
+    targets = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    opposite = torch.cat((targets[:, :1], -targets[:, 1:]), dim=1)
+    # A rounding of 1e-7 in each cosine.
+    torch.testing.assert_close(distance(3 * targets, targets), torch.tensor(0.0), atol=1e-6, rtol=0)
+    torch.testing.assert_close(distance(opposite, targets), torch.tensor(1.0), atol=1e-6, rtol=0)
 
 
 def test_tokens_are_resized_as_images_are():
@@ -171,7 +154,7 @@ def test_the_choice_of_images_is_a_rule(image_folders):
 
 @pytest.fixture
 def study(source, image_folders, tmp_path, monkeypatch):
-    for name, value in dict(BLOCKS=2, TEACHER_SIDE=32, GALLERY=1, QUERIES=2, TEST_SIZES={16: 1, 32: 2}).items():
+    for name, value in dict(TEACHER_SIDE=32, GALLERY=1, QUERIES=2, TEST_SIZES={16: 1, 32: 2}).items():
         monkeypatch.setattr(study_module, name, value)
     plan = dict(images=4, sizes=[16, 32], single=24, steps=4, precision='fp32', data=str(image_folders))
 
@@ -216,12 +199,9 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
     model = CPVT(**TINY, position=position, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth')))
     model.init_weights()
     assert not torch.equal(model.pos_embed.get_parameter('0'), source.weights['pos_embed'])
-    backbone['position'] = dict(type='PEG', after_blocks=[3])
-    with pytest.raises(ValueError, match=r'first 2 blocks, which are adapted; got .*pos_block'):
-        run(write_config('late', content), tmp_path / 'other.pth')
-    backbone['position'] = dict(type='Relative')
-    with pytest.raises(ValueError, match=r"\['Relative'\] act in every block"):
-        run(write_config('relative', content), tmp_path / 'other.pth')
+    backbone['with_cls_token'] = False
+    with pytest.raises(ValueError, match='must be a CPVT with a class token'):
+        run(write_config('gap', content), tmp_path / 'other.pth')
 
 
 def test_clip_is_dequantised(tmp_path):
