@@ -1,7 +1,6 @@
 """What command lines offer, and their defaults; importing it imports nothing."""
 
 BACKBONES = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
-ENCODINGS = ('none', 'SinCos', 'Learned', 'Relative', 'PEG', 'PEG-0-5')  # of the comparison of shifts
 TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')  # namings of weights
 AMP_DTYPES = ('float16', 'bfloat16')
 

@@ -69,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
+    from plots import draw_attention_grids, draw_attention_maps, draw_attention_matrices
+
     from cpvt_backbones.analysis.features import load_picture
-    from cpvt_backbones.analysis.plots import draw_attention_grids, draw_attention_maps, draw_attention_matrices
     from cpvt_backbones.analysis.tables import read_table
 
     pictures = [load_picture(path, size=args.shape) for path in images]

@@ -13,22 +13,59 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.progress import track
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import ENCODINGS
 
 if TYPE_CHECKING:
     import torch
 
     Vectors = Callable[[torch.Tensor], torch.Tensor]
 
+ENCODINGS: dict[str, dict[str, Any] | None] = {
+    'none': None,
+    **{name: dict(type=name) for name in ('SinCos', 'Learned', 'Relative', 'PEG')},
+    'PEG-0-5': dict(type='PEG', after_blocks='0-5'),
+}
+
+
+def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny') -> 'torch.nn.Module':
+    """Build a CPVT with random weights, global average pooling and one of ``ENCODINGS``, for ``size`` px.
+
+    Learned and relative tables have a standard deviation of 0.5, similar to that of patch tokens (0.6 for normalised
+    images), as in a trained model. All other weights are equal for every encoding.
+    """
+    import torch
+
+    from cpvt_backbones import CPVT
+
+    torch.manual_seed(0)
+    plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
+    model = CPVT(arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False).eval()
+    model.load_state_dict(plain.state_dict(), strict=False)
+    if encoding in ('Learned', 'Relative'):
+        for table in model.position_encodings[0].parameters():
+            torch.nn.init.normal_(table, std=0.5)
+    return model
+
+
+def synthetic_images(count: int, side: int) -> 'torch.Tensor':
+    """Normalised noise (count, 3, side, side) with amplitude proportional to 1 / frequency, like photographs."""
+    import torch
+
+    rng = np.random.default_rng(0)
+    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side))
+    frequency[0, 0] = np.inf  # no mean
+    noise = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((count, 3, side, side))) / frequency, s=(side, side))
+    noise /= noise.std(axis=(2, 3), keepdims=True)
+    return torch.from_numpy(noise).float()
+
 
 def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Tensor':
     """Input of the model: photographs under its own normalisation, or generated images, which are normalised."""
     import torch
 
-    from cpvt_backbones.analysis.equivariance import synthetic_images
     from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
 
     side = args.object or args.size + max(args.shifts)
@@ -66,7 +103,9 @@ def vectors_of(model: 'torch.nn.Module', cfg: Any, checkpoint: str) -> dict[str,
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('--encodings', nargs='+', choices=ENCODINGS, default=[], help='columns with random weights')
+    parser.add_argument(
+        '--encodings', nargs='+', choices=tuple(ENCODINGS), default=[], help='columns with random weights'
+    )
     parser.add_argument('--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
     parser.add_argument('--images', nargs='+', default=[], help='image files (default: generated, see --count)')
     parser.add_argument('--count', type=cli.positive, default=4, help='generated images')
@@ -77,9 +116,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--out', type=Path, default=Path('work_dirs/equivariance/equivariance.csv'))
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    from cpvt_backbones.analysis.equivariance import build_untrained, measure_equivariance, measure_invariance
+    from plots import draw_equivariance
+
+    from cpvt_backbones.analysis.equivariance import measure_equivariance, measure_invariance
     from cpvt_backbones.analysis.features import FeatureExtractor
-    from cpvt_backbones.analysis.plots import draw_equivariance
     from cpvt_backbones.analysis.tables import read_table, write_table
 
     models: dict[str, tuple[torch.nn.Module, Any, str]] = {

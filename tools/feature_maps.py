@@ -48,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     if len(images) > 1:
         raise ValueError(f'one image is accepted, got {images}')
+    from plots import draw_feature_maps
+
     from cpvt_backbones.analysis.features import load_picture
-    from cpvt_backbones.analysis.plots import draw_feature_maps
 
     picture = load_picture(images[0], size=args.shape)
     if not args.draw:

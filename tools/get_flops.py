@@ -62,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except argparse.ArgumentTypeError as error:
         parser.error(f'--shape: {error}')
     import torch
+    from plots import draw_complexity
 
     from cpvt_backbones.analysis.complexity import complexity_against_size
-    from cpvt_backbones.analysis.plots import draw_complexity
     from cpvt_backbones.analysis.tables import read_table, write_table
 
     if args.models:

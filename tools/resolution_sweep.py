@@ -26,8 +26,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--write', action='store_true', help="store each model's range, CHECKPOINT.sizes.json")
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
+    from plots import draw_sweep
+
     from cpvt_backbones.analysis.image_size import TestSize
-    from cpvt_backbones.analysis.plots import draw_sweep
     from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, good_sizes, main_metric, read_rows, sweep
 
     models = [SweepModel(name, cli.config_from(args, config), checkpoint) for name, config, checkpoint in args.models]

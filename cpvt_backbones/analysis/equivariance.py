@@ -6,16 +6,9 @@ Two crops of one image, ``shift`` px apart along the diagonal, show the same con
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-
-from cpvt_backbones.backbones import CPVT
-from cpvt_backbones.backbones.base import PAPER_POSITION
-from cpvt_backbones.layers.checks import check_choice
-from cpvt_backbones.options import ENCODINGS
 
 
 @dataclass(frozen=True)
@@ -114,32 +107,3 @@ def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tu
             near = near.lerp(still.narrow(axis, margin + whole + 1, last - margin), part)
         still = near
     return still, found
-
-
-def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny') -> nn.Module:
-    """Build a CPVT with random weights, global average pooling and one of ``options.ENCODINGS``, for ``size`` px.
-
-    Learned and relative tables have a standard deviation of 0.5, similar to that of patch tokens (0.6 for normalised
-    images), as in a trained model. All other weights are equal for every encoding.
-    """
-    check_choice(ENCODINGS, encoding=encoding)
-    torch.manual_seed(0)
-    plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
-    special = {'none': None, 'PEG': PAPER_POSITION, 'PEG-0-5': dict(type='PEG', after_blocks='0-5')}
-    position = special.get(encoding, dict(type=encoding))
-    model = CPVT(arch=arch, img_size=size, position=position, with_cls_token=False).eval()
-    model.load_state_dict(plain.state_dict(), strict=False)
-    if encoding in ('Learned', 'Relative'):
-        for table in model.position_encodings[0].parameters():
-            nn.init.normal_(table, std=0.5)
-    return model
-
-
-def synthetic_images(count: int, side: int) -> Tensor:
-    """Normalised noise (count, 3, side, side) with amplitude proportional to 1 / frequency, like photographs."""
-    rng = np.random.default_rng(0)
-    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side))
-    frequency[0, 0] = np.inf  # no mean
-    noise = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((count, 3, side, side))) / frequency, s=(side, side))
-    noise /= noise.std(axis=(2, 3), keepdims=True)
-    return torch.from_numpy(noise).float()

@@ -29,14 +29,6 @@ def read_table(path: Path) -> list[Record]:
         return list(csv.DictReader(file))
 
 
-def group_by(records: Sequence[Record], *names: str) -> dict[tuple[str, ...], list[Record]]:
-    """Group records by the values of some columns, in order of first appearance."""
-    groups: dict[tuple[str, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault(tuple(record[name] for name in names), []).append(record)
-    return groups
-
-
 def fill_marked(path: Path, name: str, text: str) -> None:
     """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->``; ``ValueError`` without marks."""
     begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'

@@ -6,11 +6,11 @@ import torch
 from PIL import Image
 
 from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, load_picture, principal_colours
-from cpvt_backbones.analysis.plots import enlarge, to_map
 from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import ImageError
+from tools.plots import enlarge, to_map
 
 
 def test_principal_components_recover_patterns():

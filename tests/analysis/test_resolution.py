@@ -7,7 +7,6 @@ import torch
 from mmengine.config import Config
 
 from cpvt_backbones.analysis.image_size import TestSize, scale_test_images
-from cpvt_backbones.analysis.plots import draw_sweep
 from cpvt_backbones.analysis.resolution import (
     ForwardMeter,
     SweepModel,
@@ -19,6 +18,7 @@ from cpvt_backbones.analysis.resolution import (
 )
 from cpvt_backbones.engine import launch
 from cpvt_backbones.engine.launch import read_config
+from tools.plots import draw_sweep
 
 SCOPES = ('mmdet', 'mmseg', 'mmpretrain')
 

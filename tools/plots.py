@@ -1,4 +1,4 @@
-"""Plots of the analysis tools, drawn from their CSV files.
+"""Plots of the tools that measure a model, drawn from their CSV files.
 
 Each function reads the CSV ``table`` that its tool wrote and writes the plot ``path``. ``picture`` is the tool's image,
 (H, W, 3), uint8, RGB, at the model's input size.
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .resolution import main_metric, read_rows
-from .tables import Record, group_by, read_table
+from cpvt_backbones.analysis.resolution import main_metric, read_rows
+from cpvt_backbones.analysis.tables import Record, read_table
 
 _SMALL: Any = dict(fontsize=7, loc='left')
 
@@ -145,6 +145,14 @@ def draw_feature_maps(table: Path, picture: np.ndarray, path: Path) -> None:
             norms = to_map(records, 'norm')
             below.imshow(enlarge(norms, cell, picture.shape), cmap='viridis')
             below.set_title(f'norm, {norms.min():.3g} to {norms.max():.3g}', **_SMALL)
+
+
+def group_by(records: Sequence[Record], *names: str) -> dict[tuple[str, ...], list[Record]]:
+    """Group records by the values of some columns, in order of first appearance."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[name] for name in names), []).append(record)
+    return groups
 
 
 def to_map(records: Sequence[Record], column: str) -> np.ndarray:
