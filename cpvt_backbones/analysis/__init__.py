@@ -1,1 +1,1 @@
-"""Measurements on trained models: cost, image sizes, shifts, attention, features, tiles."""
+"""Measurements on trained models: cost, image sizes, shifts, attention, features."""

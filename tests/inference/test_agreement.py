@@ -8,7 +8,7 @@ import pytest
 from digit_scenes import write_scenes
 from local_models import BlockDetector, Brightness, LocalSegmentor
 
-from cpvt_backbones.analysis.tile_agreement import compare_boxes, compare_maps, measure_agreement
+from benchmarks.tile_agreement import compare_boxes, compare_maps, measure_agreement
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import ToolboxPredictor
 
