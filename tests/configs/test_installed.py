@@ -13,7 +13,7 @@ import yaml
 from digit_scenes import write_scenes
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = ('imagenet', 'retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet')
+RECIPES = ('imagenet', 'retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet', 'detr', 'dino', 'mask2former', 'vitdet')
 USERS_CONFIGS = {
     'mmdet': """
 _base_ = 'cpvt_backbones::retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'
