@@ -22,6 +22,7 @@ EXTRAS = {
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
     'cls': [*MMCV, 'onedl-mmpretrain==1.3.6', 'timm>=1.0.3'],  # timm: the teachers of the distillation recipes
     'infer': ['sahi>=0.12', 'shapely>=2', 'rich', 'pycocotools'],
+    'large': ['rasterio>=1.3'],  # images read by windows
     'analysis': ['matplotlib', 'rich'],
     'export': ['onnx', 'onnxscript', 'onnxruntime', 'rich'],
 }
@@ -40,7 +41,7 @@ EXTRAS['dev'] = [
     'import-linter',
 ]
 EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'tensorboard', 'timm>=1.0.3']
-EXTRAS['dev'] += [need for name in ('infer', 'analysis', 'export') for need in EXTRAS[name]]
+EXTRAS['dev'] += [need for name in ('infer', 'large', 'analysis', 'export') for need in EXTRAS[name]]
 
 
 class BuildWithConfigs(build_py):

@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     memory.add_argument('--max-pixels', type=int, default=MAX_PIXELS, help=most)
     memory.add_argument('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
     memory.add_argument('--overlap', type=int, default=OVERLAP, metavar='PX', help='minimum overlap of two tiles')
-    memory.add_argument('--read-limit', type=int, default=READ_LIMIT, help='maximum pixels of an image file')
+    memory.add_argument(
+        '--read-limit', type=int, default=READ_LIMIT, help='maximum pixels of a file decoded as a whole'
+    )
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     words = model_first([args.config, *args.rest])

@@ -15,6 +15,7 @@ from PIL import Image
 from rich.progress import MofNCompleteColumn, Progress
 
 from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.checkpoints.writing import flush_to_disk
 from cpvt_backbones.layers.checks import check_fraction, renamed_arguments
 
 from .images import ImageError, file_stamp
@@ -115,7 +116,9 @@ def _predict(
             bar.update(tiles, completed=done, total=total, visible=done < total)
 
         todo = [image for image, _ in left]
-        for index, result in inferencer.stream(todo, score_thr=score_thr, vis=vis, on_tiles=on_tiles):
+        for index, result in inferencer.stream(
+            todo, score_thr=score_thr, vis=vis, on_tiles=on_tiles, map_dir=folder / 'pred'
+        ):
             image, name = left[index]
             if result.error is None:
                 _write(folder, records, image, name, result)
@@ -237,13 +240,18 @@ def _write(folder: Path, records: Records, image: Path, name: str, result: Resul
     prediction = dict(result.prediction)
     files = {}
     for kind, pixels in (('pred', prediction.get('seg_map')), ('vis', result.picture)):
-        if pixels is not None:
-            path = f'{kind}/{name}.png'
+        if pixels is None:
+            continue
+        path = f'{kind}/{name}.tif' if isinstance(pixels, Path) else f'{kind}/{name}.png'
+        if isinstance(pixels, Path):  # written already, under another name
+            flush_to_disk(pixels)
+            os.replace(pixels, folder / path)
+        else:
             with atomic_write(folder / path) as file:
                 Image.fromarray(pixels).save(file, format='PNG')
-            files[path] = (folder / path).stat().st_size
-    if 'seg_map' in prediction:
-        prediction['seg_map'] = f'pred/{name}.png'
+        files[path] = (folder / path).stat().st_size
+        if kind == 'pred':
+            prediction['seg_map'] = path
     width, height = result.size
     records.add(image, stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
 
@@ -273,7 +281,9 @@ def _assemble(folder: Path, records: Records, images: list[Path], classes: Seque
     entries: list[dict[str, Any]] = []
     for image in images:
         record = records[image]
-        listed.append(dict(id=numbers[image], file_name=str(image), width=record['width'], height=record['height']))
+        place = {key: record['prediction'][key] for key in ('crs', 'transform') if key in record['prediction']}
+        size = dict(width=record['width'], height=record['height'])
+        listed.append(dict(id=numbers[image], file_name=str(image), **size, **place))
         entries += _entries(numbers[image], record['prediction'], kinds if ids else None)
     categories = [dict(id=kind, name=name) for kind, name in zip(kinds, classes, strict=True)]
     with atomic_write(folder / 'images.json') as file:

@@ -10,14 +10,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from cpvt_backbones.options import READ_LIMIT
 
 from .sizes import fit
 from .tiles import Bounds
+
+if TYPE_CHECKING:
+    from .windows import ImageFile
 
 ImageInput = str | os.PathLike[str] | np.ndarray
 
@@ -37,6 +41,10 @@ class ImageError(ValueError):
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f'{source}: {reason}')
         self.source, self.reason = source, reason
+
+
+class NotDecodedError(ImageError):
+    """A file that is too large to decode as a whole, or that Pillow cannot; :class:`~.windows.ImageFile` may."""
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
@@ -113,14 +121,17 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
             pixels = image.width * image.height
             if read_limit is not None and pixels > read_limit:
                 limit = f'{image.width} x {image.height} is {pixels} pixels, more than read_limit={read_limit}'
-                raise ImageError(name, f'{limit}; decoding takes {pixels * _DECODING_BYTES / 1e9:.2g} GB of memory')
+                turned = getattr(image, 'tag_v2', {}).get(ExifTags.Base.Orientation, 1) != 1  # only Pillow applies it
+                kind = ImageError if turned else NotDecodedError
+                raise kind(name, f'{limit}; decoding takes {pixels * _DECODING_BYTES / 1e9:.2g} GB of memory')
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return _from_pillow(image, name)
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        raise ImageError(name, f'not an image of an accepted format ({", ".join(IMAGE_FORMATS)})') from error
+        kind = NotDecodedError if path.suffix.lower() in ('.jp2', '.tif', '.tiff') else ImageError
+        raise kind(name, f'not an image of an accepted format ({", ".join(IMAGE_FORMATS)})') from error
     # Pillow's decoders raise OSError, SyntaxError, struct.error and others.
     except Exception as error:
         raise ImageError(name, f'damaged: {error or type(error).__name__}') from error
@@ -167,7 +178,7 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
     for top in range(0, height, rows):
         band = image.crop((0, top, width, min(top + rows, height)))
         if sixteen:
-            result[top : top + rows] = _to_8_bits(np.asarray(band))[..., None]
+            result[top : top + rows] = to_8_bits(np.asarray(band))[..., None]
         else:
             # Through RGBA: straight to RGB, Pillow replaces a transparent entry of the palette.
             rgb = np.asarray((band.convert('RGBA') if band.mode in ('P', 'PA') else band).convert('RGB'))
@@ -184,13 +195,13 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
         nan = ' with NaN in it' if array.dtype.kind == 'f' and np.isnan(array).any() else ''
         raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{nan}')
     if array.dtype.itemsize == 2:
-        array = _to_8_bits(array)
+        array = to_8_bits(array)
     array = np.atleast_3d(array)
     return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array[..., :3]
 
 
-def _to_8_bits(array: np.ndarray) -> np.ndarray:
-    # 65535 becomes 255; rounded.
+def to_8_bits(array: np.ndarray) -> np.ndarray:
+    """Convert uint16 to uint8: 65535 becomes 255; rounded."""
     return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
 
 
@@ -207,7 +218,7 @@ def make_preview(image: np.ndarray) -> np.ndarray:
     """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
     if max(image.shape) > MAX_PREVIEW_SIDE:
         image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
-    return image[..., ::-1].copy()
+    return image[: image.shape[0], : image.shape[1]][..., ::-1].copy()
 
 
 @dataclass(frozen=True)
@@ -217,9 +228,11 @@ class LoadedImage:
     index: int  # among the inputs
     name: str
     size: tuple[int, int]  # width and height in px, before scaling
-    image: np.ndarray  # (h, w, 3), scaled
+    image: Any  # (h, w, 3), scaled: an array, or Windows if it has to be tiled
     preview: np.ndarray | None  # to draw on
     stamp: list[int] | None = None  # of its file, before reading
+    file: 'ImageFile | None' = None  # of an image read by windows
+    map_path: Path | None = None  # where its class map goes
 
     @property
     def nbytes(self) -> int:

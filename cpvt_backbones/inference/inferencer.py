@@ -2,9 +2,13 @@
 
 import logging
 import os
+import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -14,11 +18,12 @@ from mmengine.logging import print_log
 from cpvt_backbones.layers.checks import check_choice, check_fraction, renamed_arguments
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
-from .images import ImageInput, LoadedImage, ShapeBuckets, file_stamp, find_images, make_preview, read_image
+from .images import ImageInput, LoadedImage, ShapeBuckets, file_stamp, find_images, make_preview
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
 from .tasks import OnTiles, Prediction, draw_prediction, predict_batch, predict_tiled, require_drawing
 from .tiles import Bounds
+from .windows import open_image
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class Inferencer:
 
     A prediction is plain data. Detection: ``boxes`` ([[x1, y1, x2, y2]] in px of the image), ``scores``, ``labels``,
     ``classes``, and of an instance segmentor ``masks`` (COCO run lengths). Segmentation: ``seg_map``, (H, W), uint8, or
-    uint16 with more than 255 classes. Classification: ``label``, ``class``, ``score``.
+    uint16 with more than 255 classes; of an image larger than ``read_limit``, which is read by windows, the path of a
+    tiled TIFF. Classification: ``label``, ``class``, ``score``.
 
     Args:
         cfg: Config of a detector, segmentor or classifier; not modified.
@@ -62,7 +68,7 @@ class Inferencer:
         max_pixels: Maximum pixels of one forward call, all images together.
         tile_size: Side of a tile in px.
         overlap: Minimum px shared by neighbouring tiles. Objects should be smaller.
-        read_limit: Maximum pixels of an image file, before scaling; ``None`` for no limit.
+        read_limit: Maximum pixels of a file decoded as a whole; ``None`` for none. A larger TIFF is read by windows.
         predictor: Runs the batches, instead of ``cfg``, ``checkpoint`` and ``device``.
 
     Raises:
@@ -145,10 +151,12 @@ class Inferencer:
         score_thr: float = 0.3,
         vis: bool = False,
         on_tiles: OnTiles | None = None,
+        map_dir: str | os.PathLike[str] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Predict on image files and arrays; yield the index and the :class:`Result` of each, batch by batch.
 
-        ``on_tiles`` is called after each batch of tiles with the number of tiles done and their total.
+        ``on_tiles`` is called after each batch of tiles with the number of tiles done and their total. Class maps of
+        images read by windows are written to ``map_dir``, by default the folder of temporary files.
         """
         check_fraction(score_thr=score_thr)
         if vis:
@@ -158,9 +166,15 @@ class Inferencer:
             name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
             try:
                 stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
-                image = read_image(source, name=name, read_limit=self.read_limit)
+                image = open_image(source, name=name, read_limit=self.read_limit)
                 preview, size = make_preview(image) if vis else None, image.shape[1::-1]
-                loaded = LoadedImage(index, name, size, self.sizing(image), preview, stamp)
+                scaled = self.sizing(image)
+                if prod(scaled.shape[:2]) <= self.bounds.max_pixels:
+                    scaled = scaled[: scaled.shape[0], : scaled.shape[1]]  # of windows, an array
+                loaded = LoadedImage(index, name, size, scaled, preview, stamp)
+                if not isinstance(image, np.ndarray):
+                    part = f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif'
+                    loaded = replace(loaded, file=image, map_path=Path(map_dir or gettempdir(), part))
             except Exception as error:
                 yield index, Result(name, error=_without_frames(error))
                 continue
@@ -184,6 +198,8 @@ class Inferencer:
                 predictions = predict_batch(self.predictor, batch, score_thr, self.bounds)
             for loaded, prediction in zip(batch, predictions, strict=True):
                 picture = None
+                if loaded.file is not None:
+                    prediction |= loaded.file.georeference
                 if loaded.preview is not None:
                     picture = draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
                 results.append(Result(loaded.name, loaded.size, prediction, picture, stamp=loaded.stamp))

@@ -5,7 +5,6 @@ from importlib import import_module
 from itertools import product
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +12,19 @@ from torch.nn import functional
 
 from .images import ImageError, LoadedImage
 from .predictors import Predictor
-from .tiles import Bounds, Span, TileGrid, blend_seg_map, bounding_boxes, is_cut, make_grid, merge_groups
+from .tiles import (
+    Block,
+    Bounds,
+    Span,
+    blend_tiles,
+    bounding_boxes,
+    is_cut,
+    make_grid,
+    make_panels,
+    merge_groups,
+    tile_order,
+)
+from .windows import read_map
 
 Prediction = dict[str, Any]
 Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
@@ -31,7 +42,7 @@ def predict_batch(predictor: Predictor, batch: list[LoadedImage], score_thr: flo
     if predictor.task == 'classification':
         return [_classification(predictor, output['scores']) for output in outputs]
     return [
-        _detection(predictor, _select(output, loaded.image.shape[:2], score_thr), loaded)
+        _detection(predictor, _select(output, loaded, score_thr), loaded)
         for output, loaded in zip(outputs, batch, strict=True)
     ]
 
@@ -46,13 +57,15 @@ def predict_tiled(
     height, width = loaded.image.shape[:2]
     grid = make_grid(height, width, tile_size=bounds.tile_size, overlap=bounds.overlap)
     if predictor.task == 'segmentation':
-        tiles = (logits for _, _, logits in _run_tiles(predictor.logits, loaded.image, grid, bounds, on_tiles))
-        seg_map = blend_seg_map(tiles, grid, to_classes=lambda logits: _to_classes(predictor, logits))
-        width, height = loaded.size
-        return dict(seg_map=resize_classes(seg_map, height=height, width=width))
+        panels = make_panels(grid, channels=len(predictor.classes or range(256)))
+        order = tile_order(grid, panels)
+        tiles = (logits for _, _, logits in _run_tiles(predictor.logits, loaded.image, order, bounds, on_tiles))
+        blocks = blend_tiles(tiles, grid, panels, to_classes=lambda logits: _to_classes(predictor, logits))
+        return _class_map(_resize_blocks(blocks, (height, width), loaded.size), loaded)
     found = []
-    for rows, columns, output in _run_tiles(predictor.predict, loaded.image, grid, bounds, on_tiles):
-        part = _select(output, (height, width), score_thr, left=columns[0], top=rows[0])
+    order = list(product(grid.rows, grid.columns))
+    for rows, columns, output in _run_tiles(predictor.predict, loaded.image, order, bounds, on_tiles):
+        part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
         part['cut'] = is_cut(part['boxes'], rows=rows, columns=columns, height=height, width=width)
         part['tiles'] = np.tile((columns[0], rows[0], columns[1], rows[1]), (len(part['boxes']), 1))
         found.append(part)
@@ -60,9 +73,12 @@ def predict_tiled(
 
 
 def _run_tiles(
-    run: Callable[[list[np.ndarray]], Any], image: np.ndarray, grid: TileGrid, bounds: Bounds, on_tiles: OnTiles | None
+    run: Callable[[list[np.ndarray]], Any],
+    image: Any,
+    spans: list[tuple[Span, Span]],
+    bounds: Bounds,
+    on_tiles: OnTiles | None,
 ) -> Iterator[tuple[Span, Span, Any]]:
-    spans = list(product(grid.rows, grid.columns))
     (_, tile_height), (_, tile_width) = spans[0]
     step = bounds.batch_of(tile_height * tile_width)
     for first in range(0, len(spans), step):
@@ -89,13 +105,37 @@ def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
 
 def _segmentation(predictor: Predictor, logits: Tensor, loaded: LoadedImage, bounds: Bounds) -> Prediction:
     width, height = loaded.size
-    if logits.shape[1:] == (height, width):
-        return dict(seg_map=_to_classes(predictor, logits))
     # Resized logits are held for at most max_pixels at a time.
     step = max(1, bounds.max_pixels // width)
     bands = ((top, min(top + step, height)) for top in range(0, height, step))
-    resized = (resize_logits(logits, rows, height=height, width=width) for rows in bands)
-    return dict(seg_map=np.concatenate([_to_classes(predictor, band) for band in resized]))
+    if logits.shape[1:] == (height, width):
+        resized = ((rows, logits[:, slice(*rows)]) for rows in bands)
+    else:
+        resized = ((rows, resize_logits(logits, rows, height=height, width=width)) for rows in bands)
+    return _class_map(((rows, (0, width), _to_classes(predictor, band)) for rows, band in resized), loaded)
+
+
+def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
+    if loaded.file is not None and loaded.map_path is not None:
+        return dict(seg_map=loaded.file.write_map(blocks, loaded.map_path))
+    seg_map: np.ndarray | None = None
+    for rows, columns, classes in blocks:
+        if seg_map is None:
+            seg_map = np.empty(loaded.size[::-1], classes.dtype)
+        seg_map[slice(*rows), slice(*columns)] = classes
+    return dict(seg_map=seg_map)
+
+
+def _resize_blocks(blocks: Iterator[Block], shape: tuple[int, int], size: tuple[int, int]) -> Iterator[Block]:
+    """Resize the blocks of a class map of ``shape`` to one of ``size``, (width, height), as :func:`resize_classes`."""
+    if shape == size[::-1]:
+        yield from blocks
+        return
+    rows, columns = _nearest(shape[0], size[1]), _nearest(shape[1], size[0])
+    for vertical, horizontal, classes in blocks:
+        (top, bottom), (left, right) = np.searchsorted(rows, vertical), np.searchsorted(columns, horizontal)
+        inner = classes[rows[top:bottom] - vertical[0]][:, columns[left:right] - horizontal[0]]
+        yield (int(top), int(bottom)), (int(left), int(right)), inner
 
 
 def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
@@ -106,18 +146,29 @@ def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
 
 
 def _select(
-    output: dict[str, Any], shape: tuple[int, int], score_thr: float, *, left: int = 0, top: int = 0
+    output: dict[str, Any], loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
 ) -> dict[str, Any]:
-    """Select the boxes of at least ``score_thr``; move them from a tile at (left, top) to its image of ``shape``."""
+    """Select the boxes of at least ``score_thr``; move them from a tile at (left, top) to its image.
+
+    Masks are also resized to the size of the image before scaling.
+    """
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
     selected: dict[str, Any] = {name: output[name][good] for name in ('boxes', 'scores', 'labels')}
     selected['boxes'] = selected['boxes'] + np.array([left, top, left, top], np.float32)
     if 'masks' in output:
-        height, width = shape
-        masks = (output['masks'][i] for i in good)
-        selected['masks'] = [encode_mask(mask, left=left, top=top, height=height, width=width) for mask in masks]
+        blocks = (_crop(output['masks'][i], left, top) for i in good)
+        selected['masks'] = [
+            encode_mask(mask, left=columns[0], top=rows[0], height=loaded.size[1], width=loaded.size[0])
+            for rows, columns, mask in _resize_blocks(blocks, loaded.image.shape[:2], loaded.size)
+        ]
     return selected
+
+
+def _crop(mask: np.ndarray, left: int, top: int) -> Block:
+    found = [np.flatnonzero(mask.any(axis)) for axis in (1, 0)]
+    (y1, y2), (x1, x2) = ((int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0) for at in found)
+    return (top + y1, top + y2), (left + x1, left + x2), mask[y1:y2, x1:x2]
 
 
 def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -143,9 +194,6 @@ def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage)
     prediction['classes'] = [predictor.classes[i] if predictor.classes else None for i in prediction['labels']]
     if 'masks' in found:
         prediction['masks'] = found['masks']
-    if 'masks' in found and shape[:2] != (height, width):
-        resized = (decode_mask(mask, height=height, width=width) for mask in found['masks'])
-        prediction['masks'] = [encode_mask(mask, height=height, width=width) for mask in resized]
     return prediction
 
 
@@ -153,7 +201,12 @@ def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarra
     """Resize a uint8 or uint16 map of classes: each pixel takes the class of the nearest centre."""
     if seg_map.shape == (height, width):
         return seg_map
-    return cv2.resize(seg_map, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+    return seg_map[_nearest(seg_map.shape[0], height)][:, _nearest(seg_map.shape[1], width)]
+
+
+def _nearest(length: int, resized: int) -> np.ndarray:
+    # In integers. OpenCV's INTER_NEAREST_EXACT overflows above 32,767 px.
+    return (2 * np.arange(resized) + 1) * length // (2 * resized)
 
 
 def resize_logits(logits: Tensor, rows: Span, *, height: int, width: int) -> Tensor:
@@ -171,11 +224,12 @@ def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top
     """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
     from pycocotools import mask as coco_mask
 
-    # Run lengths follow the columns, so that columns without mask are part of one run and need no memory.
-    columns = np.zeros((height, mask.shape[1]), bool, order='F')
-    columns[top : top + mask.shape[0]] = mask
-    changes = np.flatnonzero(np.diff(columns.ravel(order='F'), prepend=False, append=False))
-    counts = np.diff(np.concatenate(([0], changes + left * height, [height * width])))
+    # Run lengths follow the columns. With a row of zeros above and below, every run of ones is within a column.
+    changes = np.flatnonzero(np.diff(np.pad(mask, ((1, 1), (0, 0))).ravel(order='F'), prepend=False))
+    columns, rows = np.divmod(changes, mask.shape[0] + 2)
+    at = (left + columns) * height + top + rows - 1
+    joined = np.flatnonzero(at[1:] == at[:-1])  # a run to the foot of a column, and one from the head of the next
+    counts = np.diff(np.concatenate(([0], np.delete(at, np.append(joined, joined + 1)), [height * width])))
     return _plain(coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width))
 
 
@@ -210,7 +264,9 @@ def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predicto
     height, width = rgb.shape[:2]
     if predictor.task == 'detection':
         return _draw_boxes(rgb, prediction, predictor, np.tile([width / size[0], height / size[1]], 2))
-    seg_map = resize_classes(prediction['seg_map'], height=height, width=width)
+    seg_map = prediction['seg_map']
+    resize_map = resize_classes if isinstance(seg_map, np.ndarray) else read_map
+    seg_map = resize_map(seg_map, height=height, width=width)
     random = np.random.default_rng(0).integers(0, 256, (int(seg_map.max()) + 1, 3))
     palette = random if predictor.palette is None else np.array(predictor.palette)
     return np.round((1 - OPACITY) * rgb + OPACITY * palette[seg_map]).astype(np.uint8)

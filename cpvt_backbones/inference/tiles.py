@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,11 @@ SAME_OBJECT = 0.5  # minimum IoU of two boxes of one object; of two parts, withi
 PART_OF = 0.5  # minimum share of a part's area inside the box that it belongs to
 CUT_MARGIN = 8  # px; a box that ends nearer to a cut may be a part
 
+BLEND_BYTES = 1 << 29  # of the logits that rows of tiles share
+
 Span = tuple[int, int]  # start and stop in px
+Block = tuple[Span, Span, np.ndarray]  # rows and columns of an image, and their classes
+Panel = tuple[range, int]  # columns of tiles, and the first of them that no earlier panel has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,41 +83,60 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
     return [(weight / total[slice(*span)]).astype(np.float32) for weight, span in zip(weights, spans, strict=True)]
 
 
-def blend_seg_map(tiles: Iterator[Tensor], grid: TileGrid, *, to_classes: Callable[[Tensor], np.ndarray]) -> np.ndarray:
-    """Classes (H, W) by the average of overlapping tiles' logits, weighted by :func:`ramp_weights`.
+def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> list[Panel]:
+    """Divide the columns of a grid so that :func:`blend_tiles` holds about ``limit`` bytes of ``channels`` logits.
 
-    ``tiles`` yields the logits (C, h, w) of each tile of ``grid``, by row from the top, within a row from the left.
-    Once no later tile covers a pixel, its class is decided and its logits are dropped. In memory are the logits of one
-    tile and of the rows shared with the next row of tiles.
+    The columns that share pixels with the first new one of a panel are run again: a panel has at least four new ones.
     """
-    height, width = grid.rows[-1][1], grid.columns[-1][1]
+    shared = max((end - top for (_, end), (top, _) in pairwise(grid.rows)), default=0)
+    most = limit // (2 * 4 * channels * max(1, shared))  # px; above and below, float32
+    panels, new = [], 0
+    while new < len(grid.columns):
+        first = next(i for i, (_, right) in enumerate(grid.columns) if right > grid.columns[new][0] or i == new)
+        fitting = sum(right <= grid.columns[first][0] + most for _, right in grid.columns)
+        panels.append((range(first, min(max(new + 4, fitting), len(grid.columns))), new))
+        new = panels[-1][0].stop
+    return panels
+
+
+def tile_order(grid: TileGrid, panels: Sequence[Panel]) -> list[tuple[Span, Span]]:
+    """Rows and columns of each tile: by panel from the left, in it by row from the top, in a row from the left."""
+    return [(rows, grid.columns[i]) for columns, _ in panels for rows in grid.rows for i in columns]
+
+
+def blend_tiles(
+    tiles: Iterator[Tensor], grid: TileGrid, panels: Sequence[Panel], *, to_classes: Callable[[Tensor], np.ndarray]
+) -> Iterator[Block]:
+    """Classes by the average of overlapping tiles' logits, weighted by :func:`ramp_weights`; yield them by blocks.
+
+    ``tiles`` yields the logits (C, h, w) of each tile in :func:`tile_order`. Once no later tile covers a pixel, its
+    class is decided and its logits are dropped. In memory are the logits of one tile and of the rows of a panel that
+    two rows of tiles share.
+    """
     row_weights, column_weights = ramp_weights(grid.rows), ramp_weights(grid.columns)
-    seg_map: np.ndarray | None = None
-    next_tops = [*(top for top, _ in grid.rows[1:]), height]
-    next_lefts = [*(left for left, _ in grid.columns[1:]), width]
-    above: Tensor | None = None  # weighted sums shared with the previous row of tiles: (C, rows, W)
-    for (top, bottom), row_weight, next_top in zip(grid.rows, row_weights, next_tops, strict=True):
-        below: Tensor | None = None  # shared with the next row of tiles
-        before: Tensor | None = None  # shared with the previous tile of the row: (C, h, columns)
-        for (left, _), column_weight, next_left in zip(grid.columns, column_weights, next_lefts, strict=True):
-            logits = next(tiles)
-            summed = logits * torch.from_numpy(row_weight[:, None] * column_weight).to(logits.device)
-            if before is not None:
-                summed[..., : before.shape[-1]] += before
-            summed, before = summed[..., : next_left - left], summed[..., next_left - left :]
-            if above is not None:
-                summed[:, : above.shape[1]] += above[..., left:next_left]
-            decided = to_classes(summed[:, : next_top - top])
-            if seg_map is None:
-                seg_map = np.empty((height, width), decided.dtype)
-            seg_map[top:next_top, left:next_left] = decided
-            if next_top < bottom:
-                if below is None:
-                    below = summed.new_empty((len(summed), bottom - next_top, width))
-                below[..., left:next_left] = summed[:, next_top - top :]
-        above = below
-    assert seg_map is not None
-    return seg_map
+    next_tops = [*(top for top, _ in grid.rows[1:]), grid.rows[-1][1]]
+    next_lefts = [*(left for left, _ in grid.columns[1:]), grid.columns[-1][1]]
+    for columns, new in panels:
+        start, stop = grid.columns[columns[0]][0], next_lefts[columns[-1]]
+        above: Tensor | None = None  # weighted sums shared with the previous row of tiles: (C, rows, stop - start)
+        for (top, bottom), row_weight, next_top in zip(grid.rows, row_weights, next_tops, strict=True):
+            below: Tensor | None = None  # shared with the next row of tiles
+            before: Tensor | None = None  # shared with the previous tile of the row: (C, h, columns)
+            for i in columns:
+                left, next_left, logits = grid.columns[i][0], next_lefts[i], next(tiles)
+                summed = logits * torch.from_numpy(row_weight[:, None] * column_weights[i]).to(logits.device)
+                if before is not None:
+                    summed[..., : before.shape[-1]] += before
+                summed, before = summed[..., : next_left - left], summed[..., next_left - left :]
+                if above is not None:
+                    summed[:, : above.shape[1]] += above[..., left - start : next_left - start]
+                if i >= new:
+                    yield (top, next_top), (left, next_left), to_classes(summed[:, : next_top - top])
+                if next_top < bottom:
+                    if below is None:
+                        below = summed.new_empty((len(summed), bottom - next_top, stop - start))
+                    below[..., left - start : next_left - start] = summed[:, next_top - top :]
+            above = below
 
 
 def is_cut(boxes: np.ndarray, *, rows: Span, columns: Span, height: int, width: int) -> np.ndarray:

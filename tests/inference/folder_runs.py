@@ -21,9 +21,10 @@ def write_images(folder, count=6, first=0):
     return folder
 
 
-def run(predictor, inputs, out, **options):
+def run(predictor, inputs, out, inferencer=None, **options):
     options = dict(progress=False, **options)
-    return predict_to_folder(Inferencer(predictor=predictor), find_images(inputs), out_dir=out, **options)
+    model = Inferencer(predictor=predictor, **(inferencer or {}))
+    return predict_to_folder(model, find_images(inputs), out_dir=out, **options)
 
 
 def read(out, name):

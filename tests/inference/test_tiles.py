@@ -9,7 +9,7 @@ from local_models import BlockDetector, BlockInstances, Brightness, LocalSegment
 
 from cpvt_backbones.inference import ImageError, Inferencer
 from cpvt_backbones.inference.tasks import decode_mask
-from cpvt_backbones.inference.tiles import blend_seg_map, make_grid, merge_groups, ramp_weights
+from cpvt_backbones.inference.tiles import blend_tiles, make_grid, make_panels, merge_groups, ramp_weights, tile_order
 
 pytest.importorskip('sahi')
 sides = st.integers(1, 150)
@@ -46,21 +46,37 @@ def test_weights_fade_towards_an_inner_edge_only():
     np.testing.assert_allclose(last, first[::-1])
 
 
+def blend(tiles, grid, to_classes, limit=1 << 30):
+    """Blended map; ``tiles`` has the logits of each tile by its spans."""
+    panels = make_panels(grid, channels=3, limit=limit)
+    blended = np.full((grid.rows[-1][1], grid.columns[-1][1]), np.nan)
+    ordered = (tiles[spans] for spans in tile_order(grid, panels))
+    for rows, columns, block in blend_tiles(ordered, grid, panels, to_classes=to_classes):
+        part = blended[slice(*rows), slice(*columns)]
+        assert np.isnan(part).all(), 'a pixel is decided once'
+        part[:] = block
+    return blended, panels
+
+
 @given(height=sides, width=sides, tile=tiles, seed=st.integers(0, 9))
 def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
-    """Compared with all logits of the image, summed in one array."""
+    """Compared with all logits of the image, summed in one array; panels of columns change nothing."""
     size, overlap = tile
     grid = make_grid(height, width, tile_size=size, overlap=overlap)
     rng = np.random.default_rng(seed)
     summed = np.zeros((3, height, width))
-    logits = []
+    logits = {}
     for (top, bottom), row_weight in zip(grid.rows, ramp_weights(grid.rows), strict=True):
         for (left, right), column_weight in zip(grid.columns, ramp_weights(grid.columns), strict=True):
             # Tiles differ in the pixels that they share.
             one = rng.normal(size=(3, bottom - top, right - left)).astype(np.float32)
             summed[:, top:bottom, left:right] += one * row_weight[:, None] * column_weight
-            logits.append(torch.from_numpy(one))
-    class_map = blend_seg_map(iter(logits), grid, to_classes=lambda x: x.argmax(0).numpy())
+            logits[(top, bottom), (left, right)] = torch.from_numpy(one)
+    class_map, panels = blend(logits, grid, lambda x: x.argmax(0).numpy())
+    assert len(panels) == 1
+    in_panels, panels = blend(logits, grid, lambda x: x.argmax(0).numpy(), limit=1)
+    assert len(panels) == -(-len(grid.columns) // 4)
+    np.testing.assert_array_equal(in_panels, class_map)
     ordered = np.sort(summed, axis=0)
     clear = ordered[-1] - ordered[-2] > 1e-4
     np.testing.assert_array_equal(class_map[clear], summed.argmax(0)[clear])
@@ -69,8 +85,8 @@ def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
 def test_blending_is_linear_across_an_overlap():
     """Of two tiles that differ by a constant, the mean changes in equal steps."""
     grid = make_grid(4, 24, tile_size=16, overlap=8)
-    tiles = (torch.full((1, 4, 16), value) for value in (0.0, 1.0))
-    blended = blend_seg_map(tiles, grid, to_classes=lambda x: x[0].numpy())
+    tiles = {((0, 4), columns): torch.full((1, 4, 16), i) for i, columns in enumerate(grid.columns)}
+    blended, _ = blend(tiles, grid, lambda x: x[0].numpy())
     np.testing.assert_allclose(blended[0, 8:16], (np.arange(8) + 0.5) / 8, atol=1e-6)
     assert not blended[:, :8].any() and (blended[:, 16:] == 1).all()
 
