@@ -16,6 +16,7 @@ from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.options import EXPORTED_SUFFIXES
 from cpvt_backbones.weights import sha256_of
 
+from .predictors import first_maximum
 from .sizes import GoodSizes
 
 METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
@@ -89,7 +90,7 @@ class ExportedModel:
 
     def to_classes(self, logits: Tensor) -> Tensor:
         """See :class:`Predictor`."""
-        return logits.argmax(0) if len(logits) > 1 else (logits[0] > self.metadata['threshold']).long()
+        return (first_maximum(logits) if len(logits) > 1 else logits[0] > self.metadata['threshold']).long()
 
     def _batch(self, images: list[np.ndarray]) -> np.ndarray:
         for image in images:

@@ -1,5 +1,6 @@
 """Prediction on many files into a folder, resumable at every image."""
 
+import io
 import json
 import logging
 import os
@@ -115,17 +116,20 @@ def _predict(
         def on_tiles(done: int, total: int) -> None:
             bar.update(tiles, completed=done, total=total, visible=done < total)
 
+        def write(index: int, result: Result) -> Result | dict[str, Any]:
+            return result if result.error else _write(folder, left[index][1], result)
+
         todo = [image for image, _ in left]
-        for index, result in inferencer.stream(
-            todo, score_thr=score_thr, vis=vis, on_tiles=on_tiles, map_dir=folder / 'pred'
+        for index, outcome in inferencer.stream(
+            todo, score_thr=score_thr, vis=vis, on_tiles=on_tiles, map_dir=folder / 'pred', then=write
         ):
-            image, name = left[index]
-            if result.error is None:
-                _write(folder, records, image, name, result)
-            elif isinstance(result.error, ImageError):
-                failed[str(image)] = result.error.reason
+            image, error = left[index][0], getattr(outcome, 'error', None)
+            if error is None:
+                records.add(image, **outcome)
+            elif isinstance(error, ImageError):
+                failed[str(image)] = error.reason
             else:
-                failed[str(image)] = f'the model failed: {type(result.error).__name__}: {result.error}'
+                failed[str(image)] = f'the model failed: {type(error).__name__}: {error}'
             bar.advance(all_images)
     done = [image for image in images if str(image) not in failed]
     _assemble(folder, records, done, inferencer.predictor.classes or [], ids)
@@ -235,25 +239,31 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _write(folder: Path, records: Records, image: Path, name: str, result: Result) -> None:
+def _write(folder: Path, name: str, result: Result) -> dict[str, Any]:
+    """Write the class map and the picture of an image; return its record."""
     assert result.prediction is not None and result.size is not None
-    prediction = dict(result.prediction)
-    files = {}
-    for kind, pixels in (('pred', prediction.get('seg_map')), ('vis', result.picture)):
-        if pixels is None:
-            continue
-        path = f'{kind}/{name}.tif' if isinstance(pixels, Path) else f'{kind}/{name}.png'
+    prediction, files = dict(result.prediction), {}
+    png: dict[str, Any] = dict(format='PNG', compress_level=1)
+    jpeg: dict[str, Any] = dict(format='JPEG', quality=95, subsampling=0)
+    for key, pixels, path, options in (
+        ('seg_map', prediction.get('seg_map'), f'pred/{name}.png', png),
+        ('', result.picture, f'vis/{name}.jpg', jpeg),
+    ):
         if isinstance(pixels, Path):  # written already, under another name
+            path = f'pred/{name}.tif'
             flush_to_disk(pixels)
             os.replace(pixels, folder / path)
-        else:
+        elif pixels is not None:
+            Image.fromarray(pixels).save(encoded := io.BytesIO(), **options)  # on a full disk Pillow cuts a JPEG short
             with atomic_write(folder / path) as file:
-                Image.fromarray(pixels).save(file, format='PNG')
+                file.write(encoded.getbuffer())
+        else:
+            continue
         files[path] = (folder / path).stat().st_size
-        if kind == 'pred':
-            prediction['seg_map'] = path
+        if key:
+            prediction[key] = path
     width, height = result.size
-    records.add(image, stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
+    return dict(stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
 
 
 def _read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:

@@ -7,7 +7,7 @@ import stat
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from .sizes import fit
 from .tiles import Bounds
 
 if TYPE_CHECKING:
-    from .windows import ImageFile
+    from .windows import ImageFile as WindowedFile
 
 ImageInput = str | os.PathLike[str] | np.ndarray
 
@@ -29,10 +29,11 @@ IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif
 # Pillow has other decoders, some of which start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 MAX_PREVIEW_SIDE = 2048  # drawing costs far more a pixel than reading
-_DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
+DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
 _WAITING_BYTES = 200_000_000  # maximum of the images in ShapeBuckets
 _pillow_lock = threading.Lock()  # Pillow's settings are global
+_restore_pillow, _readers = ExitStack(), 0  # the last of the threads that read now restores them
 
 
 class ImageError(ValueError):
@@ -123,7 +124,7 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
                 limit = f'{image.width} x {image.height} is {pixels} pixels, more than read_limit={read_limit}'
                 turned = getattr(image, 'tag_v2', {}).get(ExifTags.Base.Orientation, 1) != 1  # only Pillow applies it
                 kind = ImageError if turned else NotDecodedError
-                raise kind(name, f'{limit}; decoding takes {pixels * _DECODING_BYTES / 1e9:.2g} GB of memory')
+                raise kind(name, f'{limit}; decoding takes {pixels * DECODING_BYTES / 1e9:.2g} GB of memory')
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return _from_pillow(image, name)
@@ -157,14 +158,35 @@ def _file_problem(path: Path) -> str | None:
 @contextmanager
 def _fixed_pillow_settings() -> Iterator[None]:
     """Disable Pillow's size limit and its tolerance of truncated files, whatever the process has set."""
-    with _pillow_lock, warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False
-        try:
-            yield
-        finally:
-            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+    global _readers
+    with _pillow_lock:
+        _readers += 1
+        if _readers == 1:
+            _restore_pillow.enter_context(warnings.catch_warnings())
+            warnings.simplefilter('ignore')
+            for module, name, value in ((Image, 'MAX_IMAGE_PIXELS', None), (ImageFile, 'LOAD_TRUNCATED_IMAGES', False)):
+                _restore_pillow.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, value)
+    try:
+        yield
+    finally:
+        with _pillow_lock:
+            _readers -= 1
+            if not _readers:
+                _restore_pillow.close()
+
+
+def image_size(source: ImageInput) -> tuple[int, int] | None:
+    """(width, height) px of an image by its header, before EXIF's rotation; ``None`` if that cannot be read."""
+    if isinstance(source, np.ndarray):
+        return source.shape[1::-1] if source.ndim > 1 else None
+    try:
+        if _file_problem(path := _local_path(source)):
+            return None
+        with _fixed_pillow_settings(), Image.open(path, formats=IMAGE_FORMATS) as image:
+            return image.size
+    except Exception:  # as in read_image, which says why
+        return None
 
 
 def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
@@ -229,9 +251,10 @@ class LoadedImage:
     name: str
     size: tuple[int, int]  # width and height in px, before scaling
     image: Any  # (h, w, 3), scaled: an array, or Windows if it has to be tiled
-    preview: np.ndarray | None  # to draw on
+    preview: np.ndarray | None = None  # to draw on
     stamp: list[int] | None = None  # of its file, before reading
-    file: 'ImageFile | None' = None  # of an image read by windows
+    error: Exception | None = None  # why there is none
+    file: 'WindowedFile | None' = None  # of an image read by windows
     map_path: Path | None = None  # where its class map goes
 
     @property

@@ -3,8 +3,9 @@
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -18,10 +19,21 @@ from mmengine.logging import print_log
 from cpvt_backbones.layers.checks import check_choice, check_fraction, renamed_arguments
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
-from .images import ImageInput, LoadedImage, ShapeBuckets, file_stamp, find_images, make_preview
+from .drawing import draw_prediction
+from .images import (
+    DECODING_BYTES,
+    ImageInput,
+    LoadedImage,
+    ShapeBuckets,
+    file_stamp,
+    find_images,
+    image_size,
+    make_preview,
+)
+from .pipeline import OrderedCalls
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
-from .tasks import OnTiles, Prediction, draw_prediction, predict_batch, predict_tiled, require_drawing
+from .tasks import OnTiles, Prediction, finish_prediction, run_batch
 from .tiles import Bounds
 from .windows import open_image
 
@@ -38,6 +50,7 @@ class Result:
     stamp: list[int] | None = None  # of its file, before reading
 
 
+Run = Callable[[list[LoadedImage]], list[Any]]
 _renamed = renamed_arguments(score_threshold='score_thr', draw='vis')
 
 
@@ -152,66 +165,103 @@ class Inferencer:
         vis: bool = False,
         on_tiles: OnTiles | None = None,
         map_dir: str | os.PathLike[str] | None = None,
-    ) -> Iterator[tuple[int, Result]]:
+        then: Callable[[int, Result], Any] = lambda _, result: result,
+    ) -> Iterator[tuple[int, Any]]:
         """Predict on image files and arrays; yield the index and the :class:`Result` of each, batch by batch.
 
-        ``on_tiles`` is called after each batch of tiles with the number of tiles done and their total. Class maps of
-        images read by windows are written to ``map_dir``, by default the folder of temporary files.
+        Reading, forward calls, and post-processing and drawing run side by side, in bounded memory; results have the
+        order of one after the other. After an interruption those of finished forward calls are still yielded.
+
+        ``on_tiles`` is called after each batch of tiles with the number of tiles done and their total; ``then`` with
+        the index and the result of each image, in threads, and its value is yielded in place of the result. Class maps
+        of images read by windows are written to ``map_dir``, by default the folder of temporary files.
         """
         check_fraction(score_thr=score_thr)
-        if vis:
-            require_drawing(self.predictor.task)
-        buckets = ShapeBuckets(self.bounds)
-        for index, source in enumerate(images):
-            name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
+        with OrderedCalls() as reading, OrderedCalls() as finishing:
             try:
-                stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
-                image = open_image(source, name=name, read_limit=self.read_limit)
-                preview, size = make_preview(image) if vis else None, image.shape[1::-1]
-                scaled = self.sizing(image)
-                if prod(scaled.shape[:2]) <= self.bounds.max_pixels:
-                    scaled = scaled[: scaled.shape[0], : scaled.shape[1]]  # of windows, an array
-                loaded = LoadedImage(index, name, size, scaled, preview, stamp)
-                if not isinstance(image, np.ndarray):
-                    part = f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif'
-                    loaded = replace(loaded, file=image, map_path=Path(map_dir or gettempdir(), part))
-            except Exception as error:
-                yield index, Result(name, error=_without_frames(error))
+                run = partial(run_batch, self.predictor, score_thr=score_thr, bounds=self.bounds, on_tiles=on_tiles)
+                load = partial(self._load, vis=vis, map_dir=Path(map_dir or gettempdir()))
+                for loaded, output in self._outputs(self._loaded(reading, images, load), run):
+                    arrays = output.values() if isinstance(output, dict) else [output]
+                    nbytes = loaded.nbytes + sum(getattr(array, 'nbytes', 0) for array in arrays)
+                    yield from finishing.add(self._finish, loaded, output, score_thr, then, nbytes=nbytes)
+                    yield from finishing.finished()
+                yield from finishing.rest()
+            except GeneratorExit:
+                raise
+            except BaseException:
+                yield from finishing.rest()
+                raise
+
+    def _loaded(
+        self, reading: OrderedCalls, images: Sequence[ImageInput], load: Callable[..., LoadedImage]
+    ) -> Iterator[LoadedImage]:
+        """Read ahead; in order."""
+        for index, source in enumerate(images):
+            width, height = image_size(source) or (0, 0)
+            yield from reading.add(load, index, source, nbytes=DECODING_BYTES * width * height)
+        yield from reading.rest()
+
+    def _load(self, index: int, source: ImageInput, *, vis: bool, map_dir: Path) -> LoadedImage:
+        name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
+        try:
+            stamp = file_stamp(source)  # before reading, so that a later change of the file is noticed
+            image: Any = open_image(source, name=name, read_limit=self.read_limit)
+            preview, scaled = make_preview(image) if vis else None, self.sizing(image)
+            if prod(scaled.shape[:2]) <= self.bounds.max_pixels:
+                scaled = scaled[: scaled.shape[0], : scaled.shape[1]]  # of windows, an array
+            loaded = LoadedImage(index, name, image.shape[1::-1], scaled, preview, stamp)
+            if isinstance(image, np.ndarray):
+                return loaded
+            return replace(loaded, file=image, map_path=map_dir / f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif')
+        except Exception as error:
+            return LoadedImage(index, name, (0, 0), np.empty((0, 0, 3)), error=_without_frames(error))
+
+    def _outputs(self, images: Iterator[LoadedImage], run: Run) -> Iterator[tuple[LoadedImage, Any]]:
+        """Run the model: each image and its output, or the error."""
+        buckets = ShapeBuckets(self.bounds)
+        for loaded in images:
+            if loaded.error:
+                yield loaded, loaded.error
                 continue
             if warning := self.sizing.warning(loaded.size, loaded.image.shape[1::-1]):
                 self.outside += 1
                 if self.outside == 1:
-                    print_log(f'{name}: {warning}; further images are counted only', 'current', logging.WARNING)
+                    print_log(f'{loaded.name}: {warning}; further images are counted only', 'current', logging.WARNING)
             for batch in buckets.add(loaded):
-                yield from self._run(batch, score_thr, on_tiles)
+                yield from _run(run, batch)
         for batch in buckets.flush():
-            yield from self._run(batch, score_thr, on_tiles)
+            yield from _run(run, batch)
 
-    def _run(
-        self, batch: list[LoadedImage], score_thr: float, on_tiles: OnTiles | None
-    ) -> Iterator[tuple[int, Result]]:
-        results: list[Result] = []
+    def _finish(
+        self, loaded: LoadedImage, output: Any, score_thr: float, then: Callable[[int, Result], Any]
+    ) -> tuple[int, Any]:
+        size, picture = None if loaded.error else loaded.size, None
         try:
-            if batch[0].pixels > self.bounds.max_pixels:
-                predictions = [predict_tiled(self.predictor, batch[0], score_thr, self.bounds, on_tiles)]
-            else:
-                predictions = predict_batch(self.predictor, batch, score_thr, self.bounds)
-            for loaded, prediction in zip(batch, predictions, strict=True):
-                picture = None
-                if loaded.file is not None:
-                    prediction |= loaded.file.georeference
-                if loaded.preview is not None:
-                    picture = draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
-                results.append(Result(loaded.name, loaded.size, prediction, picture, stamp=loaded.stamp))
-        # One failure, for example at one image's size, must not abort the rest.
+            if isinstance(output, Exception):
+                raise output
+            prediction = finish_prediction(self.predictor, output, loaded, score_thr, self.bounds)
+            if loaded.file is not None:
+                prediction |= loaded.file.georeference
+            if loaded.preview is not None:
+                picture = draw_prediction(loaded.preview, prediction, self.predictor, size=loaded.size)
+            result = Result(loaded.name, size, prediction, picture, stamp=loaded.stamp)
         except Exception as error:
-            failure = _without_frames(error)
-            results = [Result(batch[0].name, batch[0].size, error=failure)] if len(batch) == 1 else []
-        if results:
-            yield from zip([loaded.index for loaded in batch], results, strict=True)
-        else:
-            for loaded in batch:
-                yield from self._run([loaded], score_thr, on_tiles)
+            result = Result(loaded.name, size, error=_without_frames(error))
+        return loaded.index, then(loaded.index, result)
+
+
+def _run(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:
+    try:
+        outputs = run(batch)
+    # One failure, for example at one image's size, must not abort the rest.
+    except Exception as error:
+        outputs = [_without_frames(error)] if len(batch) == 1 else []
+    if outputs:
+        yield from zip(batch, outputs, strict=True)
+    else:
+        for loaded in batch:
+            yield from _run(run, [loaded])
 
 
 def _without_frames(error: Exception) -> Exception:

@@ -78,6 +78,8 @@ class ToolboxPredictor:
         with _quiet():
             self._inferencer = _build_inferencer(self._scope, cfg, file, device)
         self.model: Any = self._inferencer.model
+        if self._scope == 'mmseg':
+            self.model.postprocess_result = _crop_logits  # the toolbox's also takes an argmax, the slowest step here
         stored = load_weights(self.model, file).get('dataset_meta')
         # Without these, the toolboxes use the classes of COCO or Cityscapes.
         meta = stored or cfg.test_dataloader.dataset.get('metainfo') or {}
@@ -102,16 +104,35 @@ class ToolboxPredictor:
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
         """See :class:`Predictor`. A model of a single channel returns its probability."""
-        return torch.stack([sample.seg_logits.data for sample in self._run(images)])
+        return self._run(images)
 
     def to_classes(self, logits: Tensor) -> Tensor:
         """See :class:`Predictor`."""
-        return logits.argmax(0) if len(logits) > 1 else logits[0] > self.model.decode_head.threshold
+        return first_maximum(logits) if len(logits) > 1 else logits[0] > self.model.decode_head.threshold
 
-    def _run(self, images: list[np.ndarray]) -> list[Any]:
+    def _run(self, images: list[np.ndarray]) -> Any:
         (batch,) = self._inferencer.preprocess(images, batch_size=len(images))
         # mmdet's preprocess returns the original images as well.
         return self._inferencer.forward(batch[1] if self._scope == 'mmdet' else batch)
+
+
+def _crop_logits(logits: Tensor, samples: Sequence[Any]) -> Tensor:
+    """Logits (B, C, H, W) without padding, which mmseg's data preprocessors add on the right and at the bottom."""
+    height, width = samples[0].ori_shape
+    logits = logits[..., :height, :width].float()
+    return logits if logits.shape[1] > 1 else logits.sigmoid()
+
+
+def first_maximum(logits: Tensor) -> Tensor:
+    """``logits.argmax(0)`` of (C, h, w), which on a CPU takes a multiple of the time."""
+    if logits.device.type != 'cpu' or len(logits) > 255 or logits.dtype != torch.float32:
+        return logits.argmax(0)
+    channels = logits.numpy()
+    best, classes = channels[0].copy(), np.zeros(channels.shape[1:], np.uint8)
+    for index, channel in enumerate(channels):
+        np.maximum(classes, (channel > best).view(np.uint8) * np.uint8(index), out=classes)
+        np.maximum(best, channel, out=best)
+    return torch.from_numpy(classes)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Predictions of detectors, segmentors and classifiers, from whole images or tiles; pictures of them."""
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -24,27 +23,38 @@ from .tiles import (
     merge_groups,
     tile_order,
 )
-from .windows import read_map
 
 Prediction = dict[str, Any]
 Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
 OnTiles = Callable[[int, int], None]  # number of tiles done, and their total
-OPACITY = 0.6  # of a class's colour over the image
 
 
-def predict_batch(predictor: Predictor, batch: list[LoadedImage], score_thr: float, bounds: Bounds) -> list[Prediction]:
-    """Predict on whole images of equal size; raise ``ValueError`` for NaN and infinite outputs."""
+def run_batch(
+    predictor: Predictor,
+    batch: list[LoadedImage],
+    *,
+    score_thr: float,
+    bounds: Bounds,
+    on_tiles: OnTiles | None = None,
+) -> list[Any]:
+    """Run the model on images of equal size, in tiles if they need it; each output is for :func:`finish_prediction`."""
+    if batch[0].pixels > bounds.max_pixels:
+        return [predict_tiled(predictor, batch[0], score_thr, bounds, on_tiles)]
     images = [loaded.image for loaded in batch]
+    return list(predictor.logits(images) if predictor.task == 'segmentation' else predictor.predict(images))
+
+
+def finish_prediction(
+    predictor: Predictor, output: Any, loaded: LoadedImage, score_thr: float, bounds: Bounds
+) -> Prediction:
+    """The prediction from an output of :func:`run_batch`; ``ValueError`` for NaN and infinite values."""
+    if loaded.pixels > bounds.max_pixels:
+        return output
     if predictor.task == 'segmentation':
-        logits = predictor.logits(images)
-        return [_segmentation(predictor, one, loaded, bounds) for one, loaded in zip(logits, batch, strict=True)]
-    outputs = predictor.predict(images)
+        return _segmentation(predictor, output, loaded, bounds)
     if predictor.task == 'classification':
-        return [_classification(predictor, output['scores']) for output in outputs]
-    return [
-        _detection(predictor, _select(output, loaded, score_thr), loaded)
-        for output, loaded in zip(outputs, batch, strict=True)
-    ]
+        return _classification(predictor, output['scores'])
+    return _detection(predictor, _select(output, loaded, score_thr), loaded)
 
 
 def predict_tiled(
@@ -97,8 +107,10 @@ def _check_finite(**values: Any) -> None:
 
 
 def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
-    # The maximum is NaN if any logit is. A model may exclude a class by -inf.
-    _check_finite(logits=float(logits.max()))
+    # The maximum is NaN if any logit is. A model may exclude a class by -inf. NumPy's, because torch would start a team
+    # of threads in each thread that comes here.
+    values: Any = logits.detach().float().numpy() if logits.device.type == 'cpu' else logits
+    _check_finite(logits=float(values.max()))
     dtype = np.uint8 if len(logits) <= 255 else np.uint16
     return predictor.to_classes(logits).cpu().numpy().astype(dtype)
 
@@ -243,61 +255,3 @@ def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:
 def _plain(mask: Rle) -> Rle:
     # pycocotools returns numpy sides and bytes, which JSON lacks.
     return dict(size=[int(side) for side in mask['size']], counts=mask['counts'].decode())
-
-
-def require_drawing(task: str) -> None:
-    """Raise ``ImportError`` unless the toolbox that draws this task is installed."""
-    module = dict(detection='mmdet.visualization', classification='mmpretrain.visualization').get(task, 'numpy')
-    try:
-        import_module(module)
-    except ImportError as error:
-        raise ImportError(f'vis must be False (--no-vis): {module} does not import ({error})') from error
-
-
-def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]) -> np.ndarray:
-    """Draw boxes or the class as the toolbox does, or a class map in the classes' colours.
-
-    ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px that was predicted.
-    """
-    if predictor.task == 'classification':
-        return _draw_class(rgb, prediction, predictor)
-    height, width = rgb.shape[:2]
-    if predictor.task == 'detection':
-        return _draw_boxes(rgb, prediction, predictor, np.tile([width / size[0], height / size[1]], 2))
-    seg_map = prediction['seg_map']
-    resize_map = resize_classes if isinstance(seg_map, np.ndarray) else read_map
-    seg_map = resize_map(seg_map, height=height, width=width)
-    random = np.random.default_rng(0).integers(0, 256, (int(seg_map.max()) + 1, 3))
-    palette = random if predictor.palette is None else np.array(predictor.palette)
-    return np.round((1 - OPACITY) * rgb + OPACITY * palette[seg_map]).astype(np.uint8)
-
-
-def _draw_boxes(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, factors: np.ndarray) -> np.ndarray:
-    from mmdet.structures import DetDataSample
-    from mmdet.visualization import DetLocalVisualizer
-    from mmengine.structures import InstanceData
-
-    boxes = np.array(prediction['boxes'], np.float32).reshape(-1, 4) * factors.astype(np.float32)
-    labels = torch.tensor(prediction['labels'], dtype=torch.long)
-    instances = InstanceData(bboxes=torch.from_numpy(boxes), scores=torch.tensor(prediction['scores']), labels=labels)
-    if prediction.get('masks'):
-        height, width = rgb.shape[:2]
-        instances.masks = np.stack([decode_mask(mask, height=height, width=width) for mask in prediction['masks']])
-    visualizer = DetLocalVisualizer()
-    visualizer.dataset_meta = dict(classes=predictor.classes, palette=predictor.palette)
-    sample = DetDataSample(pred_instances=instances)
-    # Scores equal to the visualizer's threshold are not drawn.
-    visualizer.add_datasample('', rgb, sample, draw_gt=False, pred_score_thr=-1.0)
-    return visualizer.get_image()
-
-
-def _draw_class(rgb: np.ndarray, prediction: Prediction, predictor: Predictor) -> np.ndarray:
-    from mmpretrain.structures import DataSample
-    from mmpretrain.visualization import UniversalVisualizer
-
-    scores = torch.zeros(prediction['label'] + 1)
-    scores[prediction['label']] = prediction['score']
-    sample = DataSample().set_pred_score(scores).set_pred_label(prediction['label'])
-    visualizer = UniversalVisualizer()
-    visualizer.visualize_cls(rgb, sample, classes=predictor.classes, draw_gt=False)
-    return visualizer.get_image()

@@ -69,8 +69,8 @@ def test_overwrite_works_whatever_is_there(tmp_path, warnings_of_folders):
     (out / 'run.json' / 'deep').mkdir(parents=True)
     (out / 'predictions.json').unlink()
     (out / 'predictions.json').mkdir()
-    (out / 'vis' / '0.png').unlink()
-    (out / 'vis' / '0.png').mkdir()
+    (out / 'vis' / '0.jpg').unlink()
+    (out / 'vis' / '0.jpg').mkdir()
     assert run(LocalSegmentor(), folder, out, overwrite=True).predicted == 6
     assert snapshot(out) == snapshot(tmp_path / 'whole')
     assert not warnings_of_folders
@@ -85,7 +85,7 @@ def test_overwrite_deletes_nothing_of_others(tmp_path):
     assert (out / 'pred' / 'mine.txt').read_text() == 'mine'
 
 
-@pytest.mark.parametrize('output', ['pred/2.png', 'vis/2.png'])
+@pytest.mark.parametrize('output', ['pred/2.png', 'vis/2.jpg'])
 def test_a_truncated_output_is_written_again(tmp_path, output):
     folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
     run(LocalSegmentor(), folder, out)
@@ -100,10 +100,10 @@ def test_outputs_of_vanished_images_are_reported(tmp_path):
     assert run(LocalSegmentor(), folder, out).orphaned == []
     (folder / '3.png').unlink()
     (folder / '4.png').write_text('damaged since')
-    (out / 'vis' / '3.png').unlink()
+    (out / 'vis' / '3.jpg').unlink()
     summary = run(LocalSegmentor(), folder, out)
     assert list(summary.failed) == [str(folder / '4.png')]
-    assert sorted(summary.orphaned) == ['pred/3.png', 'pred/4.png', 'vis/4.png']
+    assert sorted(summary.orphaned) == ['pred/3.png', 'pred/4.png', 'vis/4.jpg']
     assert {entry['seg_map'] for entry in read(out, 'predictions.json')} == {f'pred/{i}.png' for i in (0, 1, 2, 5)}
 
 
@@ -173,15 +173,15 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
 def test_a_full_disk_is_named_and_the_run_continues_later(tmp_path):
     """Simulated by a limit on the size of files."""
     photos, out = write_images(tmp_path / 'photos'), tmp_path / 'out'
-    run(LocalSegmentor(), photos, tmp_path / 'whole')
+    run(LocalSegmentor(), photos, tmp_path / 'whole', vis=False)
     size = (tmp_path / 'whole' / 'records.jsonl').stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for limit in (10, size // 2):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
         try:
             with pytest.raises(OSError, match=r'^out_dir: .* cannot be written to: File too large$'):
-                run(LocalSegmentor(), photos, out)
+                run(LocalSegmentor(), photos, out, vis=False)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert run(LocalSegmentor(), photos, out).predicted < 6
+    assert run(LocalSegmentor(), photos, out, vis=False).predicted < 6
     assert snapshot(out) == snapshot(tmp_path / 'whole')

@@ -117,11 +117,12 @@ def test_a_killed_run_is_continued(tmp_path):
     process = subprocess.run([sys.executable, '-c', textwrap.dedent(script)], capture_output=True)
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
     records = tmp_path / 'out' / 'records.jsonl'
-    assert len(records.read_text().splitlines()) == 3
-    records.write_text(records.read_text()[:-20])
+    complete = records.read_text() if records.exists() else ''
+    assert complete.count('\n') <= 3
+    records.write_text(f'{complete}{{"key": "')
     again = LocalSegmentor()
     run(again, folder, tmp_path / 'out')
-    assert len(again.forwards) == 4
+    assert len(again.forwards) == 6 - complete.count('\n')
     run(LocalSegmentor(), folder, tmp_path / 'whole')
     assert snapshot(tmp_path / 'out') == snapshot(tmp_path / 'whole')
 

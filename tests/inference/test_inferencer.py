@@ -15,8 +15,9 @@ from PIL import Image
 from tiny import max_difference
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor, inferencer
+from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.images import fit, make_preview
-from cpvt_backbones.inference.tasks import draw_prediction, resize_logits
+from cpvt_backbones.inference.tasks import resize_logits
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
 

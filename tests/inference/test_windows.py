@@ -91,10 +91,10 @@ def test_a_folder_has_the_map_as_tiff_and_resumes(scene, tmp_path):
     (listed,) = json.loads((tmp_path / 'out/images.json').read_text())['images']
     assert listed['crs'] == 'EPSG:32633' and tuple(listed['transform']) == TRANSFORM
     written = snapshot(tmp_path / 'out')
-    assert [name for name in sorted(written) if '/' in name] == ['pred/scene.tif', 'vis/scene.png']
+    assert [name for name in sorted(written) if '/' in name] == ['pred/scene.tif', 'vis/scene.jpg']
     expected = tmp_path / 'in_memory'
     run(LocalSegmentor(), [scene], expected, inferencer=BOUNDS)
-    assert written['vis/scene.png'] == (expected / 'vis/scene.png').read_bytes()
+    assert written['vis/scene.jpg'] == (expected / 'vis/scene.jpg').read_bytes()
     again = LocalSegmentor()
     assert run(again, [scene], tmp_path / 'out', inferencer=options).found == 1 and not again.forwards
     assert snapshot(tmp_path / 'out') == written

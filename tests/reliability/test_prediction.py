@@ -20,6 +20,7 @@ from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.export import Features, export, features_of, verify
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
 from cpvt_backbones.inference.exported import ExportedModel
+from cpvt_backbones.inference.pipeline import THREADS
 
 
 class Brightness:
@@ -94,8 +95,9 @@ def test_memory_is_flat_over_images_of_many_sizes(count, tmp_path, record_proper
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         predict(images, tmp_path / 'out')
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-        # 200 MB of decoded images may wait for others of their size; these here are 95 MB in all at most.
-        assert grown < 2 * 500 * 500 * 3 + images_bytes / 2, grown
+        # 200 MB of decoded images may wait for others of their size; these here are 95 MB in all at most. Some are
+        # read ahead, and some wait to be written.
+        assert grown < (2 + 4 * THREADS) * 500 * 500 * 3 + images_bytes / 2, grown
 
     images_bytes = sum(int(np.prod(Image.open(file).size)) * 3 for file in images.iterdir())
     assert Process(measured, tmp_path / 'log').finish() == 0, (tmp_path / 'log').read_text()

@@ -1,0 +1,47 @@
+"""Pictures of predictions."""
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .predictors import Predictor
+from .tasks import Prediction, decode_mask, resize_classes
+from .windows import read_map
+
+OPACITY = 0.6  # of a class's colour over the image
+
+
+def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]) -> np.ndarray:
+    """Draw boxes with classes and scores, and masks; the class of an image; or a class map in the classes' colours.
+
+    ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px that was predicted; it
+    may be overwritten.
+    """
+    height, width = rgb.shape[:2]
+    labels = prediction.get('labels', [prediction.get('label', 0)])
+    colours = np.random.default_rng(0).integers(0, 256, (len(predictor.classes or ()) or 1 << 16, 3), np.uint8)
+    if predictor.palette is not None:
+        colours = np.array(predictor.palette, np.uint8)
+    if predictor.task == 'segmentation':
+        resize_map = resize_classes if isinstance(prediction['seg_map'], np.ndarray) else read_map
+        seg_map = resize_map(prediction['seg_map'], height=height, width=width)
+        return cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)
+    shades = [tuple(colours[label].tolist()) for label in labels]
+    for mask, shade in zip(prediction.get('masks', ()), shades, strict=False):
+        inside = decode_mask(mask, height=height, width=width)
+        rgb[inside] = np.round((1 - OPACITY) * rgb[inside] + OPACITY * np.array(shade))
+    picture = Image.fromarray(rgb)
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(max(10, round((height * width) ** 0.5 / 45)))
+    factors = np.tile([width / size[0], height / size[1]], 2)
+    boxes = (np.array(prediction.get('boxes', [(0, 0, 0, 0)])).reshape(-1, 4) * factors).tolist()
+    names = prediction.get('classes', [prediction.get('class')])
+    scores = prediction.get('scores', [prediction.get('score')])
+    for box, label, name, score, shade in zip(boxes, labels, names, scores, shades, strict=True):
+        if 'boxes' in prediction:
+            draw.rectangle(box, outline=shade, width=max(1, round(min(height, width) / 240)))
+        text = f'{label if name is None else name} {score:.2f}'
+        left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
+        at = max(0, min(box[0], width - right)), box[1] - bottom if box[1] >= bottom else box[1]  # above, or inside
+        draw.rectangle((at[0], at[1], at[0] + right, at[1] + bottom), fill=shade)
+        draw.text(at, text, font=font, fill=(0, 0, 0) if sum(shade) > 380 else (255, 255, 255))
+    return np.asarray(picture)

@@ -1,0 +1,133 @@
+"""Stages side by side: results of one after the other, bounded memory, clean ends."""
+
+import threading
+import time
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from bad_files import write_folder
+from folder_runs import MODELS, run, snapshot, write_images
+from local_models import LocalSegmentor
+
+from cpvt_backbones.inference import Inferencer, folders, image_size, pipeline, read_image
+from cpvt_backbones.inference.pipeline import OrderedCalls
+
+
+class OneAfterTheOther:
+    """An executor that runs each call at once."""
+
+    def __init__(self, threads):
+        pass
+
+    def submit(self, call, *args):
+        future = Future()
+        try:
+            future.set_result(call(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **_):
+        pass
+
+
+class Uneven(LocalSegmentor):
+    """The first images take longest after their forward call."""
+
+    def to_classes(self, logits):
+        time.sleep(0.05 if len(self.forwards) < 3 else 0)
+        return super().to_classes(logits)
+
+
+@pytest.mark.parametrize('model', [*MODELS, Uneven])
+def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / 'images')
+    run(model(), folder, tmp_path / 'threads')
+    monkeypatch.setattr(pipeline, 'ThreadPoolExecutor', OneAfterTheOther)
+    run(model(), folder, tmp_path / 'serial')
+    assert snapshot(tmp_path / 'threads') == snapshot(tmp_path / 'serial')
+    assert len({(tmp_path / out / 'records.jsonl').read_bytes() for out in ('threads', 'serial')}) == 1
+
+
+def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
+    monkeypatch.setattr(pipeline, 'THREADS', 2)
+    monkeypatch.setattr(pipeline, 'WAITING_BYTES', 10)
+    started = []
+    with OrderedCalls() as calls:
+        for nbytes, waiting in ((1, 4), (4, 2), (11, 0)):
+            taken = []
+            for i in range(9):
+                taken += calls.add(lambda i=i: started.append(i) or i, nbytes=nbytes)
+                assert i + 1 - len(taken) <= waiting
+            assert [*taken, *calls.rest()] == list(range(9))
+    assert len(started) == 27
+
+
+def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, 'THREADS', 2)
+    folder, ahead = write_images(tmp_path / 'images', count=12), []
+    reads = []
+
+    class Counting(LocalSegmentor):
+        def logits(self, images):
+            ahead.append(len(reads) - len(self.forwards))
+            return super().logits(images)
+
+    predictor = Counting()
+    inferencer = Inferencer(predictor=predictor)
+    load = inferencer._load
+    monkeypatch.setattr(
+        inferencer, '_load', lambda *args, **options: (reads.append(args[0]), load(*args, **options))[1]
+    )
+    assert len(inferencer.predict(folder)) == 12
+    assert sorted(reads) == list(range(12))
+    assert max(ahead) <= 2 * 2 + 1
+
+
+def test_an_error_while_writing_keeps_what_was_written(tmp_path, monkeypatch):
+    folder = write_images(tmp_path / 'images')
+    run(LocalSegmentor(), folder, tmp_path / 'whole')
+    write = folders._write
+
+    def full(out, name, result):
+        if name == '3':
+            raise OSError(28, 'No space left on device')
+        return write(out, name, result)
+
+    monkeypatch.setattr(folders, '_write', full)
+    with pytest.raises(OSError, match=r"out_dir: '.*' cannot be written to: No space left on device"):
+        run(LocalSegmentor(), folder, tmp_path / 'out')
+    monkeypatch.setattr(folders, '_write', write)
+    assert run(LocalSegmentor(), folder, tmp_path / 'out').found >= 3
+    assert snapshot(tmp_path / 'out') == snapshot(tmp_path / 'whole')
+
+
+def test_results_of_finished_forward_calls_survive_an_interruption():
+    class Interrupted(LocalSegmentor):
+        def logits(self, images):
+            if len(self.forwards) == 3:
+                raise KeyboardInterrupt
+            return super().logits(images)
+
+    results = []
+    with pytest.raises(KeyboardInterrupt):
+        results.extend(Inferencer(predictor=Interrupted()).stream([np.zeros((8, 8, 3), np.uint8)] * 9))
+    before = threading.active_count()
+    stream = Inferencer(predictor=LocalSegmentor()).stream([np.zeros((8, 8, 3), np.uint8)] * 9)
+    next(stream)
+    stream.close()
+    assert threading.active_count() == before
+    assert [index for index, _ in results] == [0, 1, 2]
+
+
+def test_the_size_in_the_header(tmp_path):
+    for path in write_folder(tmp_path / 'images').iterdir():
+        size = image_size(path)
+        try:
+            shape = read_image(path).shape
+        except ValueError:
+            continue
+        assert sorted(size) == sorted(shape[:2])
+    assert image_size(tmp_path / 'none.png') is None
+    assert image_size(np.zeros((4, 7, 3), np.uint8)) == (7, 4)
