@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-slow lint format quick matrix docs clean always
+.PHONY: help setup demo app check test test-slow lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo: $(READY)  ## train a small detector and a small segmentor, run both at siz
 # What finishes in 90 seconds on two cores, the imports of the toolboxes included.
 QUICK := tests/layers tests/checkpoints tests/golden/test_golden.py::test_backbones \
 	$(addprefix tests/backbones/test_,arguments.py outputs.py state_dict.py distillation_token.py fuse.py)
+
+app: $(READY)  ## try models on images in a browser, http://127.0.0.1:7860/; ARGS='CONFIG CHECKPOINT' adds one
+	$(BIN)/python demo/app.py $(ARGS)
 
 check: $(READY) lint  ## check style and types, run the quickest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK) $(ARGS)

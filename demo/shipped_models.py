@@ -20,6 +20,12 @@ DETECTOR, SEGMENTOR = 'retinanet_cpvt_tiny_gap-bccd', 'semantic_fpn_cpvt_tiny_ga
 SIDES = (288, 384, 480)  # px, the longer side
 
 
+def blood_smear() -> Image.Image:
+    """The negative of 24 coins, in a smear's colours: blood cells are darker than what is behind them."""
+    ink = np.clip(np.asarray(open_photo('skimage.data', 'coins.png'), np.float32)[..., :1] / 127 - 0.7, 0, 1)
+    return Image.fromarray(np.uint8((235, 225, 215) + ink * np.float32((-30, -95, -65))))
+
+
 def show_shipped_models(file: Path, say: Callable[[str], None]) -> None:
     """Run both models on one photograph each at three sizes, draw the results to ``file`` and say what they are."""
     say('Shipped models, each on one photograph at three sizes:')
@@ -27,10 +33,7 @@ def show_shipped_models(file: Path, say: Callable[[str], None]) -> None:
         Inferencer(cfg=read_config(find_shipped(name).config_file), checkpoint=name, scale='native')
         for name in (DETECTOR, SEGMENTOR)
     )
-    # Blood cells are darker than what is behind them: the negative of 24 coins, in a smear's colours.
-    ink = np.clip(np.asarray(open_photo('skimage.data', 'coins.png'), np.float32)[..., :1] / 127 - 0.7, 0, 1)
-    smear = Image.fromarray(np.uint8((235, 225, 215) + ink * np.float32((-30, -95, -65))))
-    temple = open_photo('sklearn.datasets.images', 'china.jpg')
+    smear, temple = blood_smear(), open_photo('sklearn.datasets.images', 'china.jpg')
     rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for side in SIDES:
         small = [image.resize((side, round(side * image.height / image.width))) for image in (smear, temple)]

@@ -11,6 +11,13 @@ from .windows import read_map
 OPACITY = 0.6  # of a class's colour over the image
 
 
+def class_colours(predictor: Predictor) -> np.ndarray:
+    """RGB of each class, (N, 3), uint8: the predictor's palette, or random colours."""
+    if predictor.palette is not None:
+        return np.array(predictor.palette, np.uint8)
+    return np.random.default_rng(0).integers(0, 256, (len(predictor.classes or ()) or 1 << 16, 3), np.uint8)
+
+
 def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]) -> np.ndarray:
     """Draw boxes with classes and scores, and masks; the class of an image; or a class map in the classes' colours.
 
@@ -19,9 +26,7 @@ def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predicto
     """
     height, width = rgb.shape[:2]
     labels = prediction.get('labels', [prediction.get('label', 0)])
-    colours = np.random.default_rng(0).integers(0, 256, (len(predictor.classes or ()) or 1 << 16, 3), np.uint8)
-    if predictor.palette is not None:
-        colours = np.array(predictor.palette, np.uint8)
+    colours = class_colours(predictor)
     if predictor.task == 'segmentation':
         resize_map = resize_classes if isinstance(prediction['seg_map'], np.ndarray) else read_map
         seg_map = resize_map(prediction['seg_map'], height=height, width=width)

@@ -294,14 +294,14 @@ def _assemble(folder: Path, records: Records, images: list[Path], classes: Seque
         place = {key: record['prediction'][key] for key in ('crs', 'transform') if key in record['prediction']}
         size = dict(width=record['width'], height=record['height'])
         listed.append(dict(id=numbers[image], file_name=str(image), **size, **place))
-        entries += _entries(numbers[image], record['prediction'], kinds if ids else None)
+        entries += coco_entries(numbers[image], record['prediction'], kinds if ids else None)
     categories = [dict(id=kind, name=name) for kind, name in zip(kinds, classes, strict=True)]
     with atomic_write(folder / 'images.json') as file:
         file.write(json.dumps(dict(images=listed, categories=categories), indent=1).encode())
     _write_list(folder / 'predictions.json', entries)
 
 
-def _entries(image_id: Any, prediction: Prediction, kinds: Sequence[Any] | None) -> list[dict[str, Any]]:
+def coco_entries(image_id: Any, prediction: Prediction, kinds: Sequence[Any] | None = None) -> list[dict[str, Any]]:
     """Convert the prediction of one image to entries of ``predictions.json``; ``kinds`` has the id of each label."""
     if 'boxes' not in prediction:
         return [dict(image_id=image_id, **prediction)]

@@ -126,14 +126,21 @@ class Sizing:
             return [*self.steps, self._zoom] if self.steps and self.scale != 'native' else None
         return list(self.scale) if isinstance(self.scale, tuple) else self.scale
 
-    def __call__(self, image: np.ndarray) -> np.ndarray:
-        height, width = image.shape[:2]
-        large = self._zoom if width * height > self.max_pixels else None
-        if factor := self.scale if isinstance(self.scale, float) else large:
-            return resize(image, _times(width, height, factor, factor))
+    def size_of(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height in px at which the model sees an image."""
+        if factor := self._factor(width, height):
+            return _times(width, height, factor, factor)
         if isinstance(self.scale, tuple):
-            return fit(image, self.scale)
-        return image if self.scale == 'native' else apply_steps(image, self.steps)
+            return fitted_size(width, height, self.scale)
+        return size_after(() if self.scale == 'native' else self.steps, width, height)
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        size = image.shape[1::-1]
+        steps = self.scale in (None, 'config') and not self._factor(*size)
+        return apply_steps(image, self.steps) if steps else resize(image, self.size_of(*size))
+
+    def _factor(self, width: int, height: int) -> float | None:
+        return self.scale if isinstance(self.scale, float) else self._zoom if width * height > self.max_pixels else None
 
     def __str__(self) -> str:
         own = "scale: the image's own size"

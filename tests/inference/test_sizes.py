@@ -145,6 +145,8 @@ def test_sizes_outside_the_good_ones_are_told_once(scale, shape, outside, caplog
     with caplog.at_level(logging.WARNING):
         inferencer.predict([picture(*shape)] * 3)
     assert inferencer.outside == 3 * outside
+    height, width = shape
+    assert inferencer.sizing.size_of(width, height) == inferencer.sizing(picture(*shape)).shape[1::-1]
 
 
 def test_a_model_that_does_not_resize_has_good_sizes_in_px():

@@ -22,6 +22,7 @@ MISTAKES = {
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
     'benchmarks/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', "config: there is no file 'none.py'"),
+    'demo/app.py': ('none.py none.pth', "config: there is no file 'none.py'"),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
     'projects/any_size_vit/clip_int8.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),
