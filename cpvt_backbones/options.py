@@ -3,6 +3,7 @@
 BACKBONES = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
 TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')  # namings of weights
 AMP_DTYPES = ('float16', 'bfloat16')
+DTYPES = ('auto', 'float32', *AMP_DTYPES)  # of predictions
 
 MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
 READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb

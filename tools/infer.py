@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import EXPORTED_SUFFIXES, MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
+from cpvt_backbones.options import DTYPES, EXPORTED_SUFFIXES, MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 from cpvt_backbones.weights import shipped_weights
 
 RENAMED = {'--score-threshold': '--score-thr', '--no-pictures': '--no-vis', '--fresh': '--overwrite'}
@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_model_arguments(parser, images=True, exported=True)
     parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
+    dtype = 'what the model computes in; auto: bfloat16 where the processor or GPU is faster in it, else float32'
+    parser.add_argument('--dtype', choices=DTYPES, default='float32', help=dtype)
     parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument('--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir')
@@ -84,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cpvt_backbones.inference import ExportedModel, Inferencer, find_images, predict_to_folder
 
     images = find_images(inputs)
-    names = ('device', 'scale', 'long_side', 'batch_size', 'max_pixels', 'tile_size', 'overlap', 'read_limit')
+    names = ('device', 'dtype', 'scale', 'long_side', 'batch_size', 'max_pixels', 'tile_size', 'overlap', 'read_limit')
     options = {name: getattr(args, name) for name in names}
     if config is None:
         options['predictor'] = ExportedModel(checkpoint, device=args.device)
@@ -92,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         options |= dict(cfg=cli.config_from(args, config), checkpoint=checkpoint)
     inferencer = Inferencer(**options)
     print(inferencer.sizing)
+    if args.dtype != 'float32' and config is not None:
+        print(f'dtype: {inferencer.predictor.dtype}, {inferencer.predictor.dtype_reason}')
     output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
     summary = predict_to_folder(inferencer, images, ann=args.ann, **output)
     for file in summary.orphaned:

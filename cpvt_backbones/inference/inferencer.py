@@ -70,6 +70,8 @@ class Inferencer:
         cfg: Config of a detector, segmentor or classifier; not modified.
         checkpoint: The weights.
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if available.
+        dtype: ``'float32'``, ``'bfloat16'`` or ``'float16'``: what the model computes in, but for what needs float32
+            (see :func:`~.precision.reduce_precision`); ``'auto'``: bfloat16 where the device is faster in it.
         scale: ``'config'``: the test scale of the config or of the exported file; the image's own size if there is
             none. ``None``: the same; but where the model's good sizes are known (:class:`GoodSizes`), an image of more
             than ``max_pixels`` is seen in tiles in which its objects have the size that they have at the test scale in
@@ -100,6 +102,7 @@ class Inferencer:
         cfg: Config | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         device: str | None = None,
+        dtype: str = 'float32',
         scale: Scale = None,
         long_side: int | None = None,
         batch_size: int = 1,
@@ -115,9 +118,11 @@ class Inferencer:
         if predictor is None:
             if cfg is None or checkpoint is None:
                 raise ValueError('cfg and checkpoint are needed, or a predictor')
-            predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device)
+            predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device, dtype=dtype)
         elif cfg is not None or checkpoint is not None:
             raise ValueError('predictor excludes cfg and checkpoint')
+        elif dtype not in ('auto', 'float32'):
+            raise ValueError(f"dtype must be 'auto' or 'float32' with an exported file or a predictor, got {dtype!r}")
         check_choice(TASKS.values(), **{'predictor.task': predictor.task})
         self.predictor, self.outside = predictor, 0
         self.sizing = Sizing(scale, predictor, max_pixels)
@@ -129,7 +134,9 @@ class Inferencer:
     def settings(self) -> dict[str, Any]:
         """Everything that determines predictions, as plain data."""
         bounds = {name: getattr(self.bounds, name) for name in ('max_pixels', 'tile_size', 'overlap')}
-        return dict(model=self.predictor.fingerprint, scale=self.sizing.settings, **bounds)
+        dtype = getattr(self.predictor, 'dtype', 'float32')
+        reduced = {} if dtype == 'float32' else dict(dtype=dtype)
+        return dict(model=self.predictor.fingerprint, scale=self.sizing.settings, **bounds, **reduced)
 
     @_renamed
     def __call__(

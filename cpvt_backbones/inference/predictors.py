@@ -21,7 +21,10 @@ from torch import Tensor
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.launch import find_checkpoint, find_toolbox
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
+from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.options import DTYPES
 
+from .precision import choose_dtype, reduce_precision
 from .sizes import GoodSizes, size_steps
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
@@ -63,10 +66,19 @@ class ToolboxPredictor:
     """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer; see :class:`Inferencer`.
 
     ``checkpoint`` is a ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of shipped weights;
-    ``ValueError`` if it does not fit the model, ``ImportError`` without the toolbox.
+    ``ValueError`` if it does not fit the model, ``ImportError`` without the toolbox. ``dtype`` is the resolved one, and
+    ``dtype_reason`` says why.
     """
 
-    def __init__(self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        cfg: Config,
+        checkpoint: str | os.PathLike[str],
+        device: str | None = None,
+        dtype: str = 'float32',
+    ) -> None:
+        check_choice(DTYPES, dtype=dtype)
         self._scope = find_toolbox(cfg).package
         file = find_checkpoint('checkpoint', checkpoint)
         self.task = TASKS[self._scope]
@@ -87,6 +99,9 @@ class ToolboxPredictor:
         if self._scope == 'mmpretrain':
             meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
         self.classes: Sequence[str] | None = meta.get('classes')
+        self.dtype, self.dtype_reason = choose_dtype(dtype, next(self.model.parameters()).device)
+        if self.dtype != 'float32':
+            reduce_precision(self.model, getattr(torch, self.dtype))
         palette = meta.get('palette')
         # mmdet writes 'random' for no palette.
         self.palette: Sequence[Sequence[int]] | None = None if isinstance(palette, str) else palette
