@@ -4,6 +4,7 @@ python benchmarks/public_weights.py --docs docs/weights.md
 """
 
 import csv
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import torch
 from mmengine.registry import MODELS
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+
 import cpvt_backbones  # noqa: F401  (registers the models)
-from cpvt_backbones.analysis.tables import fill_marked
+from benchmarks import fill_marked
 from cpvt_backbones.backbones.public import public_backbone
 from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.layers.checks import keyword_only

@@ -23,11 +23,10 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
 
-from benchmarks import report
+from benchmarks import fill_marked, report
 from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_suite
 from benchmarks.measure import measure_case
 from benchmarks.models import COMPILED, MODELS
-from cpvt_backbones.analysis.tables import fill_marked
 from cpvt_backbones.engine.command_line import make_parser, parse_counted_size, positive, run
 
 PARTS = ('benchmark', 'speed')

@@ -1,8 +1,7 @@
-"""Measurements as CSV, and generated parts of Markdown pages."""
+"""Measurements as CSV."""
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,3 @@ def read_table(path: Path) -> list[Record]:
     """Read the records of a CSV as text."""
     with path.open(newline='') as file:
         return list(csv.DictReader(file))
-
-
-def fill_marked(path: Path, name: str, text: str) -> None:
-    """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->``; ``ValueError`` without marks."""
-    begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
-    old = path.read_text(encoding='utf-8')
-    new, count = re.subn(f'{begin}.*{end}', lambda _: f'{begin}\n{text}\n{end}', old, flags=re.DOTALL)
-    if not count:
-        raise ValueError(f'path: {path} has no part between {begin} and {end}')
-    path.write_text(new, encoding='utf-8')

@@ -8,7 +8,7 @@ import pandas as pd
 from positional_encoding.report import markdown, new_figure, run_row, write_csv
 from positional_encoding.runs import read_records
 
-from cpvt_backbones.analysis.tables import fill_marked
+from benchmarks import fill_marked
 
 LABELS = {
     'none': 'no encoding',

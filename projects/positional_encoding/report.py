@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from cpvt_backbones.analysis.tables import fill_marked
+from benchmarks import fill_marked
 from cpvt_backbones.checkpoints import atomic_write
 
 from .claims import Difference, accuracy, best_rates, claims, rate_trials

@@ -16,8 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
-from benchmarks import processor
-from cpvt_backbones.analysis.tables import fill_marked
+from benchmarks import fill_marked, processor
 
 ROOT = Path(__file__).resolve().parents[2]
 # Promise and the tests that check it, as arguments of pytest.
