@@ -10,16 +10,8 @@ from mmengine.model import PretrainedInit
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage
+from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage, checks
 from cpvt_backbones.layers.attention import Arrange
-from cpvt_backbones.layers.checks import (
-    check_bool,
-    check_choice,
-    check_int,
-    check_positive,
-    check_probability,
-    list_of_dicts,
-)
 from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
 from cpvt_backbones.layers.tokens import Grid, prepend_tokens, tokens_to_map
 
@@ -67,9 +59,9 @@ class Backbone(PretrainedModel):
         frozen_stages: -1: none; 0: the (first) patch embedding; n: and the first n blocks of a column, or stages of a
             pyramid, with their PEGs; with all of them, the final norm too.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
-        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``, or the checkpoint, the
-            name of shipped weights among them. It takes effect in
-            ``init_weights()``; until then the weights are random. Without a Runner use :meth:`from_pretrained`.
+        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``, or the checkpoint (or
+            name of shipped weights) alone. It takes effect in ``init_weights()``; until then the weights are random.
+            Without a Runner use :meth:`from_pretrained`.
     """
 
     out_channels: tuple[int, ...]  # of each output, in the order of `out_indices`
@@ -94,23 +86,20 @@ class Backbone(PretrainedModel):
         init_cfg: Any = None,
     ) -> None:
         init_cfg = dict(type='Pretrained', checkpoint=init_cfg) if isinstance(init_cfg, str) else init_cfg
-        for entry in list_of_dicts('init_cfg', init_cfg):
-            if 'type' not in entry:
-                raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
+        if not all('type' in entry for entry in checks.list_of_dicts('init_cfg', init_cfg)):
+            raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
         super().__init__(init_cfg=init_cfg)
         self.depths = tuple(depths)
         self.num_layers = sum(depths) + 2
         self.num_freezable = depths[0] if len(depths) == 1 else len(depths)  # blocks of a column, stages of a pyramid
-        check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
-        check_probability(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
-        check_positive(norm_eps=norm_eps)
-        check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
-        check_choice(OUT_TYPES, out_type=out_type)
+        checks.check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
+        checks.check_probability(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
+        checks.check_positive(norm_eps=norm_eps)
+        checks.check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
+        checks.check_choice(OUT_TYPES, out_type=out_type)
         if out_type == 'cls_token' and not with_cls_token:
-            raise ValueError(
-                "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
-                "use 'avg_featmap' for a model without class token"
-            )
+            advice = "use 'avg_featmap' for a model without class token"
+            raise ValueError(f"out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; {advice}")
         self.in_channels, self.out_type, self.qkv_bias, self.norm_eps = in_channels, out_type, qkv_bias, norm_eps
         self.drop_rate, self.attn_drop_rate, self.drop_path_rate = drop_rate, attn_drop_rate, drop_path_rate
         self.frozen_stages, self.with_cp = frozen_stages, with_cp
@@ -135,14 +124,14 @@ class Backbone(PretrainedModel):
         for name, encoding in encodings.items():
             self.add_module(name, encoding)
         self._has_bias = any(encoding.has_bias for encoding in encodings.values())
-        if any(encoding.has_rotation for encoding in encodings.values()) and not all(
-            encoding.keeps_grid for encoding in encodings.values()
-        ):
-            raise ValueError(
-                f"padding must be 'zero' beside a rotary encoding (the map would shrink), got position={position!r}"
-            )
+        if any(encoding.has_rotation for encoding in encodings.values()):
+            self._check_padding('beside a rotary encoding', position)
         if LearnedTable.attribute in encodings:
             self._register_load_state_dict_pre_hook(adapt_tables, with_module=True)
+
+    def _check_padding(self, where: str, position: Position) -> None:
+        if not all(encoding.keeps_grid for encoding in self.position_encodings):
+            raise ValueError(f"padding must be 'zero' {where} (the map would shrink), got position={position!r}")
 
     @property
     def position_encodings(self) -> list[PositionEncoding]:
@@ -212,13 +201,11 @@ class Backbone(PretrainedModel):
 
         Returns:
             One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W / stride)), zero where an
-            image has no pixel, or the output that ``out_type`` names. (A PEG with ``padding='none'`` makes a map
-            smaller.)
+            image has no pixel, or what ``out_type`` names. (A PEG with ``padding='none'`` makes a map smaller.)
 
         Raises:
             TypeError: ``images`` that are not a floating point tensor.
-            ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with ``out_type='raw'``,
-                whose tokens cannot be padded.
+            ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with ``out_type='raw'``.
         """
         self._check_images(images)
         if valid_sizes is None:
@@ -251,8 +238,7 @@ class Backbone(PretrainedModel):
 
     def _prefix_tokens(self, batch: int) -> Tensor | None:
         """(B, P, C) class, distillation and register tokens, or ``None`` for a model without."""
-        parameters = (self.cls_token, self.dist_token, self.reg_token)
-        tokens: list[Tensor] = [token for token in parameters if token is not None]
+        tokens = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks torch's FLOP counter.
         return torch.cat(tokens, dim=1).repeat(batch, 1, 1) if tokens else None
 
@@ -281,7 +267,7 @@ class Backbone(PretrainedModel):
         As everywhere in mmengine, the Runner makes this call before training.
         """
         init_cfg = self.init_cfg
-        entries = list_of_dicts('init_cfg', init_cfg)
+        entries = checks.list_of_dicts('init_cfg', init_cfg)
         pretrained = [entry for entry in entries if entry['type'] in ('Pretrained', PretrainedInit)]
         self.init_cfg = [entry for entry in entries if entry not in pretrained]
         # Last, as in mmengine. The type is registered by cpvt_backbones.checkpoints, which is above this package.

@@ -102,16 +102,9 @@ class CPVT(Backbone):
         self.norm = nn.LayerNorm(dim, eps=self.norm_eps) if final_norm and used == depth else nn.Identity()
         init_linear_layers(self)
         height, width = resolve_size('img_size', img_size)
-        stage = Stage(
-            dim=dim,
-            depth=depth,
-            used=used,
-            head_dim=dim // num_heads,
-            grid=(ceil_div(height, patch_size), ceil_div(width, patch_size)),
-            outputs_map=self.out_type != 'cls_token',
-            num_prefix=sum(prefix.values()),
-        )
-        self._add_positions(position, [stage])
+        grid = ceil_div(height, patch_size), ceil_div(width, patch_size)
+        sizes = dict(dim=dim, depth=depth, used=used, head_dim=dim // num_heads, num_prefix=sum(prefix.values()))
+        self._add_positions(position, [Stage(**sizes, grid=grid, outputs_map=self.out_type != 'cls_token')])
         self._freeze()
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:

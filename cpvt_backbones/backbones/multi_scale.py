@@ -61,8 +61,8 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
 class MultiScaleCPVT(CPVT):
     """A :class:`CPVT` whose outputs are maps of strides 4, 8, 16 and 32.
 
-    The trunk's parameters keep their names, so a checkpoint of :class:`CPVT` loads with none missing. New parameters
-    are under ``pyramid.``.
+    The trunk's parameters keep their names: a checkpoint of :class:`CPVT` loads with none missing. New ones are under
+    ``pyramid.``.
 
     Args:
         arch: As in :class:`CPVT`.
@@ -100,8 +100,7 @@ class MultiScaleCPVT(CPVT):
         depth = resolve_arch(arch, COLUMNS)['depth']
         levels = resolve_indices('out_indices', out_indices, len(STRIDES))
         if source == 'last':
-            if taps is not None:
-                raise ValueError(f"taps must be None with source='last', got {taps!r}")
+            check("None with source='last'", lambda value: value is None, taps=taps)
             blocks = [depth - 1] * len(levels)
         else:
             chosen = [max(depth * (i + 1) // 4 - 1, 0) for i in range(4)] if taps is None else taps
@@ -109,19 +108,9 @@ class MultiScaleCPVT(CPVT):
             if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):
                 raise ValueError(f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}')
             blocks = [resolved[level] for level in levels]
-        super().__init__(
-            arch=arch,
-            patch_size=patch_size,
-            out_indices=blocks,
-            position=position,
-            with_cls_token=with_cls_token,
-            **trunk,
-        )
-        if not all(encoding.keeps_grid for encoding in self.position_encodings):
-            raise ValueError(
-                "padding must be 'zero' in a model for dense prediction (the map would shrink), "
-                f'got position={position!r}'
-            )
+        own: dict[str, Any] = dict(arch=arch, patch_size=patch_size, position=position, with_cls_token=with_cls_token)
+        super().__init__(out_indices=blocks, **own, **trunk)
+        self._check_padding('in a model for dense prediction', position)
         self.out_indices = levels
         self.pyramid = nn.ModuleDict()
         widths = {}

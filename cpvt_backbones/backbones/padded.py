@@ -20,9 +20,8 @@ def resolve_valid_sizes(valid_sizes: Any, batch: int, height: int, width: int) -
     sizes = [resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None) for size in valid_sizes]
     for index, (h, w) in enumerate(sizes):
         if h > height or w > width:
-            raise ValueError(
-                f'valid_sizes must be at most {height} x {width}, as the batch, got {h} x {w} for image {index}'
-            )
+            most = f'{height} x {width}, as the batch'
+            raise ValueError(f'valid_sizes must be at most {most}, got {h} x {w} for image {index}')
     return sizes
 
 

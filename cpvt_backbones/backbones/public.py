@@ -25,13 +25,12 @@ _DEIT: dict[str, Any] = dict(position=_TABLE)
 _DISTILLED = dict(**_DEIT, with_dist_token=True)
 _DEIT3 = dict(**_DEIT, layer_scale_init=1e-6)
 _CLIP = dict(**_DEIT, pre_norm=True, norm_eps=1e-5)
-_DINOV2 = dict(**_DEIT, img_size=518, layer_scale_init=1e-5)
-_DINOV3: dict[str, Any] = dict(
-    position=dict(type='RoPE', mode='dinov3'), num_registers=4, qkv_bias=False, layer_scale_init=1e-5, norm_eps=1e-5
-)
-_PVT = dict(
-    position=dict(type='Learned', interpolation='bilinear', antialias=False), embed_norm_eps=1e-6, with_cls_token=True
-)
+_QUICK_CLIP = dict(**_CLIP, activation='quick_gelu')
+_SCALED: dict[str, Any] = dict(layer_scale_init=1e-5)
+_DINOV2 = dict(**_DEIT, **_SCALED, img_size=518)
+_DINOV3 = dict(**_SCALED, position=dict(type='RoPE', mode='dinov3'), num_registers=4, qkv_bias=False, norm_eps=1e-5)
+_BILINEAR = dict(type='Learned', interpolation='bilinear', antialias=False)
+_PVT = dict(position=_BILINEAR, embed_norm_eps=1e-6, with_cls_token=True)
 
 # A name of timm, of mmpretrain or of the authors' file, and the arguments of its model besides those in the name: arch,
 # patch (patch_size) and size (img_size).
@@ -45,18 +44,13 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     r'vit_(?P<arch>tiny|small|base|large)_patch(?P<patch>8|16|32)_(?P<size>\d+)': _DEIT,
     r'vit-(?P<arch>base|large)-p(?P<patch>16|32)_(?!clip).*?(?:-(?P<size>\d+)px)?': _DEIT,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_(?P<size>\d+)': _CLIP,
-    r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_quickgelu_(?P<size>\d+)': {
-        **_CLIP,
-        'activation': 'quick_gelu',
-    },
+    r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_quickgelu_(?P<size>\d+)': _QUICK_CLIP,
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_dinov2': _DINOV2,
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_reg4_dinov2': dict(**_DINOV2, num_registers=4),
-    r'vit_(?P<arch>small|base|large)_patch16_rope_224': dict(position=_AXIAL, layer_scale_init=1e-5),
-    r'vit_(?P<arch>small|base|large)_patch16_rope_mixed_224': dict(position=_MIXED, layer_scale_init=1e-5),
-    r'vit_(?P<arch>small|base|large)_patch16_rope_ape_224': dict(position=[_TABLE, _AXIAL], layer_scale_init=1e-5),
-    r'vit_(?P<arch>small|base|large)_patch16_rope_mixed_ape_224': dict(
-        position=[_TABLE, _MIXED], layer_scale_init=1e-5
-    ),
+    r'vit_(?P<arch>small|base|large)_patch16_rope_224': dict(**_SCALED, position=_AXIAL),
+    r'vit_(?P<arch>small|base|large)_patch16_rope_mixed_224': dict(**_SCALED, position=_MIXED),
+    r'vit_(?P<arch>small|base|large)_patch16_rope_ape_224': dict(**_SCALED, position=[_TABLE, _AXIAL]),
+    r'vit_(?P<arch>small|base|large)_patch16_rope_mixed_ape_224': dict(**_SCALED, position=[_TABLE, _MIXED]),
     r'vit_(?P<arch>small|base|large)_patch16_dinov3': _DINOV3,
     r'vit_(?P<arch>tiny|small|base|large)_patch16_dinov3_qkvb': {**_DINOV3, 'qkv_bias': True},
     r'vit_(?P<arch>small)_plus_patch16_dinov3': dict(**_DINOV3, activation='swiglu'),
@@ -139,6 +133,9 @@ class PretrainedModel(BaseModule):
 
     def push_to_hub(self, repository: str, **options: Any) -> None:
         """Upload what :meth:`save_pretrained` writes to ``'user/repository'``, created with ``options``."""
+        from huggingface_hub import create_repo, upload_folder
+
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            import_module(_CHECKPOINTS).sources.upload(folder, repository, **options)
+            create_repo(repository, exist_ok=True, **options)
+            upload_folder(repo_id=repository, folder_path=folder, token=options.get('token'))

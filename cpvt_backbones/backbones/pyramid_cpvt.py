@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -34,10 +35,8 @@ class PyramidCPVT(Backbone):
         position: See :class:`CPVT`; block indices count within each stage. Default: a PEG after block 0 of every stage.
             PVT: ``dict(type='Learned', interpolation='bilinear', antialias=False)``.
         with_cls_token: Add a class token at the last stage, as in PVT.
-        embed_norm_eps: Epsilon of the LayerNorm after patch embeddings and spatial reductions (Twins: 1e-5;
-            PVT: 1e-6).
-        final_norm: Normalise the last stage's output; ``None``: unless it is a feature map, as in the dense models of
-            PVT and Twins.
+        embed_norm_eps: Epsilon of the norms of patch embeddings and spatial reductions (Twins: 1e-5; PVT: 1e-6).
+        final_norm: Normalise the last stage's output; ``None``: unless it is a feature map, as in PVT and Twins.
         shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps, frozen_stages,
             with_cp, init_cfg: see :class:`Backbone`.
 
@@ -68,15 +67,11 @@ class PyramidCPVT(Backbone):
         self.out_indices = resolve_indices('out_indices', out_indices, num_stages)
         used = max(self.out_indices) + 1
         if with_cls_token and used < num_stages:
-            raise ValueError(
-                'with_cls_token must be False unless out_indices holds the last stage, where the class '
-                f'token is added, got True with out_indices={out_indices!r}'
-            )
+            where = 'out_indices holds the last stage, where the class token is added'
+            raise ValueError(f'with_cls_token must be False unless {where}, got True with out_indices={out_indices!r}')
         if self.out_type == 'cls_token' and self.out_indices != (num_stages - 1,):
-            raise ValueError(
-                "out_indices must be -1 with out_type='cls_token' (only the last stage has a class "
-                f'token), got {out_indices!r}'
-            )
+            where = "with out_type='cls_token' (only the last stage has a class token)"
+            raise ValueError(f'out_indices must be -1 {where}, got {out_indices!r}')
         self.out_channels = tuple(dims[s] for s in self.out_indices)
         self.out_strides = tuple(math.prod(PATCH_SIZES[: s + 1]) for s in self.out_indices)
 
@@ -95,8 +90,7 @@ class PyramidCPVT(Backbone):
                     for index in range(first, first + depths[s])
                 )
             )
-        if final_norm is None:
-            final_norm = self.out_type != 'featmap'
+        final_norm = self.out_type != 'featmap' if final_norm is None else final_norm
         check_bool(final_norm=final_norm)
         normed = final_norm and used == num_stages
         self.norm = nn.LayerNorm(dims[-1], eps=self.norm_eps) if normed else nn.Identity()
@@ -108,23 +102,14 @@ class PyramidCPVT(Backbone):
         stages = []
         for s in range(used):
             grid = (ceil_div(grid[0], PATCH_SIZES[s]), ceil_div(grid[1], PATCH_SIZES[s]))
-            last = s == num_stages - 1
-            stages.append(
-                Stage(
-                    dim=dims[s],
-                    depth=depths[s],
-                    used=depths[s],
-                    head_dim=dims[s] // heads[s],
-                    grid=grid,
-                    outputs_map=not last or self.out_type != 'cls_token',
-                    num_prefix=int(with_cls_token and last),
-                    sr_ratio=sr_ratios[s],
-                )
-            )
+            sizes = dict(dim=dims[s], depth=depths[s], used=depths[s], head_dim=dims[s] // heads[s])
+            stages.append(Stage(**sizes, grid=grid, sr_ratio=sr_ratios[s]))
+        if used == num_stages:
+            outputs_map = self.out_type != 'cls_token'
+            stages[-1] = replace(stages[-1], outputs_map=outputs_map, num_prefix=int(with_cls_token))
         self._add_positions(position, stages)
         self._init_convolutions()
-        if not all(encoding.keeps_grid for encoding in self.position_encodings):
-            raise ValueError(f"padding must be 'zero' in a pyramid (the map would shrink), got position={position!r}")
+        self._check_padding('in a pyramid', position)
         self._freeze()
 
     def _init_convolutions(self) -> None:

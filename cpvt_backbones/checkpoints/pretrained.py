@@ -82,7 +82,7 @@ def load_weights(
         FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; weights are missing, have other shapes, or are
             refused by :func:`check_values`.
     """
-    model = _unwrap(model)
+    model = unwrap(model)
     wanted = model.state_dict()
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
@@ -111,7 +111,7 @@ def check_loaded(
     ``content`` and logged: that layer stays random. Tables of positions are resized as they are loaded.
     """
     with naming_file(checkpoint):
-        weights, wanted = _weights_in(content), _unwrap(model).state_dict()
+        weights, wanted = _weights_in(content), unwrap(model).state_dict()
         check_values(weights, wanted)
         if not weights.keys() & wanted.keys():
             raise CheckpointError(f'no weight of the model is in it; it has {shorten(list(weights))}')
@@ -143,7 +143,8 @@ def _weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in weights.items()}
 
 
-def _unwrap(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model in wrappers of mmengine: data parallel, test-time augmentation."""
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.get_submodule('module')
     return model

@@ -10,11 +10,12 @@ from functools import cache
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.model import BaseModel, BaseTTAModel, is_model_wrapper
+from mmengine.model import BaseModel
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from cpvt_backbones.checkpoints.pretrained import unwrap
 from cpvt_backbones.layers import group_by_shape
 
 
@@ -59,9 +60,7 @@ def predict_by_size(model: nn.Module) -> nn.Module:
     ``model`` is a detector, segmentor or classifier of the toolboxes (``TypeError`` otherwise), alone or in a wrapper
     (distributed, test-time augmentation).
     """
-    inner: Any = model
-    while is_model_wrapper(inner) or isinstance(inner, BaseTTAModel):
-        inner = inner.module
+    inner = unwrap(model)
     if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):
         raise TypeError(f'model must be an mm model with predict(), got {type(inner).__name__}')
     if not isinstance(inner, PredictBySize):

@@ -5,11 +5,9 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar('T')
-P = ParamSpec('P')
-R = TypeVar('R')
 F = TypeVar('F', bound=Callable[..., Any])
 
 
@@ -47,19 +45,9 @@ def check_int(*, minimum: int = 1, maximum: float = math.inf, **values: Any) -> 
     check(f'an integer {accepted}', lambda v: is_int(v) and minimum <= v <= maximum, **values)
 
 
-def check_bool(**values: Any) -> None:
-    """Each value is ``True`` or ``False``; neither 1 nor ``'False'``."""
-    check('True or False', lambda v: isinstance(v, bool), **values)
-
-
-def check_probability(**values: Any) -> None:
-    """Each value is a number in [0, 1)."""
-    check('a number in [0, 1)', lambda v: is_number(v) and 0 <= v < 1, **values)
-
-
-def check_fraction(**values: Any) -> None:
-    """Each value is a number in [0, 1]."""
-    check('a number in [0, 1]', lambda v: is_number(v) and 0 <= v <= 1, **values)
+check_bool = functools.partial(check, 'True or False', lambda v: isinstance(v, bool))  # neither 1 nor 'False'
+check_probability = functools.partial(check, 'a number in [0, 1)', lambda v: is_number(v) and 0 <= v < 1)
+check_fraction = functools.partial(check, 'a number in [0, 1]', lambda v: is_number(v) and 0 <= v <= 1)
 
 
 def check_positive(*, above: float = 0, **values: Any) -> None:
@@ -118,23 +106,21 @@ def forwards_to(function: Callable[..., Any], *, without: Collection[str] = ()) 
     return decorate
 
 
-def renamed_arguments(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def renamed_arguments(**new_names: str) -> Callable[[F], F]:
     """Decorator: accept old keywords (``old='new'``) with a ``DeprecationWarning``; old and new together raise."""
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: F) -> F:
         name = function.__qualname__.removesuffix('.__init__')
 
         @functools.wraps(function)
-        def accept_old(*args: P.args, **kwargs: P.kwargs) -> R:
-            for old, new in new_names.items():
-                if old not in kwargs:
-                    continue
-                if new in kwargs:
+        def accept_old(*args: Any, **kwargs: Any) -> Any:
+            for old in new_names.keys() & kwargs:
+                if (new := new_names[old]) in kwargs:
                     raise TypeError(f'{name} got both {new}={kwargs[new]!r} and its old name {old}={kwargs[old]!r}')
                 warnings.warn(f'{name}: {old} is now {new}', DeprecationWarning, stacklevel=2)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 
-        return accept_old
+        return accept_old  # type: ignore[return-value]
 
     return decorate

@@ -31,8 +31,8 @@ class PEG(nn.Module):
         kernel_size: Side of the depthwise kernel, odd (paper: 3; 27 in the ablation of position -1).
         num_layers: Convolutions in a row, each with its own residual.
         kind: ``'depthwise'``, or ``'separable'``: depthwise, then 1 x 1 (l * (d^2 + k^2 * d) weights).
-        padding: ``'zero'``, or ``'none'``: the map shrinks by ``kernel_size - 1`` a layer, without residual, as in the
-            authors' ablation.
+        padding: ``'zero'``, or ``'none'`` (authors' ablation): the map shrinks by ``kernel_size - 1`` a layer, without
+            residual.
         bias: Give the convolutions a bias (official code: yes).
         norm: ``None`` or ``'BN'`` (with ``act='ReLU'``, ``bias=False``: the detection variant).
         act: ``None``, ``'ReLU'`` or ``'GELU'``, after the norm and before the residual.
@@ -64,8 +64,7 @@ class PEG(nn.Module):
         check_choice((None, *NORMS), norm=norm)
         check_choice((None, *ACTIVATIONS), act=act)
         check_bool(bias=bias, frozen=frozen)
-        self.dim = dim
-        self.norm = norm
+        self.dim, self.norm = dim, norm
         self.shrink = 0 if padding == 'zero' else num_layers * (kernel_size - 1)
         self.residual = padding == 'zero'
 
@@ -89,24 +88,18 @@ class PEG(nn.Module):
     def out_grid(self, grid: Grid) -> Grid:
         """The grid of the result: the same with zero padding, smaller without."""
         if min(grid) <= self.shrink:
-            raise ValueError(
-                f'grid must be larger than {self.shrink} x {self.shrink} tokens when PEG has '
-                f"padding='none' (it shrinks the map by that much), got {grid[0]} x {grid[1]}"
-            )
+            least = f"{self.shrink} x {self.shrink} tokens when PEG has padding='none'"
+            raise ValueError(f'grid must be larger than {least} (it shrinks by that), got {grid[0]} x {grid[1]}')
         return grid[0] - self.shrink, grid[1] - self.shrink
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """Patch tokens (B, H * W, C), row by row, to (B, H' * W', C) with (H', W') = ``out_grid(grid)``."""
         if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
-            raise ValueError(
-                f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
-                f'got shape {tuple(tokens.shape)}'
-            )
+            shape = f'(B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}'
+            raise ValueError(f'tokens must be {shape}, got shape {tuple(tokens.shape)}')
         height, width = self.out_grid(grid)
-        if self.training and tokens.shape[0] * height * width == 1 and self.norm is not None:
-            raise ValueError(
-                f'norm must be None to train PEG on a batch of one token, got {self.norm!r}, which needs two'
-            )
+        if self.training and tokens.shape[0] * height * width == 1:
+            check('None to train PEG on fewer than two tokens', lambda norm: norm is None, norm=self.norm)
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
             # Its kernel contains the identity: in half precision it would round the residual stream.
@@ -175,8 +168,7 @@ class PEGPosition(PositionEncoding):
         stages: The trunk's stages.
         after_blocks: Indices of the blocks, counted within a stage, that a PEG follows; -1 is before the first. Or the
             paper's notation for the first blocks: ``'0-5'`` is (0, 1, 2, 3, 4), cut at the depth of a shorter stage.
-        target: ``'qkv'``: the tokens themselves are encoded. ``'qk'``: only the queries and keys of the next block
-            (ablation "PEG on Q and K").
+        target: ``'qkv'``: encode the tokens; ``'qk'`` (ablation): only queries and keys of the next block.
         padding, peg: Arguments of :class:`PEG`.
 
     Raises:
@@ -224,10 +216,8 @@ class PEGPosition(PositionEncoding):
             if not is_int(block) or not -1 <= block <= last:
                 raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {block!r} in {named!r}')
         if not blocks:
-            raise ValueError(
-                f'after_blocks must name at least one block in [-1, {last}] (use position=None for no encoding), '
-                f'got {named!r}'
-            )
+            accepted = f'at least one block in [-1, {last}] (use position=None for no encoding)'
+            raise ValueError(f'after_blocks must name {accepted}, got {named!r}')
         if len(set(blocks)) != len(blocks):
             raise ValueError(f'after_blocks must name each block once, got {named!r}')
         return sorted(blocks)

@@ -260,7 +260,7 @@ class Relative(PositionEncoding):
     materialised, N x N per head. Prefix tokens have none.
 
     Args:
-        stages: The trunk's stages; none may reduce its keys, since an offset between two grids has no table entry.
+        stages: The trunk's stages; none may reduce its keys: an offset between two grids has no table entry.
         clip: K, in tokens.
     """
 
@@ -274,10 +274,8 @@ class Relative(PositionEncoding):
         self.layer_ids: list[tuple[int, int]] = []
         for s, stage in enumerate(stages):
             if stage.sr_ratio > 1:
-                raise ValueError(
-                    "position type must not be 'Relative' where attention reduces its keys spatially, "
-                    f'got it for stage {s}'
-                )
+                where = f'where attention reduces its keys spatially, got it for stage {s}'
+                raise ValueError(f"position type must not be 'Relative' {where}")
             for block in range(stage.used):
                 tables = {axis: torch.empty(2 * clip + 1, stage.head_dim) for axis in ('row', 'column')}
                 for table in tables.values():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import Arrange
-from .checks import check_choice, check_positive
+from .checks import check, check_choice, check_positive
 from .position import PositionEncoding, Stage, register_position
 from .tokens import Grid, ceil_div
 
@@ -70,10 +70,8 @@ class RoPE(PositionEncoding):
         self.rescale_coords = rescale_coords
         self.stages = tuple(stages)
         for stage in stages:
-            if stage.head_dim % 4:
-                raise ValueError(
-                    f'embed_dims / num_heads must be a multiple of 4 for a rotary encoding, got {stage.head_dim}'
-                )
+            head_dim = {'embed_dims / num_heads': stage.head_dim}
+            check('a multiple of 4 for a rotary encoding', lambda dim: dim % 4 == 0, **head_dim)
         self.layer_ids: list[tuple[int, int]] = []
         if mode == 'mixed':
             self.layer_ids = [(s, block) for s, stage in enumerate(stages) for block in range(stage.used)]
@@ -152,8 +150,7 @@ class RoPE(PositionEncoding):
 
 
 def _split_freqs(encoding: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: timm's ``freqs`` (2, depth, heads, d / 2) to one tensor a block; those of blocks not built are left
-    out."""
+    """Load hook: timm's ``freqs`` (2, depth, heads, d / 2) to one tensor for each block that is built."""
     freqs = state_dict.get(f'{prefix}freqs')
     if freqs is not None and freqs.dim() == 4 and freqs.shape[1] == encoding.stages[0].depth:
         del state_dict[f'{prefix}freqs']

@@ -364,7 +364,7 @@ def test_batch_norm_is_not_trained_on_one_token(batch, size):
     if batch * size > 1:
         peg(tokens, (size, size))
     else:
-        with pytest.raises(ValueError, match=r"norm must be None to train PEG on a batch of one token, got 'BN'"):
+        with pytest.raises(ValueError, match=r"norm must be None to train PEG on fewer than two tokens, got 'BN'"):
             peg(tokens, (1, 1))
     assert peg.eval()(tokens, (size, size)).isfinite().all()
 
