@@ -47,8 +47,8 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
     """Change the size of a config's test images, in place.
 
     Every step that resizes, crops or pads to a size is scaled by one factor, so that aspect ratio and crop stay the
-    same. A pipeline without such a step gets a Resize after the image loading. Ground truth keeps the original size,
-    at which the toolboxes evaluate.
+    same. A pipeline without such a step gets a Resize after the image loading. The toolboxes evaluate at the original
+    size, which ground truth keeps.
 
     Raises:
         ValueError: A pipeline that cannot be scaled: no image loading; a step that changes the size in another way;
@@ -65,10 +65,9 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
 def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     names = [step_name(step) for step in pipeline]
     load = next((i for i, name in enumerate(names) if name.startswith('Load') and 'Image' in name), None)
-    for name in names:
-        if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name):
-            known = ', '.join(SIZE_ARGUMENTS)
-            raise ValueError(f'test_dataloader: its pipeline step {name!r} cannot be scaled; these can: {known}')
+    if other := next((name for name in names if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name)), None):
+        known = ', '.join(SIZE_ARGUMENTS)
+        raise ValueError(f'test_dataloader: its pipeline step {other!r} cannot be scaled; these can: {known}')
     # A Pad with size_divisor, or a ResizeToMultiple, sets no size.
     arguments = [(i, key) for i, name in enumerate(names) for key in SIZE_ARGUMENTS.get(name, ())]
     sized = [(i, key) for i, key in arguments if pipeline[i].get(key) is not None]

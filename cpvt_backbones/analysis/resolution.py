@@ -154,9 +154,8 @@ def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
     metric = main_metric(rows)
     base = next((row for row in rows if row.size == '1' and math.isfinite(row.zoom)), None)
     if base is None:
-        raise ValueError(
-            f"rows must have size '1' with a zoom, got sizes {[row.size for row in rows]}; measure it again"
-        )
+        sizes = [row.size for row in rows]
+        raise ValueError(f"rows must have size '1' with a zoom, got sizes {sizes}; measure it again")
     side = math.sqrt(base.height * base.width)
     ordered = sorted((math.sqrt(row.height * row.width) / side, row.metrics[metric]) for row in rows)
     best = max(range(len(ordered)), key=lambda i: ordered[i][1])
@@ -259,9 +258,7 @@ class ForwardMeter(Hook):
 def _keep_to_images(runner: Runner) -> None:
     """Restrict metrics that read annotations by themselves to the tested images."""
     dataset = runner.test_dataloader.dataset
-    if not getattr(dataset, '_indices', None):
-        return
-    for metric in runner.test_loop.evaluator.metrics:
+    for metric in runner.test_loop.evaluator.metrics if getattr(dataset, '_indices', None) else ():
         if hasattr(metric, 'img_ids'):
             metric.img_ids = [dataset.get_data_info(index)['img_id'] for index in range(len(dataset))]
         elif getattr(metric, '_coco_api', None) is not None:

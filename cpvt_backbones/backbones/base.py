@@ -238,7 +238,8 @@ class Backbone(PretrainedModel):
 
     def _prefix_tokens(self, batch: int) -> Tensor | None:
         """(B, P, C) class, distillation and register tokens, or ``None`` for a model without."""
-        tokens = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        parameters = (self.cls_token, self.dist_token, self.reg_token)
+        tokens: list[Tensor] = [token for token in parameters if token is not None]
         # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks torch's FLOP counter.
         return torch.cat(tokens, dim=1).repeat(batch, 1, 1) if tokens else None
 

@@ -58,8 +58,7 @@ def convert_state_dict(
 
     The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside wrappers
     (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``, ``_orig_mod.``). A table of another grid
-    is resized. PEGs that the source lacks start as the identity, so that step 0 computes what the source computes
-    without its table.
+    is resized. PEGs that the source lacks start as the identity: step 0 computes what it does without its table.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
@@ -216,9 +215,8 @@ def _fit_tables(
         ours[key] = encoding.fit(index, table, skip, old, theirs, mine)
         kept = len({*theirs[:skip]} & {*mine[:prefix]})
         if skip > kept:
-            report.notes.append(
-                f'{key}: left out {skip - kept} of {table.shape[1]} entries, of tokens that the model has not'
-            )
+            left = f'{skip - kept} of {table.shape[1]} entries'
+            report.notes.append(f'{key}: left out {left}, of tokens that the model has not')
         if old != grid:
             report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
         if kept < prefix:

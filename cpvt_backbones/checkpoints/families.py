@@ -89,12 +89,8 @@ _CLIP: tuple[Rule, ...] = (
     (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
 )
 _STAGE_PARTS = dict(patch_embed='patch_embeds.', pos_embed='pos_embed.', block='blocks.', norm='norm_after_stage')
-_AUTHORS_PVT: tuple[Rule, ...] = (
-    (
-        r'^(patch_embed|pos_embed|block|norm)([1-4])(?=\.|$)',
-        lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}',
-    ),
-)
+_STAGE = r'^(patch_embed|pos_embed|block|norm)([1-4])(?=\.|$)'
+_AUTHORS_PVT: tuple[Rule, ...] = ((_STAGE, lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}'),)
 _TIMM_VIT: tuple[Rule, ...] = (
     (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
     (r'^storage_tokens$', 'reg_token'),  # Meta's DINOv3
@@ -163,10 +159,9 @@ def find_backbone(weights: Mapping[str, Any], *, prefix: str | None, report: Con
     while (source := next((f for f in SOURCES if any(re.match(f.signature, key) for key in found)), None)) is None:
         wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in found)), None)
         if wrapper is None:
-            raise CheckpointError(
-                f'the checkpoint is none of those recognised: its keys are {shorten(list(found))}; recognised are '
-                + '; '.join(known.name for known in SOURCES)
-            )
+            known = '; '.join(family.name for family in SOURCES)
+            keys = f'its keys are {shorten(list(found))}'
+            raise CheckpointError(f'the checkpoint is none of those recognised: {keys}; recognised are {known}')
         found = _under(wrapper, found, report)
     report.source = source.name
     return source, found

@@ -46,18 +46,16 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     if file.is_dir():
         file = _newest_file(file)
     elif not file.is_file():
-        raise FileNotFoundError(
-            f'checkpoint: there is no file or folder {str(path)!r}, and no weights of that name come with the package '
-            f'(those are {list(shipped_weights())})'
-        )
+        shipped = f'no weights of that name come with the package (those are {list(shipped_weights())})'
+        raise FileNotFoundError(f'checkpoint: there is no file or folder {str(path)!r}, and {shipped}')
     if file.stat().st_size == 0:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
     _check_hash(file)
     content = _read_safetensors(file) if file.suffix == '.safetensors' else load_pickled(file)
     weights = content.get('state_dict', content) if isinstance(content, dict) else content
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
-        kind = type(weights).__name__
-        raise CheckpointError(f'checkpoint: {str(file)!r} holds a {kind}, not a dict of weights by name')
+        found = f'a {type(weights).__name__}, not a dict of weights by name'
+        raise CheckpointError(f'checkpoint: {str(file)!r} holds {found}')
     return content
 
 
@@ -122,10 +120,8 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     later = (path for path in sorted(times, key=times.__getitem__, reverse=True) if times[path] > since)
     newest = next((path for path in later if iteration(path) > reached), target if reached >= 0 else None)
     if newest is None:
-        raise CheckpointError(
-            f'work_dir: none of the checkpoints in {str(folder)!r} can be read; name another one, or move them away to '
-            'train from the start'
-        )
+        advice = 'name another one, or move them away to train from the start'
+        raise CheckpointError(f'work_dir: none of the checkpoints in {str(folder)!r} can be read; {advice}')
     return newest
 
 

@@ -75,15 +75,12 @@ def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tupl
             raise CheckpointError(f"to={to!r}: {source} goes to timm's names alone")
         if positions != {'pos_embed.0'} or any(key.startswith('pyramid.') for key in state_dict):
             found = ', '.join(sorted(positions)) or 'no position encoding'
-            raise CheckpointError(
-                f"to='timm': timm's ViT has a learned table and nothing else, this {source} has {found}"
-            )
+            fault = f'this {source} has {found}'
+            raise CheckpointError(f"to='timm': timm's ViT has a learned table and nothing else, {fault}")
         return ((r'^pos_embed\.0$', 'pos_embed'),)
     pegs = {f'pos_block.{stage}.proj.0.{leaf}' for stage in range(4) for leaf in ('weight', 'bias')}
     others = sorted((positions ^ pegs) | (set(state_dict) & {'cls_token'}))
     if others:
-        raise CheckpointError(
-            f'to={to!r}: Twins-PCPVT has one PEG in each of four stages, without norm, and neither tables nor class '
-            f'token; this {source} differs in {", ".join(others)}'
-        )
+        theirs = 'Twins-PCPVT has one PEG in each of four stages, without norm, and neither tables nor class token'
+        raise CheckpointError(f'to={to!r}: {theirs}; this {source} differs in {", ".join(others)}')
     return _PYRAMID_RULES[to]

@@ -59,11 +59,8 @@ def _differences(model: nn.Module, checkpoint: str | PathLike[str]) -> list[str]
     wanted = dict(norm_eps=public.get('norm_eps', 1e-6), activation=public.get('activation', 'gelu'), rope=modes)
     rotations = [encoding.mode for encoding in getattr(model, 'position_encodings', ()) if hasattr(encoding, 'mode')]
     found = {key: getattr(model, key, value) for key, value in wanted.items()} | dict(rope=rotations)
-    return [
-        f'the weights were trained with {key}={value!r}, the model has {found[key]!r}'
-        for key, value in wanted.items()
-        if found[key] != value
-    ]
+    differing = [(key, value) for key, value in wanted.items() if found[key] != value]
+    return [f'the weights were trained with {key}={value!r}, the model has {found[key]!r}' for key, value in differing]
 
 
 def load_weights(
@@ -79,8 +76,8 @@ def load_weights(
         strict: Refuse weights that the model lacks, too.
 
     Raises:
-        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; weights are missing, have other shapes, or are
-            refused by :func:`check_values`.
+        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; missing weights, other shapes, or values that
+            :func:`check_values` refuses.
     """
     model = unwrap(model)
     wanted = model.state_dict()

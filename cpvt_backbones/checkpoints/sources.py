@@ -53,9 +53,8 @@ def _cache(name: str) -> Path:
 
 def _unreachable(source: str, error: Exception, file: Path) -> CheckpointError:
     reason = next(iter(str(error).splitlines()), '') or type(error).__name__
-    return CheckpointError(
-        f'checkpoint: {source} could not be fetched ({reason}); without a network, put the file at {str(file)!r}'
-    )
+    advice = f'without a network, put the file at {str(file)!r}'
+    return CheckpointError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
 
 
 def _fetch(url: str) -> Path:

@@ -69,10 +69,8 @@ def load_pickled(file: Path) -> Any:
     try:
         wanted = sorted(path for path in _imports(file) if path not in STAND_INS and not _BUILT.fullmatch(path))
         if wanted:
-            raise CheckpointError(
-                f'{name} is refused: opening it would import {", ".join(wanted)}, and a checkpoint needs only tensors '
-                'and plain data; if you trust it, save its state dict alone'
-            )
+            advice = 'a checkpoint needs only tensors and plain data; if you trust it, save its state dict alone'
+            raise CheckpointError(f'{name} is refused: opening it would import {", ".join(wanted)}, and {advice}')
         return _clean(_load(file), file.stat().st_size)
     except CheckpointError:
         raise

@@ -19,7 +19,7 @@ from mmpretrain.registry import BATCH_AUGMENTS, DATASETS
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.layers.checks import check_fraction, check_int
+from cpvt_backbones.layers.checks import check, check_fraction, check_int
 
 
 @DATASETS.register_module()
@@ -95,10 +95,8 @@ class BatchRandomResizedCrop:
         flip: float = 0.5,
     ) -> None:
         check_int(size=size)
-        if not 0 < area[0] <= area[1] <= 1:
-            raise ValueError(f'area must be (least, greatest) within (0, 1], got {area!r}')
-        if not 0 < ratio[0] <= ratio[1]:
-            raise ValueError(f'ratio must be (least, greatest), both positive, got {ratio!r}')
+        check('(least, greatest) within (0, 1]', lambda pair: 0 < pair[0] <= pair[1] <= 1, area=area)
+        check('(least, greatest), both positive', lambda pair: 0 < pair[0] <= pair[1], ratio=ratio)
         check_fraction(flip=flip)
         self.size, self.area, self.ratio, self.flip = size, area, ratio, flip
 

@@ -82,9 +82,8 @@ class HardDistillation(ImageClassifier):
         data_preprocessor: dict[str, Any] | None = None,
         init_cfg: Any = None,
     ) -> None:
-        super().__init__(
-            backbone, neck=neck, head=head, train_cfg=train_cfg, data_preprocessor=data_preprocessor, init_cfg=init_cfg
-        )
+        options = dict(train_cfg=train_cfg, data_preprocessor=data_preprocessor, init_cfg=init_cfg)
+        super().__init__(backbone, neck=neck, head=head, **options)
         check_fraction(distillation_weight=distillation_weight)
         if teacher_size is not None:
             check_int(teacher_size=teacher_size)
@@ -95,8 +94,7 @@ class HardDistillation(ImageClassifier):
                 'teacher must come with weights: pretrained=True or checkpoint_path=... for a timm model, else '
                 f"init_cfg=dict(type='Pretrained', checkpoint=...); got {dict(teacher)!r}"
             )
-        self.distillation_weight = distillation_weight
-        self.teacher_size = teacher_size
+        self.distillation_weight, self.teacher_size = distillation_weight, teacher_size
         self.teacher_classes = None if teacher_classes is None else list(teacher_classes)
         self.teacher_cfg = dict(teacher)
         # A list hides it from torch: it is in no state dict, not trained, and not wrapped by a strategy.
@@ -129,10 +127,8 @@ class HardDistillation(ImageClassifier):
             scores = scores[:, self.teacher_classes]
         classes = self.head.num_classes
         if scores.shape[1] != classes:
-            raise ValueError(
-                f'teacher must know the {classes} classes of the student, got {scores.shape[1]}; '
-                'teacher_classes selects among them'
-            )
+            found = f'got {scores.shape[1]}; teacher_classes selects among them'
+            raise ValueError(f'teacher must know the {classes} classes of the student, {found}')
         return scores.argmax(dim=1)
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:

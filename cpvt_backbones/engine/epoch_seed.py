@@ -30,8 +30,8 @@ class EpochSeedHook(Hook):
             raise ValueError('default_hooks.checkpoint.by_epoch must be True with EpochSeedHook, got False')
         self._worker_init: Any = loader.worker_init_fn
         if loader.num_workers and 'seed' not in getattr(self._worker_init, 'keywords', {}):
-            found = f'got {self._worker_init!r}'
-            raise ValueError(f"train_dataloader.worker_init_fn must be mmengine's with EpochSeedHook, {found}")
+            name = 'train_dataloader.worker_init_fn'
+            raise ValueError(f"{name} must be mmengine's with EpochSeedHook, got {self._worker_init!r}")
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Seed Python's, NumPy's and torch's generators."""

@@ -171,8 +171,7 @@ def test(
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: ``out`` has the wrong suffix; the config has no ``tta_model`` or ``tta_pipeline``; the checkpoint
-            does not fit the model.
+        ValueError: A wrong suffix of ``out``; no ``tta_model`` or ``tta_pipeline``; a checkpoint that does not fit.
     """
     toolbox = find_toolbox(cfg)
     cfg.load_from = find_checkpoint('checkpoint', checkpoint)

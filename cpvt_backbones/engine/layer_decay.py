@@ -6,7 +6,7 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-from cpvt_backbones.layers.checks import is_number
+from cpvt_backbones.layers.checks import check, is_number
 
 _DECAY = 'layer_decay_rate'
 
@@ -33,8 +33,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         options = dict(paramwise_cfg or {})
         # It stays among the options: without options mmengine does not call `add_params`.
         rate: Any = options.get(_DECAY)
-        if not is_number(rate) or not 0 < rate <= 1:
-            raise ValueError(f'paramwise_cfg.{_DECAY} must be a number in (0, 1], got {rate!r}')
+        check('a number in (0, 1]', lambda v: is_number(v) and 0 < v <= 1, **{f'paramwise_cfg.{_DECAY}': rate})
         self.layer_decay_rate = rate
         super().__init__(optim_wrapper_cfg, options)
 
@@ -65,10 +64,9 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
                 depth, layers = module.get_layer_depth(name, f'{path}.')
                 scales[name] = self.layer_decay_rate ** (layers - 1 - depth)
         if not scales:
-            raise ValueError(
-                f'paramwise_cfg.{_DECAY}: {type(model).__name__} has no backbone with get_layer_depth(name, prefix); '
-                'those of cpvt_backbones and the vision transformers of mmpretrain have it'
-            )
+            advice = 'those of cpvt_backbones and the vision transformers of mmpretrain have it'
+            fault = f'{type(model).__name__} has no backbone with get_layer_depth(name, prefix)'
+            raise ValueError(f'paramwise_cfg.{_DECAY}: {fault}; {advice}')
         return scales
 
 

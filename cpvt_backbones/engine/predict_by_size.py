@@ -27,8 +27,8 @@ class PredictBySize:
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One per image, with ``img_shape``, (height, width) before padding and at most that of the
-                batch; ``None`` to not split.
+            data_samples: One per image, with ``img_shape``, (height, width) before padding, within the batch; ``None``
+                to not split.
         """
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]

@@ -39,10 +39,8 @@ class ValidSizes:
         inputs = result['inputs']
         shrunk = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
         if shrunk or (self.img_shape_means_resized and _img_shapes(result) != shapes):
-            raise ValueError(
-                f'data_preprocessor: images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px; '
-                'batch_augments that resize leave no valid sizes'
-            )
+            fault = f'images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px'
+            raise ValueError(f'data_preprocessor: {fault}; batch_augments that resize leave no valid sizes')
         inputs.valid_sizes = sizes
         return result
 

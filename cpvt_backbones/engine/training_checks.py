@@ -36,7 +36,5 @@ class TrainingCheckHook(Hook):
             if isinstance(count, int) and count != len(classes):
                 key = f'model.{".".join(parts)}.num_classes'
                 shown = ', '.join(map(str, classes[:5])) + (', ...' if len(classes) > 5 else '')
-                raise ValueError(
-                    f'{key} must be {len(classes)}, the number of train_dataloader.dataset.metainfo.classes ({shown}), '
-                    f'got {count}'
-                )
+                wanted = f'{len(classes)}, the number of train_dataloader.dataset.metainfo.classes ({shown})'
+                raise ValueError(f'{key} must be {wanted}, got {count}')

@@ -38,10 +38,8 @@ class ShippedWeights:
         if not path.is_file():
             raise FileNotFoundError(f'{self.name!r}: {str(path)!r} is missing; install the package again')
         if (digest := sha256_of(path)) != self.sha256:
-            raise ValueError(
-                f'{self.name!r}: {str(path)!r} is damaged (SHA-256 {digest[:12]}..., not {self.sha256[:12]}...); '
-                'install the package again'
-            )
+            fault = f'is damaged (SHA-256 {digest[:12]}..., not {self.sha256[:12]}...)'
+            raise ValueError(f'{self.name!r}: {str(path)!r} {fault}; install the package again')
         return path
 
 
