@@ -33,11 +33,8 @@ class AttentionWeights:
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Attention layers of a model by name: this package's, and innermost modules of others named Attention or MSA."""
     named = {name: one for name, one in model.named_modules() if re.search('Attention|MSA', type(one).__name__)}
-    return {
-        name: module
-        for name, module in named.items()
-        if isinstance(module, _OWN) or not any(other.startswith(f'{name}.') for other in named)
-    }
+    outer = {name for name in named if any(other.startswith(f'{name}.') for other in named)}
+    return {name: one for name, one in named.items() if isinstance(one, _OWN) or name not in outer}
 
 
 @torch.no_grad()

@@ -69,8 +69,7 @@ class MultiScaleCPVT(CPVT):
         source: ``'last'``: every level from the last map, upsampling halves the channels (ViTDet, arXiv 2203.16527,
             section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: each level from the map of another block, all C
             wide (BEiT and XCiT, arXiv 2106.09681, section 4).
-        taps: With ``source='taps'``, the block for each of the four strides; ``None`` for the ends of the four quarters
-            of the depth (2, 5, 8, 11 of 12).
+        taps: With ``source='taps'``, the block of each stride; ``None``: the ends of four quarters (2, 5, 8, 11 of 12).
         out_indices: Levels that are returned: 0 is stride 4, 3 is stride 32.
         patch_size: 4, 8, 16 or 32 pixels.
         position: See :class:`CPVT`. Default: one PEG after each of the first five blocks, or of all if there are fewer.

@@ -110,10 +110,8 @@ class PretrainedModel(BaseModule):
         public = None if saved else public_backbone(name)
         built = dict(saved or public or find_shipped(name).backbone)
         if (kind := built.pop('type', None)) not in [c.__name__ for c in (cls.__mro__ if public else [cls])]:
-            raise ValueError(
-                f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; where the '
-                f"blocks are the same, init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them"
-            )
+            advice = f"init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them where the blocks are the same"
+            raise ValueError(f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; {advice}')
         if public:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
             built = {key: value for key, value in built.items() if key in keyword_only(cls)}
         model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})

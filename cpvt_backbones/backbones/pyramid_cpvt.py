@@ -83,13 +83,9 @@ class PyramidCPVT(Backbone):
         self.blocks = nn.ModuleList()
         for s in range(used):
             attention = partial(SpatialReductionAttention, sr_ratio=sr_ratios[s], norm_eps=embed_norm_eps)
-            first = sum(depths[:s])
-            self.blocks.append(
-                nn.ModuleList(
-                    self._block(index, dims[s], attention, num_heads=heads[s], mlp_ratio=mlp_ratios[s])
-                    for index in range(first, first + depths[s])
-                )
-            )
+            options = dict(num_heads=heads[s], mlp_ratio=mlp_ratios[s])
+            indices = range(sum(depths[:s]), sum(depths[: s + 1]))
+            self.blocks.append(nn.ModuleList(self._block(index, dims[s], attention, **options) for index in indices))
         final_norm = self.out_type != 'featmap' if final_norm is None else final_norm
         check_bool(final_norm=final_norm)
         normed = final_norm and used == num_stages

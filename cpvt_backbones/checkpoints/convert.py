@@ -241,10 +241,8 @@ def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, 
 
 
 def _raise_if_incomplete(report: ConversionReport) -> None:
-    faults = [f'wrong architecture: {key}: {reason}' for key, reason in report.refused.items()] or [
-        f'shape mismatch: {key} is {theirs} in the checkpoint, {ours} in the model'
-        for key, (theirs, ours) in report.mismatched.items()
-    ]
+    faults = [f'wrong architecture: {key}: {reason}' for key, reason in report.refused.items()]
+    faults = faults or report.mismatches()
     missing = [key for key, reason in report.missing.items() if not reason]
     if faults:
         message = faults[0] + (f' (and {len(faults) - 1} more keys)' if len(faults) > 1 else '')

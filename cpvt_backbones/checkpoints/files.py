@@ -27,8 +27,7 @@ _BLOB = re.compile(r'[0-9a-f]{64}')  # huggingface_hub's cache names files by th
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
 
-    The checksums in a ``.pth`` file are verified, and the SHA-256 in its name (``name-<8 or 64 hex digits>.pth``) or in
-    a file ``name.pth.sha256``.
+    Verifies checksums in a ``.pth`` file, and a SHA-256 in ``name-<8 or 64 hex digits>.pth`` or ``name.pth.sha256``.
 
     Args:
         path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...), work directory of an

@@ -27,10 +27,8 @@ _CLASS_LAYER = re.compile(r'head\b.*\.\w*(?:cls|seg|logits|fc)\w*\.(?:weight|bia
 _TABLE = re.compile('pos_embed|rel_pos|relative_position')
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
-    'modelzoo': model_zoo.get_torchvision_models,
-    'torchvision': model_zoo.get_torchvision_models,
-    'open-mmlab': model_zoo.get_external_models,
-    'openmmlab': model_zoo.get_external_models,
+    **dict.fromkeys(('modelzoo', 'torchvision'), model_zoo.get_torchvision_models),
+    **dict.fromkeys(('open-mmlab', 'openmmlab'), model_zoo.get_external_models),
     'mmcls': model_zoo.get_mmcls_models,
 }
 
@@ -38,8 +36,7 @@ _NAMED: dict[str, Callable[[], dict[str, str]]] = {
 def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options: Any) -> ConversionReport:
     """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
 
-    For arguments (``prefix``, ``allow_missing`` and ``ema`` are the options) and errors see :func:`read_checkpoint` and
-    :func:`convert_state_dict`.
+    Options are ``prefix``, ``allow_missing`` and ``ema``; see :func:`read_checkpoint`, :func:`convert_state_dict`.
     """
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
@@ -69,8 +66,7 @@ def load_weights(
     """Load a checkpoint into the whole model that it was saved from; mmengine's loader would leave a misfit random.
 
     Args:
-        model: Detector, segmentor, classifier or a part of one, or a wrapper of mmengine around it (data parallel,
-            test-time augmentation).
+        model: Detector, segmentor, classifier or a part of one, alone or in what :func:`unwrap` removes.
         checkpoint: See :func:`read_checkpoint`; its ``meta`` is returned, or an empty dict.
         prefix: Load the keys under this prefix only, e.g. ``'backbone.'``.
         strict: Refuse weights that the model lacks, too.

@@ -37,11 +37,13 @@ class ConversionReport:
                 by_reason.setdefault(reason, []).append(key)
             for reason, group in by_reason.items():
                 lines.append(f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else ''))
-        lines += [
-            f'  shape mismatch: {key} is {old} in the checkpoint, {new} in the model'
-            for key, (old, new) in self.mismatched.items()
-        ]
+        lines += [f'  {mismatch}' for mismatch in self.mismatches()]
         return '\n'.join(lines + [f'  note: {note}' for note in self.notes])
+
+    def mismatches(self) -> list[str]:
+        """A line for each key of another shape."""
+        shapes = [(key, f'{old} in the checkpoint, {new} in the model') for key, (old, new) in self.mismatched.items()]
+        return [f'shape mismatch: {key} is {both}' for key, both in shapes]
 
 
 class CheckpointError(RuntimeError, ValueError):

@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Formatter that keeps the lines of the description, adds each default, and does not list the options twice."""
-
-    def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, max_help_position=30, **options)
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
         self._prog += ' [options]'
@@ -54,7 +52,7 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser(doc: str | None, *, renamed: Mapping[str, str] | None = None) -> Parser:
     """Parser of a tool, from its ``__doc__`` and the new name of each old flag: ``{'--fresh': '--overwrite'}``."""
-    parser = Parser(description=doc, formatter_class=HelpFormatter)
+    parser = Parser(description=doc, formatter_class=partial(HelpFormatter, max_help_position=30))
     parser.renamed = renamed or {}
     return parser
 

@@ -90,10 +90,9 @@ class HardDistillation(ImageClassifier):
         if not isinstance(self.head, DistillationHead):
             raise ValueError(f"head must be of type 'DistillationHead', got {type(self.head).__name__!r}")
         if not (teacher.get('pretrained') or teacher.get('checkpoint_path') or _checkpoints(teacher)):
-            raise ValueError(
-                'teacher must come with weights: pretrained=True or checkpoint_path=... for a timm model, else '
-                f"init_cfg=dict(type='Pretrained', checkpoint=...); got {dict(teacher)!r}"
-            )
+            accepted = 'pretrained=True or checkpoint_path=... for a timm model'
+            other = "init_cfg=dict(type='Pretrained', checkpoint=...)"
+            raise ValueError(f'teacher must come with weights: {accepted}, else {other}; got {dict(teacher)!r}')
         self.distillation_weight, self.teacher_size = distillation_weight, teacher_size
         self.teacher_classes = None if teacher_classes is None else list(teacher_classes)
         self.teacher_cfg = dict(teacher)

@@ -4,6 +4,7 @@ import random
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -63,19 +64,17 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     def before_run(self, runner: Runner) -> None:
         """Lock the work directory and choose the checkpoint to resume from."""
         choose = runner._resume and runner._load_from is None
-        problem: str | None = None
-        checkpoint: Path | None = None
+        outcome: list[Any] = [None, None]  # a problem, the checkpoint
         if is_main_process():
             try:
                 # A singleton: a process whose training failed may start another one.
                 self._lock = FileLock(Path(runner.work_dir, '.lock'), is_singleton=True)
                 self._lock.acquire(blocking=False)
-                checkpoint = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
+                outcome[1] = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
             except Timeout:
-                problem = f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or set --work-dir'
+                outcome[0] = f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or set --work-dir'
             except ValueError as error:
-                problem = str(error)
-        outcome: list[Any] = [problem, checkpoint]
+                outcome[0] = str(error)
         broadcast_object_list(outcome)
         problem, checkpoint = outcome
         if problem is not None:
@@ -86,7 +85,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             runner.logger.info(f'No checkpoint in {runner.work_dir}: training starts from iteration 0.')
         self._resumed = bool(runner._resume and runner._load_from)
         if isinstance(runner._train_loop, BaseLoop):
-            runner._train_loop.run = self._releasing(runner._train_loop.run)
+            runner._train_loop.run = self._releasing()(runner._train_loop.run)
 
     def before_train(self, runner: Runner) -> None:
         """Make saving atomic and install the signal handlers; after a resume, restore the random states."""
@@ -113,16 +112,13 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if self._lock is not None:
             self._lock.release()
 
-    def _releasing(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """Wrap a training: mmengine does not call ``after_run`` where it raises."""
-
-        def run_and_release() -> Any:
-            try:
-                return run()
-            finally:
-                self.after_run(None)
-
-        return run_and_release
+    @contextmanager
+    def _releasing(self) -> Iterator[None]:
+        """Decorator of a training: mmengine does not call ``after_run`` where it raises."""
+        try:
+            yield
+        finally:
+            self.after_run(None)
 
     def _on_signal(self, number: int, _: Any) -> None:
         if number == signal.SIGINT and self._signal == signal.SIGINT:
@@ -165,9 +161,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             return
         if self._saved_iter != iteration:
             self._save(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
-        runner.logger.warning(
-            f'Preempted: saved iteration {iteration} in {self.out_dir}; start again with --resume to go on.'
-        )
+        saved = f'saved iteration {iteration} in {self.out_dir}'
+        runner.logger.warning(f'Preempted: {saved}; start again with --resume to go on.')
         raise SystemExit(EXIT_PREEMPTED)
 
     def _preempted(self, runner: Runner, iteration: int) -> bool:
@@ -202,17 +197,9 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         runner.message_hub.update_info('random_states', all_gather_object(_random_state()))
-        runner.save_checkpoint(
-            self.out_dir,
-            name,
-            self.file_client_args,
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-            by_epoch=by_epoch,
-            backend_args=self.backend_args,
-            **options,
-        )
+        options |= dict(save_optimizer=self.save_optimizer, save_param_scheduler=self.save_param_scheduler)
+        options |= dict(meta=meta, by_epoch=by_epoch, backend_args=self.backend_args)
+        runner.save_checkpoint(self.out_dir, name, self.file_client_args, **options)
         if is_main_process():
             with atomic_write(Path(runner.work_dir, POINTER)) as file:
                 file.write(self.last_ckpt.encode())

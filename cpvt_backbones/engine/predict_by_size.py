@@ -27,8 +27,7 @@ class PredictBySize:
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One per image, with ``img_shape``, (height, width) before padding, within the batch; ``None``
-                to not split.
+            data_samples: One per image, with its (height, width) before padding, ``img_shape``; ``None`` to not split.
         """
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
@@ -38,8 +37,8 @@ class PredictBySize:
         results: list[Any] = [None] * len(data_samples)
         for members in group_by_shape(sizes):
             height, width = sizes[members[0]]
-            unpadded: dict[str, Any] = dict(batch_input_shape=(height, width), pad_shape=(height, width))
-            unpadded |= dict(padding_size=(0, 0, 0, 0), img_padding_size=(0, 0, 0, 0))
+            unpadded: dict[str, Any] = dict.fromkeys(('batch_input_shape', 'pad_shape'), (height, width))
+            unpadded |= dict.fromkeys(('padding_size', 'img_padding_size'), (0, 0, 0, 0))
             samples = [data_samples[index] for index in members]
             for sample in samples:
                 sample.set_metainfo({key: unpadded[key] for key in sample.metainfo.keys() & unpadded.keys()})

@@ -210,10 +210,8 @@ def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tup
     input, weight, offset, *modulation = tensors
     mask, bias = modulation or (input.new_zeros(input.shape[0], 1), input.new_zeros(0))
     bias = bias if bias.numel() else input.new_zeros(weight.shape[0])
-    names = (
-        'stride_h stride_w pad_h pad_w dilation_h dilation_w' if modulation else 'dH dW padH padW dilationH dilationW'
-    )
-    geometry = [sizes[name] for name in (*names.split(), 'group', 'deformable_group')]
+    long, short = 'stride_h stride_w pad_h pad_w dilation_h dilation_w', 'dH dW padH padW dilationH dilationW'
+    geometry = [sizes[name] for name in (*(long if modulation else short).split(), 'group', 'deformable_group')]
     return (*_wide(input, weight, offset, mask, bias), *geometry, bool(modulation))
 
 
