@@ -57,8 +57,7 @@ class SweepRow:
     peak_mib: float  # allocated by the forward call of the largest batch
     device: str  # 'cpu' or 'cuda'
     source: str  # hash of config, checkpoint and number of images, equal in all rows of a model
-    # of the config's evaluator, at the original image size
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)  # of the config's evaluator, at the original image size
     zoom: float = math.nan  # px of the model's input a px of the test images, mean
 
 
@@ -211,10 +210,8 @@ class ForwardMeter(Hook):
         with torch.no_grad():
             runner.model.eval()
             runner.model.test_step(next(iter(loader)))
-        self.handles = [
-            runner.model.register_forward_pre_hook(self._start, with_kwargs=True),
-            runner.model.register_forward_hook(self._stop),
-        ]
+        self.handles = [runner.model.register_forward_pre_hook(self._start, with_kwargs=True)]
+        self.handles.append(runner.model.register_forward_hook(self._stop))
         self.bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn())
         self.task = self.bar.add_task(self.label, total=len(loader))
         self.bar.start()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.model import PretrainedInit
+from mmengine.model import PretrainedInit, trunc_normal_init
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -36,9 +36,7 @@ def init_linear_layers(model: nn.Module) -> None:
     """Truncated normal weights with standard deviation 0.02 and no bias, as DeiT, PVT and Twins do."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            nn.init.trunc_normal_(module.weight, std=0.02)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+            trunc_normal_init(module, std=0.02)
 
 
 class Backbone(PretrainedModel):

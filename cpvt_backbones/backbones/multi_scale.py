@@ -114,9 +114,8 @@ class MultiScaleCPVT(CPVT):
         self.pyramid = nn.ModuleDict()
         widths = {}
         for level in sorted(set(levels)):
-            self.pyramid[str(level)], widths[level] = resample(
-                self.embed_dims, factor=STRIDES[level] / patch_size, halve=source == 'last'
-            )
+            factor, halve = STRIDES[level] / patch_size, source == 'last'
+            self.pyramid[str(level)], widths[level] = resample(self.embed_dims, factor=factor, halve=halve)
         self.out_channels = tuple(widths[level] for level in levels)
         self.out_strides = tuple(STRIDES[level] for level in levels)
 

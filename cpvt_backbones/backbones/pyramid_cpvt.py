@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from mmengine.model import normal_init
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
@@ -59,9 +60,8 @@ class PyramidCPVT(Backbone):
     ) -> None:
         numbers = resolve_arch(arch, PYRAMIDS)
         num_stages = len(PATCH_SIZES)
-        dims, heads, depths, mlp_ratios, sr_ratios = (
-            numbers[key] for key in ('embed_dims', 'num_heads', 'depths', 'mlp_ratios', 'sr_ratios')
-        )
+        keys = ('embed_dims', 'num_heads', 'depths', 'mlp_ratios', 'sr_ratios')
+        dims, heads, depths, mlp_ratios, sr_ratios = (numbers[key] for key in keys)
         check_positive(embed_norm_eps=embed_norm_eps)
         super().__init__(depths=depths, with_cls_token=with_cls_token, **shared)
         self.out_indices = resolve_indices('out_indices', out_indices, num_stages)
@@ -113,9 +113,7 @@ class PyramidCPVT(Backbone):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
-                nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+                normal_init(module, std=math.sqrt(2 / fan_out))
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         outputs: dict[int, Any] = {}

@@ -42,8 +42,8 @@ class ConversionReport:
 
     def mismatches(self) -> list[str]:
         """A line for each key of another shape."""
-        shapes = [(key, f'{old} in the checkpoint, {new} in the model') for key, (old, new) in self.mismatched.items()]
-        return [f'shape mismatch: {key} is {both}' for key, both in shapes]
+        line = 'shape mismatch: {} is {} in the checkpoint, {} in the model'
+        return [line.format(key, *shapes) for key, shapes in self.mismatched.items()]
 
 
 class CheckpointError(RuntimeError, ValueError):

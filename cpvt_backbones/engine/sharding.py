@@ -26,7 +26,5 @@ class ResumableFSDPStrategy(FSDPStrategy):
 
     def load_optim_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of :meth:`optim_state_dict`."""
-        state_dict = FullyShardedDataParallel.optim_state_dict_to_load(
-            model=self.model, optim=self.optim_wrapper.optimizer, optim_state_dict=state_dict
-        )
-        self.optim_wrapper.load_state_dict(state_dict)
+        options = dict(model=self.model, optim=self.optim_wrapper.optimizer, optim_state_dict=state_dict)
+        self.optim_wrapper.load_state_dict(FullyShardedDataParallel.optim_state_dict_to_load(**options))
