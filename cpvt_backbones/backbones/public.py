@@ -131,9 +131,6 @@ class PretrainedModel(BaseModule):
 
     def push_to_hub(self, repository: str, **options: Any) -> None:
         """Upload what :meth:`save_pretrained` writes to ``'user/repository'``, created with ``options``."""
-        from huggingface_hub import create_repo, upload_folder
-
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            create_repo(repository, exist_ok=True, **options)
-            upload_folder(repo_id=repository, folder_path=folder, token=options.get('token'))
+            import_module(_CHECKPOINTS).sources.upload(folder, repository, **options)

@@ -3,6 +3,7 @@
 import shutil
 from os import PathLike
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import torch
@@ -98,6 +99,14 @@ def _fetch_hub(name: str, repository: str, file_name: str) -> Path:
         raise CheckpointError(f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}') from error
     except (OSError, ValueError) as error:
         raise _unreachable(f'{address}/resolve/main/{file_name}', error, own) from error
+
+
+def upload(folder: str, repository: str, **options: Any) -> None:
+    """Upload a folder to a repository of the hub, which is created with ``options`` if need be."""
+    from huggingface_hub import create_repo, upload_folder
+
+    create_repo(repository, exist_ok=True, **options)
+    upload_folder(repo_id=repository, folder_path=folder, token=options.get('token'))
 
 
 def _fetch_mmpretrain(name: str) -> Path:
