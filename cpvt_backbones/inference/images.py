@@ -250,7 +250,7 @@ class LoadedImage:
     index: int  # among the inputs
     name: str
     size: tuple[int, int]  # width and height in px, before scaling
-    image: Any  # (h, w, 3), scaled: an array, or Windows if it has to be tiled
+    image: Any  # (h, w, 3), scaled: an array; if it has to be tiled maybe read by windows
     preview: np.ndarray | None = None  # to draw on
     stamp: list[int] | None = None  # of its file, before reading
     error: Exception | None = None  # why there is none
@@ -260,7 +260,7 @@ class LoadedImage:
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
-        return self.image.nbytes + (0 if self.preview is None else self.preview.nbytes)
+        return sum(getattr(array, 'nbytes', 0) for array in (self.image, self.preview))
 
     @property
     def pixels(self) -> int:

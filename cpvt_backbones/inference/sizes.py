@@ -227,8 +227,10 @@ def resize(
     """Resize (H, W, 3) to (width, height) px by OpenCV, or by ``'pillow'``; unchanged if it has this size."""
     if image.shape[1::-1] == size:
         return image
-    if not isinstance(image, np.ndarray):  # Windows
-        return image.resized(size, interpolation, backend)
+    if not isinstance(image, np.ndarray):  # read by windows
+        from .windows import Resized
+
+        return Resized(image, size, interpolation, backend)  # type: ignore[return-value]
     if backend == 'pillow':
         return np.asarray(Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()]))
     return cv2.resize(image, size, interpolation=_CV2[interpolation])

@@ -1,5 +1,6 @@
 """Images larger than memory: read by windows, their class maps written by blocks. Needs rasterio."""
 
+import os
 import warnings
 from collections.abc import Iterator
 from itertools import chain
@@ -13,7 +14,6 @@ from .tiles import Block
 
 # GDAL has other drivers, some of which open further files or addresses.
 DRIVERS = {'.tif': 'GTiff', '.tiff': 'GTiff', '.jp2': 'JP2OpenJPEG'}
-CACHE_BYTES = 1 << 28  # decoded blocks that GDAL keeps
 BLOCK_BYTES = 1 << 26  # maximum of one block of a file, which is decoded as a whole
 WINDOW_PIXELS = 1 << 23  # read at a time to make a smaller image
 
@@ -29,39 +29,18 @@ def open_image(source: ImageInput, *, name: str, read_limit: int | None) -> 'np.
             raise ImageError(name, f'{error.reason}; {reason.reason}') from None
 
 
-class Windows:
-    """An image of which ``image[top:bottom, left:right]`` reads a part, as :func:`read_image` reads the whole."""
-
-    shape: tuple[int, int, int]
-    nbytes = 0
-
-    def __getitem__(self, spans: tuple[slice, slice]) -> np.ndarray:
-        raise NotImplementedError
-
-    def resized(self, size: tuple[int, int], interpolation: str, backend: Any) -> 'Windows':
-        """The image resized to (width, height) px; its parts are computed when they are read."""
-        if interpolation != 'bilinear' or backend == 'pillow':
-            given = f'the test pipeline resizes by {interpolation} ({backend or "cv2"})'
-            raise ValueError(f'scale must be given: an image read by windows is resized by bilinear (cv2), {given}')
-        return Resized(self, size)
-
-
-class ImageFile(Windows):
-    """A file that rasterio reads by windows.
-
-    Raises:
-        ImageError: rasterio is not installed, or the file cannot be read by windows.
-    """
+class ImageFile:
+    """A file of which ``image[top:bottom, left:right]`` reads a part, or ``ImageError``."""
 
     def __init__(self, path: Path, name: str) -> None:
+        os.environ.setdefault('GDAL_CACHEMAX', '256')  # MB of decoded blocks; by default 5 % of the memory
         try:
             import rasterio
         except ImportError:
             raise ImageError(name, "reading by windows needs rasterio: pip install '.[large]'") from None
         warnings.filterwarnings('ignore', category=rasterio.errors.NotGeoreferencedWarning)
         try:
-            with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES):
-                self.file = rasterio.open(path.absolute(), driver=DRIVERS[path.suffix.lower()])
+            self.file = rasterio.open(path.absolute(), driver=DRIVERS[path.suffix.lower()])
         except (KeyError, rasterio.errors.RasterioIOError):
             raise ImageError(
                 name, f'{", ".join(DRIVERS)} are read by windows; this is none of them, or damaged'
@@ -117,10 +96,18 @@ class ImageFile(Windows):
         return path
 
 
-class Resized(Windows):
-    """Windows of another size: bilinear, as ``cv2.resize`` computes it on uint8."""
+class Resized:
+    """An image resized to (width, height) px; parts are computed when they are read, as ``cv2.resize`` does.
 
-    def __init__(self, source: Windows, size: tuple[int, int]) -> None:
+    ``source`` is an :class:`ImageFile`, or whatever gives parts as uint8.
+    """
+
+    def __init__(
+        self, source: Any, size: tuple[int, int], interpolation: str = 'bilinear', backend: Any = None
+    ) -> None:
+        if interpolation != 'bilinear' or backend == 'pillow':
+            given = f'the test pipeline resizes by {interpolation} ({backend or "cv2"})'
+            raise ValueError(f'scale must be given: an image read by windows is resized by bilinear (cv2), {given}')
         self.source, self.shape = source, (size[1], size[0], 3)
 
     def __getitem__(self, spans: tuple[slice, slice]) -> np.ndarray:
