@@ -29,6 +29,7 @@ EXTRAS = {
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # demo/app.py, of a clone; scikit-image and scikit-learn have the photographs of its examples.
 EXTRAS['app'] = [*EXTRAS['all'], 'scikit-image', 'scikit-learn']
+EXTRAS['ray'] = ['ray[data]>=2.40']
 EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make docs
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 # setuptools: the tests build the wheel, for which older ones need `wheel`.

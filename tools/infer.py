@@ -10,6 +10,7 @@ pred/ (class maps, PNG). An interrupted run resumes when the same command is sta
 """
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from cpvt_backbones.options import DTYPES, EXPORTED_SUFFIXES, MAX_PIXELS, OVERLA
 from cpvt_backbones.weights import shipped_weights
 
 RENAMED = {'--score-threshold': '--score-thr', '--no-pictures': '--no-vis', '--fresh': '--overwrite'}
+SHARDS = [('RANK', 'WORLD_SIZE'), ('SLURM_ARRAY_TASK_ID', 'SLURM_ARRAY_TASK_COUNT'), ('SLURM_PROCID', 'SLURM_NTASKS')]
 SCALES = 'config|native|FACTOR|HEIGHTxWIDTH'
 
 
@@ -34,6 +36,29 @@ def parse_scale(text: str) -> tuple[int, int] | float | str:
         return max(cli.parse_size(text)), min(cli.parse_size(text))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f'{SCALES} or SIDE is expected, got {text!r}') from None
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``I/N``, or ``auto`` from torchrun, a Slurm array or Slurm's tasks, to (i, n)."""
+    if text == 'auto':
+        first, step = (int(os.environ.get(f'SLURM_ARRAY_TASK_{key}', i)) for i, key in enumerate(('MIN', 'STEP')))
+        for index, count in SHARDS:
+            if index in os.environ and count in os.environ:
+                shard = int(os.environ[index])
+                return (shard - first) // step if 'ARRAY' in index else shard, int(os.environ[count])
+    if not re.fullmatch(r'\d+/\d+', text) or not int(text.split('/')[0]) < int(text.split('/')[1]):
+        known = ', '.join(f'{index}/{count}' for index, count in SHARDS)
+        raise argparse.ArgumentTypeError(f'I/N with I from 0 to N - 1, or auto ({known}) is expected, got {text!r}')
+    return int(text.split('/')[0]), int(text.split('/')[1])
+
+
+def own_device(shard: tuple[int, int] | None, device: str | None) -> str | None:
+    """The GPU of a shard where it has a machine with others, unless a device is given."""
+    import torch
+
+    local = int(os.environ.get('LOCAL_RANK', os.environ.get('SLURM_LOCALID', 0)))
+    several = shard is not None and device is None and torch.cuda.device_count() > 1
+    return f'cuda:{local % torch.cuda.device_count()}' if several else device
 
 
 def model_first(words: Sequence[str]) -> list[str]:
@@ -77,6 +102,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     memory.add_argument(
         '--read-limit', type=int, default=READ_LIMIT, help='maximum pixels of a file decoded as a whole'
     )
+    many = parser.add_argument_group('many processes', 'see docs/scale.md')
+    shard = 'predict shard I, from 0, of N; auto: as torchrun, a Slurm array or srun numbers this process'
+    many.add_argument('--shard', type=parse_shard, metavar='I/N', help=shard)
+    many.add_argument('--merge', action='store_true', help='when all shards have ended: make their results one')
+    formats = 'by Ray Data, to files of this format in --out-dir, without pictures'
+    many.add_argument('--ray', choices=('parquet', 'json'), help=formats)
+    many.add_argument('--workers', type=cli.positive, help="Ray's actors (default: one for each GPU or core)")
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     words = model_first([args.config, *args.rest])
@@ -87,16 +119,25 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     images = find_images(inputs)
     names = ('device', 'dtype', 'scale', 'long_side', 'batch_size', 'max_pixels', 'tile_size', 'overlap', 'read_limit')
+    args.device = own_device(args.shard, args.device)
     options = {name: getattr(args, name) for name in names}
+    if config is not None:
+        options |= dict(cfg=cli.config_from(args, config), checkpoint=checkpoint)
+    if args.ray:
+        from cpvt_backbones.inference.ray_data import predict_with_ray
+
+        options |= dict(exported=os.path.abspath(checkpoint)) if config is None else {}
+        output = dict(out_dir=args.out_dir, score_thr=args.score_thr, file_format=args.ray, workers=args.workers)
+        predict_with_ray(options, images, **output)
+        return print(f'{args.out_dir}: {len(images)} images')
     if config is None:
         options['predictor'] = ExportedModel(checkpoint, device=args.device)
-    else:
-        options |= dict(cfg=cli.config_from(args, config), checkpoint=checkpoint)
     inferencer = Inferencer(**options)
     print(inferencer.sizing)
     if args.dtype != 'float32' and config is not None:
         print(f'dtype: {inferencer.predictor.dtype}, {inferencer.predictor.dtype_reason}')
     output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
+    output |= dict(shard=args.shard, merge=args.merge)
     summary = predict_to_folder(inferencer, images, ann=args.ann, **output)
     for file in summary.orphaned:
         print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
@@ -104,8 +145,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f'not predicted: {name}: {reason}')
     if inferencer.outside:
         print(f'outside the sizes at which the model is good: {inferencer.outside} images')
+    shard = f', shard {args.shard[0]}/{args.shard[1]}; when all have ended: --merge' if args.shard else ''
     counts = f'{summary.predicted} images predicted, {summary.found} found from earlier runs'
-    print(f'{args.out_dir}: {counts}, {len(summary.failed)} failed')
+    print(f'{args.out_dir}: {counts}, {len(summary.failed)} failed{shard}')
     if summary.failed and (args.strict or not summary.predicted + summary.found):
         sys.exit(1)
 

@@ -6,7 +6,12 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from hashlib import sha256
+from heapq import heapreplace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,7 @@ from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.checkpoints.writing import flush_to_disk
 from cpvt_backbones.layers.checks import check_fraction, renamed_arguments
 
-from .images import ImageError, file_stamp
+from .images import ImageError, file_stamp, image_size
 from .inferencer import Inferencer, Result
 from .tasks import Prediction
 
@@ -55,6 +60,8 @@ def predict_to_folder(
     overwrite: bool = False,
     progress: bool = True,
     ann: str | os.PathLike[str] | None = None,
+    shard: tuple[int, int] | None = None,
+    merge: bool = False,
 ) -> Summary:
     """Predict on image files and write everything to a folder.
 
@@ -68,15 +75,21 @@ def predict_to_folder(
         score_thr, vis: See :meth:`Inferencer.__call__`.
         overwrite: Delete the output of earlier runs.
         progress: Show a progress bar.
+        shard: (i, n): predict shard i, from 0, of n of the same images; other processes do the others at the same time.
+            Only a run with ``merge`` writes the JSON files.
+        merge: Continue with what shards have predicted, when they have ended: as one process that did it all.
         ann: COCO JSON whose ids of images, by file name, and categories, by name, the output takes; else they count.
 
     Raises:
         TypeError: An image is an array.
         FileNotFoundError, ValueError: ``ann`` cannot be read, or lacks an image or a class of the model.
-        ValueError: The folder has predictions of another model or other settings, or another process writes to it.
+        ValueError: The folder has predictions of another model, other settings or other shards, or another process
+            writes to it; ``shard`` with ``overwrite`` or ``merge``.
         OSError: The folder cannot be written to.
     """
     check_fraction(score_thr=score_thr)
+    if shard is not None and (overwrite or merge or not 0 <= shard[0] < shard[1]):
+        raise ValueError(f'shard must be (i, n) with 0 <= i < n, without overwrite and merge, got {shard!r}')
     folder = Path(out_dir)
     settings = dict(inferencer.settings, score_thr=score_thr, vis=vis)
     # Different paths of one file are one image. A pattern may match earlier outputs.
@@ -86,9 +99,12 @@ def predict_to_folder(
     ids = None if ann is None else _read_ids(Path(ann), images, inferencer.predictor.classes or [])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / LOCK_FILE, blocking=False):
-            _prepare(folder, settings, overwrite)
-            return _predict(inferencer, images, folder, score_thr, vis, progress, ids)
+        with FileLock(folder / _of_shard(LOCK_FILE, shard), blocking=False):
+            inputs = sha256('\n'.join(map(os.path.abspath, images)).encode(errors='surrogateescape')).hexdigest()
+            _prepare(folder, settings, overwrite, shard and [shard[1], inputs], merge)
+            if merge:
+                _merge(folder)
+            return _predict(inferencer, images, folder, score_thr, vis, progress, ids, shard)
     except Timeout:
         raise ValueError(f'out_dir: another process is writing to {str(folder)!r}; choose another folder') from None
     except OSError as error:
@@ -103,9 +119,13 @@ def _predict(
     vis: bool,
     progress: bool,
     ids: Ids | None,
+    shard: tuple[int, int] | None,
 ) -> Summary:
-    records = Records(folder)
-    names = [records.take_name(image) for image in images]
+    records = Records(folder, shard)
+    names = [records.take_name(image) for image in images]  # of all images, so that no two shards take the same
+    if shard is not None:
+        mine = _divide(images, *shard)
+        images, names = [images[i] for i in mine], [names[i] for i in mine]
     left = [(image, name) for image, name in zip(images, names, strict=True) if not records.is_done(image)]
     found = len(images) - len(left)
     failed = {}
@@ -132,17 +152,50 @@ def _predict(
                 failed[str(image)] = f'the model failed: {type(error).__name__}: {error}'
             bar.advance(all_images)
     done = [image for image in images if str(image) not in failed]
+    if shard is not None:
+        return Summary(len(left) - len(failed), found, failed, [])
     _assemble(folder, records, done, inferencer.predictor.classes or [], ids)
+    failed = {str(image): failed[str(image)] for image in images if str(image) in failed}  # in their order
     _write_list(folder / 'failed.json', [dict(file_name=name, reason=reason) for name, reason in failed.items()])
     return Summary(len(left) - len(failed), found, failed, records.orphaned(done))
 
 
-def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
+def _of_shard(name: str, shard: tuple[int, int] | None) -> str:
+    return name if shard is None else f'{name}.{shard[0]}-of-{shard[1]}'
+
+
+def _divide(images: Sequence[Path], shard: int, count: int) -> list[int]:
+    """Indices of the images of a shard: the largest first, each to the shard with the fewest pixels so far."""
+    with ThreadPoolExecutor() as pool:
+        pixels = [prod(size or (1, 1)) for size in pool.map(image_size, images)]
+    loads, mine = [(0, i) for i in range(count)], []
+    for index in sorted(range(len(images)), key=lambda index: -pixels[index]):
+        if loads[0][1] == shard:
+            mine.append(index)
+        heapreplace(loads, (loads[0][0] + pixels[index], loads[0][1]))
+    return sorted(mine)
+
+
+def _merge(folder: Path) -> None:
+    """Move the records of all shards to those of the folder; ``Timeout`` if one is running."""
+    parts = sorted(folder.glob(f'{RECORDS_FILE}.*-of-*[0-9]'))
+    with ExitStack() as locks:
+        for part in parts:
+            locks.enter_context(FileLock(folder / part.name.replace(RECORDS_FILE, LOCK_FILE), blocking=False))
+        (folder / RECORDS_FILE).touch()
+        files = [part.read_bytes().splitlines(keepends=True) for part in (folder / RECORDS_FILE, *parts)]
+        with atomic_write(folder / RECORDS_FILE) as file:
+            file.writelines(line for lines in files for line in lines if line.endswith(b'\n'))
+        for part in parts:
+            part.unlink()
+
+
+def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool, shards: list[Any] | None, merge: bool) -> None:
     """Write the settings to the folder; raise ``ValueError`` if it has others."""
     own = [folder / name for name in (RUN_FILE, RECORDS_FILE) if os.path.lexists(folder / name)]
     if overwrite and own:  # without these, `pred` and `vis` are not of an earlier run
-        for name in (RECORDS_FILE, *RESULT_FILES, *IMAGE_FOLDERS, RUN_FILE):
-            path = folder / name
+        names = (RECORDS_FILE, *RESULT_FILES, *IMAGE_FOLDERS, RUN_FILE)
+        for path in [*folder.glob(f'{RECORDS_FILE}.*-of-*[0-9]'), *(folder / name for name in names)]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -155,13 +208,17 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
                 os.replace(path, f'{path}.damaged')
             _warn(f'{str(folder / RUN_FILE)!r} is damaged ({error}); all images are predicted again')
         else:
+            found = before.pop('shards', None)
+            if found not in (None, shards) and not merge:
+                message = f'out_dir: {str(folder)!r} has predictions of {found[0]} shards'
+                raise ValueError(f'{message}, of these images or others; end these, then merge them with --merge')
             changed = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
             changes = ', '.join(f'{key} was {before.get(key)!r}, is {settings.get(key)!r}' for key in changed)
             if changes:
                 message = f'out_dir: {str(folder)!r} has predictions of other settings ({changes})'
                 raise ValueError(f'{message}; choose another folder, or delete them with overwrite=True (--overwrite)')
     with atomic_write(folder / RUN_FILE) as file:
-        file.write(json.dumps(settings, indent=1).encode())
+        file.write(json.dumps(dict(settings, shards=shards) if shards else settings, indent=1).encode())
 
 
 def _warn(message: str) -> None:
@@ -172,12 +229,12 @@ class Records:
     """Finished images: one line of JSON each, written after their outputs.
 
     An incomplete last line is dropped. A damaged file is copied to ``records.jsonl.damaged`` and its readable lines
-    are used.
+    are used. A shard adds to a file of its own.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shard: tuple[int, int] | None = None) -> None:
         self._folder = folder
-        self._file = folder / RECORDS_FILE
+        self._file = folder / _of_shard(RECORDS_FILE, shard)
         lines = self._file.read_bytes().splitlines(keepends=True) if self._file.exists() else []
         if cut_short := bool(lines) and not lines[-1].endswith(b'\n'):
             lines.pop()
@@ -189,6 +246,8 @@ class Records:
         if cut_short or damaged:
             with atomic_write(self._file) as file:
                 file.writelines(readable)
+        if shard is not None and (folder / RECORDS_FILE).exists():
+            parsed = [*map(_parse_record, (folder / RECORDS_FILE).read_bytes().splitlines()), *parsed]
         self._records: dict[str, dict[str, Any]] = {record['key']: record for record in parsed if record}
         # Lower case, since some file systems ignore case.
         self._taken = {record['name'].lower() for record in self._records.values()}

@@ -47,14 +47,14 @@ def write_images(folder: Path, count: int, most: int, seed: int = 0) -> Path:
     return folder
 
 
-def predict(images: Path, out: Path) -> None:
+def predict(images: Path, out: Path, **options) -> None:
     inferencer = Inferencer(predictor=Brightness(), batch_size=2)
-    predict_to_folder(inferencer, find_images(images), out_dir=out, vis=False, progress=False)
+    predict_to_folder(inferencer, find_images(images), out_dir=out, vis=False, progress=False, **options)
 
 
 def snapshot(out: Path) -> dict[str, bytes]:
     """Everything a run has written, except its own records."""
-    files = (file for file in out.rglob('*') if file.is_file() and file.name not in ('records.jsonl', '.lock'))
+    files = (file for file in out.rglob('*') if file.is_file() and not file.name.startswith(('records.jsonl', '.lock')))
     return {str(file.relative_to(out)): file.read_bytes() for file in files}
 
 
@@ -78,6 +78,28 @@ def test_killed_predictions_resume_byte_equal(kills, tmp_path, record_property):
         assert snapshot(out) == expected
         if done == kills:
             break
+
+
+@pytest.mark.parametrize('kills', [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_shards_resume_and_merge_byte_equal(kills, tmp_path, record_property):
+    """Two shards at the same time, one of them killed and started again, several times."""
+    record_property('tried', kills)
+    images = write_images(tmp_path / 'images', 12, 30)
+    predict(images, tmp_path / 'whole')
+    rng = random.Random(kills)
+    for number in range(kills):
+        out, log = tmp_path / f'out_{number}', tmp_path / 'log'
+        first, second = (
+            Process(lambda out=out, index=index: predict(images, out, shard=(index, 2)), log) for index in (0, 1)
+        )
+        if first.wait(STEP, rng.randint(1, 3)):
+            first.kill()
+            first.finish()
+            first = Process(lambda out=out: predict(images, out, shard=(0, 2)), log)
+        assert first.finish() == 0 and second.finish() == 0, log.read_text()
+        merge = Process(lambda out=out: predict(images, out, merge=True), log)
+        assert not merge.wait(STEP, 1) and merge.finish() == 0, 'nothing is left for the merge to predict'
+        assert snapshot(out) == snapshot(tmp_path / 'whole')
 
 
 @pytest.mark.parametrize('count', [60, pytest.param(500, marks=pytest.mark.slow)])

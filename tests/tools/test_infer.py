@@ -196,3 +196,24 @@ def test_weights_of_another_model_end_in_one_sentence(refused, photos, tmp_path)
     config = find_shipped(detector).config_file
     line = refused('infer', config, segmentor, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu')
     assert 'it does not fit the model: ' in line and 'weights have other shapes ((' in line and len(line) < 500
+
+
+def test_shards_of_a_slurm_array_merge_to_one_run(model, photos, tmp_path, call, capsys, monkeypatch):
+    def results(name):
+        return {file: (tmp_path / name / file).read_bytes() for file in ('predictions.json', 'images.json', 'run.json')}
+
+    def run(name, *arguments):
+        return infer(call, *model, photos, '--device', 'cpu', '--out-dir', tmp_path / name, '--no-vis', *arguments)
+
+    assert run('one') == 0
+    monkeypatch.setenv('SLURM_ARRAY_TASK_COUNT', '2')
+    monkeypatch.setenv('SLURM_ARRAY_TASK_MIN', '1')
+    monkeypatch.setenv('SLURM_ARRAY_TASK_ID', '1')
+    assert run('out', '--shard', 'auto') == 0
+    assert 'shard 0/2; when all have ended: --merge' in capsys.readouterr().out
+    assert run('out', '--shard', '1/2') == 0
+    assert run('out', '--merge') == 0
+    assert '0 images predicted, 3 found from earlier runs' in capsys.readouterr().out
+    assert results('out') == results('one')
+    assert run('out', '--shard', '2/2') == 2
+    assert '--shard: I/N with I from 0 to N - 1' in capsys.readouterr().err

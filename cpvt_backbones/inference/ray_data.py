@@ -1,0 +1,97 @@
+"""Prediction on many files by Ray Data: an actor for each GPU or core, results as Parquet or JSON. Needs ray."""
+
+import base64
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from cpvt_backbones.layers.checks import check_choice, check_fraction
+
+from .exported import ExportedModel
+from .inferencer import Inferencer, Result
+
+FORMATS = ('parquet', 'json')
+
+
+class Worker:
+    """An actor: predicts on batches of paths with one :class:`Inferencer`; see :func:`predict_with_ray`."""
+
+    def __init__(self, options: Mapping[str, Any], score_thr: float, file_format: str) -> None:
+        options = dict(options)
+        if exported := options.pop('exported', None):
+            options['predictor'] = ExportedModel(exported, device=options.get('device'))
+        self.inferencer, self.score_thr, self.file_format = Inferencer(**options), score_thr, file_format
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Columns ``path``, ``width``, ``height``, ``prediction`` (JSON), ``seg_map`` (PNG or TIFF) and ``error``."""
+        results = dict(self.inferencer.stream([str(path) for path in batch['path']], score_thr=self.score_thr))
+        rows = [self._row(results[index]) for index in range(len(results))]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def _row(self, result: Result) -> dict[str, Any]:
+        prediction, seg_map = dict(result.prediction or {}), b''
+        if isinstance(pixels := prediction.pop('seg_map', None), Path):
+            seg_map = pixels.read_bytes()
+            pixels.unlink()
+        elif pixels is not None:
+            Image.fromarray(pixels).save(file := io.BytesIO(), format='PNG')
+            seg_map = file.getvalue()
+        error = '' if result.error is None else f'{type(result.error).__name__}: {result.error}'
+        (width, height), shown = result.size or (0, 0), '' if error else json.dumps(prediction)
+        encoded = seg_map if self.file_format == 'parquet' else base64.b64encode(seg_map).decode()
+        return dict(path=result.name, width=width, height=height, prediction=shown, seg_map=encoded, error=error)
+
+
+def predict_with_ray(
+    options: Mapping[str, Any],
+    images: Sequence[str | os.PathLike[str]],
+    *,
+    out_dir: str | os.PathLike[str],
+    file_format: str = 'parquet',
+    score_thr: float = 0.3,
+    workers: int | None = None,
+    batch_size: int = 16,
+) -> None:
+    """Predict on files that every node can read; Ray restarts a lost actor and repeats its batches.
+
+    Args:
+        options: Arguments of :class:`Inferencer`, or with ``exported``, the path of an exported file, in place of
+            ``cfg`` and ``checkpoint``.
+        images: The files.
+        out_dir: Folder of the results, which every node can write to.
+        file_format: ``'parquet'``, or ``'json'`` (lines; class maps in base64).
+        score_thr: Minimum score of a box.
+        workers: Number of actors, each with one GPU if the cluster has any; by default one for each GPU or core.
+        batch_size: Files that an actor gets at a time.
+
+    Raises:
+        ImportError: ray is not installed.
+        ValueError: Another ``file_format`` or ``score_thr``, or ``out_dir`` has files.
+    """
+    check_choice(FORMATS, file_format=file_format)
+    check_fraction(score_thr=score_thr)
+    if Path(out_dir).exists() and any(Path(out_dir).iterdir()):
+        raise ValueError(f'out_dir must be empty, got {str(out_dir)!r}')
+    import ray
+
+    paths = [dict(path=os.path.abspath(image)) for image in images]
+    blocks = min(-(-len(paths) // batch_size), 1000)  # what a lost actor repeats, and a file of results
+    # Starts a local Ray, unless RAY_ADDRESS or an earlier ray.init names a cluster.
+    data = ray.data.from_items(paths, override_num_blocks=blocks)
+    there = ray.cluster_resources()
+    gpus, cores = int(there.get('GPU', 0)), int(there.get('CPU', 1))
+    data = data.map_batches(
+        Worker,
+        fn_constructor_args=(dict(options), score_thr, file_format),
+        batch_size=batch_size,
+        concurrency=workers or gpus or cores,
+        num_gpus=1 if gpus else 0,
+        num_cpus=1,
+    )
+    write = data.write_parquet if file_format == 'parquet' else data.write_json
+    write(os.path.abspath(out_dir), ray_remote_args=dict(num_cpus=0))  # actors may have all cores
