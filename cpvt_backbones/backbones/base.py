@@ -114,8 +114,6 @@ class Backbone(PretrainedModel):
         drop_path = self.drop_path_rate * index / max(sum(self.depths) - 1, 1)
         return Block(dim, attn=attn, drop=self.drop_rate, drop_path=drop_path, norm_eps=self.norm_eps, **options)
 
-    # -- position encodings ------------------------------------------------------------------------------------------
-
     def _add_positions(self, position: Position, stages: Sequence[Stage]) -> None:
         encodings = build_positions(position, stages)
         self._position_names = tuple(encodings)
@@ -185,8 +183,6 @@ class Backbone(PretrainedModel):
             tokens, grid = encoding.after_block(stage, index, tokens, grid)
         return tokens, prefix_tokens, grid
 
-    # -- forward -----------------------------------------------------------------------------------------------------
-
     def forward(self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | None = None) -> tuple[Any, ...]:
         """Features of a batch.
 
@@ -223,8 +219,6 @@ class Backbone(PretrainedModel):
         """Features of images that fill the batch."""
         raise NotImplementedError
 
-    # -- input and output --------------------------------------------------------------------------------------------
-
     def _check_images(self, images: Any) -> None:
         shape = f'(B, {self.in_channels}, H, W)'
         if not isinstance(images, Tensor):
@@ -258,8 +252,6 @@ class Backbone(PretrainedModel):
             return tokens.mean(dim=1)  # (B, C)
         return tokens if self.out_type == 'raw' else tokens_to_map(tokens, grid)  # (B, [P +] N, C) or (B, C, H, W)
 
-    # -- weights -----------------------------------------------------------------------------------------------------
-
     def init_weights(self) -> None:
         """Initialise by ``init_cfg``, by :func:`cpvt_backbones.checkpoints.load_checkpoint`; nothing is read before.
 
@@ -288,8 +280,6 @@ class Backbone(PretrainedModel):
             if isinstance(module, (PEG, Block)):
                 module.fuse()
         return fused
-
-    # -- training ----------------------------------------------------------------------------------------------------
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         """(stage, block) of a parameter or module, block -1 before the first; ``None`` outside the stages."""

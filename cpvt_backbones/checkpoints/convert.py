@@ -58,7 +58,8 @@ def convert_state_dict(
 
     The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside wrappers
     (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``, ``_orig_mod.``). A table of another grid
-    is resized. PEGs that the source lacks start as the identity: step 0 computes what it does without its table.
+    is resized. PEGs that the source lacks start as the identity: step 0 computes what the source computes without its
+    table. The state dict is to be loaded with ``strict=False``.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
@@ -67,9 +68,6 @@ def convert_state_dict(
         allow_missing: Keys of the model that the source may lack, or patterns such as ``'norm.*'``.
         ema: Convert the averaged weights stored beside the others. (mmengine's EMAHook stores them in place of the
             others: there they are converted either way.)
-
-    Returns:
-        The state dict, to be loaded with ``strict=False``, and the :class:`ConversionReport`.
 
     Raises:
         CheckpointError: No weights, unknown names, another architecture, other shapes, an incomplete trunk, or values

@@ -82,17 +82,10 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     """Find the newest readable checkpoint of a training's work directory; the directory may have been moved.
 
     It is the one named in ``last_checkpoint``, unless a later file has a higher iteration: a training that was killed
-    between writing a checkpoint and the pointer leaves one. Without a readable pointer it is the latest readable file.
+    between writing a checkpoint and the pointer leaves one. Without a readable pointer it is the latest readable file
+    (a folder for DeepSpeed); ``None`` without checkpoints, ``CheckpointError`` if none is readable.
 
-    Args:
-        work_dir: The work directory.
-        warn: Called with one line for each unreadable checkpoint.
-
-    Returns:
-        The file (a folder for DeepSpeed); ``None`` without checkpoints.
-
-    Raises:
-        CheckpointError: There are checkpoints, and none is readable.
+    ``warn`` is called with one line for each unreadable checkpoint.
     """
     folder, named = Path(work_dir), _named_in(Path(work_dir))
     candidates = (folder / Path(named).name, Path(named)) if Path(named).name else ()

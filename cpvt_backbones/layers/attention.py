@@ -93,7 +93,7 @@ class Attention(nn.Module):
         bias: Bias | None = None,
         rotate: Rotate | None = None,
     ) -> Tensor:
-        """Attend.
+        """Attend; returns a tensor of the shape of ``x``.
 
         Args:
             x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
@@ -102,9 +102,6 @@ class Attention(nn.Module):
             qk: Tokens that queries and keys are made of, where they differ from ``x``; same shape.
             bias: Bias of a position encoding on the logits of the patch tokens.
             rotate: Rotation of queries and keys by a position encoding.
-
-        Returns:
-            (B, P + H * W, C).
         """
         return self.proj_drop(self.proj(self.attended(x, grid, num_prefix, qk, bias, rotate)))
 

@@ -11,10 +11,10 @@ from .tokens import Grid, map_to_tokens, pad_to_multiple
 def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]:
     """Project patches of p x p by a convolution with kernel = stride = p; p must divide H and W.
 
-    Returns:
-        Tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
+    Returns tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
     """
-    if not _computes_in_bfloat16(feature_map):
+    dtype = torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else feature_map.dtype
+    if feature_map.device.type != 'cpu' or dtype != torch.bfloat16:
         # From a channels_last convolution the tokens come out contiguous; any later copy would be C / 3 times larger.
         projected = proj(feature_map.contiguous(memory_format=torch.channels_last))
         return map_to_tokens(projected), (projected.shape[2], projected.shape[3])
@@ -29,12 +29,6 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
     else:
         patches, weight = patches.permute(0, 2, 4, 1, 3, 5), proj.weight
     return F.linear(patches.flatten(3).flatten(1, 2), weight.flatten(1), proj.bias), grid
-
-
-def _computes_in_bfloat16(x: Tensor) -> bool:
-    if x.device.type != 'cpu':
-        return False
-    return (torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else x.dtype) == torch.bfloat16
 
 
 class PatchEmbed(nn.Module):

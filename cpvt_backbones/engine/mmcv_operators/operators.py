@@ -7,6 +7,7 @@ raises NotImplementedError when it is called, not when mmcv is imported.
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,6 @@ def get_compiling_cuda_version() -> str:
 def _wide(*tensors: Tensor) -> list[Tensor]:
     """Half and bfloat16 tensors in fp32, others as they are."""
     return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
-
-
-# --- non-maximum suppression
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
@@ -109,23 +107,20 @@ def bbox_overlaps(boxes1: Tensor, boxes2: Tensor, ious: Tensor, *, mode: int, al
     ious.copy_(inter / (area1 if mode else area1 + area2 - inter))
 
 
-# --- regions
+_bins = itemgetter('spatial_scale', 'aligned_height', 'aligned_width')
+_sampling = itemgetter('sampling_ratio', 'aligned')
 
 
 def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, *argmax: Tensor, **options: Any) -> None:
     if options['pool_mode'] != 1:
         _missing("roi_align with pool_mode='max'")
-    bins = options['aligned_height'], options['aligned_width']
-    scale, ratio, aligned = options['spatial_scale'], options['sampling_ratio'], options['aligned']
-    output.copy_(kernels.roi_align(*_wide(input, rois), scale, *bins, ratio, aligned))
+    output.copy_(kernels.roi_align(*_wide(input, rois), *_bins(options), *_sampling(options)))
 
 
 def roi_align_backward(grad: Tensor, rois: Tensor, *tensors: Tensor, **options: Any) -> None:
-    *_, grad_input = tensors
-    bins = options['aligned_height'], options['aligned_width']
-    scale, ratio, aligned = options['spatial_scale'], options['sampling_ratio'], options['aligned']
-    gradient = kernels._roi_align_backward(*_wide(grad, rois), scale, *bins, *grad_input.shape, ratio, aligned)
-    grad_input.copy_(gradient)
+    grad_input = tensors[-1]
+    places = *_bins(options), *grad_input.shape, *_sampling(options)
+    grad_input.copy_(kernels._roi_align_backward(*_wide(grad, rois), *places))
 
 
 def roi_pool_forward(
@@ -152,9 +147,6 @@ def roi_pool_backward(grad: Tensor, rois: Tensor, argmax: Tensor, grad_input: Te
     planes = rois[:, :1].long() * channels + torch.arange(channels, device=rois.device)
     places = planes[:, :, None, None] * (height * width) + argmax
     grad_input.view(-1).index_put_((places[argmax >= 0],), grad[argmax >= 0], accumulate=True)
-
-
-# --- focal losses
 
 
 def _log(probability: Tensor) -> Tensor:
@@ -202,9 +194,6 @@ def softmax_focal_loss_backward(
     grad_input.copy_(buff[:, None] * (own - probabilities))
 
 
-# --- deformable convolution and attention
-
-
 def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:
     """Arguments of torchvision's deformable convolution, from mmcv's: with a mask and a bias, or without both."""
     input, weight, offset, *modulation = tensors
@@ -215,9 +204,8 @@ def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tup
     return (*_wide(input, weight, offset, mask, bias), *geometry, bool(modulation))
 
 
-def deform_conv_forward(
-    input: Tensor, weight: Tensor, offset: Tensor, output: Tensor, *buffers: Tensor, **sizes: Any
-) -> None:
+def deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
+    input, weight, offset, output, *_ = tensors
     output.copy_(kernels.deform_conv2d(*_deform_arguments((input, weight, offset), sizes)))
 
 
@@ -229,10 +217,8 @@ def deform_conv_backward_input(input: Tensor, offset: Tensor, grad: Tensor, *ten
     grad_offset.copy_(gradients[2])
 
 
-def deform_conv_backward_parameters(
-    input: Tensor, offset: Tensor, grad: Tensor, *tensors: Tensor, **sizes: Any
-) -> None:
-    grad_weight = tensors[0]
+def deform_conv_backward_parameters(*tensors: Tensor, **sizes: Any) -> None:
+    input, offset, grad, grad_weight, *_ = tensors
     arguments = _deform_arguments((input, torch.zeros_like(grad_weight), offset), sizes)
     grad_weight.copy_(kernels._deform_conv2d_backward(*_wide(grad), *arguments)[1] * sizes['scale'])
 
