@@ -10,11 +10,26 @@ drawn again from there.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.progress import track
 
 from cpvt_backbones.engine import command_line as cli
+
+if TYPE_CHECKING:
+    import torch
+
+
+def mean_matrix(weights: 'torch.Tensor', num_prefix: int, *, largest: int = 1024) -> 'torch.Tensor':
+    """Mean attention matrix (queries, keys) over images and heads, patch tokens only as in the CPVT paper's figure.
+
+    Sides longer than ``largest`` are average-pooled.
+    """
+    import torch.nn.functional as F
+
+    matrix = weights[:, :, num_prefix:, num_prefix:].mean(dim=(0, 1))
+    return F.avg_pool2d(matrix[None], [-(-side // largest) for side in matrix.shape], ceil_mode=True)[0]
 
 
 def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictures: list[np.ndarray]) -> None:
@@ -47,7 +62,8 @@ def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictu
             for (head, row, column), weight in np.ndenumerate(maps.map_of_query(found, index)[0].numpy()):
                 place = dict(layer=layer, query=query, head=head, row=row, column=column)
                 records.append(dict(**place, weight=float(weight), cell=reach))
-        np.savetxt(args.out_dir / f'matrix_{layer}.csv', maps.mean_matrix(found).numpy(), delimiter=',', fmt='%.5g')
+        matrix = mean_matrix(found.weights, found.num_prefix)
+        np.savetxt(args.out_dir / f'matrix_{layer}.csv', matrix.numpy(), delimiter=',', fmt='%.5g')
         sides = dict(zip(('height', 'width', 'key_height', 'key_width'), (*found.grid, *found.key_grid), strict=True))
         distance, weight = maps.locality(found)
         means = dict(distance=f'{distance.mean():.3g}', near=f'{weight.mean():.3g}')

@@ -41,10 +41,8 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 def attention_weights(model: nn.Module, images: Tensor, layer: str) -> AttentionWeights:
     """Run a model on normalised images (B, 3, H, W) and record the weights of a layer of :func:`attention_layers`.
 
-    The recording takes 2 * 4 * heads * N * S bytes an image.
-
-    Raises:
-        ValueError: An unknown layer; or a layer of another package with windows, or without a grid of tokens.
+    The recording takes 2 * 4 * heads * N * S bytes an image. ``ValueError`` for an unknown layer, or one of another
+    package with windows or without a grid of tokens.
     """
     layers = attention_layers(model)
     if layer not in layers:
@@ -89,16 +87,6 @@ def cell_side(grid: Grid, *, height: int, width: int) -> int:
     if not sides:
         raise ValueError(f'grid must cover the {height} x {width} px image with square cells, got {tuple(grid)}')
     return max(sides, key=lambda side: side & -side)
-
-
-def mean_matrix(found: AttentionWeights, *, largest: int = 1024) -> Tensor:
-    """Mean attention matrix (queries, keys) over images and heads, patch tokens only as in the CPVT paper's figure.
-
-    Sides longer than ``largest`` are average-pooled.
-    """
-    p = found.num_prefix
-    matrix = found.weights[:, :, p:, p:].mean(dim=(0, 1))
-    return F.avg_pool2d(matrix[None], [-(-side // largest) for side in matrix.shape], ceil_mode=True)[0]
 
 
 def locality(found: AttentionWeights) -> tuple[Tensor, Tensor]:

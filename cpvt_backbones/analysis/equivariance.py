@@ -71,9 +71,7 @@ def measure_invariance(
 
     ``|v(moved) - v(object)| / |v(object) - v(background)|``: 0 for an invariant vector. ``model`` turns images
     (B, 3, size, size) into vectors (B, K); ``objects`` (B, 3, h, w), normalised, start in the middle, on zeros.
-
-    Raises:
-        ValueError: No shift, or one that moves the object out of the image.
+    ``ValueError`` for no shift, or one that moves the object out of the image.
     """
     height, width = objects.shape[2:]
     top, left = (size - height) // 2, (size - width) // 2

@@ -21,7 +21,8 @@ class CPVT(Backbone):
     """Vision transformer for any image size, conditional positional encoding by default.
 
     Keys of the state dict are those of timm's DeiT and ViT, with ``pos_block.<i>.proj.0`` for the i-th PEG.
-    Blocks that no output needs are not built, so that every parameter is trained.
+    Blocks that no output needs are not built, so that every parameter is trained. ``ValueError`` and ``TypeError`` name
+    a wrong argument, its value and what is accepted.
 
     Args:
         arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads, mlp_ratio.
@@ -42,9 +43,6 @@ class CPVT(Backbone):
         final_norm: Normalise the last block's output.
         shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps, frozen_stages,
             with_cp, init_cfg: see :class:`Backbone`.
-
-    Raises:
-        ValueError, TypeError: An argument outside what it accepts, named with its value.
     """
 
     @forwards_to(Backbone.__init__, without=('depths',))
@@ -77,9 +75,7 @@ class CPVT(Backbone):
         super().__init__(depths=(depth,), with_cls_token=with_cls_token, **shared)
         if with_dist_token and not with_cls_token:
             raise ValueError('with_dist_token must be False with with_cls_token=False, got True')
-        self.embed_dims = dim
-        self.depth = depth
-        self.activation = activation
+        self.embed_dims, self.depth, self.activation = dim, depth, activation
         self._taps = self.out_indices = resolve_indices('out_indices', out_indices, depth)
         self.out_channels = (dim,) * len(self.out_indices)
         self.out_strides = (patch_size,) * len(self.out_indices)

@@ -62,7 +62,7 @@ class MultiScaleCPVT(CPVT):
     """A :class:`CPVT` whose outputs are maps of strides 4, 8, 16 and 32.
 
     The trunk's parameters keep their names: a checkpoint of :class:`CPVT` loads with none missing. New ones are under
-    ``pyramid.``.
+    ``pyramid.``. Errors are those of :class:`CPVT`.
 
     Args:
         arch: As in :class:`CPVT`.
@@ -76,9 +76,6 @@ class MultiScaleCPVT(CPVT):
         with_cls_token: See :class:`CPVT`. Default: no class token.
         trunk: All other arguments of :class:`CPVT` but ``out_type`` and ``with_dist_token``. For global attention in a
             few blocks, windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
-
-    Raises:
-        ValueError, TypeError: An argument outside what it accepts, named with its value.
     """
 
     @forwards_to(CPVT.__init__, without=('out_type', 'with_dist_token'))

@@ -26,7 +26,7 @@ class PyramidCPVT(Backbone):
     """Pyramid vision transformer for any image size; maps of strides 4, 8, 16, 32.
 
     Keys of the state dict are those of the authors and of timm's ``twins_pcpvt_*``. Stages that no output needs are
-    not built, so that every parameter is trained.
+    not built, so that every parameter is trained. Errors are those of :class:`CPVT`.
 
     Args:
         arch: ``'tiny'``, ``'small'``, ``'base'``, ``'large'``, or a dict with depths, embed_dims, num_heads,
@@ -40,9 +40,6 @@ class PyramidCPVT(Backbone):
         final_norm: Normalise the last stage's output; ``None``: unless it is a feature map, as in PVT and Twins.
         shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps, frozen_stages,
             with_cp, init_cfg: see :class:`Backbone`.
-
-    Raises:
-        ValueError, TypeError: An argument outside what it accepts, named with its value.
     """
 
     @forwards_to(Backbone.__init__, without=('depths',))

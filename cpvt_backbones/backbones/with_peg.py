@@ -24,7 +24,8 @@ def build_with_peg(*, backbone: dict[str, Any], after: Sequence[str], channels_l
     It is the backbone itself, with further weights ``pos_block.{i}.*``: its checkpoints, ``init_cfg`` and arguments
     keep their meaning. PEGs start as the identity, so that pretrained weights compute what they did; frozen stages do
     not freeze them. A PEG encodes the block's output, of a tuple the first: tokens (B, N, C) or a map. The grid of
-    tokens is the pair among the block's arguments that has N cells; else the image's at the stride that gives N.
+    tokens is the pair among the block's arguments that has N cells; else the image's at the stride that gives N. Tokens
+    without a grid, or a name that the backbone lacks or does not call, are a ``ValueError``.
 
     Args:
         backbone: Config of the backbone, e.g. ``dict(type='mmdet.SwinTransformer', ...)``. It is run once on a blank
@@ -32,9 +33,6 @@ def build_with_peg(*, backbone: dict[str, Any], after: Sequence[str], channels_l
         after: Names of its blocks as in ``named_modules()``, e.g. ``('stages.0.blocks.0', 'stages.1.blocks.0')``.
         channels_last: Maps are (B, H, W, C), as in timm's Swin; otherwise (B, C, H, W).
         peg: Arguments of :class:`PEG`; ``padding`` must be ``'zero'``.
-
-    Raises:
-        ValueError: A name that the backbone lacks or does not call; tokens without a grid, in ``forward`` too.
     """
     check('different names of blocks', lambda v: is_sequence(v) and 0 < len(v) == len({*v}), after=after)
     check("'zero' (a block's map keeps its size)", lambda v: v == 'zero', padding=peg.get('padding', 'zero'))

@@ -27,14 +27,11 @@ class DecodedDataset(CustomDataset):
     """mmpretrain's ``CustomDataset`` with its images decoded once, by the first process, into one array.
 
     The array is a file that all processes of a machine map into memory; a change of the data set's files makes a new
-    one. The pipeline gets ``img`` and needs no ``LoadImageFromFile``.
+    one. The pipeline gets ``img`` and needs no ``LoadImageFromFile``. ``ValueError`` if two images differ in size.
 
     Args:
         cache_dir: Folder of the array; default: ``<data_root>/.decoded``.
         kwargs: Arguments of ``CustomDataset``.
-
-    Raises:
-        ValueError: Two images differ in size.
     """
 
     def __init__(self, *, cache_dir: str | None = None, **kwargs: Any) -> None:

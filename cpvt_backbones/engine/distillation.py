@@ -52,7 +52,8 @@ class HardDistillation(ImageClassifier):
     """mmpretrain's image classifier, trained on labels and on a frozen teacher's predictions for the same images.
 
     The teacher gets the augmented batch in its own normalisation. It is built for the first loss, so a trained student
-    runs without it. It stays in evaluation mode, gets no gradient, and is in no checkpoint.
+    runs without it. It stays in evaluation mode, gets no gradient, and is in no checkpoint. A teacher without weights,
+    without normalisation, or with another number of classes is a ``ValueError``.
 
     Args:
         backbone, head: See :class:`DistillationHead`.
@@ -63,9 +64,6 @@ class HardDistillation(ImageClassifier):
         teacher_size: Side of the teacher's images in px; default: that of the student's.
         teacher_classes: The teacher's index of each class of the student; default: the same classes.
         neck, train_cfg, data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
-
-    Raises:
-        ValueError: A teacher without weights, without normalisation, or with another number of classes.
     """
 
     def __init__(

@@ -40,13 +40,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
 
     SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration and exits with :data:`EXIT_PREEMPTED`; a
     second SIGINT stops at once. Such a training resumes within its epoch. Two trainings cannot share a work directory.
-    The checks of :class:`TrainingCheckHook` are made too.
-
-    Args:
-        **options: Arguments of ``CheckpointHook``.
-
-    Raises:
-        ValueError: The work directory is in use; or ``resume=True``, and no checkpoint in it can be read.
+    The checks of :class:`TrainingCheckHook` are made too. ``options`` are those of ``CheckpointHook``. A work directory
+    in use, or with ``resume=True`` one whose checkpoints cannot be read, is a ``ValueError``.
     """
 
     keep_ckpt_ids: deque[int]

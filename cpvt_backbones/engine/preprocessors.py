@@ -28,11 +28,7 @@ class ValidSizes:
     img_shape_means_resized = True  # a sample's img_shape changes with the image's size only, not with padding
 
     def forward(self, data: Any, training: bool = False) -> Any:
-        """Preprocess as the toolbox does, and add the (height, width) of each image.
-
-        Raises:
-            ValueError: A batch augmentation has resized the images.
-        """
+        """Preprocess as the toolbox does, and add each image's (height, width); ``ValueError`` for a resized batch."""
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
         shapes = _img_shapes(data)
         result = self._preprocess(data, training)

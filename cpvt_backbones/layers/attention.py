@@ -65,8 +65,7 @@ class Attention(nn.Module):
         if dim % num_heads:
             raise ValueError(f'num_heads must divide embed_dims, got num_heads={num_heads} for embed_dims={dim}')
         check_probability(attn_drop=attn_drop)
-        self.num_heads = num_heads
-        self.attn_drop = attn_drop
+        self.num_heads, self.attn_drop = num_heads, attn_drop
         self.add_projections(dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)

@@ -192,9 +192,7 @@ class PEGPosition(PositionEncoding):
         check_choice(('qkv', 'qk'), target=target)
         if target == 'qk' and padding == 'none':
             raise ValueError("padding must be 'zero' with target='qk' (queries must keep their map's size), got 'none'")
-        self.target = target
-        self.keeps_grid = padding == 'zero'
-        self.after_blocks = after_blocks
+        self.target, self.after_blocks, self.keeps_grid = target, after_blocks, padding == 'zero'
         self.layer_ids: dict[tuple[int, int], int] = {}
         for s, stage in enumerate(stages):
             for block in self.blocks_of(stage.depth):

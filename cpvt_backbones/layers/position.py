@@ -136,8 +136,7 @@ class LearnedTable(PositionEncoding):
         super().__init__()
         check_choice(('bicubic', 'bilinear'), interpolation=interpolation)
         check_bool(antialias=antialias)
-        self.interpolation = interpolation
-        self.antialias = antialias
+        self.interpolation, self.antialias = interpolation, antialias
         self.grids = [stage.grid for stage in stages]
         self.num_prefix = [stage.num_prefix for stage in stages]
         for index, stage in enumerate(stages):

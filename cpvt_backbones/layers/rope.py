@@ -37,6 +37,7 @@ class RoPE(PositionEncoding):
     =========== ======================================================================== =============================
 
     The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its own parameter.
+    ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.
 
     Args:
         stages: The trunk's stages; the width d of a head must be a multiple of 4.
@@ -44,9 +45,6 @@ class RoPE(PositionEncoding):
         temperature: T; ``None`` for 100, 10, 100 and 10000 in the order of the table.
         rescale_coords: In training, multiply coordinates by a random factor for each batch, log-uniform in
             [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2); ``None`` for not.
-
-    Raises:
-        ValueError: An argument outside what it accepts; a head whose width is no multiple of 4.
     """
 
     attribute = 'rope'
@@ -66,9 +64,7 @@ class RoPE(PositionEncoding):
         check_positive(above=1, temperature=self.temperature)
         if rescale_coords is not None:
             check_positive(above=1, rescale_coords=rescale_coords)
-        self.mode = mode
-        self.rescale_coords = rescale_coords
-        self.stages = tuple(stages)
+        self.mode, self.rescale_coords, self.stages = mode, rescale_coords, tuple(stages)
         for stage in stages:
             head_dim = {'embed_dims / num_heads': stage.head_dim}
             check('a multiple of 4 for a rotary encoding', lambda dim: dim % 4 == 0, **head_dim)

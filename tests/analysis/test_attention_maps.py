@@ -14,9 +14,9 @@ from cpvt_backbones.analysis.attention_maps import (
     cell_side,
     locality,
     map_of_query,
-    mean_matrix,
     query_at,
 )
+from tools.attention_maps import mean_matrix
 
 RELATIVE = dict(type='Relative', clip=3)
 COLUMNS = {
@@ -129,10 +129,10 @@ def test_map_of_query():
 def test_mean_matrix():
     model = randomise(column(patch_size=8)).eval()
     found = attention_weights(model, torch.randn(2, 3, 24, 40), 'blocks.0.attn')
-    matrix = mean_matrix(found)
+    matrix = mean_matrix(found.weights, found.num_prefix)
     assert matrix.shape == (15, 15)
     assert matrix[3, 7].item() == pytest.approx(found.weights[:, :, 4, 8].mean().item())
-    coarse = mean_matrix(found, largest=8)
+    coarse = mean_matrix(found.weights, found.num_prefix, largest=8)
     assert coarse.shape == (8, 8)
     assert coarse[1, 2].item() == pytest.approx(matrix[2:4, 4:6].mean().item())
     assert coarse[7, 7].item() == pytest.approx(matrix[14, 14].item())
