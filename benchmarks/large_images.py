@@ -26,8 +26,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
 
-from benchmarks import processor
-from cpvt_backbones.analysis.tables import fill_marked, read_table, write_table
+from benchmarks import fill_marked, processor
+from cpvt_backbones.analysis.tables import read_table, write_table
 from cpvt_backbones.engine.command_line import make_parser, positive, run
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.windows import read_map
