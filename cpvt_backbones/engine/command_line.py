@@ -5,6 +5,7 @@ torch or mmengine after its arguments are parsed, so that ``--help`` is there at
 """
 
 import argparse
+import ctypes
 import inspect
 import os
 import re
@@ -62,12 +63,29 @@ def warn_deprecated(old: str, new: str) -> None:
     print(f'warning: {old} is deprecated and will be removed in the next release; use {new}', file=sys.stderr)
 
 
+def keep_memory() -> bool:
+    """Let glibc keep the memory that is freed: else it returns large blocks and fetches them again page by page.
+
+    ``False`` with another C library, or if the environment has settings of its own.
+    """
+    if any(name.startswith(('MALLOC_', 'GLIBC_TUNABLES')) for name in os.environ):
+        return False
+    try:
+        library = ctypes.CDLL(None)
+        assert library.gnu_get_libc_version
+        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes. Either one alone ends glibc's own adaptation of the other.
+        return bool(library.mallopt(-3, 1 << 30) and library.mallopt(-1, (1 << 31) - 1))
+    except (AttributeError, OSError, TypeError):
+        return False
+
+
 def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None:
     """Run a tool; a user's mistake ends it with one line and exit code 2, Ctrl-C with ``interrupted`` and 130.
 
     A user's mistake is an error that the package or the tool itself raises, a file that cannot be opened, or a missing
     package. Any other error keeps its traceback.
     """
+    keep_memory()
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
     try:
         main()

@@ -22,7 +22,7 @@ def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
             'bfloat16' if major >= 8 else 'float32',
             f'the GPU has compute capability {major}.{minor}, and 8.0 has it',
         )
-    abilities = getattr(torch.cpu, 'get_capabilities', dict)()  # of torch >= 2.10
+    abilities: dict[str, Any] = getattr(torch.cpu, 'get_capabilities', dict)()  # older releases of torch have none
     found = [name for name in ('amx_bf16', 'avx512_bf16', 'bf16') if abilities.get(name)]
     if torch.device(device).type == 'cpu' and found:
         return 'bfloat16', f'the processor has {found[0]}'
@@ -48,8 +48,8 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     if len(dense) < len(parts):
         trunk[-1].register_forward_hook(_casts_output)
     for head in dense:
-        if hasattr(head, 'conv_seg'):  # mmseg calls forward() of its heads, past any hook
-            head.conv_seg.float().register_forward_pre_hook(_casts_inputs(torch.float32))
+        if isinstance(last := getattr(head, 'conv_seg', None), nn.Module):  # mmseg calls its heads past their hooks
+            last.float().register_forward_pre_hook(_casts_inputs(torch.float32))
         head.register_forward_pre_hook(_casts_inputs(dtype))
         head.register_forward_hook(_casts_output)
 

@@ -1,6 +1,11 @@
 """Parts that all command lines share."""
 
 import argparse
+import os
+import platform
+import subprocess
+import sys
+import textwrap
 
 import pytest
 from mmengine.registry import Registry
@@ -145,3 +150,27 @@ def test_interruption_is_one_line(capsys):
         run(lambda: raise_(KeyboardInterrupt()), interrupted='the same command resumes')
     assert stop.value.code == 130
     assert capsys.readouterr().err == 'the same command resumes\n'
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='a setting of glibc')
+@pytest.mark.parametrize('settings', [{}, {'MALLOC_ARENA_MAX': '4'}])
+def test_freed_memory_is_kept(settings):
+    """Counted in page faults: 64 MB that are filled and freed four times have 16,000 pages each time."""
+    script = """
+    import resource
+    from cpvt_backbones.engine.command_line import keep_memory
+
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for size in [64_000_000] * 4:
+            b'x' * size
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    print(faults(), keep_memory(), faults(), faults())
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(('MALLOC_', 'GLIBC_'))}
+    command = [sys.executable, '-c', textwrap.dedent(script)]
+    result = subprocess.run(command, env={**environment, **settings}, capture_output=True, text=True, check=True)
+    before, kept, _, after = result.stdout.split()
+    assert kept == str(not settings)
+    assert int(before) > 30_000 and (int(after) < 1000) == (kept == 'True')
