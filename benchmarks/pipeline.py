@@ -1,0 +1,150 @@
+"""Time prediction with a shipped model by every route, from the bare forward call to the tool with pictures, in turns.
+
+python benchmarks/pipeline.py --images data/camvid/images/test --rounds 3 --out docs/benchmarks/pipeline.csv
+python benchmarks/pipeline.py retinanet_cpvt_tiny_gap-bccd --images data/bccd/test --out bccd.csv
+Without --images, on generated ones of 480 x 360 px. `cpu_ms` is processor time an image, of all threads; `beside_ms`
+what of it is not the bare forward call; `share` the images a second over those of the bare forward call. The last two
+rows are one process each, and compare with the import.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+
+from benchmarks.measure import describe_machine
+from cpvt_backbones.engine.command_line import keep_memory, make_parser, positive, run
+from cpvt_backbones.engine.launch import find_toolbox, read_config
+from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, read_image
+from cpvt_backbones.options import DTYPES
+from cpvt_backbones.weights import find_shipped, shipped_weights
+
+ROOT = Path(__file__).resolve().parents[1]
+BARE, IMPORT = 'bare forward', 'import of torch and the toolbox'
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = make_parser(__doc__)
+    default = 'semantic_fpn_cpvt_tiny_gap-camvid'
+    parser.add_argument('model', nargs='?', choices=sorted(shipped_weights()), default=default, metavar='NAME')
+    parser.add_argument('--images', type=Path, help='folder of images')
+    parser.add_argument('--count', type=positive, default=40, help='images of a round')
+    parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=['float32', 'bfloat16'])
+    parser.add_argument('--device', default='cpu')
+    parser.add_argument('--rounds', type=positive, default=3)
+    parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark/pipeline.csv'), help='CSV, and .md')
+    return parser.parse_args(argv)
+
+
+def write_scenes(folder: Path, count: int) -> Path:
+    """Smooth random images, JPEG."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        colours = Image.fromarray(rng.integers(0, 256, (18, 24, 3), np.uint8))
+        colours.resize((480, 360), Image.Resampling.BICUBIC).save(folder / f'{i}.jpg', quality=92)
+    return folder
+
+
+def routes_of(inferencer: Inferencer, files: list[Any]) -> dict[str, Callable[[Path], object]]:
+    """Functions that predict on all files, by their name; each is given a new folder."""
+    predictor: Any = inferencer.predictor
+    arrays = [read_image(file) for file in files]
+    batches = []
+    for array in arrays:
+        (batch,) = predictor._inferencer.preprocess([inferencer.sizing(array)], batch_size=1)
+        batch = batch[1] if predictor.task == 'detection' else batch
+        batches.append(predictor.model.data_preprocessor(batch, False)['inputs'])
+
+    def forward(_: Path) -> None:
+        with torch.no_grad():
+            for batch in batches:
+                predictor.model(batch, mode='tensor')
+
+    return {
+        BARE: forward,
+        'predict, arrays': lambda _: inferencer.predict(arrays),
+        'predict, files': lambda _: inferencer.predict(files),
+        'predict, files, pictures': lambda _: inferencer.predict(files, vis=True),
+        'tool, no pictures': lambda out: predict_to_folder(inferencer, files, out_dir=out, vis=False, progress=False),
+        'tool, pictures': lambda out: predict_to_folder(inferencer, files, out_dir=out, progress=False),
+    }
+
+
+def processor_seconds(who: int = resource.RUSAGE_SELF) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure_starts(model: str, package: str, file: Any, rounds: int) -> list[dict[str, Any]]:
+    """Seconds of a process that imports torch and the toolbox, and of the tool on one image."""
+    rows = []
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory() as out:
+            tool = [str(ROOT / 'tools' / 'infer.py'), model, str(file), '--out-dir', out, '--device', 'cpu']
+            imports = f'import torch, {package}.{"models" if package == "mmpretrain" else "apis"}'
+            for route, words in ((IMPORT, ['-c', imports]), ('tool, one image', tool)):
+                start, before = time.perf_counter(), processor_seconds(resource.RUSAGE_CHILDREN)
+                subprocess.run([sys.executable, *words], check=True, capture_output=True, cwd=ROOT)
+                cpu = processor_seconds(resource.RUSAGE_CHILDREN) - before
+                seconds = time.perf_counter() - start
+                rows.append(dict(dtype='', route=route, round=number, ms=1e3 * seconds, cpu_ms=1e3 * cpu))
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure; write the CSV and a table."""
+    args = parse_args(argv)
+    keep_memory()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = find_images(args.images or write_scenes(Path(folder), args.count))[: args.count]
+        cfg = read_config(find_shipped(args.model).config_file)
+        routes = {}
+        for dtype in args.dtypes:
+            inferencer = Inferencer(cfg=cfg, checkpoint=args.model, device=args.device, dtype=dtype)
+            for name, route in routes_of(inferencer, files).items():
+                routes[dtype, name] = route
+        order = list(routes)
+        for number in range(-1, args.rounds):  # the first warms up
+            for place, (dtype, name) in enumerate(order if number % 2 else reversed(order)):
+                start, before = time.perf_counter(), processor_seconds()
+                routes[dtype, name](Path(folder, f'{number}-{place}'))
+                ms, cpu_ms = 1e3 * (time.perf_counter() - start), 1e3 * (processor_seconds() - before)
+                one = dict(dtype=dtype, route=name, round=number, ms=ms / len(files), cpu_ms=cpu_ms / len(files))
+                if number >= 0:
+                    rows.append(one)
+        rows += measure_starts(args.model, find_toolbox(cfg).package, files[0], args.rounds)
+    table = pd.DataFrame(rows)
+    base = table[table['route'].isin([BARE, IMPORT])].set_index(['dtype', 'round'])[['ms', 'cpu_ms']]
+    table = table.join(base, on=['dtype', 'round'], rsuffix='_of_base')
+    table['share'] = table.pop('ms_of_base') / table['ms']
+    table['beside_ms'] = table['cpu_ms'] - table.pop('cpu_ms_of_base')
+    table = table.assign(
+        model=args.model, images=len(files), machine=describe_machine(args.device), cores=os.cpu_count()
+    )
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(args.out, index=False)
+    values = table.groupby(['dtype', 'route'], sort=False)[['ms', 'cpu_ms', 'beside_ms', 'share']]
+    cells = values.agg(lambda v: f'{v.median():.2f} ({v.min():.2f}-{v.max():.2f})').reset_index()
+    text = f'{args.model}; {table["machine"][0]}; medians of {args.rounds} rounds (lowest-highest).\n\n'
+    text += cells.to_markdown(index=False) + '\n'
+    args.out.with_suffix('.md').write_text(text)
+    print(f'{text}\nwritten: {args.out} and the table (.md)')
+
+
+if __name__ == '__main__':
+    run(main)
