@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo app check test test-slow lint format quick matrix docs clean always
+.PHONY: help setup demo app check test test-slow test-app lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ test: $(READY)  ## run the tests, all but the slow ones
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
+
+test-app: $(READY)  ## run the tests of the page in the Chromium of the system; pictures in build/app
+	$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || \
+		$(BIN)/uv pip install --quiet --python $(BIN)/python --override .venv/overrides.txt -e '.[browser]'
+	$(BIN)/python -m pytest -q -m slow tests/demo/test_app_browser.py $(ARGS)
 
 matrix: $(READY)  ## run golden outputs and quick tests over versions of Python and torch (an hour); writes docs/install.md
 	$(BIN)/python tests/matrix.py $(ARGS)

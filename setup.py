@@ -30,6 +30,7 @@ EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # demo/app.py, of a clone; scikit-image and scikit-learn have the photographs of its examples.
 EXTRAS['app'] = [*EXTRAS['all'], 'scikit-image', 'scikit-learn']
 EXTRAS['ray'] = ['ray[data]>=2.40']
+EXTRAS['browser'] = ['playwright', 'axe-playwright-python']  # make test-app; its browser is the system's
 EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make docs
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 # setuptools: the tests build the wheel, for which older ones need `wheel`.

@@ -24,9 +24,9 @@ from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.drawing import OPACITY, class_colours
 from cpvt_backbones.inference.folders import coco_entries
 from cpvt_backbones.inference.images import make_preview, read_image
-from cpvt_backbones.inference.sizes import fit
+from cpvt_backbones.inference.sizes import Scale, fit
 from cpvt_backbones.inference.tasks import Prediction, decode_mask, resize_classes
-from cpvt_backbones.options import READ_LIMIT
+from cpvt_backbones.options import MAX_PIXELS, READ_LIMIT
 
 from .models import Job, Model
 
@@ -62,9 +62,9 @@ def compare_sizes(
 ) -> dict[str, Any]:
     """Predict at five sizes around one, and follow each object."""
     height, width = image.shape[:2]
+    scale = _scale(image, size)
     if size is None:
-        size = max(model.inferencer(scale=None, tile=tile).sizing(image).shape)
-    _scale(image, size)
+        size = max(model.inferencer(scale=scale, tile=tile).sizing.size_of(width, height))
     sides = [max(SMALLEST_SIDE, round(factor * size)) for factor in FACTORS]
     sides = [min(side, max(SMALLEST_SIDE, LARGEST_FACTOR * max(height, width))) for side in sides]
     panels, predictions = [], []
@@ -128,11 +128,14 @@ def encode_png(image: Image.Image, **options: Any) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def _scale(image: np.ndarray, size: int | None) -> tuple[int, int] | None:
-    largest = max(SMALLEST_SIDE, LARGEST_FACTOR * max(image.shape[:2]))
-    if size is not None and not SMALLEST_SIDE <= size <= largest:
+def _scale(image: np.ndarray, size: int | None) -> Scale:
+    height, width = image.shape[:2]
+    if size is None:  # tiles that are asked for do not change the size of smaller images
+        return None if height * width > MAX_PIXELS else 'config'
+    largest = max(SMALLEST_SIDE, LARGEST_FACTOR * max(height, width))
+    if not SMALLEST_SIDE <= size <= largest:
         raise ValueError(f'size must be in [{SMALLEST_SIDE}, {largest}] px for this image, got {size}')
-    return None if size is None else (size, size)
+    return size, size
 
 
 def _predict(

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app_server import serve
 from PIL import Image
 from try_images import server as server_module
 from try_images.calls import CALLS
 from try_images.examples import EXAMPLES
 from try_images.models import Stopped, list_models
-from try_images.server import STATIC, Server
+from try_images.server import STATIC
 
 from cpvt_backbones.inference import read_image
 
@@ -25,22 +26,12 @@ for package in ('mmdet', 'mmseg', 'mmpretrain', 'skimage', 'sklearn'):
     pytest.importorskip(package)
 
 DETECTOR, CLASSIFIER, SEGMENTOR = MODELS = [*list_models(device='cpu')]
-LIMITS = dict(max_bytes=200_000, read_limit=500_000, waiting=1)
-
-
-@pytest.fixture(scope='module')
-def models():
-    return list_models(device='cpu')
 
 
 @pytest.fixture
 def server(models):
-    with Server(('127.0.0.1', 0), models, **LIMITS) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
-        thread.start()
+    with serve(models, max_bytes=200_000, read_limit=500_000, waiting=1) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def ask(server, path, body=None, method='POST', **headers):
@@ -258,4 +249,4 @@ def test_documentation_has_every_call_and_nothing_is_fetched_from_elsewhere(serv
         assert f'POST /api/{name}<' in texts['/docs']
         assert all(f'<code>{field}</code>' in texts['/docs'] for field in call.fields)
     listed = ask(server, '/api/models', method='GET')[1]
-    assert [one['name'] for one in listed['models']] == MODELS and listed['max_bytes'] == LIMITS['max_bytes']
+    assert [one['name'] for one in listed['models']] == MODELS and listed['max_bytes'] == server.max_bytes

@@ -58,6 +58,7 @@ function showState(state) {
 // One request at a time: a newer one ends the older.
 async function attempt(work) {
   complain('');
+  say('Sending the image ...');
   $('results').setAttribute('aria-busy', true);
   try {
     await work();
@@ -118,10 +119,11 @@ function run() {
 // --- the image
 
 async function open(file, name) {
-  const address = URL.createObjectURL(file);
+  running?.abort();
   const picture = new Image();
-  picture.src = address;
+  picture.src = URL.createObjectURL(file);
   complain('');
+  say('Opening the image ...');
   if (state.image?.picture) URL.revokeObjectURL(state.image.picture.src);
   state.image = { file, name };
   try {
@@ -282,6 +284,7 @@ $('side').value = 512;
 for (const one of about.examples) {
   const button = element('button', { type: 'button', title: one.about }, element('img', { src: `/examples/${one.name}`, alt: one.about }), element('span', {}, one.name));
   button.onclick = async () => {
+    say('Opening the image ...');
     const file = await (await fetch(`/examples/${one.name}`)).blob();
     if (about.models.some((model) => model.name === one.model)) $('model').value = one.model;
     $('about').textContent = about.models.find((model) => model.name === $('model').value).about;
