@@ -95,13 +95,13 @@ def document_calls() -> str:
     """The table as HTML."""
     parts = []
     for name, call in CALLS.items():
-        rows = (
-            [ROW.format('model', 'a name of <code>GET /api/models</code>', 'the first', '')] if call.needs_model else []
-        )
+        rows = [ROW.format('model', 'a name of <code>GET /api/models</code>', 'the first', '')]
+        rows = rows if call.needs_model else []
         for key, field in call.fields.items():
             default = {None: 'none', ...: 'required'}.get(field.default, str(field.default))
             rows.append(ROW.format(key, field.accepts, default, html.escape(field.about)))
         about = html.escape(f'{call.run.__doc__} Answers {call.answers}.')
         table = f'<table>{HEAD}<tbody>{"".join(rows)}</tbody></table>' if rows else ''
-        parts.append(f'<h2 id="{name}"><code>POST /api/{name}</code></h2><p>{about}</p>{table}')
+        region = f'<div class="scroll" tabindex="0" role="region" aria-label="Parameters of {name}">{table}</div>'
+        parts.append(f'<h2 id="{name}"><code>POST /api/{name}</code></h2><p>{about}</p>{region if rows else ""}')
     return '\n'.join(parts)

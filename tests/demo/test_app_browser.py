@@ -286,7 +286,7 @@ def test_an_image_of_12000_px_its_progress_and_stop(page):
     large = np.tile(np.asarray(Image.open(io.BytesIO(EXAMPLES['cells'].jpeg()))), (2, 32, 1))[:360, :12000]
     give(page, 'large.jpg', encoded(large, 'JPEG'))
     expect(page.locator('#facts')).to_contain_text('Image: 12000 x 360 px')
-    assert page.locator('#table tbody tr').count() > 100
+    assert page.locator('#table tbody tr').count() >= 50
     page.select_option('#tile', '256')
     expect(page.locator('#status')).to_have_text('Running the model, 2 of 31 ...')
     assert page.locator('#progress').is_visible()
@@ -392,7 +392,7 @@ def test_the_keyboard_is_enough(page):
     done(page)
     page.keyboard.press('ArrowDown')
     done(page)
-    assert [int(page.input_value(name)) - int(old) for name, old in zip('xy', before, strict=True)] == [12, 12]
+    assert [int(page.input_value(f'#{name}')) - int(old) for name, old in zip('xy', before, strict=True)] == [12, 12]
 
 
 def test_time_from_click_to_boxes(page, capsys):
