@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 routes[dtype, name] = route
         order = list(routes)
         for number in range(-1, args.rounds):  # the first warms up
-            for place, (dtype, name) in enumerate(order if number % 2 else reversed(order)):
+            for place, (dtype, name) in enumerate(reversed(order) if number % 2 else order):
                 start, before = time.perf_counter(), processor_seconds()
                 routes[dtype, name](Path(folder, f'{number}-{place}'))
                 ms, cpu_ms = 1e3 * (time.perf_counter() - start), 1e3 * (processor_seconds() - before)
@@ -129,8 +129,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                     rows.append(one)
         rows += measure_starts(args.model, find_toolbox(cfg).package, files[0], args.rounds)
     table = pd.DataFrame(rows)
-    base = table[table['route'].isin([BARE, IMPORT])].set_index(['dtype', 'round'])[['ms', 'cpu_ms']]
-    table = table.join(base, on=['dtype', 'round'], rsuffix='_of_base')
+    keys = ['dtype', 'round']
+    base = table[table['route'].isin([BARE, IMPORT])][[*keys, 'ms', 'cpu_ms']]
+    table = table.merge(base, on=keys, suffixes=('', '_of_base'))
     table['share'] = table.pop('ms_of_base') / table['ms']
     table['beside_ms'] = table['cpu_ms'] - table.pop('cpu_ms_of_base')
     table = table.assign(

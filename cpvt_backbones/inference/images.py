@@ -178,11 +178,9 @@ def _fixed_pillow_settings() -> Iterator[None]:
 
 def image_size(source: ImageInput) -> tuple[int, int] | None:
     """(width, height) px of an image by its header, before EXIF's rotation; ``None`` if that cannot be read."""
-    if isinstance(source, np.ndarray):
-        return source.shape[1::-1] if source.ndim > 1 else None
     try:
-        if _file_problem(path := _local_path(source)):
-            return None
+        if isinstance(source, np.ndarray) or _file_problem(path := _local_path(source)):
+            return source.shape[1::-1] if isinstance(source, np.ndarray) and source.ndim > 1 else None
         with _fixed_pillow_settings(), Image.open(path, formats=IMAGE_FORMATS) as image:
             return image.size
     except Exception:  # as in read_image, which says why

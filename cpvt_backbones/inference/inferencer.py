@@ -188,26 +188,17 @@ class Inferencer:
             try:
                 run = partial(run_batch, self.predictor, score_thr=score_thr, bounds=self.bounds, on_tiles=on_tiles)
                 load = partial(self._load, vis=vis, map_dir=Path(map_dir or gettempdir()))
-                for loaded, output in self._outputs(self._loaded(reading, images, load), run):
+                for loaded, output in self._outputs(_read_ahead(reading, load, images), run):
                     arrays = output.values() if isinstance(output, dict) else [output]
                     nbytes = loaded.nbytes + sum(getattr(array, 'nbytes', 0) for array in arrays)
                     yield from finishing.add(self._finish, loaded, output, score_thr, then, nbytes=nbytes)
-                    yield from finishing.finished()
-                yield from finishing.rest()
+                    yield from finishing.results(wait=False)
+                yield from finishing.results()
             except GeneratorExit:
                 raise
             except BaseException:
-                yield from finishing.rest()
+                yield from finishing.results()
                 raise
-
-    def _loaded(
-        self, reading: OrderedCalls, images: Sequence[ImageInput], load: Callable[..., LoadedImage]
-    ) -> Iterator[LoadedImage]:
-        """Read ahead; in order."""
-        for index, source in enumerate(images):
-            width, height = image_size(source) or (0, 0)
-            yield from reading.add(load, index, source, nbytes=DECODING_BYTES * width * height)
-        yield from reading.rest()
 
     def _load(self, index: int, source: ImageInput, *, vis: bool, map_dir: Path) -> LoadedImage:
         name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
@@ -240,9 +231,7 @@ class Inferencer:
         for batch in buckets.flush():
             yield from _run(run, batch)
 
-    def _finish(
-        self, loaded: LoadedImage, output: Any, score_thr: float, then: Callable[[int, Result], Any]
-    ) -> tuple[int, Any]:
+    def _finish(self, loaded: LoadedImage, output: Any, score_thr: float, then: Any) -> tuple[int, Any]:
         size, picture = None if loaded.error else loaded.size, None
         try:
             if isinstance(output, Exception):
@@ -256,6 +245,12 @@ class Inferencer:
         except Exception as error:
             result = Result(loaded.name, size, error=_without_frames(error))
         return loaded.index, then(loaded.index, result)
+
+
+def _read_ahead(reading: OrderedCalls, load: Any, images: Sequence[ImageInput]) -> Iterator[LoadedImage]:
+    for index, source in enumerate(images):
+        yield from reading.add(load, index, source, nbytes=DECODING_BYTES * prod(image_size(source) or (0,)))
+    yield from reading.results()
 
 
 def _run(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:

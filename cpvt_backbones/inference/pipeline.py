@@ -37,14 +37,9 @@ class OrderedCalls:
         if nbytes > WAITING_BYTES:
             yield self._take()
 
-    def finished(self) -> Iterator[Any]:
-        """Yield the results that need no waiting."""
-        while self._waiting and self._waiting[0][0].done():
-            yield self._take()
-
-    def rest(self) -> Iterator[Any]:
-        """Yield all other results."""
-        while self._waiting:
+    def results(self, *, wait: bool = True) -> Iterator[Any]:
+        """Yield all other results, or those that need no waiting."""
+        while self._waiting and (wait or self._waiting[0][0].done()):
             yield self._take()
 
     def _take(self) -> Any:

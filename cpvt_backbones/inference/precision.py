@@ -1,6 +1,5 @@
 """Reduced precision for prediction: weights are cast once, and what needs fp32 stays in it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,14 +43,14 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
         for module in part.modules():
             if isinstance(module, nn.modules.batchnorm._NormBase):
                 module.float()
-    trunk[0].register_forward_pre_hook(_casts_inputs(dtype))
+    trunk[0].register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
     if len(dense) < len(parts):
-        trunk[-1].register_forward_hook(_casts_output)
+        trunk[-1].register_forward_hook(_to_float)
     for head in dense:
+        head.register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
+        head.register_forward_hook(_to_float)
         if isinstance(last := getattr(head, 'conv_seg', None), nn.Module):  # mmseg calls its heads past their hooks
-            last.float().register_forward_pre_hook(_casts_inputs(torch.float32))
-        head.register_forward_pre_hook(_casts_inputs(dtype))
-        head.register_forward_hook(_casts_output)
+            last.float().register_forward_pre_hook(_to_float)
 
 
 def _is_convolutional(head: nn.Module) -> bool:
@@ -59,7 +58,12 @@ def _is_convolutional(head: nn.Module) -> bool:
     return bool(names & {'mmdet.BaseDenseHead', 'mmseg.BaseDecodeHead'}) and 'mmdet.MaskFormerHead' not in names
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _to_float(*values: Any) -> Any:
+    """Hook before or after a forward call: its inputs or its output, the last argument, in fp32."""
+    return _cast(values[-1], torch.float32)
+
+
+def _cast(values: Any, dtype: torch.dtype) -> Any:
     def cast(x: Any) -> Any:
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype == dtype:
             return x
@@ -67,12 +71,4 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
         vars(result).update(vars(x))  # valid_sizes, of engine.preprocessors
         return result
 
-    return tree_map(cast, value)
-
-
-def _casts_inputs(dtype: torch.dtype) -> Callable[[nn.Module, Any], Any]:
-    return lambda _, inputs: _cast(inputs, dtype)
-
-
-def _casts_output(_: nn.Module, inputs: Any, output: Any) -> Any:
-    return _cast(output, torch.float32)
+    return tree_map(cast, values)

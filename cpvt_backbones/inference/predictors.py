@@ -21,8 +21,6 @@ from torch import Tensor
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.launch import find_checkpoint, find_toolbox
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
-from cpvt_backbones.layers.checks import check_choice
-from cpvt_backbones.options import DTYPES
 
 from .precision import choose_dtype, reduce_precision
 from .sizes import GoodSizes, size_steps
@@ -71,14 +69,9 @@ class ToolboxPredictor:
     """
 
     def __init__(
-        self,
-        *,
-        cfg: Config,
-        checkpoint: str | os.PathLike[str],
-        device: str | None = None,
-        dtype: str = 'float32',
+        self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None, dtype: str = 'float32'
     ) -> None:
-        check_choice(DTYPES, dtype=dtype)
+        self.dtype, self.dtype_reason = choose_dtype(dtype, device or get_device())
         self._scope = find_toolbox(cfg).package
         file = find_checkpoint('checkpoint', checkpoint)
         self.task = TASKS[self._scope]
@@ -99,7 +92,6 @@ class ToolboxPredictor:
         if self._scope == 'mmpretrain':
             meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
         self.classes: Sequence[str] | None = meta.get('classes')
-        self.dtype, self.dtype_reason = choose_dtype(dtype, next(self.model.parameters()).device)
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))
         palette = meta.get('palette')

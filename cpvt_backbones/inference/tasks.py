@@ -30,12 +30,7 @@ OnTiles = Callable[[int, int], None]  # number of tiles done, and their total
 
 
 def run_batch(
-    predictor: Predictor,
-    batch: list[LoadedImage],
-    *,
-    score_thr: float,
-    bounds: Bounds,
-    on_tiles: OnTiles | None = None,
+    predictor: Predictor, batch: list[LoadedImage], *, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None
 ) -> list[Any]:
     """Run the model on images of equal size, in tiles if they need it; each output is for :func:`finish_prediction`."""
     if batch[0].pixels > bounds.max_pixels:

@@ -60,7 +60,7 @@ def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
             for i in range(9):
                 taken += calls.add(lambda i=i: started.append(i) or i, nbytes=nbytes)
                 assert i + 1 - len(taken) <= waiting
-            assert [*taken, *calls.rest()] == list(range(9))
+            assert [*taken, *calls.results()] == list(range(9))
     assert len(started) == 27
 
 
