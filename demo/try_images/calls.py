@@ -61,7 +61,13 @@ SEEN = 'longer side, in px, at which the model sees the image, at most four time
 PREDICTED = {
     'size': Field(int, None, work.SMALLEST_SIDE, LONGEST, SEEN),
     'score': Field(float, 0.3, 0, 1, 'minimum score of a box'),
-    'tile': Field(int, 0, 0, 2048, 'side of tiles in px; 0: tiles only for images that one forward call does not hold'),
+    'tile': Field(
+        int,
+        0,
+        0,
+        2048,
+        'side of tiles in px, at least 128; 0: tiles only for images that one forward call does not hold',
+    ),
 }
 SIDE = Field(
     int, 512, work.EXPLAINED[0], work.EXPLAINED[-1], 'longer side, in px, at which the backbone sees the image'

@@ -18,6 +18,8 @@ from cpvt_backbones.layers import Attention, SpatialReductionAttention
 from cpvt_backbones.options import MAX_PIXELS
 from cpvt_backbones.weights import ShippedWeights, shipped_weights
 
+SMALLEST_TILE = 128  # px
+
 
 class Stopped(BaseException):
     """The request was stopped. Not an ``Exception``, which the inferencer would turn into a result."""
@@ -73,6 +75,8 @@ class Model:
 
     def inferencer(self, *, scale: Scale, tile: int) -> Inferencer:
         """The model at one size; ``tile`` is the side of tiles in px, 0 for tiles of the largest images only."""
+        if 0 < tile < SMALLEST_TILE:  # their number would have no bound
+            raise ValueError(f'tile must be 0 or at least {SMALLEST_TILE} px, got {tile}')
         tiles = dict(max_pixels=tile * tile, tile_size=tile, overlap=tile // 4) if tile else dict(max_pixels=MAX_PIXELS)
         return Inferencer(predictor=self.predictor, scale=scale, **tiles)
 

@@ -141,6 +141,7 @@ def test_no_path_or_address_is_opened(server, body):
         ('/api/predict', b'', 411, 'Content-Length'),
         ('/api/predict?size=63', GREY, 400, 'size must be an integer in [64, 1000000]'),
         ('/api/predict?size=321', GREY, 400, 'size must be in [64, 320] px for this image, got 321'),
+        ('/api/predict?tile=127', GREY, 400, 'tile must be 0 or at least 128 px, got 127'),
         ('/api/predict?score=nan', GREY, 400, 'score must be a number in [0, 1]'),
         ('/api/predict?model=../../etc/passwd', GREY, 400, 'model must be one of'),
         ('/api/predict?checkpoint=evil.pth', GREY, 400, "'checkpoint' is not a parameter"),
