@@ -1,5 +1,9 @@
-"""Two processes train what one process trains on a batch twice as large."""
+"""Two processes, or two nodes, train what one process trains on a batch twice as large."""
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +65,35 @@ def test_two_processes_are_one_with_twice_the_batch(name, train, tmp_path):
     assert max(distance('two', 'one').values()) < 1e-10
     # One process that hears nothing of the other would end here.
     assert max(distance('two', 'half').values()) > 1e-3
+
+
+@pytest.mark.slow
+def test_two_nodes_train_and_resume(train, tmp_path):
+    """Two torchruns that meet at an address, here of one machine; stopped halfway and resumed."""
+    pytest.importorskip('mmseg')
+    config = tmp_path / 'config.py'
+    values = dict(configs=ROOT / 'configs', backbone=BACKBONES['pyramid'], channels=CHANNELS['pyramid'], batch_size=2)
+    config.write_text(CONFIG.format(**values).replace('interval=4', 'interval=2'))
+    train('mmseg', config, '--work-dir', tmp_path / 'processes', processes=2)
+
+    def nodes(*arguments):
+        with socket.socket() as probe:
+            probe.bind(('127.0.0.1', 0))
+            port = str(probe.getsockname()[1])
+        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')])
+        environment = dict(
+            os.environ, PYTHONPATH=path, PYTHON=sys.executable, OMP_NUM_THREADS='1', NNODES='2', PORT=port
+        )
+        command = [ROOT / 'tools/dist_train.sh', config, '1', '--work-dir', tmp_path / 'nodes', *arguments]
+        started = [
+            subprocess.Popen(command, env=dict(environment, NODE_RANK=rank, CUDA_VISIBLE_DEVICES='')) for rank in '01'
+        ]
+        assert [process.wait() for process in started] == [0, 0]
+
+    nodes('--cfg-options', 'train_cfg.max_iters=2')
+    nodes('--resume')
+    weights = [
+        torch.load(tmp_path / run / 'iter_4.pth', weights_only=False)['state_dict'] for run in ('processes', 'nodes')
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    assert max((weights[0][name] - weights[1][name]).abs().max().item() for name in weights[0]) < 1e-10

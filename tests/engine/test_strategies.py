@@ -252,7 +252,9 @@ def test_nothing_clips_a_part_of_a_gradient():
     assert Config.fromfile(FSDP).optim_wrapper.clip_grad is None
 
 
-def test_deepspeed_trains(train, tmp_path):
+@pytest.mark.slow
+def test_deepspeed_trains_and_resumes(train, tmp_path):
+    """Needs `pip install 'deepspeed<0.19.7'`; its first run compiles an operator, for minutes."""
     pytest.importorskip('deepspeed')
     pytest.importorskip('mmdet')
     config = tmp_path / 'config.py'
