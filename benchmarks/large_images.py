@@ -207,7 +207,7 @@ def slide_of(segmentor: Segmentor, folder: Path) -> Callable[[Path], None]:
 
 def f1(boxes: np.ndarray, side: int) -> float:
     """F1 of boxes (N, 5: with label) with the rectangles of an image."""
-    import shapely
+    import shapely  # type: ignore[import-untyped]
 
     truth = np.array(list(rectangles(side)), float)
     shapes = shapely.box(*boxes[:, :4].T)

@@ -2,8 +2,8 @@
 
 python benchmarks/million.py --out docs/benchmarks/million.csv --docs docs/scale.md
 
-Photos are JPEG of 640 x 480 px, made from docs/demo.jpg. Each process has one thread and predicts on all photos; the rates
-of processes that run at the same time are added. Their start is not counted.
+Photos are JPEG of 640 x 480 px, made from docs/demo.jpg. Each process has one thread and predicts on all photos; the
+rates of processes that run at the same time are added. Their start is not counted.
 """
 
 import os
@@ -36,7 +36,7 @@ def rate(name: str, dtype: str, photos: Path, out: Path) -> float:
     torch.set_num_threads(1)
     cfg = read_config(find_shipped(name).config_file)
     inferencer = Inferencer(cfg=cfg, checkpoint=name, device='cpu', dtype=dtype)
-    images = find_images(photos)
+    images = [image for image in find_images(photos) if isinstance(image, Path)]
     options: dict[str, Any] = dict(vis=False, progress=False)
     predict_to_folder(inferencer, images[:1], out_dir=out / 'first', **options)
     start = time.perf_counter()

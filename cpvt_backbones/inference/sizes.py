@@ -230,7 +230,7 @@ def resize(
     if not isinstance(image, np.ndarray):  # read by windows
         from .windows import Resized
 
-        return Resized(image, size, interpolation, backend)  # type: ignore[return-value]
+        return Resized(image, size, interpolation, backend)
     if backend == 'pillow':
         return np.asarray(Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()]))
     return cv2.resize(image, size, interpolation=_CV2[interpolation])
