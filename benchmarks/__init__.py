@@ -8,9 +8,7 @@ from pathlib import Path
 
 def processor() -> str:
     """Name of the processor and number of its cores, for records of measurements."""
-    cpuinfo = Path('/proc/cpuinfo')
-    found = re.search(r'model name\s*: (.+)', cpuinfo.read_text()) if cpuinfo.exists() else None
-    name = found[1] if found else platform.processor() or platform.machine()
+    name = _cpuinfo('model name') or platform.processor() or platform.machine()
     return f'{name}, {os.cpu_count()} cores'
 
 
@@ -22,3 +20,15 @@ def fill_marked(path: Path, name: str, text: str) -> None:
     if not count:
         raise ValueError(f'path: {path} has no part between {begin} and {end}')
     path.write_text(new, encoding='utf-8')
+
+
+def instructions() -> str:
+    """Those of the processor that matter for speed: ``'AVX-512 bf16'``."""
+    known = dict(avx2='AVX2', avx512f='AVX-512', avx512_bf16='bf16', amx_tile='AMX')
+    return ' '.join(name for flag, name in known.items() if flag in _cpuinfo('flags').split())
+
+
+def _cpuinfo(key: str) -> str:
+    file = Path('/proc/cpuinfo')
+    found = re.search(rf'{key}\s*: (.+)', file.read_text()) if file.exists() else None
+    return found[1] if found else ''

@@ -10,7 +10,8 @@ import yaml
 
 from cpvt_backbones.layers.checks import check_choice, check_int
 
-from .models import COMPILED, MODELS
+from .models import MODELS
+from .routes import base_of
 
 SUITES = Path(__file__).parent / 'suites'
 DTYPES = ('fp32', 'amp-bf16', 'bf16')
@@ -23,7 +24,7 @@ SETTING = ['comparison', 'height', 'width', 'batch', 'dtype', 'mode', 'device']
 class BenchmarkCase:
     """Models that take turns in one setting; ``ValueError`` for an unknown model or value, or a fused one to train."""
 
-    models: tuple[str, ...]  # names in MODELS, with '_compiled' appended for torch.compile; the first is the baseline
+    models: tuple[str, ...]  # names in MODELS, with a suffix of ROUTES appended or without; the first is the baseline
     height: int  # px
     width: int
     batch: int  # images a call
@@ -38,9 +39,10 @@ class BenchmarkCase:
         check_choice(DTYPES, dtype=self.dtype)
         check_choice(MODES, mode=self.mode)
         for name in self.models:
-            check_choice(MODELS, models=name.removesuffix(COMPILED))
-            if self.mode == 'train' and name.removesuffix(COMPILED).endswith('_fused'):
-                raise ValueError(f"models must be trainable with mode='train', got {name!r}: fuse() is for inference")
+            check_choice(MODELS, models=base_of(name))
+            route = name.removeprefix(base_of(name))
+            if self.mode == 'train' and (base_of(name).endswith('_fused') or route not in ('', '_compiled')):
+                raise ValueError(f"models must be trainable with mode='train', got {name!r}, for inference only")
 
     @property
     def setting(self) -> dict[str, Any]:

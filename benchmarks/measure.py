@@ -18,9 +18,10 @@ from cpvt_backbones.analysis.complexity import explicit_attention
 from cpvt_backbones.analysis.memory import peak_memory, synchronize
 from cpvt_backbones.layers import PEG
 
-from . import processor
+from . import instructions, processor
 from .cases import BenchmarkCase
-from .models import COMPILED, MODELS
+from .models import MODELS
+from .routes import base_of, route_of, runs_in_torch
 
 
 def measure_case(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
@@ -47,17 +48,17 @@ class _Measured:
         self.pegs: list[nn.Module] = []
         self.times: list[float] = []
         torch.manual_seed(0)
-        model = MODELS[name.removesuffix(COMPILED)]()
+        model = MODELS[base_of(name)]()
         self.call = make_call(model, model, case)
         with CountBytes() as counter:  # this call also makes torch choose its kernels
             self.call()
         self.gbyte = counter.bytes / 1e9
-        if name.endswith(COMPILED):
-            self.call = make_call(model, torch.compile(model), case)
+        if name != base_of(name):
+            self.call = make_call(model, route_of(name, model), case)
             self.call()
         elif case.mode == 'forward' and case.device == 'cpu':  # on a GPU, waiting for a PEG costs more than the PEG
             self.pegs = [module for module in model.modules() if isinstance(module, PEG)]
-        self.peak_mib = peak_memory(self.call, case.device)
+        self.peak_mib = peak_memory(self.call, case.device) if runs_in_torch(name) else math.nan
 
     def time_call(self) -> None:
         synchronize(self.case.device)
@@ -103,7 +104,7 @@ def _tensors(outputs: object) -> Iterator[Tensor]:
 
 def count_flops(name: str, case: BenchmarkCase) -> float:
     """Operations of one call, on the meta device with attention written out; three forward calls for training."""
-    model = MODELS[name.removesuffix(COMPILED)]().requires_grad_(False).to('meta')
+    model = MODELS[base_of(name)]().requires_grad_(False).to('meta')
     model.eval()  # not chained: the eval() of mmseg's ViT returns None
     images = torch.empty(case.batch, 3, case.height, case.width, device='meta')
     with FlopCounterMode(display=False) as counter, explicit_attention(), torch.no_grad():
@@ -170,5 +171,5 @@ def measure_limits(case: BenchmarkCase) -> tuple[float, float]:
 def describe_machine(device: str) -> str:
     """Processor, threads and versions, in one line."""
     versions = f'python {platform.python_version()}, torch {torch.__version__}'
-    text = f'processor {processor()}, threads {torch.get_num_threads()}, {versions}'
+    text = f'processor {processor()}, {instructions()}, threads {torch.get_num_threads()}, {versions}'
     return f'{text}, gpu {torch.cuda.get_device_name()}' if device == 'cuda' else text

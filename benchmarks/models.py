@@ -15,9 +15,6 @@ from .algorithm1 import Algorithm1
 
 Builder = Callable[[], nn.Module]
 
-COMPILED = '_compiled'
-"""Suffix of a model's name: the model runs through ``torch.compile``."""
-
 GLOBAL_BLOCKS = {'windowed': [2, 5, 8, 11], 'windowed_2_global': [5, 11], 'all_windowed': []}
 """Variant of a windowed ``MultiScaleCPVT`` to its global blocks, of twelve."""
 
@@ -95,8 +92,23 @@ def _pyramids(arch: str) -> dict[str, Builder]:
     return models
 
 
-MODELS: dict[str, Builder] = {}
-"""Name of a model to a function that builds it with random weights."""
+def _shipped(name: str) -> nn.Module:
+    """The graph of shipped weights that is exported, from normalised images to boxes or class maps."""
+    from cpvt_backbones.engine.launch import read_config
+    from cpvt_backbones.export import graph_of
+    from cpvt_backbones.inference import ToolboxPredictor
+    from cpvt_backbones.weights import find_shipped
+
+    weights = find_shipped(name)
+    cfg = read_config(weights.config_file)
+    return graph_of(ToolboxPredictor(cfg=cfg, checkpoint=weights.file, device='cpu').model, pixels=False)
+
+
+MODELS: dict[str, Builder] = {
+    'retinanet': partial(_shipped, 'retinanet_cpvt_tiny_gap-bccd'),
+    'semantic_fpn': partial(_shipped, 'semantic_fpn_cpvt_tiny_gap-camvid'),
+}
+"""Name of a model to a function that builds it: a backbone with random weights, or a model with shipped ones."""
 for _arch in COLUMNS:
     MODELS |= _columns(_arch)
 for _arch in PYRAMIDS:

@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`
 from benchmarks import fill_marked, report
 from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_suite
 from benchmarks.measure import measure_case
-from benchmarks.models import COMPILED, MODELS
+from benchmarks.models import MODELS
+from benchmarks.routes import ROUTES
 from cpvt_backbones.engine.command_line import keep_memory, make_parser, parse_counted_size, positive, run
 
 PARTS = ('benchmark', 'speed')
@@ -39,8 +40,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     suites = sorted(path.stem for path in SUITES.glob('*.yaml'))
     what.add_argument('--suite', choices=suites, help='all cases of benchmarks/suites/NAME.yaml, and its ratios')
-    names = [*sorted(MODELS), *(f'{name}{COMPILED}' for name in sorted(MODELS))]
-    about = f'models of one case, the first is the baseline; NAME{COMPILED} runs through torch.compile: '
+    names = [f'{name}{suffix}' for suffix in ('', *ROUTES) for name in sorted(MODELS)]
+    about = f'models of one case, the first is the baseline; another runtime is a suffix, {", ".join(ROUTES)}: '
     what.add_argument('--models', nargs='+', choices=names, metavar='NAME', help=about + ', '.join(MODELS))
     form, sizes = 'HEIGHTxWIDTH:BATCH', [(224, 224, 8), (800, 1344, 1)]
     sized_batch = partial(parse_counted_size, form=form)

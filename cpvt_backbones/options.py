@@ -10,7 +10,8 @@ READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of 
 
 EXPORT_FORMATS = {'onnx': '.onnx', 'torch_export': '.pt2', 'aoti': '.pt2'}
 EXPORTED_SUFFIXES = ('.onnx', '.pt2')
-OPSET = 23  # of ONNX; the first with Attention as one operator
+RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')  # of .onnx files
+OPSET = 21  # of ONNX; the last before RoiAlign(22), which onnxruntime lacks
 VERIFIED_SIZES = ((17, 33), (224, 224), (333, 517))
 """Heights and widths in px: below one patch row, the usual size, and one that no stride divides."""
 VERIFIED_BATCHES = (1, 3)

@@ -1,8 +1,20 @@
 """Detector, segmentor and classifier of a few thousand weights, as their toolboxes build them."""
 
 import numpy as np
+import pytest
 import torch
-from tiny import ONE_BLOCK, PYRAMID, TWO_BLOCKS, build, image_classifier, randomise, retinanet, semantic_fpn
+from tiny import (
+    ONE_BLOCK,
+    PYRAMID,
+    TWO_BLOCKS,
+    build,
+    image_classifier,
+    outputs_of,
+    randomise,
+    retinanet,
+    semantic_fpn,
+    stock_detector,
+)
 from torch import nn
 
 BACKBONES = {
@@ -47,23 +59,36 @@ def detector(backbone: str = 'multi_scale', *, levels: int = 5, divisor: int = 1
     return model
 
 
+def rcnn(name: str = 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py') -> nn.Module:
+    """mmdet's Mask or Cascade R-CNN, narrow, with few proposals; its scores are neither all high nor all low."""
+    pytest.importorskip('mmdet')
+    config = stock_detector(name, BACKBONES['multi_scale'], outputs_of(BACKBONES['multi_scale'])[0])
+    config.test_cfg.rpn.update(nms_pre=50, max_per_img=40, min_bbox_size=4)  # smaller ones have equal scores
+    config.test_cfg.rcnn.update(max_per_img=15, score_thr=0.2)
+    config.data_preprocessor.pad_size_divisor = 1
+    return random(config)
+
+
 def segmentor(
-    backbone: str = 'multi_scale', *, classes: int = 5, test_cfg=None, padding=None, **preprocessor
+    backbone: str = 'multi_scale', *, classes: int = 5, upernet=False, test_cfg=None, padding=None, **preprocessor
 ) -> nn.Module:
-    """Semantic FPN; its class maps have several classes."""
-    model = random(
-        semantic_fpn(
-            BACKBONES[backbone],
-            classes=2 if classes == 1 else classes,
-            data_preprocessor=dict(test_cfg=padding, **preprocessor),
-            decode_head=dict(
-                out_channels=classes,
-                threshold=0.4 if classes == 1 else None,
-                loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=classes == 1),
-            ),
-            test_cfg=test_cfg or {},
-        )
+    """Semantic FPN or UPerNet; its class maps have several classes."""
+    config = semantic_fpn(
+        BACKBONES[backbone],
+        classes=2 if classes == 1 else classes,
+        data_preprocessor=dict(test_cfg=padding, **preprocessor),
+        decode_head=dict(
+            out_channels=classes,
+            threshold=0.4 if classes == 1 else None,
+            loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=classes == 1),
+        ),
+        test_cfg=test_cfg or {},
     )
+    if upernet:
+        del config['neck'], config['decode_head']['feature_strides']
+        channels, _ = outputs_of(BACKBONES[backbone])
+        config['decode_head'].update(type='UPerHead', in_channels=channels, pool_scales=(1, 2, 3, 6))
+    model = random(config)
     with torch.no_grad():
         scores = model(torch.randn(2, 3, 96, 96))
         model.decode_head.conv_seg.bias -= scores.mean(dim=(0, 2, 3))  # so that every class has its chance
@@ -83,9 +108,10 @@ class Toolbox:
 
     def predict(self, images: list[np.ndarray]) -> list[dict]:
         samples = self._run(images)
-        if hasattr(self.model, 'bbox_head'):
+        if 'pred_instances' in samples[0]:
+            names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
             found = [sample.pred_instances for sample in samples]
-            return [dict(boxes=f.bboxes.numpy(), scores=f.scores.numpy(), labels=f.labels.numpy()) for f in found]
+            return [{ours: one[name].numpy() for ours, name in names.items() if name in one} for one in found]
         return [dict(scores=sample.pred_score.numpy()) for sample in samples]
 
     def logits(self, images: list[np.ndarray]) -> torch.Tensor:
@@ -103,7 +129,7 @@ class Toolbox:
 
 
 def _sample(model: nn.Module, meta: dict):
-    if hasattr(model, 'bbox_head'):
+    if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
         from mmdet.structures import DetDataSample as Sample
     elif hasattr(model, 'decode_head'):
         from mmseg.structures import SegDataSample as Sample

@@ -155,7 +155,31 @@ def image_classifier(backbone: dict, *, classes: int = 3, **changes: Any) -> dic
     return changed(config, changes)
 
 
-SCOPES = {'RetinaNet': 'mmdet', 'EncoderDecoder': 'mmseg', 'ImageClassifier': 'mmpretrain'}
+def stock_detector(name: str, backbone: dict, channels: list[int]) -> dict:
+    """The model of mmdet's config, narrow, for three classes."""
+    from mmengine.hub import get_config
+
+    model = get_config(f'mmdet::{name}').model
+    model.backbone = dict(backbone)
+    model.neck.update(in_channels=channels, out_channels=16)
+    for holder in [model, *model.get('roi_head', {}).values()]:
+        for part in holder if isinstance(holder, list) else [holder]:
+            if isinstance(part, dict):
+                narrow(part)
+    return model
+
+
+def narrow(part: dict) -> None:
+    widths = ('in_channels', 'feat_channels', 'out_channels', 'fc_out_channels', 'conv_out_channels')
+    for node in [part, *(child for child in part.values() if isinstance(child, dict))]:
+        if node.get('type', '').endswith(('Head', 'Extractor')):
+            node.update({key: 16 for key in widths if key in node})
+            if 'num_classes' in node:
+                node['num_classes'] = 3
+
+
+SCOPES = {'EncoderDecoder': 'mmseg', 'ImageClassifier': 'mmpretrain'}
+SCOPES |= dict.fromkeys(('RetinaNet', 'MaskRCNN', 'CascadeRCNN'), 'mmdet')
 
 
 def build(config: dict) -> nn.Module:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import EXPORT_FORMATS, OPSET, VERIFIED_BATCHES, VERIFIED_SIZES
+from cpvt_backbones.options import EXPORT_FORMATS, OPSET, RUNTIMES, VERIFIED_BATCHES, VERIFIED_SIZES
 
 if TYPE_CHECKING:
     from cpvt_backbones.export import Comparison
@@ -44,9 +44,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     normalised = 'take normalised images, float32; without it uint8 pixels, BGR, which the file normalises itself'
     parser.add_argument('--normalised', action='store_true', help=normalised)
     parser.add_argument('--logits', action='store_true', help='of a segmentor: return logits instead of classes')
-    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX')
+    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX: 18, 21 or 23')
+    about = "ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO; slower in these"
+    parser.add_argument('--portable', action='store_true', help=about)
     parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
     checks = parser.add_argument_group('verification')
+    about = 'in which an .onnx file is verified'
+    checks.add_argument('--runtime', choices=RUNTIMES[:2], default=RUNTIMES[0], help=f'{about}; default: %(default)s')
     sizes = dict(type=cli.parse_size, nargs='+', default=list(VERIFIED_SIZES), metavar='HEIGHTxWIDTH')
     checks.add_argument('--verify-sizes', **sizes, help='default: ' + ' '.join(f'{h}x{w}' for h, w in VERIFIED_SIZES))
     batches = dict(type=cli.positive, nargs='+', default=list(VERIFIED_BATCHES), metavar='N')
@@ -68,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         settings = dict(classes=predictor.classes, palette=predictor.palette, size_steps=predictor.size_steps)
         settings['sizes'] = asdict(predictor.sizes) if predictor.sizes else None
-        export(graph, unverified, format=args.format, settings=settings, opset=args.opset)
-        exported = ExportedModel(unverified, device=args.device)
+        export(graph, unverified, format=args.format, settings=settings, opset=args.opset, portable=args.portable)
+        exported = ExportedModel(unverified, device=args.device, runtime=args.runtime)
         reference = reference_of(graph, predictor)
         checked = verify(exported, reference, sizes=args.verify_sizes, batches=args.verify_batches, photos=photos)
         comparisons = show(checked)
@@ -81,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     finally:
         unverified.unlink(missing_ok=True)
     print(f'{args.out}  {args.out.stat().st_size / 2**20:.1f} MiB  {args.format}, {graph.task}')
+    if args.format == 'onnx':
+        print(f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ... --runtime {RUNTIMES[1]}')
 
 
 if __name__ == '__main__':

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import DTYPES, EXPORTED_SUFFIXES, MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
+from cpvt_backbones.options import DTYPES, EXPORTED_SUFFIXES, MAX_PIXELS, OVERLAP, READ_LIMIT, RUNTIMES, TILE_SIZE
 from cpvt_backbones.weights import shipped_weights
 
 RENAMED = {'--score-threshold': '--score-thr', '--no-pictures': '--no-vis', '--fresh': '--overwrite'}
@@ -81,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     dtype = 'what the model computes in; auto: bfloat16 where the processor or GPU is faster in it, else float32'
     parser.add_argument('--dtype', choices=DTYPES, default='float32', help=dtype)
+    about = 'of an .onnx file; openvino (pip install openvino) is the fastest on a CPU, see docs/export.md'
+    parser.add_argument('--runtime', choices=RUNTIMES, default=RUNTIMES[0], help=about)
     parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument('--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir')
@@ -113,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     words = model_first([args.config, *args.rest])
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)
+    if config is not None and args.runtime != RUNTIMES[0]:
+        raise ValueError(f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}')
     if config is None and args.cfg_options:
         raise ValueError(f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}')
     from cpvt_backbones.inference import ExportedModel, Inferencer, find_images, predict_to_folder
@@ -126,12 +130,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.ray:
         from cpvt_backbones.inference.ray_data import predict_with_ray
 
-        options |= dict(exported=os.path.abspath(checkpoint)) if config is None else {}
+        options |= dict(exported=os.path.abspath(checkpoint), runtime=args.runtime) if config is None else {}
         output = dict(out_dir=args.out_dir, score_thr=args.score_thr, file_format=args.ray, workers=args.workers)
         predict_with_ray(options, images, **output)
         return print(f'{args.out_dir}: {len(images)} images')
     if config is None:
-        options['predictor'] = ExportedModel(checkpoint, device=args.device)
+        options['predictor'] = ExportedModel(checkpoint, device=args.device, runtime=args.runtime)
     inferencer = Inferencer(**options)
     print(inferencer.sizing)
     if args.dtype != 'float32' and config is not None:

@@ -19,7 +19,7 @@ from cpvt_backbones.options import EXPORT_FORMATS, OPSET
 
 from .graphs import ExportGraph
 
-OPSETS = (18, 23)
+OPSETS = (18, 21, 23)
 # torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
 
@@ -58,6 +58,7 @@ def export(
     format: str = 'onnx',
     settings: dict[str, Any] | None = None,
     opset: int = OPSET,
+    portable: bool = False,
 ) -> dict[str, Any]:
     """Write a graph to a file for any batch size and image size, for the device of its weights.
 
@@ -67,7 +68,8 @@ def export(
         format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or ``'aoti'`` (compiled by
             AOTInductor for this device).
         settings: Further plain data to store in the file, e.g. class names.
-        opset: ONNX opset version.
+        opset: ONNX opset version. Of a two-stage detector 18: onnxruntime has no RoiAlign of a later one.
+        portable: Write ONNX's operators only: attention is slower in onnxruntime, in return other runtimes have it.
 
     Returns:
         The metadata stored in the file.
@@ -85,7 +87,7 @@ def export(
         **graph.settings,
         device=next(graph.parameters()).device.type,
         versions=dict(cpvt_backbones=__version__, torch=torch.__version__),
-        **(dict(opset=opset, checksum='sha256') if format == 'onnx' else {}),
+        **(dict(opset=opset, portable=portable, checksum='sha256') if format == 'onnx' else {}),
         **(settings or {}),
     )
     (_write_onnx if format == 'onnx' else _write_pt2)(record(graph), str(path), stored)
@@ -93,7 +95,7 @@ def export(
 
 
 def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
-    from .onnx_nms import TRANSLATIONS
+    from .onnx_operators import FUSED, TRANSLATIONS
 
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -104,7 +106,7 @@ def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any]) -> 
             opset_version=stored['opset'],
             input_names=['images'],
             output_names=stored['outputs'],
-            custom_translation_table=TRANSLATIONS,
+            custom_translation_table=TRANSLATIONS if stored['portable'] else TRANSLATIONS | FUSED,
         )
     assert written is not None
     # The exporter silently writes another version when it does not support the requested one.

@@ -8,13 +8,10 @@ from copy import deepcopy
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
-from cpvt_backbones.inference.exported import nms_mask
 from cpvt_backbones.layers import pad_to_multiple
-from cpvt_backbones.layers.checks import check_choice, check_int
 
 
 class Preprocess(nn.Module):
@@ -162,7 +159,7 @@ class Scores(ExportGraph):
 
 
 class ClassMaps(ExportGraph):
-    """An mmseg EncoderDecoder, e.g. Semantic FPN: ``class_map`` (B, H, W), int64, or ``logits`` (B, classes, H, W).
+    """An mmseg EncoderDecoder, e.g. Semantic FPN or UPerNet: ``class_map`` (B, H, W; int64) or ``logits`` (B, C, H, W).
 
     Raises:
         ValueError: The model's test mode is a sliding window.
@@ -177,7 +174,7 @@ class ClassMaps(ExportGraph):
             raise ValueError(f"model.test_cfg.mode must be 'whole', got {mode!r}: cut tiles outside the file")
         self.logits = logits
         self.output_names = ('logits',) if logits else ('class_map',)
-        _replace_upsampling(self.model)
+        _replace_resizing(self.model)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -197,130 +194,26 @@ class ClassMaps(ExportGraph):
         return ((logits[:, 0] > self.model.decode_head.threshold).long() if single else logits.argmax(dim=1),)
 
 
-class Detections(ExportGraph):
-    """An mmdet RetinaNet with its non-maximum suppression.
+class _AdaptivePool(nn.Module):
+    """``nn.AdaptiveAvgPool2d`` for maps of any size in one graph: products with two matrices of means."""
 
-    Outputs, with N = ``max_per_img`` of the config: ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), ``scores`` (B, N),
-    ``labels`` (B, N; int64), ``counts`` (B,): number of valid boxes, best first; the rest is zero.
+    def __init__(self, cells: int) -> None:
+        super().__init__()
+        self.cells = torch.arange(cells)
 
-    Anchors, convolutions and box decoding are mmdet's code. The selection of candidates is rewritten with fixed
-    shapes: a candidate below the threshold is marked, not removed.
+    def means(self, length: int, like: Tensor) -> Tensor:
+        """(cells, length): a row has the shares of the places whose mean is its cell."""
+        cells, place = self.cells[:, None].to(like.device), torch.arange(length, device=like.device)
+        count = len(self.cells)
+        inside = (place >= cells * length // count) & (place < ((cells + 1) * length + count - 1) // count)
+        return inside.to(like) / inside.sum(dim=1, keepdim=True)
 
-    Raises:
-        ValueError: Another head, or an unsupported test setting.
-    """
-
-    task = 'detection'
-    output_names = ('boxes', 'scores', 'labels', 'counts')
-
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        from mmdet.models.dense_heads import RetinaHead
-
-        super().__init__(model, **options)
-        head = getattr(self.model, 'bbox_head', None)
-        if not isinstance(head, RetinaHead):
-            found = type(self.model).__name__ + ('' if head is None else f' with {type(head).__name__}')
-            raise ValueError(f'model must be a detector with a RetinaHead, got {found}')
-        if not head.use_sigmoid_cls:
-            raise ValueError('model.bbox_head.loss_cls must have use_sigmoid=True, got False')
-        test_cfg, nms = head.test_cfg, head.test_cfg.get('nms') or {}
-        for key in ('nms_pre', 'max_per_img'):
-            check_int(**{f'model.test_cfg.{key}': test_cfg.get(key)})
-        known = {'type', 'iou_threshold', 'class_agnostic', 'split_thr'}
-        if nms.get('type', 'nms') != 'nms' or 'iou_threshold' not in nms or set(nms) - known:
-            accepted = "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
-            raise ValueError(f'model.test_cfg.nms must be {accepted}, got {dict(nms)!r}')
-        self.nms_pre: int = test_cfg['nms_pre']
-        self.max_per_img: int = test_cfg['max_per_img']
-        self.score_threshold: float = test_cfg.get('score_thr', 0.0)
-        self.min_size: float = test_cfg.get('min_bbox_size', -1)
-        self.iou_threshold: float = nms['iou_threshold']
-        self.class_agnostic: bool = nms.get('class_agnostic', False)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        names = ('score_threshold', 'iou_threshold', 'max_per_img')
-        strides = [stride[0] for stride in self.model.bbox_head.prior_generator.strides]
-        return super().settings | dict(strides=strides) | {name: getattr(self, name) for name in names}
-
-    def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
-        head = self.model.bbox_head
-        cls_scores, box_deltas = head(self.model.extract_feat(inputs))
-        sizes = [level.shape[2:] for level in cls_scores]
-        anchors = head.prior_generator.grid_priors(sizes, dtype=inputs.dtype, device=inputs.device)
-        levels = [self._candidates(*level) for level in zip(cls_scores, box_deltas, anchors, strict=True)]
-        scores, labels, deltas, priors = (torch.cat(parts, dim=1) for parts in zip(*levels, strict=True))
-        boxes = head.bbox_coder.decode(priors.flatten(0, 1), deltas.flatten(0, 1), max_shape=(height, width))
-        boxes = boxes.unflatten(0, scores.shape)  # (B, N, 4)
-        if self.min_size >= 0:
-            scores = torch.where(((boxes[..., 2:] - boxes[..., :2]) > self.min_size).all(dim=-1), scores, -1.0)
-        return self._suppress(boxes, scores, labels)
-
-    def _candidates(self, cls_scores: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
-        """Scores, labels (B, nms_pre), deltas and anchors (B, nms_pre, 4) of a level's best candidates.
-
-        Missing ones and those below the threshold score -1. From logits (B, A * classes, h, w), deltas
-        (B, A * 4, h, w) and anchors (h * w * A, 4).
-        """
-        num_classes = self.model.bbox_head.cls_out_channels
-        scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
-        scores = F.pad(scores, (0, self.nms_pre), value=-1.0)  # topk needs nms_pre entries on the smallest map too
-        scores, index = scores.topk(self.nms_pre)
-        scores = torch.where(scores > self.score_threshold, scores, -1.0)
-        place = (index // num_classes).clamp(max=anchors.shape[0] - 1)
-        deltas = deltas.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))  # (B, h * w * A, 4)
-        return scores, index % num_classes, _take(deltas, place), anchors[place]
-
-    def _suppress(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        apart = boxes
-        if not self.class_agnostic:
-            # mmcv's batched_nms: shift each class by an offset so that only boxes of one class overlap.
-            largest = torch.where(scores[..., None] > 0, boxes, 0.0).amax(dim=(1, 2))
-            apart = boxes + (labels * (largest[:, None] + 1))[..., None]
-        scores = torch.where(nms_mask(apart, scores, self.iou_threshold), scores, -1.0)
-        scores, index = F.pad(scores, (0, self.max_per_img), value=-1.0).topk(self.max_per_img)
-        index = index.clamp(max=labels.shape[1] - 1)
-        real = scores > 0
-        boxes = torch.where(real[..., None], _take(boxes, index), 0.0)
-        labels = torch.where(real, labels.gather(1, index), 0)
-        return boxes, scores.clamp(min=0.0), labels, real.sum(dim=1)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.means(x.shape[2], x) @ x @ self.means(x.shape[3], x).mT
 
 
-def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logits: bool = False) -> ExportGraph:
-    """Build the export graph of a model.
-
-    Args:
-        model: An image classifier, segmentor or detector as its toolbox builds it.
-        part: ``'model'``, or ``'backbone'`` for the features alone.
-        pixels: Include the model's data preprocessor in the graph.
-        logits: For a segmentor, output logits instead of classes.
-
-    Raises:
-        ValueError: An unsupported model or setting.
-    """
-    check_choice(('model', 'backbone'), part=part)
-    options: dict[str, Any] = dict(preprocess=Preprocess.of(model.data_preprocessor), pixels=pixels)
-    if logits and (part == 'backbone' or not hasattr(model, 'encode_decode')):
-        raise ValueError(f'logits must be False unless the model is a segmentor, got True for {type(model).__name__}')
-    if part == 'backbone':
-        return Features(model.backbone, **options)  # type: ignore[arg-type]
-    if hasattr(model, 'encode_decode'):
-        return ClassMaps(model, **options, logits=logits)
-    if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
-        return Detections(model, **options)
-    if hasattr(model, 'head') and hasattr(model, 'extract_feat'):
-        return Scores(model, **options)
-    accepted = "mmpretrain's ImageClassifier, mmseg's EncoderDecoder or mmdet's RetinaNet"
-    raise ValueError(f'model must be {accepted}, got {type(model).__name__}')
-
-
-def _take(values: Tensor, index: Tensor) -> Tensor:
-    """Gather (B, N, 4) values at (B, K) indices: (B, K, 4)."""
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
-
-
-def _replace_upsampling(model: nn.Module) -> None:
-    """Replace mmseg's Upsample, which computes its size in Python numbers: the graph would store them as constants."""
+def _replace_resizing(model: nn.Module) -> None:
+    """Replace modules that compute sizes in Python numbers, which the graph would store as constants."""
     from mmseg.models.utils import Upsample
 
     for module in list(model.modules()):
@@ -328,3 +221,5 @@ def _replace_upsampling(model: nn.Module) -> None:
             if isinstance(child, Upsample) and child.scale_factor:
                 size = dict(mode=child.mode, align_corners=child.align_corners)
                 setattr(module, name, nn.Upsample(scale_factor=child.scale_factor, **size))
+            if isinstance(child, nn.AdaptiveAvgPool2d) and isinstance(child.output_size, int):
+                setattr(module, name, _AdaptivePool(child.output_size))

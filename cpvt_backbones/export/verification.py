@@ -152,15 +152,21 @@ def match_boxes(found: Prediction, expected: Prediction) -> float:
     """Largest coordinate difference in px between two predictions with the same number of boxes.
 
     Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched one with its label
-    and, within ``FEATURE_TOLERANCE``, its score; infinite without one.
+    and, within ``FEATURE_TOLERANCE``, its score; infinite without one. Its mask may differ in one pixel in a hundred
+    of the box.
     """
     left = np.ones(len(found['boxes']), dtype=bool)
     worst = 0.0
-    for box, score, label in zip(expected['boxes'], expected['scores'], expected['labels'], strict=True):
+    for i, (box, score, label) in enumerate(
+        zip(*(expected[name] for name in ('boxes', 'scores', 'labels')), strict=True)
+    ):
         gaps = np.abs(found['boxes'] - box).max(axis=1)
         same = left & (found['labels'] == label) & (np.abs(found['scores'] - score) <= FEATURE_TOLERANCE)
         distance = np.where(same & np.isfinite(gaps), gaps, np.inf)
         nearest = int(distance.argmin())
+        if 'masks' in expected and (area := np.prod(box[2:] - box[:2])):
+            if np.count_nonzero(found['masks'][nearest] != expected['masks'][i]) > max(1, 1e-2 * area):
+                return np.inf
         left[nearest] = False
         worst = max(worst, float(distance[nearest]))
     return worst

@@ -1,10 +1,12 @@
 """Running exported files (see :mod:`cpvt_backbones.export`), which need neither config nor toolbox."""
 
+import contextlib
 import hashlib
 import json
 import os
 import zipfile
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import torch
 from torch import Tensor
 
 from cpvt_backbones.layers import group_by_shape
-from cpvt_backbones.options import EXPORTED_SUFFIXES
+from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.options import EXPORTED_SUFFIXES, RUNTIMES
 from cpvt_backbones.weights import sha256_of
 
 from .predictors import first_maximum
@@ -33,21 +36,24 @@ class ExportedModel:
         path: ``.onnx``, or ``.pt2`` (torch.export or AOTInductor).
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if the file can use one. A ``.pt2`` runs on the type of
             device that it was exported on.
+        runtime: Of an ONNX file: ``'onnxruntime'``, ``'openvino'`` (on the CPU, in fp32) or ``'openvino-bfloat16'``.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: Another kind of file, a damaged file, or a device that it cannot run on.
-        ImportError: onnxruntime is not installed.
+        ValueError: Another kind of file, a damaged file, or a device or runtime that it cannot run on.
+        ImportError: The runtime is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, device: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, device: str | None = None, runtime: str = RUNTIMES[0]) -> None:
+        check_choice(RUNTIMES if Path(path).suffix == '.onnx' else RUNTIMES[:1], runtime=runtime)
         if not Path(path).is_file():
             raise FileNotFoundError(f'path: there is no file {str(path)!r}')
         if Path(path).suffix not in _OPENERS:
             raise ValueError(f'path must end in {" or ".join(_OPENERS)}, got {str(path)!r}')
         self._run: Run
         try:
-            self._run, self.metadata = _OPENERS[Path(path).suffix](str(path), device)
+            opener = _open_openvino if runtime != RUNTIMES[0] else _OPENERS[Path(path).suffix]
+            self._run, self.metadata = opener(str(path), device, runtime)
         except (ImportError, ValueError):
             raise
         except Exception as error:  # each runtime raises its own types
@@ -58,7 +64,7 @@ class ExportedModel:
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
         self.size_steps = self.metadata.get('size_steps')
         self.sizes = GoodSizes(**self.metadata['sizes']) if self.metadata.get('sizes') else None
-        self.fingerprint = sha256_of(path)
+        self.fingerprint = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs, by name, of images (B, 3, H, W), uint8 BGR or, if ``metadata['input']`` says it, normalised."""
@@ -74,7 +80,8 @@ class ExportedModel:
         for indices in group_by_shape(image.shape for image in images):
             outputs = self.run(self._batch([images[index] for index in indices]))
             for i, index in enumerate(indices):
-                predictions[index] = self._prediction({name: value[i] for name, value in outputs.items()})
+                own = {name: value[i] for name, value in outputs.items()}
+                predictions[index] = self._prediction(own, images[index].shape[:2])
         return predictions
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
@@ -104,10 +111,15 @@ class ExportedModel:
         mean, std = (np.array(self.metadata[name], np.float32).reshape(-1, 1, 1) for name in ('mean', 'std'))
         return (batch.astype(np.float32) - mean) / std
 
-    def _prediction(self, outputs: dict[str, np.ndarray]) -> dict[str, Any]:
+    def _prediction(self, outputs: dict[str, np.ndarray], size: tuple[int, ...]) -> dict[str, Any]:
         if self.task == 'detection':
-            count = int(outputs['counts'])
-            return {name: outputs[name][:count] for name in ('boxes', 'scores', 'labels')}
+            count = int(outputs.pop('counts'))
+            found = {name: value[:count] for name, value in outputs.items()}
+            if 'masks' in found:
+                pairs = zip(found['masks'], found['boxes'], strict=True)
+                masks = [paste_mask(*pair, size) >= self.metadata['mask_threshold'] for pair in pairs]
+                found['masks'] = np.array(masks).reshape(count, *size)
+            return found
         if 'class_map' in outputs:
             return dict(seg_map=outputs['class_map'])
         if self.task == 'segmentation':
@@ -115,7 +127,20 @@ class ExportedModel:
         return outputs if self.task == 'classification' else dict(features=list(outputs.values()))
 
 
-def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
+def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """Probabilities (h, w) within a box (x1, y1, x2, y2) as a map (H, W) of the image: bilinear, 0 around the box."""
+
+    def weights(start: float, stop: float, length: int, cells: int) -> np.ndarray:
+        """(length, cells) of the pixels along one axis; none within a box without extent."""
+        with np.errstate(divide='ignore', invalid='ignore'):
+            places = (np.arange(length, dtype=np.float32) + 0.5 - start) / (stop - start) * cells - 0.5
+            return np.nan_to_num(np.clip(1 - np.abs(places[:, None] - np.arange(cells)), 0, None))
+
+    left, top, right, bottom = box
+    return weights(top, bottom, size[0], len(mask)) @ mask @ weights(left, right, size[1], mask.shape[1]).T
+
+
+def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any]]:
     try:
         import onnxruntime
     except ImportError as error:
@@ -128,21 +153,40 @@ def _open_onnx(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
         raise ValueError(f"device must be 'cpu': this onnxruntime has no CUDA (onnxruntime-gpu does), got {device!r}")
     sealed = _check_seal(path)
     gpu = [('CUDAExecutionProvider', dict(device_id=wanted.index or 0))] if wanted.type == 'cuda' else []
-    session = onnxruntime.InferenceSession(path, providers=[*gpu, 'CPUExecutionProvider'])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()  # OMP_NUM_THREADS, which onnxruntime does not read
+    session = onnxruntime.InferenceSession(path, options, providers=[*gpu, 'CPUExecutionProvider'])
     if device is not None and wanted.type == 'cuda' and 'CUDAExecutionProvider' not in session.get_providers():
         raise ValueError(f"device must be 'cpu': onnxruntime could not start CUDA (see its log), got {device!r}")
-    metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
-    if metadata.get('checksum') and not sealed:
-        raise ValueError(f'path: {path!r} is damaged: the SHA-256 at its end is missing')
+    metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path, sealed)
     return lambda images: session.run(None, {'images': images}), metadata
 
 
-def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
+def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
+    try:
+        import openvino
+    except ImportError as error:
+        raise ImportError(f'runtime={runtime!r} needs `pip install openvino` ({error})') from error
+    if device not in (None, 'cpu'):
+        raise ValueError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
+    sealed = _check_seal(path)
+    model = openvino.Core().read_model(path)
+    key = ['framework', METADATA]
+    metadata = _read_metadata({METADATA: model.has_rt_info(key) and model.get_rt_info(key).value}, path, sealed)
+    options = dict(PERFORMANCE_HINT='LATENCY', INFERENCE_NUM_THREADS=torch.get_num_threads())
+    options['INFERENCE_PRECISION_HINT'] = 'bf16' if runtime.endswith('bfloat16') else 'f32'
+    request = openvino.Core().compile_model(model, 'CPU', options).create_infer_request()
+    return lambda images: list(request.infer({0: images}).values()), metadata
+
+
+def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any]]:
     with zipfile.ZipFile(path) as archive:
         if damaged := archive.testzip():
             raise ValueError(f'path: {path!r} is damaged: the checksum of its part {damaged!r} differs')
         compiled = any('/data/aotinductor/' in name for name in archive.namelist())
     model: Any
+    with contextlib.suppress(ImportError):
+        import_module('torchvision')  # registers its RoIAlign
     if compiled:
         index = torch.device(device or 'cpu').index
         model = torch._inductor.aoti_load_package(path, device_index=-1 if index is None else index)
@@ -168,7 +212,7 @@ def _open_pt2(path: str, device: str | None) -> tuple[Run, dict[str, Any]]:
 _OPENERS = dict(zip(EXPORTED_SUFFIXES, (_open_onnx, _open_pt2), strict=True))
 
 
-def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
+def _read_metadata(entries: dict[str, Any], path: str, sealed: bool = True) -> dict[str, Any]:
     if not entries.get(METADATA):
         raise ValueError(f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}')
     try:
@@ -177,6 +221,8 @@ def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
         raise ValueError(f'path: {path!r} is damaged: its metadata is not JSON ({error})') from error
     if missing := {'task', 'input', 'outputs', 'device'} - set(metadata):
         raise ValueError(f'path: {path!r} is damaged: its metadata lacks {sorted(missing)}')
+    if metadata.get('checksum') and not sealed:
+        raise ValueError(f'path: {path!r} is damaged: the SHA-256 at its end is missing')
     return metadata
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 
 from cpvt_backbones.layers.checks import check_choice, check_fraction
+from cpvt_backbones.options import RUNTIMES
 
 from .exported import ExportedModel
 from .inferencer import Inferencer, Result
@@ -24,7 +25,8 @@ class Worker:
     def __init__(self, options: Mapping[str, Any], score_thr: float, file_format: str) -> None:
         options = dict(options)
         if exported := options.pop('exported', None):
-            options['predictor'] = ExportedModel(exported, device=options.get('device'))
+            runtime = options.pop('runtime', RUNTIMES[0])
+            options['predictor'] = ExportedModel(exported, device=options.get('device'), runtime=runtime)
         self.inferencer, self.score_thr, self.file_format = Inferencer(**options), score_thr, file_format
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -3,7 +3,6 @@
 import pytest
 import tiny
 import torch
-from mmengine.hub import get_config
 from mmengine.registry import MODELS, init_default_scope
 from test_mmcv_operators import needs_compiled, ours
 
@@ -16,34 +15,15 @@ DCN = dict(
 )  # fmt: skip
 
 
-def stock(name, backbone, channels):
-    """The model of mmdet's config, narrow, for three classes."""
-    model = get_config(f'mmdet::{name}').model
-    model.backbone = dict(backbone)
-    model.neck.update(in_channels=channels, out_channels=16)
-    for holder in [model, *model.get('roi_head', {}).values()]:
-        for part in holder if isinstance(holder, list) else [holder]:
-            if isinstance(part, dict):
-                narrow(part)
-    return model
-
-
-def narrow(part):
-    widths = ('in_channels', 'feat_channels', 'out_channels', 'fc_out_channels', 'conv_out_channels')
-    for node in [part, *(child for child in part.values() if isinstance(child, dict))]:
-        if node.get('type', '').endswith(('Head', 'Extractor')):
-            node.update({key: 16 for key in widths if key in node})
-            if 'num_classes' in node:
-                node['num_classes'] = 3
-
-
 def detectors():
     widths = [6, 12, 24, 24]
     return {
-        'retinanet': lambda: stock('retinanet/retinanet_r50_fpn_1x_coco.py', COLUMN, widths),
-        'retinanet, DCN': lambda: stock('retinanet/retinanet_r50_fpn_1x_coco.py', DCN, [32, 64, 128, 256]),
-        'mask_rcnn': lambda: stock('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
-        'cascade_rcnn': lambda: stock('cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
+        'retinanet': lambda: tiny.stock_detector('retinanet/retinanet_r50_fpn_1x_coco.py', COLUMN, widths),
+        'retinanet, DCN': lambda: tiny.stock_detector(
+            'retinanet/retinanet_r50_fpn_1x_coco.py', DCN, [32, 64, 128, 256]
+        ),
+        'mask_rcnn': lambda: tiny.stock_detector('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
+        'cascade_rcnn': lambda: tiny.stock_detector('cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
     }
 
 

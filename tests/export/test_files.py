@@ -1,11 +1,12 @@
 """One exported file agrees with PyTorch at every size and batch size."""
 
+import importlib.util
 import json
 
 import numpy as np
 import pytest
 import torch
-from export_models import Toolbox, classifier, detector, segmentor
+from export_models import Toolbox, classifier, detector, rcnn, segmentor
 from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, pyramid, randomise
 
 from cpvt_backbones.export import Features, export, features_of, graph_of, reference_of, verify
@@ -51,6 +52,14 @@ def test_backbone_in_onnx(tmp_path):
     exported = check_backbone(backbone, tmp_path / 'model.onnx', sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
     assert exported.metadata['strides'] == [4, 8, 16, 32]
     assert exported.metadata['input'] == 'normalised'
+    pytest.importorskip('openvino')
+    in_openvino = ExportedModel(tmp_path / 'model.onnx', runtime='openvino')
+    assert in_openvino.metadata == exported.metadata and in_openvino.fingerprint != exported.fingerprint
+    graph = Features(backbone, preprocess=Preprocess(mean=[120.0] * 3, std=[60.0] * 3))
+    assert all(one.agrees for one in verify(in_openvino, features_of(graph, backbone), sizes=[(1, 1), *VERIFIED_SIZES]))
+    bfloat16 = ExportedModel(tmp_path / 'model.onnx', runtime='openvino-bfloat16')
+    for one in verify(bfloat16, features_of(graph, backbone), sizes=[(64, 96)]):
+        assert one.difference < 0.1
 
 
 def test_detector_in_onnx(tmp_path):
@@ -66,7 +75,7 @@ def test_detector_in_onnx(tmp_path):
     graph = onnx.load(tmp_path / 'model.onnx').graph
     operators = [node.op_type for node in graph.node]
     assert operators.count('NonMaxSuppression') == 1
-    assert operators.count('Attention') == 2 and 'Softmax' not in operators, 'attention in one operator a block'
+    assert operators.count('MultiHeadAttention') == 2 and 'Softmax' not in operators, 'one operator a block'
     sizes = [dim.dim_param or dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
     assert sizes == ['batch', 3, 'height', 'width']
 
@@ -136,8 +145,34 @@ def test_backbones_as_aoti(build, tmp_path):
 
 
 @pytest.mark.slow
-def test_opset_18(tmp_path):
-    check_model(detector('windowed'), tmp_path / 'model.onnx', opset=18)
+@pytest.mark.parametrize('opset', [18, 21, 23])
+def test_portable_files(opset, tmp_path):
+    import onnx
+
+    check_model(detector('windowed'), tmp_path / 'model.onnx', opset=opset, portable=True)
+    graph = onnx.load(tmp_path / 'model.onnx').graph
+    assert {node.domain for node in graph.node} == {''}
+    assert ('Attention' in {node.op_type for node in graph.node}) == (opset == 23)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('format', EXPORT_FORMATS)
+@pytest.mark.parametrize('config', ['mask_rcnn/mask-rcnn_r50', 'cascade_rcnn/cascade-mask-rcnn_r50'])
+def test_two_stage_detectors(config, format, tmp_path):
+    model = rcnn(f'{config}_fpn_1x_coco.py')
+    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
+    exported = check_model(model, path, format=format, sizes=VERIFIED_SIZES)
+    assert exported.metadata['mask_threshold'] == 0.5
+    if format == 'onnx' and importlib.util.find_spec('openvino'):
+        found = verify(ExportedModel(path, runtime='openvino'), reference_of(graph_of(model), Toolbox(model)))
+        assert all(one.agrees for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('format', EXPORT_FORMATS)
+def test_upernet(format, tmp_path):
+    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
+    check_model(segmentor(upernet=True), path, logits=True, format=format, sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
 
 
 # -- verification ----------------------------------------------------------------------------------------------------
@@ -231,6 +266,6 @@ def test_settings_are_plain_data():
 
 def test_other_opsets_are_refused(tmp_path):
     pytest.importorskip('onnxscript')
-    with pytest.raises(ValueError, match=r'opset must be one of \(18, 23\), got 17'):
+    with pytest.raises(ValueError, match=r'opset must be one of \(18, 21, 23\), got 17'):
         export(Features(column()), tmp_path / 'model.onnx', opset=17)
     assert not (tmp_path / 'model.onnx').exists()

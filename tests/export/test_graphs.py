@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from export_models import Toolbox, classifier, detector, segmentor
+from export_models import Toolbox, classifier, detector, rcnn, segmentor
 from tiny import column, multi_scale, pyramid
 
 from cpvt_backbones.export import Detections, Features, graph_of
 from cpvt_backbones.export.graphs import Preprocess
 from cpvt_backbones.export.verification import match_boxes
+from cpvt_backbones.inference.exported import paste_mask
 
 SIZES = [(17, 33), (64, 64), (97, 131)]
 
@@ -57,6 +58,35 @@ def test_detections_equal_those_of_mmdet(options):
     assert found > 30
 
 
+@pytest.mark.parametrize(
+    'config', ['mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 'cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py']
+)
+def test_instances_equal_those_of_mmdet(config):
+    model = rcnn(config)
+    graph, toolbox = graph_of(model), Toolbox(model)
+    for size in SIZES:
+        images = pixels(*size)
+        outputs = run(graph, images)
+        for place, expected in enumerate(toolbox.predict(images)):
+            count = int(outputs['counts'][place])
+            assert count == len(expected['boxes']) > 3
+            found = {name: value[place][:count].numpy() for name, value in outputs.items() if name != 'counts'}
+            masks = [
+                paste_mask(mask, box, size) >= 0.5 for mask, box in zip(found['masks'], found['boxes'], strict=True)
+            ]
+            assert match_boxes(found | dict(masks=np.array(masks)), expected) < 2e-3
+            assert expected['masks'].any(axis=(1, 2)).sum() > count // 2
+
+
+def test_unsupported_two_stage_heads_are_refused():
+    model = rcnn()
+    model.roi_head.bbox_roi_extractor = torch.nn.Identity()
+    with pytest.raises(
+        ValueError, match=r"bbox_roi_extractor\) must be one of \['SingleRoIExtractor'\], got 'Identity'"
+    ):
+        graph_of(model)
+
+
 def test_images_without_detections():
     pytest.importorskip('mmdet')
     outputs = run(graph_of(detector(score_thr=0.999)), pixels(40, 50))
@@ -64,7 +94,9 @@ def test_images_without_detections():
 
 
 @pytest.mark.parametrize(
-    'options', [{}, dict(classes=1), dict(padding=dict(size_divisor=32), pad_val=9), dict(size_divisor=32)], ids=str
+    'options',
+    [{}, dict(upernet=True), dict(classes=1), dict(padding=dict(size_divisor=32), pad_val=9), dict(size_divisor=32)],
+    ids=str,
 )
 def test_class_maps_equal_those_of_mmseg(options):
     pytest.importorskip('mmseg')

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import zipfile
 
 import numpy as np
@@ -13,7 +14,7 @@ from tiny import column
 from cpvt_backbones.export import Features, export, graph_of
 from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
-from cpvt_backbones.inference.exported import ExportedModel
+from cpvt_backbones.inference.exported import ExportedModel, paste_mask
 
 SEAL = 91  # bytes at the end of an ONNX file
 PALETTE = [[10 * i, 0, 0] for i in range(5)]
@@ -99,6 +100,28 @@ def test_features_from_onnx(onnx_file):
         exported.run(np.zeros((1, 3, 5, 5), np.uint8))
     with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda.*, got 'mps'"):
         ExportedModel(path, device='mps')
+
+
+def test_runtimes_that_cannot_run_a_file(onnx_file, files, monkeypatch):
+    with pytest.raises(ValueError, match=r"runtime must be one of \['onnxruntime'\], got 'openvino'"):
+        ExportedModel(files / 'maps.pt2', runtime='openvino')
+    with pytest.raises(ValueError, match=r"runtime must be one of .*'openvino', .*got 'tensorrt'"):
+        ExportedModel(onnx_file[1], runtime='tensorrt')
+    monkeypatch.setitem(sys.modules, 'openvino', None)
+    with pytest.raises(ImportError, match=r"runtime='openvino' needs `pip install openvino`"):
+        ExportedModel(onnx_file[1], runtime='openvino')
+    monkeypatch.setitem(sys.modules, 'openvino', object())
+    with pytest.raises(ValueError, match=r"device must be 'cpu' with runtime='openvino', got 'cuda:0'"):
+        ExportedModel(onnx_file[1], runtime='openvino', device='cuda:0')
+
+
+def test_a_mask_fills_its_box():
+    """Bilinear within the box, in pixels whose centres it covers; nothing for a box without extent."""
+    pasted = paste_mask(np.ones((4, 4), np.float32), np.array([2, 1, 6, 3], np.float32), (5, 8))
+    expected = np.zeros((5, 8), bool)
+    expected[1:3, 2:6] = True
+    np.testing.assert_array_equal(pasted >= 0.5, expected)
+    assert not paste_mask(np.ones((4, 4), np.float32), np.array([8, 1, 8, 3], np.float32), (5, 8)).any()
 
 
 def refusal(path):
