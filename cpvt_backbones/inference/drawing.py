@@ -25,13 +25,14 @@ def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predicto
     may be overwritten.
     """
     height, width = rgb.shape[:2]
-    labels = prediction.get('labels', [prediction.get('label', 0)])
     colours = class_colours(predictor)
     if predictor.task == 'segmentation':
         resize_map = resize_classes if isinstance(prediction['seg_map'], np.ndarray) else read_map
         seg_map = resize_map(prediction['seg_map'], height=height, width=width)
         return cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)
-    shades = [tuple(colours[label].tolist()) for label in labels]
+    if predictor.task == 'classification':
+        prediction = {f'{key}es' if key == 'class' else f'{key}s': [value] for key, value in prediction.items()}
+    shades = [tuple(colours[label].tolist()) for label in prediction['labels']]
     for mask, shade in zip(prediction.get('masks', ()), shades, strict=False):
         inside = decode_mask(mask, height=height, width=width)
         rgb[inside] = np.round((1 - OPACITY) * rgb[inside] + OPACITY * np.array(shade))
@@ -39,9 +40,8 @@ def draw_prediction(rgb: np.ndarray, prediction: Prediction, predictor: Predicto
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(max(10, round((height * width) ** 0.5 / 45)))
     factors = np.tile([width / size[0], height / size[1]], 2)
     boxes = (np.array(prediction.get('boxes', [(0, 0, 0, 0)])).reshape(-1, 4) * factors).tolist()
-    names = prediction.get('classes', [prediction.get('class')])
-    scores = prediction.get('scores', [prediction.get('score')])
-    for box, label, name, score, shade in zip(boxes, labels, names, scores, shades, strict=True):
+    columns = (prediction[key] for key in ('labels', 'classes', 'scores'))
+    for box, shade, label, name, score in zip(boxes, shades, *columns, strict=True):
         if 'boxes' in prediction:
             draw.rectangle(box, outline=shade, width=max(1, round(min(height, width) / 240)))
         text = f'{label if name is None else name} {score:.2f}'

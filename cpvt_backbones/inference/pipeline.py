@@ -4,13 +4,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 THREADS = min(8, os.cpu_count() or 1)
 WAITING_BYTES = 200_000_000
 
 
-class OrderedCalls:
+class OrderedCalls(AbstractContextManager):  # type: ignore[type-arg]
     """Runs calls in threads; their results come in the order of the calls, and a call's error in place of its result.
 
     At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait for their results to be taken. Leaving the context waits
@@ -22,19 +23,14 @@ class OrderedCalls:
         self._waiting: deque[tuple[Future[Any], int]] = deque()
         self._bytes = 0
 
-    def __enter__(self) -> 'OrderedCalls':
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, call: Callable[..., Any], *args: Any, nbytes: int) -> Iterator[Any]:
-        """Yield the oldest results until ``nbytes`` more fit, and start a call that holds as many."""
-        while self._waiting and (len(self._waiting) >= 2 * THREADS or self._bytes + nbytes > WAITING_BYTES):
-            yield self._take()
+        """Start a call that holds ``nbytes``, and yield the oldest results until few enough wait."""
         self._waiting.append((self._pool.submit(call, *args), nbytes))
         self._bytes += nbytes
-        if nbytes > WAITING_BYTES:
+        while len(self._waiting) > 2 * THREADS or self._bytes > WAITING_BYTES:
             yield self._take()
 
     def results(self, *, wait: bool = True) -> Iterator[Any]:

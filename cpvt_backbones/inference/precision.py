@@ -17,10 +17,7 @@ def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
         return dtype, 'as given'
     if torch.device(device).type == 'cuda':
         major, minor = torch.cuda.get_device_capability(device)
-        return (
-            'bfloat16' if major >= 8 else 'float32',
-            f'the GPU has compute capability {major}.{minor}, and 8.0 has it',
-        )
+        return ('float32', 'bfloat16')[major >= 8], f'the GPU has compute capability {major}.{minor}, and 8.0 has it'
     abilities: dict[str, Any] = getattr(torch.cpu, 'get_capabilities', dict)()  # older releases of torch have none
     found = [name for name in ('amx_bf16', 'avx512_bf16', 'bf16') if abilities.get(name)]
     if torch.device(device).type == 'cpu' and found:
@@ -54,8 +51,8 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _is_convolutional(head: nn.Module) -> bool:
-    names = {f'{cls.__module__.partition(".")[0]}.{cls.__name__}' for cls in type(head).__mro__}
-    return bool(names & {'mmdet.BaseDenseHead', 'mmseg.BaseDecodeHead'}) and 'mmdet.MaskFormerHead' not in names
+    names = {cls.__name__ for cls in type(head).__mro__}
+    return bool(names & {'BaseDenseHead', 'BaseDecodeHead'}) and 'MaskFormerHead' not in names
 
 
 def _to_float(*values: Any) -> Any:
