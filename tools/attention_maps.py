@@ -20,6 +20,8 @@ from cpvt_backbones.engine import command_line as cli
 if TYPE_CHECKING:
     import torch
 
+    from cpvt_backbones.analysis.attention_maps import AttentionWeights
+
 
 def mean_matrix(weights: 'torch.Tensor', num_prefix: int, *, largest: int = 1024) -> 'torch.Tensor':
     """Mean attention matrix (queries, keys) over images and heads, patch tokens only as in the CPVT paper's figure.
@@ -30,6 +32,26 @@ def mean_matrix(weights: 'torch.Tensor', num_prefix: int, *, largest: int = 1024
 
     matrix = weights[:, :, num_prefix:, num_prefix:].mean(dim=(0, 1))
     return F.avg_pool2d(matrix[None], [-(-side // largest) for side in matrix.shape], ceil_mode=True)[0]
+
+
+def locality(found: 'AttentionWeights') -> tuple['torch.Tensor', 'torch.Tensor']:
+    """Mean distance of the keys that a query attends to, and the weight of the 3 x 3 cells around it, (heads,) each.
+
+    Both are relative to uniform attention: 1 and 1 without locality, less than 1 and more than 1 with it. Patch tokens
+    only, means over images and queries.
+    """
+    import torch
+
+    device, p = found.weights.device, found.num_prefix
+    offsets = []  # (h, h of keys), (w, w of keys), in cells of the queries
+    for side, keys in zip(found.grid, found.key_grid, strict=True):
+        centres = (torch.arange(keys, device=device) + 0.5) * -(-side // keys) - 0.5
+        offsets.append((torch.arange(side, device=device)[:, None] - centres).abs())
+    y, x = offsets[0][:, None, :, None], offsets[1][:, None, :]
+    distance, near = (grid.flatten(2).flatten(0, 1) for grid in (torch.hypot(y, x), ((y < 1.5) & (x < 1.5)).float()))
+    weights = found.weights[:, :, p:, p:]
+    weights = (weights / weights.sum(dim=-1, keepdim=True)).mean(dim=0)  # (heads, N, S)
+    return tuple((weights * kind).sum(dim=-1).mean(dim=-1) / kind.mean() for kind in (distance, near))  # type: ignore
 
 
 def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictures: list[np.ndarray]) -> None:
@@ -65,7 +87,7 @@ def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictu
         matrix = mean_matrix(found.weights, found.num_prefix)
         np.savetxt(args.out_dir / f'matrix_{layer}.csv', matrix.numpy(), delimiter=',', fmt='%.5g')
         sides = dict(zip(('height', 'width', 'key_height', 'key_width'), (*found.grid, *found.key_grid), strict=True))
-        distance, weight = maps.locality(found)
+        distance, weight = locality(found)
         means = dict(distance=f'{distance.mean():.3g}', near=f'{weight.mean():.3g}')
         extremes = dict(shortest_head=f'{distance.min():.3g}', nearest_head=f'{weight.max():.3g}')
         near.append(dict(layer=layer, **sides, **means, **extremes))

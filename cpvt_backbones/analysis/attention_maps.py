@@ -89,24 +89,6 @@ def cell_side(grid: Grid, *, height: int, width: int) -> int:
     return max(sides, key=lambda side: side & -side)
 
 
-def locality(found: AttentionWeights) -> tuple[Tensor, Tensor]:
-    """Mean distance of the keys that a query attends to, and the weight of the 3 x 3 cells around it, (heads,) each.
-
-    Both are relative to uniform attention: 1 and 1 without locality, less than 1 and more than 1 with it. Patch tokens
-    only, means over images and queries.
-    """
-    device, p = found.weights.device, found.num_prefix
-    offsets = []  # (h, h of keys), (w, w of keys), in cells of the queries
-    for side, keys in zip(found.grid, found.key_grid, strict=True):
-        centres = (torch.arange(keys, device=device) + 0.5) * -(-side // keys) - 0.5
-        offsets.append((torch.arange(side, device=device)[:, None] - centres).abs())
-    y, x = offsets[0][:, None, :, None], offsets[1][:, None, :]
-    distance, near = (grid.flatten(2).flatten(0, 1) for grid in (torch.hypot(y, x), ((y < 1.5) & (x < 1.5)).float()))
-    weights = found.weights[:, :, p:, p:]
-    weights = (weights / weights.sum(dim=-1, keepdim=True)).mean(dim=0)  # (heads, N, S)
-    return tuple((weights * kind).sum(dim=-1).mean(dim=-1) / kind.mean() for kind in (distance, near))  # type: ignore
-
-
 class _Record(TorchDispatchMode):
     """Records softmax outputs and the layer's arguments."""
 

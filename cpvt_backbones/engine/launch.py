@@ -5,6 +5,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
@@ -14,10 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import distributed, nn
 
 from cpvt_backbones.checkpoints import load_weights, locate_checkpoint, newest_checkpoint
@@ -26,7 +30,6 @@ from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
 
 from .config_scope import dicts_of
-from .progress import progress_bar
 from .training_checks import TrainingCheckHook
 
 
@@ -147,7 +150,7 @@ def train(
             handler.addFilter(lambda record: not str(record.msg).startswith('paramwise_options'))
     if isinstance(runner, Runner):
         runner.register_hook(TrainingCheckHook())
-    with progress_bar(runner) if progress else nullcontext():
+    with _progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner
 
@@ -261,3 +264,28 @@ def _use_gloo(cfg: Config) -> None:
         if node.get('type') == 'SyncBN':  # computes on GPUs only
             node['type'] = 'BN'
             print_log('launcher: no GPU was found; SyncBN becomes BN', 'current')
+
+
+@contextmanager
+def _progress_bar(runner: Any) -> Iterator[None]:
+    """Show a bar with the iterations done and the time left, below mmengine's log, if stdout is a terminal."""
+    if not (sys.stdout.isatty() and is_main_process()):
+        yield
+        return
+    handlers = [handler for handler in runner.logger.handlers if type(handler) is logging.StreamHandler]
+    streams = [handler.stream for handler in handlers]
+    with Progress('training', BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), 'left') as bar:
+        task = bar.add_task('training', total=runner.max_iters, completed=runner.iter)
+
+        class Advance(Hook):
+            def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+                bar.update(task, total=runner.max_iters, completed=runner.iter + 1)
+
+        runner.register_hook(Advance())
+        for handler in handlers:
+            handler.setStream(sys.stdout)  # rich's, which prints above the bar
+        try:
+            yield
+        finally:
+            for handler, stream in zip(handlers, streams, strict=True):
+                handler.setStream(stream)

@@ -19,7 +19,6 @@ from cpvt_backbones.analysis.attention_maps import (
     query_at,
 )
 from cpvt_backbones.analysis.features import principal_colours
-from cpvt_backbones.analysis.follow import follow_objects
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.drawing import OPACITY, class_colours
 from cpvt_backbones.inference.folders import coco_entries
@@ -28,6 +27,7 @@ from cpvt_backbones.inference.sizes import Scale, fit
 from cpvt_backbones.inference.tasks import Prediction, decode_mask, resize_classes
 from cpvt_backbones.options import MAX_PIXELS, READ_LIMIT
 
+from .follow import follow_objects
 from .models import Job, Model
 
 SMALLEST_SIDE, LARGEST_FACTOR = 64, 4  # px, and of the image's own size: bounds of the size that the model sees

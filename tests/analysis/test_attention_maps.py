@@ -12,11 +12,10 @@ from cpvt_backbones.analysis.attention_maps import (
     attention_layers,
     attention_weights,
     cell_side,
-    locality,
     map_of_query,
     query_at,
 )
-from tools.attention_maps import mean_matrix
+from tools.attention_maps import locality, mean_matrix
 
 RELATIVE = dict(type='Relative', clip=3)
 COLUMNS = {

@@ -2,8 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cpvt_backbones.analysis.follow import follow_objects
+from try_images.follow import follow_objects
 
 BOXES = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 9), st.integers(0, 1), st.floats(0, 1)), max_size=6
