@@ -11,7 +11,7 @@ THREADS = min(8, os.cpu_count() or 1)
 WAITING_BYTES = 200_000_000
 
 
-class OrderedCalls(AbstractContextManager):  # type: ignore[type-arg]
+class OrderedCalls(AbstractContextManager):
     """Runs calls in threads; their results come in the order of the calls, and a call's error in place of its result.
 
     At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait for their results to be taken. Leaving the context waits
