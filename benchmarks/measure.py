@@ -80,7 +80,8 @@ class _Measured:
 def make_call(model: nn.Module, run: Callable[[Tensor], Any], case: BenchmarkCase) -> Callable[[], None]:
     """One call of a case on random images, through ``run``: ``model``, or the same compiled."""
     dtype = torch.bfloat16 if case.dtype == 'bf16' else torch.float32
-    model.to(case.device, dtype)
+    if run is model:  # a route has its own precision
+        model.to(case.device, dtype)
     model.train(case.mode == 'train')
     images = torch.randn(case.batch, 3, case.height, case.width, device=case.device, dtype=dtype)
     autocast = torch.autocast(case.device, torch.bfloat16, enabled=case.dtype == 'amp-bf16')

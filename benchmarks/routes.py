@@ -36,7 +36,7 @@ def _bf16(_: str, model: nn.Module) -> Run:
     """Weights and images in bfloat16, a whole model as ``--dtype bfloat16`` of ``tools/infer.py`` has it."""
     if isinstance(model, ExportGraph):
         reduce_precision(model.model, torch.bfloat16)
-        return model
+        return lambda images: model(images)
     model.to(torch.bfloat16)
     return lambda images: model(images.bfloat16())
 

@@ -13,6 +13,7 @@ from benchmarks import measure
 from benchmarks.cases import BenchmarkCase, read_suite
 from benchmarks.measure import count_flops, measure_case, peg_share
 from benchmarks.report import COLUMNS, read_rows
+from benchmarks.routes import ROUTES, base_of
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,11 @@ def test_a_compiled_model_has_the_operations_of_the_eager_one(monkeypatch):
     eager, other = measure_case(BenchmarkCase(('narrow', 'narrow_compiled'), 32, 48, 2, repeats=1), 1)
     assert len(compiled) == 1
     assert (eager['gflop'], eager['gbyte']) == (other['gflop'], other['gbyte'])
+
+
+@pytest.mark.parametrize('suffix', ['', *ROUTES])
+def test_names_of_routes(suffix):
+    assert base_of(f'semantic_fpn{suffix}') == 'semantic_fpn'
 
 
 def test_peg_share_is_measured_for_models_with_pegs():
