@@ -26,7 +26,7 @@ EXPORTS = ('backbones', 'layers', 'checkpoints', 'inference', 'export')
 MODULES = {
     'weights': ('',),
     'engine': ('launch', 'durable', 'epoch_seed', 'layer_decay', 'predict_by_size', 'preprocessors', 'distillation'),
-    'analysis': ('complexity', 'resolution', 'equivariance', 'attention_maps', 'features', 'follow'),
+    'analysis': ('complexity', 'resolution', 'equivariance', 'attention_maps', 'features'),
 }
 
 
