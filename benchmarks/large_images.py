@@ -282,6 +282,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(measure(system, int(side), Path(folder), args.limit)))
         return
     machine = f'{processor()}, torch {torch.__version__}'
+    if args.docs:
+        args.docs.stat()  # there, before an hour of work
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory(dir=args.folder) as folder:
         write_image(Path(folder, 'first.tif'), TILE)

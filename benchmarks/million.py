@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     import torch
     from PIL import Image
 
+    if args.docs:
+        args.docs.stat()  # there, before an hour of work
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory() as folder:
         photo = Image.open(DEMO).convert('RGB').resize((640, 480))

@@ -4,9 +4,8 @@ python tools/infer.py CONFIG CHECKPOINT photo.jpg photos/ 'scans/**/*.tif'
 python tools/infer.py model.onnx photos/      # a file that tools/export.py wrote
 python tools/infer.py NAME photos/            # shipped weights
 
-Writes to the output folder predictions.json (of a detector: COCO results), images.json (file and size of each image
-id), failed.json (images that could not be read or predicted, with the reason), vis/ (pictures), and for segmentation
-pred/ (class maps, PNG). An interrupted run resumes when the same command is started again.
+Writes predictions.json (boxes: COCO results), images.json, failed.json, vis/ (pictures) and pred/ (class maps) to the
+output folder. An interrupted run resumes when the same command is started again.
 """
 
 import argparse
@@ -79,36 +78,36 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_model_arguments(parser, images=True, exported=True)
     parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
-    dtype = 'what the model computes in; auto: bfloat16 where the processor or GPU is faster in it, else float32'
-    parser.add_argument('--dtype', choices=DTYPES, default='float32', help=dtype)
-    about = 'of an .onnx file; openvino (pip install openvino) is the fastest on a CPU, see docs/export.md'
-    parser.add_argument('--runtime', choices=RUNTIMES, default=RUNTIMES[0], help=about)
+    dtype = 'float32 (default), bfloat16, float16; auto: bfloat16 where faster'
+    parser.add_argument('--dtype', choices=DTYPES, default='float32', metavar='TYPE', help=dtype)
+    about = 'of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16'
+    parser.add_argument('--runtime', choices=RUNTIMES, default=RUNTIMES[0], metavar='NAME', help=about)
     parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument('--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir')
-    ann = 'COCO JSON whose ids of images (by file name) and categories (by name) the results take'
+    ann = 'COCO JSON with the ids: images by file name, categories by name'
     parser.add_argument('--ann', type=Path, metavar='FILE', help=ann)
-    strict = 'exit code 1 if any image could not be predicted; without it, if none could'
+    strict = 'exit code 1 if any image failed; without it, if all did'
     parser.add_argument('--strict', action='store_true', help=strict)
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
-    scale = "config: the test pipeline's (default, but for large images: see docs/inference.md); native: own size; "
-    scale += '0.5: a factor of it; 800x1333: largest that fits, longer side 1333'
+    scale = "config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a factor of it; "
+    scale += '800x1333: largest that fits'
     size.add_argument('--scale', type=parse_scale, metavar=SCALES, help=scale)
     size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
     memory = parser.add_argument_group('memory')
     memory.add_argument('--batch-size', type=int, default=1, help='maximum images, of equal size, of one forward call')
-    most = 'maximum pixels of one forward call, all images together; larger images are tiled'
+    most = 'of one forward call; a larger image is tiled'
     memory.add_argument('--max-pixels', type=int, default=MAX_PIXELS, help=most)
     memory.add_argument('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
     memory.add_argument('--overlap', type=int, default=OVERLAP, metavar='PX', help='minimum overlap of two tiles')
     memory.add_argument(
         '--read-limit', type=int, default=READ_LIMIT, help='maximum pixels of a file decoded as a whole'
     )
-    many = parser.add_argument_group('many processes', 'see docs/scale.md')
-    shard = 'predict shard I, from 0, of N; auto: as torchrun, a Slurm array or srun numbers this process'
+    many = parser.add_argument_group('many processes (docs/scale.md)')
+    shard = 'predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it'
     many.add_argument('--shard', type=parse_shard, metavar='I/N', help=shard)
     many.add_argument('--merge', action='store_true', help='when all shards have ended: make their results one')
-    formats = 'by Ray Data, to files of this format in --out-dir, without pictures'
+    formats = 'by Ray Data, to files of this format in --out-dir'
     many.add_argument('--ray', choices=('parquet', 'json'), help=formats)
     many.add_argument('--workers', type=cli.positive, help="Ray's actors (default: one for each GPU or core)")
     cli.add_config_arguments(parser)
@@ -128,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config is not None:
         options |= dict(cfg=cli.config_from(args, config), checkpoint=checkpoint)
     if args.ray:
-        from cpvt_backbones.inference.ray_data import predict_with_ray
+        from ray_data import predict_with_ray
 
         options |= dict(exported=os.path.abspath(checkpoint), runtime=args.runtime) if config is None else {}
         output = dict(out_dir=args.out_dir, score_thr=args.score_thr, file_format=args.ray, workers=args.workers)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,11 @@ from local_models import LocalSegmentor
 from PIL import Image
 
 from cpvt_backbones.inference import Inferencer
-from cpvt_backbones.inference.ray_data import predict_with_ray
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / 'tools'))
+
+from ray_data import predict_with_ray  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +47,7 @@ class KilledOnce(LocalSegmentor):
 def cluster():
     ray = pytest.importorskip('ray')
     # The actors import this test's modules and the package from where the test does.
-    folders = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2])]
+    folders = [str(Path(__file__).parent), str(ROOT)]
     path = os.pathsep.join([*folders, os.environ.get('PYTHONPATH', '')])
     ray.init(num_cpus=2, include_dashboard=False, runtime_env=dict(env_vars=dict(PYTHONPATH=path)))
     yield

@@ -19,6 +19,8 @@ SCRIPTS = {
 }
 # Arguments with one thing wrong for each, and a word of the answer.
 MISTAKES = {
+    'benchmarks/large_images.py': ('--docs none.md', 'none.md'),
+    'benchmarks/million.py': ('--docs none.md', 'none.md'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
     'benchmarks/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', "config: there is no file 'none.py'"),

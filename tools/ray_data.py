@@ -1,20 +1,19 @@
-"""Prediction on many files by Ray Data: an actor for each GPU or core, results as Parquet or JSON. Needs ray."""
+"""Prediction on many files by Ray Data: an actor for each GPU or core, Parquet or JSON out; see docs/scale.md."""
 
 import base64
 import io
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from cpvt_backbones.inference import ExportedModel, Inferencer, Result
 from cpvt_backbones.layers.checks import check_choice, check_fraction
 from cpvt_backbones.options import RUNTIMES
-
-from .exported import ExportedModel
-from .inferencer import Inferencer, Result
 
 FORMATS = ('parquet', 'json')
 
@@ -80,6 +79,8 @@ def predict_with_ray(
     if Path(out_dir).exists() and any(Path(out_dir).iterdir()):
         raise ValueError(f'out_dir must be empty, got {str(out_dir)!r}')
     import ray
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # this folder is on no other node's path
 
     paths = [dict(path=os.path.abspath(image)) for image in images]
     blocks = min(-(-len(paths) // batch_size), 1000)  # what a lost actor repeats, and a file of results
