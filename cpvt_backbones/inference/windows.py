@@ -83,7 +83,12 @@ class ImageFile:
         layout = dict(
             driver='GTiff', tiled=True, blockxsize=256, blockysize=256, compress='deflate', bigtiff='if_safer'
         )
-        place = dict(crs=self.file.crs, transform=self.file.transform, gcps=self.file.gcps[0], rpcs=self.file.rpcs)
+        place = dict(
+            crs=self.file.crs or self.file.gcps[1],
+            transform=self.file.transform,
+            gcps=self.file.gcps[0],
+            rpcs=self.file.rpcs,
+        )
         size = dict(height=self.shape[0], width=self.shape[1], count=1, dtype=first[2].dtype)
         try:
             with rasterio.open(path, 'w', **layout, **size, **place) as file:
