@@ -221,10 +221,8 @@ def fit(image: np.ndarray, scale: tuple[int, int]) -> np.ndarray:
     return resize(image, fitted_size(image.shape[1], image.shape[0], scale))
 
 
-def resize(
-    image: np.ndarray, size: tuple[int, int], interpolation: str = 'bilinear', backend: Any = None
-) -> np.ndarray:
-    """Resize (H, W, 3) to (width, height) px by OpenCV, or by ``'pillow'``; unchanged if it has this size."""
+def resize(image: Any, size: tuple[int, int], interpolation: str = 'bilinear', backend: Any = None) -> Any:
+    """Resize (H, W, 3), an array or windows of a file, to (width, height) px by OpenCV, or by ``'pillow'``; unchanged if it has this size."""
     if image.shape[1::-1] == size:
         return image
     if not isinstance(image, np.ndarray):  # read by windows
