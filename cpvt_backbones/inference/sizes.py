@@ -222,7 +222,10 @@ def fit(image: np.ndarray, scale: tuple[int, int]) -> np.ndarray:
 
 
 def resize(image: Any, size: tuple[int, int], interpolation: str = 'bilinear', backend: Any = None) -> Any:
-    """Resize (H, W, 3), an array or windows of a file, to (width, height) px by OpenCV, or by ``'pillow'``; unchanged if it has this size."""
+    """Resize (H, W, 3), an array or windows of a file, to (width, height) px by OpenCV, or by ``'pillow'``.
+
+    It is returned unchanged if it has this size.
+    """
     if image.shape[1::-1] == size:
         return image
     if not isinstance(image, np.ndarray):  # read by windows
