@@ -29,8 +29,8 @@ class Selection:
         self.nms_pre, self.max_per_img = test_cfg.get('nms_pre'), test_cfg['max_per_img']
         self.score_threshold, self.min_size = test_cfg.get('score_thr', 0.0), test_cfg.get('min_bbox_size', -1)
         self.iou_threshold, self.class_agnostic = nms['iou_threshold'], nms.get('class_agnostic', False)
-        names = ('score_threshold', 'iou_threshold', 'max_per_img')
-        self.settings = {name: getattr(self, name) for name in names}  # stored in a file
+        stored = ('score_threshold', 'iou_threshold', 'max_per_img')
+        self.settings = {name: getattr(self, name) for name in stored}
 
     def mark(self, scores: Tensor) -> Tensor:
         """Scores, -1 where they do not exceed the threshold."""
@@ -63,7 +63,8 @@ class Selection:
         scores, index = scores.topk(self.nms_pre)
         place = (index // head.cls_out_channels).clamp(max=anchors.shape[0] - 1)
         deltas = deltas.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))  # (B, h * w * A, 4)
-        return self.mark(scores), index % head.cls_out_channels, _take(deltas, place), anchors[place]
+        deltas = deltas.gather(1, place[..., None].expand(-1, -1, 4))
+        return self.mark(scores), index % head.cls_out_channels, deltas, anchors[place]
 
     def suppress(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """The best boxes that do not overlap, best first: the outputs of :class:`Detections`."""
@@ -76,7 +77,7 @@ class Selection:
         scores, index = F.pad(scores, (0, self.max_per_img), value=-1.0).topk(self.max_per_img)
         index = index.clamp(max=labels.shape[1] - 1)
         real = scores > 0
-        boxes = torch.where(real[..., None], _take(boxes, index), 0.0)
+        boxes = torch.where(real[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0.0)
         labels = torch.where(real, labels.gather(1, index), 0)
         return boxes, scores.clamp(min=0.0), labels, real.sum(dim=1)
 
@@ -85,20 +86,16 @@ class Detections(ExportGraph):
     """An mmdet RetinaNet with its non-maximum suppression.
 
     Outputs, with N = ``max_per_img`` of the config: ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), ``scores`` (B, N),
-    ``labels`` (B, N; int64), ``counts`` (B,): number of valid boxes, best first; the rest is zero.
-
-    Raises:
-        ValueError: Another head, or an unsupported test setting.
+    ``labels`` (B, N; int64), ``counts`` (B,): number of valid boxes, best first; the rest is zero. ``ValueError`` for
+    another head, or an unsupported test setting.
     """
 
     task = 'detection'
     output_names = ('boxes', 'scores', 'labels', 'counts')
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
-        from mmdet.models.dense_heads import RetinaHead
-
         super().__init__(model, **options)
-        _check_dense_head(self.model, 'bbox_head', RetinaHead)
+        _check_dense_head(self.model, 'bbox_head', 'RetinaHead')
         self.final = Selection(self.model.bbox_head.test_cfg, name='model.test_cfg')
 
     @property
@@ -120,10 +117,8 @@ class TwoStageDetections(ExportGraph):
     task = 'detection'
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
-        from mmdet.models.dense_heads import RPNHead
-
         super().__init__(model, **options)
-        _check_dense_head(self.model, 'rpn_head', RPNHead)
+        _check_dense_head(self.model, 'rpn_head', 'RPNHead')
         roi_head = self.model.roi_head
         check_choice(('StandardRoIHead', 'CascadeRoIHead'), **{'type(model.roi_head)': type(roi_head).__name__})
         self.boxes = _stages(roi_head, 'bbox', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead')
@@ -159,9 +154,8 @@ class TwoStageDetections(ExportGraph):
         if not self.masks:
             return outputs
         boxes, _, labels, _ = outputs
-        total = 0
-        for head, extractor in self.masks:
-            total = total + head(_roi_features(extractor, maps, boxes)).sigmoid()  # (B * N, classes or 1, h, w)
+        found = (head(_roi_features(extractor, maps, boxes)).sigmoid() for head, extractor in self.masks)
+        total = sum(found)  # (B * N, classes or 1, h, w)
         index = labels.flatten()[:, None, None, None].expand(-1, -1, *total.shape[2:])
         masks = total.gather(1, index if total.shape[1] > 1 else index * 0) / len(self.masks)
         return *outputs, masks[:, 0].unflatten(0, labels.shape)
@@ -194,26 +188,24 @@ def _stages(roi_head: Any, part: str, *kinds: str) -> list[tuple[Any, Any]]:
     return list(zip(*parts, strict=True))
 
 
-def _check_dense_head(model: Any, name: str, kind: Any) -> None:
-    head = getattr(model, name, None)
-    if not isinstance(head, kind):
+def _check_dense_head(model: Any, name: str, kind: str) -> None:
+    from mmdet.models import dense_heads
+
+    if not isinstance(head := getattr(model, name, None), getattr(dense_heads, kind)):
         found = type(model).__name__ + ('' if head is None else f' with {type(head).__name__}')
-        raise ValueError(f'model must be a detector with a {kind.__name__}, got {found}')
+        raise ValueError(f'model must be a detector with a {kind}, got {found}')
     if not head.use_sigmoid_cls:
         raise ValueError(f'model.{name}.loss_cls must have use_sigmoid=True, got False')
 
 
 def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logits: bool = False) -> ExportGraph:
-    """Build the export graph of a model.
+    """Build the export graph of a model; ``ValueError`` for an unsupported model or setting.
 
     Args:
         model: An image classifier, segmentor or detector as its toolbox builds it.
         part: ``'model'``, or ``'backbone'`` for the features alone.
         pixels: Include the model's data preprocessor in the graph.
         logits: For a segmentor, output logits instead of classes.
-
-    Raises:
-        ValueError: An unsupported model or setting.
     """
     check_choice(('model', 'backbone'), part=part)
     options: dict[str, Any] = dict(preprocess=Preprocess.of(model.data_preprocessor), pixels=pixels)
@@ -223,16 +215,8 @@ def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logi
         return Features(model.backbone, **options)  # type: ignore[arg-type]
     if hasattr(model, 'encode_decode'):
         return ClassMaps(model, **options, logits=logits)
-    if hasattr(model, 'roi_head'):
-        return TwoStageDetections(model, **options)
-    if hasattr(model, 'bbox_head'):
-        return Detections(model, **options)
-    if hasattr(model, 'head') and hasattr(model, 'extract_feat'):
-        return Scores(model, **options)
+    for head, graph in dict(roi_head=TwoStageDetections, bbox_head=Detections, head=Scores).items():
+        if hasattr(model, head) and hasattr(model, 'extract_feat'):
+            return graph(model, **options)
     accepted = "mmpretrain's ImageClassifier, mmseg's EncoderDecoder, mmdet's RetinaNet or R-CNN"
     raise ValueError(f'model must be {accepted}, got {type(model).__name__}')
-
-
-def _take(values: Tensor, index: Tensor) -> Tensor:
-    """Gather (B, N, 4) values at (B, K) indices: (B, K, 4)."""
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,17 @@ from .graphs import ExportGraph
 OPSETS = (18, 21, 23)
 # torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
+SIZES = {0: 'batch', 2: 'height', 3: 'width'}  # axes of the images that may have any size
 
 
 def record(graph: ExportGraph) -> ExportedProgram:
-    """Record one program for any batch size and any H, W >= 1.
-
-    Raises:
-        ValueError: torch.export cannot record the model, e.g. because it branches on the image size.
-    """
-    dynamic = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    images = graph.example(**EXAMPLE)
+    """Record one program for any batch size and any H, W >= 1; ``ValueError`` for a model that branches on a size."""
+    options: dict[str, Any] = dict(strict=False, prefer_deferred_runtime_asserts_over_guards=True)
+    options['dynamic_shapes'] = (dict.fromkeys(SIZES, Dim.DYNAMIC),)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            options: dict[str, Any] = dict(strict=False, prefer_deferred_runtime_asserts_over_guards=True)
-            program = torch.export.export(graph.eval(), (images,), dynamic_shapes=(dynamic,), **options)
+            program = torch.export.export(graph.eval(), (graph.example(**EXAMPLE),), **options)
     except Exception as error:
         raise ValueError(f'model: {type(graph.model).__name__} cannot be recorded for every size: {error}') from error
     # Remove torch's assertions that no size is 1. A map one cell wide violates them, but no result depends on them;
@@ -62,20 +57,16 @@ def export(
 ) -> dict[str, Any]:
     """Write a graph to a file for any batch size and image size, for the device of its weights.
 
+    ``ValueError`` for an unknown format, another suffix, or a model that cannot be exported.
+
     Args:
         graph: From :func:`~cpvt_backbones.export.graphs.graph_of`.
         path: Destination; the suffix is ``.onnx`` for ONNX, ``.pt2`` for the other formats.
         format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or ``'aoti'`` (compiled by
             AOTInductor for this device).
-        settings: Further plain data to store in the file, e.g. class names.
+        settings: Further plain data to store in the file, e.g. class names; all that is stored is returned.
         opset: ONNX opset version. Of a two-stage detector 18: onnxruntime has no RoiAlign of a later one.
         portable: Write ONNX's operators only: attention is slower in onnxruntime, in return other runtimes have it.
-
-    Returns:
-        The metadata stored in the file.
-
-    Raises:
-        ValueError: An unknown format, another suffix, or a model that cannot be exported.
     """
     check_choice(EXPORT_FORMATS, format=format)
     suffix = EXPORT_FORMATS[format]
@@ -90,11 +81,18 @@ def export(
         **(dict(opset=opset, portable=portable, checksum='sha256') if format == 'onnx' else {}),
         **(settings or {}),
     )
-    (_write_onnx if format == 'onnx' else _write_pt2)(record(graph), str(path), stored)
+    program, metadata = record(graph), {METADATA: json.dumps(stored)}
+    if format == 'onnx':
+        _write_onnx(program, str(path), stored, metadata)
+    elif format == 'torch_export':
+        torch.export.save(program, path, extra_files=metadata)
+    else:
+        configs = {'aot_inductor.metadata': metadata}
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=configs)
     return stored
 
 
-def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
+def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any], metadata: dict[str, str]) -> None:
     from .onnx_operators import FUSED, TRANSLATIONS
 
     with torch.no_grad(), warnings.catch_warnings():
@@ -106,37 +104,14 @@ def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any]) -> 
             opset_version=stored['opset'],
             input_names=['images'],
             output_names=stored['outputs'],
+            dynamic_shapes=(SIZES,),
             custom_translation_table=TRANSLATIONS if stored['portable'] else TRANSLATIONS | FUSED,
         )
     assert written is not None
     # The exporter silently writes another version when it does not support the requested one.
     if written.model.opset_imports[''] != stored['opset']:
         raise ValueError(f'opset must be one that torch {torch.__version__} writes, got {stored["opset"]}')
-    written.model.metadata_props[METADATA] = json.dumps(stored)
-    _name_sizes(written.model.graph)
+    written.model.metadata_props.update(metadata)
     written.save(path)
     with open(path, 'r+b') as file:
         file.write(seal(file.read()))
-
-
-def _name_sizes(graph: Any) -> None:
-    """Rename the symbolic sizes of inputs and outputs from torch's s77, s14, s54 to batch, height, width."""
-    import onnx_ir
-
-    (images,) = graph.inputs
-    names = {str(images.shape[axis]): name for axis, name in ((0, 'batch'), (2, 'height'), (3, 'width'))}
-    for value in (images, *graph.outputs):
-        sizes = [
-            size if isinstance(size, int) else re.sub(r'\w+', lambda word: names.get(word[0], word[0]), str(size))
-            for size in value.shape
-        ]
-        value.shape = onnx_ir.Shape(sizes)
-
-
-def _write_pt2(program: ExportedProgram, path: str, stored: dict[str, Any]) -> None:
-    metadata = {METADATA: json.dumps(stored)}
-    if stored['format'] == 'torch_export':
-        torch.export.save(program, path, extra_files=metadata)
-    else:
-        configs = {'aot_inductor.metadata': metadata}
-        torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=configs)

@@ -36,17 +36,11 @@ class Preprocess(nn.Module):
         super().__init__()
         self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1))
         self.register_buffer('std', torch.tensor(std).view(-1, 1, 1))
-        self.flip_channels = flip_channels
-        self.divisor = divisor
-        self.pad_value = pad_value
+        self.flip_channels, self.divisor, self.pad_value = flip_channels, divisor, pad_value
 
     @classmethod
     def of(cls, preprocessor: Any) -> 'Preprocess':
-        """Build from the data preprocessor of an mmdet, mmseg or mmpretrain model.
-
-        Raises:
-            ValueError: The preprocessor resizes images to a fixed size.
-        """
+        """Build from the data preprocessor of a toolbox's model; ``ValueError`` for one that sets a fixed size."""
         settings = vars(preprocessor)
         test_cfg = settings.get('test_cfg') or {}
         if test_cfg.get('size') is not None:
@@ -63,9 +57,7 @@ class Preprocess(nn.Module):
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Normalise (B, 3, H, W) pixels of any type to float32."""
-        if self.flip_channels:
-            pixels = pixels.flip(1)
-        return (pixels.float() - self.mean) / self.std
+        return ((pixels.flip(1) if self.flip_channels else pixels).float() - self.mean) / self.std
 
     def pad(self, images: Tensor) -> Tensor:
         """Pad (B, 3, H, W) to (B, 3, H', W')."""
@@ -127,8 +119,8 @@ class Features(ExportGraph):
     def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__(model, **options)
         if not isinstance(model, Backbone) or (model.dist_token is not None and model.out_type == 'cls_token'):
-            name = type(model).__name__
-            raise ValueError(f'model must be a backbone of this package, without a distillation token, got {name}')
+            accepted = 'a backbone of this package, without a distillation token'
+            raise ValueError(f'model must be {accepted}, got {type(model).__name__}')
         self.output_names = tuple(f'features_{i}' for i in range(len(model.out_strides)))
 
     @property
@@ -150,8 +142,7 @@ class Scores(ExportGraph):
         from mmpretrain.models import MultiLabelClsHead
 
         super().__init__(model, **options)
-        head = self.model.head
-        if isinstance(head, MultiLabelClsHead):
+        if isinstance(head := self.model.head, MultiLabelClsHead):
             raise ValueError(f'model.head must give an image one class, by softmax, got {type(head).__name__}')
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
@@ -161,16 +152,14 @@ class Scores(ExportGraph):
 class ClassMaps(ExportGraph):
     """An mmseg EncoderDecoder, e.g. Semantic FPN or UPerNet: ``class_map`` (B, H, W; int64) or ``logits`` (B, C, H, W).
 
-    Raises:
-        ValueError: The model's test mode is a sliding window.
+    ``ValueError`` for one whose test mode is a sliding window.
     """
 
     task = 'segmentation'
 
     def __init__(self, model: nn.Module, *, logits: bool = False, **options: Any) -> None:
         super().__init__(model, **options)
-        mode = self.model.test_cfg.get('mode', 'whole')
-        if mode != 'whole':
+        if (mode := self.model.test_cfg.get('mode', 'whole')) != 'whole':
             raise ValueError(f"model.test_cfg.mode must be 'whole', got {mode!r}: cut tiles outside the file")
         self.logits = logits
         self.output_names = ('logits',) if logits else ('class_map',)
@@ -178,10 +167,8 @@ class ClassMaps(ExportGraph):
 
     @property
     def settings(self) -> dict[str, Any]:
-        settings = super().settings | dict(num_channels=self.model.out_channels)
-        if self.model.out_channels == 1:
-            settings['threshold'] = self.model.decode_head.threshold
-        return settings
+        single = dict(threshold=self.model.decode_head.threshold) if self.model.out_channels == 1 else {}
+        return super().settings | dict(num_channels=self.model.out_channels) | single
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         size = inputs.shape[2:]

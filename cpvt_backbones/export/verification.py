@@ -14,9 +14,7 @@ from cpvt_backbones.options import VERIFIED_BATCHES, VERIFIED_SIZES
 
 from .graphs import ExportGraph
 
-FEATURE_TOLERANCE = 1e-4
-"""Largest absolute difference of features and scores in fp32; for logits, relative to the largest logit."""
-
+FEATURE_TOLERANCE = 1e-4  # largest difference of features and scores in fp32; of logits, relative to the largest
 Images = list[np.ndarray]
 Prediction = dict[str, Any]
 Reference = Callable[[Images], list[Prediction]]
@@ -51,7 +49,6 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
     if graph.task != 'segmentation':
         return predictor.predict
-
     return lambda images: [
         dict(seg_map=predictor.to_classes(one).cpu().numpy(), logits=one.cpu().numpy())
         for one in predictor.logits(images)
@@ -103,12 +100,12 @@ def verify(
             try:
                 pairs = zip(found, expected, strict=True)
                 differences, counts = zip(*(_compare(kind, *pair) for pair in pairs), strict=True)
-            except _MismatchError as error:
-                yield Comparison(batch, height, width, measure, np.inf, tolerance, 0, str(error))
-                continue
-            # All images of a batch have one size: the mean of their shares is that of their pixels.
-            difference = float(np.mean(differences)) if kind == 'segmentation' else max(differences)
-            yield Comparison(batch, height, width, measure, difference, tolerance, sum(counts))
+                # All images of a batch have one size: the mean of their shares is that of their pixels.
+                difference = float(np.mean(differences)) if kind == 'segmentation' else max(differences)
+                outcome: tuple[Any, ...] = difference, tolerance, sum(counts)
+            except ValueError as error:
+                outcome = np.inf, tolerance, 0, str(error)
+            yield Comparison(batch, height, width, measure, *outcome)
 
 
 def _image(rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, height: int, width: int) -> np.ndarray:
@@ -122,27 +119,23 @@ def _image(rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, h
     return np.mean(layers, axis=0).astype(np.uint8)
 
 
-class _MismatchError(Exception):
-    """Two predictions that differ in more than values."""
-
-
 def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float, int]:
-    """Difference of two predictions, and the number of values or boxes compared."""
+    """Difference of two predictions, and the number of values or boxes; ``ValueError`` if more than values differs."""
     if kind == 'detection':
         if len(found['boxes']) != len(expected['boxes']):
-            raise _MismatchError(f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}')
+            raise ValueError(f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}')
         if not np.isfinite(difference := match_boxes(found, expected)):
-            raise _MismatchError('boxes, labels or scores differ')
+            raise ValueError('boxes, labels or scores differ')
         return difference, len(expected['boxes'])
     name = dict(classification='scores', segmentation='seg_map').get(kind, kind)
     maps = [one[name] if kind == 'features' else [one[name]] for one in (found, expected)]
     differences, count = [0.0], 0
     for one, other in zip(*maps, strict=True):
         if one.shape != other.shape:
-            raise _MismatchError(f'shape {one.shape} instead of {other.shape}')
+            raise ValueError(f'shape {one.shape} instead of {other.shape}')
         difference = (one != other).mean() if kind == 'segmentation' else np.abs(one - other).max()
         if not np.isfinite(difference):
-            raise _MismatchError('not finite')
+            raise ValueError('not finite')
         differences.append(float(difference) / (max(1.0, float(np.abs(other).max())) if kind == 'logits' else 1))
         count += other.size
     return max(differences), count
@@ -155,11 +148,9 @@ def match_boxes(found: Prediction, expected: Prediction) -> float:
     and, within ``FEATURE_TOLERANCE``, its score; infinite without one. Its mask may differ in one pixel in a hundred
     of the box.
     """
-    left = np.ones(len(found['boxes']), dtype=bool)
-    worst = 0.0
-    for i, (box, score, label) in enumerate(
-        zip(*(expected[name] for name in ('boxes', 'scores', 'labels')), strict=True)
-    ):
+    left, worst = np.ones(len(found['boxes']), dtype=bool), 0.0
+    for i, box in enumerate(expected['boxes']):
+        score, label = expected['scores'][i], expected['labels'][i]
         gaps = np.abs(found['boxes'] - box).max(axis=1)
         same = left & (found['labels'] == label) & (np.abs(found['scores'] - score) <= FEATURE_TOLERANCE)
         distance = np.where(same & np.isfinite(gaps), gaps, np.inf)
@@ -172,11 +163,10 @@ def match_boxes(found: Prediction, expected: Prediction) -> float:
     return worst
 
 
-MEASURES = {
+MEASURES = {  # compared quantity and its tolerance, by task
     'features': ('features', FEATURE_TOLERANCE),
     'logits': ('logits, relative', FEATURE_TOLERANCE),
     'classification': ('scores', FEATURE_TOLERANCE),
     'segmentation': ('share of pixels', 1e-3),
     'detection': ('boxes, px', 1e-2),
 }
-"""Compared quantity and its tolerance by task."""
