@@ -70,9 +70,7 @@ def predict_with_ray(
         workers: Number of actors, each with one GPU if the cluster has any; by default one for each GPU or core.
         batch_size: Files that an actor gets at a time.
 
-    Raises:
-        ImportError: ray is not installed.
-        ValueError: Another ``file_format`` or ``score_thr``, or ``out_dir`` has files.
+    ``ImportError`` without ray; ``ValueError`` for another ``file_format`` or ``score_thr``, or files in ``out_dir``.
     """
     check_choice(FORMATS, file_format=file_format)
     check_fraction(score_thr=score_thr)
@@ -86,8 +84,7 @@ def predict_with_ray(
     blocks = min(-(-len(paths) // batch_size), 1000)  # what a lost actor repeats, and a file of results
     # Starts a local Ray, unless RAY_ADDRESS or an earlier ray.init names a cluster.
     data = ray.data.from_items(paths, override_num_blocks=blocks)
-    there = ray.cluster_resources()
-    gpus, cores = int(there.get('GPU', 0)), int(there.get('CPU', 1))
+    gpus, cores = (int(ray.cluster_resources().get(name, least)) for name, least in (('GPU', 0), ('CPU', 1)))
     data = data.map_batches(
         Worker,
         fn_constructor_args=(dict(options), score_thr, file_format),

@@ -50,11 +50,13 @@ class ExportedModel:
             raise FileNotFoundError(f'path: there is no file {str(path)!r}')
         if Path(path).suffix not in _OPENERS:
             raise ValueError(f'path must end in {" or ".join(_OPENERS)}, got {str(path)!r}')
-        self._run: Run
         try:
             opener = _open_openvino if runtime != RUNTIMES[0] else _OPENERS[Path(path).suffix]
             self._run, self.metadata = opener(str(path), device, runtime)
-        except (ImportError, ValueError):
+        except ImportError as error:
+            package = runtime.partition('-')[0]
+            raise ImportError(f'path: {str(path)!r}, {runtime=} needs `pip install {package}` ({error})') from error
+        except ValueError:
             raise
         except Exception as error:  # each runtime raises its own types
             reason = str(error).partition('\n')[0]
@@ -141,10 +143,8 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple[int, ...]) -> np.n
 
 
 def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any]]:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ImportError(f'path: .onnx needs `pip install onnxruntime`, got {path!r} ({error})') from error
+    import onnxruntime
+
     cuda = 'CUDAExecutionProvider' in onnxruntime.get_available_providers()
     wanted = torch.device(device or ('cuda' if cuda else 'cpu'))
     if wanted.type not in ('cpu', 'cuda'):
@@ -163,10 +163,8 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
 
 
 def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
-    try:
-        import openvino
-    except ImportError as error:
-        raise ImportError(f'runtime={runtime!r} needs `pip install openvino` ({error})') from error
+    import openvino
+
     if device not in (None, 'cpu'):
         raise ValueError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
     sealed = _check_seal(path)

@@ -20,8 +20,7 @@ from mmengine.logging import print_log
 from PIL import Image
 from rich.progress import MofNCompleteColumn, Progress
 
-from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.checkpoints.writing import flush_to_disk
+from cpvt_backbones.checkpoints.writing import atomic_write, flush_to_disk
 from cpvt_backbones.layers.checks import check_fraction, renamed_arguments
 
 from .images import ImageError, file_stamp, image_size
@@ -35,8 +34,8 @@ IMAGE_FOLDERS = ('pred', 'vis')
 # stamp: of the image file before reading; files: size in bytes of each output, by path.
 _RECORD_TYPES = dict(key=str, stamp=list, name=str, files=dict, width=int, height=int, prediction=dict)
 
-
 Ids = tuple[dict[Path, Any], Sequence[Any]]  # of each image, and of the category of each label
+Shard = tuple[int, int] | None  # its number and their count
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def predict_to_folder(
     overwrite: bool = False,
     progress: bool = True,
     ann: str | os.PathLike[str] | None = None,
-    shard: tuple[int, int] | None = None,
+    shard: Shard = None,
     merge: bool = False,
 ) -> Summary:
     """Predict on image files and write everything to a folder.
@@ -104,7 +103,7 @@ def predict_to_folder(
             _prepare(folder, settings, overwrite, shard and [shard[1], inputs], merge)
             if merge:
                 _merge(folder)
-            return _predict(inferencer, images, folder, score_thr, vis, progress, ids, shard)
+            return _predict(inferencer, images, folder, ids, shard, progress, score_thr=score_thr, vis=vis)
     except Timeout:
         raise ValueError(f'out_dir: another process is writing to {str(folder)!r}; choose another folder') from None
     except OSError as error:
@@ -115,11 +114,10 @@ def _predict(
     inferencer: Inferencer,
     images: list[Path],
     folder: Path,
-    score_thr: float,
-    vis: bool,
-    progress: bool,
     ids: Ids | None,
-    shard: tuple[int, int] | None,
+    shard: Shard,
+    progress: bool,
+    **given: Any,
 ) -> Summary:
     records = Records(folder, shard)
     names = [records.take_name(image) for image in images]  # of all images, so that no two shards take the same
@@ -127,8 +125,7 @@ def _predict(
         mine = _divide(images, *shard)
         images, names = [images[i] for i in mine], [names[i] for i in mine]
     left = [(image, name) for image, name in zip(images, names, strict=True) if not records.is_done(image)]
-    found = len(images) - len(left)
-    failed = {}
+    found, failed = len(images) - len(left), {}
     with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), disable=not progress) as bar:
         all_images = bar.add_task('images', total=len(images), completed=found)
         tiles = bar.add_task('tiles', visible=False)
@@ -139,10 +136,8 @@ def _predict(
         def write(index: int, result: Result) -> Result | dict[str, Any]:
             return result if result.error else _write(folder, left[index][1], result)
 
-        todo = [image for image, _ in left]
-        for index, outcome in inferencer.stream(
-            todo, score_thr=score_thr, vis=vis, on_tiles=on_tiles, map_dir=folder / 'pred', then=write
-        ):
+        options = dict(given, on_tiles=on_tiles, map_dir=folder / 'pred', then=write)
+        for index, outcome in inferencer.stream([image for image, _ in left], **options):
             image, error = left[index][0], getattr(outcome, 'error', None)
             if error is None:
                 records.add(image, **outcome)
@@ -160,7 +155,7 @@ def _predict(
     return Summary(len(left) - len(failed), found, failed, records.orphaned(done))
 
 
-def _of_shard(name: str, shard: tuple[int, int] | None) -> str:
+def _of_shard(name: str, shard: Shard) -> str:
     return name if shard is None else f'{name}.{shard[0]}-of-{shard[1]}'
 
 
@@ -232,7 +227,7 @@ class Records:
     are used. A shard adds to a file of its own.
     """
 
-    def __init__(self, folder: Path, shard: tuple[int, int] | None = None) -> None:
+    def __init__(self, folder: Path, shard: Shard) -> None:
         self._folder = folder
         self._file = folder / _of_shard(RECORDS_FILE, shard)
         lines = self._file.read_bytes().splitlines(keepends=True) if self._file.exists() else []
@@ -302,18 +297,16 @@ def _write(folder: Path, name: str, result: Result) -> dict[str, Any]:
     """Write the class map and the picture of an image; return its record."""
     assert result.prediction is not None and result.size is not None
     prediction, files = dict(result.prediction), {}
-    png: dict[str, Any] = dict(format='PNG', compress_level=1)
-    jpeg: dict[str, Any] = dict(format='JPEG', quality=95, subsampling=0)
-    for key, pixels, path, options in (
-        ('seg_map', prediction.get('seg_map'), f'pred/{name}.png', png),
-        ('', result.picture, f'vis/{name}.jpg', jpeg),
+    for key, pixels, path, kind, options in (
+        ('seg_map', prediction.get('seg_map'), f'pred/{name}.png', 'PNG', dict(compress_level=1)),
+        ('', result.picture, f'vis/{name}.jpg', 'JPEG', dict(quality=95, subsampling=0)),
     ):
         if isinstance(pixels, Path):  # written already, under another name
             path = f'pred/{name}.tif'
             flush_to_disk(pixels)
             os.replace(pixels, folder / path)
         elif pixels is not None:
-            Image.fromarray(pixels).save(encoded := io.BytesIO(), **options)  # on a full disk Pillow cuts a JPEG short
+            Image.fromarray(pixels).save(encoded := io.BytesIO(), kind, **options)  # a full disk would cut a JPEG short
             with atomic_write(folder / path) as file:
                 file.write(encoded.getbuffer())
         else:
@@ -346,8 +339,7 @@ def _read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
 
 def _assemble(folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids | None) -> None:
     numbers, kinds = ids or ({image: i for i, image in enumerate(images, start=1)}, range(len(classes)))
-    listed: list[dict[str, Any]] = []
-    entries: list[dict[str, Any]] = []
+    listed, entries = [], []
     for image in images:
         record = records[image]
         place = {key: record['prediction'][key] for key in ('crs', 'transform') if key in record['prediction']}
@@ -374,6 +366,5 @@ def coco_entries(image_id: Any, prediction: Prediction, kinds: Sequence[Any] | N
 
 
 def _write_list(path: Path, entries: list[dict[str, Any]]) -> None:
-    """Write JSON, one entry per line."""
     with atomic_write(path) as file:
         file.write(('[\n' + ',\n'.join(map(json.dumps, entries)) + '\n]\n').encode())

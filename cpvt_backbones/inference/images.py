@@ -1,4 +1,4 @@
-"""Finding, reading and scaling images, and collecting those of one shape."""
+"""Finding, reading and scaling images."""
 
 import glob
 import os
@@ -18,7 +18,6 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 from cpvt_backbones.options import READ_LIMIT
 
 from .sizes import fit
-from .tiles import Bounds
 
 if TYPE_CHECKING:
     from .windows import ImageFile as WindowedFile
@@ -31,7 +30,6 @@ IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 MAX_PREVIEW_SIDE = 2048  # drawing costs far more a pixel than reading
 DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
-_WAITING_BYTES = 200_000_000  # maximum of the images in ShapeBuckets
 _pillow_lock = threading.Lock()  # Pillow's settings are global
 _restore_pillow, _readers = ExitStack(), 0  # the last of the threads that read now restores them
 
@@ -49,20 +47,14 @@ class NotDecodedError(ImageError):
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
-    """List images.
+    """List images; ``FileNotFoundError`` if an input does not exist or has none, ``ImageError`` for a URL.
 
     Args:
         inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a pattern such as
             ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array. Folders and patterns select by suffix.
-
-    Raises:
-        FileNotFoundError: An input does not exist, or a folder or pattern has no image.
-        ImageError: An input is a URL.
     """
-    if isinstance(inputs, (str, os.PathLike, np.ndarray)):
-        inputs = [inputs]
     images: list[Path | np.ndarray] = []
-    for source in inputs:
+    for source in [inputs] if isinstance(inputs, (str, os.PathLike, np.ndarray)) else inputs:
         # Another object is refused by read_image.
         images += _find_files(source) if isinstance(source, (str, os.PathLike)) else [source]
     return images
@@ -85,14 +77,13 @@ def _find_files(source: str | os.PathLike[str]) -> list[Path]:
 
 
 def _local_path(source: str | os.PathLike[str]) -> Path:
-    # pathlib turns the two slashes of a URL into one.
-    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
+    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):  # pathlib turns the two slashes of a URL into one
         raise ImageError(os.fspath(source), 'URLs are not fetched; download the file and give its path')
     return Path(source)
 
 
 def read_image(source: ImageInput, *, name: str | None = None, read_limit: int | None = READ_LIMIT) -> np.ndarray:
-    """Read one image in the toolboxes' format.
+    """Read one image in the toolboxes' format: (H, W, 3), uint8, BGR. An array of this kind is returned unchanged.
 
     EXIF orientation is applied. The first frame or page is taken. CMYK and palettes are converted to RGB; alpha is
     dropped, as by the toolboxes' own loader. 16 bits are scaled to 8 (65535 becomes 255).
@@ -102,11 +93,7 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
         name: Name for error messages; by default the path, or ``'array'``.
         read_limit: Maximum pixels of a file, instead of Pillow's own limit; ``None`` for no limit.
 
-    Returns:
-        (H, W, 3), uint8, BGR. An array of this kind is returned unchanged.
-
-    Raises:
-        ImageError: Not an image, damaged, truncated, or of an unsupported kind.
+    ``ImageError`` for what is no image, damaged, truncated, or of an unsupported kind.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, name or 'array')
@@ -133,8 +120,7 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
     except UnidentifiedImageError as error:
         kind = NotDecodedError if path.suffix.lower() in ('.jp2', '.tif', '.tiff') else ImageError
         raise kind(name, f'not an image of an accepted format ({", ".join(IMAGE_FORMATS)})') from error
-    # Pillow's decoders raise OSError, SyntaxError, struct.error and others.
-    except Exception as error:
+    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, struct.error and others
         raise ImageError(name, f'damaged: {error or type(error).__name__}') from error
 
 
@@ -146,10 +132,8 @@ def _file_problem(path: Path) -> str | None:
         return f'a link to {link!r}, which does not exist' if link else 'there is no such file'
     except (OSError, ValueError) as error:
         return getattr(error, 'strerror', None) or str(error)
-    if stat.S_ISDIR(status.st_mode):
-        return 'a folder, not a file'
     if not stat.S_ISREG(status.st_mode):
-        return 'not a regular file'
+        return 'a folder, not a file' if stat.S_ISDIR(status.st_mode) else 'not a regular file'
     if not status.st_size:
         return 'the file is empty'
     return None if os.access(path, os.R_OK) else 'permission denied'
@@ -236,8 +220,7 @@ def file_stamp(source: ImageInput) -> list[int] | None:
 
 def make_preview(image: np.ndarray) -> np.ndarray:
     """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
-    if max(image.shape) > MAX_PREVIEW_SIDE:
-        image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
+    image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE)) if max(image.shape) > MAX_PREVIEW_SIDE else image
     return image[: image.shape[0], : image.shape[1]][..., ::-1].copy()
 
 
@@ -264,32 +247,3 @@ class LoadedImage:
     def pixels(self) -> int:
         """Pixels of the model's input."""
         return self.image.shape[0] * self.image.shape[1]
-
-
-class ShapeBuckets:
-    """Collects images of one shape until a batch is full."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._waiting: dict[tuple[int, ...], list[LoadedImage]] = {}
-        self._bytes = 0
-
-    def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
-        """Add an image; yield its batch if full, and the longest waiting batches while too many bytes wait."""
-        shape = loaded.image.shape[:2]
-        self._waiting.setdefault(shape, []).append(loaded)
-        self._bytes += loaded.nbytes
-        if len(self._waiting[shape]) >= self._bounds.batch_of(loaded.pixels):
-            yield self._take(shape)
-        while self._bytes > _WAITING_BYTES:
-            yield self._take(next(iter(self._waiting)))
-
-    def flush(self) -> Iterator[list[LoadedImage]]:
-        """Yield the waiting batches."""
-        while self._waiting:
-            yield self._take(next(iter(self._waiting)))
-
-    def _take(self, shape: tuple[int, ...]) -> list[LoadedImage]:
-        batch = self._waiting.pop(shape)
-        self._bytes -= sum(loaded.nbytes for loaded in batch)
-        return batch

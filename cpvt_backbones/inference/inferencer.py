@@ -4,7 +4,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -20,17 +20,8 @@ from cpvt_backbones.layers.checks import check_choice, check_fraction, renamed_a
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
 from .drawing import draw_prediction
-from .images import (
-    DECODING_BYTES,
-    ImageInput,
-    LoadedImage,
-    ShapeBuckets,
-    file_stamp,
-    find_images,
-    image_size,
-    make_preview,
-)
-from .pipeline import OrderedCalls
+from .images import DECODING_BYTES, ImageInput, LoadedImage, file_stamp, find_images, image_size, make_preview
+from .pipeline import OrderedCalls, ShapeBuckets
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
 from .tasks import OnTiles, Prediction, finish_prediction, run_batch
@@ -194,9 +185,7 @@ class Inferencer:
                     yield from finishing.add(self._finish, loaded, output, score_thr, then, nbytes=nbytes)
                     yield from finishing.results(wait=False)
                 yield from finishing.results()
-            except GeneratorExit:
-                raise
-            except BaseException:
+            except (Exception, KeyboardInterrupt, SystemExit):
                 yield from finishing.results()
                 raise
 
@@ -208,10 +197,9 @@ class Inferencer:
             preview, scaled = make_preview(image) if vis else None, self.sizing(image)
             if prod(scaled.shape[:2]) <= self.bounds.max_pixels:
                 scaled = scaled[: scaled.shape[0], : scaled.shape[1]]  # of windows, an array
-            loaded = LoadedImage(index, name, image.shape[1::-1], scaled, preview, stamp)
-            if isinstance(image, np.ndarray):
-                return loaded
-            return replace(loaded, file=image, map_path=map_dir / f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif')
+            map_path = map_dir / f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif'
+            windows = {} if isinstance(image, np.ndarray) else dict(file=image, map_path=map_path)
+            return LoadedImage(index, name, image.shape[1::-1], scaled, preview, stamp, **windows)
         except Exception as error:
             return LoadedImage(index, name, (0, 0), np.empty((0, 0, 3)), error=_without_frames(error))
 
@@ -256,8 +244,7 @@ def _read_ahead(reading: OrderedCalls, load: Any, images: Sequence[ImageInput]) 
 def _run(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:
     try:
         outputs = run(batch)
-    # One failure, for example at one image's size, must not abort the rest.
-    except Exception as error:
+    except Exception as error:  # one failure, for example at one image's size, must not abort the rest
         outputs = [_without_frames(error)] if len(batch) == 1 else []
     if outputs:
         yield from zip(batch, outputs, strict=True)

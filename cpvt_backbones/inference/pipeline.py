@@ -1,4 +1,4 @@
-"""Calls in threads, with their results in order and in bounded memory."""
+"""What waits between the steps of a prediction, in bounded memory: calls in threads, and images of one shape."""
 
 import os
 from collections import deque
@@ -7,8 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
+from .images import LoadedImage
+from .tiles import Bounds
+
 THREADS = min(8, os.cpu_count() or 1)
-WAITING_BYTES = 200_000_000
+WAITING_BYTES = 200_000_000  # maximum of the results or images that wait
 
 
 class OrderedCalls(AbstractContextManager):
@@ -42,3 +45,32 @@ class OrderedCalls(AbstractContextManager):
         future, nbytes = self._waiting.popleft()
         self._bytes -= nbytes
         return future.result()
+
+
+class ShapeBuckets:
+    """Collects images of one shape until a batch is full."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._waiting: dict[tuple[int, ...], list[LoadedImage]] = {}
+        self._bytes = 0
+
+    def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
+        """Add an image; yield its batch if full, and the longest waiting batches while too many bytes wait."""
+        shape = loaded.image.shape[:2]
+        self._waiting.setdefault(shape, []).append(loaded)
+        self._bytes += loaded.nbytes
+        if len(self._waiting[shape]) >= self._bounds.batch_of(loaded.pixels):
+            yield self._take(shape)
+        while self._bytes > WAITING_BYTES:
+            yield self._take(next(iter(self._waiting)))
+
+    def flush(self) -> Iterator[list[LoadedImage]]:
+        """Yield the waiting batches."""
+        while self._waiting:
+            yield self._take(next(iter(self._waiting)))
+
+    def _take(self, shape: tuple[int, ...]) -> list[LoadedImage]:
+        batch = self._waiting.pop(shape)
+        self._bytes -= sum(loaded.nbytes for loaded in batch)
+        return batch

@@ -7,7 +7,8 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,18 +86,16 @@ class ToolboxPredictor:
         self.model: Any = self._inferencer.model
         if self._scope == 'mmseg':
             self.model.postprocess_result = _crop_logits  # the toolbox's also takes an argmax, the slowest step here
-        stored = load_weights(self.model, file).get('dataset_meta')
         # Without these, the toolboxes use the classes of COCO or Cityscapes.
-        meta = stored or cfg.test_dataloader.dataset.get('metainfo') or {}
+        meta = load_weights(self.model, file).get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
         meta = {key.lower(): value for key, value in meta.items()}
         if self._scope == 'mmpretrain':
             meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
         self.classes: Sequence[str] | None = meta.get('classes')
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))
-        palette = meta.get('palette')
-        # mmdet writes 'random' for no palette.
-        self.palette: Sequence[Sequence[int]] | None = None if isinstance(palette, str) else palette
+        no_palette = isinstance(palette := meta.get('palette'), str)  # mmdet writes 'random'
+        self.palette: Sequence[Sequence[int]] | None = None if no_palette else palette
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
         """See :class:`Predictor`."""
@@ -119,8 +118,7 @@ class ToolboxPredictor:
 
     def _run(self, images: list[np.ndarray]) -> Any:
         (batch,) = self._inferencer.preprocess(images, batch_size=len(images))
-        # mmdet's preprocess returns the original images as well.
-        return self._inferencer.forward(batch[1] if self._scope == 'mmdet' else batch)
+        return self._inferencer.forward(batch[1] if self._scope == 'mmdet' else batch)  # mmdet's has the images too
 
 
 def _crop_logits(logits: Tensor, samples: Sequence[Any]) -> Tensor:
@@ -145,14 +143,11 @@ def first_maximum(logits: Tensor) -> Tensor:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the toolboxes: optional packages, registries, classes (set below), keys (load_weights checks them)."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter('ignore')
-            yield
-    finally:
-        logging.disable(disabled)
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), ExitStack() as stack:
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
+        warnings.simplefilter('ignore')
+        yield
 
 
 def _digest(cfg: Config, checkpoint: str) -> str:
@@ -179,13 +174,8 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
 
 
 def _build_inferencer(scope: str, cfg: Config, checkpoint: str, device: str | None) -> Any:
-    if scope == 'mmpretrain':
-        from mmpretrain import ImageClassificationInferencer
-
-        # The other inferencers choose a GPU themselves.
-        return ImageClassificationInferencer(model=cfg, pretrained=checkpoint, device=device or get_device())
-    if scope == 'mmseg':
-        from mmseg.apis import MMSegInferencer as ToolboxInferencer
-    else:
-        from mmdet.apis import DetInferencer as ToolboxInferencer
-    return ToolboxInferencer(model=cfg, weights=checkpoint, device=device, show_progress=False)
+    apis = import_module(f'{scope}.apis')
+    if scope == 'mmpretrain':  # whose inferencer chooses no GPU itself
+        return apis.ImageClassificationInferencer(model=cfg, pretrained=checkpoint, device=device or get_device())
+    kind = apis.MMSegInferencer if scope == 'mmseg' else apis.DetInferencer
+    return kind(model=cfg, weights=checkpoint, device=device, show_progress=False)

@@ -94,8 +94,7 @@ class Sizing:
         predictor: The model; its ``size_steps`` and ``sizes`` may be missing.
         max_pixels: Larger images are cut into tiles.
 
-    Raises:
-        ValueError: The test scale is wanted, but steps of the test pipeline set it in a way not known here.
+    ``ValueError`` if the test scale is wanted, but steps of the test pipeline set it in a way not known here.
     """
 
     def __init__(self, scale: Scale, predictor: Any, max_pixels: int) -> None:
@@ -118,6 +117,9 @@ class Sizing:
         # Of large images: the factor of their own size at which objects have the size that the model was tested at.
         tiled = self.steps and scale is None and task != 'classification'
         self._zoom = min(self.sizes.zoom, 1.0) if self.sizes and tiled else None
+        kind = dict(scale_factor=scale) if isinstance(scale, float) else dict(scale=scale, keep_ratio=True)
+        given: Steps = [] if scale == 'native' else [dict(type='Resize', **kind)]
+        self._used = self.steps if scale in (None, 'config') else given
 
     @property
     def settings(self) -> Any:
@@ -128,19 +130,14 @@ class Sizing:
 
     def size_of(self, width: int, height: int) -> tuple[int, int]:
         """Width and height in px at which the model sees an image."""
-        if factor := self._factor(width, height):
-            return _times(width, height, factor, factor)
-        if isinstance(self.scale, tuple):
-            return fitted_size(width, height, self.scale)
-        return size_after(() if self.scale == 'native' else self.steps, width, height)
+        return size_after(self._steps_of(width, height), width, height)
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
-        size = image.shape[1::-1]
-        steps = self.scale in (None, 'config') and not self._factor(*size)
-        return apply_steps(image, self.steps) if steps else resize(image, self.size_of(*size))
+        return apply_steps(image, self._steps_of(*image.shape[1::-1]))
 
-    def _factor(self, width: int, height: int) -> float | None:
-        return self.scale if isinstance(self.scale, float) else self._zoom if width * height > self.max_pixels else None
+    def _steps_of(self, width: int, height: int) -> Steps:
+        zoomed = self._zoom and width * height > self.max_pixels
+        return [dict(type='Resize', scale_factor=self._zoom)] if zoomed else self._used
 
     def __str__(self) -> str:
         own = "scale: the image's own size"
@@ -231,7 +228,10 @@ def resize(image: Any, size: tuple[int, int], interpolation: str = 'bilinear', b
     if not isinstance(image, np.ndarray):  # read by windows
         from .windows import Resized
 
-        return Resized(image, size, interpolation, backend)
+        if interpolation != 'bilinear' or backend == 'pillow':
+            given = f'the test pipeline resizes by {interpolation} ({backend or "cv2"})'
+            raise ValueError(f'scale must be given: an image read by windows is resized by bilinear (cv2), {given}')
+        return Resized(image, size)
     if backend == 'pillow':
         return np.asarray(Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()]))
     return cv2.resize(image, size, interpolation=_CV2[interpolation])

@@ -1,4 +1,4 @@
-"""Predictions of detectors, segmentors and classifiers, from whole images or tiles; pictures of them."""
+"""Predictions of detectors, segmentors and classifiers, from whole images or tiles."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -11,18 +11,7 @@ from torch.nn import functional
 
 from .images import ImageError, LoadedImage
 from .predictors import Predictor
-from .tiles import (
-    Block,
-    Bounds,
-    Span,
-    blend_tiles,
-    bounding_boxes,
-    is_cut,
-    make_grid,
-    make_panels,
-    merge_groups,
-    tile_order,
-)
+from .tiles import Block, Bounds, blend_tiles, bounding_boxes, is_cut, make_grid, make_panels, merge_groups, tile_order
 
 Prediction = dict[str, Any]
 Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
@@ -67,23 +56,18 @@ def predict_tiled(
         tiles = (logits for _, _, logits in _run_tiles(predictor.logits, loaded.image, order, bounds, on_tiles))
         blocks = blend_tiles(tiles, grid, panels, to_classes=lambda logits: _to_classes(predictor, logits))
         return _class_map(_resize_blocks(blocks, (height, width), loaded.size), loaded)
-    found = []
-    order = list(product(grid.rows, grid.columns))
+    found, order = [], list(product(grid.rows, grid.columns))
     for rows, columns, output in _run_tiles(predictor.predict, loaded.image, order, bounds, on_tiles):
         part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
-        part['cut'] = is_cut(part['boxes'], rows=rows, columns=columns, height=height, width=width)
         part['tiles'] = np.tile((columns[0], rows[0], columns[1], rows[1]), (len(part['boxes']), 1))
+        part['cut'] = is_cut(part['boxes'], part['tiles'], height=height, width=width)
         found.append(part)
     return _detection(predictor, _merge(found), loaded)
 
 
 def _run_tiles(
-    run: Callable[[list[np.ndarray]], Any],
-    image: Any,
-    spans: list[tuple[Span, Span]],
-    bounds: Bounds,
-    on_tiles: OnTiles | None,
-) -> Iterator[tuple[Span, Span, Any]]:
+    run: Callable[[list[np.ndarray]], Any], image: Any, spans: list[Any], bounds: Bounds, on_tiles: OnTiles | None
+) -> Iterator[tuple[Any, Any, Any]]:
     (_, tile_height), (_, tile_width) = spans[0]
     step = bounds.batch_of(tile_height * tile_width)
     for first in range(0, len(spans), step):
@@ -112,13 +96,9 @@ def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
 
 def _segmentation(predictor: Predictor, logits: Tensor, loaded: LoadedImage, bounds: Bounds) -> Prediction:
     width, height = loaded.size
-    # Resized logits are held for at most max_pixels at a time.
-    step = max(1, bounds.max_pixels // width)
+    step = max(1, bounds.max_pixels // width)  # resized logits are held for at most max_pixels at a time
     bands = ((top, min(top + step, height)) for top in range(0, height, step))
-    if logits.shape[1:] == (height, width):
-        resized = ((rows, logits[:, slice(*rows)]) for rows in bands)
-    else:
-        resized = ((rows, resize_logits(logits, rows, height=height, width=width)) for rows in bands)
+    resized = ((rows, resize_logits(logits, rows, height=height, width=width)) for rows in bands)
     return _class_map(((rows, (0, width), _to_classes(predictor, band)) for rows, band in resized), loaded)
 
 
@@ -155,17 +135,14 @@ def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
 def _select(
     output: dict[str, Any], loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
 ) -> dict[str, Any]:
-    """Select the boxes of at least ``score_thr``; move them from a tile at (left, top) to its image.
-
-    Masks are also resized to the size of the image before scaling.
-    """
+    """Select the boxes of at least ``score_thr``; move them from a tile at (left, top) to its image."""
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
     selected: dict[str, Any] = {name: output[name][good] for name in ('boxes', 'scores', 'labels')}
     selected['boxes'] = selected['boxes'] + np.array([left, top, left, top], np.float32)
     if 'masks' in output:
         blocks = (_crop(output['masks'][i], left, top) for i in good)
-        selected['masks'] = [
+        selected['masks'] = [  # resized to the size of the image before scaling
             encode_mask(mask, left=columns[0], top=rows[0], height=loaded.size[1], width=loaded.size[0])
             for rows, columns, mask in _resize_blocks(blocks, loaded.image.shape[:2], loaded.size)
         ]
@@ -179,7 +156,6 @@ def _crop(mask: np.ndarray, left: int, top: int) -> Block:
 
 
 def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the boxes and masks of all tiles to one per object."""
     keys = ('boxes', 'scores', 'labels', 'cut', 'tiles')
     boxes, scores, labels, cut, tiles = (np.concatenate([part[key] for part in parts]) for key in keys)
     groups = merge_groups(boxes, scores, labels, cut, tiles)
@@ -196,12 +172,10 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage) -> Prediction:
     (width, height), shape = loaded.size, loaded.image.shape
     factors = np.tile([width / shape[1], height / shape[0]], 2)
-    prediction = dict(boxes=(found['boxes'] * factors).tolist(), scores=found['scores'].tolist())
-    prediction['labels'] = found['labels'].tolist()
-    prediction['classes'] = [predictor.classes[i] if predictor.classes else None for i in prediction['labels']]
-    if 'masks' in found:
-        prediction['masks'] = found['masks']
-    return prediction
+    boxes, scores, labels = (found['boxes'] * factors).tolist(), found['scores'].tolist(), found['labels'].tolist()
+    classes = [predictor.classes[label] if predictor.classes else None for label in labels]
+    masks = dict(masks=found['masks']) if 'masks' in found else {}
+    return dict(boxes=boxes, scores=scores, labels=labels, classes=classes, **masks)
 
 
 def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarray:
@@ -216,8 +190,10 @@ def _nearest(length: int, resized: int) -> np.ndarray:
     return (2 * np.arange(resized) + 1) * length // (2 * resized)
 
 
-def resize_logits(logits: Tensor, rows: Span, *, height: int, width: int) -> Tensor:
+def resize_logits(logits: Tensor, rows: tuple[int, int], *, height: int, width: int) -> Tensor:
     """Resize logits (C, h, w) bilinearly (``align_corners=False``); return the given rows of (C, height, width)."""
+    if logits.shape[1:] == (height, width):
+        return logits[:, slice(*rows)]
     positions = (torch.arange(*rows, device=logits.device) + 0.5) * (logits.shape[1] / height) - 0.5
     positions = positions.clamp(0, logits.shape[1] - 1)
     above = positions.floor().long()

@@ -35,8 +35,8 @@ class Bounds:
         check_int(batch_size=self.batch_size, max_pixels=self.max_pixels, tile_size=self.tile_size)
         if not 0 <= self.overlap < self.tile_size:
             raise ValueError(f'overlap must be at least 0 and below tile_size={self.tile_size}, got {self.overlap}')
-        tile = f'{self.tile_size} x {self.tile_size}'
         if self.tile_size**2 > self.max_pixels:
+            tile = f'{self.tile_size} x {self.tile_size}'
             raise ValueError(f'tile_size: a tile of {tile} has more pixels than max_pixels={self.max_pixels}')
 
     def batch_of(self, pixels: int) -> int:
@@ -139,11 +139,9 @@ def blend_tiles(
             above = below
 
 
-def is_cut(boxes: np.ndarray, *, rows: Span, columns: Span, height: int, width: int) -> np.ndarray:
-    """Select, (N,) bool, the boxes (N, 4; px of the image) of a tile that end at an inner edge of it."""
-    edges = np.array([columns[0], rows[0], columns[1], rows[1]])
-    inner = edges != [0, 0, width, height]
-    return ((np.abs(boxes - edges) < CUT_MARGIN) & inner).any(axis=1)
+def is_cut(boxes: np.ndarray, tiles: np.ndarray, *, height: int, width: int) -> np.ndarray:
+    """Select, (N,) bool, the boxes (N, 4; px of the image) that end at an inner edge of their tiles, (N, 4)."""
+    return ((np.abs(boxes - tiles) < CUT_MARGIN) & (tiles != [0, 0, width, height])).any(axis=1)
 
 
 def merge_groups(

@@ -42,9 +42,8 @@ class ImageFile:
         try:
             self.file = rasterio.open(path.absolute(), driver=DRIVERS[path.suffix.lower()])
         except (KeyError, rasterio.errors.RasterioIOError):
-            raise ImageError(
-                name, f'{", ".join(DRIVERS)} are read by windows; this is none of them, or damaged'
-            ) from None
+            accepted = f'{", ".join(DRIVERS)} are read by windows'
+            raise ImageError(name, f'{accepted}; this is none of them, or damaged') from None
         self.name, self.shape = name, (self.file.height, self.file.width, 3)
         dtype, kinds = np.dtype(self.file.dtypes[0]), {self.file.photometric, self.file.colorinterp[0]}
         odd = {kind.name for kind in kinds if kind} & {'palette', 'white', 'cmyk', 'cyan', 'cielab', 'icclab', 'itulab'}
@@ -54,9 +53,8 @@ class ImageFile:
         rows, columns = self.file.block_shapes[0]
         if rows * columns * self.file.count * dtype.itemsize > BLOCK_BYTES:
             todo = 'write it in tiles: gdal_translate -co TILED=YES -co COMPRESS=DEFLATE -co BIGTIFF=IF_SAFER'
-            raise ImageError(
-                name, f'it is stored in blocks of {columns} x {rows} px, too large to read one by one; {todo}'
-            )
+            stored = f'it is stored in blocks of {columns} x {rows} px, too large to read one by one'
+            raise ImageError(name, f'{stored}; {todo}')
 
     def __getitem__(self, spans: tuple[slice, slice]) -> np.ndarray:
         bands = [3, 2, 1] if self.file.count > 2 else [1, 1, 1]
@@ -80,18 +78,12 @@ class ImageFile:
 
         path.parent.mkdir(parents=True, exist_ok=True)
         first = next(blocks)
-        layout = dict(
-            driver='GTiff', tiled=True, blockxsize=256, blockysize=256, compress='deflate', bigtiff='if_safer'
-        )
-        place = dict(
-            crs=self.file.crs or self.file.gcps[1],
-            transform=self.file.transform,
-            gcps=self.file.gcps[0],
-            rpcs=self.file.rpcs,
-        )
+        layout = dict(tiled=True, blockxsize=256, blockysize=256, compress='deflate', bigtiff='if_safer')
+        crs = self.file.crs or self.file.gcps[1]
+        place = dict(crs=crs, transform=self.file.transform, gcps=self.file.gcps[0], rpcs=self.file.rpcs)
         size = dict(height=self.shape[0], width=self.shape[1], count=1, dtype=first[2].dtype)
         try:
-            with rasterio.open(path, 'w', **layout, **size, **place) as file:
+            with rasterio.open(path, 'w', driver='GTiff', **layout, **size, **place) as file:
                 for rows, columns, classes in chain([first], blocks):
                     if classes.size:
                         file.write(classes, 1, window=(rows, columns))
@@ -102,17 +94,12 @@ class ImageFile:
 
 
 class Resized:
-    """An image resized to (width, height) px; parts are computed when they are read, as ``cv2.resize`` does.
+    """An :class:`ImageFile`, or whatever gives parts as uint8, resized to (width, height) px as by ``cv2.resize``.
 
-    ``source`` is an :class:`ImageFile`, or whatever gives parts as uint8.
+    Parts are computed when they are read.
     """
 
-    def __init__(
-        self, source: Any, size: tuple[int, int], interpolation: str = 'bilinear', backend: Any = None
-    ) -> None:
-        if interpolation != 'bilinear' or backend == 'pillow':
-            given = f'the test pipeline resizes by {interpolation} ({backend or "cv2"})'
-            raise ValueError(f'scale must be given: an image read by windows is resized by bilinear (cv2), {given}')
+    def __init__(self, source: Any, size: tuple[int, int]) -> None:
         self.source, self.shape = source, (size[1], size[0], 3)
 
     def __getitem__(self, spans: tuple[slice, slice]) -> np.ndarray:
@@ -121,7 +108,7 @@ class Resized:
         starts = range(spans[0].start or 0, spans[0].stop, max(1, step))
         return np.concatenate([self._rows(slice(i, min(i + starts.step, spans[0].stop)), columns) for i in starts])
 
-    def _rows(self, rows: slice, columns: 'Taps') -> np.ndarray:
+    def _rows(self, rows: slice, columns: tuple[np.ndarray, ...]) -> np.ndarray:
         (near_y, far_y, by_y), (near_x, far_x, by_x) = _taps(self.source.shape[0], self.shape[0], rows), columns
         top, left = int(near_y[0]), int(near_x[0])
         pixels = self.source[top : int(far_y[-1]) + 1, left : int(far_x[-1]) + 1]
@@ -134,10 +121,7 @@ class Resized:
         return ((near * (2048 - by_y) >> 16) + (far * by_y >> 16) + 2 >> 2).astype(np.uint8)
 
 
-Taps = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def _taps(length: int, resized: int, span: slice) -> Taps:
+def _taps(length: int, resized: int, span: slice) -> tuple[np.ndarray, ...]:
     """The pixel at or before each resized pixel of ``span``, the one after it, and the weight of this in 2048ths."""
     at = ((np.arange(span.start or 0, span.stop) + 0.5) * (length / resized) - 0.5).astype(np.float32)
     near = np.floor(at).astype(np.int64)

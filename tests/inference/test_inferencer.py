@@ -83,7 +83,7 @@ def test_max_pixels_limits_batches(predictor, forwards):
 
 
 def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, predictor, forwards):
-    monkeypatch.setattr('cpvt_backbones.inference.images._WAITING_BYTES', 3 * 50 * 50)
+    monkeypatch.setattr('cpvt_backbones.inference.pipeline.WAITING_BYTES', 3 * 50 * 50)
     sizes = [(8 + i, 30) for i in range(12)]
     results = Inferencer(predictor=predictor, scale='native', batch_size=4).predict(images(sizes))
     assert [result.size[::-1] for result in results] == sizes
@@ -329,10 +329,10 @@ def test_a_pipeline_without_loading_is_refused(model):
 
 def test_bytes_of_waiting_images_are_limited(monkeypatch):
     """Small images of different sizes, then large ones: as many small ones as necessary leave."""
-    from cpvt_backbones.inference import images, tiles
+    from cpvt_backbones.inference import images, pipeline, tiles
 
-    monkeypatch.setattr(images, '_WAITING_BYTES', 100_000)
-    buckets = images.ShapeBuckets(tiles.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0))
+    monkeypatch.setattr(pipeline, 'WAITING_BYTES', 100_000)
+    buckets = pipeline.ShapeBuckets(tiles.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0))
     waiting = left = 0
     for index in range(40):
         side = 20 + index if index < 20 else 100 + index
