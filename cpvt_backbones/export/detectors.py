@@ -154,8 +154,8 @@ class TwoStageDetections(ExportGraph):
         if not self.masks:
             return outputs
         boxes, _, labels, _ = outputs
-        found = (head(_roi_features(extractor, maps, boxes)).sigmoid() for head, extractor in self.masks)
-        total = sum(found)  # (B * N, classes or 1, h, w)
+        stages = (head(_roi_features(extractor, maps, boxes)).sigmoid() for head, extractor in self.masks)
+        total = sum(stages)  # (B * N, classes or 1, h, w)
         index = labels.flatten()[:, None, None, None].expand(-1, -1, *total.shape[2:])
         masks = total.gather(1, index if total.shape[1] > 1 else index * 0) / len(self.masks)
         return *outputs, masks[:, 0].unflatten(0, labels.shape)

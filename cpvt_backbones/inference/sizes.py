@@ -118,8 +118,8 @@ class Sizing:
         tiled = self.steps and scale is None and task != 'classification'
         self._zoom = min(self.sizes.zoom, 1.0) if self.sizes and tiled else None
         kind = dict(scale_factor=scale) if isinstance(scale, float) else dict(scale=scale, keep_ratio=True)
-        given: Steps = [] if scale == 'native' else [dict(type='Resize', **kind)]
-        self._used = self.steps if scale in (None, 'config') else given
+        wanted: Steps = [] if scale == 'native' else [dict(type='Resize', **kind)]
+        self._used = self.steps if scale in (None, 'config') else wanted
 
     @property
     def settings(self) -> Any:
