@@ -69,8 +69,7 @@ def export(
         portable: Write ONNX's operators only: attention is slower in onnxruntime, in return other runtimes have it.
     """
     check_choice(EXPORT_FORMATS, format=format)
-    suffix = EXPORT_FORMATS[format]
-    if Path(path).suffix != suffix:
+    if Path(path).suffix != (suffix := EXPORT_FORMATS[format]):
         raise ValueError(f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}')
     check(f'one of {OPSETS}', lambda number: number in OPSETS, opset=opset)
     stored = dict(

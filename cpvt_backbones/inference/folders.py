@@ -34,7 +34,7 @@ IMAGE_FOLDERS = ('pred', 'vis')
 # stamp: of the image file before reading; files: size in bytes of each output, by path.
 _RECORD_TYPES = dict(key=str, stamp=list, name=str, files=dict, width=int, height=int, prediction=dict)
 
-Ids = tuple[dict[Path, Any], Sequence[Any]]  # of each image, and of the category of each label
+Ids = tuple[dict[Path, Any], Sequence[Any]] | None  # of each image, and of the category of each label
 Shard = tuple[int, int] | None  # its number and their count
 
 
@@ -111,13 +111,7 @@ def predict_to_folder(
 
 
 def _predict(
-    inferencer: Inferencer,
-    images: list[Path],
-    folder: Path,
-    ids: Ids | None,
-    shard: Shard,
-    progress: bool,
-    **given: Any,
+    inferencer: Inferencer, images: list[Path], folder: Path, ids: Ids, shard: Shard, progress: bool, **given: Any
 ) -> Summary:
     records = Records(folder, shard)
     names = [records.take_name(image) for image in images]  # of all images, so that no two shards take the same
@@ -337,7 +331,7 @@ def _read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
     return found, [categories[name] for name in classes]
 
 
-def _assemble(folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids | None) -> None:
+def _assemble(folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids) -> None:
     numbers, kinds = ids or ({image: i for i, image in enumerate(images, start=1)}, range(len(classes)))
     listed, entries = [], []
     for image in images:
