@@ -132,9 +132,7 @@ def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
     return {'label': label, 'class': name, 'score': float(scores[label])}
 
 
-def _select(
-    output: dict[str, Any], loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
-) -> dict[str, Any]:
+def _select(output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0) -> dict[str, Any]:
     """Select the boxes of at least ``score_thr``; move them from a tile at (left, top) to its image."""
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
