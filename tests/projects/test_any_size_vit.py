@@ -1,7 +1,9 @@
 """Adapting a ViT to many sizes: its parts, its resumption, and its report."""
 
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from tiny import COLUMN
 
 from cpvt_backbones import CPVT
 
+ROOT = Path(__file__).resolve().parents[2]
 TINY = dict(arch=COLUMN, img_size=32, patch_size=8, pre_norm=True, activation='quick_gelu')
 
 
@@ -181,6 +184,15 @@ def test_a_seed_gives_one_row_and_an_untrained_table_is_the_teacher(study):
     write_report(first.folder)
     text = (first.folder / 'report.md').read_text()
     assert 'PEG 0-5' in text and 'RoPE' in text and (first.folder / 'any_size_vit.png').is_file()
+
+
+def test_the_page_is_written_from_its_csv(tmp_path):
+    page, docs = tmp_path / 'evidence.md', ROOT / 'docs'
+    shutil.copytree(docs / 'evidence', tmp_path / 'evidence')
+    page.write_text((docs / 'evidence.md').read_text())
+    (tmp_path / 'runs').mkdir()
+    write_report(tmp_path / 'runs', page)
+    assert page.read_text() == (docs / 'evidence.md').read_text()
 
 
 def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tmp_path):
