@@ -60,7 +60,11 @@ def overrides(cfg: Config) -> dict:
         small['model.backbone.base_channels'] = 64 // FACTOR
     elif 'SwinTransformer' in (wrapped := model.backbone.get('backbone', model.backbone)).type:
         at = 'model.backbone' if wrapped is model.backbone else 'model.backbone.backbone'
-        small |= {f'{at}.embed_dims': 96 // FACTOR, f'{at}.depths': [1, 1, 2, 1], f'{at}.num_heads': [1, 2, 3, 4]}
+        small |= {
+            f'{at}.embed_dims': wrapped.get('embed_dims', 96) // FACTOR,
+            f'{at}.depths': [1, 1, 2, 1],
+            f'{at}.num_heads': [1, 2, 3, 4],
+        }
     else:
         small |= {
             'model.backbone.embed_dims': [d // FACTOR for d in model.backbone.embed_dims],

@@ -65,7 +65,7 @@ def test_train_resume_test_infer(scope, scenes, photos, tmp_path, call):
         Path(image['file_name']).name: image for image in json.loads((results / 'images.json').read_text())['images']
     }
     assert list(listed) == ['odd.jpg', 'odd.png', 'tall.jpg']
-    assert sorted(path.name for path in (results / 'vis').iterdir()) == ['odd.png', 'odd_2.png', 'tall.png']
+    assert sorted(path.name for path in (results / 'vis').iterdir()) == ['odd.jpg', 'odd_2.jpg', 'tall.jpg']
     tall = [entry for entry in predictions if entry['image_id'] == listed['tall.jpg']['id']]
     if scope == 'mmdet':
         assert tall
@@ -77,7 +77,7 @@ def test_train_resume_test_infer(scope, scenes, photos, tmp_path, call):
     else:
         assert tall[0]['class'] == ['dark', 'light'][tall[0]['label']]
     if scope != 'mmpretrain':
-        assert Image.open(results / 'vis' / 'tall.png').size == (20, 97)
+        assert Image.open(results / 'vis' / 'tall.jpg').size == (20, 97)
 
 
 @pytest.mark.parametrize(

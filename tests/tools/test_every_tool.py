@@ -21,6 +21,7 @@ SCRIPTS = {
 MISTAKES = {
     'benchmarks/large_images.py': ('--docs none.md', 'none.md'),
     'benchmarks/million.py': ('--docs none.md', 'none.md'),
+    'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
     'benchmarks/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', "config: there is no file 'none.py'"),
