@@ -120,6 +120,8 @@ def test_a_killed_run_is_continued(tmp_path):
     complete = records.read_text() if records.exists() else ''
     assert complete.count('\n') <= 3
     records.write_text(f'{complete}{{"key": "')
+    (tmp_path / 'out' / 'pred').mkdir(exist_ok=True)
+    (tmp_path / 'out' / 'pred' / '.3.png.0a1b2c3d.part').write_bytes(b'half')
     again = LocalSegmentor()
     run(again, folder, tmp_path / 'out')
     assert len(again.forwards) == 6 - complete.count('\n')
