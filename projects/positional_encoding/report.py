@@ -1,6 +1,6 @@
 """Tables, verdicts, and plots, from the results' CSV files alone."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     """Collect the finished runs in CSV files, and write tables and plots from these.
 
     Args:
-        work_dir: Folder of the stages' runs. A stage without finished runs keeps the CSV files that are there.
+        work_dir: Folder of the stages' runs. Runs of the CSV files that are not there are kept.
         docs: Markdown page whose marked parts become the tables, with CSV files and plots in a folder of its name;
             ``None`` writes all into ``work_dir``.
 
@@ -47,8 +47,7 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     for stage, name, runs, report, draw in stages:
         table = folder / f'{name}.csv'
         if records := read_records(work_dir / stage):
-            write_csv(({**record['run'], **row} for record in records for row in record['rows']), table)
-            write_csv((run_row(record) for record in records), folder / f'{runs}.csv')
+            collect(records, table, folder / f'{runs}.csv')
         if table.exists():
             results = pd.read_csv(table)
             parts[name.replace('_', '-')] = report(results, pictures)
@@ -71,10 +70,20 @@ def run_row(record: Record) -> dict[str, Any]:
     return dict(**record['run'], commits=record['commits'], **machine, **versions)
 
 
-def write_csv(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write rows as CSV."""
-    with atomic_write(path) as file:
-        pd.DataFrame(rows).to_csv(file, index=False)
+def collect(records: Sequence[Record], results: Path, runs: Path) -> None:
+    """Write the results and the environments of finished runs to two CSV files; keep other runs that these have."""
+    names = list(records[0]['run'])
+    all_rows = [{**record['run'], **row} for record in records for row in record['rows']]
+    for path, rows in ((results, all_rows), (runs, list(map(run_row, records)))):
+        table = pd.DataFrame(rows)
+        if path.exists():
+            new = set(table[names].astype(str).itertuples(index=False, name=None))
+            before = pd.read_csv(path, dtype=str, keep_default_na=False)
+            kept = [run not in new for run in before[names].itertuples(index=False, name=None)]
+            table = pd.concat([before[kept], table.astype(object)])
+            table = table.sort_values(names, key=lambda column: column.astype(str))
+        with atomic_write(path) as file:
+            table.to_csv(file, index=False)
 
 
 def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = '') -> str:

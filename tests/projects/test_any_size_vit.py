@@ -184,6 +184,11 @@ def test_a_seed_gives_one_row_and_an_untrained_table_is_the_teacher(study):
     write_report(first.folder)
     text = (first.folder / 'report.md').read_text()
     assert 'PEG 0-5' in text and 'RoPE' in text and (first.folder / 'any_size_vit.png').is_file()
+    results = first.folder / 'any_size_vit.csv'
+    results.write_text(results.read_text() + results.read_text().splitlines()[-1].replace('fp32', 'bf16'))
+    (first.folder / first.runs[-1].name / 'record.json').unlink()
+    with pytest.raises(ValueError, match='different precisions'):
+        write_report(first.folder)
 
 
 def test_the_page_is_written_from_its_csv(tmp_path):

@@ -177,7 +177,7 @@ def test_the_page_is_reproduced_from_its_csv_files(tmp_path):
         assert set(runs[names].itertuples(index=False)) == set(results[names].itertuples(index=False))
 
 
-def test_finished_runs_replace_the_csv_files(tmp_path):
+def test_finished_runs_enter_the_csv_files(tmp_path):
     run = dict(variant='none', seed=0, rate_factor=1.0)
     rows = [dict(epochs=3, size=size, top1=50.0, shift_error=error) for size, error in ((112, 0.25), (224, None))]
     environment = dict(processor='two cores', threads='1', Python='3.11.7 (main)', PyTorch='2.11.0', OpenCV='4')
@@ -191,5 +191,11 @@ def test_finished_runs_replace_the_csv_files(tmp_path):
         'variant,seed,rate_factor,commits,processor,threads,python,torch\nnone,0,1.0,abc,two cores,1,3.11.7,2.11.0\n'
     )
     assert ('no encoding', '1', '50.0', '50.0', '0.250') in cells((tmp_path / 'report.md').read_text())
+    (tmp_path / 'classify/none_seed-0').rename(tmp_path / 'elsewhere')
+    write_json(tmp_path / 'classify/none_seed-1/record.json', record | dict(run=dict(run, seed=1)))
+    write_report(tmp_path)
+    results = pd.read_csv(tmp_path / 'positional_encoding.csv')
+    assert results['seed'].tolist() == [0, 0, 1, 1] and results['top1'].tolist() == [50.0] * 4, 'seed 0 is kept'
+    assert pd.read_csv(tmp_path / 'runs.csv')['seed'].tolist() == [0, 1]
     with pytest.raises(ValueError, match='nowhere has no finished run'):
         write_report(tmp_path / 'nowhere')
