@@ -27,7 +27,7 @@ train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 max_iters = 8000
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters // 4)
 default_hooks = dict(checkpoint=dict(interval=500))
-custom_hooks = [dict(type='EMAHook', ema_type='ExpMomentumEMA', momentum=1e-3, gamma=200)]
+custom_hooks = [dict(type='EMAHook', momentum=1e-3)]
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=300),
