@@ -23,9 +23,9 @@ model = dict(
 train_pipeline = _base_.train_pipeline
 train_pipeline[2]['ratio_range'] = (0.5, 2.0)
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
-# 8,000 iterations * 4 crops: 87 times through the 367 images. The mean of the weights is tested and saved.
-max_iters = 8000
-train_cfg = dict(max_iters=max_iters, val_interval=max_iters // 4)
+# 6,000 iterations * 4 crops: 65 times through the 367 images. The mean of the weights is tested and saved.
+max_iters = 6000
+train_cfg = dict(max_iters=max_iters, val_interval=max_iters // 2)
 default_hooks = dict(checkpoint=dict(interval=500))
 custom_hooks = [dict(type='EMAHook', momentum=1e-3)]
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
