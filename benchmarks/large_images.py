@@ -1,12 +1,13 @@
 """Time, memory and agreement on large images, beside sahi (detection) and mmsegmentation's slide inference.
 
 python benchmarks/large_images.py --sizes 2000 5000 10000 20000 --out docs/benchmarks/large.csv --docs docs/scale.md
-python benchmarks/large_images.py --systems ours_segmentation --sizes 50000 --limit 4
+python benchmarks/large_images.py --systems ours_segmentation --sizes 50000 --limit 4 --out docs/benchmarks/large.csv
 
 Tiles of 1024 px that overlap by 256. The detector finds bright rectangles, so that its boxes are known and its cost is
 small; the segmentor is one windowed CPVT block of random weights. Every row runs in a process of its own: CPU seconds
 (user and system) a megapixel, and peak memory above that after the first tile. Agreement: F1 of the boxes with the true
-rectangles (IoU 0.5), or the share of pixels with our class. A row that exceeds --limit GiB above its start is "no".
+rectangles (IoU 0.5), or the share of pixels with our class. A row that exceeds --limit GiB above its start names the
+limit. Rows that --out has stay as they are.
 """
 
 import json
@@ -284,12 +285,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     machine = f'{processor()}, torch {torch.__version__}'
     if args.docs:
         args.docs.stat()  # there, before an hour of work
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = list(read_table(args.out)) if args.out.exists() else []
     with TemporaryDirectory(dir=args.folder) as folder:
         write_image(Path(folder, 'first.tif'), TILE)
         for side in args.sizes:
             write_image(Path(folder, f'{side}.tif'), side)
             for system in args.systems:
+                if any((row['system'], row['side']) == (system, str(side)) for row in rows):
+                    continue
                 command = [
                     sys.executable,
                     __file__,

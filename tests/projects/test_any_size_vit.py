@@ -186,7 +186,7 @@ def test_a_seed_gives_one_row_and_an_untrained_table_is_the_teacher(study):
     assert 'PEG 0-5' in text and 'RoPE' in text and (first.folder / 'any_size_vit.png').is_file()
     results = first.folder / 'any_size_vit.csv'
     results.write_text(results.read_text() + results.read_text().splitlines()[-1].replace('fp32', 'bf16'))
-    (first.folder / first.runs[-1].name / 'record.json').unlink()
+    (first.folder / first.runs[0].name / 'record.json').unlink()  # the last of the file
     with pytest.raises(ValueError, match='different precisions'):
         write_report(first.folder)
 
