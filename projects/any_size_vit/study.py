@@ -144,13 +144,15 @@ class Study(RunFolder):
     def _data(self) -> Path:
         return Path(self.plan['data'])
 
-    def test(self, model: CPVT, folder: Path, note: Callable[[str], None] = print) -> list[dict[str, Any]]:
-        """A row of results for each size."""
+    def test_images(self) -> list[tuple[Tensor, np.ndarray]]:
+        """Images, uint8 (N, 3, S, S), and classes, of the gallery and of the queries."""
         chosen = choose_by_class(self._data / 'val', GALLERY + QUERIES)
         parts = [split(chosen, gallery) for gallery in (True, False)]
-        (gallery, gallery_labels), (queries, labels) = (
-            (decode([file for file, _ in part], TEACHER_SIDE), np.array([label for _, label in part])) for part in parts
-        )
+        return [(decode([file for file, _ in part], TEACHER_SIDE), np.array([k for _, k in part])) for part in parts]
+
+    def test(self, model: CPVT, folder: Path, note: Callable[[str], None] = print) -> list[dict[str, Any]]:
+        """A row of results for each size."""
+        (gallery, gallery_labels), (queries, labels) = self.test_images()
         teacher = self.source.build(TABLE).eval()
         wanted = self.features(teacher, self.folder / 'teacher_queries.npy', queries, TEACHER_SIDE)
         known = self.features(model, folder / 'gallery.npy', gallery, TEACHER_SIDE)

@@ -73,17 +73,21 @@ def run_row(record: Record) -> dict[str, Any]:
 def collect(records: Sequence[Record], results: Path, runs: Path) -> None:
     """Write the results and the environments of finished runs to two CSV files; keep other runs that these have."""
     names = list(records[0]['run'])
-    all_rows = [{**record['run'], **row} for record in records for row in record['rows']]
-    for path, rows in ((results, all_rows), (runs, list(map(run_row, records)))):
-        table = pd.DataFrame(rows)
-        if path.exists():
-            new = set(table[names].astype(str).itertuples(index=False, name=None))
-            before = pd.read_csv(path, dtype=str, keep_default_na=False)
-            kept = [run not in new for run in before[names].itertuples(index=False, name=None)]
-            table = pd.concat([before[kept], table.astype(object)])
-            table = table.sort_values(names, key=lambda column: column.astype(str))
-        with atomic_write(path) as file:
-            table.to_csv(file, index=False)
+    collect_rows([{**record['run'], **row} for record in records for row in record['rows']], names, results)
+    collect_rows(list(map(run_row, records)), names, runs)
+
+
+def collect_rows(rows: Sequence[dict[str, Any]], names: list[str], path: Path) -> None:
+    """Write rows of runs, which the columns ``names`` tell apart, to a CSV file; keep other runs that it has."""
+    table = pd.DataFrame(rows)
+    if path.exists():
+        new = set(table[names].astype(str).itertuples(index=False, name=None))
+        before = pd.read_csv(path, dtype=str, keep_default_na=False)
+        kept = [run not in new for run in before[names].itertuples(index=False, name=None)]
+        table = pd.concat([before[kept], table.astype(object)])
+        table = table.sort_values(names, key=lambda column: column.astype(str))
+    with atomic_write(path) as file:
+        table.to_csv(file, index=False)
 
 
 def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = '') -> str:

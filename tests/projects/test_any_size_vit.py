@@ -16,6 +16,7 @@ from any_size_vit.adapt import Recipe, adapt, distance, resize_tokens
 from any_size_vit.clip_int8 import MODEL, read_clip
 from any_size_vit.evaluate import by_neighbours, by_probe, score
 from any_size_vit.images import choose_by_class, decode, evenly, files_in
+from any_size_vit.reasons import explain, fit_places, look, places, read_places, read_reasons
 from any_size_vit.report import interval, wilson, write_report
 from any_size_vit.run import main
 from any_size_vit.stored import stored_array
@@ -189,6 +190,44 @@ def test_a_seed_gives_one_row_and_an_untrained_table_is_the_teacher(study):
     (first.folder / first.runs[0].name / 'record.json').unlink()  # the last of the file
     with pytest.raises(ValueError, match='different precisions'):
         write_report(first.folder)
+
+
+def test_reasons_are_measured_once_for_finished_runs(study):
+    one = study('one', ('table', 'untrained', 0), ('peg', 'mixed', 0), ('none', 'mixed', 0))
+    del one.runs[2:]
+    one.work()
+    runs = [*one.runs, AdaptRun('none', 'mixed', 0)]
+    explain(one, runs, sizes=(16, 32))
+    rows = read_reasons(one.folder)
+    assert [(row['variant'], row['size']) for row in rows] == [('peg', 16), ('peg', 32), ('table', 16), ('table', 32)]
+    for row in rows:
+        assert row['place'] <= 1 and 0 < row['distance'] < 2**0.5 and 0 < row['entropy'] <= 1
+    (one.folder / runs[0].name / 'queries_16.npy').unlink()  # not needed
+    explain(one, runs, sizes=(24,))
+    assert read_reasons(one.folder) == rows
+    write_report(one.folder)
+    assert '**Why**' in (one.folder / 'report.md').read_text()
+    assert (one.folder / 'any_size_vit_reasons.png').is_file()
+
+
+def test_the_probe_reads_places_that_are_in_the_tokens():
+    rng = np.random.default_rng(0)
+    fine, coarse = (rng.normal(size=(8, side, side, 6)) for side in (14, 5))
+    assert read_places(fit_places(fine), fine) < 0.1, 'noise has no place'
+    for tokens in (fine, coarse):
+        tokens[..., :2] = 10 * places(tokens).reshape(*tokens.shape[:3], 2)
+    assert read_places(fit_places(fine), coarse) > 0.9
+    assert places(coarse)[7].tolist() == [0.3, 0.5]
+
+
+def test_attention_without_preference_is_uniform(study, source, pixels):
+    model = source.build(None)
+    for name, parameter in model.named_parameters():
+        if 'qkv' in name:
+            torch.nn.init.zeros_(parameter)
+    found = look(study('none'), model.eval(), pixels[:2], 32)
+    cells = torch.cartesian_prod(torch.arange(4.0), torch.arange(4.0)) / 4
+    assert found == dict(distance=round(torch.cdist(cells, cells).mean().item(), 4), entropy=1.0)
 
 
 def test_the_page_is_written_from_its_csv(tmp_path):
