@@ -27,11 +27,12 @@ FILE = 'reasons.json'
 def explain(study: Study, runs: Sequence[AdaptRun], sizes: Sequence[int] = SIZES) -> None:
     """Write ``reasons.json`` into the folder of each finished run that has none: a row for each size."""
     (gallery, _), (queries, _) = study.test_images()
+    depth = study.source.build(None).depth
     for run in runs:
         file = study.folder / run.name / FILE
         if file.is_file() or study.record(run) is None:
             continue
-        model = study.source.build(POSITIONS[run.variant]).eval()
+        model = study.source.build(POSITIONS[run.variant], out_indices=(depth // 2 - 1, depth - 1)).eval()
         if run.training != 'untrained':
             model.load_state_dict(read_checkpoint(study.folder / run.name / 'checkpoint.pth')['state_dict'])
         probe = fit_places(patch_tokens(study, model, some(gallery, 2 * READ), gallery.shape[-1]))
@@ -55,7 +56,7 @@ def some(pixels: Tensor, count: int) -> Tensor:
 
 
 def patch_tokens(study: Study, model: CPVT, pixels: Tensor, side: int) -> np.ndarray:
-    """Patch tokens of the last block, (B, h, h, C)."""
+    """Patch tokens of the middle block, (B, h, h, C)."""
     found = torch.cat([study.run_model(model, pixels[i : i + 1], side)[0] for i in range(len(pixels))])
     grid = -(-side // model.out_strides[0])
     return found[:, 1:].unflatten(1, (grid, grid)).float().numpy()

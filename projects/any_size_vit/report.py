@@ -32,7 +32,7 @@ COMPARED += [('peg', 'rope'), ('peg+rope', 'rope'), ('peg+rope', 'table+peg')]
 FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
-    'place': "a token's row and column read by a linear probe of 224 px, R2",
+    'place': "row and column of a middle block's token, read by a probe of 224 px, R2",
     'distance': "distance of attention, shares of the image's side",
     'entropy': 'entropy of attention, 1: all patches alike',
 }

@@ -39,13 +39,15 @@ class Source:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
-    def build(self, position: Any) -> CPVT:
+    def build(self, position: Any, **options: Any) -> CPVT:
         """The model with another position encoding; its output are tokens. A PEG starts as the identity.
+
+        ``options`` are other arguments of the backbone.
 
         A model without a table keeps the table's mean over the patches, as the bias of the patch embedding, and the
         class token's own entry.
         """
-        model = CPVT(**self.backbone, position=position, out_type='raw')
+        model = CPVT(**self.backbone, position=position, out_type='raw', **options)
         weights = dict(self.weights)
         table = weights.get('pos_embed')
         if table is not None and not any(isinstance(part, LearnedTable) for part in model.position_encodings):
