@@ -230,8 +230,8 @@ def evaluate(name: str, models: dict[str, Config], data_root: Path, size: TestSi
     """Metrics of a trained model on the held-out scenes of one size."""
     # mmengine writes the config several times, and formatting it takes as long as many scenes.
     cfg = Config(models[name].to_dict(), format_python_code=False)
-    # mmengine keeps visualizers by name, and with them their folders; and registry scopes by the experiment's name, which
-    # is the second of the start where a config has no file.
+    # mmengine keeps visualizers by name, and with them their folders; and registry scopes by the experiment's name,
+    # which is the second of the start where a config has no file.
     options = {'log_level': 'WARNING', 'visualizer.name': f'{name}_{time.time_ns()}', 'experiment_name': name}
     cfg.merge_from_dict({**options_for(name, data_root, size), **options})
     cfg.work_dir = str(Path(cfg.work_dir, f'test_{size.width}x{size.height}'))

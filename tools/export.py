@@ -86,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         unverified.unlink(missing_ok=True)
     print(f'{args.out}  {args.out.stat().st_size / 2**20:.1f} MiB  {args.format}, {graph.task}')
     if args.format == 'onnx':
-        print(f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in onnxruntime; where the')
-        print(f'processor has bfloat16 instructions, with --runtime {RUNTIMES[2]}')
+        print(f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in onnxruntime; with')
+        print(f'bfloat16 instructions in the processor: --runtime {RUNTIMES[2]}')
 
 
 if __name__ == '__main__':

@@ -12,7 +12,7 @@ model = dict(
     ),
     # ViTDet's widths: strides 4 and 8 are upsampled, halving the width each time.
     neck=dict(in_channels=[48, 96, 192, 192], out_channels=48, norm_cfg=norm_cfg),
-    # 1 / ln(1.02 + p) of a class with the share p of the training pixels (ENet, arXiv 1606.02147), mean 1 over the pixels
+    # 1 / ln(1.02 + p) of a class with the share p of the training pixels (ENet, arXiv 1606.02147), mean 1 over these.
     decode_head=dict(
         in_channels=[48, 48, 48, 48],
         channels=48,
