@@ -88,8 +88,8 @@ def routes_of(inferencer: Inferencer, files: list[Any]) -> dict[str, Callable[[P
 class ForwardClock:
     """Adds up the processor seconds of a model's forward call: of the calling thread, times torch's threads."""
 
-    def __init__(self, model: Any) -> None:
-        self.seconds = 0.0
+    def __init__(self, predictor: Any) -> None:
+        self.seconds, model = 0.0, predictor.model
         heads = [getattr(model, name) for name in ('head', 'bbox_head', 'decode_head') if getattr(model, name, None)]
         for owner, name in ((model, 'extract_feat'), *((head, 'forward') for head in heads)):
             setattr(owner, name, self._timed(getattr(owner, name)))
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         routes, clocks = {}, {}
         for dtype in args.dtypes:
             inferencer = Inferencer(cfg=cfg, checkpoint=args.model, device=args.device, dtype=dtype)
-            clocks[dtype] = ForwardClock(inferencer.predictor.model)
+            clocks[dtype] = ForwardClock(inferencer.predictor)
             for name, route in routes_of(inferencer, files).items():
                 routes[dtype, name] = route
         order = list(routes)
