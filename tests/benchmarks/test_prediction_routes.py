@@ -19,7 +19,9 @@ def test_a_round_has_every_route(tmp_path, monkeypatch, capsys):
     rows = pd.read_csv(out)
     assert len(rows) == rows['route'].nunique() == 8
     assert set(rows['images']) == {2}
-    base = rows[rows['route'] == pipeline.BARE].iloc[0]
-    assert base['share'] == 1 and base['beside_ms'] == 0
+    routes = rows[rows['dtype'] == 'float32']
+    assert routes[routes['route'] == pipeline.BARE]['share'].tolist() == [1]
     assert (rows['share'] > 0).all()
+    assert len(routes) == 6 and (routes['beside_ms'] < routes['cpu_ms']).all(), 'the model is taken off'
+    assert rows[rows['dtype'].isna()]['beside_ms'].isna().all()
     assert 'tool, pictures' in out.with_suffix('.md').read_text() and 'tool, pictures' in capsys.readouterr().out
