@@ -29,6 +29,7 @@ MEASURES = {
 }
 COMPARED = [('table', 'none'), ('peg', 'none'), ('peg', 'table'), ('table+peg', 'table'), ('rope', 'table')]
 COMPARED += [('peg', 'rope'), ('peg+rope', 'rope'), ('peg+rope', 'table+peg')]
+LONGER = [('peg', 'table'), ('peg', 'rope')]  # the first adapted longer
 FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
@@ -144,9 +145,9 @@ def summary(table: pd.DataFrame, measure: str) -> str:
 def differences(table: pd.DataFrame) -> str:
     """Differences between students on the same images, over the seeds that both have."""
     rows = []
-    for left, right in COMPARED:
+    for left, right, training in [(*pair, 'mixed') for pair in COMPARED] + [(*pair, 'long') for pair in LONGER]:
         for measure, title in MEASURES.items():
-            one, other = (values(table, measure, variant, 'mixed') for variant in (left, right))
+            one, other = values(table, measure, left, training), values(table, measure, right, 'mixed')
             if not (one and other):
                 continue
             cells = {}
@@ -154,7 +155,7 @@ def differences(table: pd.DataFrame) -> str:
                 seeds = min(len(one[size]), len(other[size]))
                 gap = one[size][:seeds] - other[size][:seeds]
                 cells[f'{size} px'] = f'{gap.mean():+.1f} ± {interval(gap, pairs=measure != "cosines"):.1f}'
-            name = f'{LABELS[left]} minus {LABELS[right]}'
+            name = f'{LABELS[left]}{", longer," if training == "long" else ""} minus {LABELS[right]}'
             rows.append(dict(difference=name, measure=title.partition(',')[0].partition(' to')[0]) | cells)
     return markdown(pd.DataFrame(rows), 'll') if rows else 'None yet.'
 
