@@ -1,6 +1,7 @@
 """Tables and a plot from the results' CSV files alone."""
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ LONGER = [('peg', 'table'), ('peg', 'rope')]  # the first adapted longer
 FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
-    'place': "row and column of a middle block's token, read by a probe of 224 px, R2",
+    'place': 'row and column that a probe, fitted at 224 px, reads from a token, R²',
     'distance': "distance of attention, shares of the image's side",
     'entropy': 'entropy of attention, 1: all patches alike',
 }
@@ -196,6 +197,7 @@ def draw_reasons(results: pd.DataFrame, reasons: pd.DataFrame, folder: Path) -> 
     for axis, (measure, table, title) in zip(axes, panels, strict=True):
         for index, (variant, training) in enumerate(students(reasons)):
             chosen = table[(table['variant'] == variant) & (table['training'] == training)]
+            chosen = chosen[chosen['size'].isin(reasons['size'])]
             means = {size: np.mean(np.stack(list(found[measure]))) for size, found in chosen.groupby('size')}
             label = f'{LABELS[variant]}, {TRAININGS[training]}'
             axis.plot(list(means), list(means.values()), marker='o', ms=4, color=f'C{index % 10}', label=label)
@@ -205,11 +207,11 @@ def draw_reasons(results: pd.DataFrame, reasons: pd.DataFrame, folder: Path) -> 
 
 
 def against_size(axis: Any, sizes: list[int], title: str) -> None:
-    """Label an axis of image sizes; long titles take two lines."""
+    """Label an axis of image sizes; a long title takes two lines."""
     axis.set_xscale('log')
     axis.set_xticks(sizes, [str(size) for size in sizes])
     axis.minorticks_off()
-    axis.set(xlabel='side of the test images (px)', ylabel=title.replace(', ', ',\n'))
+    axis.set(xlabel='side of the test images (px)', ylabel=fill(title, 36))
     axis.grid(alpha=0.25)
 
 
