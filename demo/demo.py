@@ -103,7 +103,7 @@ def run(
             options = options_for(name, data_root, sizes[0])
             cfg = read_config(ROOT / config.format(BACKBONES[long]), cfg_options=options, work_dir=work_dir / name)
             cfg.train_cfg.max_iters = iterations or cfg.train_cfg.max_iters
-            cfg.randomness = dict(seed=seed)
+            cfg.randomness, cfg.experiment_name = dict(seed=seed), name
             models[name] = cfg
         train_models(models, overwrite, threads)
         torch.set_num_threads(2 * threads if len(os.sched_getaffinity(0)) > 1 else 1)  # one model at a time now
@@ -230,9 +230,10 @@ def evaluate(name: str, models: dict[str, Config], data_root: Path, size: TestSi
     """Metrics of a trained model on the held-out scenes of one size."""
     # mmengine writes the config several times, and formatting it takes as long as many scenes.
     cfg = Config(models[name].to_dict(), format_python_code=False)
-    # mmengine keeps visualizers by name, and with them their folders; and registry scopes by the experiment's name,
-    # which is the second of the start where a config has no file.
-    options = {'log_level': 'WARNING', 'visualizer.name': f'{name}_{time.time_ns()}', 'experiment_name': name}
+    # mmengine keeps visualizers by name, and with them their folders; and registry scopes by the experiment's name and
+    # second of start.
+    unique = f'{name}_{time.time_ns()}'
+    options = {'log_level': 'WARNING', 'visualizer.name': unique, 'experiment_name': unique}
     cfg.merge_from_dict({**options_for(name, data_root, size), **options})
     cfg.work_dir = str(Path(cfg.work_dir, f'test_{size.width}x{size.height}'))
     return test(cfg, checkpoint=checkpoint_of(models[name]))
