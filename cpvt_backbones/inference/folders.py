@@ -344,8 +344,9 @@ def _assemble(folder: Path, records: Records, images: list[Path], classes: Seque
     with atomic_write(folder / 'images.json') as file:
         file.write(json.dumps(dict(images=listed, categories=categories), indent=1).encode())
     _write_list(folder / 'predictions.json', entries)
-    for part in folder.rglob('.*.part'):  # of a run that was killed while it wrote
-        part.unlink(missing_ok=True)
+    for own in (folder, *(folder / name for name in IMAGE_FOLDERS)):
+        for part in own.glob(f'.*.{"[0-9a-f]" * 8}.part'):  # atomic_write's, of a run that was killed
+            part.unlink(missing_ok=True)
 
 
 def coco_entries(image_id: Any, prediction: Prediction, kinds: Sequence[Any] | None = None) -> list[dict[str, Any]]:
