@@ -1,6 +1,7 @@
 """Running exported files (see :mod:`cpvt_backbones.export`), which need neither config nor toolbox."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -162,18 +163,25 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     return lambda images: session.run(None, {'images': images}), metadata
 
 
-def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
+@functools.cache
+def _openvino_core() -> Any:
+    """One for the process: where a second is deleted, the stack of signal handlers may be freed memory."""
     import openvino
 
+    return openvino.Core()
+
+
+def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
     if device not in (None, 'cpu'):
         raise ValueError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
     sealed = _check_seal(path)
-    model = openvino.Core().read_model(path)
+    core = _openvino_core()
+    model = core.read_model(path)
     key = ['framework', METADATA]
     metadata = _read_metadata({METADATA: model.has_rt_info(key) and model.get_rt_info(key).value}, path, sealed)
     options = dict(PERFORMANCE_HINT='LATENCY', INFERENCE_NUM_THREADS=torch.get_num_threads())
     options['INFERENCE_PRECISION_HINT'] = 'bf16' if runtime.endswith('bfloat16') else 'f32'
-    request = openvino.Core().compile_model(model, 'CPU', options).create_infer_request()
+    request = core.compile_model(model, 'CPU', options).create_infer_request()
     return lambda images: list(request.infer({0: images}).values()), metadata
 
 

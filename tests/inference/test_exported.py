@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import subprocess
 import sys
 import zipfile
 
@@ -14,6 +15,7 @@ from tiny import column
 from cpvt_backbones.export import Features, export, graph_of
 from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
+from cpvt_backbones.inference import exported as module
 from cpvt_backbones.inference.exported import ExportedModel, paste_mask
 
 SEAL = 91  # bytes at the end of an ONNX file
@@ -107,12 +109,28 @@ def test_runtimes_that_cannot_run_a_file(onnx_file, files, monkeypatch):
         ExportedModel(files / 'maps.pt2', runtime='openvino')
     with pytest.raises(ValueError, match=r"runtime must be one of .*'openvino', .*got 'tensorrt'"):
         ExportedModel(onnx_file[1], runtime='tensorrt')
+    monkeypatch.setattr(module, '_openvino_core', module._openvino_core.__wrapped__)  # it may be there
     monkeypatch.setitem(sys.modules, 'openvino', None)
     with pytest.raises(ImportError, match=r"runtime='openvino' needs `pip install openvino`"):
         ExportedModel(onnx_file[1], runtime='openvino')
     monkeypatch.setitem(sys.modules, 'openvino', object())
     with pytest.raises(ValueError, match=r"device must be 'cpu' with runtime='openvino', got 'cuda:0'"):
         ExportedModel(onnx_file[1], runtime='openvino', device='cuda:0')
+
+
+def test_signals_after_files_of_openvino_are_closed(onnx_file):
+    """OpenVINO replaces the stack of signal handlers, which is of no use once its owner is deleted."""
+    pytest.importorskip('openvino')
+    script = """
+import signal, sys
+from cpvt_backbones.inference.exported import ExportedModel
+first, second = (ExportedModel(sys.argv[1], runtime='openvino') for _ in range(2))
+del first
+del second
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+signal.raise_signal(signal.SIGTERM)
+"""
+    assert subprocess.run([sys.executable, '-c', script, onnx_file[1]]).returncode == 75
 
 
 def test_a_mask_fills_its_box():
