@@ -32,27 +32,33 @@ def choose_by_class(folder: Path, count: int) -> list[tuple[Path, int]]:
     return [(file, label) for label, path in enumerate(classes) for file in evenly(files_in(path), count)]
 
 
-def decode(files: Sequence[Path], side: int) -> Tensor:
-    """Images as uint8 (N, 3, side, side), resized bicubically to squares where they are not."""
-    pixels = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
+def both(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Height and width, of a side or of both."""
+    return (size, size) if isinstance(size, int) else size
+
+
+def decode(files: Sequence[Path], size: int | tuple[int, int]) -> Tensor:
+    """Images as uint8 (N, 3, H, W), resized bicubically where they have another size; an integer is H and W."""
+    height, width = both(size)
+    pixels = torch.empty(len(files), 3, height, width, dtype=torch.uint8)
     for index, file in enumerate(files):
         with Image.open(file) as opened:
             image = opened.convert('RGB')
-        if image.size != (side, side):
-            image = image.resize((side, side), Image.Resampling.BICUBIC)
+        if image.size != (width, height):
+            image = image.resize((width, height), Image.Resampling.BICUBIC)
         pixels[index] = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     return pixels
 
 
-def prepare(pixels: Tensor, side: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 (B, 3, S, S) to normalised (B, 3, side, side), resized bicubically with a low-pass filter.
+def prepare(pixels: Tensor, size: int | tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """uint8 images of any size to normalised (B, 3, H, W), resized bicubically with a low-pass filter.
 
     Args:
         pixels: The images.
-        side: Of the result, px.
+        size: Height and width of the result, or the side of a square, px.
         mean, std: Of the three channels, of values from 0 to 1.
     """
     images = pixels.float()
-    if side != pixels.shape[-1]:
-        images = F.interpolate(images, size=(side, side), mode='bicubic', antialias=True).clamp(0, 255)
+    if both(size) != tuple(pixels.shape[-2:]):
+        images = F.interpolate(images, size=both(size), mode='bicubic', antialias=True).clamp(0, 255)
     return (images / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)

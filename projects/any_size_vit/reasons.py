@@ -12,10 +12,8 @@ from torch import Tensor
 
 from cpvt_backbones import CPVT
 from cpvt_backbones.analysis.attention_maps import attention_layers, attention_weights
-from cpvt_backbones.checkpoints import read_checkpoint
 
 from .images import prepare
-from .student import POSITIONS
 from .study import AdaptRun, Study
 
 SIZES = (64, 96, 160, 224, 320, 448)
@@ -32,9 +30,7 @@ def explain(study: Study, runs: Sequence[AdaptRun], sizes: Sequence[int] = SIZES
         file = study.folder / run.name / FILE
         if file.is_file() or study.record(run) is None:
             continue
-        model = study.source.build(POSITIONS[run.variant], out_indices=(depth // 2 - 1, depth - 1)).eval()
-        if run.training != 'untrained':
-            model.load_state_dict(read_checkpoint(study.folder / run.name / 'checkpoint.pth')['state_dict'])
+        model = study.trained(run, out_indices=(depth // 2 - 1, depth - 1))
         probe = fit_places(patch_tokens(study, model, some(gallery, 2 * READ), gallery.shape[-1]))
         rows = []
         for side in sizes:

@@ -12,6 +12,7 @@ from positional_encoding.runs import read_records
 from benchmarks import fill_marked
 
 from .reasons import read_reasons
+from .segmentation import miou, read_segmentation, resampled, unpack
 from .study import AdaptRun
 
 LABELS = {
@@ -31,7 +32,7 @@ MEASURES = {
 COMPARED = [('table', 'none'), ('peg', 'none'), ('peg', 'table'), ('table+peg', 'table'), ('rope', 'table')]
 COMPARED += [('peg', 'rope'), ('peg+rope', 'rope'), ('peg+rope', 'table+peg')]
 LONGER = [('peg', 'table'), ('peg', 'rope')]  # the first adapted longer
-FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons'
+FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons', 'any_size_vit_segmentation'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
     'place': 'row and column that a probe, fitted at 224 px, reads from a token, R²',
@@ -52,11 +53,13 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
         ValueError: There are neither finished runs nor CSV files, or runs in different precisions.
     """
     folder, pictures = (work_dir, '.') if docs is None else (docs.with_suffix(''), docs.stem)
-    results, runs, reasons = (folder / f'{name}.csv' for name in FILES)
+    results, runs, reasons, dense = (folder / f'{name}.csv' for name in FILES)
     if records := read_records(work_dir):
         collect(records, results, runs)
     if rows := read_reasons(work_dir):
         collect_rows(rows, list(AdaptRun._fields), reasons)
+    if rows := read_segmentation(work_dir):
+        collect_rows(rows, list(AdaptRun._fields), dense)
     if not results.exists():
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     table = read_results(results)
@@ -64,6 +67,8 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
         raise ValueError(f'work_dir: {work_dir} and {results} have runs in different precisions')
     text = report(table, pictures)
     draw(table, folder)
+    if dense.exists():
+        text += '\n\n' + report_segmentation(pd.read_csv(dense))
     if reasons.exists():
         text += '\n\n' + report_reasons(pd.read_csv(reasons), pictures)
         draw_reasons(table, pd.read_csv(reasons), folder)
@@ -175,6 +180,33 @@ def cost(table: pd.DataFrame) -> str:
             )
             rows.append(names | minutes)
     return markdown(pd.DataFrame(rows), 'll')
+
+
+def report_segmentation(table: pd.DataFrame) -> str:
+    """Mean IoU over the seeds, and its difference to the table that is not adapted."""
+    columns = [f'{factor:g} x' for factor in sorted(table['size'].unique())]
+    shown, gaps = [], []
+    for variant, training in students(table):
+        chosen = table[(table['variant'] == variant) & (table['training'] == training)]
+        names = dict(encoding=LABELS[variant], adapted=TRAININGS[training])
+        cells, lines = [], []
+        for factor, rows in chosen.groupby('size'):
+            found = [unpack(text) for text in rows['counts']]
+            cells.append(f'{np.mean([miou(blocks) for blocks in found]):.1f}')
+            same = (table['variant'] == 'table') & (table['training'] == 'untrained') & (table['size'] == factor)
+            if training != 'untrained' and same.any():
+                other = unpack(table[same]['counts'].iloc[0])
+                gap = np.mean([miou(blocks) for blocks in found]) - miou(other)
+                low, high = resampled(found, other)
+                lines.append(f'{gap:+.1f} ({low:+.1f} to {high:+.1f})')
+        shown.append(names | dict(seeds=chosen['seed'].nunique()) | dict(zip(columns, cells, strict=True)))
+        if lines:
+            gaps.append(names | dict(zip(columns, lines, strict=True)))
+    parts = ['**CamVid, linear segmentor on frozen tokens, trained at 1 x: mIoU**', markdown(pd.DataFrame(shown), 'll')]
+    if gaps:
+        title = '*Minus that of the table that is not adapted, with the 95 % interval over blocks of images*'
+        parts += [title, markdown(pd.DataFrame(gaps), 'll')]
+    return '\n\n'.join(parts)
 
 
 def report_reasons(table: pd.DataFrame, pictures: str) -> str:

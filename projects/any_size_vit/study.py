@@ -13,7 +13,7 @@ from positional_encoding.runs import Record, RunFolder, add_commit, environment,
 from torch import Tensor
 
 from cpvt_backbones import CPVT
-from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.checkpoints import atomic_write, read_checkpoint
 
 from .adapt import Recipe, adapt
 from .evaluate import score
@@ -72,7 +72,14 @@ class Study(RunFolder):
         steps = self.plan['steps'] * (4 if run.training == 'long' else 1)
         return Recipe(sizes=tuple(sizes), steps=steps, seed=run.seed)
 
-    def run_model(self, model: Callable[[Tensor], Any], pixels: Tensor, side: int) -> Tensor:
+    def trained(self, run: AdaptRun, **options: Any) -> CPVT:
+        """The student of a finished run; ``options`` are arguments of the backbone."""
+        model = self.source.build(POSITIONS[run.variant], **options).eval()
+        if run.training != 'untrained':
+            model.load_state_dict(read_checkpoint(self.folder / run.name / 'checkpoint.pth')['state_dict'])
+        return model
+
+    def run_model(self, model: Callable[[Tensor], Any], pixels: Tensor, side: int | tuple[int, int]) -> Tensor:
         """Output of a model for images at a size, without gradients."""
         with torch.inference_mode(), torch.autocast('cpu', self.precision, enabled=self.precision != torch.float32):
             return model(prepare(pixels, side, self.source.mean, self.source.std))

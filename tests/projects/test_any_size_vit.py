@@ -1,5 +1,6 @@
 """Adapting a ViT to many sizes: its parts, its resumption, and its report."""
 
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -19,9 +20,12 @@ from any_size_vit.images import choose_by_class, decode, evenly, files_in
 from any_size_vit.reasons import explain, fit_places, look, places, read_places, read_reasons
 from any_size_vit.report import interval, wilson, write_report
 from any_size_vit.run import main
+from any_size_vit.segmentation import miou, overlaps, pack, read_segmentation, resampled, segment, to_pixels, unpack
 from any_size_vit.stored import stored_array
 from any_size_vit.student import POSITIONS, TABLE, Source
 from any_size_vit.study import AdaptRun, Study
+from PIL import Image
+from sklearn.metrics import jaccard_score
 from tiny import COLUMN
 
 from cpvt_backbones import CPVT
@@ -228,6 +232,64 @@ def test_attention_without_preference_is_uniform(study, source, pixels):
     found = look(study('none'), model.eval(), pixels[:2], 32)
     cells = torch.cartesian_prod(torch.arange(4.0), torch.arange(4.0)) / 4
     assert found == dict(distance=round(torch.cdist(cells, cells).mean().item(), 4), entropy=1.0)
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    """Images (60, 80) with a bright part of class 3 on a dark one of class 1, and a column of void."""
+    rng = np.random.default_rng(0)
+    for part in ('train', 'test'):
+        for index in range(12):
+            border = 16 + 4 * index
+            labels = np.where(np.arange(80) < border, 1, 3) * np.ones((60, 1), int)
+            labels[:, -3:] = 11
+            image = np.where(labels[..., None] == 1, 40, 200) + rng.integers(-20, 20, (60, 80, 3))
+            for kind, content, suffix in (('images', image, 'jpg'), ('labels', labels, 'png')):
+                file = tmp_path / 'scenes' / kind / part / f'{index:02}.{suffix}'
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(content.astype(np.uint8)).save(file)
+    return tmp_path / 'scenes'
+
+
+def test_a_linear_segmentor_of_finished_runs(study, scenes, monkeypatch):
+    one = study('one', ('table', 'untrained', 0), ('peg', 'mixed', 0))
+    one.work()
+    runs = [*one.runs, AdaptRun('none', 'mixed', 0)]
+    segment(one, runs, scenes, size=(60, 80))  # 60 px: the last row of patches is padded
+    rows = read_segmentation(one.folder)
+    assert [(row['variant'], row['size'], row['images']) for row in rows] == [
+        (variant, size, 4) for variant in ('peg', 'table') for size in (0.5, 1, 1.5, 2)
+    ]
+    for row in rows[1::4]:
+        both, either = unpack(row['counts']).sum(axis=(0, 2))
+        assert both / ((both + either) / 2) > 0.8, 'of the pixels at the size of the training'
+    file = one.folder / runs[0].name / 'segmentation.json'
+    whole = file.read_text()
+    file.write_text(json.dumps(json.loads(whole)[:2]))  # interrupted after two sizes
+    segment(one, runs, scenes, size=(60, 80))
+    assert file.read_text() == whole
+    write_report(one.folder)
+    text = (one.folder / 'report.md').read_text()
+    assert 'linear segmentor' in text and 'Minus that of the table' in text
+
+
+def test_mean_iou_is_that_of_a_confusion_matrix():
+    rng = np.random.default_rng(0)
+    images = [[torch.from_numpy(rng.integers(0, high, (1, 9, 7))) for high in (11, 12)] for _ in range(8)]
+    blocks = unpack(pack([overlaps(*pair) for pair in images]))
+    assert blocks.shape == (2, 2, 11)
+    found, labels = (torch.cat(part).flatten().numpy() for part in zip(*images, strict=True))
+    expected = jaccard_score(labels[labels < 11], found[labels < 11], average='macro')
+    assert miou(blocks) == pytest.approx(100 * expected)
+    assert resampled([blocks], blocks) == (0, 0)
+    low, high = resampled([blocks + [[[9]], [[9]]]], blocks)
+    assert 0 < low <= high
+
+
+def test_maps_lose_the_padding_of_their_last_patches():
+    logits = torch.arange(6.0).view(1, 2, 3, 1)
+    whole = to_pixels(logits, (16, 24), 8)
+    assert torch.equal(to_pixels(logits, (13, 20), 8), whole[:, :, :13, :20])
 
 
 def test_the_page_is_written_from_its_csv(tmp_path):
