@@ -184,28 +184,31 @@ def cost(table: pd.DataFrame) -> str:
 
 def report_segmentation(table: pd.DataFrame) -> str:
     """Mean IoU over the seeds, and its difference to the table that is not adapted."""
-    columns = [f'{factor:g} x' for factor in sorted(table['size'].unique())]
     shown, gaps = [], []
     for variant, training in students(table):
         chosen = table[(table['variant'] == variant) & (table['training'] == training)]
         names = dict(encoding=LABELS[variant], adapted=TRAININGS[training])
-        cells, lines = [], []
+        cells, lines = dict[str, str](), dict[str, str]()
         for factor, rows in chosen.groupby('size'):
             found = [unpack(text) for text in rows['counts']]
-            cells.append(f'{np.mean([miou(blocks) for blocks in found]):.1f}')
+            cells[f'{factor:g} x'] = f'{np.mean([miou(blocks) for blocks in found]):.1f}'
             same = (table['variant'] == 'table') & (table['training'] == 'untrained') & (table['size'] == factor)
             if training != 'untrained' and same.any():
                 other = unpack(table[same]['counts'].iloc[0])
                 gap = np.mean([miou(blocks) for blocks in found]) - miou(other)
                 low, high = resampled(found, other)
-                lines.append(f'{gap:+.1f} ({low:+.1f} to {high:+.1f})')
-        shown.append(names | dict(seeds=chosen['seed'].nunique()) | dict(zip(columns, cells, strict=True)))
+                lines[f'{factor:g} x'] = f'{gap:+.1f} ({low:+.1f} to {high:+.1f})'
+        if cells:
+            shown.append(names | dict(seeds=chosen['seed'].nunique()) | cells)
         if lines:
-            gaps.append(names | dict(zip(columns, lines, strict=True)))
-    parts = ['**CamVid, linear segmentor on frozen tokens, trained at 1 x: mIoU**', markdown(pd.DataFrame(shown), 'll')]
+            gaps.append(names | lines)
+    parts = [
+        '**CamVid, linear segmentor on frozen tokens, trained at 1 x: mIoU**',
+        markdown(pd.DataFrame(shown).fillna(''), 'll'),
+    ]
     if gaps:
         title = '*Minus that of the table that is not adapted, with the 95 % interval over blocks of images*'
-        parts += [title, markdown(pd.DataFrame(gaps), 'll')]
+        parts += [title, markdown(pd.DataFrame(gaps).fillna(''), 'll')]
     return '\n\n'.join(parts)
 
 

@@ -266,6 +266,8 @@ def test_a_linear_segmentor_of_finished_runs(study, scenes, monkeypatch):
     file = one.folder / runs[0].name / 'segmentation.json'
     whole = file.read_text()
     file.write_text(json.dumps(json.loads(whole)[:2]))  # interrupted after two sizes
+    write_report(one.folder)
+    assert 'linear segmentor' in (one.folder / 'report.md').read_text()
     segment(one, runs, scenes, size=(60, 80))
     assert file.read_text() == whole
     write_report(one.folder)
