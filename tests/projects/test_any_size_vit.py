@@ -20,7 +20,7 @@ from any_size_vit.images import choose_by_class, decode, evenly, files_in
 from any_size_vit.reasons import explain, fit_places, look, places, read_places, read_reasons
 from any_size_vit.report import interval, wilson, write_report
 from any_size_vit.run import main
-from any_size_vit.segmentation import miou, overlaps, pack, read_segmentation, resampled, segment, to_pixels, unpack
+from any_size_vit.segmentation import miou, overlaps, pack, read_segmentation, resampled, segment, unpack
 from any_size_vit.stored import stored_array
 from any_size_vit.student import POSITIONS, TABLE, Source
 from any_size_vit.study import AdaptRun, Study
@@ -251,7 +251,7 @@ def scenes(tmp_path):
     return tmp_path / 'scenes'
 
 
-def test_a_linear_segmentor_of_finished_runs(study, scenes, monkeypatch):
+def test_a_linear_segmentor_of_finished_runs(study, scenes):
     one = study('one', ('table', 'untrained', 0), ('peg', 'mixed', 0))
     one.work()
     runs = [*one.runs, AdaptRun('none', 'mixed', 0)]
@@ -286,12 +286,6 @@ def test_mean_iou_is_that_of_a_confusion_matrix():
     assert resampled([blocks], blocks) == (0, 0)
     low, high = resampled([blocks + [[[9]], [[9]]]], blocks)
     assert 0 < low <= high
-
-
-def test_maps_lose_the_padding_of_their_last_patches():
-    logits = torch.arange(6.0).view(1, 2, 3, 1)
-    whole = to_pixels(logits, (16, 24), 8)
-    assert torch.equal(to_pixels(logits, (13, 20), 8), whole[:, :, :13, :20])
 
 
 def test_the_page_is_written_from_its_csv(tmp_path):
