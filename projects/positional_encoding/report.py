@@ -67,7 +67,8 @@ def run_row(record: Record) -> dict[str, Any]:
     found = record['environment']
     machine = dict(processor=found['processor'], threads=found['threads'])
     versions = dict(python=found['Python'].split()[0], torch=found['PyTorch'])
-    return dict(**record['run'], commits=record['commits'], **machine, **versions)
+    length = {name: value for name, value in record['rows'][0].items() if name == 'epochs'}
+    return dict(**record['run'], **length, commits=record['commits'], **machine, **versions)
 
 
 def collect(records: Sequence[Record], results: Path, runs: Path) -> None:
@@ -198,11 +199,11 @@ def markdown(table: pd.DataFrame, align: str = 'l') -> str:
 
 
 def draw_classify(results: pd.DataFrame, folder: Path, prefix: str = '') -> None:
-    """Top-1 accuracy of the main variants against image size, and of all variants at the training size."""
+    """Top-1 accuracy of the main variants and RoPE against image size, and of all variants at the training size."""
     train_size = results['size'].min()
     kept = best_rates(results, train_size)
     figure, (axis,) = new_figure(8, 4.4)
-    for name in MAIN:
+    for name in (*MAIN, 'rope'):
         if not (rows := kept[kept['variant'] == name]).empty:
             draw_line(axis, rows, 'top1', label=VARIANTS[name].label, ls='-' if name.startswith('peg') else '--')
     side = f'side of the test images (px); trained at {train_size} px'

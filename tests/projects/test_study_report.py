@@ -188,7 +188,8 @@ def test_finished_runs_enter_the_csv_files(tmp_path):
         'variant,seed,rate_factor,epochs,size,top1,shift_error\nnone,0,1.0,3,112,50.0,0.25\nnone,0,1.0,3,224,50.0,\n'
     )
     assert (tmp_path / 'runs.csv').read_text() == (
-        'variant,seed,rate_factor,commits,processor,threads,python,torch\nnone,0,1.0,abc,two cores,1,3.11.7,2.11.0\n'
+        'variant,seed,rate_factor,epochs,commits,processor,threads,python,torch\n'
+        'none,0,1.0,3,abc,two cores,1,3.11.7,2.11.0\n'
     )
     assert ('no encoding', '1', '50.0', '50.0', '0.250') in cells((tmp_path / 'report.md').read_text())
     (tmp_path / 'classify/none_seed-0').rename(tmp_path / 'elsewhere')
