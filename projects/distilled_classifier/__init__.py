@@ -1,0 +1,1 @@
+"""Train the shipped classifier with the features of a CNN."""
