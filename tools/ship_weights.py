@@ -23,6 +23,8 @@ from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.weights import ShippedWeights, find_shipped
 
 if TYPE_CHECKING:
+    from mmengine.config import Config
+
     from cpvt_backbones.analysis.resolution import SweepRow
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,8 +32,10 @@ LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
 
-def card(entry: ShippedWeights, rows: 'list[SweepRow]', *, data: str, terms: str, commit: str) -> str:
-    """The model card."""
+def card(
+    entry: ShippedWeights, rows: 'list[SweepRow]', *, data: str, terms: str, commit: str, recipe: str | None = None
+) -> str:
+    """The model card; ``recipe`` says what trained the model, by default its config and what that starts from."""
     from cpvt_backbones.analysis.resolution import GOOD, good_sizes, main_metric
     from cpvt_backbones.engine.launch import read_config
 
@@ -45,6 +49,7 @@ def card(entry: ShippedWeights, rows: 'list[SweepRow]', *, data: str, terms: str
         first = find_shipped(start.checkpoint)
         origin = f'`{first.name}` (SHA-256 `{first.sha256}`)'
         terms += f'. It starts from `{first.name}`, whose terms hold too: see its card'
+    recipe = recipe or f'`{entry.config}`, from {origin}'
     return f"""# {entry.name}
 
 {entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
@@ -65,7 +70,7 @@ Images: RGB minus {list(pixels.mean)}, over {list(pixels.std)}.
 
 **Terms.** {terms}.
 
-**Recipe.** `{entry.config}`, from {origin}, at commit {commit}.
+**Recipe.** {recipe}, at commit {commit}.
 
 **Accuracy**, this file, {rows[0].images} images, no fine-tuning at any size:
 
@@ -77,15 +82,17 @@ Images: RGB minus {list(pixels.mean)}, over {list(pixels.std)}.
 """
 
 
-def write_file(name: str, checkpoint: str) -> Path:
-    """Write the weights of a checkpoint in fp16, byte for byte the same for the same weights."""
-    import torch
+def write_file(name: str, checkpoint: str, cfg: 'Config') -> Path:
+    """Write the model's weights in fp16, without those that only its training had.
 
-    from cpvt_backbones.checkpoints import read_checkpoint, write_checkpoint
+    The same weights give the same bytes.
+    """
+    from cpvt_backbones.analysis.complexity import build_model
+    from cpvt_backbones.checkpoints import load_weights, write_checkpoint
 
-    content = read_checkpoint(checkpoint)
-    state = content.get('state_dict', content)
-    state = {k: v.half() if v.is_floating_point() else v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    model = build_model(cfg)
+    load_weights(model, checkpoint)
+    state = {k: v.half() if v.is_floating_point() else v for k, v in model.state_dict().items()}
     file = weights.FOLDER / f'{name}.safetensors'
     if (size := sum(value.nbytes for value in state.values())) > LIMIT:
         raise ValueError(f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB')
@@ -104,7 +111,7 @@ def ship(args: argparse.Namespace) -> Path:
     config = Path(args.config).resolve()
     if not config.is_relative_to(ROOT / 'configs'):
         raise ValueError(f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}')
-    file = write_file(args.name, args.checkpoint)
+    file = write_file(args.name, args.checkpoint, read_config(config))
     file.with_suffix('.md').unlink(missing_ok=True)  # of the previous file
     cfg = read_config(config)
     backbone = cfg.model.backbone.to_dict()
@@ -129,7 +136,8 @@ def ship(args: argparse.Namespace) -> Path:
             raise ValueError(f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this config')
         entries[args.name]['sizes'] = asdict(good_sizes(rows))
         write_index()
-        text = card(find_shipped(args.name), rows, data=args.data, terms=args.terms, commit=args.commit)
+        told = dict(data=args.data, terms=args.terms, commit=args.commit, recipe=args.recipe)
+        text = card(find_shipped(args.name), rows, **told)
         file.with_suffix('.md').write_text(text, encoding='utf-8')
     return file
 
@@ -140,6 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('config', help='config of the whole model')
     parser.add_argument('checkpoint', help='its trained weights')
     parser.add_argument('--commit', required=True, help='of the code that trained them')
+    parser.add_argument('--recipe', help='what trained them; default: the config and what it starts from')
     parser.add_argument('--about', required=True, help='one line for a listing')
     parser.add_argument('--data', required=True, help='what it was trained on')
     parser.add_argument('--terms', required=True, help="the data's terms")

@@ -13,7 +13,7 @@ pytest.importorskip('safetensors')
 
 from cpvt_backbones import CPVT, weights
 from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, write_rows
-from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.checkpoints import load_weights, read_checkpoint
 from cpvt_backbones.engine import command_line
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import GoodSizes
@@ -64,6 +64,8 @@ def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys
         )
     ]
     write_rows(run.folder / 'sizes.csv', rows)
+    run('small-toys', '--recipe', '`other.py`', '--sizes', str(run.folder / 'sizes.csv'))
+    assert '**Recipe.** `other.py`, at commit abc123.' in (run.folder / 'package/small-toys.md').read_text()
     run('small-toys', '--sizes', str(run.folder / 'sizes.csv'))
     card = (run.folder / 'package/small-toys.md').read_text()
     for said in (
@@ -141,6 +143,20 @@ def test_a_model_that_starts_from_another_says_so(run):
     assert f'from `small-toys` (SHA-256 `{weights.find_shipped("small-toys").sha256}`)' in card
     assert 'It starts from `small-toys`, whose terms hold too' in card
     assert 'init_cfg' not in weights.find_shipped('tuned-toys').backbone
+
+
+def test_weights_that_only_the_training_had_are_left_out(run):
+    state = dict(run.model.state_dict(), **{'to_teacher.weight': torch.ones(3)})
+    torch.save(dict(state_dict=state), run.folder / 'epoch_1.pth')
+    run()
+    assert read_checkpoint('small-toys').keys() == run.model.state_dict().keys()
+
+
+def test_weights_of_another_model_are_refused(run, capsys):
+    torch.save(dict(state_dict=run.model.backbone.state_dict()), run.folder / 'epoch_1.pth')
+    with pytest.raises(SystemExit):
+        run()
+    assert 'it does not fit the model: it lacks' in capsys.readouterr().err and not weights.shipped_weights()
 
 
 def test_the_toolboxes_load_it_by_name(run):

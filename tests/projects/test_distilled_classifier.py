@@ -1,0 +1,119 @@
+"""The distilled classifier: what its losses are, and that the plain classifier has the same weights."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import COLUMN, max_difference, randomise
+
+pytest.importorskip('mmpretrain')
+timm = pytest.importorskip('timm')
+
+from distilled_classifier.model import TEACHER, FeatureDistillation  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+from mmpretrain.structures import DataSample  # noqa: E402
+
+from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
+
+CHOSEN = [7, 3, 900]
+PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
+PLAIN = dict(type='CPVT', arch=COLUMN, patch_size=8, with_cls_token=False)
+HEAD = dict(type='LinearClsHead', num_classes=3, in_channels=24)
+
+
+@pytest.fixture(scope='module')
+def teacher(tmp_path_factory):
+    """A teacher with random weights and statistics, and its file."""
+    torch.manual_seed(1)
+    network = timm.create_model(TEACHER).eval()
+    for name, value in network.named_buffers():
+        if name.endswith('running_mean'):
+            value.normal_(std=0.1)
+    network.path = str(tmp_path_factory.mktemp('teachers') / 'teacher.pth')
+    torch.save(network.state_dict(), network.path)
+    return network
+
+
+def build(path, **options):
+    init_default_scope('mmpretrain')
+    torch.manual_seed(0)
+    model = FeatureDistillation(
+        backbone=dict(PLAIN, out_type='featmap', out_indices=(1, 3)),
+        neck=dict(type='GlobalAveragePooling'),
+        head=dict(HEAD),
+        **dict(teacher=path, teacher_classes=CHOSEN, teacher_size=64, sizes=[32], data_preprocessor=dict(PIXELS))
+        | options,
+    )
+    model.backbone = randomise(model.backbone)
+    return model
+
+
+def batch(size=64):
+    torch.manual_seed(2)
+    return torch.randn(4, 3, size, size), [DataSample().set_gt_label(k % 3) for k in range(4)]
+
+
+def test_the_targets_are_the_teachers_own_features(teacher):
+    model = build(teacher.path)
+    images, _ = batch()
+    middle, pooled, probabilities = model.targets(images)
+    mean, std = (torch.tensor(PIXELS[key]).view(3, 1, 1) for key in ('mean', 'std'))
+    inputs = (images * std + mean) / 127.5 - 1
+    with torch.no_grad():
+        features = teacher.forward_features(inputs)
+        maps = teacher.forward_intermediates(inputs, intermediates_only=True)
+        expected = dict(
+            middle=next(m for m in maps if m.shape[1] == 112),
+            pooled=features.mean((2, 3)),
+            probabilities=teacher(inputs)[:, CHOSEN].softmax(1),
+        )
+    assert middle.shape == (4, 4, 4, 112)
+    for found, wanted in zip((middle.permute(0, 3, 1, 2), pooled, probabilities), expected.values(), strict=True):
+        assert max_difference(found, wanted) <= 1e-4 * wanted.abs().max()
+
+
+def test_the_losses_reach_the_student_and_not_the_teacher(teacher):
+    model = build(teacher.path)
+    images, samples = batch()
+    losses = model.loss(images, samples)
+    assert list(losses) == ['loss_label', 'loss_probabilities', 'loss_pooled', 'loss_map']
+    # Without a teacher the loss of the labels is that of the plain classifier, on the resized images.
+    small = F.interpolate(images, 32, mode='bilinear', antialias=True)
+    plain = plain_model()
+    assert not plain.load_state_dict(model.state_dict(), strict=False).missing_keys
+    torch.testing.assert_close(losses['loss_label'], plain.train().loss(small, samples)['loss'])
+    sum(losses.values()).backward()
+    assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in model.parameters())
+    assert not any('teacher' in name and 'to_teacher' not in name for name in model.state_dict())
+
+
+def plain_model():
+    return MODELS.build(dict(type='ImageClassifier', backbone=dict(PLAIN, out_type='avg_featmap'), head=dict(HEAD)))
+
+
+def test_the_plain_classifier_has_the_same_weights_and_scores(teacher):
+    model, plain = build(teacher.path).eval(), plain_model().eval()
+    missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
+    assert not missing and {name.split('.')[0] for name in unexpected} == {'to_teacher'}
+    images, _ = batch(40)
+    torch.testing.assert_close(plain(images), model(images))
+
+
+def test_each_size_is_drawn(teacher, monkeypatch):
+    model, seen = build(teacher.path, sizes=[16, 24, 40]), set()
+    model.backbone.register_forward_pre_hook(lambda module, inputs: seen.add(inputs[0].shape[-1]))
+    targets = torch.ones(4, 4, 4, 112), torch.ones(4, 1280), torch.ones(4, 3)
+    monkeypatch.setattr(model, 'targets', lambda images: targets)
+    images, samples = batch()
+    for _ in range(60):  # one of three is missing with a probability of 3 * (2 / 3) ** 60 < 1e-9
+        model.loss(images, samples)
+    assert seen == {16, 24, 40}
+
+
+def test_what_is_wrong_is_named(teacher, tmp_path):
+    with pytest.raises(ValueError, match='teacher_classes must be 3 indices'):
+        build(teacher.path, teacher_classes=[1, 2])
+    with pytest.raises(ValueError, match='sizes must be'):
+        build(teacher.path, sizes=[32, 0])
+    torch.save(dict(a=torch.ones(2)), tmp_path / 'other.pth')
+    with pytest.raises(CheckpointError, match='does not fit'):
+        build(str(tmp_path / 'other.pth'))
