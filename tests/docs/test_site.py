@@ -55,6 +55,27 @@ def test_cost_of_a_shipped_model():
         assert row.gmacs == pytest.approx(float(costs()[name, row.height]['gmacs']), rel=1e-5)
 
 
+def test_accuracies_in_the_readme_are_those_of_the_cards():
+    pattern = r'^\| \[`(\S+)`\].* \| (?:top-1|mIoU|box AP) ([\d./ ]+) at ([\d./ ]+) (?:px|x .*) \|$'
+    rows = re.findall(pattern, (ROOT / 'README.md').read_text(), re.M)
+    assert sorted(name for name, *_ in rows) == sorted(shipped_weights())
+    for name, values, sizes in rows:
+        card = (ROOT / f'cpvt_backbones/weights/{name}.md').read_text()
+        measured = dict(re.findall(r'^\| ([\d.]+)(?:px)? \| [\d x]+ \| ([\d.]+) \|$', card, re.M))
+        for value, size in zip(values.split(' / '), sizes.split(' / '), strict=True):
+            assert abs(float(measured[size]) - float(value)) <= 0.51 * 10.0 ** -len(value.partition('.')[2]), (
+                name,
+                size,
+            )
+
+
+def test_ranges_of_sizes_are_those_of_the_index():
+    text = (ROOT / 'docs/inference.md').read_text()
+    for name, entry in shipped_weights().items():
+        low, high, side = (entry.sizes[key] for key in ('low', 'high', 'side'))
+        assert f'| `{name}` | {low:g} to {high:g} | {low * side:.0f} to {high * side:.0f} |' in text
+
+
 class Loads(HTMLParser):
     """Addresses that a browser fetches by itself."""
 
