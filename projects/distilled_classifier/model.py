@@ -16,7 +16,7 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.layers.checks import check, check_int, is_int, strict_keywords
+from cpvt_backbones.layers.checks import check, check_int, is_int, is_sequence, strict_keywords
 
 TEACHER = 'tf_efficientnet_lite0'
 STAGE, MAP_CHANNELS, POOLED_CHANNELS = 4, 112, 1280
@@ -63,7 +63,9 @@ class FeatureDistillation(ImageClassifier):
     ) -> None:
         super().__init__(backbone, neck=neck, head=head, data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         check_int(teacher_size=teacher_size)
-        check('a sequence of positive sides', lambda v: v and all(is_int(s) and s > 0 for s in v), sizes=sizes)
+        check(
+            'a list of sides > 0', lambda v: is_sequence(v) and v and all(is_int(s) and s > 0 for s in v), sizes=sizes
+        )
         number = self.head.num_classes
         accepted = f'{number} indices in [0, 1000)'
         check(accepted, lambda v: len(v) == number and set(v) <= set(range(1000)), teacher_classes=teacher_classes)
