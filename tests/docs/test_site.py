@@ -61,7 +61,8 @@ def test_accuracies_in_the_readme_are_those_of_the_cards():
     assert sorted(name for name, *_ in rows) == sorted(shipped_weights())
     for name, values, sizes in rows:
         card = (ROOT / f'cpvt_backbones/weights/{name}.md').read_text()
-        measured = dict(re.findall(r'^\| ([\d.]+)(?:px)? \| [\d x]+ \| ([\d.]+) \|$', card, re.M))
+        rows_of_card = re.findall(r'^\| ([\d.]+)(?:px)? \| (\d+) x \d+ \| ([\d.]+) \|$', card, re.M)
+        measured = {key: value for size, width, value in rows_of_card for key in (size, width)}
         for value, size in zip(values.split(' / '), sizes.split(' / '), strict=True):
             assert abs(float(measured[size]) - float(value)) <= 0.51 * 10.0 ** -len(value.partition('.')[2]), (
                 name,
