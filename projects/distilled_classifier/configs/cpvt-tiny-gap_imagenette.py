@@ -2,13 +2,7 @@
 # (ImageNet-1k). 40 epochs of 73 iterations * 2 processes * 64 images.
 _base_ = '../../../configs/imagenette/cpvt-tiny-gap_imagenette.py'
 custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded', 'distilled_classifier.model'])
-data_preprocessor = dict(
-    num_classes=10,
-    mean=[123.675, 116.28, 103.53],
-    std=[58.395, 57.12, 57.375],
-    to_rgb=True,
-    batch_augments=dict(augments=dict(type='BatchRandomResizedCrop', size=112, area=(0.25, 1.0), flip=0.5)),
-)
+data_preprocessor = dict(batch_augments=dict(augments=dict(area=(0.25, 1.0))))
 model = dict(
     type='FeatureDistillation',
     backbone=dict(out_type='featmap', out_indices=(8, 11)),
