@@ -111,7 +111,7 @@ def ship(args: argparse.Namespace) -> Path:
     config = Path(args.config).resolve()
     if not config.is_relative_to(ROOT / 'configs'):
         raise ValueError(f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}')
-    file = write_file(args.name, args.checkpoint, read_config(config))
+    file = write_file(args.name, args.checkpoint, read_config(config))  # building a model changes its config
     file.with_suffix('.md').unlink(missing_ok=True)  # of the previous file
     cfg = read_config(config)
     backbone = cfg.model.backbone.to_dict()

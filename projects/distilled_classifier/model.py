@@ -19,8 +19,8 @@ from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.layers.checks import check, check_int, is_int, is_sequence, strict_keywords
 
 TEACHER = 'tf_efficientnet_lite0'
-STAGE, MAP_CHANNELS, POOLED_CHANNELS = 4, 112, 1280
-"""Of the teacher: the last stage of stride 16, its channels, and those of the pooled features."""
+MAP, MAP_CHANNELS, POOLED_CHANNELS = 3, 112, 1280
+"""Of the teacher: timm's index of the map of stride 16, its channels, and those of the pooled features."""
 
 
 @MODELS.register_module()
@@ -85,17 +85,14 @@ class FeatureDistillation(ImageClassifier):
 
     @torch.no_grad()
     def targets(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map (B, h, w, 112), pooled features (B, 1280) and class probabilities (B, classes) of images (B, 3, H, W)."""
+        """Map (B, 112, h, w), pooled features (B, 1280) and class probabilities (B, classes) of images (B, 3, H, W)."""
         network = self._teacher[0].to(images.device)
         pixels = images * self.data_preprocessor.std + self.data_preprocessor.mean
-        x = network.bn1(network.conv_stem((pixels / 127.5 - 1).contiguous(memory_format=torch.channels_last)))
-        for index, stage in enumerate(network.blocks):
-            x = stage(x)
-            if index == STAGE:
-                middle = x
-        pooled = network.bn2(network.conv_head(x)).mean((2, 3))
+        inputs = (pixels / 127.5 - 1).contiguous(memory_format=torch.channels_last)
+        last, (middle,) = network.forward_intermediates(inputs, indices=[MAP])
+        pooled = last.mean((2, 3))
         scores = network.classifier(pooled)[:, self.teacher_classes]
-        return middle.float().permute(0, 2, 3, 1), pooled.float(), scores.float().softmax(1)
+        return middle.float(), pooled.float(), scores.float().softmax(1)
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
         """``loss_label``, ``loss_probabilities``, ``loss_pooled`` and ``loss_map`` of one batch."""
@@ -104,8 +101,7 @@ class FeatureDistillation(ImageClassifier):
         maps = self.backbone(_resize(inputs, side))
         pooled = self.neck(maps)
         scores = self.head(pooled)
-        grid = maps[0].shape[2:]
-        target_map = _resize(target_map.permute(0, 3, 1, 2), grid, antialias=False).permute(0, 2, 3, 1)
+        target_map = _resize(target_map, maps[0].shape[2:], antialias=False).permute(0, 2, 3, 1)
         tokens = self.to_teacher['map'](maps[0].permute(0, 2, 3, 1))
         return dict(
             loss_label=self.head._get_loss(scores, data_samples)['loss'],
