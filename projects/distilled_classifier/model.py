@@ -10,17 +10,35 @@ from typing import Any
 import timm
 import torch
 import torch.nn.functional as F
-from mmengine.registry import MODELS
+from mmcv.transforms import BaseTransform
+from mmengine.registry import MODELS, TRANSFORMS
 from mmpretrain.models import ImageClassifier
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.layers.checks import check, check_int, is_int, is_sequence, strict_keywords
+from cpvt_backbones.layers.checks import check, check_fraction, check_int, is_int, is_sequence, strict_keywords
 
 TEACHER = 'tf_efficientnet_lite0'
 MAP, MAP_CHANNELS, POOLED_CHANNELS = 3, 112, 1280
 """Of the teacher: timm's index of the map of stride 16, its channels, and those of the pooled features."""
+
+
+@TRANSFORMS.register_module()
+class Unlabelled(BaseTransform):
+    """Replace the label of an image by one that stands for none.
+
+    Args:
+        label: The number of the student's classes; ``num_classes`` of the data preprocessor is one more.
+    """
+
+    def __init__(self, *, label: int) -> None:
+        check_int(label=label)
+        self.label = label
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        """Set ``gt_label``."""
+        return results | dict(gt_label=self.label)
 
 
 @MODELS.register_module()
@@ -33,6 +51,9 @@ class FeatureDistillation(ImageClassifier):
     targets are normalised over their channels. The teacher gets each crop at one size, the student at a size that is
     drawn for the batch. The teacher is in no checkpoint.
 
+    The data preprocessor has to give each image a score for each class (any batch augmentation does). An image that is
+    :class:`Unlabelled` has only the losses of the features.
+
     Args:
         backbone: With ``out_type='featmap'`` and two ``out_indices``, the second the last block.
         neck: Pools the maps; the same model with ``out_type='avg_featmap'`` and no neck has the same weights.
@@ -41,6 +62,8 @@ class FeatureDistillation(ImageClassifier):
         teacher_classes: The teacher's index of each class of the student.
         teacher_size: Side of the teacher's images in px.
         sizes: Sides of the student's images in px.
+        mixup: Probability that a batch is mixed: ``x * l + flip(x) * (1 - l)`` for images and labels, with ``l`` of a
+            beta distribution (0.8, 0.8). The teacher gets the mixed images, too.
         data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
 
     Raises:
@@ -58,6 +81,7 @@ class FeatureDistillation(ImageClassifier):
         teacher_classes: Sequence[int],
         teacher_size: int = 96,
         sizes: Sequence[int] = (64, 80, 96, 112),
+        mixup: float = 0.0,
         data_preprocessor: dict[str, Any] | None = None,
         init_cfg: Any = None,
     ) -> None:
@@ -66,6 +90,7 @@ class FeatureDistillation(ImageClassifier):
         check(
             'a list of sides > 0', lambda v: is_sequence(v) and v and all(is_int(s) and s > 0 for s in v), sizes=sizes
         )
+        check_fraction(mixup=mixup)
         number = self.head.num_classes
         accepted = f'{number} indices in [0, 1000)'
         check(accepted, lambda v: len(v) == number and set(v) <= set(range(1000)), teacher_classes=teacher_classes)
@@ -75,6 +100,7 @@ class FeatureDistillation(ImageClassifier):
         load_weights(network, teacher, strict=True)
         self._teacher = [network.requires_grad_(False).eval().to(memory_format=torch.channels_last)]
         self.teacher_classes, self.teacher_size, self.sizes = list(teacher_classes), teacher_size, tuple(sizes)
+        self.mixup = mixup
         middle, last = self.backbone.out_channels
         self.to_teacher = nn.ModuleDict(
             dict(
@@ -96,16 +122,22 @@ class FeatureDistillation(ImageClassifier):
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
         """``loss_label``, ``loss_probabilities``, ``loss_pooled`` and ``loss_map`` of one batch."""
+        labels = torch.stack([sample.gt_score for sample in data_samples])[:, : self.head.num_classes]
+        if torch.rand(()) < self.mixup:
+            share = torch.distributions.Beta(0.8, 0.8).sample().to(inputs.device)
+            inputs, labels = (share * x + (1 - share) * x.flip(0) for x in (inputs, labels))
+        known = labels.sum(1)
         target_map, target_pooled, probabilities = self.targets(_resize(inputs, self.teacher_size))
         side = self.sizes[int(torch.randint(len(self.sizes), ()))]
         maps = self.backbone(_resize(inputs, side))
         pooled = self.neck(maps)
-        scores = self.head(pooled)
+        scores = self.head(pooled).float().log_softmax(1)
+        divergence = F.kl_div(scores, probabilities, reduction='none').sum(1)
         target_map = _resize(target_map, maps[0].shape[2:], antialias=False).permute(0, 2, 3, 1)
         tokens = self.to_teacher['map'](maps[0].permute(0, 2, 3, 1))
         return dict(
-            loss_label=self.head._get_loss(scores, data_samples)['loss'],
-            loss_probabilities=F.kl_div(scores.float().log_softmax(1), probabilities, reduction='batchmean'),
+            loss_label=-(labels * scores).sum() / known.sum().clamp(min=1),
+            loss_probabilities=(known * divergence).sum() / known.sum().clamp(min=1),
             loss_pooled=_error(self.to_teacher['pooled'](pooled[-1]), target_pooled),
             loss_map=_error(tokens, target_map),
         )

@@ -8,7 +8,7 @@ from tiny import COLUMN, max_difference, randomise
 pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')
 
-from distilled_classifier.model import TEACHER, FeatureDistillation  # noqa: E402
+from distilled_classifier.model import TEACHER, FeatureDistillation, Unlabelled  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
@@ -49,7 +49,8 @@ def build(path, **options):
 
 def batch(size=64):
     torch.manual_seed(2)
-    return torch.randn(4, 3, size, size), [DataSample().set_gt_label(k % 3) for k in range(4)]
+    images = torch.randn(4, 3, size, size)
+    return images, [DataSample().set_gt_label(k % 3).set_gt_score(F.one_hot(torch.tensor(k % 3), 3)) for k in range(4)]
 
 
 def test_the_targets_are_the_teachers_own_features(teacher):
@@ -77,7 +78,8 @@ def test_the_losses_reach_the_student_and_not_the_teacher(teacher):
     small = F.interpolate(images, 32, mode='bilinear', antialias=True)
     plain = plain_model()
     assert not plain.load_state_dict(model.state_dict(), strict=False).missing_keys
-    torch.testing.assert_close(losses['loss_label'], plain.train().loss(small, samples)['loss'])
+    labels = [DataSample().set_gt_label(sample.gt_label) for sample in samples]
+    torch.testing.assert_close(losses['loss_label'], plain.train().loss(small, labels)['loss'])
     sum(losses.values()).backward()
     assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in model.parameters())
     assert not any('teacher' in name and 'to_teacher' not in name for name in model.state_dict())
@@ -93,6 +95,38 @@ def test_the_plain_classifier_has_the_same_weights_and_scores(teacher):
     assert not missing and {name.split('.')[0] for name in unexpected} == {'to_teacher'}
     images, _ = batch(40)
     torch.testing.assert_close(plain(images), model(images))
+
+
+def test_images_without_a_label_have_the_losses_of_the_features_alone(teacher):
+    model = build(teacher.path, data_preprocessor=PIXELS | dict(num_classes=4, to_onehot=True))
+    images, samples = batch()
+    expected = model.loss(images, samples)
+    label = Unlabelled(label=3).transform(dict(gt_label=0))['gt_label']
+    others = [DataSample().set_gt_label(sample.gt_label) for sample in samples]
+    others += [DataSample().set_gt_label(label) for _ in images]
+    data = model.data_preprocessor(dict(inputs=torch.randn(8, 3, 64, 64), data_samples=others), training=True)
+    images = torch.cat((images, torch.randn_like(images)))
+    found = model.loss(images, data['data_samples'])
+    for name in ('loss_label', 'loss_probabilities'):
+        torch.testing.assert_close(found[name], expected[name])
+    assert found['loss_pooled'] != expected['loss_pooled']
+    # A batch without any label is no division by zero.
+    assert model.loss(images[4:], data['data_samples'][4:])['loss_label'] == 0
+
+
+def test_a_mixed_batch_has_mixed_images_and_mixed_labels(teacher, monkeypatch):
+    model, seen = build(teacher.path, mixup=1.0), []
+    targets = torch.ones(4, 112, 4, 4), torch.ones(4, 1280), torch.full((4, 3), 1 / 3)
+    monkeypatch.setattr(model, 'targets', lambda images: seen.append(images) or targets)
+    images, samples = batch()
+    found = model.loss(images, samples)['loss_label']
+    share = ((seen[0] - images.flip(0)) / (images - images.flip(0))).median()
+    assert 0 <= share <= 1
+    torch.testing.assert_close(seen[0], share * images + (1 - share) * images.flip(0), rtol=0, atol=1e-5)
+    scores = model.head(model.neck(model.backbone(F.interpolate(seen[0], 32, mode='bilinear', antialias=True))))
+    labels = torch.stack([sample.gt_score for sample in samples])
+    expected = F.cross_entropy(scores, share * labels + (1 - share) * labels.flip(0))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_each_size_is_drawn(teacher, monkeypatch):
@@ -111,6 +145,8 @@ def test_what_is_wrong_is_named(teacher, tmp_path):
         build(teacher.path, teacher_classes=[1, 2])
     with pytest.raises(ValueError, match='sizes must be'):
         build(teacher.path, sizes=[32, 0])
+    with pytest.raises(ValueError, match='mixup must be'):
+        build(teacher.path, mixup=1.5)
     torch.save(dict(a=torch.ones(2)), tmp_path / 'other.pth')
     with pytest.raises(CheckpointError, match='does not fit'):
         build(str(tmp_path / 'other.pth'))
