@@ -7,6 +7,7 @@ It needs mmpretrain; list this module in the ``custom_imports`` of a config that
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import timm
 import torch
 import torch.nn.functional as F
@@ -25,20 +26,24 @@ MAP, MAP_CHANNELS, POOLED_CHANNELS = 3, 112, 1280
 
 
 @TRANSFORMS.register_module()
-class Unlabelled(BaseTransform):
-    """Replace the label of an image by one that stands for none.
+class OneHotLabel(BaseTransform):
+    """Give an image a score for each of the student's classes, ``gt_score`` (classes,).
 
     Args:
-        label: The number of the student's classes; ``num_classes`` of the data preprocessor is one more.
+        classes: Number of the student's classes.
+        known: 1 for the image's label and 0 for all others; or, if ``False``, 0 for all.
     """
 
-    def __init__(self, *, label: int) -> None:
-        check_int(label=label)
-        self.label = label
+    def __init__(self, *, classes: int, known: bool = True) -> None:
+        check_int(classes=classes)
+        self.classes, self.known = classes, known
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Set ``gt_label``."""
-        return results | dict(gt_label=self.label)
+        """Set ``gt_score``."""
+        scores = np.zeros(self.classes, dtype=np.float32)
+        if self.known:
+            scores[results['gt_label']] = 1
+        return results | dict(gt_score=scores)
 
 
 @MODELS.register_module()
@@ -51,8 +56,7 @@ class FeatureDistillation(ImageClassifier):
     targets are normalised over their channels. The teacher gets each crop at one size, the student at a size that is
     drawn for the batch. The teacher is in no checkpoint.
 
-    The data preprocessor has to give each image a score for each class (any batch augmentation does). An image that is
-    :class:`Unlabelled` has only the losses of the features.
+    Each image needs a score for each class (:class:`OneHotLabel`). One without a label has the losses of the features.
 
     Args:
         backbone: With ``out_type='featmap'`` and two ``out_indices``, the second the last block.
@@ -122,7 +126,7 @@ class FeatureDistillation(ImageClassifier):
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
         """``loss_label``, ``loss_probabilities``, ``loss_pooled`` and ``loss_map`` of one batch."""
-        labels = torch.stack([sample.gt_score for sample in data_samples])[:, : self.head.num_classes]
+        labels = torch.stack([sample.gt_score for sample in data_samples])
         if torch.rand(()) < self.mixup:
             share = torch.distributions.Beta(0.8, 0.8).sample().to(inputs.device)
             inputs, labels = (share * x + (1 - share) * x.flip(0) for x in (inputs, labels))

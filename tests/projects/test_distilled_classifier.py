@@ -1,5 +1,6 @@
 """The distilled classifier: what its losses are, and that the plain classifier has the same weights."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,8 +9,9 @@ from tiny import COLUMN, max_difference, randomise
 pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')
 
-from distilled_classifier.model import TEACHER, FeatureDistillation, Unlabelled  # noqa: E402
+from distilled_classifier.model import TEACHER, FeatureDistillation, OneHotLabel  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+from mmpretrain.datasets import PackInputs  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
 from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
@@ -98,13 +100,15 @@ def test_the_plain_classifier_has_the_same_weights_and_scores(teacher):
 
 
 def test_images_without_a_label_have_the_losses_of_the_features_alone(teacher):
-    model = build(teacher.path, data_preprocessor=PIXELS | dict(num_classes=4, to_onehot=True))
+    model = build(teacher.path, data_preprocessor=PIXELS | dict(num_classes=3, to_onehot=True))
     images, samples = batch()
     expected = model.loss(images, samples)
-    label = Unlabelled(label=3).transform(dict(gt_label=0))['gt_label']
-    others = [DataSample().set_gt_label(sample.gt_label) for sample in samples]
-    others += [DataSample().set_gt_label(label) for _ in images]
-    data = model.data_preprocessor(dict(inputs=torch.randn(8, 3, 64, 64), data_samples=others), training=True)
+    pack, known, unknown = PackInputs(), OneHotLabel(classes=3), OneHotLabel(classes=3, known=False)
+    picture = np.zeros((64, 64, 3), np.uint8)
+    labelled = [known.transform(dict(img=picture, gt_label=k % 3)) for k in range(4)]
+    others = [unknown.transform(dict(img=picture, gt_label=90 + k)) for k in range(4)]
+    packed = [pack.transform(results)['data_samples'] for results in (*labelled, *others)]
+    data = model.data_preprocessor(dict(inputs=torch.randn(8, 3, 64, 64), data_samples=packed), training=True)
     images = torch.cat((images, torch.randn_like(images)))
     found = model.loss(images, data['data_samples'])
     for name in ('loss_label', 'loss_probabilities'):
@@ -112,6 +116,23 @@ def test_images_without_a_label_have_the_losses_of_the_features_alone(teacher):
     assert found['loss_pooled'] != expected['loss_pooled']
     # A batch without any label is no division by zero.
     assert model.loss(images[4:], data['data_samples'][4:])['loss_label'] == 0
+
+
+def test_the_config_trains_and_validates(teacher):
+    config = read_config('projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py')
+    init_default_scope('mmpretrain')
+    model = MODELS.build(config.model | dict(teacher=teacher.path, init_cfg=None, teacher_size=64))
+    picture, batches = np.zeros((128, 128, 3), np.uint8), []
+    datasets = config.train_dataloader.dataset.datasets
+    for pipeline in (datasets[0].dataset.pipeline, datasets[1].pipeline, config.val_dataloader.dataset.pipeline):
+        # Tiny ImageNet has more classes than the student.
+        steps = Compose([step | dict(backend='cv2') if step.type == 'Resize' else step for step in pipeline])
+        batches.append(steps(dict(img=picture, img_shape=(128, 128), gt_label=9 if batches != batches[:1] else 99)))
+    packed = pseudo_collate(batches[:2])
+    losses = model(**model.data_preprocessor(packed, training=True), mode='loss')
+    assert all(value.isfinite() for value in losses.values())
+    (found,) = model.val_step(pseudo_collate(batches[2:]))
+    assert found.pred_score.shape == (10,) and found.gt_label == 9
 
 
 def test_a_mixed_batch_has_mixed_images_and_mixed_labels(teacher, monkeypatch):

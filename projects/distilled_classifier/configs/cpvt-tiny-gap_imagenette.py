@@ -2,7 +2,7 @@
 # EfficientNet-Lite0 (ImageNet-1k) on Imagenette and Tiny ImageNet. 612 iterations * 2 processes * 64 images an epoch.
 _base_ = '../../../configs/imagenette/cpvt-tiny-gap_imagenette.py'
 custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded', 'distilled_classifier.model'])
-data_preprocessor = dict(num_classes=11, batch_augments=dict(augments=dict(size=160, area=(0.25, 1.0))))
+data_preprocessor = dict(batch_augments=dict(augments=dict(size=160, area=(0.25, 1.0))))
 model = dict(
     type='FeatureDistillation',
     backbone=dict(out_type='featmap', out_indices=(8, 11)),
@@ -14,25 +14,30 @@ model = dict(
     teacher_size=160,
     mixup=0.5,
 )
+labelled = dict(
+    type='DecodedDataset',
+    data_root='data/imagenette',
+    data_prefix='train',
+    extensions=('.webp', '.jpg', '.jpeg', '.png'),
+    pipeline=[dict(type='OneHotLabel', classes=10), dict(type='PackInputs')],
+)
+others = dict(
+    type='DecodedDataset',
+    data_root='data/tiny-imagenet-100',
+    data_prefix='train',
+    extensions=('.jpeg',),
+    pipeline=[
+        dict(type='OneHotLabel', classes=10, known=False),
+        dict(type='Resize', scale=(128, 128)),
+        dict(type='PackInputs'),
+    ],
+)
 train_dataloader = dict(
     dataset=dict(
         _delete_=True,
         type='ConcatDataset',
         ignore_keys=['classes'],
-        datasets=[
-            dict(type='RepeatDataset', times=3, dataset={{_base_.train_dataloader.dataset}}),
-            dict(
-                type='DecodedDataset',
-                data_root='data/tiny-imagenet-100',
-                data_prefix='train',
-                extensions=('.jpeg',),
-                pipeline=[
-                    dict(type='Unlabelled', label=10),
-                    dict(type='Resize', scale=(128, 128)),
-                    dict(type='PackInputs'),
-                ],
-            ),
-        ],
+        datasets=[dict(type='RepeatDataset', times=3, dataset=labelled), others],
     )
 )
 max_epochs = 4
