@@ -10,11 +10,13 @@ pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')
 
 from distilled_classifier.model import TEACHER, FeatureDistillation, OneHotLabel  # noqa: E402
+from mmengine.dataset import Compose, pseudo_collate  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmpretrain.datasets import PackInputs  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
 from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
+from cpvt_backbones.engine.launch import read_config  # noqa: E402
 
 CHOSEN = [7, 3, 900]
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
@@ -121,17 +123,15 @@ def test_images_without_a_label_have_the_losses_of_the_features_alone(teacher):
 def test_the_config_trains_and_validates(teacher):
     config = read_config('projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py')
     init_default_scope('mmpretrain')
-    model = MODELS.build(config.model | dict(teacher=teacher.path, init_cfg=None, teacher_size=64))
-    picture, batches = np.zeros((128, 128, 3), np.uint8), []
-    datasets = config.train_dataloader.dataset.datasets
-    for pipeline in (datasets[0].dataset.pipeline, datasets[1].pipeline, config.val_dataloader.dataset.pipeline):
-        # Tiny ImageNet has more classes than the student.
-        steps = Compose([step | dict(backend='cv2') if step.type == 'Resize' else step for step in pipeline])
-        batches.append(steps(dict(img=picture, img_shape=(128, 128), gt_label=9 if batches != batches[:1] else 99)))
-    packed = pseudo_collate(batches[:2])
-    losses = model(**model.data_preprocessor(packed, training=True), mode='loss')
-    assert all(value.isfinite() for value in losses.values())
-    (found,) = model.val_step(pseudo_collate(batches[2:]))
+    options = dict(teacher=teacher.path, init_cfg=None, teacher_size=64, data_preprocessor=config.data_preprocessor)
+    model = MODELS.build(config.model | options)
+    labelled, others = config.train_dataloader.dataset.datasets
+    pipelines = labelled.dataset.pipeline, others.pipeline, config.val_dataloader.dataset.pipeline
+    images = [dict(img=np.zeros((128, 128, 3), np.uint8), gt_label=label) for label in (9, 99, 9)]
+    samples = [Compose(pipeline)(image) for pipeline, image in zip(pipelines, images, strict=True)]
+    batch = model.data_preprocessor(pseudo_collate(samples[:2]), training=True)
+    assert all(value.isfinite() for value in model(**batch, mode='loss').values())
+    (found,) = model.eval().val_step(pseudo_collate(samples[2:]))
     assert found.pred_score.shape == (10,) and found.gt_label == 9
 
 
