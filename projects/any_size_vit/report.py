@@ -30,8 +30,12 @@ MEASURES = {
     'cosines': 'cosine to the teacher at 224 px, %',
 }
 COMPARED = [('table', 'none'), ('peg', 'none'), ('peg', 'table'), ('table+peg', 'table'), ('rope', 'table')]
-COMPARED += [('peg', 'rope'), ('peg+rope', 'rope'), ('peg+rope', 'table+peg')]
-LONGER = [('peg', 'table'), ('peg', 'rope')]  # the first adapted longer
+COMPARED += [('rope', 'none'), ('peg', 'rope'), ('peg+rope', 'rope'), ('peg+rope', 'table+peg')]
+PAIRS = [(one, 'mixed', other, 'mixed') for one, other in COMPARED]
+PAIRS += [('peg', 'long', other, 'mixed') for other in ('table', 'rope')] + [('peg', 'long', 'table', 'long')]
+PAIRS += [('peg', 'single', 'table', 'single'), ('peg', 'single', 'rope', 'single')]
+PAIRS += [(variant, 'mixed', variant, 'single') for variant in ('table', 'peg', 'rope')]
+SUFFIXES = {'mixed': '', 'long': ' (longer)', 'single': ' (one size)'}
 FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons', 'any_size_vit_segmentation'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
@@ -93,7 +97,10 @@ def report(table: pd.DataFrame, pictures: str = '.') -> str:
     for measure, title in MEASURES.items():
         parts += [f'**{title}**', summary(table, measure)]
     parts.append(f'![Nearest neighbours and cosine against image size]({pictures}/any_size_vit.png)')
-    parts += ['**Differences, mixed sizes, same images, with their 95 % interval**', differences(table)]
+    title = (
+        '**Differences on the same images, with their 95 % interval; adapted at mixed sizes if nothing else is named**'
+    )
+    parts += [title, differences(table)]
     return '\n\n'.join([*parts, '**Cost**', cost(table)])
 
 
@@ -151,9 +158,9 @@ def summary(table: pd.DataFrame, measure: str) -> str:
 def differences(table: pd.DataFrame) -> str:
     """Differences between students on the same images, over the seeds that both have."""
     rows = []
-    for left, right, training in [(*pair, 'mixed') for pair in COMPARED] + [(*pair, 'long') for pair in LONGER]:
+    for left, training, right, other_training in PAIRS:
         for measure, title in MEASURES.items():
-            one, other = values(table, measure, left, training), values(table, measure, right, 'mixed')
+            one, other = values(table, measure, left, training), values(table, measure, right, other_training)
             if not (one and other):
                 continue
             cells = {}
@@ -161,7 +168,7 @@ def differences(table: pd.DataFrame) -> str:
                 seeds = min(len(one[size]), len(other[size]))
                 gap = one[size][:seeds] - other[size][:seeds]
                 cells[f'{size} px'] = f'{gap.mean():+.1f} ± {interval(gap, pairs=measure != "cosines"):.1f}'
-            name = f'{LABELS[left]}{", longer," if training == "long" else ""} minus {LABELS[right]}'
+            name = f'{LABELS[left]}{SUFFIXES[training]} minus {LABELS[right]}{SUFFIXES[other_training]}'
             rows.append(dict(difference=name, measure=title.partition(',')[0].partition(' to')[0]) | cells)
     return markdown(pd.DataFrame(rows), 'll') if rows else 'None yet.'
 
@@ -230,15 +237,21 @@ def draw_reasons(results: pd.DataFrame, reasons: pd.DataFrame, folder: Path) -> 
     figure, axes = new_figure(12, 3.8, panels=3)
     panels = [('cosines', results, MEASURES['cosines']), *((k, reasons, REASONS[k]) for k in ('place', 'distance'))]
     for axis, (measure, table, title) in zip(axes, panels, strict=True):
-        for index, (variant, training) in enumerate(students(reasons)):
+        for variant, training in students(reasons):
             chosen = table[(table['variant'] == variant) & (table['training'] == training)]
             chosen = chosen[chosen['size'].isin(reasons['size'])]
             means = {size: np.mean(np.stack(list(found[measure]))) for size, found in chosen.groupby('size')}
-            label = f'{LABELS[variant]}, {TRAININGS[training]}'
-            axis.plot(list(means), list(means.values()), marker='o', ms=4, color=f'C{index % 10}', label=label)
+            axis.plot(list(means), list(means.values()), **line(variant, training))
         against_size(axis, sorted(reasons['size'].unique()), title)
     axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(folder / SLIDE, dpi=110)
+
+
+def line(variant: str, training: str) -> dict[str, Any]:
+    """A colour for each encoding, a line style for each training."""
+    style = dict(untrained=':', mixed='-', long='-.', single='--')[training]
+    label = f'{LABELS[variant]}, {TRAININGS[training]}'
+    return dict(color=f'C{list(LABELS).index(variant)}', linestyle=style, marker='o', markersize=4, label=label)
 
 
 def against_size(axis: Any, sizes: list[int], title: str) -> None:
@@ -253,14 +266,11 @@ def against_size(axis: Any, sizes: list[int], title: str) -> None:
 def draw(table: pd.DataFrame, folder: Path) -> None:
     """Nearest neighbours and cosine against image size, a line for each student."""
     shown = ('neighbours', 'cosines')
-    figure, axes = new_figure(10, 4, panels=2)
+    figure, axes = new_figure(12, 4, panels=2)
     for axis, measure in zip(axes, shown, strict=True):
-        for index, (variant, training) in enumerate(students(table)):
+        for variant, training in students(table):
             found = values(table, measure, variant, training)
-            style = dict(untrained=':', mixed='-', long='-.', single='--')[training]
-            means = [sample.mean() for sample in found.values()]
-            label = f'{LABELS[variant]}, {TRAININGS[training]}'
-            axis.plot(list(found), means, style, marker='o', ms=4, color=f'C{index % 10}', label=label)
+            axis.plot(list(found), [sample.mean() for sample in found.values()], **line(variant, training))
         against_size(axis, sorted(table['size'].unique()), MEASURES[measure])
-    axes[0].legend(frameon=False, fontsize=8)
+    axes[1].legend(frameon=False, fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
     figure.savefig(folder / 'any_size_vit.png', dpi=110)
