@@ -1,9 +1,11 @@
 """Adapt one's own pretrained ViT to many image sizes."""
 
 import argparse
+import hashlib
 from typing import Any
 
 import torch
+from positional_encoding.runs import fix_plan
 from torch import Tensor
 
 from cpvt_backbones import CPVT, convert_state_dict
@@ -20,7 +22,8 @@ def adapt_own(args: argparse.Namespace) -> None:
     """Stage ``adapt``: write the weights of the backbone in ``args.config``, adapted to ``args.sizes``.
 
     Raises:
-        ValueError: The backbone is no CPVT with a class token.
+        ValueError: The backbone is no CPVT with a class token, or the folder was begun with other weights, images or
+            settings.
     """
     out = check_destination(args.out)
     cfg = read_config(args.config).to_dict()
@@ -38,6 +41,10 @@ def adapt_own(args: argparse.Namespace) -> None:
     side = int(backbone.get('img_size', 224))
     precision = torch.bfloat16 if args.precision == 'bf16' else torch.float32
     pixels = decode(files_in(args.images), max(side, *args.sizes))
+    digests = dict(weights_sha256=digest(*weights.values()), images_sha256=digest(pixels))
+    settings = dict(sizes=list(args.sizes), steps=args.steps, precision=args.precision)
+    folder = args.work_dir / 'adapt'
+    fix_plan(folder, dict(backbone=backbone, position=position, mean=mean, std=std) | settings | digests)
     teacher = source.build(TABLE).eval()
 
     def tokens(start: int, end: int) -> Tensor:
@@ -46,8 +53,16 @@ def adapt_own(args: argparse.Namespace) -> None:
             return teacher(prepare(pixels[start:end], side, source.mean, source.std))[0]
 
     shape = (len(pixels), (side // teacher.out_strides[0]) ** 2 + 1, teacher.embed_dims)
-    targets = stored_array(args.work_dir / 'teacher_tokens.npy', shape, tokens)
+    targets = stored_array(folder / 'teacher_tokens.npy', shape, tokens)
     recipe = Recipe(sizes=tuple(args.sizes), steps=args.steps)
-    adapt(student, source, pixels, targets, recipe, args.work_dir / 'checkpoint.pth', precision=precision)
+    adapt(student, source, pixels, targets, recipe, folder / 'checkpoint.pth', precision=precision)
     write_checkpoint(student.state_dict(), out, meta=dict(source=str(args.weights), recipe=str(recipe)))
     print(f'{out}: load it with init_cfg=dict(type="Pretrained", checkpoint={str(out)!r})')
+
+
+def digest(*tensors: Tensor) -> str:
+    """SHA-256 of the values."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.flatten().contiguous().view(torch.uint8).numpy())
+    return found.hexdigest()

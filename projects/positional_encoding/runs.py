@@ -26,6 +26,18 @@ from cpvt_backbones.checkpoints import atomic_write
 Record = dict[str, Any]
 
 
+def fix_plan(folder: Path, plan: Any) -> Any:
+    """Write a plan into a folder's ``plan.json``, or read it for ``None``; errors: those of :class:`RunFolder`."""
+    file, plan = folder / 'plan.json', json.loads(json.dumps(plan))  # a tuple is a list there
+    begun = json.loads(file.read_text()) if file.exists() else None
+    if not (plan or begun):
+        raise FileNotFoundError(f'folder: no study was begun in {str(folder)!r}')
+    if plan and begun and plan != begun:
+        raise ValueError(f'plan: {folder} was begun with {begun}, got {plan}; use another folder')
+    write_json(file, begun or plan)
+    return begun or plan
+
+
 @dataclass
 class RunFolder(ABC):
     """A folder of runs that share a plan.
@@ -46,14 +58,7 @@ class RunFolder(ABC):
     plan: Any
 
     def __post_init__(self) -> None:
-        file = self.folder / 'plan.json'
-        begun = json.loads(file.read_text()) if file.exists() else None
-        if not (self.plan or begun):
-            raise FileNotFoundError(f'folder: no study was begun in {str(self.folder)!r}')
-        if self.plan and begun and self.plan != begun:
-            raise ValueError(f'plan: {self.folder} was begun with {begun}, got {self.plan}; use another folder')
-        self.plan = begun or self.plan
-        write_json(file, self.plan)
+        self.plan = fix_plan(self.folder, self.plan)
 
     @abstractmethod
     def pending(self) -> tuple[list[Any], int]:

@@ -309,10 +309,14 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
         words = f'adapt --config {config} --weights {tmp_path}/weights.pth --images {image_folders}/train'
         main(f'{words} --sizes 16 24 --steps 3 --work-dir {tmp_path}/work --out {out}'.split())
 
-    run(write_config('own', content), tmp_path / 'adapted.pth')
+    for _ in range(2):  # the second one continues
+        run(write_config('own', content), tmp_path / 'adapted.pth')
     model = CPVT(**TINY, position=position, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth')))
     model.init_weights()
     assert not torch.equal(model.pos_embed.get_parameter('0'), source.weights['pos_embed'])
+    torch.save({name: 2 * value for name, value in source.weights.items()}, tmp_path / 'weights.pth')
+    with pytest.raises(ValueError, match='was begun with'):
+        run(write_config('own', content), tmp_path / 'other.pth')
     backbone['with_cls_token'] = False
     with pytest.raises(ValueError, match='must be a CPVT with a class token'):
         run(write_config('gap', content), tmp_path / 'other.pth')
