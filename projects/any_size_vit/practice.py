@@ -64,5 +64,5 @@ def digest(*tensors: Tensor) -> str:
     """SHA-256 of the values."""
     found = hashlib.sha256()
     for tensor in tensors:
-        found.update(tensor.flatten().contiguous().view(torch.uint8).numpy())
+        found.update(tensor.flatten().contiguous().view(torch.uint8).numpy().data)
     return found.hexdigest()
