@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -42,9 +43,9 @@ def adapt_own(args: argparse.Namespace) -> None:
     precision = torch.bfloat16 if args.precision == 'bf16' else torch.float32
     pixels = decode(files_in(args.images), max(side, *args.sizes))
     digests = dict(weights_sha256=digest(*weights.values()), images_sha256=digest(pixels))
-    settings = dict(sizes=list(args.sizes), steps=args.steps, precision=args.precision)
-    folder = args.work_dir / 'adapt'
-    fix_plan(folder, dict(backbone=backbone, position=position, mean=mean, std=std) | settings | digests)
+    recipe, folder = Recipe(sizes=tuple(args.sizes), steps=args.steps), args.work_dir / 'adapt'
+    plan = dict(backbone=backbone, position=position, mean=mean, std=std, precision=args.precision)
+    fix_plan(folder, plan | asdict(recipe) | digests)
     teacher = source.build(TABLE).eval()
 
     def tokens(start: int, end: int) -> Tensor:
@@ -54,7 +55,6 @@ def adapt_own(args: argparse.Namespace) -> None:
 
     shape = (len(pixels), (side // teacher.out_strides[0]) ** 2 + 1, teacher.embed_dims)
     targets = stored_array(folder / 'teacher_tokens.npy', shape, tokens)
-    recipe = Recipe(sizes=tuple(args.sizes), steps=args.steps)
     adapt(student, source, pixels, targets, recipe, folder / 'checkpoint.pth', precision=precision)
     write_checkpoint(student.state_dict(), out, meta=dict(source=str(args.weights), recipe=str(recipe)))
     print(f'{out}: load it with init_cfg=dict(type="Pretrained", checkpoint={str(out)!r})')

@@ -1,5 +1,7 @@
 """The distilled classifier: what its losses are, and that the plain classifier has the same weights."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from mmpretrain.structures import DataSample  # noqa: E402
 from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
 from cpvt_backbones.engine.launch import read_config  # noqa: E402
 
+CONFIG = Path(__file__).resolve().parents[2] / 'projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py'
 CHOSEN = [7, 3, 900]
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
 PLAIN = dict(type='CPVT', arch=COLUMN, patch_size=8, with_cls_token=False)
@@ -121,7 +124,7 @@ def test_images_without_a_label_have_the_losses_of_the_features_alone(teacher):
 
 
 def test_the_config_trains_and_validates(teacher):
-    config = read_config('projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py')
+    config = read_config(CONFIG)
     init_default_scope('mmpretrain')
     options = dict(teacher=teacher.path, init_cfg=None, teacher_size=64, data_preprocessor=config.data_preprocessor)
     model = MODELS.build(config.model | options)
