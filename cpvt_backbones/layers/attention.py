@@ -21,6 +21,15 @@ Rotate = Callable[[Tensor, Tensor, Arrange | None], tuple[Tensor, Tensor]]
 """Queries and keys, in the layout of ``PositionEncoding.rotate``, to rotated ones."""
 
 
+SHORT = 256
+"""Number of keys up to which attention in training on a CPU is computed in float32."""
+
+
+def widen(*tensors: Tensor) -> list[Tensor]:
+    """Half and bfloat16 tensors in float32, others as they are."""
+    return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(d) + mask) v, of queries (B, heads, T, d), keys and values (B, heads, S, d).
 
@@ -28,6 +37,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = N
     """
     if mask is not None and is_exporting():
         mask = mask.expand(-1, -1, query.shape[2], -1)  # ONNX's Attention wants a row for each query
+    if query.device.type == 'cpu' and query.requires_grad and key.shape[2] <= SHORT and not is_exporting():
+        # PyTorch 2.11's backward pass takes two to four times as long in bfloat16 for so few keys.
+        with torch.autocast('cpu', enabled=False):
+            mask = None if mask is None else widen(mask)[0]
+            out = F.scaled_dot_product_attention(*widen(query, key, value), attn_mask=mask, dropout_p=dropout)
+        return out.to(value.dtype)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 

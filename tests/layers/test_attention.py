@@ -10,6 +10,7 @@ from tiny import max_difference, randomise
 from torch.nn import functional
 
 from cpvt_backbones.layers import Attention, Relative, SpatialReductionAttention, Stage, WindowAttention
+from cpvt_backbones.layers.attention import attend
 
 DIM, HEADS = 8, 2
 
@@ -227,3 +228,19 @@ def test_qkv_bias(kind, qkv_bias):
 def test_wrong_arguments(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize('masked', [False, True])
+def test_short_attention_in_training_is_rounded_once(masked):
+    query, key, value = torch.randn(3, 2, HEADS, 49, 16).bfloat16().unbind(0)
+    mask = torch.randn(2, HEADS, 49, 49).bfloat16() if masked else None
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    wide = [x.detach().float().requires_grad_() for x in inputs]
+    exact = functional.scaled_dot_product_attention(*wide, attn_mask=mask.float() if masked else None)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = attend(*inputs, mask=mask)
+    assert torch.equal(out, exact.bfloat16())
+    exact.sum().backward()
+    out.float().sum().backward()
+    for x, y in zip(inputs, wide, strict=True):
+        assert torch.equal(x.grad, y.grad.bfloat16())

@@ -16,6 +16,8 @@ import torchvision
 from mmengine.logging import print_log
 from torch import Tensor
 
+from cpvt_backbones.layers.attention import widen
+
 kernels = torch.ops.torchvision
 
 print_log(f"mmcv has no compiled operators: torchvision {torchvision.__version__}'s stand in for them", 'current')
@@ -43,13 +45,8 @@ def get_compiling_cuda_version() -> str:
     return str(torch.version.cuda or 'not available')
 
 
-def _wide(*tensors: Tensor) -> list[Tensor]:
-    """Half and bfloat16 tensors in fp32, others as they are."""
-    return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
-
-
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    boxes, scores = _wide(boxes + boxes.new_tensor([0, 0, offset, offset]) if offset else boxes, scores)
+    boxes, scores = widen(boxes + boxes.new_tensor([0, 0, offset, offset]) if offset else boxes, scores)
     # As in mmcv: the order of equal scores is that of an unstable sort, and the threshold is in fp32.
     scores, order = scores.sort(descending=True)
     return order[torchvision.ops.nms(boxes[order], scores, float(np.float32(iou_threshold)))]
@@ -114,13 +111,13 @@ _sampling = itemgetter('sampling_ratio', 'aligned')
 def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, *argmax: Tensor, **options: Any) -> None:
     if options['pool_mode'] != 1:
         _missing("roi_align with pool_mode='max'")
-    output.copy_(kernels.roi_align(*_wide(input, rois), *_bins(options), *_sampling(options)))
+    output.copy_(kernels.roi_align(*widen(input, rois), *_bins(options), *_sampling(options)))
 
 
 def roi_align_backward(grad: Tensor, rois: Tensor, *tensors: Tensor, **options: Any) -> None:
     grad_input = tensors[-1]
     places = *_bins(options), *grad_input.shape, *_sampling(options)
-    grad_input.copy_(kernels._roi_align_backward(*_wide(grad, rois), *places))
+    grad_input.copy_(kernels._roi_align_backward(*widen(grad, rois), *places))
 
 
 def roi_pool_forward(
@@ -156,7 +153,7 @@ def _log(probability: Tensor) -> Tensor:
 def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, *, gamma: float, alpha: float
 ) -> None:
-    p = _wide(input)[0].sigmoid()
+    p = widen(input)[0].sigmoid()
     own = target[:, None] == torch.arange(input.shape[1], device=input.device)
     loss = torch.where(own, -alpha * (1 - p) ** gamma * _log(p), (alpha - 1) * p**gamma * _log(1 - p))
     output.copy_(loss * weight[target][:, None] if weight.numel() else loss)
@@ -165,7 +162,7 @@ def sigmoid_focal_loss_forward(
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, *, gamma: float, alpha: float
 ) -> None:
-    p = _wide(input)[0].sigmoid()
+    p = widen(input)[0].sigmoid()
     q = 1 - p
     own = target[:, None] == torch.arange(input.shape[1], device=input.device)
     positive = -alpha * q**gamma * (q - gamma * p * _log(p))
@@ -177,7 +174,7 @@ def softmax_focal_loss_forward(
     softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *, gamma: float, alpha: float
 ) -> None:
     label = target.clamp(min=0)
-    p = _wide(softmax)[0].gather(1, label[:, None])[:, 0]
+    p = widen(softmax)[0].gather(1, label[:, None])[:, 0]
     loss = -alpha * (1 - p) ** gamma * _log(p) * (target >= 0)
     output.copy_(loss * weight[label] if weight.numel() else loss)
 
@@ -186,7 +183,7 @@ def softmax_focal_loss_backward(
     softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor, grad_input: Tensor, *, gamma: float, alpha: float
 ) -> None:
     label = target.clamp(min=0)
-    probabilities = _wide(softmax)[0]
+    probabilities = widen(softmax)[0]
     p = probabilities.gather(1, label[:, None])[:, 0]
     slope = alpha * (gamma * (1 - p) ** (gamma - 1) * p * _log(p) - (1 - p) ** gamma) * (target >= 0)
     buff.copy_(slope * weight[label] if weight.numel() else slope)
@@ -201,7 +198,7 @@ def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tup
     bias = bias if bias.numel() else input.new_zeros(weight.shape[0])
     long, short = 'stride_h stride_w pad_h pad_w dilation_h dilation_w', 'dH dW padH padW dilationH dilationW'
     geometry = [sizes[name] for name in (*(long if modulation else short).split(), 'group', 'deformable_group')]
-    return (*_wide(input, weight, offset, mask, bias), *geometry, bool(modulation))
+    return (*widen(input, weight, offset, mask, bias), *geometry, bool(modulation))
 
 
 def deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
@@ -212,7 +209,7 @@ def deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
 def deform_conv_backward_input(input: Tensor, offset: Tensor, grad: Tensor, *tensors: Tensor, **sizes: Any) -> None:
     grad_input, grad_offset, weight, _ = tensors
     arguments = _deform_arguments((input, weight, offset), sizes)
-    gradients = kernels._deform_conv2d_backward(*_wide(grad), *arguments)
+    gradients = kernels._deform_conv2d_backward(*widen(grad), *arguments)
     grad_input.copy_(gradients[0])
     grad_offset.copy_(gradients[2])
 
@@ -220,7 +217,7 @@ def deform_conv_backward_input(input: Tensor, offset: Tensor, grad: Tensor, *ten
 def deform_conv_backward_parameters(*tensors: Tensor, **sizes: Any) -> None:
     input, offset, grad, grad_weight, *_ = tensors
     arguments = _deform_arguments((input, torch.zeros_like(grad_weight), offset), sizes)
-    grad_weight.copy_(kernels._deform_conv2d_backward(*_wide(grad), *arguments)[1] * sizes['scale'])
+    grad_weight.copy_(kernels._deform_conv2d_backward(*widen(grad), *arguments)[1] * sizes['scale'])
 
 
 def modulated_deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
@@ -231,7 +228,7 @@ def modulated_deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
 def modulated_deform_conv_backward(*tensors: Tensor, **sizes: Any) -> None:
     input, weight, bias, _, offset, mask, _, grad_input, grad_weight, grad_bias, grad_offset, grad_mask, grad = tensors
     arguments = _deform_arguments((input, weight, offset, mask, bias), sizes)
-    gradients = kernels._deform_conv2d_backward(*_wide(grad), *arguments)
+    gradients = kernels._deform_conv2d_backward(*widen(grad), *arguments)
     targets = (grad_input, grad_weight, grad_offset, grad_mask, grad_bias)
     for target, gradient in zip(targets[: 4 + sizes['with_bias']], gradients, strict=False):
         target.copy_(gradient)
@@ -240,7 +237,7 @@ def modulated_deform_conv_backward(*tensors: Tensor, **sizes: Any) -> None:
 def ms_deform_attn_forward(value: Tensor, shapes: Tensor, starts: Tensor, *points: Tensor, im2col_step: int) -> Tensor:
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch as attend
 
-    return attend(*_wide(value), shapes.tolist(), *_wide(*points)).to(value.dtype)
+    return attend(*widen(value), shapes.tolist(), *widen(*points)).to(value.dtype)
 
 
 def ms_deform_attn_backward(value: Tensor, shapes: Tensor, starts: Tensor, *tensors: Tensor, im2col_step: int) -> None:
