@@ -40,9 +40,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = N
     if query.device.type == 'cpu' and query.requires_grad and key.shape[2] <= SHORT and not is_exporting():
         # PyTorch 2.11's backward pass takes two to four times as long in bfloat16 for so few keys.
         with torch.autocast('cpu', enabled=False):
+            q, k, v = widen(query, key, value)
             mask = None if mask is None else widen(mask)[0]
-            out = F.scaled_dot_product_attention(*widen(query, key, value), attn_mask=mask, dropout_p=dropout)
-        return out.to(value.dtype)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).to(value.dtype)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 
