@@ -79,11 +79,11 @@ def keep_memory() -> bool:
         return False
 
 
-def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None:
+def run(main: Callable[[], object], *, interrupted: str = 'interrupted', folder: Path | None = None) -> None:
     """Run a tool; a user's mistake ends it with one line and exit code 2, Ctrl-C with ``interrupted`` and 130.
 
-    A user's mistake is an error that the package or the tool itself raises, a file that cannot be opened, or a missing
-    package. Any other error keeps its traceback.
+    A user's mistake is an error that the package or a file of ``folder`` (default: the tool's) raises, a file that
+    cannot be opened, or a missing package. Any other error keeps its traceback.
     """
     keep_memory()
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
@@ -94,7 +94,7 @@ def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ImportError, TypeError, ValueError) as error:
-        folders = Path(__file__).parents[1], Path(inspect.getfile(main)).parent
+        folders = Path(__file__).parents[1], folder or Path(inspect.getfile(main)).parent
         if not isinstance(error, (OSError, ImportError)) and not _raised_within(error, *folders):
             raise
         _stop(f'error: {name_flags(str(error), Parser.used)}', 2)

@@ -115,4 +115,4 @@ def work(args: argparse.Namespace) -> None:
 
 
 if __name__ == '__main__':
-    run(main)
+    run(main, folder=Path(__file__).resolve().parents[1])

@@ -3,7 +3,15 @@
 import cv2
 import numpy as np
 import pytest
+import torch
+from any_size_vit.student import TABLE, Source
 from mmengine.config import Config
+from PIL import Image
+from tiny import COLUMN
+
+from cpvt_backbones import CPVT
+
+TINY = dict(arch=COLUMN, img_size=32, patch_size=8, pre_norm=True, activation='quick_gelu')
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +44,29 @@ def write_config(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def source():
+    torch.manual_seed(0)
+    model = CPVT(**TINY, position=TABLE, out_type='raw')
+    weights = {name.replace('pos_embed.0', 'pos_embed'): value for name, value in model.state_dict().items()}
+    weights['pos_embed'] = torch.randn_like(weights['pos_embed'])
+    return Source(TINY, weights, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    """Images (60, 80) with a bright part of class 3 on a dark one of class 1, and a column of void."""
+    rng = np.random.default_rng(0)
+    for part in ('train', 'test'):
+        for index in range(12):
+            border = 16 + 4 * index
+            labels = np.where(np.arange(80) < border, 1, 3) * np.ones((60, 1), int)
+            labels[:, -3:] = 11
+            image = np.where(labels[..., None] == 1, 40, 200) + rng.integers(-20, 20, (60, 80, 3))
+            for kind, content, suffix in (('images', image, 'jpg'), ('labels', labels, 'png')):
+                file = tmp_path / 'scenes' / kind / part / f'{index:02}.{suffix}'
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(content.astype(np.uint8)).save(file)
+    return tmp_path / 'scenes'

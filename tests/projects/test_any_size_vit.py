@@ -22,25 +22,13 @@ from any_size_vit.report import interval, wilson, write_report
 from any_size_vit.run import main
 from any_size_vit.segmentation import miou, overlaps, pack, read_segmentation, resampled, segment, unpack
 from any_size_vit.stored import stored_array
-from any_size_vit.student import POSITIONS, TABLE, Source
+from any_size_vit.student import POSITIONS, TABLE
 from any_size_vit.study import AdaptRun, Study
-from PIL import Image
 from sklearn.metrics import jaccard_score
-from tiny import COLUMN
 
 from cpvt_backbones import CPVT
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = dict(arch=COLUMN, img_size=32, patch_size=8, pre_norm=True, activation='quick_gelu')
-
-
-@pytest.fixture
-def source():
-    torch.manual_seed(0)
-    model = CPVT(**TINY, position=TABLE, out_type='raw')
-    weights = {name.replace('pos_embed.0', 'pos_embed'): value for name, value in model.state_dict().items()}
-    weights['pos_embed'] = torch.randn_like(weights['pos_embed'])
-    return Source(TINY, weights, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 @pytest.fixture
@@ -234,23 +222,6 @@ def test_attention_without_preference_is_uniform(study, source, pixels):
     assert found == dict(distance=round(torch.cdist(cells, cells).mean().item(), 4), entropy=1.0)
 
 
-@pytest.fixture
-def scenes(tmp_path):
-    """Images (60, 80) with a bright part of class 3 on a dark one of class 1, and a column of void."""
-    rng = np.random.default_rng(0)
-    for part in ('train', 'test'):
-        for index in range(12):
-            border = 16 + 4 * index
-            labels = np.where(np.arange(80) < border, 1, 3) * np.ones((60, 1), int)
-            labels[:, -3:] = 11
-            image = np.where(labels[..., None] == 1, 40, 200) + rng.integers(-20, 20, (60, 80, 3))
-            for kind, content, suffix in (('images', image, 'jpg'), ('labels', labels, 'png')):
-                file = tmp_path / 'scenes' / kind / part / f'{index:02}.{suffix}'
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(content.astype(np.uint8)).save(file)
-    return tmp_path / 'scenes'
-
-
 def test_a_linear_segmentor_of_finished_runs(study, scenes):
     one = study('one', ('table', 'untrained', 0), ('peg', 'mixed', 0))
     one.work()
@@ -301,7 +272,7 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
     pytest.importorskip('mmpretrain')
     torch.save(dict(source.weights), tmp_path / 'weights.pth')
     position = [TABLE, dict(type='PEG', after_blocks=[0])]
-    backbone = dict(type='CPVT', **TINY, position=position)
+    backbone = dict(type='CPVT', **source.backbone, position=position)
     preprocessor = dict(mean=[127.5] * 3, std=[63.75] * 3)
     content = dict(default_scope='mmpretrain', model=dict(backbone=backbone), data_preprocessor=preprocessor)
 
@@ -311,7 +282,9 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
 
     for _ in range(2):  # the second one continues
         run(write_config('own', content), tmp_path / 'adapted.pth')
-    model = CPVT(**TINY, position=position, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth')))
+    model = CPVT(
+        **source.backbone, position=position, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth'))
+    )
     model.init_weights()
     assert not torch.equal(model.pos_embed.get_parameter('0'), source.weights['pos_embed'])
     torch.save({name: 2 * value for name, value in source.weights.items()}, tmp_path / 'weights.pth')

@@ -1,0 +1,1 @@
+"""Train the shipped segmentor with the tokens of CLIP."""
