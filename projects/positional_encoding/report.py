@@ -13,6 +13,7 @@ from benchmarks import fill_marked
 from cpvt_backbones.checkpoints import atomic_write
 
 from .claims import Difference, accuracy, best_rates, claims, rate_trials
+from .objects import GROUPS, WAYS, read_objects
 from .runs import Record, read_records
 from .transfer import STARTS
 from .variants import MAIN, VARIANTS
@@ -53,6 +54,12 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
             parts[name.replace('_', '-')] = report(results, pictures)
             draw(results, folder)
             print(f'report from {table}')
+    objects = folder / 'tiny_imagenet_objects.csv'
+    if rows := read_objects(work_dir / 'classify-tiny-imagenet'):
+        collect_rows(rows, ['variant', 'seed', 'rate_factor'], objects)
+    if objects.exists() and 'tiny-imagenet' in parts:
+        best = best_rates(pd.read_csv(folder / 'tiny_imagenet.csv'), 32)
+        parts['tiny-imagenet'] += '\n\n' + objects_report(pd.read_csv(objects), best)
     if not parts:
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     if docs is None:
@@ -149,6 +156,26 @@ def claims_table(results: pd.DataFrame, train_size: int) -> str:
             rows.append(('', str(part), part.difference(kept).text(), paper, part.verdict(kept)))
     head = ('', 'claim, and what it was taken to mean', 'difference (95 % interval)', "the paper's", 'verdict')
     return markdown(pd.DataFrame(rows, columns=head), 'lllrl')
+
+
+def objects_report(results: pd.DataFrame, kept: pd.DataFrame) -> str:
+    """Top-1 by the size of the image and of the object, of the runs in ``kept``, as Markdown."""
+    runs = ['variant', 'seed', 'rate_factor']
+    rows = results.merge(kept[runs].drop_duplicates(), on=runs)
+    every = rows.groupby([*runs, 'way', 'size'], as_index=False)[['correct', 'images']].sum().assign(object='all')
+    rows = pd.concat([every, rows]).assign(top1=lambda rows: 100 * rows['correct'] / rows['images'])
+    cells = rows.groupby(['variant', 'object', 'way', 'size'])['top1'].apply(partial(spread, digits=1))
+    images = rows.groupby('object')['images'].first()
+    lines = []
+    for variant, group in product([name for name in VARIANTS if name in set(rows['variant'])], ('all', *GROUPS)):
+        found = cells[variant, group]
+        names = [f'{size} px' if way == WAYS[0] else f'{size} px, padded' for way, size in found.index[::-1]]
+        lines.append(
+            {'encoding': VARIANTS[variant].label, 'object': group, **dict(zip(names, found[::-1], strict=True))}
+        )
+    text = ', '.join(f'{group} {images[group]}' for group in GROUPS)
+    about = f'Top-1 (%) by the share of the picture that the object has, in thirds of the images ({text}).'
+    return f'{about}\n\n{markdown(pd.DataFrame(lines), "ll")}'
 
 
 def transfer_report(results: pd.DataFrame, pictures: str = '.') -> str:

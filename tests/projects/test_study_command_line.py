@@ -13,9 +13,11 @@ from mmengine.registry import MODELS
 
 pytest.importorskip('mmpretrain')
 
+from positional_encoding import objects
 from positional_encoding.splits import write_splits
 from positional_encoding.variants import VARIANTS, classify_config, data_options
 
+from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.engine.launch import read_config
 
 
@@ -95,15 +97,59 @@ def test_every_variant_has_64_tokens_on_tiny_imagenet(name):
     assert cfg.test_dataloader.dataset.ann_file != cfg.train_dataloader.dataset.ann_file
 
 
-def test_tiny_imagenet_has_accuracies_to_choose_rates_by(call, tmp_path):
+def test_tiny_imagenet_by_rates_and_objects(call, tmp_path, monkeypatch):
+    boxes = []
     for split, count in (('train', 40), ('val', 2)):
         for name in 'abc':
             for index in range(count):
                 file = tmp_path / 'tiny' / split / name / f'{name}_{index}.png'
                 file.parent.mkdir(parents=True, exist_ok=True)
-                cv2.imwrite(str(file), np.full((64, 64, 3), index, np.uint8))
+                cv2.imwrite(str(file), np.random.default_rng(index).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+                boxes.append(f'{split}/{name}/{file.name}\t0\t0\t{index}\t{index}\n')
     words = '--data-set tiny-imagenet --data tiny --epochs 1 --batch-size 8 --variants none --seeds 1 --work-dir out'
     call('classify', *words.split())
     rows = json.loads((tmp_path / 'out/classify-tiny-imagenet/none_seed-0/record.json').read_text())['rows']
     assert [row['size'] for row in rows] == [32, 40, 48, 56, 64] and all('tuning' in row for row in rows)
     assert 'trained at 32 px' in (tmp_path / 'out/report.md').read_text()
+    again = words.replace('--epochs 1 ', '').split()
+    with pytest.raises(FileNotFoundError, match=r'--data: there is no file tiny/boxes\.tsv'):
+        call('objects', *again)
+    (tmp_path / 'tiny/boxes.tsv').write_text(''.join(boxes))
+    monkeypatch.setattr('positional_encoding.objects.EVERY', 1)
+    call('objects', *again)
+    found = json.loads((tmp_path / 'out/classify-tiny-imagenet/none_seed-0/objects.json').read_text())
+    parts = [found[start : start + 3] for start in range(0, 15, 3)]
+    assert [(part[0]['way'], part[0]['size']) for part in parts] == [
+        ('resized', 32), ('resized', 48), ('resized', 64), ('padded', 48), ('padded', 64)
+    ]  # fmt: skip
+    for part, row in zip(parts, rows[::2], strict=False):
+        assert [one['object'] for one in part] == ['small', 'middle', 'large']
+        assert sum(one['images'] for one in part) == 20
+        assert sum(one['correct'] for one in part) / 20 * 100 == pytest.approx(row['top1'], abs=1e-3)
+    assert '48 px, padded' in (tmp_path / 'out/report.md').read_text()
+
+
+def test_padding_keeps_the_object_and_its_place(monkeypatch, tmp_path):
+    """A model that sums what it sees: a padded image is its small self, on the mean."""
+    seen = []
+    file = tmp_path / 'meta/test.txt'
+    file.parent.mkdir()
+    file.write_text('a.png 0\n')
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    cv2.imwrite(str(tmp_path / 'a.png'), image)
+    cfg = read_config(classify_config('none'), cfg_options=data_options('tiny-imagenet'))
+    cfg.test_dataloader.dataset.data_root = str(tmp_path)
+    torch.save({'state_dict': build_model(cfg).state_dict()}, tmp_path / 'weights.pth')
+    hook = lambda module, inputs: seen.append(inputs[0])  # noqa: E731
+    monkeypatch.setattr(objects, 'build_model', lambda cfg: hooked(build_model(cfg), hook))
+    for side, canvas in ((32, 32), (32, 48)):
+        paths, hits = objects.classify(cfg, tmp_path / 'weights.pth', side, canvas)
+        assert paths == [str(tmp_path / 'a.png')] and hits.shape == (1,)
+    small, padded = seen
+    assert torch.equal(padded[:, :, :32, :32], small) and padded.shape == (1, 3, 48, 48)
+    assert padded[:, :, 32:].abs().max() < 0.5 / 57, 'the mean, rounded to a byte'
+
+
+def hooked(model, hook):
+    model.backbone.register_forward_pre_hook(hook)
+    return model
