@@ -114,7 +114,7 @@ def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = ''
         f'![Top-1 against image size]({pictures}/{prefix}sizes.png)',
         f'![Top-1 of every encoding at {size} px]({pictures}/{prefix}variants.png)',
         rates and f'The learning rates that were tried, first seed:\n\n{rates}',
-        claims_table(results, size),
+        claims_table(results, size, all_claims=not prefix),
     ]
     return '\n\n'.join(filter(None, parts))
 
@@ -145,17 +145,19 @@ def rates_table(results: pd.DataFrame, train_size: int) -> str:
     return markdown(pd.DataFrame(columns))
 
 
-def claims_table(results: pd.DataFrame, train_size: int) -> str:
-    """Every claim, its comparisons, and its verdict."""
+def claims_table(results: pd.DataFrame, train_size: int, all_claims: bool = True) -> str:
+    """Every claim, or those with a comparison that was run, its comparisons, and its verdict."""
     kept = best_rates(results, train_size)
     rows = []
     for claim in claims(train_size):
+        if not all_claims and all(part.difference(kept).mean is None for part in claim.comparisons):
+            continue
         rows.append((f'**{claim.letter}**', f'**{claim.text}**', '', '', f'**{claim.verdict(kept)}**'))
         for part in claim.comparisons:
             paper = '' if part.paper is None else f'{part.paper:+.1f}'
             rows.append(('', str(part), part.difference(kept).text(), paper, part.verdict(kept)))
     head = ('', 'claim, and what it was taken to mean', 'difference (95 % interval)', "the paper's", 'verdict')
-    return markdown(pd.DataFrame(rows, columns=head), 'lllrl')
+    return markdown(pd.DataFrame(rows, columns=head), 'lllrl') if rows else ''
 
 
 def objects_report(results: pd.DataFrame, kept: pd.DataFrame) -> str:
