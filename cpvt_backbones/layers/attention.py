@@ -37,7 +37,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = N
     """
     if mask is not None and is_exporting():
         mask = mask.expand(-1, -1, query.shape[2], -1)  # ONNX's Attention wants a row for each query
-    if query.device.type == 'cpu' and query.requires_grad and key.shape[2] <= SHORT and not is_exporting():
+    if not is_exporting() and query.device.type == 'cpu' and query.requires_grad and key.shape[2] <= SHORT:
         # PyTorch 2.11's backward pass takes two to four times as long in bfloat16 for so few keys.
         with torch.autocast('cpu', enabled=False):
             q, k, v = widen(query, key, value)

@@ -11,6 +11,8 @@ from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS, TRANSFORMS
 from torch import Tensor, nn
 
+from cpvt_backbones.layers.checks import check, check_int, check_positive, is_int
+
 STRIDE = 16
 """Of the student's map and of the teacher's tokens, px."""
 
@@ -48,18 +50,23 @@ class TeacherTokens(BaseTransform):
 
     Raises:
         FileNotFoundError: There is no such folder, or it is not finished.
-        KeyError: The image has no tokens.
+        ValueError: The image has no tokens.
     """
 
     def __init__(self, folder: str) -> None:
-        file = Path(folder) / 'names.txt'
+        self.folder, file = folder, Path(folder) / 'names.txt'
         if not file.is_file():
             raise FileNotFoundError(f'folder: there is no {str(file)!r}; write it with tokens.py')
-        self.rows = {name: row for row, name in enumerate(file.read_text().split())}
+        self.rows = {name: row for row, name in enumerate(file.read_text().splitlines())}
         self.tokens = np.load(file.with_name('tokens.npy'), mmap_mode='r')
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
-        tokens = torch.from_numpy(self.tokens[self.rows[Path(results['img_path']).stem]].astype(np.float32))
+        row = self.rows.get(Path(results['img_path']).stem)
+        if row is None:
+            raise ValueError(
+                f'folder: {self.folder!r} has no tokens of {results["img_path"]!r}; write it with tokens.py'
+            )
+        tokens = torch.from_numpy(self.tokens[row].astype(np.float32))
         # The crop's last patches may be cut; half a patch is inside.
         places = torch.from_numpy(results['places'][STRIDE // 2 :: STRIDE, STRIDE // 2 :: STRIDE].copy())
         found = F.grid_sample(tokens.permute(2, 0, 1)[None], places[None], padding_mode='border', align_corners=False)
@@ -71,32 +78,41 @@ class TeacherTokens(BaseTransform):
 class TokenDistillation(EncoderDecoder):
     """A segmentor with one more loss: the cosine distance of a linear map of the backbone's tokens from the teacher's.
 
-    The teacher's tokens are standardised with running statistics: a few channels are a hundred times the others.
+    The teacher's tokens are standardised over the batch: a few channels are a hundred times the others.
 
     Args:
-        index: The backbone's map of stride 16 pixels.
-        student_dims, teacher_dims: Widths of that map and of the teacher's tokens.
+        index: Which of the backbone's maps is of stride 16.
+        teacher_dims: Width of the teacher's tokens.
         weight: Of the loss.
         options: Arguments of mmseg's ``EncoderDecoder``.
+
+    Raises:
+        ValueError: The backbone's map ``index`` is not of stride 16.
     """
 
-    def __init__(
-        self, *, index: int, student_dims: int, teacher_dims: int, weight: float = 1.0, **options: Any
-    ) -> None:
+    def __init__(self, *, index: int, teacher_dims: int, weight: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
+        strides = list(self.backbone.out_strides)
+        check(
+            f'the index of {STRIDE} in {strides}', lambda v: is_int(v) and strides[v : v + 1] == [STRIDE], index=index
+        )
+        check_int(teacher_dims=teacher_dims)
+        check_positive(weight=weight)
         self.index, self.weight = index, weight
-        self.to_teacher = nn.Conv2d(student_dims, teacher_dims, 1)
-        self.standardise = nn.BatchNorm1d(teacher_dims, affine=False)
+        self.to_teacher = nn.Conv2d(self.backbone.out_channels[index], teacher_dims, 1)
+        self.standardise = nn.BatchNorm1d(teacher_dims, affine=False, track_running_stats=False)
 
     def loss(self, inputs: Tensor, data_samples: list[Any]) -> dict[str, Tensor]:
         maps = self.backbone(inputs)
-        losses = self._decode_head_forward_train(self.neck(maps), data_samples)
-        projected = self.to_teacher(maps[self.index])
+        features = self.neck(maps) if self.with_neck else maps
+        losses = self._decode_head_forward_train(features, data_samples)
+        if self.with_auxiliary_head:
+            losses |= self._auxiliary_head_forward_train(features, data_samples)
         found, wanted = [], []
-        for student, sample in zip(projected, data_samples, strict=True):
+        for student, sample in zip(self.to_teacher(maps[self.index]), data_samples, strict=True):
             tokens = sample.teacher_tokens
             found.append(student[:, : tokens.shape[1], : tokens.shape[2]].flatten(1))  # the rest is padding
             wanted.append(tokens.flatten(1))
-        targets = self.standardise(torch.cat(wanted, dim=1).T.to(projected.device))
+        targets = self.standardise(torch.cat(wanted, dim=1).T.to(inputs.device))
         cosines = F.cosine_similarity(torch.cat(found, dim=1).T.float(), targets)
         return losses | dict(loss_tokens=self.weight * (1 - cosines.mean()))

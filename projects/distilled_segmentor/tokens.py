@@ -6,6 +6,7 @@ at any time and start it again to continue.
 """
 
 import argparse
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
 from any_size_vit.clip_int8 import MEAN, MODEL, STD, read_clip
 from any_size_vit.images import decode, files_in, prepare
+from any_size_vit.practice import digest
 from any_size_vit.stored import stored_array
 from any_size_vit.student import TABLE, Source
 from positional_encoding.runs import fix_plan
@@ -31,18 +33,17 @@ from cpvt_backbones.engine.command_line import make_parser, parse_size, positive
 def main(argv: Sequence[str] | None = None) -> None:
     """Write images and tokens."""
     args = parse_args(argv)
-    chosen = [file for folder in args.images for file in files_in(folder)[:: args.every]]
-    files = {file.stem: file for file in chosen}
-    if len(files) != len(chosen):
-        twice = next(file for file in chosen if files[file.stem] != file)
-        raise ValueError(f'--images: names must differ, got {twice} and {files[twice.stem]}')
-    names, size = sorted(files), args.shape
-    fix_plan(args.out, dict(names=names, height=size[0], width=size[1], precision=args.precision))
+    files, size = find(args.images, args.every), args.shape
+    names = sorted(files)
     weights = {name: value for name, value in read_clip(args.clip).items() if not name.startswith('head.')}
     model = Source(MODEL, weights, MEAN, STD).build(TABLE).eval()
     if any(side % model.out_strides[0] for side in size):
         raise ValueError(f'--shape: multiples of {model.out_strides[0]} px are expected, got {size[0]}x{size[1]}')
     grid = [side // model.out_strides[0] for side in size]
+    folders = [str(folder) for folder in args.images]
+    listed = hashlib.sha256('\n'.join(str(files[name]) for name in names).encode()).hexdigest()
+    plan = dict(images=folders, every=args.every, shape=size, precision=args.precision, files_sha256=listed)
+    fix_plan(args.out, plan | dict(weights_sha256=digest(*weights.values())))
     (args.out / 'images').mkdir(exist_ok=True)
     begun = time.monotonic()
 
@@ -61,6 +62,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     with atomic_write(args.out / 'names.txt') as stream:
         stream.write('\n'.join([*names, '']).encode())
     print(f'{args.out}: tokens of {len(names)} images')
+
+
+def find(folders: Sequence[Path], every: int) -> dict[str, Path]:
+    """Every N-th image of each folder by its name without suffix; ``ValueError`` if two have one name."""
+    found: dict[str, Path] = {}
+    for file in (file for folder in folders for file in files_in(folder)[::every]):
+        if file.stem in found:
+            raise ValueError(f'--images: names must differ, got {found[file.stem]} and {file}')
+        found[file.stem] = file
+    return found
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -68,14 +68,14 @@ class Classification(TrainingFolder):
         return max(scores, key=scores.__getitem__) if len(scores) == len(trials) else None
 
     def pending(self) -> tuple[list[ClassifyRun], int]:
-        runs = list(self.in_order())
+        runs = list(self._in_order())
         ready = [run for run in dict.fromkeys(runs) if run is not None and self.record(run) is None]
         return ready, runs.count(None)
 
     def _rate_trials(self, variant: str) -> list[ClassifyRun]:
         return [ClassifyRun(variant, self.seeds[variant][0], factor) for factor in self.rate_factors[variant]]
 
-    def in_order(self) -> Iterator[ClassifyRun | None]:
+    def _in_order(self) -> Iterator[ClassifyRun | None]:
         """All runs; ``None`` for one whose rate is not known yet."""
         # Seed by seed, so that an unfinished study has every variant.
         for turn in range(max(map(len, self.seeds.values()))):

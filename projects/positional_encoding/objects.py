@@ -17,8 +17,9 @@ from mmengine.runner import Runner
 from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.checkpoints import load_weights
 
-from .classify import Classification
-from .runs import write_json
+from .classify import Classification, ClassifyRun
+from .runs import read_records, write_json
+from .variants import classify_config
 
 FILE = 'objects.json'
 EVERY = 3
@@ -28,23 +29,35 @@ GROUPS = ('small', 'middle', 'large')
 WAYS = ('resized', 'padded')
 
 
-def split_by_object(stage: Classification) -> None:
-    """Write ``objects.json`` into the folder of each finished run that has none: a row for each size, way and group."""
+def split_by_object(folder: Path) -> None:
+    """Write ``objects.json`` into the folder of each finished run that has none: a row for each size, way and group.
+
+    Args:
+        folder: Of the classifiers of Tiny ImageNet.
+
+    Raises:
+        FileNotFoundError: The folder has no finished run, or the data set no ``boxes.tsv``.
+        ValueError: A test image has no box.
+    """
+    runs = [ClassifyRun(**record['run']) for record in read_records(folder)]
+    if not runs:
+        raise FileNotFoundError(f'--work-dir: {folder} has no finished run; train it with `classify`')
+    stage = Classification(folder, None, {run.variant: classify_config(run.variant) for run in runs}, {}, {})
     root = Path(stage.plan['data_root'])
-    boxes = shares(root / 'boxes.tsv')
+    groups = group_images(root)
     first, *larger = stage.plan['sizes'][::2]
-    for run in filter(None, dict.fromkeys(stage.in_order())):
-        file, rows = stage.folder / run.name / FILE, []
-        if file.is_file() or stage.record(run) is None:
+    for run in runs:
+        file, rows = folder / run.name / FILE, []
+        if file.is_file():
             continue
         for way, size in [(WAYS[0], first), *((way, size) for way in WAYS for size in larger)]:
             side = size if way == 'resized' else first
-            paths, hits = classify(stage.config(run), file.with_name('weights.pth'), side, size)
-            groups = thirds([boxes[Path(path).relative_to(root).as_posix()] for path in paths])
-            for index, group in enumerate(GROUPS):
-                counts = dict(correct=int(hits[groups == index].sum()), images=int((groups == index).sum()))
+            hits = classify(stage.config(run), file.with_name('weights.pth'), side, size)
+            for group in GROUPS:
+                found = [hit for path, hit in hits.items() if groups[path.relative_to(root).as_posix()] == group]
+                counts = dict(correct=sum(found), images=len(found))
                 rows.append(run._asdict() | dict(way=way, size=size, object=group) | counts)
-            print(f'{run.name}: {way} to {size} px, top-1 {100 * hits.mean():.1f}', flush=True)
+            print(f'{run.name}: {way} to {size} px, top-1 {100 * np.mean(list(hits.values())):.1f}', flush=True)
         write_json(file, rows)
 
 
@@ -53,24 +66,25 @@ def read_objects(folder: Path) -> list[dict[str, Any]]:
     return [row for file in sorted(folder.glob(f'*/{FILE}')) for row in json.loads(file.read_text())]
 
 
-def shares(file: Path) -> dict[str, float]:
-    """Path of an image, relative to the data set, to the area of its object's box, px^2; all images are of one size.
+def group_images(root: Path) -> dict[str, str]:
+    """Path of each image that is classified, as in ``meta/test.txt``, to the third that its box is in.
 
-    Args:
-        file: Lines of a path and x1, y1, x2, y2, the last pixels included, between tabs.
+    ``boxes.tsv`` has a path and x1, y1, x2, y2 in px between tabs, the last pixels included. All images have one
+    size.
     """
-    table = pd.read_csv(file, sep='\t', names=['path', 'x1', 'y1', 'x2', 'y2'])
+    if not (root / 'boxes.tsv').is_file():
+        raise FileNotFoundError(f'--data: {root}/boxes.tsv is needed: path, x1, y1, x2, y2 between tabs')
+    table = pd.read_csv(root / 'boxes.tsv', sep='\t', names=['path', 'x1', 'y1', 'x2', 'y2'], index_col='path')
     areas = (table['x2'] - table['x1'] + 1) * (table['y2'] - table['y1'] + 1)
-    return dict(zip(table['path'], areas.astype(float), strict=True))
+    tested = [line.rsplit(' ', 1)[0] for line in (root / 'meta/test.txt').read_text().splitlines()][::EVERY]
+    if missing := [path for path in tested if path not in areas]:
+        raise ValueError(f'--data: {root}/boxes.tsv has no box of {missing[0]}')
+    thirds = np.digitize(areas[tested], np.quantile(areas[tested], [1 / 3, 2 / 3]))
+    return {path: GROUPS[third] for path, third in zip(tested, thirds, strict=True)}
 
 
-def thirds(values: list[float]) -> np.ndarray:
-    """Group of each value, 0 to 2, by its rank; equal values have one group."""
-    return np.digitize(values, np.quantile(values, [1 / 3, 2 / 3]))
-
-
-def classify(cfg: Config, weights: Path, side: int, canvas: int) -> tuple[list[str], np.ndarray]:
-    """Paths of every third test image, and True where it is classified correctly, as a square on a square.
+def classify(cfg: Config, weights: Path, side: int, canvas: int) -> dict[Path, bool]:
+    """Every third test image, a square on a square, to True if it is classified correctly.
 
     Args:
         cfg, weights: Of a run.
@@ -88,5 +102,4 @@ def classify(cfg: Config, weights: Path, side: int, canvas: int) -> tuple[list[s
     load_weights(model, weights)
     with torch.inference_mode():
         samples = [sample for batch in Runner.build_dataloader(loader) for sample in model.test_step(batch)]
-    hits = np.array([bool(sample.pred_label == sample.gt_label) for sample in samples])
-    return [sample.img_path for sample in samples], hits
+    return {Path(sample.img_path): bool(sample.pred_label == sample.gt_label) for sample in samples}

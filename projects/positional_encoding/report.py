@@ -58,8 +58,7 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     if rows := read_objects(work_dir / 'classify-tiny-imagenet'):
         collect_rows(rows, ['variant', 'seed', 'rate_factor'], objects)
     if objects.exists() and 'tiny-imagenet' in parts:
-        best = best_rates(pd.read_csv(folder / 'tiny_imagenet.csv'), 32)
-        parts['tiny-imagenet'] += '\n\n' + objects_report(pd.read_csv(objects), best)
+        parts['tiny-imagenet'] += objects_report(pd.read_csv(objects), pd.read_csv(folder / 'tiny_imagenet.csv'))
     if not parts:
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     if docs is None:
@@ -160,24 +159,29 @@ def claims_table(results: pd.DataFrame, train_size: int, all_claims: bool = True
     return markdown(pd.DataFrame(rows, columns=head), 'lllrl') if rows else ''
 
 
-def objects_report(results: pd.DataFrame, kept: pd.DataFrame) -> str:
-    """Top-1 by the size of the image and of the object, of the runs in ``kept``, as Markdown."""
+def objects_report(objects: pd.DataFrame, results: pd.DataFrame) -> str:
+    """Top-1 by the size of the image and of the object, of each variant's runs at its best rate, as Markdown."""
     runs = ['variant', 'seed', 'rate_factor']
-    rows = results.merge(kept[runs].drop_duplicates(), on=runs)
+    rows = objects.merge(best_rates(results, results['size'].min())[runs].drop_duplicates(), on=runs)
+    rows = rows[rows['images'] > 0]
+    if rows.empty:
+        return ''
     every = rows.groupby([*runs, 'way', 'size'], as_index=False)[['correct', 'images']].sum().assign(object='all')
-    rows = pd.concat([every, rows]).assign(top1=lambda rows: 100 * rows['correct'] / rows['images'])
-    cells = rows.groupby(['variant', 'object', 'way', 'size'])['top1'].apply(partial(spread, digits=1))
     images = rows.groupby('object')['images'].first()
+    rows = pd.concat([every, rows]).assign(top1=lambda rows: 100 * rows['correct'] / rows['images'])
+    rows['column'] = rows['size'].map('{} px'.format) + rows['way'].map({WAYS[0]: '', WAYS[1]: ', padded'})
+    columns = [f'{size} px{text}' for text in ('', ', padded') for size in sorted(rows['size'].unique())]
     lines = []
     for variant, group in product([name for name in VARIANTS if name in set(rows['variant'])], ('all', *GROUPS)):
-        found = cells[variant, group]
-        names = [f'{size} px' if way == WAYS[0] else f'{size} px, padded' for way, size in found.index[::-1]]
-        lines.append(
-            {'encoding': VARIANTS[variant].label, 'object': group, **dict(zip(names, found[::-1], strict=True))}
-        )
-    text = ', '.join(f'{group} {images[group]}' for group in GROUPS)
-    about = f'Top-1 (%) by the share of the picture that the object has, in thirds of the images ({text}).'
-    return f'{about}\n\n{markdown(pd.DataFrame(lines), "ll")}'
+        found = rows[(rows['variant'] == variant) & (rows['object'] == group)].groupby('column')['top1']
+        cells = {name: spread(found.get_group(name), 1) for name in columns if name in found.groups}
+        lines.append({'encoding': VARIANTS[variant].label, 'object': group, **cells})
+    counted = ', '.join(f'{images[group]} {group}' for group in GROUPS if group in images)
+    about = (
+        'Top-1 (%) by the share of the picture that the object has, mean ± standard deviation over seeds; thirds of '
+        f'every third test image: {counted}.'
+    )
+    return f'\n\n{about}\n\n{markdown(pd.DataFrame(lines), "ll")}'
 
 
 def transfer_report(results: pd.DataFrame, pictures: str = '.') -> str:

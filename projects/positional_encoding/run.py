@@ -1,7 +1,7 @@
 """Test the CPVT paper's claims about position encodings, in four stages.
 
 python projects/positional_encoding/run.py classify --data data/imagenette --epochs 8
-python projects/positional_encoding/run.py objects --data-set tiny-imagenet --data data/tiny-imagenet-100
+python projects/positional_encoding/run.py objects                                # of classifiers of Tiny ImageNet
 python projects/positional_encoding/run.py transfer
 python projects/positional_encoding/run.py report --docs docs/evidence.md
 Interrupt a stage at any time and start it again to continue. Started several times, the processes share the work.
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, then write the report."""
     args = parse_args(argv)
     if args.stage == 'objects':
-        split_by_object(classification(args))
+        split_by_object(args.work_dir / 'classify-tiny-imagenet')
     elif args.stage != 'report':
         train(classification(args) if args.stage == 'classify' else transfer(args))
     write_report(args.work_dir, args.docs)
@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     seeds.add_argument('--seeds', type=positive, default=3, help='classify: of the main variants; default: 3')
     parser = make_parser(__doc__)
     stages = parser.add_subparsers(dest='stage', required=True, metavar='classify | objects | transfer | report')
-    classify = Parser(add_help=False, parents=[common, seeds])
+    classify = stages.add_parser('classify', parents=[common, seeds], help='train classifiers, test at larger sizes')
     classify.add_argument('--data', type=Path, default=Path('data/imagenette'), help='folder with train/ and val/')
     about = 'tiny-imagenet: 50 classes of --data at 32 px; default: %(default)s'
     classify.add_argument('--data-set', choices=DATA_SETS, default='imagenette', help=about)
@@ -65,9 +65,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     classify.add_argument('--other-seeds', type=positive, default=1, help='of the others; default: %(default)s')
     classify.add_argument('--batch-size', type=positive, default=64, help='default: %(default)s')
     classify.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision')
-    stages.add_parser('classify', parents=[classify], help='train classifiers, test at larger sizes')
-    about = 'split the accuracy of finished classifiers by the size of the object: the arguments of classify'
-    stages.add_parser('objects', parents=[classify], help=about)
+    about = 'split the accuracy of finished classifiers of Tiny ImageNet by the size of the object'
+    stages.add_parser('objects', parents=[common], help=about)
     about = 'train segmentors and detectors, from scratch and from the classifiers'
     dense = stages.add_parser('transfer', parents=[common, seeds], help=about)
     dense.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS), help='default: all')
@@ -79,8 +78,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def classification(args: argparse.Namespace) -> Classification:
     """The stage of the classifiers; an error if images, a teacher, or the length of the trainings are missing."""
     tiny = args.data_set != 'imagenette'
-    if args.stage == 'objects' and not (args.data / 'boxes.tsv').is_file():
-        raise FileNotFoundError(f'--data: there is no file {args.data}/boxes.tsv')
     images = {split: count_images(args.data / split) for split in ('train', 'val')}
     if tiny:
         lists = write_splits(args.data)

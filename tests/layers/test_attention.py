@@ -10,7 +10,7 @@ from tiny import max_difference, randomise
 from torch.nn import functional
 
 from cpvt_backbones.layers import Attention, Relative, SpatialReductionAttention, Stage, WindowAttention
-from cpvt_backbones.layers.attention import attend
+from cpvt_backbones.layers.attention import SHORT, attend
 
 DIM, HEADS = 8, 2
 
@@ -244,3 +244,15 @@ def test_short_attention_in_training_is_rounded_once(masked):
     out.float().sum().backward()
     for x, y in zip(inputs, wide, strict=True):
         assert torch.equal(x.grad, y.grad.bfloat16())
+
+
+def test_a_program_exported_with_gradients_takes_any_number_of_tokens():
+    attn = make('global')
+    tokens = torch.export.Dim('tokens', min=4, max=1000)
+    call = lambda x: attn(x, (1, x.shape[1]))  # noqa: E731
+    module = torch.nn.Module()
+    module.attn, module.forward = attn, call
+    program = torch.export.export(module, (torch.randn(1, 9, DIM),), dynamic_shapes=({1: tokens},)).module()
+    for count in (4, SHORT + 1):
+        x = torch.randn(1, count, DIM)
+        torch.testing.assert_close(program(x), call(x))

@@ -10,7 +10,7 @@ from tiny import COLUMN
 pytest.importorskip('mmseg')
 
 from distilled_segmentor import tokens as module
-from distilled_segmentor.model import TokenDistillation
+from distilled_segmentor.model import TeacherTokens, TokenDistillation
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
@@ -38,7 +38,7 @@ def store(monkeypatch, source, image_folders, tmp_path):
 
 def test_stored_tokens_are_those_of_the_images(store, source, monkeypatch):
     out = store('--every 2')
-    names = (out / 'names.txt').read_text().split()
+    names = (out / 'names.txt').read_text().splitlines()
     tokens = np.load(out / 'tokens.npy')
     assert len(names) == 8 and tokens.shape == (8, 3, 4, 24)
     model = module.Source(source.backbone, source.weights, module.MEAN, module.STD).build(module.TABLE).eval()
@@ -48,6 +48,9 @@ def test_stored_tokens_are_those_of_the_images(store, source, monkeypatch):
             (found,) = model(module.prepare(pixels, (24, 32), module.MEAN, module.STD))
         torch.testing.assert_close(torch.from_numpy(stored).flatten(0, 1).float(), found[0, 1:], rtol=1e-3, atol=1e-3)
     before = (out / 'tokens.npy').read_bytes()
+    stored = np.load(out / 'tokens.npy', mmap_mode='r+')
+    stored[4:] = 0
+    stored.flush()
     (out / 'tokens.rows').write_text('4')  # interrupted after a chunk
     assert (store('--every 2') / 'tokens.npy').read_bytes() == before
     with pytest.raises(ValueError, match='was begun with'):
@@ -59,6 +62,9 @@ def test_bad_input_of_the_tokens(store, image_folders):
         store('--shape 20x32')
     with pytest.raises(ValueError, match=r'--images: names must differ, got .*train.*0\.png and .*val.*0\.png'):
         store(f'--images {image_folders}/train {image_folders}/val/0')
+    with pytest.raises(ValueError, match='--images: names must differ'):
+        store(f'--images {image_folders}/train {image_folders}/train')
+    store()  # nothing was written before
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ def test_tokens_follow_resize_crop_and_flip(gradient, turn):
     image, tokens = packed['inputs'].flip(0), packed['data_samples'].teacher_tokens
     assert packed['data_samples'].gt_sem_seg.data.unique().tolist() == [11]
     height, width = image.shape[-2:]
-    assert tokens.shape == (2, (height + 8) // 16, (width + 8) // 16)
+    assert tokens.shape == (2, (height + 7) // 16, (width + 7) // 16)
     centres = image[:2, 8::16, 8::16].float()
     # Tokens of the border are constant beyond their centres: 8 px of 352, 5.8 of 255. Inside, half a pixel, two
     # roundings, and what nearest-neighbour resizing to half the size moves: a pixel, 0.7.
@@ -109,7 +115,7 @@ def build(config, **options):
 
 
 def test_the_loss_of_the_tokens_leaves_out_the_padding():
-    model = build(CONFIGS[0], student_dims=24, teacher_dims=5)
+    model = build(CONFIGS[0], teacher_dims=5)
     assert isinstance(model, TokenDistillation)
     inputs = torch.randn(2, 3, 64, 96)
     tokens = [torch.randn(5, 4, 6), torch.randn(5, 3, 2)]
@@ -130,7 +136,22 @@ def test_the_loss_of_the_tokens_leaves_out_the_padding():
     assert all(parameter.grad is not None for parameter in model.backbone.patch_embed.parameters())
 
 
+@pytest.mark.parametrize('wrong', [dict(index=1), dict(index=9), dict(teacher_dims=0), dict(weight=-1.0)], ids=str)
+def test_bad_arguments_of_the_loss(wrong):
+    (name, value), *_ = wrong.items()
+    with pytest.raises((ValueError, TypeError), match=f'{name} must be .*{value}'):
+        build(CONFIGS[0], **wrong)
+
+
+def test_an_image_without_tokens(gradient):
+    step = TeacherTokens(str(gradient.parents[1]))
+    with pytest.raises(ValueError, match=r"folder: '.*' has no tokens of 'two words\.png'"):
+        step.transform(dict(img_path='two words.png', places=None))
+    with pytest.raises(FileNotFoundError, match=r"folder: there is no 'none/names\.txt'"):
+        TeacherTokens('none')
+
+
 def test_the_plain_segmentor_has_its_weights():
     mine, plain = (build(folder) for folder in CONFIGS)
     missing, more = plain.load_state_dict(mine.state_dict(), strict=False)
-    assert not missing and {name.split('.')[0] for name in more} == {'to_teacher', 'standardise'}
+    assert not missing and {name.split('.')[0] for name in more} == {'to_teacher'}

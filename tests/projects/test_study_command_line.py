@@ -7,6 +7,7 @@ from shutil import copytree
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from mmengine.registry import MODELS
@@ -14,6 +15,7 @@ from mmengine.registry import MODELS
 pytest.importorskip('mmpretrain')
 
 from positional_encoding import objects
+from positional_encoding.report import objects_report
 from positional_encoding.splits import write_splits
 from positional_encoding.variants import VARIANTS, classify_config, data_options
 
@@ -111,10 +113,15 @@ def test_tiny_imagenet_by_rates_and_objects(call, tmp_path, monkeypatch):
     rows = json.loads((tmp_path / 'out/classify-tiny-imagenet/none_seed-0/record.json').read_text())['rows']
     assert [row['size'] for row in rows] == [32, 40, 48, 56, 64] and all('tuning' in row for row in rows)
     assert 'trained at 32 px' in (tmp_path / 'out/report.md').read_text()
-    again = words.replace('--epochs 1 ', '').split()
-    with pytest.raises(FileNotFoundError, match=r'--data: there is no file tiny/boxes\.tsv'):
+    again = '--work-dir out'.split()
+    with pytest.raises(FileNotFoundError, match=r'--data: tiny/boxes\.tsv is needed'):
+        call('objects', *again)
+    (tmp_path / 'tiny/boxes.tsv').write_text(boxes[0])
+    with pytest.raises(ValueError, match=r'--data: tiny/boxes\.tsv has no box of train/a/a_4\.png'):
         call('objects', *again)
     (tmp_path / 'tiny/boxes.tsv').write_text(''.join(boxes))
+    with pytest.raises(FileNotFoundError, match=r'--work-dir: none/classify-tiny-imagenet has no finished run'):
+        call('objects', '--work-dir', 'none')
     monkeypatch.setattr('positional_encoding.objects.EVERY', 1)
     call('objects', *again)
     found = json.loads((tmp_path / 'out/classify-tiny-imagenet/none_seed-0/objects.json').read_text())
@@ -128,6 +135,33 @@ def test_tiny_imagenet_by_rates_and_objects(call, tmp_path, monkeypatch):
         assert sum(one['correct'] for one in part) / 20 * 100 == pytest.approx(row['top1'], abs=1e-3)
     text = (tmp_path / 'out/report.md').read_text()
     assert '48 px, padded' in text and 'verdict' not in text, 'no claim is about one variant'
+
+
+def test_thirds_and_their_table(tmp_path):
+    (tmp_path / 'meta').mkdir()
+    areas = [1, 49, 9, 25, 4, 36]
+    names = [f'{index}.png' for index in range(6 * objects.EVERY)]
+    (tmp_path / 'meta/test.txt').write_text(''.join(f'{name} 0\n' for name in names))
+    sides = np.sqrt(areas).astype(int)
+    boxes = [f'{name}\t2\t3\t{1 + k}\t{2 + k}\n' for name, k in zip(names[::3], sides, strict=True)]
+    (tmp_path / 'boxes.tsv').write_text(''.join(boxes))
+    groups = objects.group_images(tmp_path)
+    assert [groups[name] for name in names[::3]] == ['small', 'large', 'middle', 'middle', 'small', 'large']
+
+    runs = [dict(variant=variant, seed=seed, rate_factor=1.0) for variant in ('rope', 'none') for seed in (0, 1)]
+    results = pd.DataFrame([run | dict(size=32, top1=50.0) for run in runs])
+    rows = [
+        run | dict(way=way, size=size, object=group, images=10 * (group != 'middle'), correct=correct + run['seed'])
+        for run in runs
+        for way, size in (('resized', 32), ('resized', 64), ('padded', 64))
+        for group, correct in dict(small=1, middle=0, large=5 + (way == 'padded')).items()
+    ]
+    lines = objects_report(pd.DataFrame(rows), results).splitlines()
+    assert '10 small, 10 large' in lines[2]
+    assert [cell.strip() for cell in lines[4].split('|')[1:-1]][2:] == ['32 px', '64 px', '64 px, padded']
+    large = next(line for line in lines if 'RoPE' in line and 'large' in line)
+    assert [cell.strip() for cell in large.split('|')[3:-1]] == ['55.0 ± 7.1', '55.0 ± 7.1', '65.0 ± 7.1']
+    assert objects_report(pd.DataFrame(rows), results.assign(rate_factor=2.0)) == ''
 
 
 def test_padding_keeps_the_object_and_its_place(monkeypatch, tmp_path):
@@ -144,8 +178,7 @@ def test_padding_keeps_the_object_and_its_place(monkeypatch, tmp_path):
     hook = lambda module, inputs: seen.append(inputs[0])  # noqa: E731
     monkeypatch.setattr(objects, 'build_model', lambda cfg: hooked(build_model(cfg), hook))
     for side, canvas in ((32, 32), (32, 48)):
-        paths, hits = objects.classify(cfg, tmp_path / 'weights.pth', side, canvas)
-        assert paths == [str(tmp_path / 'a.png')] and hits.shape == (1,)
+        assert list(objects.classify(cfg, tmp_path / 'weights.pth', side, canvas)) == [tmp_path / 'a.png']
     small, padded = seen
     assert torch.equal(padded[:, :, :32, :32], small) and padded.shape == (1, 3, 48, 48)
     assert padded[:, :, 32:].abs().max() < 0.5 / 57, 'the mean, rounded to a byte'

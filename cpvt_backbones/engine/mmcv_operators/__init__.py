@@ -1,7 +1,7 @@
 """``mmcv._ext`` on torchvision's kernels, for an mmcv that was installed without its compiled operators.
 
 The finder is asked for ``mmcv._ext`` only when there is no compiled one, and imports neither mmcv nor torchvision
-before that. Nothing here depends on the rest of the package.
+before that.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
 # The shipped segmentor: CamVid's labels, and CLIP's tokens of its images and of others (../tokens.py).
 _base_ = '../../../configs/camvid/semantic-fpn_cpvt-tiny-gap_camvid.py'
 custom_imports = dict(imports=['cpvt_backbones', 'distilled_segmentor.model'])
-model = dict(type='TokenDistillation', index=2, student_dims=192, teacher_dims=768)
+model = dict(type='TokenDistillation', index=2, teacher_dims=768)
 load, annotate, *augment, pack = _base_.train_pipeline
 pack = dict(pack, meta_keys=('img_path', 'ori_shape', 'img_shape', 'teacher_tokens'))
 camvid, coco, imagenette = (
