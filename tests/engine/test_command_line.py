@@ -145,6 +145,13 @@ def test_an_error_of_another_library_keeps_its_traceback(error, tmp_path):
         run(lambda: exec(code))
 
 
+def test_a_mistake_that_a_neighbour_of_the_tool_names_ends_in_one_line(tmp_path, capsys):
+    code = compile('raise ValueError("size must be even")', tmp_path / 'library.py', 'exec')
+    with pytest.raises(SystemExit):
+        run(lambda: exec(code), folder=tmp_path)
+    assert capsys.readouterr().err == 'error: size must be even\n'
+
+
 def test_interruption_is_one_line(capsys):
     with pytest.raises(SystemExit) as stop:
         run(lambda: raise_(KeyboardInterrupt()), interrupted='the same command resumes')

@@ -30,7 +30,6 @@ MISTAKES = {
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
     'projects/any_size_vit/clip_int8.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),
     'projects/any_size_vit/run.py': ('report', 'work_dirs/any_size_vit has no finished run'),
-    'projects/distilled_segmentor/tokens.py': ('--clip none.onnx --images none --out none', 'there are none in'),
     'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
     'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
     'tools/convert_checkpoint.py': (

@@ -1,1 +1,0 @@
-"""Train the shipped segmentor with the tokens of CLIP."""
