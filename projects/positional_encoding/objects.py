@@ -92,14 +92,14 @@ def classify(cfg: Config, weights: Path, side: int, canvas: int) -> dict[Path, b
         canvas: Of the square whose upper left corner it is, px; the rest has the mean colour.
     """
     cfg = copy.deepcopy(cfg)
+    model: Any = build_model(cfg)
+    load_weights(model, weights)
     loader = cfg.test_dataloader
     resize, *_, pack = loader.dataset.pipeline
     resize.scale = (side, side)
     pad = dict(type='Pad', size=(canvas, canvas), pad_val=dict(img=tuple(cfg.data_preprocessor.mean[::-1])))
     count = len(Runner.build_dataloader(copy.deepcopy(loader)).dataset)
     loader.dataset.update(pipeline=[resize, pad, pack], indices=list(range(0, count, EVERY)))
-    model: Any = build_model(cfg)
-    load_weights(model, weights)
     with torch.inference_mode():
         samples = [sample for batch in Runner.build_dataloader(loader) for sample in model.test_step(batch)]
     return {Path(sample.img_path): bool(sample.pred_label == sample.gt_label) for sample in samples}

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 
 pytest.importorskip('mmpretrain')
 
@@ -177,6 +177,7 @@ def test_padding_keeps_the_object_and_its_place(monkeypatch, tmp_path):
     torch.save({'state_dict': build_model(cfg).state_dict()}, tmp_path / 'weights.pth')
     hook = lambda module, inputs: seen.append(inputs[0])  # noqa: E731
     monkeypatch.setattr(objects, 'build_model', lambda cfg: hooked(build_model(cfg), hook))
+    DefaultScope.get_instance('of_another_program', scope_name='mmengine')
     for side, canvas in ((32, 32), (32, 48)):
         assert list(objects.classify(cfg, tmp_path / 'weights.pth', side, canvas)) == [tmp_path / 'a.png']
     small, padded = seen
