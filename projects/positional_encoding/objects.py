@@ -73,12 +73,12 @@ def group_images(root: Path) -> dict[str, str]:
     size.
     """
     if not (root / 'boxes.tsv').is_file():
-        raise FileNotFoundError(f'--data: {root}/boxes.tsv is needed: path, x1, y1, x2, y2 between tabs')
+        raise FileNotFoundError(f'data_root: {root}/boxes.tsv is needed: path, x1, y1, x2, y2 between tabs')
     table = pd.read_csv(root / 'boxes.tsv', sep='\t', names=['path', 'x1', 'y1', 'x2', 'y2'], index_col='path')
     areas = (table['x2'] - table['x1'] + 1) * (table['y2'] - table['y1'] + 1)
     tested = [line.rsplit(' ', 1)[0] for line in (root / 'meta/test.txt').read_text().splitlines()][::EVERY]
     if missing := [path for path in tested if path not in areas]:
-        raise ValueError(f'--data: {root}/boxes.tsv has no box of {missing[0]}')
+        raise ValueError(f'data_root: {root}/boxes.tsv has no box of {missing[0]}')
     thirds = np.digitize(areas[tested], np.quantile(areas[tested], [1 / 3, 2 / 3]))
     return {path: GROUPS[third] for path, third in zip(tested, thirds, strict=True)}
 

@@ -114,10 +114,10 @@ def test_tiny_imagenet_by_rates_and_objects(call, tmp_path, monkeypatch):
     assert [row['size'] for row in rows] == [32, 40, 48, 56, 64] and all('tuning' in row for row in rows)
     assert 'trained at 32 px' in (tmp_path / 'out/report.md').read_text()
     again = '--work-dir out'.split()
-    with pytest.raises(FileNotFoundError, match=r'--data: tiny/boxes\.tsv is needed'):
+    with pytest.raises(FileNotFoundError, match=r'data_root: tiny/boxes\.tsv is needed'):
         call('objects', *again)
     (tmp_path / 'tiny/boxes.tsv').write_text(boxes[0])
-    with pytest.raises(ValueError, match=r'--data: tiny/boxes\.tsv has no box of train/a/a_4\.png'):
+    with pytest.raises(ValueError, match=r'data_root: tiny/boxes\.tsv has no box of train/a/a_4\.png'):
         call('objects', *again)
     (tmp_path / 'tiny/boxes.tsv').write_text(''.join(boxes))
     with pytest.raises(FileNotFoundError, match=r'--work-dir: none/classify-tiny-imagenet has no finished run'):
