@@ -228,7 +228,7 @@ def batch(cfg: Config, which: str, scenes: list[Scene]) -> dict:
     """Scenes, processed by the pipeline of the config's dataset."""
     dataset = cfg[f'{which}_dataloader'].dataset
     dataset = dataset.dataset if dataset.type == 'RepeatDataset' else dataset
-    steps = smaller_images([dict(step) for step in dataset.pipeline])
+    steps = smaller_images([dict(step) for step in dataset.get('datasets', [dataset])[0].pipeline])
     if dataset.type == 'DecodedDataset':  # returns images, not paths
         steps.insert(0, dict(type='LoadImageFromFile'))
     for step in steps:

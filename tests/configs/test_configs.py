@@ -141,8 +141,8 @@ def test_training_crops_have_the_images_orientation():
     for path in CONFIGS:
         cfg = read(path)
         dataset = cfg.train_dataloader.dataset
-        pipeline = dataset.get('dataset', dataset).pipeline
-        steps = [step for step in pipeline if step['type'] == 'RandomCrop']
+        dataset = dataset.get('datasets', [dataset.get('dataset', dataset)])[0]
+        steps = [step for step in dataset.pipeline if step['type'] == 'RandomCrop']
         if not steps or steps[0].get('crop_type', 'absolute') != 'absolute':
             continue
         init_default_scope(cfg.default_scope)
