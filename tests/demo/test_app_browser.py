@@ -5,6 +5,7 @@
 
 import io
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -272,12 +273,12 @@ def test_a_truncated_image(page):
 
 
 def test_an_image_of_12000_px_its_progress_and_stop(page):
-    large = np.tile(np.asarray(Image.open(io.BytesIO(EXAMPLES['cells'].jpeg()))), (2, 32, 1))[:360, :12000]
+    large = np.tile(np.asarray(Image.open(io.BytesIO(EXAMPLES['cells'].jpeg()))), (4, 32, 1))[:1080, :12000]
     give(page, 'large.jpg', encoded(large, 'JPEG'))
-    expect(page.locator('#facts')).to_contain_text('Image: 12000 x 360 px')
+    expect(page.locator('#facts')).to_contain_text('Image: 12000 x 1080 px')
     assert page.locator('#table tbody tr').count() >= 50
     page.select_option('#tile', '256')
-    expect(page.locator('#status')).to_have_text('Running the model, 2 of 31 ...')
+    expect(page.locator('#status')).to_have_text(re.compile(r'Running the model, [1-9]\d* of \d+ \.\.\.'))
     assert page.locator('#progress').is_visible()
     picture(page, 'progress')
     page.click('#stop')
