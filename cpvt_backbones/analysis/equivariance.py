@@ -25,7 +25,7 @@ class EquivarianceRow:
 
 @torch.no_grad()
 def measure_equivariance(
-    model: nn.Module, images: Tensor, *, size: int, shifts: Sequence[int]
+    model: nn.Module, images: Tensor, *, size: int, shifts: Sequence[int], stride: int | None = None
 ) -> list[EquivarianceRow]:
     """Measure the equivariance error of a model for several shifts.
 
@@ -36,8 +36,9 @@ def measure_equivariance(
     Args:
         model: Images to a tuple of maps (B, C, h, w); the last one is used.
         images: (B, 3, S, S), normalised, ``S >= size + max(shifts)``; otherwise ``ValueError``.
-        size: Side of the crops in px, a multiple of the map's stride.
+        size: Side of the crops in px.
         shifts: Shifts in px, each >= 0, that leave common cells; one row each in this order.
+        stride: Of the map in px; by default ``size`` over the map's side, which must divide it.
     """
     if not shifts or min(shifts) < 0:
         raise ValueError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
@@ -46,14 +47,14 @@ def measure_equivariance(
         raise ValueError(f'images must be at least {least}, got {tuple(images.shape)}')
     still = model(images[:, :, :size, :size])[-1]
     cells = still.shape[-1]
-    if still.shape[-2] != cells or size % cells:
+    if still.shape[-2] != cells or (stride is None and size % cells):
         raise ValueError(f'size must be a multiple of the stride, got {size} px for a map of {tuple(still.shape[2:])}')
     # Deviation from the channel means: a constant offset is trivially equivariant.
     scale = (still - still.mean(dim=(2, 3), keepdim=True)).square().mean(dim=(1, 2, 3)).sqrt()
     rows = []
     for shift in shifts:
         moved = model(images[:, :, shift : shift + size, shift : shift + size])[-1]
-        expected, found = _common_region(still, moved, shift / (size // cells), shift)
+        expected, found = _common_region(still, moved, shift / (stride or size // cells), shift)
         difference = (found - expected).square().mean(dim=(1, 2, 3)).sqrt()
         rows.append(_row(shift, difference / scale.clamp_min(torch.finfo(scale.dtype).tiny)))
     return rows

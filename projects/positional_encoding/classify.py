@@ -130,7 +130,7 @@ def shift_error(model: FeatureExtractor, paths: Sequence[str], size: int) -> flo
     side, count = size + stride, min(SHIFT_IMAGES, len(paths))  # objects as large as in the test
     opened = [Image.open(paths[i * len(paths) // count]).convert('RGB') for i in range(count)]
     pictures = [np.asarray(image.resize((side, side), Image.Resampling.BICUBIC)) for image in opened]
-    (found,) = measure_equivariance(model, model.normalise(pictures), size=size, shifts=[stride])
+    (found,) = measure_equivariance(model, model.normalise(pictures), size=size, shifts=[stride], stride=stride)
     return round(found.error, 5)
 
 

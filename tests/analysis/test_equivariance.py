@@ -38,6 +38,17 @@ def test_convolution_has_no_error_at_whole_patches(images):
     assert all(row.error < 1e-5 and row.spread < 1e-5 for row in rows)
 
 
+def test_a_map_without_its_border_has_a_stride_of_its_own(images):
+    class Unpadded(Convolutions):
+        def forward(self, images):
+            return tuple(found[:, :, 1:-1, 1:-1] for found in super().forward(images))
+
+    rows = measure_equivariance(Unpadded(10), images, size=80, shifts=[8, 16], stride=8)
+    assert all(row.error < 1e-5 for row in rows)
+    with pytest.raises(ValueError, match=r'shifts must leave cells to compare: 48 px'):
+        measure_equivariance(Unpadded(10), images, size=80, shifts=[48], stride=8)
+
+
 def test_position_table_has_an_error(images):
     small, large = (
         measure_equivariance(Convolutions(10, table=std), images, size=80, shifts=[0, 8])[1] for std in (0.01, 5.0)
