@@ -119,6 +119,9 @@ def test_what_is_shipped(name):
         assert topic in card
     assert entry.sha256 in card
     assert f'`{name}`' in (ROOT / 'README.md').read_text()
+    low, high, side = (entry.sizes[key] for key in ('low', 'high', 'side'))
+    row = f'| `{name}` | {low:g} to {high:g} | {low * side:.0f} to {high * side:.0f} |'
+    assert row in (ROOT / 'docs/inference.md').read_text()
     model = MODELS.build(entry.backbone)
     load_checkpoint(model, name)
     cfg = read_config(entry.config_file)
