@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.peg import PEGPosition, identity_init
@@ -58,8 +59,9 @@ def convert_state_dict(
 
     The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside wrappers
     (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``, ``_orig_mod.``). A table of another grid
-    is resized. PEGs that the source lacks start as the identity: step 0 computes what the source computes without its
-    table. The state dict is to be loaded with ``strict=False``.
+    is resized, and a column's patch embedding is fitted to the patch size. PEGs that the source lacks start as the
+    identity: step 0 computes what the source computes without its table. The state dict is to be loaded with
+    ``strict=False``.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
@@ -89,6 +91,7 @@ def convert_state_dict(
     if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.|rope\.freqs', key) for key in ours):
         report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
     _fit_tables(ours, origin, model, last_stage=len(depths) - 1, report=report)
+    _fit_patches(ours, wanted, report)
     if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
         ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
         report.added['patch_embed.proj.bias'] = 'zero: the source embeds patches without a bias'
@@ -219,6 +222,17 @@ def _fit_tables(
             report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
         if kept < prefix:
             report.notes.append(f'{key}: the source has {kept} of {prefix} entries of prefix tokens; the rest is zero')
+
+
+def _fit_patches(ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport) -> None:
+    """Fit the patch embedding of a column: a patch gives what the source gives for it, resized to the source's size."""
+    key = 'patch_embed.proj.weight'
+    old, new = (list(weights[key].shape) if key in weights else [] for weights in (ours, wanted))
+    if len(old) == len(new) == 4 and old[:2] == new[:2] and old != new:
+        patches = torch.eye(new[2] * new[3]).view(-1, 1, *new[2:])
+        resized = F.interpolate(patches, old[2:], mode='bilinear', antialias=True).flatten(1)
+        ours[key] = (ours[key].float().flatten(2) @ resized.T).view(new).to(ours[key].dtype)
+        report.notes.append(f'{key}: fitted to patches of {new[2]} x {new[3]} px, from {old[2]} x {old[3]} px')
 
 
 def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, int], report: ConversionReport) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, convert_state_dict
@@ -148,6 +149,21 @@ def test_table_of_another_grid_is_resized(size, cls):
     assert_equal_outputs(model(images), twin(images))
 
 
+@pytest.mark.parametrize(('old', 'new'), [(16, 8), (16, 14), (8, 16)])
+def test_a_patch_gives_what_the_source_gives_for_it_resized(old, new):
+    source, model = column(patch_size=old), column(patch_size=new)
+    report = load(model, source.state_dict())
+    assert f'patch_embed.proj.weight: fitted to patches of {new} x {new} px, from {old} x {old} px' in report.notes
+    patch = torch.randn(5, 3, new, new)
+    resized = F.interpolate(patch, (old, old), mode='bilinear', antialias=True)
+    weights = (m.patch_embed.proj for m in (model, source))
+    found, expected = (
+        torch.einsum('bcij,ocij->bo', x, m.weight) for x, m in zip((patch, resized), weights, strict=True)
+    )
+    # Sums of 3 * 16 * 16 terms, each with a few roundings.
+    assert max_difference(found, expected) <= 1e-4 * expected.abs().max()
+
+
 def test_a_rectangular_table_keeps_its_grid():
     """10 + 1 entries are 2 x 5 and a class token; the 10 alone must not be read as 3 x 3 and one."""
     for cls in (True, False):
@@ -286,8 +302,8 @@ def test_averaged_weights_need_ema():
             r'\(and \d+ more keys\)',
         ),
         (
-            lambda: column(patch_size=8).state_dict(),
-            r'shape mismatch: patch_embed.proj.weight is \(24, 3, 8, 8\) in the checkpoint, \(24, 3, 16, 16\)',
+            lambda: column().state_dict() | {'patch_embed.proj.weight': torch.ones(24, 1, 8, 8)},
+            r'shape mismatch: patch_embed.proj.weight is \(24, 1, 8, 8\) in the checkpoint, \(24, 3, 16, 16\)',
         ),
         (
             lambda: column(arch={**COLUMN, 'depth': 5}).state_dict(),
