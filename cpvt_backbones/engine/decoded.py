@@ -100,7 +100,10 @@ class BatchRandomResizedCrop:
     def __call__(self, images: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Crop a batch (B, C, H, W); its labels (B, classes) do not change."""
         # On the CPU: a seed gives the same crops on any device.
-        draw = torch.rand(5, images.shape[0])
+        return self.crop(images, torch.rand(5, images.shape[0])), scores.float()
+
+    def crop(self, images: Tensor, draw: Tensor) -> Tensor:
+        """The crops (B, C, size, size) that ``draw`` (5, B), of numbers in [0, 1), chooses."""
         area = self.area[0] + draw[0] * (self.area[1] - self.area[0])
         low, high = (torch.tensor(bound).log() for bound in self.ratio)
         ratio = (low + draw[1] * (high - low)).exp()
@@ -112,4 +115,4 @@ class BatchRandomResizedCrop:
         theta = torch.stack((sign * width, zero, x, zero, height, y), 1).view(-1, 2, 3)
         shape = [*images.shape[:2], self.size, self.size]
         grid = F.affine_grid(theta.to(images.device), shape, align_corners=False).to(images.dtype)
-        return F.grid_sample(images, grid, padding_mode='border', align_corners=False), scores.float()
+        return F.grid_sample(images, grid, padding_mode='border', align_corners=False)

@@ -1,4 +1,4 @@
-"""An image classifier that learns at several sizes from labels and from the features of a frozen CNN.
+"""An image classifier that learns at several sizes from labels and from the stored features of a frozen CNN.
 
 It needs mmpretrain; list this module in the ``custom_imports`` of a config that uses it, with ``projects`` in
 ``PYTHONPATH``.
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import timm
 import torch
 import torch.nn.functional as F
 from mmcv.transforms import BaseTransform
@@ -17,12 +16,11 @@ from mmpretrain.models import ImageClassifier
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
-from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.engine.decoded import BatchRandomResizedCrop
 from cpvt_backbones.layers.checks import check, check_fraction, check_int, is_int, is_sequence, strict_keywords
 
-TEACHER = 'tf_efficientnet_lite0'
-MAP, MAP_CHANNELS, POOLED_CHANNELS = 3, 112, 1280
-"""Of the teacher: timm's index of the map of stride 16, its channels, and those of the pooled features."""
+from .resize import resize
+from .views import MAP_CHANNELS, POOLED_CHANNELS, read_teacher
 
 
 @TRANSFORMS.register_module()
@@ -49,14 +47,15 @@ class OneHotLabel(BaseTransform):
 @MODELS.register_module()
 @strict_keywords
 class FeatureDistillation(ImageClassifier):
-    """mmpretrain's image classifier with three more losses, against a frozen EfficientNet-Lite0.
+    """mmpretrain's image classifier with four more losses, against a frozen EfficientNet-Lite0.
 
-    They are the divergence from the teacher's probabilities of the classes, and the squared errors of two linear maps:
-    of the pooled features to the teacher's, and of an earlier block's tokens to the teacher's map of stride 16. The
-    targets are normalised over their channels. The teacher gets each crop at one size, the student at a size that is
-    drawn for the batch. The teacher is in no checkpoint.
+    They are the divergences from the teacher's probabilities of the student's classes and of all 1,000, and the squared
+    errors of two linear maps: of the pooled features to the teacher's, and of an earlier block's tokens to the
+    teacher's map of stride 16. The targets of the maps are normalised over their channels. The student gets each crop
+    of ``StoredViews``, flipped or not, at a size that is drawn for the batch.
 
-    Each image needs a score for each class (:class:`OneHotLabel`). One without a label has the losses of the features.
+    Each image needs a score for each class (:class:`OneHotLabel`). One without a label has the losses of the features
+    and of all classes.
 
     Args:
         backbone: With ``out_type='featmap'`` and two ``out_indices``, the second the last block.
@@ -64,10 +63,10 @@ class FeatureDistillation(ImageClassifier):
         head: A linear classifier of mmpretrain.
         teacher: Checkpoint that ``tools/make_teacher.py`` wrote.
         teacher_classes: The teacher's index of each class of the student.
-        teacher_size: Side of the teacher's images in px.
+        area: That of ``StoredViews``.
         sizes: Sides of the student's images in px.
-        mixup: Probability that a batch is mixed: ``x * l + flip(x) * (1 - l)`` for images and labels, with ``l`` of a
-            beta distribution (0.8, 0.8). The teacher gets the mixed images, too.
+        cutmix: Probability that a rectangle of whole cells of the teacher's map comes from another image of the batch,
+            with its part of the map; labels, probabilities and pooled features are mixed by area.
         data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
 
     Raises:
@@ -83,74 +82,94 @@ class FeatureDistillation(ImageClassifier):
         head: dict[str, Any],
         teacher: str,
         teacher_classes: Sequence[int],
-        teacher_size: int = 96,
+        area: tuple[float, float] = (0.25, 1.0),
         sizes: Sequence[int] = (64, 80, 96, 112),
-        mixup: float = 0.0,
+        cutmix: float = 0.0,
         data_preprocessor: dict[str, Any] | None = None,
         init_cfg: Any = None,
     ) -> None:
         super().__init__(backbone, neck=neck, head=head, data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        check_int(teacher_size=teacher_size)
         check(
             'a list of sides > 0', lambda v: is_sequence(v) and v and all(is_int(s) and s > 0 for s in v), sizes=sizes
         )
-        check_fraction(mixup=mixup)
+        check_fraction(cutmix=cutmix)
         number = self.head.num_classes
         accepted = f'{number} indices in [0, 1000)'
         check(accepted, lambda v: len(v) == number and set(v) <= set(range(1000)), teacher_classes=teacher_classes)
-        # Building the teacher must not advance the generator: another teacher would draw other weights of the student.
-        with torch.random.fork_rng():
-            network = timm.create_model(TEACHER)
-        load_weights(network, teacher, strict=True)
-        self._teacher = [network.requires_grad_(False).eval().to(memory_format=torch.channels_last)]
-        self.teacher_classes, self.teacher_size, self.sizes = list(teacher_classes), teacher_size, tuple(sizes)
-        self.mixup = mixup
+        self._teacher = [read_teacher(teacher).classifier]
+        self.teacher_classes, self.sizes, self.cutmix = list(teacher_classes), tuple(sizes), cutmix
+        self.crop = BatchRandomResizedCrop(size=max(sizes), area=area, flip=0)
         middle, last = self.backbone.out_channels
         self.to_teacher = nn.ModuleDict(
             dict(
                 map=nn.Sequential(nn.LayerNorm(middle), nn.Linear(middle, MAP_CHANNELS)),
                 pooled=nn.Linear(last, POOLED_CHANNELS),
+                classes=nn.Linear(last, 1000),
             )
         )
 
-    @torch.no_grad()
-    def targets(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map (B, 112, h, w), pooled features (B, 1280) and class probabilities (B, classes) of images (B, 3, H, W)."""
-        network = self._teacher[0].to(images.device)
-        pixels = images * self.data_preprocessor.std + self.data_preprocessor.mean
-        inputs = (pixels / 127.5 - 1).contiguous(memory_format=torch.channels_last)
-        last, (middle,) = network.forward_intermediates(inputs, indices=[MAP])
-        pooled = last.mean((2, 3))
-        scores = network.classifier(pooled)[:, self.teacher_classes]
-        return middle.float(), pooled.float(), scores.float().softmax(1)
+    def batch(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
+        """The crops of images (B, 3, H, W), and their targets.
+
+        ``images`` (B, 3, S, S), ``labels`` and ``probabilities`` (B, classes), ``classes`` (B, 1000), ``pooled``
+        (B, 1280), ``map`` (B, 112, 7, 7).
+        """
+
+        def stack(name: str) -> Tensor:
+            return torch.stack([getattr(sample, name) for sample in data_samples]).float()
+
+        pooled, target_map = stack('target_pooled'), stack('target_map')
+        scores = self._teacher[0].to(inputs.device)(pooled).float()
+        batch = dict(images=self.crop.crop(inputs, stack('draw').cpu().T), map=target_map)
+        batch |= dict(labels=stack('gt_score'), pooled=pooled)
+        batch |= dict(probabilities=scores[:, self.teacher_classes].softmax(1), classes=scores.softmax(1))
+        flipped = (torch.rand(len(inputs)) < 0.5).to(inputs.device)[:, None, None, None]
+        for name in ('images', 'map'):
+            batch[name] = torch.where(flipped, batch[name].flip(3), batch[name])
+        if torch.rand(()) < self.cutmix:
+            mask = rectangle(target_map.shape[-1]).to(inputs.device)
+            for name, value in batch.items():
+                share = mask.mean() if value.ndim == 2 else F.interpolate(mask, value.shape[2:])
+                batch[name] = share * value.flip(0) + (1 - share) * value
+        return batch
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
-        """``loss_label``, ``loss_probabilities``, ``loss_pooled`` and ``loss_map`` of one batch."""
-        labels = torch.stack([sample.gt_score for sample in data_samples])
-        if torch.rand(()) < self.mixup:
-            share = torch.distributions.Beta(0.8, 0.8).sample().to(inputs.device)
-            inputs, labels = (share * x + (1 - share) * x.flip(0) for x in (inputs, labels))
-        known = labels.sum(1)
-        target_map, target_pooled, probabilities = self.targets(_resize(inputs, self.teacher_size))
+        """The five losses of one batch."""
+        batch = self.batch(inputs, data_samples)
         side = self.sizes[int(torch.randint(len(self.sizes), ()))]
-        maps = self.backbone(_resize(inputs, side))
+        maps = self.backbone(resize(batch['images'], side))
         pooled = self.neck(maps)
         scores = self.head(pooled).float().log_softmax(1)
-        divergence = F.kl_div(scores, probabilities, reduction='none').sum(1)
-        target_map = _resize(target_map, maps[0].shape[2:], antialias=False).permute(0, 2, 3, 1)
-        tokens = self.to_teacher['map'](maps[0].permute(0, 2, 3, 1))
+        known = batch['labels'].sum(1)
+        target_map = resize(batch['map'], maps[0].shape[2:]).permute(0, 2, 3, 1)
         return dict(
-            loss_label=-(labels * scores).sum() / known.sum().clamp(min=1),
-            loss_probabilities=(known * divergence).sum() / known.sum().clamp(min=1),
-            loss_pooled=_error(self.to_teacher['pooled'](pooled[-1]), target_pooled),
-            loss_map=_error(tokens, target_map),
+            loss_label=-(batch['labels'] * scores).sum() / known.sum().clamp(min=1),
+            loss_probabilities=(known * _divergence(scores, batch['probabilities'])).sum() / known.sum().clamp(min=1),
+            loss_classes=_divergence(
+                self.to_teacher['classes'](pooled[-1]).float().log_softmax(1), batch['classes']
+            ).mean(),
+            loss_pooled=_error(self.to_teacher['pooled'](pooled[-1]), batch['pooled']),
+            loss_map=_error(self.to_teacher['map'](maps[0].permute(0, 2, 3, 1)), target_map),
         )
+
+
+def rectangle(cells: int) -> Tensor:
+    """Ones in a rectangle of whole cells and zeros around it, (1, 1, cells, cells).
+
+    The sides are the root of a share that is uniform in [0, 1) (CutMix, arXiv 1905.04899), rounded.
+    """
+    side = int((torch.rand(()).sqrt() * cells).round())
+    top, left = (int(torch.randint(cells - side + 1, ())) for _ in range(2))
+    mask = torch.zeros(1, 1, cells, cells)
+    mask[:, :, top : top + side, left : left + side] = 1
+    return mask
+
+
+def _divergence(scores: Tensor, target: Tensor) -> Tensor:
+    """Divergence (B,) of log probabilities (B, C) from a target."""
+    return F.kl_div(scores, target, reduction='none').sum(1)
 
 
 def _error(found: Tensor, target: Tensor) -> Tensor:
     """Mean squared error to the target (..., C), normalised over C."""
     return F.mse_loss(found.float(), F.layer_norm(target, target.shape[-1:]))
-
-
-def _resize(images: Tensor, size: Any, antialias: bool = True) -> Tensor:
-    return F.interpolate(images, size, mode='bilinear', align_corners=False, antialias=antialias)

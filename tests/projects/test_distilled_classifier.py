@@ -1,4 +1,4 @@
-"""The distilled classifier: what its losses are, and that the plain classifier has the same weights."""
+"""The distilled classifier: its stored targets, its losses, and that the plain classifier has the same weights."""
 
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from tiny import COLUMN, max_difference, randomise
 pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')
 
-from distilled_classifier.model import TEACHER, FeatureDistillation, OneHotLabel  # noqa: E402
+from distilled_classifier import views  # noqa: E402
+from distilled_classifier.model import FeatureDistillation, OneHotLabel, rectangle  # noqa: E402
+from distilled_classifier.views import TEACHER, StoredViews  # noqa: E402
 from mmengine.dataset import Compose, pseudo_collate  # noqa: E402
-from mmengine.registry import MODELS, init_default_scope  # noqa: E402
-from mmpretrain.datasets import PackInputs  # noqa: E402
+from mmengine.registry import DATASETS, MODELS, init_default_scope  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
 from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
@@ -47,49 +48,130 @@ def build(path, **options):
         backbone=dict(PLAIN, out_type='featmap', out_indices=(1, 3)),
         neck=dict(type='GlobalAveragePooling'),
         head=dict(HEAD),
-        **dict(teacher=path, teacher_classes=CHOSEN, teacher_size=64, sizes=[32], data_preprocessor=dict(PIXELS))
-        | options,
+        **dict(teacher=path, teacher_classes=CHOSEN, sizes=[32], data_preprocessor=dict(PIXELS)) | options,
     )
     model.backbone = randomise(model.backbone)
     return model
 
 
-def batch(size=64):
+def batch(size=64, count=4):
     torch.manual_seed(2)
-    images = torch.randn(4, 3, size, size)
-    return images, [DataSample().set_gt_label(k % 3).set_gt_score(F.one_hot(torch.tensor(k % 3), 3)) for k in range(4)]
+    samples = []
+    for k in range(count):
+        sample = DataSample().set_gt_label(k % 3).set_gt_score(F.one_hot(torch.tensor(k % 3), 3))
+        targets = dict(draw=torch.rand(5), target_map=torch.randn(112, 7, 7), target_pooled=torch.randn(1280).relu())
+        for name, value in targets.items():
+            sample.set_field(value, name)
+        samples.append(sample)
+    return torch.randn(count, 3, size, size), samples
 
 
-def test_the_targets_are_the_teachers_own_features(teacher):
-    model = build(teacher.path)
-    images, _ = batch()
-    middle, pooled, probabilities = model.targets(images)
-    mean, std = (torch.tensor(PIXELS[key]).view(3, 1, 1) for key in ('mean', 'std'))
-    inputs = (images * std + mean) / 127.5 - 1
+@pytest.fixture
+def stored(teacher, image_folders):
+    """Builds two views of the images of a folder: 16 images of 36 px."""
+    init_default_scope('mmpretrain')
+    pack = dict(type='PackInputs', algorithm_keys=('draw', 'target_map', 'target_pooled'))
+    options = dict(data_root=str(image_folders), data_prefix='train', teacher=teacher.path, teacher_size=64)
+    pipeline = [dict(type='OneHotLabel', classes=3), pack]
+    return lambda **changes: StoredViews(**options | dict(views=2, pipeline=pipeline) | changes)
+
+
+@pytest.mark.parametrize('part', [100, 5])
+def test_the_targets_are_the_teachers_own_features(teacher, stored, monkeypatch, part):
+    monkeypatch.setattr(views, 'PART', part)
+    data = stored()
+    assert len(data) == 32
     maps = []
     hook = teacher.blocks[4].register_forward_hook(lambda module, inputs, output: maps.append(output))
-    with torch.no_grad():
-        expected = [teacher.forward_features(inputs).mean((2, 3)), teacher(inputs)[:, CHOSEN].softmax(1)]
+    for index in (0, 11, 16, 31):
+        item = data[index]
+        sample = item['data_samples']
+        crop = data.crop.crop(item['inputs'].flip(0)[None].float(), sample.draw[:, None])
+        with torch.no_grad():
+            pooled = teacher.forward_features(crop / 127.5 - 1).mean((2, 3))[0]
+        expected = F.interpolate(maps.pop(), 7, mode='bilinear', align_corners=False)[0]
+        # fp16 keeps eleven bits.
+        assert max_difference(sample.target_map, expected) <= 2e-3 * expected.abs().max()
+        assert max_difference(sample.target_pooled, pooled) <= 2e-3 * pooled.abs().max()
+        assert sample.gt_label == index % 16 // 8
     hook.remove()
-    assert middle.shape == (4, 112, 4, 4)
-    for found, wanted in zip((middle, pooled, probabilities), [maps[0], *expected], strict=True):
-        assert max_difference(found, wanted) <= 1e-4 * wanted.abs().max()
+    # Each view has other crops, and each image has its own.
+    draws = torch.stack([data[index]['data_samples'].draw for index in range(32)])
+    assert len(draws.unique(dim=0)) == 32
+
+
+def test_the_targets_are_computed_once(stored, monkeypatch, tmp_path):
+    first = stored()[20]['data_samples']
+    monkeypatch.setattr(views, 'features', lambda *args: pytest.fail('computed again'))
+    again = stored()[20]['data_samples']
+    assert torch.equal(first.target_map, again.target_map) and torch.equal(first.draw, again.draw)
+    with pytest.raises(pytest.fail.Exception, match='computed again'):
+        stored(teacher_size=80)
 
 
 def test_the_losses_reach_the_student_and_not_the_teacher(teacher):
     model = build(teacher.path)
     images, samples = batch()
+    prepared = {}
+    original = model.batch
+    model.batch = lambda *args: prepared.update(original(*args)) or prepared
     losses = model.loss(images, samples)
-    assert list(losses) == ['loss_label', 'loss_probabilities', 'loss_pooled', 'loss_map']
-    # Without a teacher the loss of the labels is that of the plain classifier, on the resized images.
-    small = F.interpolate(images, 32, mode='bilinear', antialias=True)
+    assert list(losses) == ['loss_label', 'loss_probabilities', 'loss_classes', 'loss_pooled', 'loss_map']
+    # The loss of the labels is that of the plain classifier, on the same crops.
     plain = plain_model()
     assert not plain.load_state_dict(model.state_dict(), strict=False).missing_keys
     labels = [DataSample().set_gt_label(sample.gt_label) for sample in samples]
-    torch.testing.assert_close(losses['loss_label'], plain.train().loss(small, labels)['loss'])
+    torch.testing.assert_close(losses['loss_label'], plain.train().loss(prepared['images'], labels)['loss'])
     sum(losses.values()).backward()
     assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in model.parameters())
     assert not any('teacher' in name and 'to_teacher' not in name for name in model.state_dict())
+
+
+def test_the_probabilities_are_the_teachers(teacher):
+    model = build(teacher.path)
+    images, samples = batch()
+    with torch.no_grad():
+        scores = teacher.classifier(torch.stack([sample.target_pooled for sample in samples]))
+    prepared = model.batch(images, samples)
+    torch.testing.assert_close(prepared['classes'], scores.softmax(1))
+    torch.testing.assert_close(prepared['probabilities'], scores[:, CHOSEN].softmax(1))
+
+
+def test_a_flipped_image_has_a_flipped_map(teacher):
+    model = build(teacher.path)
+    images, samples = batch(count=32)
+    draws = torch.stack([sample.draw for sample in samples]).T
+    crops, maps = model.crop.crop(images, draws), torch.stack([sample.target_map for sample in samples])
+    prepared = model.batch(images, samples)
+    flipped = [not torch.equal(crop, found) for crop, found in zip(crops, prepared['images'], strict=True)]
+    assert 0 < sum(flipped) < 32  # all alike with a probability of 2 ** -31
+    for name, values in (('images', crops), ('map', maps)):
+        expected = [value.flip(2) if flip else value for value, flip in zip(values, flipped, strict=True)]
+        assert torch.equal(prepared[name], torch.stack(expected))
+
+
+def test_a_mixed_batch_has_the_same_rectangle_of_image_and_map(teacher, monkeypatch):
+    images, samples = batch(count=8)
+    plain = build(teacher.path, sizes=[56]).batch(images, samples)
+    mask = torch.zeros(1, 1, 7, 7)
+    mask[..., 1:4, 2:6] = 1
+    monkeypatch.setattr('distilled_classifier.model.rectangle', lambda cells: mask)
+    model = build(teacher.path, sizes=[56], cutmix=1.0)
+    mixed = model.batch(images, samples)  # flipped alike: `build` seeds the generator
+    pixels = mask.repeat_interleave(8, 2).repeat_interleave(8, 3).bool()
+    assert torch.equal(mixed['images'], torch.where(pixels, plain['images'].flip(0), plain['images']))
+    assert torch.equal(mixed['map'], torch.where(mask.bool(), plain['map'].flip(0), plain['map']))
+    for name in ('labels', 'pooled', 'probabilities', 'classes'):
+        expected = 12 / 49 * plain[name].flip(0) + 37 / 49 * plain[name]
+        torch.testing.assert_close(mixed[name], expected)
+
+
+def test_rectangles_have_every_size_and_stay_inside():
+    torch.manual_seed(0)
+    masks = [rectangle(3) for _ in range(300)]
+    assert {int(mask.sum()) for mask in masks} == {0, 1, 4, 9}
+    ones = [mask for mask in masks if mask.sum() == 1]
+    assert len({int(mask.flatten().argmax()) for mask in ones}) == 9
 
 
 def plain_model():
@@ -106,62 +188,57 @@ def test_the_plain_classifier_has_the_same_weights_and_scores(teacher):
 
 def test_images_without_a_label_have_the_losses_of_the_features_alone(teacher):
     model = build(teacher.path, data_preprocessor=PIXELS | dict(num_classes=3, to_onehot=True))
-    images, samples = batch()
-    expected = model.loss(images, samples)
-    pack, known, unknown = PackInputs(), OneHotLabel(classes=3), OneHotLabel(classes=3, known=False)
+    images, samples = batch(count=8)
     picture = np.zeros((64, 64, 3), np.uint8)
-    labelled = [known.transform(dict(img=picture, gt_label=k % 3)) for k in range(4)]
-    others = [unknown.transform(dict(img=picture, gt_label=90 + k)) for k in range(4)]
-    packed = [pack.transform(results)['data_samples'] for results in (*labelled, *others)]
-    data = model.data_preprocessor(dict(inputs=torch.randn(8, 3, 64, 64), data_samples=packed), training=True)
-    images = torch.cat((images, torch.randn_like(images)))
-    found = model.loss(images, data['data_samples'])
-    for name in ('loss_label', 'loss_probabilities'):
-        torch.testing.assert_close(found[name], expected[name])
-    assert found['loss_pooled'] != expected['loss_pooled']
+    for sample in samples[4:]:
+        unknown = OneHotLabel(classes=3, known=False).transform(dict(img=picture, gt_label=90))
+        sample.set_gt_score(torch.from_numpy(unknown['gt_score']))
+    known = OneHotLabel(classes=3).transform(dict(img=picture, gt_label=2))
+    assert known['gt_score'].tolist() == [0, 0, 1]
+
+    def losses(part):
+        torch.manual_seed(0)
+        return model.eval().loss(images[part], samples[part])
+
+    whole, first, second = losses(slice(8)), losses(slice(4)), losses(slice(4, 8))
     # A batch without any label is no division by zero.
-    assert model.loss(images[4:], data['data_samples'][4:])['loss_label'] == 0
+    assert second['loss_label'] == second['loss_probabilities'] == 0 and second['loss_pooled'] > 0
+    for name in ('loss_label', 'loss_probabilities'):
+        torch.testing.assert_close(whole[name], first[name], rtol=1e-4, atol=1e-5)
 
 
-def test_the_config_trains_and_validates(teacher):
+def test_the_config_trains_and_validates(teacher, image_folders):
     config = read_config(CONFIG)
     init_default_scope('mmpretrain')
-    options = dict(teacher=teacher.path, init_cfg=None, teacher_size=64, data_preprocessor=config.data_preprocessor)
-    model = MODELS.build(config.model | options)
-    labelled, others = config.train_dataloader.dataset.datasets
-    pipelines = labelled.dataset.pipeline, others.pipeline, config.val_dataloader.dataset.pipeline
-    images = [dict(img=np.zeros((128, 128, 3), np.uint8), gt_label=label) for label in (9, 99, 9)]
-    samples = [Compose(pipeline)(image) for pipeline, image in zip(pipelines, images, strict=True)]
-    batch = model.data_preprocessor(pseudo_collate(samples[:2]), training=True)
+    model = MODELS.build(config.model | dict(teacher=teacher.path, init_cfg=None, sizes=[32]))
+    model.data_preprocessor = MODELS.build(dict(config.data_preprocessor, type='ClsDataPreprocessor'))
+    samples = []
+    for dataset in config.train_dataloader.dataset.datasets:
+        options = dict(data_root=str(image_folders), extensions=('.png',), teacher=teacher.path, views=1)
+        samples.append(DATASETS.build(dataset | options | dict(teacher_size=64, amp=False))[0])
+    resize = dict(type='Resize', scale=(128, 128))
+    samples = [sample | dict(inputs=F.interpolate(sample['inputs'][None], 128)[0]) for sample in samples]
+    batch = model.data_preprocessor(pseudo_collate(samples), training=True)
     assert all(value.isfinite() for value in model(**batch, mode='loss').values())
-    (found,) = model.eval().val_step(pseudo_collate(samples[2:]))
+    validated = Compose([resize, *config.val_dataloader.dataset.pipeline])(
+        dict(img=np.zeros((128, 128, 3), np.uint8), gt_label=9)
+    )
+    (found,) = model.eval().val_step(pseudo_collate([validated]))
     assert found.pred_score.shape == (10,) and found.gt_label == 9
 
 
-def test_a_mixed_batch_has_mixed_images_and_mixed_labels(teacher, monkeypatch):
-    model, seen = build(teacher.path, mixup=1.0), []
-    targets = torch.ones(4, 112, 4, 4), torch.ones(4, 1280), torch.full((4, 3), 1 / 3)
-    monkeypatch.setattr(model, 'targets', lambda images: seen.append(images) or targets)
-    images, samples = batch()
-    found = model.loss(images, samples)['loss_label']
-    share = ((seen[0] - images.flip(0)) / (images - images.flip(0))).median()
-    assert 0 <= share <= 1
-    torch.testing.assert_close(seen[0], share * images + (1 - share) * images.flip(0), rtol=0, atol=1e-5)
-    scores = model.head(model.neck(model.backbone(F.interpolate(seen[0], 32, mode='bilinear', antialias=True))))
-    labels = torch.stack([sample.gt_score for sample in samples])
-    expected = F.cross_entropy(scores, share * labels + (1 - share) * labels.flip(0))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_each_size_is_drawn(teacher, monkeypatch):
+def test_each_size_is_drawn(teacher):
     model, seen = build(teacher.path, sizes=[16, 24, 40]), set()
     model.backbone.register_forward_pre_hook(lambda module, inputs: seen.add(inputs[0].shape[-1]))
-    targets = torch.ones(4, 112, 4, 4), torch.ones(4, 1280), torch.ones(4, 3)
-    monkeypatch.setattr(model, 'targets', lambda images: targets)
     images, samples = batch()
     for _ in range(60):  # one of three is missing with a probability of 3 * (2 / 3) ** 60 < 1e-9
         model.loss(images, samples)
     assert seen == {16, 24, 40}
+
+
+def test_the_largest_size_is_that_of_the_crops(teacher):
+    images, samples = batch()
+    assert build(teacher.path, sizes=[16, 40, 24]).batch(images, samples)['images'].shape == (4, 3, 40, 40)
 
 
 def test_what_is_wrong_is_named(teacher, tmp_path):
@@ -169,8 +246,8 @@ def test_what_is_wrong_is_named(teacher, tmp_path):
         build(teacher.path, teacher_classes=[1, 2])
     with pytest.raises(ValueError, match='sizes must be'):
         build(teacher.path, sizes=[32, 0])
-    with pytest.raises(ValueError, match='mixup must be'):
-        build(teacher.path, mixup=1.5)
+    with pytest.raises(ValueError, match='cutmix must be'):
+        build(teacher.path, cutmix=1.5)
     torch.save(dict(a=torch.ones(2)), tmp_path / 'other.pth')
     with pytest.raises(CheckpointError, match='does not fit'):
         build(str(tmp_path / 'other.pth'))
