@@ -55,7 +55,7 @@ class DecodedDataset(CustomDataset):
         return info
 
 
-def _decoded(paths: Sequence[str], folder: Path) -> np.ndarray:
+def _decoded(paths: Sequence[str], folder: Path) -> np.memmap:
     states = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
     file = folder / f'{hashlib.sha256(repr(states).encode()).hexdigest()[:16]}.npy'
     if not file.exists():

@@ -10,7 +10,7 @@ import torch
 from any_size_vit.stored import stored_array
 from mmengine.dist import get_rank, get_world_size
 from mmengine.registry import DATASETS
-from torch import Tensor, nn
+from torch import Tensor
 
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.decoded import BatchRandomResizedCrop, DecodedDataset
@@ -27,7 +27,7 @@ PART = 10_000
 """Images in a file of stored features; the processes share files."""
 
 
-def read_teacher(checkpoint: str) -> nn.Module:
+def read_teacher(checkpoint: str) -> Any:
     """The frozen EfficientNet-Lite0 of a file that ``tools/make_teacher.py`` wrote."""
     # Building it must not advance the generator: another teacher would draw other weights of the student.
     with torch.random.fork_rng():
@@ -81,7 +81,7 @@ class StoredViews(DecodedDataset):
         recipe = repr(
             (self.crop.size, self.crop.area, self.amp, hashlib.sha256(Path(self.teacher).read_bytes()).hexdigest())
         )
-        images = Path(self.images.filename)
+        images = Path(str(self.images.filename))
         folder = images.parent / f'{images.stem}_{hashlib.sha256(recipe.encode()).hexdigest()[:16]}'
         network = read_teacher(self.teacher)
         self.draws = [torch.rand(5, len(self.images), generator=seeded(view)) for view in range(self.views)]
@@ -91,7 +91,7 @@ class StoredViews(DecodedDataset):
         targets = {part: self._targets(folder, *part, network) for part in parts[first:] + parts[:first]}
         self.targets = [targets[part] for part in parts]
 
-    def _targets(self, folder: Path, view: int, begin: int, network: nn.Module) -> np.ndarray:
+    def _targets(self, folder: Path, view: int, begin: int, network: Any) -> np.ndarray:
         images = self.images[begin : begin + PART]
         draws = self.draws[view][:, begin : begin + PART]
         file = folder / f'{view}_{begin}.npy'
@@ -125,7 +125,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 @torch.inference_mode()
-def features(network: nn.Module, pixels: Tensor) -> tuple[Tensor, Tensor]:
+def features(network: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
     """The teacher's map (B, 112, 7, 7) and pooled features (B, 1280) of pixels (B, 3, H, W), RGB, 0 to 255."""
     inputs = (pixels / 127.5 - 1).contiguous(memory_format=torch.channels_last)
     last, (middle,) = network.forward_intermediates(inputs, indices=[MAP])
