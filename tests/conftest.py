@@ -9,6 +9,7 @@ import mmengine.config.utils
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from mmengine.logging import MMLogger
 from mmengine.visualization import Visualizer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,8 +48,10 @@ def call(monkeypatch):
 
     def call(tool, *arguments):
         path = ROOT / 'tools' / f'{tool}.py'
-        # As in a process of its own: mmengine keeps visualizers by name and returns the last one by default.
+        # As in a process of its own: mmengine keeps visualizers and loggers by name. A run's logger is named by the
+        # second of its start: the next run within that second would write to the log of the one before.
         forget(Visualizer)
+        forget(MMLogger)
         monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
         monkeypatch.syspath_prepend(str(path.parent))
         runpy.run_path(str(path), run_name='__main__')
