@@ -25,7 +25,7 @@ from cpvt_backbones.inference import read_image
 for package in ('mmdet', 'mmseg', 'mmpretrain', 'skimage', 'sklearn'):
     pytest.importorskip(package)
 
-DETECTOR, CLASSIFIER, SEGMENTOR = MODELS = [*list_models(device='cpu')]
+DETECTOR, CLASSIFIER, SEGMENTOR, *_ = MODELS = [*list_models(device='cpu')]
 
 
 @pytest.fixture
