@@ -12,7 +12,8 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from cpvt_backbones.engine.launch import read_config
 
-CONFIG = Path(__file__).resolve().parents[2] / 'projects/class_mix/configs/semantic-fpn_cpvt-tiny-gap_camvid-mixed.py'
+FOLDER = Path(__file__).resolve().parents[2] / 'projects/class_mix'
+CONFIG = FOLDER / 'configs/semantic-fpn_cpvt-tiny-gap-p8_camvid-mixed.py'
 VOID = 11
 
 
