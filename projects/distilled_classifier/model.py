@@ -51,8 +51,8 @@ class FeatureDistillation(ImageClassifier):
 
     They are the divergences from the teacher's probabilities of the student's classes and of all 1,000, and the squared
     errors of two linear maps: of the pooled features to the teacher's, and of an earlier block's tokens to the
-    teacher's map of stride 16. The targets of the maps are normalised over their channels. The student gets each crop
-    of ``StoredViews``, flipped or not, at a size that is drawn for the batch.
+    teacher's map of stride 16. The targets of the errors are normalised over their channels. The student gets
+    each crop of ``StoredViews``, flipped or not, at a size that is drawn for the batch.
 
     Each image needs a score for each class (:class:`OneHotLabel`). One without a label has the losses of the features
     and of all classes.
@@ -63,7 +63,7 @@ class FeatureDistillation(ImageClassifier):
         head: A linear classifier of mmpretrain.
         teacher: Checkpoint that ``tools/make_teacher.py`` wrote.
         teacher_classes: The teacher's index of each class of the student.
-        area: That of ``StoredViews``.
+        area: That of ``StoredViews``, which holds the teacher's features of these crops: it must be the same.
         sizes: Sides of the student's images in px.
         cutmix: Probability that a rectangle of whole cells of the teacher's map comes from another image of the batch,
             with its part of the map; labels, probabilities and pooled features are mixed by area.
