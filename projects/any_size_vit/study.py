@@ -22,6 +22,7 @@ from .stored import stored_array
 from .student import POSITIONS, TABLE, Source
 
 TEACHER_SIDE = 224
+OTHER = 'other_data'
 GALLERY = 10
 QUERIES = 20
 """Validation images of a class in the gallery, and those that are queries."""
@@ -150,6 +151,26 @@ class Study(RunFolder):
     @property
     def _data(self) -> Path:
         return Path(self.plan['data'])
+
+    def probe(self, runs: Sequence[AdaptRun], data: Path) -> None:
+        """Test finished runs on another data set, with records in the folder :data:`OTHER`.
+
+        Args:
+            runs: Those of which the study has no record are left out.
+            data: Folder with val/ of class folders, of :data:`GALLERY` + :data:`QUERIES` images or more.
+        """
+        other = replace(self, folder=self.folder / OTHER, plan=self.plan | dict(data=str(data)))
+        for run in runs:
+            if (record := self.record(run)) is None or other.record(run) is not None:
+                continue
+            folder = other.folder / run.name
+            folder.mkdir(exist_ok=True)
+            commits = add_commit(folder / 'commits.txt')
+            print(run.name, flush=True)
+            rows = other.test(self.trained(run), folder)
+            rows = [dict(precision=self.plan['precision']) | row for row in rows]
+            record |= dict(rows=rows, commits=commits, environment=environment())
+            write_json(folder / 'record.json', record)
 
     def test_images(self) -> list[tuple[Tensor, np.ndarray]]:
         """Images, uint8 (N, 3, S, S), and classes, of the gallery and of the queries."""

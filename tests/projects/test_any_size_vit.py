@@ -202,6 +202,28 @@ def test_reasons_are_measured_once_for_finished_runs(study):
     assert (one.folder / 'any_size_vit_reasons.png').is_file()
 
 
+def test_finished_runs_are_tested_on_other_data(study, image_folders, tmp_path):
+    shutil.copytree(image_folders / 'val', tmp_path / 'other/val')
+    first = sorted((tmp_path / 'other/val').iterdir())[0]
+    shutil.copytree(first, first.with_name('another'))
+    one = study('one', ('table', 'untrained', 0), ('peg', 'mixed', 0))
+    one.work()
+    runs = [*one.runs, AdaptRun('none', 'mixed', 0)]
+    one.probe(runs, tmp_path / 'other')
+    other = replace(one, folder=one.folder / study_module.OTHER, plan=None)
+    found = [other.record(run) for run in runs]
+    assert found[2] is None and [len(record['rows']) for record in found[:2]] == [2, 2]
+    queries = [one.record(run)['rows'][0]['queries'] for run in one.runs]
+    assert [record['rows'][0]['queries'] for record in found[:2]] == [count * 3 // 2 for count in queries]
+    assert set(found[0]['rows'][1]['cosines'].split()) == {'1000'}
+    (one.folder / 'peg_mixed_seed-0/checkpoint.pth').unlink()  # not needed
+    one.probe(runs, tmp_path / 'other')
+    write_report(one.folder)
+    assert '### Tiny ImageNet' in (one.folder / 'report.md').read_text()
+    with pytest.raises(ValueError, match='was begun with'):
+        one.probe(runs, image_folders)
+
+
 def test_the_probe_reads_places_that_are_in_the_tokens():
     rng = np.random.default_rng(0)
     fine, coarse = (rng.normal(size=(8, side, side, 6)) for side in (14, 5))
