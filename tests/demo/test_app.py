@@ -25,7 +25,9 @@ from cpvt_backbones.inference import read_image
 for package in ('mmdet', 'mmseg', 'mmpretrain', 'skimage', 'sklearn'):
     pytest.importorskip(package)
 
-DETECTOR, CLASSIFIER, SEGMENTOR, *_ = MODELS = [*list_models(device='cpu')]
+MODELS = [*list_models(device='cpu')]
+DETECTOR, CLASSIFIER = 'retinanet_cpvt_tiny_gap-bccd', 'cpvt_tiny_gap-imagenette'
+SEGMENTOR = 'semantic_fpn_cpvt_tiny_gap-camvid'
 
 
 @pytest.fixture
