@@ -153,7 +153,7 @@ class Study(RunFolder):
         return Path(self.plan['data'])
 
     def probe(self, runs: Sequence[AdaptRun], data: Path) -> None:
-        """Test finished runs on another data set, with records in the folder :data:`OTHER`.
+        """Test finished runs on another data set, up to the teacher's size; records are in the folder :data:`OTHER`.
 
         Args:
             runs: Those of which the study has no record are left out.
@@ -167,7 +167,7 @@ class Study(RunFolder):
             folder.mkdir(exist_ok=True)
             commits = add_commit(folder / 'commits.txt')
             print(run.name, flush=True)
-            rows = other.test(self.trained(run), folder)
+            rows = other.test(self.trained(run), folder, largest=TEACHER_SIDE)
             rows = [dict(precision=self.plan['precision']) | row for row in rows]
             record |= dict(rows=rows, commits=commits, environment=environment())
             write_json(folder / 'record.json', record)
@@ -178,14 +178,18 @@ class Study(RunFolder):
         parts = [split(chosen, gallery) for gallery in (True, False)]
         return [(decode([file for file, _ in part], TEACHER_SIDE), np.array([k for _, k in part])) for part in parts]
 
-    def test(self, model: CPVT, folder: Path, note: Callable[[str], None] = print) -> list[dict[str, Any]]:
-        """A row of results for each size."""
+    def test(
+        self, model: CPVT, folder: Path, note: Callable[[str], None] = print, largest: int | None = None
+    ) -> list[dict[str, Any]]:
+        """A row of results for each size, or each that is not above ``largest``."""
         (gallery, gallery_labels), (queries, labels) = self.test_images()
         teacher = self.source.build(TABLE).eval()
         wanted = self.features(teacher, self.folder / 'teacher_queries.npy', queries, TEACHER_SIDE)
         known = self.features(model, folder / 'gallery.npy', gallery, TEACHER_SIDE)
         rows = []
         for side, step in TEST_SIZES.items():
+            if largest is not None and side > largest:
+                continue
             found = self.features(model, folder / f'queries_{side}.npy', queries[::step], side)
             row = score(known, gallery_labels, found, labels[::step], wanted[::step])
             rows.append(dict(size=side) | row)

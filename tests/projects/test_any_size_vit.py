@@ -202,13 +202,14 @@ def test_reasons_are_measured_once_for_finished_runs(study):
     assert (one.folder / 'any_size_vit_reasons.png').is_file()
 
 
-def test_finished_runs_are_tested_on_other_data(study, image_folders, tmp_path):
+def test_finished_runs_are_tested_on_other_data(study, image_folders, tmp_path, monkeypatch):
     shutil.copytree(image_folders / 'val', tmp_path / 'other/val')
     first = sorted((tmp_path / 'other/val').iterdir())[0]
     shutil.copytree(first, first.with_name('another'))
     one = study('one', ('table', 'untrained', 0), ('peg', 'mixed', 0))
     one.work()
     runs = [*one.runs, AdaptRun('none', 'mixed', 0)]
+    monkeypatch.setattr(study_module, 'TEST_SIZES', {16: 1, 32: 2, 48: 2})
     one.probe(runs, tmp_path / 'other')
     other = replace(one, folder=one.folder / study_module.OTHER, plan=None)
     found = [other.record(run) for run in runs]
