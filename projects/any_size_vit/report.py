@@ -116,7 +116,8 @@ def measured(table: pd.DataFrame) -> list[str]:
 
 def report_other(table: pd.DataFrame) -> str:
     """Results of the other data set."""
-    return '\n\n'.join(['### Tiny ImageNet, 100 classes', *measured(table), '**Differences**', differences(table)])
+    title = f'### On {", ".join(table["data"].unique())}'
+    return '\n\n'.join([title, *measured(table), '**Differences**', differences(table)])
 
 
 def students(table: pd.DataFrame) -> list[tuple[str, str]]:

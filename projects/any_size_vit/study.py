@@ -168,7 +168,7 @@ class Study(RunFolder):
             commits = add_commit(folder / 'commits.txt')
             print(run.name, flush=True)
             rows = other.test(self.trained(run), folder, largest=TEACHER_SIDE)
-            rows = [dict(precision=self.plan['precision']) | row for row in rows]
+            rows = [dict(data=data.name, precision=self.plan['precision']) | row for row in rows]
             record |= dict(rows=rows, commits=commits, environment=environment())
             write_json(folder / 'record.json', record)
 

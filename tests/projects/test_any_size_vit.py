@@ -220,7 +220,7 @@ def test_finished_runs_are_tested_on_other_data(study, image_folders, tmp_path, 
     (one.folder / 'peg_mixed_seed-0/checkpoint.pth').unlink()  # not needed
     one.probe(runs, tmp_path / 'other')
     write_report(one.folder)
-    assert '### Tiny ImageNet' in (one.folder / 'report.md').read_text()
+    assert '### On other\n' in (one.folder / 'report.md').read_text()
     with pytest.raises(ValueError, match='was begun with'):
         one.probe(runs, image_folders)
 
