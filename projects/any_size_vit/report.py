@@ -72,8 +72,6 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     if not results.exists():
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     table = read_results(results)
-    if table['precision'].nunique() > 1:
-        raise ValueError(f'work_dir: {work_dir} and {results} have runs in different precisions')
     text = report(table, pictures)
     if others.exists():
         text += '\n\n' + report_other(read_results(others))
@@ -92,6 +90,8 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
 def read_results(file: Path) -> pd.DataFrame:
     """Results with one array, a value for each query in percent, in the column of each measure."""
     table = pd.read_csv(file, dtype={'neighbours': str, 'probe': str, 'cosines': str})
+    if table['precision'].nunique() > 1:
+        raise ValueError(f'{file}: runs in different precisions')
     for name in ('neighbours', 'probe'):
         table[name] = [np.array([100.0 * int(digit) for digit in text]) for text in table[name]]
     table['cosines'] = [np.array(text.split(), dtype=float) / 10 for text in table['cosines']]

@@ -23,6 +23,7 @@ from .student import POSITIONS, TABLE, Source
 
 TEACHER_SIDE = 224
 OTHER = 'other_data'
+"""Folder within a study's, of the tests on another data set."""
 GALLERY = 10
 QUERIES = 20
 """Validation images of a class in the gallery, and those that are queries."""

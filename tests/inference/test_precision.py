@@ -128,7 +128,12 @@ def test_shipped_classifier():
         [result.prediction['label'] for result in shipped_results('cpvt_tiny_gap-imagenette', files, dtype)]
         for dtype in ('float32', 'bfloat16')
     ]
-    assert np.mean(np.equal(*labels)) >= 0.99
+    folders = [file.parent.name for file in files]
+    truth = [sorted(set(folders)).index(folder) for folder in folders]
+    accuracies = [np.mean(np.equal(found, truth)) for found in labels]
+    equal = np.mean(np.equal(*labels))
+    print(f'{len(files)} images: float32 {accuracies[0]:.1%}, bfloat16 {accuracies[1]:.1%}, equal {equal:.1%}')
+    assert equal >= 0.99
 
 
 @pytest.mark.slow

@@ -217,12 +217,18 @@ def test_finished_runs_are_tested_on_other_data(study, image_folders, tmp_path, 
     queries = [one.record(run)['rows'][0]['queries'] for run in one.runs]
     assert [record['rows'][0]['queries'] for record in found[:2]] == [count * 3 // 2 for count in queries]
     assert set(found[0]['rows'][1]['cosines'].split()) == {'1000'}
-    (one.folder / 'peg_mixed_seed-0/checkpoint.pth').unlink()  # not needed
     one.probe(runs, tmp_path / 'other')
+    assert [other.record(run) for run in runs] == found
     write_report(one.folder)
     assert '### On other\n' in (one.folder / 'report.md').read_text()
     with pytest.raises(ValueError, match='was begun with'):
         one.probe(runs, image_folders)
+    shutil.rmtree(other.folder)
+    one.probe(runs, image_folders)  # the study's own data: its own results
+    for run in one.runs:
+        for row, own in zip(other.record(run)['rows'], one.record(run)['rows'], strict=True):
+            assert row.pop('data') == 'data'
+            assert row == {name: own[name] for name in row}
 
 
 def test_the_probe_reads_places_that_are_in_the_tokens():
