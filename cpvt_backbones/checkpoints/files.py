@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from cpvt_backbones.weights import sha256_of, shipped_weights
 
+from .inert import remove_instructions
 from .report import CheckpointError
 from .sources import locate_checkpoint
 from .unpickle import load_pickled
@@ -35,7 +36,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
     Returns:
         dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's log buffers;
-        paths as text, parsed command lines as ``None``.
+        paths as text, parsed command lines as ``None``. Stored configs are left out: mmengine would run them.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
@@ -55,6 +56,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
         found = f'a {type(weights).__name__}, not a dict of weights by name'
         raise CheckpointError(f'checkpoint: {str(file)!r} holds {found}')
+    remove_instructions(content)
     return content
 
 
@@ -81,14 +83,15 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
 def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn) -> Path | None:
     """Find the newest readable checkpoint of a training's work directory; the directory may have been moved.
 
-    It is the one named in ``last_checkpoint``, unless a later file has a higher iteration: a training that was killed
-    between writing a checkpoint and the pointer leaves one. Without a readable pointer it is the latest readable file
-    (a folder for DeepSpeed); ``None`` without checkpoints, ``CheckpointError`` if none is readable.
+    It is the one named in ``last_checkpoint``, unless another file has a higher iteration: a training that was killed
+    between writing a checkpoint and the pointer leaves one. That file is later, or has a higher number in its name
+    (clocks are set back). Without a readable pointer it is the latest readable file (a folder for DeepSpeed); ``None``
+    without checkpoints, ``CheckpointError`` if none is readable.
 
     ``warn`` is called with one line for each unreadable checkpoint.
     """
     folder, named = Path(work_dir), _named_in(Path(work_dir))
-    candidates = (folder / Path(named).name, Path(named)) if Path(named).name else ()
+    candidates = (folder / Path(named).name, Path(named)) if Path(named).name not in ('', '..') else ()
     target = next((path for path in candidates if os.path.exists(path)), None)
     found = [path for name in ('epoch_*', 'iter_*', INTERRUPTED) for path in folder.glob(name)]
     times = {p: p.stat().st_mtime_ns for p in found if p != target and (p.suffix == '.pth' or p.is_dir())}
@@ -109,12 +112,24 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
 
     reached = -1 if target is None else iteration(target)
     since = (folder / POINTER).stat().st_mtime_ns if reached >= 0 else 0
-    later = (path for path in sorted(times, key=times.__getitem__, reverse=True) if times[path] > since)
-    newest = next((path for path in later if iteration(path) > reached), target if reached >= 0 else None)
+    others = (
+        path
+        for path in sorted(times, key=times.__getitem__, reverse=True)
+        if times[path] > since or _has_higher_number(path, target)
+    )
+    newest = next((path for path in others if iteration(path) > reached), target if reached >= 0 else None)
     if newest is None:
         advice = 'name another one, or move them away to train from the start'
         raise CheckpointError(f'work_dir: none of the checkpoints in {str(folder)!r} can be read; {advice}')
     return newest
+
+
+def _has_higher_number(path: Path, other: Path | None) -> bool:
+    """True for ``epoch_4.pth`` beside ``epoch_3.pth``."""
+    steps = [re.fullmatch(r'(epoch|iter)_(\d+)', file.name.removesuffix('.pth')) for file in (path, other) if file]
+    if len(steps) < 2 or steps[0] is None or steps[1] is None:
+        return False
+    return steps[0][1] == steps[1][1] and int(steps[0][2]) > int(steps[1][2])
 
 
 def _newest_file(folder: Path) -> Path:

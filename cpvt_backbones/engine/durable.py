@@ -1,9 +1,10 @@
 """A checkpoint hook that loses no training: atomic saves, preemption, exact resume, one run a work directory."""
 
+import glob
 import random
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -85,7 +86,16 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     def before_train(self, runner: Runner) -> None:
         """Make saving atomic and install the signal handlers; after a resume, restore the random states."""
         TrainingCheckHook.before_train(self, runner)
+        # A checkpoint that is resumed names files to delete: only numbers are taken from it.
+        kept, obsolete = runner.message_hub.runtime_info.get('keep_ckpt_ids'), list[int]()
+        if kept is not None and self.max_keep_ckpts > 0:
+            numbers = [step for step in kept if type(step) is int] if isinstance(kept, list) else []
+            obsolete = numbers[: -self.max_keep_ckpts]
+            runner.message_hub.update_info('keep_ckpt_ids', numbers[-self.max_keep_ckpts :])
         CheckpointHook.before_train(self, runner)
+        self._delete_files(self.filename_tmpl.format(step) for step in obsolete)
+        if self.save_best is not None and self._resumed:
+            self._find_best_checkpoints()
         if isinstance(self.file_backend, LocalBackend):  # an object store writes atomically
             runner.save_checkpoint = _make_atomic(runner.save_checkpoint, self.file_backend)
         states = runner.message_hub.runtime_info.get('random_states') if self._resumed else None
@@ -183,9 +193,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             self.keep_ckpt_ids = deque(steps[-self.max_keep_ckpts :])
         self._save(runner, name, meta, by_epoch=self.by_epoch, **self.args)
         self._saved_iter = meta['iter']
-        if is_main_process():
-            for old in (*obsolete, INTERRUPTED):
-                _delete(self.file_backend.join_path(self.out_dir, old), self.file_backend)
+        self._delete_files((*obsolete, INTERRUPTED))
 
     def _save(self, runner: Runner, name: str, meta: dict[str, Any], *, by_epoch: bool = False, **options: Any) -> None:
         """Save a checkpoint with the random states, then point ``last_checkpoint`` to it."""
@@ -199,6 +207,33 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             with atomic_write(Path(runner.work_dir, POINTER)) as file:
                 file.write(self.last_ckpt.encode())
 
+    def _delete_files(self, names: Iterable[str]) -> None:
+        """Delete checkpoints of this run; a folder only where this run writes folders, as with DeepSpeed."""
+        if not is_main_process():
+            return
+        for name in names:
+            path = self.file_backend.join_path(self.out_dir, name)
+            if self.file_backend.isfile(path) or (self.last_ckpt and self.file_backend.isdir(self.last_ckpt)):
+                _delete(path, self.file_backend)
+
+    def _find_best_checkpoints(self) -> None:
+        """Find the best checkpoints of a resumed training in its own folder.
+
+        The path that a checkpoint stores may be another training's, whose file would be deleted.
+        """
+        if len(self.key_indicators) == 1:
+            self.best_ckpt_path = self._newest_best(self.key_indicators[0])
+        else:
+            self.best_ckpt_path_dict = {key: self._newest_best(key) for key in self.key_indicators}
+
+    def _newest_best(self, key: str) -> str | None:
+        name = '*' if key == 'auto' else glob.escape(key.replace('/', '_'))
+        pattern = f'best_{name}_{self.filename_tmpl.format("*")}'
+        files = Path(self.out_dir).glob(pattern) if isinstance(self.file_backend, LocalBackend) else ()
+        found = (path for path in files if path.stem.rpartition('_')[2].isdecimal())
+        newest = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+        return None if newest is None else self.file_backend.join_path(self.out_dir, newest.name)
+
     def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
         """Save as mmengine does, but delete the previous best checkpoint last."""
         backend, obsolete = self.file_backend, list[str]()
@@ -207,8 +242,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         super()._save_best_checkpoint(runner, metrics)
         self.file_backend = backend
         best = {getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()}
-        for path in {*obsolete} - best:
-            _delete(path, backend)
+        self._delete_files(Path(path).name for path in {*obsolete} - best)
 
 
 class _Rewound:
@@ -252,6 +286,8 @@ def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]
                 for path in (part, *part.rglob('*')):
                     flush_to_disk(path)
                 if target.is_dir():
+                    if not part.is_dir():
+                        raise FileExistsError(f'work_dir: {str(target)!r} is a folder, a checkpoint gets this name')
                     _delete(target, backend)
                 part.replace(target)
                 flush_to_disk(target.parent)
