@@ -23,11 +23,11 @@ model = dict(
 train_pipeline = _base_.train_pipeline
 train_pipeline[2]['ratio_range'] = (0.5, 2.0)
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
-# 4,000 iterations * 4 crops: 44 times through the 367 images. The mean of the weights is tested and saved.
+# 4,000 iterations * 4 crops: 44 times through the 367 images. The average of the weights is saved.
 max_iters = 4000
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters // 2)
-default_hooks = dict(checkpoint=dict(interval=500))
-custom_hooks = [dict(type='EMAHook', momentum=1e-3)]
+default_hooks = dict(checkpoint=dict(interval=500, save_best='mIoU'))
+custom_hooks = [dict(type='WarmupEMAHook', momentum=1e-3)]
 # The pretrained blocks learn more slowly than the neck, the first ones most.
 optim_wrapper = dict(
     constructor='LayerDecayOptimWrapperConstructor',

@@ -5,6 +5,7 @@ import cpvt_backbones.backbones
 import cpvt_backbones.checkpoints
 import cpvt_backbones.engine
 
+from .averaging import WarmupEMAHook
 from .durable import DurableCheckpointHook
 from .epoch_seed import EpochSeedHook
 from .layer_decay import LayerDecayOptimWrapperConstructor

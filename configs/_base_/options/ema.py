@@ -1,2 +1,2 @@
-# Exponential moving average of the weights, which is what is evaluated and saved; DeiT's decay is 0.99996.
-custom_hooks = [dict(type='EMAHook', momentum=4e-5, priority='ABOVE_NORMAL')]
+# Moving average of the weights, which is what is saved; DeiT's decay is 0.99996. It warms up.
+custom_hooks = [dict(type='WarmupEMAHook', momentum=4e-5)]

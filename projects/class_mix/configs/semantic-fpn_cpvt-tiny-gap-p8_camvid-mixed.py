@@ -16,7 +16,7 @@ train_dataloader = dict(
 )
 max_iters = 1800
 train_cfg = dict(max_iters=max_iters)
-custom_hooks = [dict(type='EMAHook', momentum=3e-3)]
+custom_hooks = [dict(type='WarmupEMAHook', momentum=3e-3)]
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=300),
     dict(type='CosineAnnealingLR', T_max=max_iters - 300, eta_min=1e-5, by_epoch=False, begin=300, end=max_iters),
