@@ -100,8 +100,9 @@ def check_loaded(
 ) -> None:
     """Refuse what mmengine is about to load: bad values (:func:`check_values`), another kind of model, other shapes.
 
-    With ``other_classes``, weights of a head's class layer that differ in the number of classes are taken out of
-    ``content`` and logged: that layer stays random. Tables of positions are resized as they are loaded.
+    With ``other_classes``, weights of a head's class layer that differ in the number of classes are replaced in
+    ``content`` by the model's own, and logged: that layer stays random, and mmengine reports no misfit of its own.
+    Tables of positions are resized as they are loaded.
     """
     with naming_file(checkpoint):
         weights, wanted = _weights_in(content), unwrap(model).state_dict()
@@ -124,8 +125,7 @@ def check_loaded(
         if class_layers:
             stored: Any = find_weights(content)
             for key in class_layers:
-                stored.pop(key, None)
-                stored.pop(f'module.{key}', None)
+                stored[key if key in stored else f'module.{key}'] = wanted[key].clone()
             layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
             print_log(f'load {checkpoint}: it has other classes, so {layers} starts from random weights', 'current')
 
