@@ -58,7 +58,7 @@ def run(folder, epochs, **options):
         default_hooks=dict(checkpoint=hook),
         default_scope='mmengine',
         log_level='ERROR',
-        experiment_name=f'{folder.name}_{epochs}_{len(options)}',
+        experiment_name=f'{folder.parent.name}_{folder.name}_{epochs}_{len(options)}',
         **options,
     )
     runner.train()
