@@ -38,7 +38,8 @@ class CPVT(Backbone):
         window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
         global_blocks: With windows, the blocks with global attention.
         layer_scale_init: Initial layer scale; ``None`` for none.
-        activation: Of the MLPs: ``'gelu'``, ``'quick_gelu'`` (CLIP) or ``'swiglu'`` (see :class:`MLP`).
+        activation: Of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'`` (CLIP) or
+            ``'swiglu'`` (see :class:`MLP`).
         pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
         final_norm: Normalise the last block's output.
         shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps, frozen_stages,

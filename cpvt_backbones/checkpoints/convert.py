@@ -19,32 +19,56 @@ from .report import CheckpointError, ConversionReport, shorten
 
 _PEG = r'pos_block(_\d+)?\.'
 
-# Keys that the model lacks: the reason to drop one, or to refuse the checkpoint.
-_DROPPED = (
-    (r'(head|head_dist|fc|fc_norm|pre_logits|attn_pool)\.', 'classifier head'),
-    (r'dist_token$', 'the model has no distillation token'),
-    (r'reg_token$', 'the model has no register tokens'),
-    (r'cls_token$', 'the model has no class token'),
-    (_PEG, 'the model has no such PEG'),
+# Keys that the model lacks are sorted by these three tables, in this order. A key in none of them
+# is a reason to refuse: nobody knows what it does to the outputs.
+# What comes after the trunk, or is used in pretraining alone: dropping it changes no output.
+_HARMLESS = (
+    (r'(head|head_dist|fc|fc_norm|pre_logits|classifier|classifier_head)\.', 'classifier head'),
+    (r'(attn_pool|pooler)\.', 'pooling for a classifier'),
+    (r'(decoder|decoder_\w+)(\.|$)', 'decoder of masked pretraining'),
+    (r'(predictor|projector)\.', 'projection of contrastive pretraining'),
+    (r'neck\.', 'neck behind the trunk'),
     (r'mask_token$', 'of masked pretraining'),
     (r'rope(_embed)?\.periods$', 'computed by the formula'),
-    (r'rope\.', 'the model has no learned rotary frequencies'),
-    (r'rel_pos\.', 'the model has no relative position encoding'),
-    (r'norm\.', 'the model does not normalise its last block'),
     (r'pyramid\.', 'only MultiScaleCPVT has it'),
-    (r'', 'not a part of the model'),
 )
 _REFUSED = (
-    (r'norm_pre\.', 'it normalises the tokens before the first block, as CLIP does: build a CPVT with pre_norm=True'),
-    (r'(norm_after_stage|norm_list\.)[0-3]\.', 'it normalises what goes from stage to stage, and PyramidCPVT does not'),
+    (
+        r'norm_pre\.',
+        'it normalises the tokens before the first block, as CLIP does: build a CPVT with pre_norm=True',
+    ),
+    (
+        r'(norm_after_stage|norm_list\.)[0-3]\.',
+        'it normalises what goes from stage to stage, and PyramidCPVT does not',
+    ),
+    (
+        r'.*(rel_pos_[hw]$|relative_position|rel_pos\.(?!\d+\.(row|column)$))',
+        'a relative position bias in attention, which is none of position=',
+    ),
     (r'.*\.ls[12]\.gamma$', 'layer scale: build the model with layer_scale_init=1.0'),
     (r'.*\.[qk]_norm\.', 'it normalises queries and keys, and CPVT does not'),
     (r'.*\.(qkv|q|kv)\.bias$', 'build the model with qkv_bias=True'),
     (r'.*\.dwconv\.', 'a convolution in the MLP (PVTv2), which PyramidCPVT has not'),
-    (r'.*relative_position', 'a relative position bias in attention, which CPVT has not'),
-    (r'patch_embed.*\.norm\.', 'a norm after the patch embedding, which CPVT does not have'),
-    (r'(blocks\.\d+|patch_embed|patch_embeds\.\d+)\.', 'a part of a block that this package does not know'),
+    (
+        r'patch_embed.*\.norm\.',
+        'a norm after the patch embedding, which CPVT does not have',
+    ),
+    (
+        r'(blocks\.\d+|patch_embed|patch_embeds\.\d+)\.',
+        'a part of a block that this package does not know',
+    ),
 )
+# What the model's arguments chose to be without.
+_CHOSEN = (
+    (r'dist_token$', 'the model has no distillation token'),
+    (r'reg_token$', 'the model has no register tokens'),
+    (r'cls_token$', 'the model has no class token'),
+    (_PEG, 'the model has no such PEG'),
+    (r'rope\.freqs', 'the model has no learned rotary frequencies'),
+    (r'rel_pos\.\d+\.(row|column)$', 'the model has no relative position encoding'),
+    (r'norm\.', 'the model does not normalise its last block'),
+)
+_UNKNOWN = 'not a part that this package knows, so it may change the outputs'
 
 
 def convert_state_dict(
@@ -137,7 +161,9 @@ def _rename(source: Family, found: Found, report: ConversionReport) -> tuple[dic
     _join_biases(ours, origin, report)
     if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
         for leaf in ('weight', 'bias'):
-            ours[f'norm.{leaf}'], origin[f'norm.{leaf}'] = ours.pop(f'fc_norm.{leaf}'), origin.pop(f'fc_norm.{leaf}')
+            if f'fc_norm.{leaf}' in ours:
+                ours[f'norm.{leaf}'] = ours.pop(f'fc_norm.{leaf}')
+                origin[f'norm.{leaf}'] = origin.pop(f'fc_norm.{leaf}')
         report.notes.append('the source averages tokens and normalises the mean; this package does the reverse')
     stripped = {old: theirs for theirs, (old, _) in found.items()}
     report.renamed += [(old, key) for key, old in origin.items() if stripped[old] != key]
@@ -245,11 +271,17 @@ def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, 
     if peg and num_pegs and (any(n.startswith(peg[0]) for n in wanted) or int(peg[2]) >= num_pegs.get(peg[1], 0)):
         report.refused[old] = 'the model has other PEGs: build it with the position of the checkpoint'
         return
-    for reasons, target in ((_REFUSED, report.refused), (_DROPPED, report.dropped)):
+    tables = (
+        (_HARMLESS, report.dropped),
+        (_REFUSED, report.refused),
+        (_CHOSEN, report.dropped),
+    )
+    for reasons, target in tables:
         for pattern, reason in reasons:
             if re.match(pattern, key):
                 target[old] = reason
                 return
+    report.refused[old] = _UNKNOWN
 
 
 def _raise_if_incomplete(report: ConversionReport) -> None:

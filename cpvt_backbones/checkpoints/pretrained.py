@@ -19,7 +19,7 @@ from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.weights import shipped_weights
 
 from .convert import check_values, convert_state_dict
-from .families import find_weights
+from .families import find_weights, known_to_differ
 from .files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
 
@@ -38,6 +38,9 @@ def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options
 
     Options are ``prefix``, ``allow_missing`` and ``ema``; see :func:`read_checkpoint`, :func:`convert_state_dict`.
     """
+    with naming_file(checkpoint):
+        if reason := known_to_differ(checkpoint):
+            raise CheckpointError(f'no model of this package computes what its source does: {reason}')
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
         state_dict, report = convert_state_dict(content, model, **options)

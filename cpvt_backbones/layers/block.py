@@ -47,7 +47,7 @@ class LayerScale(nn.Module):
 WHOLE_BYTES, PART_BYTES = 32 * 2**20, 8 * 2**20
 """Hidden layers of an MLP above ``WHOLE_BYTES`` are computed in parts of ``PART_BYTES``, about the size of a cache.
 From 32 MiB on the C library maps fresh memory for every tensor; below it the parts cost more than they save."""
-ACTIVATIONS = ('gelu', 'quick_gelu', 'swiglu')
+ACTIVATIONS = ('gelu', 'gelu_tanh', 'quick_gelu', 'swiglu')
 
 
 class MLP(nn.Module):
@@ -59,8 +59,9 @@ class MLP(nn.Module):
         dim: Width C of a token.
         hidden_dim: Width between the layers.
         drop: Dropout after each layer.
-        activation: ``'gelu'``; ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); ``'swiglu'``, two first layers g and x,
-            silu(g) x (arXiv 2002.05202; DINOv3-S+).
+        activation: ``'gelu'``; ``'gelu_tanh'``, its approximation by tanh (SigLIP); ``'quick_gelu'``,
+            x sigmoid(1.702 x) (CLIP); ``'swiglu'``, two first layers g and x, silu(g) x
+            (arXiv 2002.05202; DINOv3-S+).
     """
 
     def __init__(self, dim: int, *, hidden_dim: int, drop: float = 0.0, activation: str = 'gelu') -> None:
@@ -98,7 +99,12 @@ class MLP(nn.Module):
             gate = torch.sigmoid(1.702 * hidden)
             hidden = gate.mul_(hidden) if self.in_place else gate * hidden
         else:
-            hidden = torch.ops.aten.gelu_(self.fc1(x)) if self.in_place else F.gelu(self.fc1(x))
+            kind = 'tanh' if self.activation == 'gelu_tanh' else 'none'
+            hidden = self.fc1(x)
+            if self.in_place:
+                hidden = torch.ops.aten.gelu_(hidden, approximate=kind)
+            else:
+                hidden = F.gelu(hidden, approximate=kind)
         return self.drop(self.fc2(self.drop(hidden)))
 
 

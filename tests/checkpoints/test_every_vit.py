@@ -1,0 +1,270 @@
+"""Every model of timm that is recognised either computes here what it computes there, or is refused.
+
+The model of this package that fits best is built from the keys and from what no key shows (activation, epsilon, rotary
+mode). Whatever loads into it must agree, at the native size and at two others.
+"""
+
+import re
+
+import pytest
+import torch
+from test_conversion import scaled
+from tiny import max_difference
+
+from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
+from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint
+from cpvt_backbones.checkpoints.families import known_to_differ
+
+timm = pytest.importorskip('timm')
+
+ACTIVATIONS = dict(QuickGELU='quick_gelu', GELUTanh='gelu_tanh')
+BITS = dict(embed_dim=48, depth=3, num_heads=4)
+# What a tiny model of each class takes; a class that takes none of it is refused by its keys alone.
+OVERRIDES = {
+    'cait': dict(embed_dim=48, depth=2, num_heads=4),
+    'convit': dict(embed_dim=12, depth=3, num_heads=4, local_up_to_layer=2),
+    'hiera': dict(embed_dim=8, num_heads=1, stages=(1, 1, 1, 1)),
+    'hieradet_sam2': dict(embed_dim=8, num_heads=1, stages=(1, 1, 1, 1), global_att_blocks=()),
+    'twins': dict(embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), depths=(1, 2, 1, 1)),
+    'xcit': dict(embed_dim=48, depth=2, num_heads=4),
+}
+MODULES = (
+    'beit',
+    'cait',
+    'convit',
+    'deepseek_vit',
+    'deit',
+    'eva',
+    'hiera',
+    'hieradet_sam2',
+    'naflexvit',
+    'qwen3_vit',
+    'twins',
+    'vision_transformer',
+    'vision_transformer_relpos',
+    'vision_transformer_sam',
+    'xcit',
+)
+NAMES = sorted(name for module in MODULES for name in timm.list_models(module=module))
+# One of each class and of each way to differ; the slow test takes all.
+FEW = (
+    'beit_base_patch16_224',
+    'beit3_base_patch16_224',
+    'cait_xxs24_224',
+    'convit_tiny',
+    'deit3_small_patch16_224',
+    'deit_tiny_distilled_patch16_224',
+    'eva02_enormous_patch14_clip_224',
+    'eva02_tiny_patch14_224',
+    'flexivit_small',
+    'naflexvit_base_patch16_gap',
+    'samvit_base_patch16_224',
+    'test_vit',
+    'test_vit2',
+    'test_vit3',
+    'test_vit4',
+    'twins_pcpvt_small',
+    'twins_svt_small',
+    'vit_base_patch14_reg4_dinov2',
+    'vit_base_patch16_rpn_224',
+    'vit_base_patch16_siglip_224',
+    'vit_base_patch16_xp_224',
+    'vit_base_patch16_18x2_224',
+    'vit_pe_core_tiny_patch16_384',
+    'vit_pe_spatial_tiny_patch16_512',
+    'vit_relpos_small_patch16_224',
+    'vit_small_patch16_dinov3_qkvb',
+    'vit_small_patch16_rope_mixed_ape_224',
+    'vit_small_plus_patch16_dinov3',
+    'vit_so400m_patch14_siglip_gap_224',
+    'vit_srelpos_small_patch16_224',
+    'vit_wee_patch16_reg1_gap_256',
+    'xcit_nano_12_p16_224',
+)
+
+
+def tiny_timm(name):
+    """The model with narrow, few blocks."""
+    module = timm.models._registry._model_to_module[name]
+    options = dict(OVERRIDES.get(module, BITS))
+    if module in ('vision_transformer', 'deit') or (module == 'eva' and 'dinov3' not in name):
+        options['dynamic_img_size'] = True
+    if 'sapiens2' in name:  # its number of key heads is given block by block
+        options['num_kv_heads'] = None
+    return scaled(timm.create_model(name, num_classes=7, **options))
+
+
+def fitted(theirs, state, mode):
+    """The model of this package that the keys ask for."""
+    head_count = theirs.blocks[0].attn.num_heads
+    patch = state['patch_embed.proj.weight'].shape[-1]
+    dim = theirs.embed_dim
+    hidden = theirs.blocks[0].mlp.fc2.in_features
+    swiglu = hasattr(theirs.blocks[0].mlp, 'fc1_g')
+    names = set(state)
+    position = []
+    if any(key.startswith('pos_embed') for key in names):
+        position.append(dict(type='Learned'))
+    if mode:
+        position.append(dict(type='RoPE', mode=mode))
+    rope = getattr(theirs, 'rope', None)
+    if mode and mode != 'mixed' and hasattr(rope, 'temperature'):
+        position[-1]['temperature'] = rope.temperature
+    activation = type(theirs.blocks[0].mlp.act).__name__
+    table_grid = theirs.patch_embed.grid_size
+    return CPVT(
+        arch=dict(
+            embed_dims=dim,
+            depth=len(theirs.blocks),
+            num_heads=head_count,
+            mlp_ratio=hidden / dim,
+        ),
+        patch_size=patch,
+        img_size=tuple(side * patch for side in table_grid),
+        position=position,
+        with_cls_token='cls_token' in names,
+        with_dist_token='dist_token' in names,
+        num_registers=state['reg_token'].shape[1] if 'reg_token' in names else 0,
+        layer_scale_init=1.0 if any(re.search(r'\.(gamma_1|ls1\.gamma)$', n) for n in names) else None,
+        activation='swiglu' if swiglu else ACTIVATIONS.get(activation, 'gelu'),
+        pre_norm='norm_pre.weight' in names,
+        final_norm=bool(names & {'norm.weight', 'fc_norm.weight'}),
+        norm_eps=getattr(theirs.blocks[0].norm1, 'eps', 1e-6),
+        qkv_bias=any(re.search(r'attn\.(qkv\.|q_)bias$', n) for n in names),
+        out_type='raw',
+    )
+
+
+def mode_of(theirs):
+    rope = getattr(theirs, 'rope', None)
+    modes = dict(RotaryEmbeddingMixed='mixed', RotaryEmbeddingDinoV3='dinov3')
+    if type(rope).__name__ == 'RotaryEmbeddingCat':
+        return 'axial' if rope.ref_feat_shape is None else 'eva'
+    return modes.get(type(rope).__name__)
+
+
+def compare_or_refuse(name):
+    """Largest relative difference at three sizes, and ''; or ``None`` and the refusal."""
+    theirs = tiny_timm(name)
+    try:
+        ours, converted = build(theirs, theirs.state_dict(), mode_of(theirs))
+    except CheckpointError as error:
+        return None, str(error)
+    ours.load_state_dict(converted, strict=True)
+    return max(compare(ours.eval(), theirs)), ''
+
+
+def build(theirs, state, mode):
+    if type(theirs).__name__ == 'Twins':
+        arch = dict(
+            depths=theirs.depths,
+            embed_dims=(8, 16, 24, 32),
+            num_heads=(1, 2, 3, 4),
+            mlp_ratios=(8.0, 8.0, 4.0, 4.0),
+            sr_ratios=(8, 4, 2, 1),
+        )
+        ours = PyramidCPVT(arch=arch, final_norm=True, out_type='raw', out_indices=-1)
+    elif 'patch_embed.proj.weight' not in state or not hasattr(theirs.blocks[0], 'attn'):
+        ours = CPVT(arch=dict(embed_dims=48, depth=3, num_heads=4, mlp_ratio=4.0))
+    else:
+        ours = fitted(theirs, state, mode)
+    return ours, convert_state_dict(state, ours)[0]
+
+
+def compare(ours, theirs):
+    stride = ours.out_strides[-1]
+    native = theirs.default_cfg['input_size'][1]
+    native = min(native, 24 * stride)
+    sizes = [(native, native), (4 * stride, 7 * stride), (9 * stride, 3 * stride)]
+    for size in sizes:
+        images = torch.randn(1, 3, *size)
+        with torch.inference_mode():
+            wanted = tokens(theirs, images)
+            got = ours(images)[0]
+        assert got.shape == wanted.shape
+        yield max_difference(got, wanted) / max(1, wanted.abs().max().item())
+
+
+def tokens(theirs, images):
+    wanted = theirs.forward_features(images)
+    fc_norm = getattr(theirs, 'fc_norm', None)
+    if isinstance(getattr(theirs, 'norm', None), torch.nn.Identity) and fc_norm is not None:
+        wanted = fc_norm(wanted)  # of each token, as this package does
+    return wanted
+
+
+def check(name, record):
+    if reason := known_to_differ(f'timm://{name}.tag'):
+        record('refused', reason)
+        return
+    difference, refusal = compare_or_refuse(name)
+    if refusal:
+        record('refused', refusal)
+        assert 'recognised' in refusal or 'does not fit' in refusal or 'wrong archi' in refusal
+        assert name not in LOADED
+    else:
+        record('difference', f'{difference:.1e}')
+        assert difference <= 1e-5
+
+
+# Of the few: these must load.
+LOADED = {
+    'deit3_small_patch16_224',
+    'deit_tiny_distilled_patch16_224',
+    'flexivit_small',
+    'test_vit',
+    'test_vit2',
+    'test_vit3',
+    'twins_pcpvt_small',
+    'vit_base_patch14_reg4_dinov2',
+    'vit_base_patch16_siglip_224',
+    'vit_small_patch16_dinov3_qkvb',
+    'vit_small_patch16_rope_mixed_ape_224',
+    'vit_small_plus_patch16_dinov3',
+    'vit_so400m_patch14_siglip_gap_224',
+    'vit_wee_patch16_reg1_gap_256',
+}
+
+
+@pytest.mark.parametrize('name', FEW)
+def test_a_vit_of_timm_agrees_or_is_refused(name, record_property):
+    check(name, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', NAMES)
+def test_every_vit_of_timm_agrees_or_is_refused(name, record_property):
+    check(name, record_property)
+
+
+@pytest.mark.parametrize(
+    ('name', 'reason'),
+    [
+        ('vit_srelpos_small_patch16_224', r'shared_rel_pos\.mlp\.fc1\.weight: a relative position bias'),
+        ('vit_relpos_small_patch16_224', r'blocks\.0\.attn\.rel_pos\.mlp.*: a relative position bias'),
+        ('beit_base_patch16_224', r'relative_position_bias_table: a relative position bias'),
+        ('samvit_base_patch16_224', r'blocks\.0\.attn\.rel_pos_h: a relative position bias'),
+        ('test_vit4', r'lacks \d+ keys of the model: blocks\.0\.norm1\.bias'),
+    ],
+)
+def test_the_reason_is_the_right_one(name, reason):
+    assert re.search(reason, compare_or_refuse(name)[1])
+
+
+def test_names_of_models_that_no_key_tells_apart(tmp_path):
+    """Post-norm blocks have the keys of others: the name is all that there is to know them by."""
+    model = CPVT(arch=dict(embed_dims=48, depth=1, num_heads=4, mlp_ratio=2.0))
+    for name in ('vit_base_patch16_rpn_224.sw_in1k.safetensors', 'vit_base_patch16_rpn_224-sw-3b07e89d.pth'):
+        with pytest.raises(CheckpointError, match=rf'{re.escape(name)}.*normalise after attention and MLP'):
+            load_checkpoint(model, tmp_path / name)
+
+
+def test_an_unknown_part_is_refused_and_named():
+    model = CPVT(arch=dict(embed_dims=48, depth=1, num_heads=4, mlp_ratio=2.0))
+    for key in ('adapter.weight', 'bias_table', 'norm_out.weight', 'rel_pos.table', 'rope.weight'):
+        state = {**model.state_dict(), key: torch.zeros(2)}
+        with pytest.raises(CheckpointError, match=rf'wrong architecture: {key}: '):
+            convert_state_dict(state, model)
+    for key in ('head.weight', 'attn_pool.q.bias', 'decoder_blocks.0.attn.qkv.bias', 'mask_token'):
+        state = {**model.state_dict(), key: torch.zeros(2)}
+        assert key in convert_state_dict(state, model)[1].dropped
