@@ -5,6 +5,8 @@ python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py        
 python tools/make_config.py masks images/ masks/ --classes classes.txt --out mine/segmentor.py
 python tools/make_config.py folders photos/ --out mine/classifier.py            # photos/<class>/*.jpg
 
+A config that exists is replaced with --overwrite only.
+
 Then: tools/train.py CONFIG, tools/test.py and tools/infer.py with its checkpoint. Without --val, the data are split by
 their folders or lists train and val, or else every fifth image is for validation. Images stay where they are; boxes,
 masks in colours and lists of images are converted to the folder of --out. docs/own_data.md has the formats.
@@ -50,7 +52,11 @@ classes = {classes!r}
 void = 255
 scale = {scale}
 model = dict(
-    {backbone}data_preprocessor=dict(seg_pad_val=void), decode_head=dict(num_classes=len(classes), ignore_index=void)
+    {backbone}data_preprocessor=dict(seg_pad_val=void),
+    decode_head=dict(
+        num_classes=len(classes), ignore_index=void,
+        loss_decode=dict(class_weight=None),  # not those of another data set
+    ),
 )
 load_from = {load_from!r}
 train_pipeline = _base_.train_pipeline
@@ -128,7 +134,8 @@ def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     classes = tuple(category['name'] for category in coco['categories'])
     if classes != tuple(category['name'] for category in val[0]['categories']):
         raise ValueError('data: training and validation must have the same categories, in the same order')
-    ratios, count = [round(float(shape), 2) for shape in shapes], len(coco['images'])
+    # Equal ratios would only double the anchors.
+    ratios, count = sorted({round(float(shape), 2) for shape in shapes}), len(coco['images'])
     values = dict(classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, size=size, count=count)
     return values | paths | images | dict(length=round(count * passes(count) / 4))
 
@@ -223,12 +230,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--weights', help=weights)
     parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
     parser.add_argument('--out', type=Path, required=True, help='the config; converted data get the folder of its name')
+    parser.add_argument('--overwrite', action='store_true', help='replace the config of an earlier call')
     args = parser.parse_args(argv)
-    from cpvt_backbones.checkpoints import atomic_write  # here, so that --help comes at once
+    from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint  # here, so that --help comes at once
 
     task, count = KINDS[args.kind]
     if len(args.data) != count or args.out.suffix != '.py':
         raise ValueError(f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]}, {args.out}')
+    if args.out.exists() and not args.overwrite:
+        raise ValueError(f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by hand')
+    named = args.weights is None or args.weights == 'none' or '://' in args.weights
+    if not named and not locate_checkpoint(args.weights).exists():
+        fault = f'there is no file {args.weights!r}, and no shipped weights have this name'
+        raise FileNotFoundError(f'--weights: {fault}')
     folder = args.out.with_suffix('')
     values = dict(detector=detector, segmentor=segmentor, classifier=classifier)[task](args, folder)
     values |= start(task, args.weights or WEIGHTS[task]) | (dict(length=args.length) if args.length else {})

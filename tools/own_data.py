@@ -1,9 +1,10 @@
 """Readers of a user's own data: COCO JSON, Pascal VOC, masks, class folders; see tools/make_config.py."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -133,12 +134,37 @@ def read_classes(file: Path) -> tuple[list[str], list[tuple[int, ...]]]:
     return names, colours if all(colours) else []
 
 
+def pair_masks(pictures: Collection[str], masks: Mapping[str, Path]) -> dict[str, Path]:
+    """The mask of each image: of the same path, or of the path and a separator (``a.jpg``, ``a_mask.png``).
+
+    A mask of the longer image name is not that of the shorter (``img_1``, ``img_1_2``). ``ValueError`` unless each
+    image has exactly one mask.
+    """
+    owners: dict[str, list[str]] = {name: [] for name in pictures}
+    for mask in masks:
+        starts = [mask[: match.start()] for match in re.finditer(r'[_\-. ]', mask)]
+        owner = next((name for name in (mask, *reversed(starts)) if name in owners), None)
+        if owner is not None:
+            owners[owner].append(mask)
+    pairs = {}
+    for name, found in owners.items():
+        exact = [mask for mask in found if mask == name]
+        if len(exact or found) > 1:
+            raise ValueError(f'data: image {name!r} must have one mask, got {sorted(found)}')
+        if found:
+            pairs[name] = masks[(exact or found)[0]]
+    if lacking := [name for name in pictures if name not in pairs]:
+        fault = f'{len(lacking)} of {len(owners)} images have no mask, the first is {lacking[0]!r}'
+        raise FileNotFoundError(f'data: {fault}')
+    return pairs
+
+
 def write_masks(
     images: Path, masks: Path, target: Path, *, classes: Path | None, ignore: Sequence[int]
 ) -> tuple[dict[str, Path], list[str]]:
     """Write class maps (PNG, 255 for no class) from masks of class indices or colours.
 
-    A mask belongs to the image of its path, or whose path it continues (``a.jpg``, ``a_mask.png``).
+    :func:`pair_masks` says which mask belongs to which image.
 
     Returns:
         The images by name, and the names of the classes.
@@ -146,13 +172,7 @@ def write_masks(
     from cpvt_backbones.checkpoints import atomic_write
 
     pictures, found = files_in(images), files_in(masks)
-    pairs = {
-        name: found.get(name) or next((p for n, p in found.items() if n.startswith(name)), None) for name in pictures
-    }
-    if lacking := [name for name, path in pairs.items() if path is None]:
-        raise FileNotFoundError(
-            f'data: {len(lacking)} of {len(pairs)} images have no mask, the first is {lacking[0]!r}'
-        )
+    pairs = pair_masks(pictures, found)
     names, colours = read_classes(classes) if classes else ([], [])
     values = Counter[int]()
     for path in track([*pairs.values()], description='masks'):

@@ -22,8 +22,8 @@ def made(call, tmp_path, *arguments):
     """The config that the tool writes, and its data sets."""
     from mmengine.registry import DATASETS, init_default_scope
 
-    call('make_config', *arguments, '--out', tmp_path / 'mine.py')
-    assert len((tmp_path / 'mine.py').read_text().splitlines()) <= 40
+    call('make_config', *arguments, '--out', tmp_path / 'mine.py', '--overwrite')
+    assert len((tmp_path / 'mine.py').read_text().splitlines()) <= 44
     cfg = read_config(tmp_path / 'mine.py')
     init_default_scope(cfg.default_scope)
     sets = [DATASETS.build(loader.dataset) for loader in (cfg.train_dataloader, cfg.val_dataloader)]
@@ -110,6 +110,82 @@ def test_masks(call, tmp_path, refused, mode):
     assert 'for 2 names: see --classes' in refused('make_config', *data, '--classes', classes, *out)
     (tmp_path / 'masks/val/1_mask.png').unlink()
     assert "1 of 6 images have no mask, the first is 'val/1'" in refused('make_config', *data, *out)
+
+
+def test_each_mask_belongs_to_the_image_of_its_name(call, tmp_path, refused):
+    pytest.importorskip('mmseg')
+    numbers = (1, 2, 3, 10, 11)
+    pictures(tmp_path / 'images', [f'img_{i}.png' for i in numbers])
+    for i in numbers:
+        write_indices(tmp_path / f'masks/img_{i}_mask.png', [i % 2], 'index')
+    data = ['masks', tmp_path / 'images', tmp_path / 'masks', '--out', tmp_path / 'a.py']
+    call('make_config', *data)
+    for i in numbers:
+        written = Image.open(tmp_path / f'a/masks/img_{i}.png')
+        assert np.unique(np.asarray(written)).tolist() == [i % 2], i
+    (tmp_path / 'masks/img_1_mask.png').unlink()
+    wanted = "1 of 5 images have no mask, the first is 'img_1'"
+    assert wanted in refused('make_config', *data, '--overwrite')
+    for name in ('img_1-a', 'img_1_b'):
+        write_indices(tmp_path / f'masks/{name}.png', [0], 'index')
+    wanted = "image 'img_1' must have one mask, got ['img_1-a', 'img_1_b']"
+    assert wanted in refused('make_config', *data, '--overwrite')
+    pictures(tmp_path / 'images', ['img_1_b.png'])
+    call('make_config', *data, '--overwrite')
+
+
+@pytest.mark.parametrize('count', [2, 11, 12])
+def test_the_loss_has_the_classes_of_the_data(call, tmp_path, count):
+    """The base config weighs the eleven classes of its own data set."""
+    torch = pytest.importorskip('torch')
+    pytest.importorskip('mmseg')
+    from mmengine.registry import MODELS
+
+    pictures(tmp_path / 'images', [f'{i}.jpg' for i in range(5)])
+    for i in range(5):
+        write_indices(tmp_path / f'masks/{i}.png', range(count), 'index')
+    cfg, train, _ = made(call, tmp_path, 'masks', tmp_path / 'images', tmp_path / 'masks')
+    assert cfg.model.decode_head.num_classes == len(train.metainfo['classes']) == count
+    for loss in (
+        cfg.model.decode_head.loss_decode
+        if isinstance(cfg.model.decode_head.loss_decode, list)
+        else [cfg.model.decode_head.loss_decode]
+    ):
+        assert loss.get('class_weight') is None
+        criterion = MODELS.build(loss)
+        target = torch.arange(count).reshape(1, 1, count)
+        assert criterion(torch.zeros(1, count, 1, count), target, ignore_index=255).isfinite()
+
+
+def test_an_edited_config_is_kept(call, tmp_path, refused):
+    pytest.importorskip('mmpretrain')
+    pictures(tmp_path / 'photos', [f'{kind}/{i}.jpg' for kind in ('cat', 'dog') for i in range(3)])
+    out = tmp_path / 'a.py'
+    command = ['make_config', 'folders', tmp_path / 'photos', '--out', out]
+    out.write_text('# mine')
+    assert '--overwrite replaces it' in refused(*command)
+    assert out.read_text() == '# mine'
+    call(*command, '--overwrite')
+    assert out.read_text() != '# mine'
+
+
+def test_weights_that_do_not_exist_are_refused(refused, tmp_path):
+    pictures(tmp_path / 'photos', [f'{kind}/{i}.jpg' for kind in ('cat', 'dog') for i in range(3)])
+    command = ['make_config', 'folders', tmp_path / 'photos', '--out', tmp_path / 'a.py']
+    assert "--weights: there is no file 'nope.pth'" in refused(*command, '--weights', 'nope.pth')
+    assert not (tmp_path / 'a.py').exists()
+
+
+def test_equal_box_shapes_give_one_anchor_ratio(call, tmp_path):
+    pytest.importorskip('mmdet')
+    pictures(tmp_path / 'images', [f'{i}.jpg' for i in range(5)])
+    images = [dict(id=i, file_name=f'{i}.jpg') for i in range(5)]
+    boxes = [dict(id=i, image_id=i, category_id=1, bbox=[8, 8, 20, 20]) for i in range(5)]
+    file = tmp_path / 'all.json'
+    content = dict(images=images, annotations=boxes, categories=[dict(id=1, name='a')])
+    file.write_text(json.dumps(content))
+    cfg, *_ = made(call, tmp_path, 'coco', file, tmp_path / 'images')
+    assert cfg.model.bbox_head.anchor_generator.ratios == [1.0]
 
 
 def test_binary_masks(call, tmp_path):
