@@ -87,8 +87,19 @@ def test_other_activations_follow_their_formulas(fused):
 
 
 def test_activation_of_another_name():
-    with pytest.raises(ValueError, match=r"activation must be one of \['gelu', 'quick_gelu', 'swiglu'\], got 'relu'"):
+    names = r"\['gelu', 'gelu_tanh', 'quick_gelu', 'swiglu'\]"
+    with pytest.raises(ValueError, match=rf"activation must be one of {names}, got 'relu'"):
         MLP(8, hidden_dim=16, activation='relu')
+
+
+@pytest.mark.parametrize('grad', [True, False])
+def test_gelu_by_tanh(grad):
+    mlp = randomise(MLP(8, hidden_dim=16, activation='gelu_tanh')).eval()
+    x = torch.randn(2, 3, 8)
+    with torch.set_grad_enabled(grad):
+        hidden = torch.nn.functional.gelu(mlp.fc1(x), approximate='tanh')
+        assert torch.allclose(mlp(x), mlp.fc2(hidden), atol=1e-6)
+        assert not torch.allclose(mlp(x), mlp.fc2(torch.nn.functional.gelu(mlp.fc1(x))), atol=1e-6)
 
 
 def test_layer_scale_starts_where_it_is_told():
