@@ -113,10 +113,10 @@ SOURCES: tuple[Family, ...] = (
     Family("ViT, DeiT or CPVT, timm's or this package's names", 'column', r'blocks\.\d+\.attn\.qkv\.', _TIMM_VIT),
 )
 
-# Public weights that compute something else with the keys of a plain ViT, by a pattern in their name: nothing in the
-# file shows it.
+# Public weights that compute something else with the keys of a plain ViT: nothing in the file shows it. The patterns
+# are those of timm's names, from their start; a user's own file may have `rpn` in its name.
 _KNOWN_TO_DIFFER = (
-    (r'_rpn_', 'its blocks normalise after attention and MLP, CPVT before them'),
+    (r'vit_[a-z]+_patch\d+_rpn_', 'its blocks normalise after attention and MLP, CPVT before them'),
     (r'eva02_enormous', 'its blocks normalise after attention and MLP, CPVT before them'),
     (r'vit_pe_', 'its rotary encoding counts from 1 and has no key; CPVT has none like it'),
 )
@@ -125,7 +125,7 @@ _KNOWN_TO_DIFFER = (
 def known_to_differ(checkpoint: Any) -> str:
     """Why public weights of this name compute something else in any model here; '' if not known."""
     name = str(checkpoint).replace('\\', '/').rpartition('/')[2]
-    reasons = [reason for pattern, reason in _KNOWN_TO_DIFFER if re.search(pattern, name)]
+    reasons = [reason for pattern, reason in _KNOWN_TO_DIFFER if re.match(pattern, name)]
     return reasons[0] if reasons else ''
 
 

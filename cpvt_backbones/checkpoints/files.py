@@ -84,9 +84,9 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     """Find the newest readable checkpoint of a training's work directory; the directory may have been moved.
 
     It is the one named in ``last_checkpoint``, unless another file has a higher iteration: a training that was killed
-    between writing a checkpoint and the pointer leaves one. That file is later, or has a higher number in its name
-    (clocks are set back). Without a readable pointer it is the latest readable file (a folder for DeepSpeed); ``None``
-    without checkpoints, ``CheckpointError`` if none is readable.
+    between writing a checkpoint and the pointer leaves one. Such a file is later, has a higher number in its name
+    (clocks are set back), or is that of a preempted training. Without a readable pointer it is the latest readable
+    file (a folder for DeepSpeed); ``None`` without checkpoints, ``CheckpointError`` if none is readable.
 
     ``warn`` is called with one line for each unreadable checkpoint.
     """
@@ -115,7 +115,7 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
     others = (
         path
         for path in sorted(times, key=times.__getitem__, reverse=True)
-        if times[path] > since or _has_higher_number(path, target)
+        if times[path] > since or path.name == INTERRUPTED or _has_higher_number(path, target)
     )
     newest = next((path for path in others if iteration(path) > reached), target if reached >= 0 else None)
     if newest is None:

@@ -259,6 +259,13 @@ def test_names_of_models_that_no_key_tells_apart(tmp_path):
             load_checkpoint(model, tmp_path / name)
 
 
+@pytest.mark.parametrize('name', ['faster_rcnn_rpn_2.pth', 'my_vit_pe_run.pth', 'rpn.pth', 'é_rpn_.pth'])
+def test_a_file_of_the_user_is_not_refused_for_its_name(name, tmp_path):
+    model = CPVT(arch=dict(embed_dims=48, depth=1, num_heads=4, mlp_ratio=2.0))
+    torch.save(model.state_dict(), tmp_path / name)
+    load_checkpoint(model, tmp_path / name)
+
+
 def test_an_unknown_part_is_refused_and_named():
     model = CPVT(arch=dict(embed_dims=48, depth=1, num_heads=4, mlp_ratio=2.0))
     for key in ('adapter.weight', 'bias_table', 'norm_out.weight', 'rel_pos.table', 'rope.weight'):

@@ -169,3 +169,6 @@ def test_a_newer_checkpoint_is_found_though_the_pointer_is_later_by_the_clock(tr
     (trained / 'epoch_1.pth').write_bytes(old)
     (trained / 'last_checkpoint').write_text(str(trained / 'epoch_1.pth'))
     assert newest_checkpoint(trained) == trained / 'epoch_2.pth'
+    (trained / 'epoch_2.pth').rename(trained / 'interrupted.pth')
+    (trained / 'last_checkpoint').write_text(str(trained / 'epoch_1.pth'))
+    assert newest_checkpoint(trained) == trained / 'interrupted.pth'
