@@ -1,14 +1,16 @@
 """Files are written atomically."""
 
+import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
+from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
@@ -33,6 +35,34 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
         flush_to_disk(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+# What a file system answers that has no locks, as some of NFS and Lustre.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+def lock_file(path: Path, *, warn: Callable[[str], object], singleton: bool = False) -> FileLock | None:
+    """Take a lock for this process; ``None``, after a warning, where the file system has no locks.
+
+    Args:
+        path: The lock file; the folder exists.
+        warn: Called with the warning.
+        singleton: One object a path, so that a process may take its own lock again.
+
+    Raises:
+        filelock.Timeout: Another process has the lock.
+        OSError: The file cannot be opened.
+    """
+    lock = FileLock(path, is_singleton=singleton)
+    try:
+        lock.acquire(blocking=False)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        reason = error.strerror or error
+        warn(f'{str(path.parent)!r} cannot be locked ({reason}): let no other process write to it')
+        return None
+    return lock
 
 
 def flush_to_disk(path: Path) -> None:

@@ -6,7 +6,7 @@
 from cpvt_backbones.lazy import lazy_names
 
 __all__ = """
-    DurableCheckpointHook EpochSeedHook LayerDecayOptimWrapperConstructor PredictBySizeHook ResumableFSDPStrategy
+    DurableCheckpointHook LayerDecayOptimWrapperConstructor PredictBySizeHook ResumableFSDPStrategy
     WarmupEMAHook predict_by_size wrap_blocks
 """.split()
 __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, 'registered'))

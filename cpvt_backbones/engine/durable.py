@@ -1,7 +1,6 @@
 """A checkpoint hook that loses no training: atomic saves, preemption, exact resume, one run a work directory."""
 
 import glob
-import random
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +9,6 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from mmengine.dist import all_gather_object, all_reduce, broadcast_object_list, is_main_process
@@ -19,14 +17,26 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
-from cpvt_backbones.checkpoints import atomic_write, newest_checkpoint
+from cpvt_backbones.checkpoints import CheckpointError, atomic_write, newest_checkpoint
 from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER
-from cpvt_backbones.checkpoints.writing import flush_to_disk
+from cpvt_backbones.checkpoints.writing import flush_to_disk, lock_file
 
-from .training_checks import TrainingCheckHook
+from .repeatable import (
+    SeededBatches,
+    make_repeatable,
+    random_state,
+    set_random_state,
+    shield_workers,
+    skip_iterations,
+)
+from .resuming import PROGRESS, Schedule, resume_data
+from .training_checks import TrainingCheckHook, check_weights
 
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try again later"."""
+
+GRADIENTS = 'accumulated_gradients'
+"""Key of the message hub: gradients of a checkpoint between two updates of the weights."""
 
 _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on preemption this often
 
@@ -36,8 +46,13 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     """mmengine's ``CheckpointHook`` with guarantees; in a config ``default_hooks.checkpoint.type``.
 
     A checkpoint is written under another name, flushed to the disk and renamed; older ones are deleted after that,
-    and ``last_checkpoint`` is replaced in the same way. A checkpoint also holds the states of the random generators.
+    and ``last_checkpoint`` is replaced in the same way. Weights that are NaN or infinite are not written.
     With ``resume=True`` the newest readable checkpoint is taken, and an unreadable one is named.
+
+    A resumed training ends with the weights of an uninterrupted one. Checkpoints hold the random states, and gradients
+    that are being accumulated. The random numbers of an image depend on the seed, the rank and the iteration, see
+    :mod:`.repeatable`. Validation draws none of the training's numbers. A validation that was due at the checkpoint is
+    made again after a resume, so that the best checkpoint is the same, too.
 
     SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration and exits with :data:`EXIT_PREEMPTED`; a
     second SIGINT stops at once. Such a training resumes within its epoch. Two trainings cannot share a work directory.
@@ -55,7 +70,10 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         self._lock: FileLock | None = None
         self._saved_iter = -1
         self._resumed = False
-        self._random_state: dict[str, Any] | None = None
+        self._batches: SeededBatches | None = None
+        self._to_skip = 0  # batches of the current pass over the data
+        self._read_before = (0, 0)  # iterations, and samples read in them
+        self._state_before_val: dict[str, Any] | None = None
 
     def before_run(self, runner: Runner) -> None:
         """Lock the work directory and choose the checkpoint to resume from."""
@@ -64,8 +82,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if is_main_process():
             try:
                 # A singleton: a process whose training failed may start another one.
-                self._lock = FileLock(Path(runner.work_dir, '.lock'), is_singleton=True)
-                self._lock.acquire(blocking=False)
+                self._lock = lock_file(Path(runner.work_dir, '.lock'), warn=runner.logger.warning, singleton=True)
                 outcome[1] = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
             except Timeout:
                 outcome[0] = f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or set --work-dir'
@@ -82,6 +99,27 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         self._resumed = bool(runner._resume and runner._load_from)
         if isinstance(runner._train_loop, BaseLoop):
             runner._train_loop.run = self._releasing()(runner._train_loop.run)
+            self._prepare_data(runner)
+
+    def _prepare_data(self, runner: Runner) -> None:
+        """Make the data repeatable, before a checkpoint is loaded."""
+        loader = runner.train_dataloader
+        self._schedule = Schedule(runner)
+        if isinstance(runner, Runner):
+            # At once, because mmengine counts updates and times from the iteration it then has.
+            resume = runner.resume
+
+            def resume_and_place(*args: Any, **options: Any) -> None:
+                resume(*args, **options)
+                self._place(runner)
+
+            runner.resume = resume_and_place
+        elif self._resumed:  # FlexibleRunner has loaded the checkpoint
+            self._place(runner)
+        self._seeded_by_run = [one for one in _samplers(loader) if one.seed == runner.seed]
+        shield_workers(loader)
+        if runner._val_loop is not None and runner.val_dataloader is not loader:
+            shield_workers(runner.val_dataloader)
 
     def before_train(self, runner: Runner) -> None:
         """Make saving atomic and install the signal handlers; after a resume, restore the random states."""
@@ -98,17 +136,97 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             self._find_best_checkpoints()
         if isinstance(self.file_backend, LocalBackend):  # an object store writes atomically
             runner.save_checkpoint = _make_atomic(runner.save_checkpoint, self.file_backend)
-        states = runner.message_hub.runtime_info.get('random_states') if self._resumed else None
-        if states is not None and len(states) == runner.world_size:
-            self._random_state = states[runner.rank]
-            self.restore_random_state()
-        if hasattr(runner.train_loop, 'dataloader_iterator'):
-            runner.train_loop.dataloader_iterator = _Rewound(runner.train_loop.dataloader_iterator, self)
+        for sampler in self._seeded_by_run:  # a resumed training has the seed of its checkpoint
+            sampler.seed = runner.seed
+        self._batches = make_repeatable(runner.train_dataloader, runner)
+        if self._resumed:
+            self._resume(runner)
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
                 self._handlers[number] = signal.signal(number, self._on_signal)
             except ValueError:  # not the main thread
                 break
+        if self._resumed and self._validation_is_due(runner):
+            runner.logger.info('resume: the validation that was due at this checkpoint is made first')
+            runner.val_loop.run()
+
+    def _place(self, runner: Runner) -> None:
+        """Set the iteration and the schedule of a resumed training, which may have other batches."""
+        before = runner.iter
+        batch = _samples_per_iteration(runner)
+        self._to_skip = resume_data(runner, batch=batch)
+        self._read_before = (runner.iter, self._to_skip * batch)
+        if self._schedule.differs(runner) or runner.iter != before:
+            self._schedule.rebuild(runner)
+            runner.logger.warning(
+                'resume: the learning rate schedule is not the one of the checkpoint; it is the '
+                f"config's, at iteration {runner.iter}: {_shown_rates(runner)}"
+            )
+
+    def _resume(self, runner: Runner) -> None:
+        """Go on with data, gradients and random numbers where the checkpoint ends."""
+        loop, to_skip = runner.train_loop, self._to_skip
+        if self._batches is None and to_skip and isinstance(loop, EpochBasedTrainLoop):
+            runner.logger.warning(f'resume: epoch {runner.epoch + 1} starts again')
+        elif self._batches is not None and isinstance(loop, EpochBasedTrainLoop):
+            self._batches.to_skip = to_skip
+        elif self._batches is not None and hasattr(loop, 'dataloader_iterator'):
+            iterator = loop.dataloader_iterator
+            iterator.skip_iter = lambda _: skip_iterations(iterator, self._batches, to_skip)
+        info = runner.message_hub.runtime_info
+        self._resume_gradients(runner, info.get(GRADIENTS))
+        states = info.get('random_states')
+        if not isinstance(states, list) or len(states) != runner.world_size:
+            runner.logger.warning(
+                'resume: the checkpoint has no random states for '
+                f'{runner.world_size} processes; dropout draws other numbers'
+            )
+            return
+        try:
+            set_random_state(states[runner.rank])
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            problem = f'resume: the random states of {runner._load_from!r} are damaged: {error}'
+            raise CheckpointError(problem) from error
+
+    def _resume_gradients(self, runner: Runner, gradients: Any) -> None:
+        """Restore the gradients that were being accumulated."""
+        runner.message_hub.update_info(GRADIENTS, None)
+        if gradients is None:
+            return
+        parameters = dict(runner.model.named_parameters())
+        own = gradients[runner.rank] if isinstance(gradients, list) and len(gradients) == runner.world_size else {}
+        if not isinstance(own, dict) or not own.keys() <= parameters.keys():
+            runner.logger.warning('resume: the accumulated gradients are of other processes or another model; dropped')
+            return
+        for name, gradient in own.items():
+            parameter = parameters[name]
+            if not isinstance(gradient, torch.Tensor) or gradient.shape != parameter.shape:
+                raise CheckpointError(f'resume: the gradient of {name} in {runner._load_from!r} does not fit')
+            parameter.grad = gradient.to(parameter)
+
+    def _validation_is_due(self, runner: Runner) -> bool:
+        """True if a training that was not interrupted would validate before the next iteration."""
+        loop = runner.train_loop
+        if runner.val_loop is None or runner.iter == 0:
+            return False
+        loop._decide_current_val_interval()
+        if isinstance(loop, EpochBasedTrainLoop):
+            if runner.iter != runner.epoch * len(loop.dataloader):
+                return False
+            done, last = loop.epoch, loop.max_epochs
+        else:
+            done, last = loop.iter, loop.max_iters
+        return done >= loop.val_begin and (done % loop.val_interval == 0 or done == last)
+
+    def before_val(self, runner: Runner) -> None:
+        """Keep the random state: validation draws none of the training's numbers."""
+        self._state_before_val = random_state()
+
+    def after_val(self, runner: Runner) -> None:
+        """Restore the random state."""
+        if self._state_before_val is not None:
+            set_random_state(self._state_before_val)
+            self._state_before_val = None
 
     def after_run(self, runner: Runner) -> None:
         """Restore the signal handlers and release the work directory."""
@@ -130,37 +248,14 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             raise KeyboardInterrupt
         self._signal = number
 
-    def restore_random_state(self) -> None:
-        """Restore the random state of the checkpoint until the first iteration has begun."""
-        if state := self._random_state:
-            random.setstate(state['python'])
-            np.random.set_state(state['numpy'])
-            torch.set_rng_state(state['torch'].cpu())
-            if state['cuda'] and torch.cuda.device_count() == len(state['cuda']):
-                torch.cuda.set_rng_state_all([one.cpu() for one in state['cuda']])
-
-    def before_train_epoch(self, runner: Runner) -> None:
-        """Skip the batches of this epoch that the training saw before it was preempted."""
-        if self._resumed and isinstance(runner.train_loop, EpochBasedTrainLoop):
-            loader = runner.train_loop.dataloader
-            done = runner.iter - runner.epoch * len(loader)
-            if done > 0:
-                runner.train_loop.dataloader = _Rewound(loader, self, skip=done)
-        self._resumed = False
-
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        """Stop restoring the random state: the first iteration has begun."""
-        self._random_state = None
-
     def after_train_epoch(self, runner: Runner) -> None:
         """Save the checkpoint of the epoch."""
-        if isinstance(runner.train_loop.dataloader, _Rewound):
-            runner.train_loop.dataloader = runner.train_loop.dataloader.wrapped
-        super().after_train_epoch(runner)
+        CheckpointHook.after_train_epoch(self, runner)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save the checkpoint of the iteration; after a signal, save and exit."""
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        TrainingCheckHook.after_train_iter(self, runner, batch_idx, data_batch, outputs)
+        CheckpointHook.after_train_iter(self, runner, batch_idx, data_batch, outputs)
         iteration = runner.iter + 1
         if not self._preempted(runner, iteration):
             return
@@ -199,13 +294,32 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         """Save a checkpoint with the random states, then point ``last_checkpoint`` to it."""
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
-        runner.message_hub.update_info('random_states', all_gather_object(_random_state()))
+        self._note_state(runner, meta)
         options |= dict(save_optimizer=self.save_optimizer, save_param_scheduler=self.save_param_scheduler)
         options |= dict(meta=meta, by_epoch=by_epoch, backend_args=self.backend_args)
         runner.save_checkpoint(self.out_dir, name, self.file_client_args, **options)
         if is_main_process():
             with atomic_write(Path(runner.work_dir, POINTER)) as file:
                 file.write(self.last_ckpt.encode())
+
+    def _note_state(self, runner: Runner, meta: dict[str, Any]) -> None:
+        """Put into the message hub, and so into the checkpoint, what a resume needs besides."""
+        check_weights(runner, meta['iter'])
+        hub = runner.message_hub
+        hub.update_info('random_states', all_gather_object(self._state_before_val or random_state()))
+        batch = _samples_per_iteration(runner)
+        if isinstance(runner.train_loop, EpochBasedTrainLoop):
+            samples = (meta['iter'] - meta['epoch'] * len(runner.train_dataloader)) * batch
+        else:
+            iterations, read = self._read_before
+            samples = read + (meta['iter'] - iterations) * batch
+        hub.update_info(PROGRESS, dict(samples=samples, batch=batch))
+        accumulated = meta['iter'] % getattr(runner.optim_wrapper, '_accumulative_counts', 1)
+        gradients = None
+        if accumulated:
+            own = {name: one.grad.cpu() for name, one in runner.model.named_parameters() if one.grad is not None}
+            gradients = all_gather_object(own)
+        hub.update_info(GRADIENTS, gradients)
 
     def _delete_files(self, names: Iterable[str]) -> None:
         """Delete checkpoints of this run; a folder only where this run writes folders, as with DeepSpeed."""
@@ -236,6 +350,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
         """Save as mmengine does, but delete the previous best checkpoint last."""
+        if isinstance(runner._train_loop, BaseLoop) and self._state_before_val is not None:
+            self._note_state(runner, dict(epoch=runner.epoch, iter=runner.iter))
         backend, obsolete = self.file_backend, list[str]()
         self.file_backend = copy(backend)
         self.file_backend.remove = self.file_backend.rmtree = obsolete.append
@@ -245,34 +361,25 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         self._delete_files(Path(path).name for path in {*obsolete} - best)
 
 
-class _Rewound:
-    """A data loader, or its iterator, of a resumed training.
+def _samplers(loader: Any) -> list[Any]:
+    """Samplers of a data loader that have a seed."""
+    batch_sampler = loader.batch_sampler
+    found = (loader.sampler, batch_sampler, getattr(batch_sampler, 'sampler', None))
+    return [one for one in found if type(getattr(one, 'seed', None)) is int]
 
-    Batches that were seen are drawn again, so that the generators of workers advance. Before each draw the random state
-    of the checkpoint is restored, as it was before the first new batch.
-    """
 
-    def __init__(self, wrapped: Any, hook: DurableCheckpointHook, *, skip: int = 0) -> None:
-        self.wrapped, self.hook, self.skip = wrapped, hook, skip
+def _samples_per_iteration(runner: Runner) -> int:
+    """Samples of an iteration on all processes; 1 a process where the loader does not say."""
+    loader = runner.train_dataloader
+    size = loader.batch_size or getattr(loader.batch_sampler, 'batch_size', None) or 1
+    return size * runner.world_size
 
-    def __iter__(self) -> Iterator[Any]:
-        batches = iter(self.wrapped)
-        for _ in range(self.skip):
-            next(batches)
-        self.hook.restore_random_state()
-        yield from batches
 
-    def __next__(self) -> Any:
-        # The fork of mmengine creates the iterator here, which draws a random number.
-        getattr(self.wrapped, '_ensure_iterator', lambda: None)()
-        self.hook.restore_random_state()
-        return next(self.wrapped)
-
-    def __len__(self) -> int:
-        return len(self.wrapped)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.wrapped, name)
+def _shown_rates(runner: Runner) -> str:
+    rates = runner.optim_wrapper.get_lr()
+    if not isinstance(rates, dict):
+        return ''
+    return 'learning rate ' + ', '.join(f'{rate:.4g}' for rate in sorted(set(rates.get('lr', ()))))
 
 
 def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]:
@@ -303,9 +410,3 @@ def _delete(path: str | Path, backend: Any) -> None:
         backend.rmtree(path)
     elif backend.isfile(path):
         backend.remove(path)
-
-
-def _random_state() -> dict[str, Any]:
-    """States of the random generators of this process."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return dict(python=random.getstate(), numpy=np.random.get_state(), torch=torch.get_rng_state(), cuda=cuda)

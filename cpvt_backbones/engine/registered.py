@@ -7,7 +7,6 @@ import cpvt_backbones.engine
 
 from .averaging import WarmupEMAHook
 from .durable import DurableCheckpointHook
-from .epoch_seed import EpochSeedHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .predict_by_size import PredictBySizeHook, predict_by_size
 from .sharding import ResumableFSDPStrategy, wrap_blocks

@@ -72,7 +72,7 @@ def test_a_seed_reproduces_its_results_and_so_does_a_killed_run_that_resumes(sta
     text = configs['peg'].read_text()
     configs['peg'].write_text(
         f'{text}\ncustom_imports = dict(imports=["cpvt_backbones", "cpvt_backbones.engine.decoded"])'
-        '\ncustom_hooks = [dict(type="EpochSeedHook"), dict(type="KillInSecondEpoch")]'
+        '\ncustom_hooks = [dict(type="KillInSecondEpoch")]'
     )
     process = multiprocessing.get_context('spawn').Process(target=work, args=(broken,))
     process.start()

@@ -1,5 +1,6 @@
 """Trainings of a few iterations for the reliability tests, each in a forked process."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -14,15 +15,18 @@ from typing import Any
 import matplotlib.pyplot
 import torch
 import torch._dynamo
+import torch.distributed
 from mmengine.config import Config
+from mmengine.evaluator import BaseMetric
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
+from mmengine.registry import DATASETS, METRICS, MODELS
 from mmengine.runner import Runner
 from torch import nn
 
 import cpvt_backbones  # noqa: F401  registers the hook
 from cpvt_backbones import CPVT
+from cpvt_backbones.engine.launch import _use_gloo
 
 # Imported before the forks, not after each.
 PRELOADED = (matplotlib.pyplot, torch._dynamo)
@@ -83,39 +87,104 @@ class ReliabilityModel(BaseModel):
         return dict(loss=nn.functional.cross_entropy(scores, labels)) if mode == 'loss' else scores
 
 
-def config(work_dir: Path, *, by_epoch: bool = False, **checkpoint: Any) -> Config:
-    """A training of 24 iterations, or of 3 epochs of 8, that saves every 4 iterations or every epoch."""
-    hook = dict(type='DurableCheckpointHook', by_epoch=by_epoch, interval=1 if by_epoch else 4, max_keep_ckpts=1)
-    custom = [dict(type='EpochSeedHook')] if by_epoch else []
+@METRICS.register_module()
+class MeanScore(BaseMetric):
+    """The mean of a model's outputs, which differs from one set of weights to another."""
+
+    default_prefix = 'test'
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        self.results += [float(scores[0]) for scores in data_samples]
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        return dict(score=sum(results) / len(results))
+
+
+def config(
+    work_dir: Path,
+    *,
+    by_epoch: bool = False,
+    validate: bool = False,
+    average: bool = False,
+    accumulate: int = 1,
+    workers: int = 0,
+    persistent: bool = False,
+    processes: int = 1,
+    batch_size: int = 2,
+    **checkpoint: Any,
+) -> Config:
+    """A training of 24 iterations, or of 3 epochs of 8, that saves every 4 iterations or every epoch.
+
+    Args:
+        work_dir: Folder of its checkpoints.
+        by_epoch: Train by epochs.
+        validate: Validate every 4 iterations or every epoch, with ``save_best``.
+        average: Average the weights.
+        accumulate: Iterations an update of the weights.
+        workers, persistent, batch_size: Of the data loader.
+        processes: See :func:`train`; the batch size of each is divided by it.
+        checkpoint: Options of the checkpoint hook.
+    """
+    interval = 1 if by_epoch else 4
+    hook = dict(type='DurableCheckpointHook', by_epoch=by_epoch, interval=interval, max_keep_ckpts=1)
     sampler = dict(type='DefaultSampler' if by_epoch else 'InfiniteSampler', shuffle=True)
+    loader = dict(
+        batch_size=batch_size // processes,
+        num_workers=workers,
+        persistent_workers=persistent,
+        sampler=sampler,
+        dataset=dict(type='NoisyImages'),
+        collate_fn=dict(type='default_collate'),
+    )
+    loop = dict(max_epochs=EPOCHS) if by_epoch else dict(max_iters=ITERATIONS)
+    validation = {}
+    if validate:
+        hook.update(save_best='test/score', rule='greater')
+        validation = dict(
+            val_dataloader={**loader, 'sampler': dict(type='DefaultSampler', shuffle=False)},
+            val_cfg={},
+            val_evaluator=dict(type='MeanScore'),
+        )
     return Config(
         dict(
             model=dict(type='ReliabilityModel'),
-            train_dataloader=dict(
-                batch_size=2,
-                num_workers=0,
-                sampler=sampler,
-                dataset=dict(type='NoisyImages'),
-                collate_fn=dict(type='default_collate'),
-            ),
-            train_cfg=dict(by_epoch=True, max_epochs=EPOCHS)
-            if by_epoch
-            else dict(by_epoch=False, max_iters=ITERATIONS),
-            optim_wrapper=dict(optimizer=dict(type='AdamW', lr=1e-3)),
+            train_dataloader=loader,
+            train_cfg=dict(by_epoch=by_epoch, val_interval=interval, **loop),
+            optim_wrapper=dict(optimizer=dict(type='AdamW', lr=1e-3), accumulative_counts=accumulate),
             param_scheduler=[dict(type='CosineAnnealingLR', T_max=ITERATIONS, by_epoch=False, eta_min=1e-5)],
             default_hooks=dict(checkpoint={**hook, **checkpoint}, logger=dict(type='LoggerHook', interval=100)),
-            custom_hooks=custom,
+            custom_hooks=[dict(type='WarmupEMAHook')] if average else [],
             randomness=dict(seed=1),
             log_level='WARNING',
             default_scope='mmengine',
             work_dir=str(work_dir),
+            processes=processes,
+            **validation,
         )
     )
 
 
+def start_processes(cfg: Config) -> None:
+    """Fork the other processes of a distributed training, which end with this one."""
+    meeting = f'file://{cfg.work_dir}.{time.time_ns()}'
+    rank, count = 0, cfg.processes
+    for other in range(1, count):
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+            global _reports
+            rank, _reports = other, -1
+            break
+    torch.distributed.init_process_group('gloo', meeting, rank=rank, world_size=count)
+    os.environ['LOCAL_RANK'] = str(rank)
+    cfg.launcher = 'pytorch'
+    _use_gloo(cfg)
+
+
 def train(cfg: Config, *, resume: bool = False) -> Runner:
-    """Train in this process."""
+    """Train in this process, and in as many others as the config asks for."""
     torch.set_num_threads(1)
+    if cfg.processes > 1:
+        start_processes(cfg)
     Runner._log_env = lambda *_: None  # it starts compilers to ask for their versions
     register_backend('local', SlowBackend, prefixes='', force=True)
     cfg.resume = resume
@@ -193,10 +262,15 @@ class Process:
 
 
 def final_state(work_dir: Path) -> dict[str, Any]:
-    """Weights, optimizer and schedule of the last checkpoint."""
+    """Weights, averages, optimizer and schedule of the last checkpoint; the best score and its weights."""
     (last,) = (p for p in work_dir.glob('*.pth') if p.stem in (f'iter_{ITERATIONS}', f'epoch_{EPOCHS}'))
     content = torch.load(last, weights_only=False)
-    return {part: content[part] for part in ('state_dict', 'optimizer', 'param_schedulers')}
+    parts = ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers')
+    state = {part: content[part] for part in parts if part in content}
+    state['best_score'] = content['message_hub']['runtime_info'].get('best_score')
+    for best in work_dir.glob('best_*.pth'):
+        state[best.name] = torch.load(best, weights_only=False)['state_dict']
+    return state
 
 
 def leaves(tree: Any, path: str = '') -> dict[str, Any]:

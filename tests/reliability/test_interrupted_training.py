@@ -12,14 +12,27 @@ import pytest
 if sys.platform != 'linux':
     pytest.skip('the harness forks', allow_module_level=True)
 
+import torch
 from filelock import FileLock
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
-from runs import CHUNK, STEP, Process, assert_equal, config, final_state, train
+from runs import CHUNK, EPOCHS, LENGTH, STEP, Process, assert_equal, config, final_state, train
 
 from cpvt_backbones.checkpoints import newest_checkpoint
 from cpvt_backbones.engine.durable import EXIT_PREEMPTED, INTERRUPTED, POINTER
 
+SETTINGS = {
+    'by iterations': dict(),
+    'by epochs': dict(by_epoch=True),
+    'validation by iterations': dict(validate=True),
+    'validation by epochs': dict(by_epoch=True, validate=True),
+    'averaged weights': dict(by_epoch=True, validate=True, average=True),
+    'accumulated gradients': dict(by_epoch=True, accumulate=3),
+    'workers by iterations': dict(workers=2),
+    'workers by epochs': dict(by_epoch=True, workers=2),
+    'persistent workers': dict(by_epoch=True, validate=True, workers=2, persistent=True),
+    'two processes': dict(by_epoch=True, validate=True, processes=2),
+}
 LOOPS = pytest.mark.parametrize('by_epoch', [False, True], ids=['by iterations', 'by epochs'])
 
 
@@ -29,13 +42,17 @@ def run(folder: Path, *, resume: bool = True, **options) -> Process:
 
 @pytest.fixture(scope='session')
 def whole(tmp_path_factory):
-    """Final states of uninterrupted trainings."""
+    """Final states of uninterrupted trainings, by setting."""
     states = {}
-    for by_epoch in (False, True):
-        folder = tmp_path_factory.mktemp('whole') / 'run'
-        assert run(folder, by_epoch=by_epoch).finish() == 0, folder.with_suffix('.log').read_text()
-        states[by_epoch] = final_state(folder)
-    return states
+
+    def of(setting):
+        if setting not in states:
+            folder = tmp_path_factory.mktemp('whole') / 'run'
+            assert run(folder, **SETTINGS[setting]).finish() == 0, folder.with_suffix('.log').read_text()
+            states[setting] = final_state(folder)
+        return states[setting]
+
+    return of
 
 
 def assert_resumes(folder, expected, **options):
@@ -43,15 +60,18 @@ def assert_resumes(folder, expected, **options):
     assert_equal(expected, final_state(folder))
 
 
-def kill_and_resume(folder, expected, *, event, kills, most, seed, **options):
-    """Kill trainings at random occurrences of an event, each resuming the one before, until ``kills`` are done."""
-    rng, done, rounds = random.Random(seed), 0, 0
+def kill_and_resume(folder, expected, *, event, kills, most, first, **options):
+    """Kill trainings at occurrences of an event, each resuming the one before, until ``kills`` are done.
+
+    The first kill is at the occurrence ``first``, those after it at random ones of at most ``most``.
+    """
+    rng, done, rounds = random.Random(kills), 0, 0
     while done < kills:
         rounds += 1
         run_folder = folder / f'round_{rounds}'
         while done < kills:
             process = run(run_folder, **options)
-            if not process.wait(event, rng.randint(1, most)):
+            if not process.wait(event, rng.randint(1, most) if done else first):
                 assert process.finish() == 0, run_folder.with_suffix('.log').read_text()
                 break
             process.kill()
@@ -61,14 +81,28 @@ def kill_and_resume(folder, expected, *, event, kills, most, seed, **options):
     return done
 
 
-@LOOPS
-@pytest.mark.parametrize(
-    'kills', [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])], ids=['few', 'many']
+FEW_OR_MANY = pytest.mark.parametrize(
+    'kills', [1, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])], ids=['few', 'many']
 )
-@pytest.mark.parametrize(('event', 'most'), [(STEP, 12), (CHUNK, 24)], ids=['in training', 'in saves'])
-def test_killed_trainings_end_as_whole_ones(by_epoch, kills, event, most, whole, tmp_path, record_property):
-    options = dict(event=event, kills=kills, most=most, seed=kills, by_epoch=by_epoch)
-    record_property('tried', kill_and_resume(tmp_path, whole[by_epoch], **options))
+
+
+@FEW_OR_MANY
+@pytest.mark.parametrize('setting', SETTINGS)
+def test_killed_trainings_end_as_whole_ones(setting, kills, whole, tmp_path, record_property):
+    """Killed in an iteration, or first in the validation that follows the first checkpoint."""
+    options = SETTINGS[setting] | dict(event=STEP, kills=kills, most=14, first=11)
+    record_property('tried', kill_and_resume(tmp_path, whole(setting), **options))
+
+
+def test_validation_draws_none_of_the_trainings_numbers(whole):
+    assert_equal(whole('by epochs')['state_dict'], whole('validation by epochs')['state_dict'])
+
+
+@FEW_OR_MANY
+@pytest.mark.parametrize('setting', ['by iterations', 'averaged weights'])
+def test_trainings_killed_while_they_save_end_as_whole_ones(setting, kills, whole, tmp_path, record_property):
+    options = SETTINGS[setting] | dict(event=CHUNK, kills=kills, most=24, first=20)
+    record_property('tried', kill_and_resume(tmp_path, whole(setting), **options))
 
 
 @LOOPS
@@ -83,8 +117,43 @@ def test_a_signal_saves_and_exits(by_epoch, number, whole, tmp_path):
         process.go_on()
         assert process.finish() == EXIT_PREEMPTED
     assert (folder / POINTER).read_text().endswith('.pth')
-    assert_resumes(folder, whole[by_epoch], by_epoch=by_epoch)
+    assert_resumes(folder, whole('by epochs' if by_epoch else 'by iterations'), by_epoch=by_epoch)
     assert not (folder / INTERRUPTED).exists()
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('setting', ['persistent workers', 'workers by iterations'])
+def test_a_signal_to_the_whole_process_group_saves_and_exits(setting, number, whole, tmp_path):
+    """As a scheduler or a terminal sends it, to the workers too."""
+    folder = tmp_path / 'run'
+
+    def job():
+        os.setsid()
+        train(config(folder, **SETTINGS[setting]))
+
+    process = Process(job, folder.with_suffix('.log'))
+    assert process.wait(STEP, 5)
+    os.killpg(process.pid, number)
+    process.go_on()
+    assert process.finish() == EXIT_PREEMPTED, folder.with_suffix('.log').read_text()
+    assert (folder / INTERRUPTED).is_file()
+    assert_resumes(folder, whole(setting), **SETTINGS[setting])
+
+
+@pytest.mark.parametrize(('before', 'after'), [(1, 2), (2, 1)])
+def test_a_resume_with_another_number_of_processes_goes_on_by_samples(before, after, tmp_path):
+    folder = tmp_path / 'run'
+    process = run(folder, by_epoch=True, processes=before)
+    assert process.wait(STEP, 11)
+    process.kill(signal.SIGTERM)
+    process.go_on()
+    process.finish()
+    assert run(folder, by_epoch=True, processes=after, batch_size=4).finish() == 0, folder.with_suffix(
+        '.log'
+    ).read_text()
+    content = torch.load(folder / f'epoch_{EPOCHS}.pth', weights_only=False)
+    assert content['meta']['iter'] == EPOCHS * LENGTH // 4
+    assert len(content['message_hub']['runtime_info']['random_states']) == after
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path):
@@ -117,7 +186,7 @@ def test_a_full_disk_loses_no_checkpoint(whole, tmp_path):
     assert 'File too large' in (tmp_path / 'full.log').read_text()
     assert [path.name for path in folder.glob('*.pth*')] == ['iter_4.pth']
     assert (folder / 'iter_4.pth').read_bytes() == before
-    assert_resumes(folder, whole[False])
+    assert_resumes(folder, whole('by iterations'))
 
 
 @pytest.fixture
@@ -142,7 +211,7 @@ def test_an_unreadable_checkpoint_is_passed_over_by_name(damage, two_kept, whole
     warnings = []
     assert newest_checkpoint(two_kept, warn=warnings.append).name == 'iter_8.pth'
     assert len(warnings) == 1 and 'iter_12.pth is skipped: ' in warnings[0]
-    assert_resumes(two_kept, whole[False], max_keep_ckpts=2)
+    assert_resumes(two_kept, whole('by iterations'), max_keep_ckpts=2)
 
 
 @pytest.mark.parametrize('pointer', [None, b'', b'\xff\x00\x80', b'/elsewhere/iter_12.pth', b'iter_99.pth'])
@@ -156,7 +225,7 @@ def test_the_newest_checkpoint_needs_no_pointer(pointer, two_kept):
 
 def test_a_moved_work_directory_resumes(two_kept, whole, tmp_path):
     moved = two_kept.rename(tmp_path / 'moved')
-    assert_resumes(moved, whole[False], max_keep_ckpts=2)
+    assert_resumes(moved, whole('by iterations'), max_keep_ckpts=2)
 
 
 def test_checkpoints_of_an_older_training_are_not_taken(two_kept):

@@ -60,5 +60,4 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max_epochs, convert_to_iter_based=True),
 ]
 default_hooks = dict(logger=dict(interval=20), checkpoint=dict(max_keep_ckpts=1))
-custom_hooks = [dict(type='EpochSeedHook')]
 randomness = dict(seed=0)

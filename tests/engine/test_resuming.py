@@ -1,0 +1,427 @@
+"""What a resumed training takes from its checkpoint, and what it refuses."""
+
+import errno
+import logging
+
+import pytest
+import torch
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.hooks import Hook
+from mmengine.logging import MMLogger
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from torch import nn
+
+from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.engine import DurableCheckpointHook
+from cpvt_backbones.engine.training_checks import NotFiniteError
+
+SAMPLES = 16
+
+
+class Regression(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, inputs, data_samples=None, mode='loss'):
+        loss = self.layer(torch.stack(inputs)).square().mean()
+        return dict(loss=loss) if mode == 'loss' else [loss]
+
+
+class Numbered(torch.utils.data.Dataset):
+    """Samples that note when they are read; the numbers are those of the shuffled order."""
+
+    def __init__(self):
+        self.read = []
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        image = torch.randn(3, generator=torch.Generator().manual_seed(index))
+        return dict(inputs=image, data_samples=Sample(f'photos/{index}.jpg'))
+
+
+class Sample:
+    def __init__(self, path):
+        self.img_path = path
+
+
+class Score(BaseMetric):
+    def process(self, data_batch, data_samples):
+        self.results.append(float(data_samples[0]))
+
+    def compute_metrics(self, results):
+        return dict(score=-sum(results))
+
+
+class Rates(Hook):
+    """Notes the learning rate of each iteration."""
+
+    def __init__(self):
+        self.rates = {}
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        self.rates[runner.iter] = runner.optim_wrapper.get_lr()['lr'][0]
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(Hook):
+    """Ends the process of a training after so many iterations, without a checkpoint."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.iter + 1 == self.iteration:
+            raise Stop
+
+
+class Damage(Hook):
+    """Sets a weight to a value before or after an iteration."""
+
+    def __init__(self, value, *, before=None, after=None):
+        self.value, self.before, self.after = value, before, after
+
+    def _set(self, runner):
+        with torch.no_grad():
+            runner.model.layer.weight[0, 0] = self.value
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter + 1 == self.before:
+            self._set(runner)
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.iter + 1 == self.after:
+            self._set(runner)
+
+
+_runs = 0
+
+
+def run(
+    folder,
+    *,
+    epochs=None,
+    iterations=None,
+    batch_size=2,
+    schedule=(),
+    optimizer=None,
+    hooks=(),
+    checkpoint=None,
+    validate=False,
+    seed=0,
+    clip=None,
+    **options,
+):
+    """Train in this process; the runner, whose ``read`` and ``rates`` tell what it did."""
+    global _runs
+    _runs += 1
+    rates = Rates()
+    validation = {}
+    if validate:
+        validation = dict(
+            val_dataloader=dict(
+                batch_size=4,
+                dataset=Numbered(),
+                sampler=dict(type='DefaultSampler', shuffle=False),
+                collate_fn=dict(type='pseudo_collate'),
+            ),
+            val_cfg={},
+            val_evaluator=Evaluator(Score()),
+        )
+    loop = dict(by_epoch=True, max_epochs=epochs) if epochs else dict(by_epoch=False, max_iters=iterations)
+    hook = dict(interval=1 if epochs else 10, by_epoch=bool(epochs)) | (checkpoint or {})
+    optim_wrapper = dict(optimizer=optimizer or dict(type='SGD', lr=0.1, momentum=0.9))
+    if clip is not None:
+        optim_wrapper['clip_grad'] = dict(max_norm=clip)
+    runner = Runner(
+        Regression(),
+        str(folder),
+        train_dataloader=dict(
+            batch_size=batch_size,
+            dataset=Numbered(),
+            sampler=dict(type='DefaultSampler' if epochs else 'InfiniteSampler', shuffle=True),
+            collate_fn=dict(type='pseudo_collate'),
+        ),
+        train_cfg=loop,
+        optim_wrapper=optim_wrapper,
+        param_scheduler=[dict(one) for one in schedule] or None,
+        default_hooks=dict(checkpoint=DurableCheckpointHook(**hook)),
+        custom_hooks=[rates, *hooks],
+        randomness=dict(seed=seed),
+        default_scope='mmengine',
+        log_level='WARNING',
+        experiment_name=f'resuming_{_runs}',
+        **validation,
+        **options,
+    )
+    runner.rates = rates.rates
+    try:
+        runner.train()
+    except Stop:
+        pass
+    runner.read = runner.train_dataloader.dataset.read
+    return runner
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    """Texts of the warnings of runs; mmengine's loggers do not pass them on to the root."""
+    texts = []
+    original = MMLogger.callHandlers
+
+    def keep_and_call(self, record):
+        if record.levelno == logging.WARNING:
+            texts.append(record.getMessage())
+        original(self, record)
+
+    monkeypatch.setattr(MMLogger, 'callHandlers', keep_and_call)
+    return texts
+
+
+@pytest.mark.parametrize('batch_size', [1, 4, 8, 16, 5])
+def test_a_resume_with_another_batch_size_starts_the_next_epoch_whole(batch_size, tmp_path):
+    run(tmp_path, epochs=2)
+    resumed = run(tmp_path, epochs=4, batch_size=batch_size, resume=True)
+    length = -(-SAMPLES // batch_size)
+    assert resumed.iter == 4 * length
+    assert len(resumed.read) == 2 * SAMPLES
+    for epoch in (resumed.read[:SAMPLES], resumed.read[SAMPLES:]):
+        assert sorted(epoch) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize(('batch_size', 'again'), [(1, 0), (2, 0), (3, 0), (4, 2), (8, 6)])
+def test_within_an_epoch_a_resume_goes_on_after_the_samples_that_were_read(batch_size, again, tmp_path, warnings):
+    """Six samples of the second epoch were read, in the order of a whole training."""
+    by_iteration = dict(interval=1, by_epoch=False)
+    whole = run(tmp_path / 'whole', epochs=2)
+    broken = run(tmp_path / 'run', epochs=2, hooks=[StopAfter(11)], checkpoint=by_iteration)
+    assert broken.read == whole.read[:22]
+    resumed = run(tmp_path / 'run', epochs=2, batch_size=batch_size, checkpoint=by_iteration, resume=True)
+    unread = whole.read[22 - again :]
+    assert resumed.read[: len(unread)] == unread  # the last batch may be filled up
+    said = [line for line in warnings if f'batches have {batch_size} samples, they had 2' in line]
+    assert bool(said) == (batch_size != 2)
+    assert all('goes on after 6 of its samples' in line for line in said)
+    assert all((f'{again} of which are read again' in line) == bool(again) for line in said)
+
+
+def test_by_iterations_a_resume_goes_on_by_samples(tmp_path):
+    whole = run(tmp_path / 'whole', iterations=20)
+    run(tmp_path / 'run', iterations=10)
+    larger = run(tmp_path / 'run', iterations=13, batch_size=4, resume=True)
+    assert larger.iter == 13
+    assert larger.read == whole.read[20:32]
+    again = run(tmp_path / 'run', iterations=17, resume=True)  # with the first batch size
+    assert again.read == whole.read[32:40]
+
+
+COSINE = dict(type='CosineAnnealingLR', by_epoch=False, eta_min=0.001)
+
+
+def cosine(iterations):
+    return [{**COSINE, 'T_max': iterations, 'end': iterations}]
+
+
+def warm_cosine(iterations):
+    warm = dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=4)
+    return [warm, {**COSINE, 'T_max': iterations - 4, 'begin': 4, 'end': iterations}]
+
+
+def steps(iterations):
+    return [dict(type='MultiStepLR', by_epoch=False, milestones=[iterations // 2, iterations * 3 // 4], gamma=0.1)]
+
+
+def poly_and_momentum(iterations):
+    momentum = dict(type='CosineAnnealingMomentum', by_epoch=False, T_max=iterations, eta_min=0.5)
+    return [dict(type='PolyLR', by_epoch=False, power=0.9, end=iterations), momentum]
+
+
+@pytest.mark.parametrize('schedule', [cosine, warm_cosine, steps, poly_and_momentum])
+def test_a_longer_training_has_the_rates_of_its_own_schedule(schedule, tmp_path, warnings):
+    """Not those of the shorter schedule, which has ended."""
+    whole = run(tmp_path / 'whole', iterations=40, schedule=schedule(40))
+    run(tmp_path / 'run', iterations=20, schedule=schedule(20))
+    longer = run(tmp_path / 'run', iterations=40, schedule=schedule(40), resume=True)
+    assert list(longer.rates) == list(range(20, 40))
+    for iteration, rate in longer.rates.items():
+        assert rate == pytest.approx(whole.rates[iteration], rel=1e-9), iteration
+    momentum = whole.optim_wrapper.optimizer.param_groups[0]['momentum']
+    assert longer.optim_wrapper.optimizer.param_groups[0]['momentum'] == pytest.approx(momentum)
+    assert any("the learning rate schedule is not the one of the checkpoint; it is the config's" in w for w in warnings)
+
+
+@pytest.mark.parametrize('convert', [False, True], ids=['an epoch', 'an iteration'])
+def test_a_longer_training_by_epochs(convert, tmp_path):
+    def schedule(epochs):
+        options = dict(by_epoch=True, end=epochs)
+        return [dict(type='CosineAnnealingLR', T_max=epochs, convert_to_iter_based=convert, **options)]
+
+    whole = run(tmp_path / 'whole', epochs=4, schedule=schedule(4))
+    run(tmp_path / 'run', epochs=2, schedule=schedule(2))
+    longer = run(tmp_path / 'run', epochs=4, schedule=schedule(4), resume=True)
+    assert list(longer.rates) == list(range(16, 32))
+    for iteration, rate in longer.rates.items():
+        assert rate == pytest.approx(whole.rates[iteration], rel=1e-9), iteration
+
+
+def test_an_unchanged_schedule_is_resumed_without_a_word(tmp_path, warnings):
+    options = dict(iterations=20, schedule=warm_cosine(20))
+    whole = run(tmp_path / 'whole', **options)
+    run(tmp_path / 'run', hooks=[StopAfter(13)], **options)
+    resumed = run(tmp_path / 'run', resume=True, **options)
+    assert resumed.rates == {k: v for k, v in whole.rates.items() if k >= 10}
+    assert not [line for line in warnings if line.startswith('resume: ')]
+
+
+def test_a_config_without_a_seed_resumes_in_the_same_order(tmp_path):
+    """The seed is drawn anew at each start, and the sampler has it before the checkpoint is read."""
+    first = run(tmp_path, epochs=2, seed=None, hooks=[StopAfter(11)], checkpoint=dict(interval=1, by_epoch=False))
+    second = run(tmp_path, epochs=2, seed=None, resume=True, checkpoint=dict(interval=1, by_epoch=False))
+    order = first.read[:22] + second.read
+    assert sorted(order[:16]) == sorted(order[16:32]) == list(range(16))
+
+
+def test_a_validation_that_was_missed_is_made_after_the_resume(tmp_path):
+    """A training that was killed in its last validation still gets its score and its best checkpoint."""
+
+    class Killed(Hook):
+        def before_val(self, runner):
+            if runner.epoch == 2:
+                raise Stop
+
+    options = dict(epochs=2, validate=True, optimizer=dict(type='SGD', lr=0.01))
+    options |= dict(checkpoint=dict(save_best='score', rule='greater'))
+    run(tmp_path / 'whole', **options)
+    run(tmp_path / 'run', hooks=[Killed()], **options)
+    assert [file.name for file in (tmp_path / 'run').glob('best_*')] == ['best_score_epoch_1.pth']
+    run(tmp_path / 'run', resume=True, **options)
+    best = [file.name for file in (tmp_path / 'whole').glob('best_*')]
+    assert [file.name for file in (tmp_path / 'run').glob('best_*')] == best == ['best_score_epoch_2.pth']
+
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_a_loss_that_is_not_finite_ends_the_training(value, tmp_path):
+    """With the images and the learning rate; the checkpoint before it stays, and resumes."""
+    match = r'loss is (nan|inf) in iteration 15, at learning rate 0\.1, with the images '
+    match += r"'photos/\d+.jpg', 'photos/\d+.jpg'; the checkpoints in .* are kept"
+    with pytest.raises(NotFiniteError, match=match):
+        run(tmp_path, iterations=20, hooks=[Damage(value, before=15)])
+    assert [file.name for file in tmp_path.glob('*.pth')] == ['iter_10.pth']
+    assert run(tmp_path, iterations=20, resume=True).iter == 20
+
+
+def test_a_gradient_norm_that_is_not_finite_ends_the_training(tmp_path):
+    class Overflow(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            if runner.iter == 6:
+                runner.model.layer.weight.register_hook(lambda gradient: gradient * float('inf'))
+
+    with pytest.raises(NotFiniteError, match='the gradient norm is (nan|inf) in iteration 7'):
+        run(tmp_path, iterations=20, hooks=[Overflow()], clip=1.0)
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    """The loss of the iteration that spoils them was still finite."""
+    with pytest.raises(NotFiniteError, match='layer.weight is NaN or infinite after iteration 10'):
+        run(tmp_path, iterations=20, hooks=[Damage(float('nan'), after=10)])
+    assert not list(tmp_path.glob('*.pth'))
+
+
+def edit_meta(**values):
+    return lambda content: content['meta'].update(values)
+
+
+def edit_runtime(**values):
+    return lambda content: content['message_hub']['runtime_info'].update(values)
+
+
+def edit_group(**values):
+    return lambda content: content['optimizer']['param_groups'][0].update(values)
+
+
+def edit_momentum(value):
+    def change(content):
+        state = content['optimizer']['state'][0]
+        state['momentum_buffer'] = value(state['momentum_buffer'])
+
+    return change
+
+
+EDITS = {
+    'epoch is text': (edit_meta(epoch='one'), 'meta.epoch must be an integer'),
+    'iter is text': (edit_meta(iter='10'), 'meta.iter must be an integer'),
+    'iter is negative': (edit_meta(iter=-3), 'meta.iter must be an integer of at least 0'),
+    'iter is huge': (edit_meta(iter=10**9), 'beyond train_cfg.max_iters=20'),
+    'seed is text': (edit_meta(seed='x'), 'meta.seed must be an integer'),
+    'no meta': (lambda content: content.pop('meta'), 'no training to resume'),
+    'meta is a list': (lambda content: content.update(meta=[]), 'no training to resume|meta'),
+    'no message hub': (lambda content: content.pop('message_hub'), 'message_hub must be a dict'),
+    'message hub is a list': (lambda content: content.update(message_hub=[1]), 'message_hub must be a dict'),
+    'no optimizer': (lambda content: content.pop('optimizer'), 'no optimizer state'),
+    'optimizer is a list': (lambda content: content.update(optimizer=[]), 'optimizer must be a dict'),
+    'optimizer without groups': (
+        lambda content: content['optimizer'].update(param_groups=[]),
+        'has 0 groups of parameters, SGD here 1',
+    ),
+    'fewer parameters': (edit_group(params=[0]), 'group 0 of its optimizer has other parameters'),
+    'parameters are text': (edit_group(params=['a', 'b']), 'must number its parameters'),
+    'rate is nan': (edit_group(lr=float('nan')), 'lr of its optimizer must be finite'),
+    'rate is text': (edit_group(lr='fast'), 'lr of its optimizer must be finite'),
+    'momentum is nan': (edit_momentum(lambda value: value * float('nan')), 'momentum_buffer of parameter 0 .* NaN'),
+    'momentum of another shape': (edit_momentum(lambda value: value[:, :2]), r'has the shape \(1, 2\)'),
+    'momentum is text': (edit_momentum(lambda value: 'x'), "momentum_buffer of parameter 0 .* is 'x'"),
+    'schedules are text': (lambda content: content.update(param_schedulers='x'), 'param_schedulers must be'),
+    'random states of text': (edit_runtime(random_states=['x']), 'random states of .* are damaged'),
+    'random states without torch': (
+        lambda content: content['message_hub']['runtime_info']['random_states'][0].pop('torch'),
+        'random states of .* are damaged',
+    ),
+    'score is text': (edit_runtime(best_score='good'), 'best_score must be a number'),
+    'progress is text': (edit_runtime(data_progress='x'), 'data_progress must hold the counts'),
+    'progress is huge': (edit_runtime(data_progress=dict(samples=10**12, batch=2)), 'data_progress must hold'),
+}
+
+
+@pytest.mark.parametrize('name', EDITS)
+def test_an_edited_checkpoint_is_refused_by_name(name, tmp_path):
+    change, match = EDITS[name]
+    run(tmp_path / 'run', iterations=10, schedule=cosine(20))
+    file = tmp_path / 'edited one.pth'
+    content = torch.load(tmp_path / 'run/iter_10.pth', weights_only=False)
+    change(content)
+    torch.save(content, file)
+    with pytest.raises(ValueError, match=match) as caught:
+        run(tmp_path / 'next', iterations=20, schedule=cosine(20), resume=True, load_from=str(file))
+    assert 'edited one.pth' in str(caught.value)
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('optimizer', 'match'),
+    [(dict(type='AdamW', lr=0.1), 'another one than AdamW: it has no betas'), (dict(type='Rprop'), 'Rprop')],
+)
+def test_a_resume_with_another_optimizer_is_refused(optimizer, match, tmp_path):
+    run(tmp_path, iterations=10)
+    with pytest.raises(CheckpointError, match=match):
+        run(tmp_path, iterations=20, optimizer=optimizer, resume=True)
+
+
+@pytest.mark.parametrize('code', [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_trains_with_a_warning(code, tmp_path, monkeypatch, warnings):
+    fcntl = pytest.importorskip('fcntl')
+
+    def flock(*_):
+        raise OSError(code, 'No locks available')
+
+    monkeypatch.setattr(fcntl, 'flock', flock)
+    assert run(tmp_path, iterations=10).iter == 10
+    assert len([line for line in warnings if 'cannot be locked (No locks available)' in line]) == 1
