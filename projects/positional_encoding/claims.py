@@ -1,4 +1,4 @@
-"""The paper's claims as differences between variants, each with a confidence interval and a verdict."""
+"""Claims as differences between variants, each with an interval and a corrected verdict."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,22 +12,27 @@ from .variants import VARIANTS
 
 SUPPORTED, REFUTED, UNDECIDED, UNTESTED = 'supported', 'not supported', 'undecided', 'not tested'
 
+LEVEL = 0.05  # of significance, after the correction
+TOP1, SHIFT = 'top-1', 'shift error'  # families of comparisons
+
 Measure = Callable[[pd.DataFrame, str], list[float]]
 """(results, variant) to one number a seed."""
 
 
 class Difference(NamedTuple):
-    """Difference between two means, ``None`` if one was not run, with its 95 % confidence interval (Welch).
+    """Difference between two means, ``None`` if one was not run, with its 95 % interval (Welch).
 
-    The interval is ``None`` with fewer than two seeds on a side.
+    ``p_value`` is two-sided, of the hypothesis that the difference equals a bound. Interval and
+    p-value are ``None`` with fewer than two seeds on a side. Neither is corrected.
     """
 
     mean: float | None = None
     low: float | None = None
     high: float | None = None
+    p_value: float | None = None
 
     @classmethod
-    def between(cls, left: Sequence[float], right: Sequence[float] | None) -> 'Difference':
+    def between(cls, left: Sequence[float], right: Sequence[float] | None, bound: float = 0.0) -> 'Difference':
         """Mean of ``left`` minus mean of ``right``; ``None`` stands for exactly 0."""
         from scipy.stats import ttest_1samp, ttest_ind
 
@@ -38,22 +43,46 @@ class Difference(NamedTuple):
         if min(map(len, samples)) < 2:
             return cls(middle)
         if not any(map(stdev, samples)):
-            return cls(middle, middle, middle)
-        test = ttest_1samp(left, 0.0) if right is None else ttest_ind(left, right, equal_var=False)
-        return cls(middle, *map(float, test.confidence_interval(0.95)))
+            return cls(middle, middle, middle, float(middle == bound))
+        shifted = [value - bound for value in left]
+        if right is None:
+            test = ttest_1samp(shifted, 0.0)
+        else:
+            test = ttest_ind(shifted, right, equal_var=False)
+        interval = test.confidence_interval(0.95)
+        low, high = float(interval.low) + bound, float(interval.high) + bound
+        return cls(middle, low, high, float(test.pvalue))
 
     def text(self, digits: int = 2) -> str:
         """``'+2.42 (-1.15 to +5.99)'``."""
         if self.mean is None:
             return 'not run'
-        interval = 'one seed' if self.low is None else f'{self.low:+.{digits}f} to {self.high:+.{digits}f}'
+        interval = 'one seed'
+        if self.low is not None:
+            interval = f'{self.low:+.{digits}f} to {self.high:+.{digits}f}'
         return f'{self.mean:+.{digits}f} ({interval})'
 
 
-class Comparison(NamedTuple):
-    """A testable part of a claim: ``measure`` of ``left`` minus that of ``right`` is greater (or less) than ``bound``.
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Correct the p-values of one family of tests by Holm's step-down method, in their order.
 
-    ``claims.yaml`` explains the attributes; ``what`` describes ``measure``.
+    The k-th smallest of n is multiplied by n - k + 1; none falls below a smaller one, or rises
+    above 1. ``None`` stands for a test that was not run: it stays, and does not count.
+    """
+    run = [(p_value, index) for index, p_value in enumerate(p_values) if p_value is not None]
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p_value, index) in enumerate(sorted(run)):
+        largest = max(largest, (len(run) - rank) * p_value)
+        corrected[index] = min(largest, 1.0)
+    return corrected
+
+
+class Comparison(NamedTuple):
+    """A testable part of a claim: ``measure`` of ``left`` minus ``right`` is greater than ``bound``.
+
+    ``claims.yaml`` explains the attributes; ``what`` describes ``measure``, ``greater=False`` asks
+    for less than ``bound``. The comparisons of one ``family`` are corrected together.
     """
 
     left: str
@@ -63,20 +92,12 @@ class Comparison(NamedTuple):
     greater: bool = True
     bound: float = 0.0
     paper: float | None = None
+    family: str = TOP1
 
     def difference(self, results: pd.DataFrame) -> Difference:
-        """The difference and its interval."""
+        """The difference, its interval, and its p-value against ``bound``."""
         right = None if self.right is None else self.measure(results, self.right)
-        return Difference.between(self.measure(results, self.left), right)
-
-    def verdict(self, results: pd.DataFrame) -> str:
-        """Verdict from the whole interval: undecided if it contains the bound, untested if there is none."""
-        found = self.difference(results)
-        if found.low is None or found.high is None:
-            return UNTESTED
-        if found.low <= self.bound <= found.high:
-            return UNDECIDED
-        return SUPPORTED if (found.low > self.bound) == self.greater else REFUTED
+        return Difference.between(self.measure(results, self.left), right, self.bound)
 
     def __str__(self) -> str:
         other = '' if self.right is None else f' minus {VARIANTS[self.right].label}'
@@ -85,16 +106,77 @@ class Comparison(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A claim of the paper: its letter in the report, its text, and its parts."""
+    """A claim: its letter in the report, its text, its parts, and whether the paper makes it."""
 
     letter: str
     text: str
     comparisons: Sequence[Comparison]
+    in_paper: bool = True
 
-    def verdict(self, results: pd.DataFrame) -> str:
-        """All parts must be supported; a refuted one refutes the claim, an untested one leaves it untested."""
-        verdicts = [comparison.verdict(results) for comparison in self.comparisons]
-        return next(verdict for verdict in (REFUTED, UNTESTED, UNDECIDED, SUPPORTED) if verdict in verdicts)
+
+class Tested(NamedTuple):
+    """A comparison with its result; ``p_value`` is corrected over the comparison's family."""
+
+    comparison: Comparison
+    difference: Difference
+    p_value: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Undecided unless the corrected p-value is below 5 %; untested without one."""
+        middle = self.difference.mean
+        if middle is None or self.p_value is None:
+            return UNTESTED
+        if self.p_value >= LEVEL:
+            return UNDECIDED
+        return SUPPORTED if (middle > self.comparison.bound) == self.comparison.greater else REFUTED
+
+
+class Judged(NamedTuple):
+    """A claim with its tested comparisons."""
+
+    claim: Claim
+    parts: Sequence[Tested]
+
+    @property
+    def verdict(self) -> str:
+        """Verdict of the weakest part.
+
+        All parts must be supported; a refuted one refutes the claim, an untested one leaves it
+        untested.
+        """
+        verdicts = [part.verdict for part in self.parts]
+        for verdict in (REFUTED, UNTESTED, UNDECIDED):
+            if verdict in verdicts:
+                return verdict
+        return SUPPORTED
+
+
+def judge(asked: Sequence[Claim], results: pd.DataFrame) -> list[Judged]:
+    """Test all comparisons of the claims, with Holm's correction over those of one family."""
+    parts = [part for claim in asked for part in claim.comparisons]
+    found = [part.difference(results) for part in parts]
+    corrected: list[float | None] = [None] * len(parts)
+    for family in (TOP1, SHIFT):
+        members = [index for index, part in enumerate(parts) if part.family == family]
+        p_values = holm([found[index].p_value for index in members])
+        for index, p_value in zip(members, p_values, strict=True):
+            corrected[index] = p_value
+    judged = []
+    start = 0
+    for claim in asked:
+        end = start + len(claim.comparisons)
+        tested = map(Tested, parts[start:end], found[start:end], corrected[start:end])
+        judged.append(Judged(claim, list(tested)))
+        start = end
+    return judged
+
+
+def count_tested(judged: Sequence[Judged]) -> tuple[int, int]:
+    """Number of the paper's claims that are tested, and of all; c and c' are one claim."""
+    of_paper = [one for one in judged if one.claim.in_paper]
+    tested = {one.claim.letter[0] for one in of_paper if one.verdict != UNTESTED}
+    return len(tested), len({one.claim.letter[0] for one in of_paper})
 
 
 def accuracy(size: int) -> Measure:
@@ -141,14 +223,16 @@ def claims(train_size: int) -> list[Claim]:
 
     def comparison(left: str, right: str | None = None, size: str = '', measure: str = '', **rest: Any) -> Comparison:
         if measure:
-            return Comparison(left, right, shift_errors, 'shift error', **rest)
+            return Comparison(left, right, shift_errors, SHIFT, family=SHIFT, **rest)
         if size:
             what = f'change of top-1, {train_size} to {sizes[size]} px'
             return Comparison(left, right, change(sizes[size], train_size), what, **rest)
         return Comparison(left, right, accuracy(train_size), f'top-1 at {train_size} px', **rest)
 
     entries = yaml.safe_load(Path(__file__).with_suffix('.yaml').read_text(encoding='utf-8')).items()
-    return [
-        Claim(letter, entry['text'].format(**sizes), [comparison(**part) for part in entry['parts']])
-        for letter, entry in entries
-    ]
+    found = []
+    for letter, entry in entries:
+        parts = [comparison(**part) for part in entry['parts']]
+        text = entry['text'].format(**sizes)
+        found.append(Claim(letter, text, parts, entry.get('in_paper', True)))
+    return found

@@ -12,7 +12,20 @@ import pandas as pd
 from benchmarks import fill_marked
 from cpvt_backbones.checkpoints import atomic_write
 
-from .claims import Difference, accuracy, best_rates, claims, rate_trials
+from .claims import (
+    LEVEL,
+    TOP1,
+    Difference,
+    Judged,
+    Tested,
+    accuracy,
+    best_rates,
+    claims,
+    count_tested,
+    holm,
+    judge,
+    rate_trials,
+)
 from .objects import GROUPS, WAYS, read_objects
 from .runs import Record, read_records
 from .transfer import STARTS
@@ -113,7 +126,7 @@ def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = ''
         f'![Top-1 against image size]({pictures}/{prefix}sizes.png)',
         f'![Top-1 of every encoding at {size} px]({pictures}/{prefix}variants.png)',
         rates and f'The learning rates that were tried, first seed:\n\n{rates}',
-        claims_table(results, size, all_claims=not prefix),
+        claims_report(results, size, all_claims=not prefix),
     ]
     return '\n\n'.join(filter(None, parts))
 
@@ -144,19 +157,65 @@ def rates_table(results: pd.DataFrame, train_size: int) -> str:
     return markdown(pd.DataFrame(columns))
 
 
-def claims_table(results: pd.DataFrame, train_size: int, all_claims: bool = True) -> str:
-    """Every claim, or those with a comparison that was run, its comparisons, and its verdict."""
-    kept = best_rates(results, train_size)
+def claims_report(results: pd.DataFrame, train_size: int, all_claims: bool = True) -> str:
+    """Summary and table of every claim, or of those with a comparison that was run."""
+    judged = judge(claims(train_size), best_rates(results, train_size))
+    if not all_claims:
+        judged = [one for one in judged if any(map(was_run, one.parts))]
+    if not judged:
+        return ''
+    return f'{claims_summary(judged, all_claims)}\n\n{claims_table(judged)}'
+
+
+def was_run(part: Tested) -> bool:
+    """Whether both variants of a comparison were run."""
+    return part.difference.mean is not None
+
+
+def claims_summary(judged: Sequence[Judged], all_claims: bool) -> str:
+    """The number of the paper's claims that are tested, and the correction; of a part, the latter."""
+    parts = [part for one in judged for part in one.parts if part.comparison.family == TOP1]
+    found = [part.difference.p_value for part in parts if part.difference.p_value is not None]
+    nominal = sum(p_value < LEVEL for p_value in found)
+    kept = sum(part.p_value is not None and part.p_value < LEVEL for part in parts)
+    correction = (
+        f"Verdicts: Holm's correction over {len(found)} comparisons of top-1, at the 5 % level. "
+        f'Before it {nominal} differ from their bound, after it {kept}.'
+    )
+    if not all_claims:
+        return correction
+    tested, of_paper = count_tested(judged)
+    others = ', '.join(one.claim.letter for one in judged if not one.claim.in_paper)
+    return f"{tested} of the paper's {of_paper} claims are tested; {others} is not the paper's. {correction}"
+
+
+def claims_table(judged: Sequence[Judged]) -> str:
+    """Every claim, its comparisons, and its verdict."""
     rows = []
-    for claim in claims(train_size):
-        if not all_claims and all(part.difference(kept).mean is None for part in claim.comparisons):
-            continue
-        rows.append((f'**{claim.letter}**', f'**{claim.text}**', '', '', f'**{claim.verdict(kept)}**'))
-        for part in claim.comparisons:
-            paper = '' if part.paper is None else f'{part.paper:+.1f}'
-            rows.append(('', str(part), part.difference(kept).text(), paper, part.verdict(kept)))
-    head = ('', 'claim, and what it was taken to mean', 'difference (95 % interval)', "the paper's", 'verdict')
-    return markdown(pd.DataFrame(rows, columns=head), 'lllrl') if rows else ''
+    for claim, parts in judged:
+        verdict = Judged(claim, parts).verdict
+        rows.append((f'**{claim.letter}**', f'**{claim.text}**', '', '', '', f'**{verdict}**'))
+        for part in parts:
+            paper = '' if part.comparison.paper is None else f'{part.comparison.paper:+.1f}'
+            p_value = p_text(part.p_value)
+            difference = part.difference.text()
+            rows.append(('', str(part.comparison), difference, p_value, paper, part.verdict))
+    head = (
+        '',
+        'claim, and what it was taken to mean',
+        'difference (95 % interval, uncorrected)',
+        'p, corrected',
+        "the paper's",
+        'verdict',
+    )
+    return markdown(pd.DataFrame(rows, columns=head), 'lllrrl')
+
+
+def p_text(p_value: float | None) -> str:
+    """``'0.012'``; ``''`` if there is none."""
+    if p_value is None:
+        return ''
+    return '< 0.001' if p_value < 0.001 else f'{p_value:.3f}'
 
 
 def objects_report(objects: pd.DataFrame, results: pd.DataFrame) -> str:
@@ -186,7 +245,10 @@ def objects_report(objects: pd.DataFrame, results: pd.DataFrame) -> str:
 
 def transfer_report(results: pd.DataFrame, pictures: str = '.') -> str:
     """Report on the dense transfer as Markdown; ``pictures`` is the folder of the plots, relative to the report."""
-    parts = ['Mean ± standard deviation over seeds; differences with their 95 % confidence interval (Welch).']
+    parts = [
+        'Mean ± standard deviation over seeds; differences with their uncorrected 95 % confidence interval (Welch). '
+        "\\*: differs from 0 at the 5 % level also after Holm's correction over the sizes of its row."
+    ]
     for (task, metric), rows in results.groupby(['task', 'metric']):
         parts += [f'**{task}, {metric}**', transfer_table(rows, digits=1 if metric == 'mIoU' else 3)]
     return '\n\n'.join([*parts, f'![Accuracy against test size]({pictures}/dense_transfer.png)'])
@@ -207,10 +269,20 @@ def transfer_table(results: pd.DataFrame, digits: int) -> str:
     if len(starts) == 2:
         compared += [(f'{e}: pretrained minus scratch', ('pretrained', e), ('scratch', e)) for e in encodings]
     for name, left, right in compared:
-        found = map(Difference.between, values[left], values[right])
-        rows.append((name, '', '', *(difference.text(digits) for difference in found)))
+        found = list(map(Difference.between, values[left], values[right]))
+        rows.append((name, '', '', *marked(found, digits)))
     sizes = [f'{size:g} x' for size in sorted(results['size'].unique())]
     return markdown(pd.DataFrame(rows, columns=['start', 'encoding', 'seeds', *sizes]), 'll')
+
+
+def marked(differences: Sequence[Difference], digits: int) -> list[str]:
+    """Differences as text; a star marks one that differs from 0 after Holm's correction over all."""
+    texts = []
+    corrected = holm([difference.p_value for difference in differences])
+    for difference, p_value in zip(differences, corrected, strict=True):
+        star = ' \\*' if p_value is not None and p_value < LEVEL else ''
+        texts.append(difference.text(digits) + star)
+    return texts
 
 
 def encodings_of(results: pd.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""Report: it has the numbers of the CSV files, and a verdict follows from the interval alone."""
+"""Report: it has the numbers of the CSV files, and a verdict follows from the corrected p-value."""
 
 import math
 import shutil
@@ -9,20 +9,27 @@ import pandas as pd
 import pytest
 from positional_encoding.claims import (
     REFUTED,
+    SHIFT,
     SUPPORTED,
+    TOP1,
     UNDECIDED,
     UNTESTED,
+    Claim,
     Comparison,
     Difference,
     accuracy,
     best_rates,
     change,
     claims,
+    count_tested,
+    holm,
+    judge,
 )
 from positional_encoding.report import (
     classify_report,
     draw_classify,
     draw_transfer,
+    marked,
     rates_table,
     transfer_report,
     write_report,
@@ -57,6 +64,12 @@ def dense_results(encodings, starts, seeds):
     return pd.DataFrame(rows, columns=['task', 'encoding', 'start', 'seed', 'size', 'metric', 'value'])
 
 
+def verdicts_of(comparisons, results):
+    """Verdicts of the comparisons of one claim."""
+    (judged,) = judge([Claim('a', '', comparisons)], results)
+    return [part.verdict for part in judged.parts]
+
+
 def cells(text):
     """Rows of all tables in a report, without the padding."""
     rows = [line.strip('|').split('|') for line in text.splitlines() if line.startswith('|')]
@@ -72,6 +85,40 @@ def test_the_interval_is_that_of_welch():
     half = scipy_stats.t.ppf(0.975, freedom) * math.sqrt(a + b)
     assert found.mean == pytest.approx(mean(left) - mean(right))
     assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
+    for bound in (0.0, -1.0, 7.0):
+        tested = Difference.between(left, right, bound)
+        statistic = abs(found.mean - bound) / math.sqrt(a + b)
+        assert tested.p_value == pytest.approx(2 * scipy_stats.t.sf(statistic, freedom))
+        assert tested[:3] == pytest.approx(found[:3]), 'the interval does not depend on the bound'
+
+
+def test_the_p_value_of_one_sample_is_that_of_student():
+    values, bound = [2.0, 3.0, 5.5], 1.0
+    statistic = (mean(values) - bound) / math.sqrt(variance(values) / 3)
+    expected = 2 * scipy_stats.t.sf(statistic, 2)
+    assert Difference.between(values, None, bound).p_value == pytest.approx(expected)
+
+
+def test_the_p_value_of_equal_values_is_zero_or_one():
+    assert Difference.between([5.0, 5.0], [3.0, 3.0]).p_value == 0
+    assert Difference.between([5.0, 5.0], [3.0, 3.0], bound=2.0).p_value == 1
+    assert Difference.between([5.0], [3.0, 3.0]).p_value is None
+
+
+@pytest.mark.parametrize(
+    ('p_values', 'corrected'),
+    [
+        # 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04 is raised to the one before it
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.6, None, 0.7], [1.0, None, 1.0]),
+        ([0.03, 0.03], [0.06, 0.06]),
+        ([0.04], [0.04]),
+        ([None], [None]),
+        ([], []),
+    ],
+)
+def test_holm_by_hand(p_values, corrected):
+    assert holm(p_values) == [value and pytest.approx(value) for value in corrected]
 
 
 @pytest.mark.parametrize(
@@ -84,12 +131,65 @@ def test_the_interval_is_that_of_welch():
         ([], [10, 11], UNTESTED),
     ],
 )
-def test_a_verdict_needs_the_whole_interval_on_one_side(left, right, verdict):
+def test_a_verdict_needs_a_small_p_value_and_the_right_side(left, right, verdict):
     results = results_of(peg_0=left, none=right)
     comparison = Comparison('peg-0', 'none', accuracy(112), 'top-1')
     opposite = Comparison('peg-0', 'none', accuracy(112), 'top-1', greater=False)
-    assert comparison.verdict(results) == verdict
-    assert opposite.verdict(results) == {SUPPORTED: REFUTED, REFUTED: SUPPORTED}.get(verdict, verdict)
+    reverse = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
+    assert verdicts_of([comparison], results) == [verdict]
+    assert verdicts_of([opposite], results) == [reverse.get(verdict, verdict)]
+
+
+def test_a_verdict_is_corrected_over_its_family():
+    """p = 0.03 is enough alone, and not beside three others; another measure does not count."""
+    results = results_of(peg_0=[50.0, 52.0, 54.0], none=[46.0, 47.0, 48.0])
+    comparison = Comparison('peg-0', 'none', accuracy(112), 'top-1')
+    (part,) = judge([Claim('a', '', [comparison])], results)[0].parts
+    assert 0.025 < part.p_value < 0.05 and part.verdict == SUPPORTED
+    assert verdicts_of([comparison] * 4, results) == [UNDECIDED] * 4
+    others = [comparison._replace(family=SHIFT)] * 3
+    assert verdicts_of([comparison, *others], results) == [SUPPORTED, *[UNDECIDED] * 3]
+    not_run = [Comparison('sincos', 'none', accuracy(112), 'top-1')] * 3
+    assert verdicts_of([comparison, *not_run], results) == [SUPPORTED, *[UNTESTED] * 3]
+
+
+def test_the_correction_is_over_all_claims():
+    results = results_of(peg_0=[50.0, 52.0, 54.0], none=[46.0, 47.0, 48.0])
+    asked = [Claim(letter, '', [Comparison('peg-0', 'none', accuracy(112), 'top-1')]) for letter in 'abcd']
+    assert [one.verdict for one in judge(asked, results)] == [UNDECIDED] * 4
+
+
+def test_the_count_of_claims_leaves_out_what_the_paper_does_not_claim():
+    results = results_of(peg_0=[60, 61, 62], none=[50, 51, 52])
+    run = [Comparison('peg-0', 'none', accuracy(112), 'top-1')]
+    missing = [Comparison('sincos', 'none', accuracy(112), 'top-1')]
+    asked = [
+        Claim('a', '', run),
+        Claim('b', '', missing),
+        Claim('c', '', run),
+        Claim("c'", '', run),
+        Claim('d', '', missing),
+        Claim('x', '', run, in_paper=False),
+    ]
+    assert count_tested(judge(asked, results)) == (2, 4)
+
+
+def test_the_pages_have_the_count_and_the_verdicts_of_the_csv_file():
+    results = best_rates(pd.read_csv(DOCS / 'evidence/positional_encoding.csv'), 112)
+    judged = judge(claims(112), results)
+    tested, of_paper = count_tested(judged)
+    assert (tested, of_paper) == (11, 17)
+    for page in (DOCS / 'evidence.md', DOCS.parent / 'README.md'):
+        assert f"{tested} of the paper's {of_paper} claims" in ' '.join(page.read_text().split())
+    parts = [part for one in judged for part in one.parts if part.comparison.family == TOP1]
+    run = [part for part in parts if part.p_value is not None]
+    assert len(run) == 31
+    assert sum(part.difference.p_value < 0.05 for part in run) == 14
+    assert sum(part.p_value < 0.05 for part in run) == 10
+    verdicts = {one.claim.letter: one.verdict for one in judged}
+    expected = dict.fromkeys(verdicts, UNTESTED) | dict.fromkeys('bfgr', SUPPORTED)
+    expected |= dict.fromkeys([*'acdehik', "c'"], UNDECIDED) | {'j': REFUTED}
+    assert verdicts == expected
 
 
 def test_a_change_is_computed_seed_by_seed():
@@ -97,13 +197,17 @@ def test_a_change_is_computed_seed_by_seed():
 
 
 def test_a_claim_is_as_good_as_its_weakest_part():
-    worst = claims(112)[0]
+    asked = claims(112)[:1]
+
+    def verdict(**scores):
+        return judge(asked, results_of(**scores))[0].verdict
+
     good, bad = [60, 61, 62], [40, 41, 42]
     close = [bad[0] + 0.5, bad[1] - 0.5, bad[2] + 0.1]
-    assert worst.verdict(results_of(none=bad, sincos=good, learned=good, peg_0=good, peg_0_5=good)) == SUPPORTED
-    assert worst.verdict(results_of(none=good, sincos=good, learned=good, peg_0=good, peg_0_5=bad)) == REFUTED
-    assert worst.verdict(results_of(none=bad, sincos=good, learned=good, peg_0=good)) == UNTESTED
-    assert worst.verdict(results_of(none=bad, sincos=close, learned=good, peg_0=good, peg_0_5=good)) == UNDECIDED
+    assert verdict(none=bad, sincos=good, learned=good, peg_0=good, peg_0_5=good) == SUPPORTED
+    assert verdict(none=good, sincos=good, learned=good, peg_0=good, peg_0_5=bad) == REFUTED
+    assert verdict(none=bad, sincos=good, learned=good, peg_0=good) == UNTESTED
+    assert verdict(none=bad, sincos=close, learned=good, peg_0=good, peg_0_5=good) == UNDECIDED
 
 
 def test_larger_sizes_are_those_of_the_paper():
@@ -140,7 +244,10 @@ def test_the_report_has_the_numbers(tmp_path):
     assert ('no encoding', '3', '42.0 ± 1.0', '40.0 ± 1.0', '0.200 ± 0.100') in rows
     found = {row[1]: row[2:] for row in rows if row[0] == ''}
     assert found['PEG at 0 minus learned table, top-1 at 112 px, > -1'][0].startswith('+5.00 (')
-    assert found['PEG at 0 minus no encoding, top-1 at 112 px, > 0'][1:] == ('+4.2', 'supported')
+    assert found['PEG at 0 minus no encoding, top-1 at 112 px, > 0'][2:] == ('+4.2', 'supported')
+    # Three comparisons are run at 112 px, and one change; the smallest p-value counts four times.
+    p_value = Difference.between([50, 51, 52], [41, 42, 43]).p_value
+    assert found['PEG at 0 minus no encoding, top-1 at 112 px, > 0'][1] == f'{4 * p_value:.3f}'
     assert not [row for row in rows if row[0] == 'sin-cos']  # not run
     draw_classify(results, tmp_path)
     for name in ('sizes', 'variants'):
@@ -155,8 +262,22 @@ def test_the_dense_report_has_the_numbers(tmp_path):
     assert rows[6][:3] == ('scratch: peg minus learned', '', '') and rows[6][3].startswith('+1.0 (')
     assert rows[9][0] == 'learned: pretrained minus scratch'
     assert '](there/dense_transfer.png)' in text
+    assert '*' not in ''.join(rows[6]), 'no difference is significant'
     draw_transfer(results, tmp_path)
     assert (tmp_path / 'dense_transfer.png').stat().st_size > 5000
+
+
+def test_a_star_marks_what_survives_the_correction_over_the_sizes():
+    survives = Difference(2.0, 1.0, 3.0, p_value=0.012)
+    not_quite = Difference(2.0, 0.1, 3.9, p_value=0.03)
+    zero = Difference(0.0, -1.0, 1.0, p_value=0.9)
+    texts = marked([survives, not_quite, zero, Difference(1.0)], digits=1)
+    assert [text.endswith('*') for text in texts] == [True, False, False, False]
+    assert marked([survives, not_quite, zero, zero, zero], digits=1) == [
+        '+2.0 (+1.0 to +3.0)',
+        '+2.0 (+0.1 to +3.9)',
+        *['+0.0 (-1.0 to +1.0)'] * 3,
+    ]
 
 
 def test_the_dense_report_leaves_out_what_was_not_run():
