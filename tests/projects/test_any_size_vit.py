@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from any_size_vit.clip_int8 import MODEL, read_clip
 from any_size_vit.evaluate import by_neighbours, by_probe, score
 from any_size_vit.images import choose_by_class, decode, evenly, files_in
 from any_size_vit.reasons import explain, fit_places, look, places, read_places, read_reasons
-from any_size_vit.report import interval, wilson, write_report
+from any_size_vit.report import interval, read_results, values, wilson, write_report
 from any_size_vit.run import main
 from any_size_vit.segmentation import miou, overlaps, pack, read_segmentation, resampled, segment, unpack
 from any_size_vit.stored import stored_array
@@ -295,6 +296,34 @@ def test_the_page_is_written_from_its_csv(tmp_path):
     (tmp_path / 'runs').mkdir()
     write_report(tmp_path / 'runs', page)
     assert page.read_text() == (docs / 'evidence.md').read_text()
+
+
+def test_what_to_choose_has_the_figures_of_the_csv():
+    """Row 2 has enlargement as its baseline, and row 3 compares equal steps on one processor."""
+    folder = ROOT / 'docs/evidence'
+    table = read_results(folder / 'any_size_vit_other.csv')
+
+    def percent(measure, variant, training, size):
+        (sample,) = values(table, measure, variant, training)[size]
+        return f'{sample.mean():.1f}'
+
+    def both(variant, training, size):
+        found = [percent(measure, variant, training, size) for measure in ('neighbours', 'probe')]
+        return '{} % ({})'.format(*found)
+
+    page = (ROOT / 'docs/evidence.md').read_text()
+    (smaller,) = (line for line in page.splitlines() if line.startswith('| the same; smaller'))
+    assert f'enlarged to 224 px {both("table", "untrained", 224)}' in smaller
+    assert f'to 160 px {both("table", "untrained", 160)}' in smaller
+    assert f'adapted, at 64 px {both("table", "mixed", 64)}' in smaller
+    assert f'neither, at 64 px {both("table", "untrained", 64)}' in smaller
+
+    (gone,) = (line for line in page.splitlines() if line.startswith('| the same, and the table'))
+    for name, variant in (('RoPE', 'rope'), ('PEG', 'peg')):
+        assert f'{name} {percent("neighbours", variant, "mixed", 224)} %' in gone
+    runs = pd.read_csv(folder / 'any_size_vit_other_runs.csv')
+    compared = runs[runs['variant'].isin(['peg', 'rope']) & runs['training'].eq('mixed')]
+    assert len(compared) == 2 and compared['processor'].nunique() == 1
 
 
 def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tmp_path):
