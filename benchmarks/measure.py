@@ -6,6 +6,7 @@ import statistics
 import time
 import timeit
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cpvt_backbones.analysis.complexity import explicit_attention
 from cpvt_backbones.analysis.memory import peak_memory, synchronize
+from cpvt_backbones.engine.command_line import keep_memory
 from cpvt_backbones.layers import PEG
 
 from . import instructions, processor
@@ -23,11 +25,21 @@ from .cases import BenchmarkCase
 from .models import MODELS
 from .routes import base_of, route_of, runs_in_torch
 
+KEPT, DEFAULT = 'memory kept', "the allocator's default"
+"""What becomes of freed memory: it decides how many page faults a call has."""
 
-def measure_case(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
+
+def measure_keeping_memory(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
+    """Measure a case in a process that keeps freed memory, unless the environment has settings."""
+    kept = keep_memory()
+    return measure_case(case, number, memory=KEPT if kept else DEFAULT)
+
+
+def measure_case(case: BenchmarkCase, number: int, memory: str = DEFAULT) -> list[dict[str, Any]]:
     """Measure every model of a case, in round ``number``: a row for each, with the columns of ``report.COLUMNS``.
 
-    The models take turns call by call, so that other load on the machine affects all of them alike.
+    The models take turns call by call, so that other load on the machine affects all of them alike. ``memory`` says
+    what becomes of freed memory in this process, for the record.
     """
     before = measure_limits(case)
     measured = [_Measured(name, case) for name in case.models]
@@ -38,7 +50,7 @@ def measure_case(case: BenchmarkCase, number: int) -> list[dict[str, Any]]:
             model.time_call()
     # The faster of the rates before and after: other load on the machine can only lower them.
     rate, bandwidth = map(max, before, measure_limits(case))
-    machine = describe_machine(case.device)
+    machine = f'{describe_machine(case.device)}, {date.today().isoformat()}, {memory}'
     return [dict(**case.setting, round=number, machine=machine, **model.figures(rate, bandwidth)) for model in measured]
 
 

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`
 
 from benchmarks import fill_marked, report
 from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_suite
-from benchmarks.measure import measure_case
+from benchmarks.measure import measure_keeping_memory
 from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
-from cpvt_backbones.engine.command_line import keep_memory, make_parser, parse_counted_size, positive, run
+from cpvt_backbones.engine.command_line import make_parser, parse_counted_size, positive, run
 
 PARTS = ('benchmark', 'speed')
 """Marked parts of a page that this tool writes: all ratios, and the headlines."""
@@ -82,11 +82,9 @@ def measure(todo: Sequence[tuple[int, BenchmarkCase]], out: Path) -> None:
     """Append rounds of cases to the CSV."""
     # A fresh process each, so that no case inherits the heap and the page tables of the one before.
     console = Console()
-    with ProcessPoolExecutor(
-        1, mp_context=get_context('spawn'), initializer=keep_memory, max_tasks_per_child=1
-    ) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context('spawn'), max_tasks_per_child=1) as pool:
         for number, case in track(todo, 'benchmark', console=console):
-            rows = pool.submit(measure_case, case, number).result()
+            rows = pool.submit(measure_keeping_memory, case, number).result()
             report.append_rows(out, pd.DataFrame(rows))
             times = ', '.join(f'{row["model"]} {row["seconds"] * 1e3:.0f} ms' for row in rows)
             console.print(f'round {number}, {case}: {times}', soft_wrap=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -110,6 +111,14 @@ def test_the_machine_is_described():
     case = BenchmarkCase(('narrow',), 32, 48, 2)
     assert 'processor ' in measure.describe_machine(case.device)
     assert f'torch {torch.__version__}' in measure.describe_machine(case.device)
+
+
+@pytest.mark.parametrize(('kept', 'text'), [(True, 'memory kept'), (False, "the allocator's default")])
+def test_a_row_records_the_day_and_what_becomes_of_freed_memory(monkeypatch, kept, text):
+    """Page faults decide ratios at large sizes, so that rows of two settings must be told apart."""
+    monkeypatch.setattr(measure, 'keep_memory', lambda: kept)
+    (row,) = measure.measure_keeping_memory(BenchmarkCase(('narrow',), 32, 48, 2), 1)
+    assert re.search(rf', \d{{4}}-\d\d-\d\d, {text}$', row['machine'])
 
 
 @pytest.mark.parametrize(
