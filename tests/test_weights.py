@@ -115,7 +115,7 @@ def test_what_is_shipped(name):
     assert entry.file.stat().st_size <= 12_000_000
     assert (ROOT / entry.config).is_file()
     card = entry.file.with_suffix('.md').read_text()
-    for topic in ('Use', 'Data', 'Terms', 'Recipe', 'commit', 'Accuracy'):
+    for topic in ('Use', 'Data', 'Terms', 'Recipe', 'commit', 'Accuracy', 'Development scores'):
         assert topic in card
     assert entry.sha256 in card
     assert f'`{name}`' in (ROOT / 'README.md').read_text()

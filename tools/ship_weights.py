@@ -33,9 +33,20 @@ NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
 
 def card(
-    entry: ShippedWeights, rows: 'list[SweepRow]', *, data: str, terms: str, commit: str, recipe: str | None = None
+    entry: ShippedWeights,
+    rows: 'list[SweepRow]',
+    *,
+    data: str,
+    terms: str,
+    commit: str,
+    recipe: str | None = None,
+    decided: str | None = None,
 ) -> str:
-    """The model card; ``recipe`` says what trained the model, by default its config and what that starts from."""
+    """The model card.
+
+    ``recipe`` says what trained the model, by default its config and what that starts from;
+    ``decided`` what was decided by scores on the same images, which makes these development scores.
+    """
     from cpvt_backbones.analysis.resolution import GOOD, good_sizes, main_metric
     from cpvt_backbones.engine.launch import read_config
 
@@ -50,6 +61,7 @@ def card(
         origin = f'`{first.name}` (SHA-256 `{first.sha256}`)'
         terms += f'. It starts from `{first.name}`, whose terms hold too: see its card'
     recipe = recipe or f'`{entry.config}`, from {origin}'
+    status = f'**Development scores.** {decided}.\n\n' if decided else ''
     return f"""# {entry.name}
 
 {entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
@@ -78,7 +90,7 @@ Images: RGB minus {list(pixels.mean)}, over {list(pixels.std)}.
 | --- | --- | ---: |
 {chr(10).join(lines)}
 
-**Sizes.** The metric is at least {GOOD:.0%} of its best at {good_sizes(rows)}.
+{status}**Sizes.** The metric is at least {GOOD:.0%} of its best at {good_sizes(rows)}.
 """
 
 
@@ -137,7 +149,7 @@ def ship(args: argparse.Namespace) -> Path:
         entries[args.name]['sizes'] = asdict(good_sizes(rows))
         write_index()
         told = dict(data=args.data, terms=args.terms, commit=args.commit, recipe=args.recipe)
-        text = card(find_shipped(args.name), rows, **told)
+        text = card(find_shipped(args.name), rows, **told, decided=args.decided)
         file.with_suffix('.md').write_text(text, encoding='utf-8')
     return file
 
@@ -151,6 +163,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--recipe', help='what trained them; default: the config and what it starts from')
     parser.add_argument('--about', required=True, help='one line for a listing')
     parser.add_argument('--data', required=True, help='what it was trained on')
+    about = 'what was decided by scores on the images of --sizes, such as to ship this file'
+    parser.add_argument('--decided', metavar='TEXT', help=about)
     parser.add_argument('--terms', required=True, help="the data's terms")
     parser.add_argument('--classes', nargs='+', help="names in order; default: those of the config's data set, if any")
     parser.add_argument('--sizes', type=Path, help='CSV of a resolution sweep with rows of NAME; without it, no card')

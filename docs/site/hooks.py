@@ -82,7 +82,7 @@ def zoo() -> str:
         size, _, best = max(table[2:], key=lambda cells: float(cells[2]))
         best += f' ({table[0][2].rpartition("/")[2]}, size {size})'
         model = [f'[{name}](../{card})', name.rpartition('-')[2], *costs[Path(shipped['config']).stem]]
-        rows.append([*model, best, f'measured: [card](../{card})'])
+        rows.append([*model, best, f'development score: [card](../{card})'])
     for metafile in yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']:
         readme = Path(metafile).with_name('README.md')
         text = (ROOT / readme).read_text()

@@ -64,10 +64,14 @@ def test_it_is_found_by_its_name_and_its_card_says_what_was_measured(run, capsys
         )
     ]
     write_rows(run.folder / 'sizes.csv', rows)
-    run('small-toys', '--recipe', '`other.py`', '--sizes', str(run.folder / 'sizes.csv'))
-    assert '**Recipe.** `other.py`, at commit abc123.' in (run.folder / 'package/small-toys.md').read_text()
+    decided = ['--decided', 'Two recipes were compared on them']
+    run('small-toys', '--recipe', '`other.py`', '--sizes', str(run.folder / 'sizes.csv'), *decided)
+    card = (run.folder / 'package/small-toys.md').read_text()
+    assert '**Recipe.** `other.py`, at commit abc123.' in card
+    assert '**Development scores.** Two recipes were compared on them.\n' in card
     run('small-toys', '--sizes', str(run.folder / 'sizes.csv'))
     card = (run.folder / 'package/small-toys.md').read_text()
+    assert 'Development scores' not in card
     for said in (
         'Data',
         'Ten classes',
