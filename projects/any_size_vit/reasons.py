@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from positional_encoding.runs import write_json
+from positional_encoding.runs import origin, write_json
 from torch import Tensor
 
 from cpvt_backbones import CPVT
@@ -38,7 +38,8 @@ def explain(study: Study, runs: Sequence[AdaptRun], sizes: Sequence[int] = SIZES
             looked = look(study, model, some(queries, LOOKED_AT), side)
             rows.append(dict(size=side, place=round(place, 4)) | looked)
             print(f'{run.name}: {rows[-1]}', flush=True)
-        write_json(file, [dict(run._asdict(), precision=study.plan['precision'], **row) for row in rows])
+        made = dict(precision=study.plan['precision'], **origin())
+        write_json(file, [dict(run._asdict(), **made, **row) for row in rows])
 
 
 def read_reasons(folder: Path) -> list[dict[str, Any]]:

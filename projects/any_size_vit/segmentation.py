@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from positional_encoding.runs import write_json
+from positional_encoding.runs import origin, write_json
 from torch import Tensor, nn
 
 from cpvt_backbones import CPVT
@@ -62,7 +62,8 @@ def segment(study: Study, runs: Sequence[AdaptRun], data: Path, size: tuple[int,
                 found = to_pixels(logits, (height, width), model.out_strides[0])
                 found = F.interpolate(found, label.shape[-2:], mode='bilinear').argmax(dim=1)
                 counts.append(overlaps(found, label))
-            row = run._asdict() | dict(precision=study.plan['precision'], size=factor, height=height, width=width)
+            row = run._asdict() | dict(precision=study.plan['precision'], **origin())
+            row |= dict(size=factor, height=height, width=width)
             rows.append(row | dict(images=len(counts), counts=pack(counts)))
             write_json(file, rows)
             print(f'{run.name}: {factor:g} x: mIoU {miou(unpack(rows[-1]["counts"])):.1f} of {len(counts)}', flush=True)

@@ -187,6 +187,11 @@ def environment() -> dict[str, str]:
     return found | dict(processor=processor(), threads=str(torch.get_num_threads()))
 
 
+def origin() -> dict[str, str]:
+    """Commit and processor of a measurement, for its row."""
+    return dict(commit=current_commit(), processor=processor())
+
+
 def add_commit(file: Path) -> str:
     """Append the current commit to a run's file, and return all commits that the run was trained with."""
     commits = file.read_text().split() if file.exists() else []

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -70,6 +71,54 @@ def test_every_row_has_a_config_and_a_figure_or_says_that_it_was_not_run():
             assert row[-1] == 'not run'  # until a test of its own checks the figure
     ablations = {path.name for path in (ROOT / 'configs/imagenet/ablations').glob('*.py')}
     assert ablations <= {Path(config).name for config in CONFIGS}
+
+
+TRAINED = {
+    'PEG at -1, k = 3': 'peg-before',
+    'PEG at -1, k = 27': 'peg-before-k27',
+    'PEG at 0': 'peg-0',
+    'PEG at 0-5': 'peg-0-5',
+    'twelve 1 x 1, one before each block': 'conv1x1-x12',
+    'no zero padding': 'peg-0-unpadded',
+    'PEG for Q and K of the next block': 'peg-0-qk',
+    'random 3 x 3, frozen': 'peg-0-frozen',
+    'learned table, GAP': 'learned-gap',
+}
+"""Rows of the ablations, and the variants of the study on Imagenette that are the same."""
+
+
+def section(title):
+    """Text of a section of the page."""
+    return PAGE.partition(f'## {title}\n')[2].partition('\n## ')[0]
+
+
+def last_cells(text):
+    """Last cell of each row of the tables, by the first."""
+    rows = [line.strip('|').split('|') for line in text.splitlines() if line.startswith('| ')]
+    return {row[0].strip(): row[-1].strip() for row in rows}
+
+
+def test_the_ablations_that_were_trained_on_imagenette_are_counted():
+    ablations = section('Ablations')
+    assert TRAINED.keys() <= last_cells(ablations).keys()
+    run = set(pd.read_csv(ROOT / 'docs/evidence/positional_encoding.csv')['variant'])
+    assert set(TRAINED.values()) <= run
+    assert len(TRAINED) == 9 and 'Nine of these rows were trained' in ' '.join(ablations.split())
+
+
+def test_throughput_is_that_of_the_csv():
+    rows = pd.read_csv(ROOT / 'docs/benchmarks/paper.csv')
+    told = last_cells(section('ImageNet top-1, and throughput'))
+    for row, model, peer, suffix in (
+        ('CPVT-Ti‡', 'cpvt_tiny', 'timm_deit_tiny', ''),
+        ('CPVT-Ti-GAP‡', 'cpvt_tiny_gap', 'timm_deit_tiny', ''),
+        ('CPVT-S‡', 'cpvt_small', 'timm_deit_small', ''),
+        ('CPVT-B‡', 'cpvt_base', 'timm_deit_base', ', two rounds'),
+    ):
+        seconds = rows.pivot(index='round', columns='model', values='seconds')[[peer, model]].dropna()
+        speed = seconds[peer] / seconds[model]
+        expected = f'{speed.median():.2f} ({speed.min():.2f}-{speed.max():.2f}){suffix}'
+        assert told[row] == expected, row
 
 
 @pytest.mark.parametrize('command', COMMANDS)

@@ -194,6 +194,7 @@ def test_reasons_are_measured_once_for_finished_runs(study):
     rows = read_reasons(one.folder)
     assert [(row['variant'], row['size']) for row in rows] == [('peg', 16), ('peg', 32), ('table', 16), ('table', 32)]
     for row in rows:
+        assert row['processor'] and row['commit'] and row['precision'] == 'fp32'
         assert row['place'] <= 1 and 0 < row['distance'] < 2**0.5 and 0 < row['entropy'] <= 1
     (one.folder / runs[0].name / 'queries_16.npy').unlink()  # not needed
     explain(one, runs, sizes=(24,))
@@ -261,6 +262,7 @@ def test_a_linear_segmentor_of_finished_runs(study, scenes):
     assert [(row['variant'], row['size'], row['images']) for row in rows] == [
         (variant, size, 4) for variant in ('peg', 'table') for size in (0.5, 1, 1.5, 2)
     ]
+    assert all(row['processor'] and row['commit'] for row in rows)
     for row in rows[1::4]:
         both, either = unpack(row['counts']).sum(axis=(0, 2))
         assert both / ((both + either) / 2) > 0.8, 'of the pixels at the size of the training'
