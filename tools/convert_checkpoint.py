@@ -35,18 +35,35 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
     return config.to_dict() if args.config else {'arch': args.arch, **config.to_dict()}
 
 
+def convert_to(arguments: dict, content: dict, args: argparse.Namespace) -> tuple:
+    """The backbone of ``arguments``, the converted state dict and the report.
+
+    Without a config, the backbone has a final norm if the source has: mmseg's has none.
+    """
+    from cpvt_backbones import checkpoints
+
+    settings = dict(arguments)
+    model = getattr(cpvt_backbones, settings.pop('type'))(**settings)
+    options = dict(prefix=args.prefix, allow_missing=args.allow_missing, ema=args.ema)
+    try:
+        with checkpoints.naming_file(args.source):
+            return model, *checkpoints.convert_state_dict(content, model, **options)
+    except checkpoints.CheckpointError as error:
+        chosen = args.config or 'final_norm' in (args.options or {})
+        missing = set(error.report.missing) if error.report else set()
+        if chosen or not {'norm.weight', 'norm.bias'} <= missing:
+            raise
+    args.options = {**(args.options or {}), 'final_norm': False}
+    return convert_to({**arguments, 'final_norm': False}, content, args)
+
+
 def convert(args: argparse.Namespace) -> None:
     from cpvt_backbones import checkpoints
 
     destination = checkpoints.check_destination(args.destination)
     arguments = backbone_arguments(args)
-    model = getattr(cpvt_backbones, arguments.pop('type'))(**arguments)
-    # A dense model of a pyramid has no final norm, nor does mmseg's; where there is one it is kept.
-    allow_missing = [*args.allow_missing, *([] if args.config else ['norm.*'])]
     content = checkpoints.read_checkpoint(args.source)
-    with checkpoints.naming_file(args.source):
-        options = dict(prefix=args.prefix, allow_missing=allow_missing, ema=args.ema)
-        state_dict, report = checkpoints.convert_state_dict(content, model, **options)
+    model, state_dict, report = convert_to(arguments, content, args)
     print(report)
     meta = dict(source=report.source, converted_by=f'cpvt_backbones {cpvt_backbones.__version__}')
     if args.to != 'cpvt':

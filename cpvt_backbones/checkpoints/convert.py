@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.peg import PEGPosition, identity_init
-from cpvt_backbones.layers.position import LearnedTable, prefix_tokens, read_table
+from cpvt_backbones.layers.position import LearnedTable, PositionEncoding, prefix_tokens, read_table
 
 from .families import Family, Found, find_backbone, find_weights
 from .report import CheckpointError, ConversionReport, shorten
@@ -69,6 +69,24 @@ _CHOSEN = (
     (r'norm\.', 'the model does not normalise its last block'),
 )
 _UNKNOWN = 'not a part that this package knows, so it may change the outputs'
+# What `allow_missing` may cover, besides the model's position encodings: parts that are added to
+# pretrained weights, to be trained. The outputs of the weights depend on all else.
+_NEW_PARTS = (
+    r'(cls|dist|reg)_token$',
+    r'blocks\.(\d+\.)?\d+\.ls[12]\.gamma$',
+    r'(.+\.)?\w*(adapter|lora)\w*\.',
+)
+_MAY_BE_NEW = 'position encodings, class, distillation and register tokens, layer scales, adapters'
+# Arguments of the model that leave out what a source has not.
+_WITHOUT = (
+    (r'norm\.', 'final_norm=False'),
+    (r'norm_pre\.', 'pre_norm=False'),
+    (r'blocks\..*\.(qkv|q|kv)\.bias$', 'qkv_bias=False'),
+    (r'blocks\..*\.ls[12]\.gamma$', 'layer_scale_init=None'),
+    (r'cls_token$', 'with_cls_token=False'),
+    (r'dist_token$', 'with_dist_token=False'),
+    (r'reg_token$', 'num_registers=0'),
+)
 
 
 def convert_state_dict(
@@ -91,7 +109,9 @@ def convert_state_dict(
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
         model: CPVT, MultiScaleCPVT or PyramidCPVT.
         prefix: Convert the keys under this prefix only; ``None`` finds it.
-        allow_missing: Keys of the model that the source may lack, or patterns such as ``'norm.*'``.
+        allow_missing: Keys of new parts of the model that the source may lack, or patterns such as ``'pos_block.*'``.
+            New parts are position encodings, class, distillation and register tokens, layer scales, and adapters
+            (``adapter`` or ``lora`` in the name). No other key may be missing.
         ema: Convert the averaged weights stored beside the others. (mmengine's EMAHook stores them in place of the
             others: there they are converted either way.)
 
@@ -137,14 +157,15 @@ def convert_state_dict(
             result[key] = value
     report.loaded = [key for key in result if key in origin]
     patterns = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
+    new = {key for key in wanted if _is_new_part(key, model)}
     for key in wanted:
         if key not in ours and not key.endswith('.num_batches_tracked'):
             report.missing[key] = ''
             if key.startswith('pyramid.'):
                 report.missing[key] = 'part of MultiScaleCPVT only: it keeps its initial weights'
-            elif any(fnmatchcase(key, pattern) for pattern in patterns):
+            elif key in new and any(fnmatchcase(key, pattern) for pattern in patterns):
                 report.missing[key] = 'allowed by allow_missing: it keeps its initial weights'
-    _raise_if_incomplete(report)
+    _raise_if_incomplete(report, new=new)
     check_values(result, wanted)
     return result, report
 
@@ -225,6 +246,9 @@ def _fit_tables(
     """Fit learned tables to the prefix tokens and the grid of the model; drop them if it has none."""
     encoding = next((e for e in getattr(model, 'position_encodings', ()) if isinstance(e, LearnedTable)), None)
     theirs, mine = prefix_tokens(ours), prefix_tokens(dict(model.named_parameters(recurse=False)))
+    if origin.get('reg_token', '').endswith('register_tokens'):
+        # Meta adds the table before it inserts the registers.
+        theirs = [token for token in theirs if not token.startswith('reg_token')]
     for key in [key for key in ours if re.match(r'pos_embed\.\d$', key)]:
         if encoding is None:
             del ours[key]
@@ -284,15 +308,36 @@ def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, 
     report.refused[old] = _UNKNOWN
 
 
-def _raise_if_incomplete(report: ConversionReport) -> None:
+def _is_new_part(key: str, model: nn.Module) -> bool:
+    part = getattr(model, key.partition('.')[0], None)
+    return isinstance(part, PositionEncoding) or any(re.match(new, key) for new in _NEW_PARTS)
+
+
+def _advice_on_missing(missing: list[str], new: set[str]) -> str:
+    """What to do about missing keys: leave the part out of the model, or call it new."""
+    arguments = []
+    for pattern, argument in _WITHOUT:
+        if any(re.match(pattern, key) for key in missing):
+            arguments.append(argument)
+    advice = []
+    if arguments:
+        advice.append(f'a model without them is built with {", ".join(arguments)}')
+    if all(key in new for key in missing):
+        advice.append('allow_missing names those that are new and keep their initial weights')
+    else:
+        advice.append(f'allow_missing is for new parts only ({_MAY_BE_NEW})')
+    return '; '.join(advice)
+
+
+def _raise_if_incomplete(report: ConversionReport, *, new: set[str]) -> None:
     faults = [f'wrong architecture: {key}: {reason}' for key, reason in report.refused.items()]
     faults = faults or report.mismatches()
     missing = [key for key, reason in report.missing.items() if not reason]
     if faults:
         message = faults[0] + (f' (and {len(faults) - 1} more keys)' if len(faults) > 1 else '')
     elif missing:
-        advice = 'allow_missing names those that may keep their initial weights'
-        message = f'the checkpoint lacks {len(missing)} keys of the model: {shorten(missing)}; {advice}'
+        lacking = f'the checkpoint lacks {len(missing)} keys of the model: {shorten(missing)}'
+        message = f'{lacking}; {_advice_on_missing(missing, new)}'
     else:
         return
     raise CheckpointError(f'{report.source} does not fit {report.target}: {message}', report=report)

@@ -93,6 +93,7 @@ _STAGE = r'^(patch_embed|pos_embed|block|norm)([1-4])(?=\.|$)'
 _AUTHORS_PVT: tuple[Rule, ...] = ((_STAGE, lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}'),)
 _TIMM_VIT: tuple[Rule, ...] = (
     (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
+    (r'^register_tokens$', 'reg_token'),  # Meta's DINOv2
     (r'^storage_tokens$', 'reg_token'),  # Meta's DINOv3
     (r'\.mlp\.w1\.', '.mlp.fc1_g.'),
     (r'\.mlp\.w2\.', '.mlp.fc1_x.'),

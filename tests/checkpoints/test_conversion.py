@@ -143,10 +143,12 @@ def test_mmseg_has_no_final_norm():
     pytest.importorskip('mmseg')
     state = mmseg_pcpvt(PYRAMID).state_dict()
     ours = PyramidCPVT(arch=PYRAMID, final_norm=True)
-    with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: norm.weight, norm.bias; allow_missing'):
-        convert_state_dict(state, ours)
-    _, report = convert_state_dict(state, ours, allow_missing='norm.*')
-    assert set(report.missing) == {'norm.weight', 'norm.bias'}
+    message = r'lacks 2 keys of the model: norm.weight, norm.bias; a model without .* final_norm=False;'
+    for options in ({}, dict(allow_missing='norm.*'), dict(allow_missing='*')):
+        with pytest.raises(CheckpointError, match=rf'{message} allow_missing is for new parts only'):
+            convert_state_dict(state, ours, **options)
+    _, report = convert_state_dict(state, PyramidCPVT(arch=PYRAMID, final_norm=False))
+    assert not report.missing
     _, report = export_state_dict(ours.state_dict(), ours, to='mmseg')
     assert set(report.dropped) == {'norm.weight', 'norm.bias'}
     with pytest.raises(CheckpointError, match=r'wrong architecture: norm_list.0.weight: it normalises what goes'):

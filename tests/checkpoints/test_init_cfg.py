@@ -107,7 +107,9 @@ def test_incomplete_or_missing_checkpoint_is_refused(tmp_path):
     cfg = dict(type='MultiScaleCPVT', arch=COLUMN, position=dict(type='PEG'), with_cls_token=True, init_cfg=init_cfg)
     with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: norm.weight, norm.bias'):
         MODELS.build(cfg).init_weights()
-    model = MODELS.build(cfg | dict(init_cfg=init_cfg | dict(allow_missing=['norm.*'])))
+    with pytest.raises(CheckpointError, match=r'allow_missing is for new parts only'):
+        MODELS.build(cfg | dict(init_cfg=init_cfg | dict(allow_missing=['norm.*']))).init_weights()
+    model = MODELS.build(cfg | dict(final_norm=False))
     assert isinstance(model, MultiScaleCPVT)
     model.init_weights()
     assert torch.equal(model.blocks[0].attn.qkv.weight, trunk.blocks[0].attn.qkv.weight)

@@ -33,6 +33,66 @@ def test_register_tokens(in_table, record_property):
     assert report.dropped['reg_token'] == 'the model has no register tokens'
 
 
+def official_dinov2(theirs):
+    """State dict of timm's DINOv2 with registers in Meta's names: the table has the class token's entry."""
+    state = dict(theirs.state_dict())
+    entry = torch.randn(1, 1, 24) * 0.1
+    state['register_tokens'] = state.pop('reg_token')
+    state['cls_token'] = state['cls_token'] - entry
+    state['pos_embed'] = torch.cat((entry, state['pos_embed']), dim=1)
+    state['mask_token'] = torch.zeros(1, 24)
+    return state
+
+
+@pytest.mark.parametrize('registers', [1, 4, 7])
+def test_official_dinov2_with_registers(registers, record_property):
+    theirs = timm_vit(reg_tokens=registers, no_embed_class=True, init_values=0.1)
+    ours = learned(num_registers=registers, layer_scale_init=1.0)
+    report = load(ours, official_dinov2(theirs))
+    assert ('register_tokens', 'reg_token') in report.renamed and not report.missing
+    assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
+
+
+@pytest.mark.parametrize(
+    ('key', 'argument'),
+    [
+        ('norm.weight', 'final_norm=False'),
+        ('norm_pre.bias', 'pre_norm=False'),
+        ('blocks.2.attn.qkv.bias', 'qkv_bias=False'),
+        ('blocks.1.norm1.weight', ''),
+        ('blocks.0.attn.proj.weight', ''),
+        ('patch_embed.proj.weight', ''),
+        ('blocks.3.mlp.fc1_x.weight', ''),
+    ],
+)
+def test_allow_missing_does_not_cover_the_trunk(key, argument):
+    model = learned(num_registers=2, pre_norm=True, activation='swiglu', layer_scale_init=0.1)
+    state = model.state_dict()
+    del state[key]
+    for patterns in ('*', key, ['norm*', 'blocks.*', 'patch_embed.*']):
+        with pytest.raises(CheckpointError, match='allow_missing is for new parts only') as caught:
+            convert_state_dict(state, model, allow_missing=patterns)
+        assert argument in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    'key',
+    ['cls_token', 'dist_token', 'reg_token', 'blocks.0.ls1.gamma', 'pos_embed.0', 'pos_block.0.proj.0.weight']
+    + ['rope.freqs.0', 'blocks.1.adapter.down.weight', 'lora_gate.weight'],
+)
+def test_allow_missing_covers_new_parts(key):
+    position = [LEARNED, dict(type='PEG', after_blocks=(0, 1)), dict(type='RoPE', mode='mixed')]
+    tokens = dict(with_dist_token=True, num_registers=2)
+    model = CPVT(arch=COLUMN, img_size=64, position=position, layer_scale_init=0.1, **tokens)
+    model.blocks[1].adapter = torch.nn.ModuleDict(dict(down=torch.nn.Linear(24, 2)))
+    model.lora_gate = torch.nn.Linear(24, 2)
+    state = model.state_dict()
+    del state[key]
+    with pytest.raises(CheckpointError, match=f'lacks 1 keys of the model: {key}; .*allow_missing names those'):
+        convert_state_dict(state, model)
+    assert key in convert_state_dict(state, model, allow_missing=key)[1].missing
+
+
 def test_registers_without_a_class_token(record_property):
     theirs = timm_vit(reg_tokens=1, no_embed_class=True, class_token=False, global_pool='avg', fc_norm=False)
     ours = learned(num_registers=1, with_cls_token=False)

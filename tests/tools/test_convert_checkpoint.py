@@ -42,11 +42,22 @@ def test_there_and_back(to, suffix, pyramid, config, tmp_path, call, capsys):
     assert content.keys() == wanted.keys()
     assert all(torch.equal(content[key], value) for key, value in wanted.items())
 
-    call('convert_checkpoint', there, back, '--config', config, '--allow-missing', 'norm.*')
+    without = ['--options', 'final_norm=False'] if to == 'mmseg' else []
+    call('convert_checkpoint', there, back, '--config', config, *without)
     state = torch.load(back, weights_only=True)['state_dict']
     expected = {k: v for k, v in pyramid.state_dict().items() if to != 'mmseg' or not k.startswith('norm.')}
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[key], value) for key, value in expected.items())
+
+
+def test_a_source_without_final_norm(tmp_path, call):
+    for number, options in enumerate(([], ['final_norm=False'])):
+        source = randomise(CPVT(arch=COLUMN, final_norm=False))
+        torch.save(source.state_dict(), tmp_path / 'source.pth')
+        arguments = ['--type', 'CPVT', '--options', *COLUMN_OPTIONS, *options]
+        call('convert_checkpoint', tmp_path / 'source.pth', tmp_path / f'{number}.pth', *arguments)
+        state = torch.load(tmp_path / f'{number}.pth', weights_only=True)['state_dict']
+        assert state.keys() == source.state_dict().keys()
 
 
 def test_named_sizes_and_options(tmp_path, call, capsys):
