@@ -45,6 +45,7 @@ def convert_to(arguments: dict, content: dict, args: argparse.Namespace) -> tupl
     settings = dict(arguments)
     model = getattr(cpvt_backbones, settings.pop('type'))(**settings)
     options = dict(prefix=args.prefix, allow_missing=args.allow_missing, ema=args.ema)
+    options['table_grid'] = args.table_grid
     try:
         with checkpoints.naming_file(args.source):
             return model, *checkpoints.convert_state_dict(content, model, **options)
@@ -87,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--prefix', help="take the keys under this prefix, as 'teacher.'; default: found")
     missing = "keys the source may lack: 'pos_block.*'"
     parser.add_argument('--allow-missing', nargs='+', default=[], metavar='PATTERN', help=missing)
+    grid = 'grid in tokens of the learned table of a column, if the source does not say it'
+    parser.add_argument('--table-grid', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'), help=grid)
     parser.add_argument('--ema', action='store_true', help='take the averaged weights')
     convert(parser.parse_args(argv))
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
@@ -11,8 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cpvt_backbones.layers.checks import is_int, is_sequence
 from cpvt_backbones.layers.peg import PEGPosition, identity_init
-from cpvt_backbones.layers.position import LearnedTable, PositionEncoding, prefix_tokens, read_table
+from cpvt_backbones.layers.position import (
+    LearnedTable,
+    PositionEncoding,
+    describe_readings,
+    grid_key,
+    prefix_tokens,
+    read_table,
+    show_grid,
+    stored_grid,
+)
+from cpvt_backbones.layers.tokens import Grid
 
 from .families import Family, Found, find_backbone, find_weights
 from .report import CheckpointError, ConversionReport, shorten
@@ -96,6 +107,7 @@ def convert_state_dict(
     prefix: str | None = None,
     allow_missing: str | Iterable[str] = (),
     ema: bool = False,
+    table_grid: Sequence[Any] | None = None,
 ) -> tuple[dict[str, Tensor], ConversionReport]:
     """Convert weights of a ViT, DeiT, PVT, Twins-PCPVT or CPVT to a state dict of a backbone of this package.
 
@@ -114,6 +126,9 @@ def convert_state_dict(
             (``adapter`` or ``lora`` in the name). No other key may be missing.
         ema: Convert the averaged weights stored beside the others. (mmengine's EMAHook stores them in place of the
             others: there they are converted either way.)
+        table_grid: Grid (height, width) in tokens of the source's learned table, or one pair for each stage of a
+            pyramid. Needed where the source does not say it and a square would be a guess: 16 entries for a grid of
+            2 x 8 tokens may be 4 x 4.
 
     Raises:
         CheckpointError: No weights, unknown names, another architecture, other shapes, an incomplete trunk, or values
@@ -134,7 +149,7 @@ def convert_state_dict(
     wanted = model.state_dict()
     if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.|rope\.freqs', key) for key in ours):
         report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
-    _fit_tables(ours, origin, model, last_stage=len(depths) - 1, report=report)
+    _fit_tables(ours, origin, model, table_grid=table_grid, report=report)
     _fit_patches(ours, wanted, report)
     if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
         ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
@@ -159,7 +174,7 @@ def convert_state_dict(
     patterns = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
     new = {key for key in wanted if _is_new_part(key, model)}
     for key in wanted:
-        if key not in ours and not key.endswith('.num_batches_tracked'):
+        if key not in ours and not re.search(r'\.num_batches_tracked$|^pos_embed\.grid_\d$', key):
             report.missing[key] = ''
             if key.startswith('pyramid.'):
                 report.missing[key] = 'part of MultiScaleCPVT only: it keeps its initial weights'
@@ -241,37 +256,109 @@ def _check_depths(ours: Mapping[str, Tensor], depths: tuple[int, ...], report: C
 
 
 def _fit_tables(
-    ours: dict[str, Tensor], origin: Mapping[str, str], model: nn.Module, *, last_stage: int, report: ConversionReport
+    ours: dict[str, Tensor],
+    origin: dict[str, str],
+    model: nn.Module,
+    *,
+    table_grid: Any,
+    report: ConversionReport,
 ) -> None:
     """Fit learned tables to the prefix tokens and the grid of the model; drop them if it has none."""
-    encoding = next((e for e in getattr(model, 'position_encodings', ()) if isinstance(e, LearnedTable)), None)
-    theirs, mine = prefix_tokens(ours), prefix_tokens(dict(model.named_parameters(recurse=False)))
-    if origin.get('reg_token', '').endswith('register_tokens'):
-        # Meta adds the table before it inserts the registers.
-        theirs = [token for token in theirs if not token.startswith('reg_token')]
-    for key in [key for key in ours if re.match(r'pos_embed\.\d$', key)]:
+    encodings = getattr(model, 'position_encodings', ())
+    encoding = next((e for e in encodings if isinstance(e, LearnedTable)), None)
+    known = _known_grids(ours, table_grid, report)
+    for key in [key for key in ours if re.match(r'pos_embed\.(grid_)?\d$', key)]:
+        index = int(key[-1])
         if encoding is None:
             del ours[key]
             report.dropped[origin[key]] = 'the model has no learned table'
-            continue
-        index, table = int(key[-1]), ours[key]
-        if index >= len(encoding.grids) or table.dim() != 3:
-            continue  # of a stage that is not built
-        grid, prefix = encoding.grids[index], encoding.num_prefix[index]
-        # The class token of a pyramid is in its last stage.
-        read = read_table(table.shape[1], grid, (len(theirs) if index == last_stage else 0, 0, 1, 2))
-        if read is None:
-            continue  # no table of patches: reported as a mismatch
-        skip, old = read
-        ours[key] = encoding.fit(index, table, skip, old, theirs, mine)
-        kept = len({*theirs[:skip]} & {*mine[:prefix]})
-        if skip > kept:
-            left = f'{skip - kept} of {table.shape[1]} entries'
-            report.notes.append(f'{key}: left out {left}, of tokens that the model has not')
-        if old != grid:
-            report.notes.append(f'{key}: resized from {old[0]} x {old[1]} to {grid[0]} x {grid[1]} tokens')
-        if kept < prefix:
-            report.notes.append(f'{key}: the source has {kept} of {prefix} entries of prefix tokens; the rest is zero')
+        elif 'grid_' in key:
+            del ours[key]
+        elif index < len(encoding.grids) and ours[key].dim() == 3:  # not of a stage that is not built
+            _fit_table(key, ours, origin, model, encoding, known.get(index), report)
+    for index, grid in enumerate(encoding.grids if encoding else ()):
+        if f'pos_embed.{index}' in ours:
+            ours[f'pos_embed.{grid_key(index)}'] = torch.tensor(grid)
+
+
+def _known_grids(ours: Mapping[str, Tensor], table_grid: Any, report: ConversionReport) -> dict[int, Grid]:
+    """Grid of each stage's table: that stored in the checkpoint, or the argument."""
+    pairs = [] if table_grid is None else list(table_grid)
+    if len(pairs) == 2 and all(is_int(side) for side in pairs):
+        pairs = [pairs]
+    named: dict[int, Grid] = {}
+    for index, pair in enumerate(pairs):
+        if not is_sequence(pair) or len(pair) != 2 or not all(is_int(side) and side > 0 for side in pair):
+            accepted = '(height, width) in tokens, or one such pair for each stage of a pyramid'
+            raise ValueError(f'table_grid must be {accepted}, got {table_grid!r}')
+        named[index] = (pair[0], pair[1])
+    for key in ours:
+        if match := re.match(r'pos_embed\.grid_(\d)$', key):
+            index = int(match[1])
+            try:
+                stored = stored_grid(ours[key])
+            except ValueError as error:
+                raise CheckpointError(f'{key}: {error}', report=report) from error
+            assert stored is not None
+            if named.get(index, stored) != stored:
+                fault = f'the checkpoint stores {show_grid(stored)} for stage {index}'
+                raise CheckpointError(f'table_grid={table_grid!r}, but {fault}', report=report)
+            named[index] = stored
+    return named
+
+
+def _prefix_entries(ours: Mapping[str, Tensor], origin: Mapping[str, str], *, last_stage: bool) -> list[str]:
+    """Prefix tokens that a table of the source may have entries for."""
+    theirs = prefix_tokens(ours)
+    if origin.get('reg_token', '').endswith('register_tokens'):
+        # Meta adds the table before it inserts the registers.
+        theirs = [token for token in theirs if not token.startswith('reg_token')]
+    return theirs if last_stage else []  # the class token of a pyramid is in its last stage
+
+
+def _fit_table(
+    key: str,
+    ours: dict[str, Tensor],
+    origin: Mapping[str, str],
+    model: nn.Module,
+    encoding: LearnedTable,
+    known: Grid | None,
+    report: ConversionReport,
+) -> None:
+    index, table = int(key[-1]), ours[key]
+    grid, prefix = encoding.grids[index], encoding.num_prefix[index]
+    depths: Any = model.depths
+    theirs = _prefix_entries(ours, origin, last_stage=index == len(depths) - 1)
+    mine = prefix_tokens(dict(model.named_parameters(recurse=False)))
+    entries = table.shape[1]
+    if known and entries - known[0] * known[1] == prefix != len(theirs):
+        theirs = mine  # the source lacks a token that its table has an entry for
+    # This package's tables have an entry for each prefix token.
+    usual = [len(theirs)] if origin[key].endswith(key) else [len(theirs), 0]
+    readings = read_table(entries, grid, usual, known) or read_table(entries, grid, [0, 1, 2], known)
+    if not readings and known:
+        fault = f'its {entries} entries do not fit a grid of {show_grid(known)}'
+        raise CheckpointError(f'{origin[key]}: {fault}', report=report)
+    if not readings:
+        return  # no table of patches: reported as a mismatch
+    if len(readings) > 1:
+        found = f'its {entries} entries may be {describe_readings(readings)}'
+        advice = 'table_grid=(height, width) names the grid in tokens'
+        raise CheckpointError(f'{origin[key]}: {found}, and the checkpoint does not say; {advice}', report=report)
+    skip, old = readings[0]
+    ours[key] = encoding.fit(index, table, skip, old, theirs, mine)
+    if known is None and not old == grid == (grid[0], grid[0]):
+        kind = 'a square' if old[0] == old[1] else "the model's grid"
+        report.notes.append(f'{key}: the checkpoint does not say its grid; {show_grid(old)} is assumed, {kind}')
+    kept = len({*theirs[:skip]} & {*mine[:prefix]})
+    if skip > kept:
+        left = f'{skip - kept} of {entries} entries'
+        report.notes.append(f'{key}: left out {left}, of tokens that the model has not')
+    if old != grid:
+        report.notes.append(f'{key}: resized from {show_grid(old)} to {show_grid(grid)} tokens')
+    if kept < prefix:
+        lacking = f'the source has {kept} of {prefix} entries of prefix tokens'
+        report.notes.append(f'{key}: {lacking}; the rest is zero')
 
 
 def _fit_patches(ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport) -> None:

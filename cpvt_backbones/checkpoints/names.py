@@ -11,6 +11,7 @@ from cpvt_backbones.options import TARGETS
 
 from .report import CheckpointError, ConversionReport
 
+_GRID = re.compile(r'pos_embed\.grid_\d$')
 _OPENMMLAB = (
     (r'^patch_embeds\.(\d)\.proj\.', r'patch_embeds.\1.projection.'),
     (r'^pos_block\.(\d)\.proj\.0\.', r'position_encodings.\1.proj.'),
@@ -47,6 +48,10 @@ def export_state_dict(
     rules = _rules(state_dict, to, report.source)
     result: dict[str, Tensor] = {}
     for key, value in state_dict.items():
+        if to != 'cpvt' and _GRID.match(key):
+            height, width = value.tolist()
+            report.dropped[key] = f'{to} has no such key: build its model for {height} x {width} tokens'
+            continue
         name = key
         for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)
@@ -69,7 +74,7 @@ def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tupl
     """Check that the other package has such a model, and return its renaming rules."""
     if to == 'cpvt':
         return ()
-    positions = {key for key in state_dict if key.startswith(('pos_', 'rel_pos.'))}
+    positions = {key for key in state_dict if key.startswith(('pos_', 'rel_pos.')) and not _GRID.match(key)}
     if 'patch_embed.proj.weight' in state_dict:
         if to != 'timm':
             raise CheckpointError(f"to={to!r}: {source} goes to timm's names alone")

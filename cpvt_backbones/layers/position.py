@@ -4,7 +4,8 @@ A new encoding is one subclass of :class:`PositionEncoding` and one ``@register_
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -122,7 +123,8 @@ class LearnedTable(PositionEncoding):
     """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
 
     The entries of class and distillation token are never resized. A table of another grid in a checkpoint is resized on
-    loading, and ``pos_embed`` is accepted for ``pos_embed.0``: a DeiT state dict of timm loads unchanged.
+    loading, and ``pos_embed`` is accepted for ``pos_embed.0``: a DeiT state dict of timm loads unchanged. A state dict
+    says the grid of each table, ``grid_<stage>`` (2,); one without it loads, too.
 
     Args:
         stages: The trunk's stages.
@@ -143,6 +145,7 @@ class LearnedTable(PositionEncoding):
             table = nn.Parameter(torch.empty(1, stage.num_prefix + stage.grid[0] * stage.grid[1], stage.dim))
             nn.init.trunc_normal_(table, std=0.02)
             self.register_parameter(str(index), table)
+            self.register_buffer(grid_key(index), torch.tensor(stage.grid))
 
     def resize(self, entries: Tensor, old: Grid, new: Grid) -> Tensor:
         """(1, h * w, C) entries of one grid to (1, H * W, C) of another."""
@@ -182,21 +185,79 @@ def prefix_tokens(weights: Mapping[str, Any], prefix: str = '') -> list[str]:
     return [f'{name}{i}' for name, token in found.items() if token is not None for i in range(token.shape[-2])]
 
 
-def read_table(entries: int, grid: Grid, skips: Iterable[int]) -> tuple[int, Grid] | None:
-    """Number of prefix entries and grid of a table: the first of ``skips`` that leaves ``grid`` or a square."""
-    for skip in skips:  # outermost: 14 x 14 and a class token are no 13 x 15 and two tokens
+def grid_key(stage: int) -> str:
+    """Name of the buffer with the grid of a stage's table."""
+    return f'grid_{stage}'
+
+
+def stored_grid(value: Any) -> Grid | None:
+    """The grid in a state dict, from an integer tensor (2,); ``None`` for ``None``, else ValueError."""
+    if value is None:
+        return None
+    whole = isinstance(value, Tensor) and value.shape == (2,) and not value.is_floating_point()
+    if not whole or min(value.tolist()) < 1:
+        raise ValueError(f'the grid of a table must be two positive integers, got {value!r}')
+    height, width = value.tolist()
+    return height, width
+
+
+def read_table(entries: int, grid: Grid, skips: Sequence[int], stored: Grid | None = None) -> list[tuple[int, Grid]]:
+    """Possible readings of a table, each a number of prefix entries and a grid; empty if it is no table of patches.
+
+    Args:
+        entries: Number of entries, those of prefix tokens included.
+        grid: The model's grid.
+        skips: Possible numbers of prefix entries, the likeliest first.
+        stored: The table's grid, if it is known. Otherwise a square is assumed, and ``grid`` where there is no square.
+            There are several readings if ``grid`` has as many entries as the square, or is no square and another
+            number of prefix entries leaves one.
+    """
+    if stored is not None:
+        skip = entries - stored[0] * stored[1]
+        return [(skip, stored)] if skip in skips else []
+    readings: list[tuple[int, Grid]] = []
+    for skip in dict.fromkeys(skips):
         patches = max(entries - skip, 0)
         side = math.isqrt(patches)
-        for old in (grid, (side, side)):
-            if patches and patches == old[0] * old[1]:
-                return skip, old
-    return None
+        square = (side, side)
+        if patches and patches == side * side:
+            readings.append((skip, square))
+        if patches and patches == grid[0] * grid[1] and grid != square:
+            readings.append((skip, grid))
+    if not readings:
+        return []
+    (skip, (height, width)), *others = readings
+    # 14 x 14 and a class token are no 13 x 15 and two tokens.
+    if height == width and all(other != skip for other, _ in others):
+        return readings[:1]
+    return readings
 
 
-def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+def show_grid(grid: Grid) -> str:
+    """``'14 x 14'``."""
+    return f'{grid[0]} x {grid[1]}'
+
+
+def describe_readings(readings: Sequence[tuple[int, Grid]]) -> str:
+    """``'2 x 8 or 4 x 4'``, with the prefix entries where they differ."""
+    differ = len({skip for skip, _ in readings}) > 1
+    return ' or '.join(show_grid(grid) + (f' after {skip}' if differ else '') for skip, grid in readings)
+
+
+def adapt_tables(
+    trunk: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    local_metadata: Any,
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    errors: list[str],
+) -> None:
     """Load hook of a trunk with learned tables: rename timm's ``pos_embed`` to ``pos_embed.0``, resize the tables.
 
-    A hook of the encoding itself would see neither the bare key nor the class token's.
+    A hook of the encoding itself would see neither the bare key nor the class token's. A table of the model's shape
+    whose grid is not stored is taken as the model's own, with a warning unless the grid is a square.
     """
     bare = f'{prefix}{LearnedTable.attribute}'
     if bare in state_dict:
@@ -204,16 +265,32 @@ def adapt_tables(trunk: nn.Module, state_dict: dict[str, Any], prefix: str, *_: 
     encoding: Any = trunk.get_submodule(LearnedTable.attribute)
     theirs, ours = prefix_tokens(state_dict, prefix), prefix_tokens(dict(trunk.named_parameters(recurse=False)))
     for index, grid in enumerate(encoding.grids):
-        key = f'{bare}.{index}'
+        key, key_of_grid = f'{bare}.{index}', f'{bare}.{grid_key(index)}'
         table = state_dict.get(key)
-        if table is None or table.dim() != 3 or table.shape == encoding.get_parameter(str(index)).shape:
+        try:
+            stored = stored_grid(state_dict.get(key_of_grid))
+        except ValueError as error:
+            errors.append(f'{key_of_grid}: {error}')
+            continue
+        state_dict[key_of_grid] = torch.tensor(grid)
+        if table is None or table.dim() != 3:
+            continue
+        if table.shape == encoding.get_parameter(str(index)).shape and stored in (None, grid):
+            if stored is None and grid[0] != grid[1]:
+                assumed = f'{show_grid(grid)}, the grid of the model, is assumed'
+                warnings.warn(f'{key}: the weights do not say the grid of the table; {assumed}', stacklevel=2)
             continue
         # A table without an entry for each prefix token is left to the error about shapes, which names it.
         needed = set(ours[: encoding.num_prefix[index]])
         skips = [skip for skip in (len(theirs), 0, 1, 2) if needed <= set(theirs[:skip])]
-        read = read_table(table.shape[1], grid, skips)
-        if read is not None:
-            state_dict[key] = encoding.fit(index, table, *read, theirs, ours)
+        readings = read_table(table.shape[1], grid, skips, stored)
+        if len(readings) == 1:
+            state_dict[key] = encoding.fit(index, table, *readings[0], theirs, ours)
+        elif readings:
+            entries = f'{table.shape[1]} entries may be {describe_readings(readings)}'
+            errors.append(f'{key}: {entries}; {key_of_grid} with (height, width) tells')
+        elif stored is not None:
+            errors.append(f'{key}: {table.shape[1]} entries do not fit {key_of_grid}, {show_grid(stored)}')
 
 
 @register_position('SinCos')

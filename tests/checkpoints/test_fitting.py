@@ -1,12 +1,21 @@
 """Fitting a checkpoint to a model: added PEGs, resized tables, dropped keys, refused checkpoints."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
+from mmengine.runner.checkpoint import get_state_dict, save_checkpoint, weights_to_cpu
+from safetensors.torch import save_file
 from tiny import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, convert_state_dict
-from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    export_state_dict,
+    load_checkpoint,
+    read_checkpoint,
+)
 
 LEARNED = dict(type='Learned')
 FIVE = dict(type='PEG', after_blocks=(0, 1, 2, 3))
@@ -182,6 +191,100 @@ def test_square_table_is_read_as_square(cells, side):
     assert f'pos_embed.0: resized from {side} x {side} to {cells[0]} x {cells[1]} tokens' in report.notes
     twin.load_state_dict(source.state_dict(), strict=False)
     assert torch.equal(model.pos_embed.get_parameter('0'), twin.pos_embed.get_parameter('0'))
+
+
+def without_grids(state):
+    """The state dict as other packages and earlier versions have it."""
+    return {key: value for key, value in state.items() if 'grid_' not in key}
+
+
+@pytest.mark.parametrize('cls', [True, False])
+@pytest.mark.parametrize(('old', 'new'), [((32, 128), 64), (64, (128, 32)), ((144, 256), 192)])
+@pytest.mark.parametrize('save', ['pth', 'safetensors', 'mmengine'])
+def test_as_many_entries_in_another_grid_are_resized(save, old, new, cls, tmp_path):
+    source, model, twin = (randomise(column(img_size=size, with_cls_token=cls)).eval() for size in (old, new, new))
+    path = tmp_path / ('weights.safetensors' if save == 'safetensors' else 'weights.pth')
+    if save == 'safetensors':
+        save_file(source.state_dict(), path)
+    elif save == 'mmengine':
+        save_checkpoint(dict(state_dict=weights_to_cpu(get_state_dict(source))), str(path))
+    else:
+        torch.save(source.state_dict(), path)
+    grids = [source.pos_embed.grids[0], model.pos_embed.grids[0]]
+    report = load_checkpoint(model, path)
+    assert 'pos_embed.0: resized from {} x {} to {} x {} tokens'.format(*grids[0], *grids[1]) in report.notes
+    table = source.pos_embed.get_parameter('0')[:, int(cls) :]
+    assert torch.equal(model.pos_embed.get_parameter('0')[:, int(cls) :], model.pos_embed.resize(table, *grids))
+    content = read_checkpoint(path)
+    twin.load_state_dict(content.get('state_dict', content))
+    images = torch.randn(1, 3, 80, 96)
+    assert_equal_outputs(model(images), twin(images))
+    again = column(img_size=new, with_cls_token=cls)
+    assert not load(again, model.state_dict()).notes
+
+
+def test_the_grid_of_a_table_is_assumed_aloud():
+    """3 x 5 and a class token, or 4 x 4; 2 x 8 or 4 x 4: the number alone does not tell."""
+    square, wide, odd = (column(img_size=size) for size in (64, (32, 128), (32, 80)))
+    bare = without_grids(square.state_dict())
+    notes = load(column(img_size=96), bare).notes
+    assert notes[0] == 'pos_embed.0: the checkpoint does not say its grid; 4 x 4 is assumed, a square'
+    assert not load(column(), bare).notes
+    (note,) = load(column(img_size=(32, 80)), without_grids(odd.state_dict())).notes
+    assert note == "pos_embed.0: the checkpoint does not say its grid; 2 x 5 is assumed, the model's grid"
+    for state in (bare, without_grids(wide.state_dict())):
+        with pytest.raises(CheckpointError, match=r'may be 4 x 4 or 2 x 8, and the .* table_grid=\(height'):
+            convert_state_dict(state, wide)
+        assert not load(column(img_size=(32, 128)), state, table_grid=(2, 8)).notes
+    load(column(img_size=(32, 128)), bare, table_grid=[4, 4])
+    timm_like = {key.replace('pos_embed.0', 'pos_embed'): value for key, value in bare.items()}
+    timm_like['pos_embed'] = timm_like['pos_embed'][:, 1:]  # without an entry for the class token
+    with pytest.raises(CheckpointError, match='may be 3 x 5 after 1 or 4 x 4 after 0'):
+        convert_state_dict(timm_like, column(img_size=(48, 80)))
+
+
+@pytest.mark.parametrize('size', [(32, 128), (64, 32), (32, 80)])
+def test_a_state_dict_without_grids_loads_directly(size):
+    source, model = column(img_size=size), column(img_size=size)
+    grid = '{} x {}'.format(*source.pos_embed.grids[0])
+    with pytest.warns(UserWarning, match=f'pos_embed.0: the weights do not say the grid .* {grid}'):
+        model.load_state_dict(without_grids(source.state_dict()))
+    assert torch.equal(model.pos_embed.get_parameter('0'), source.pos_embed.get_parameter('0'))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        model.load_state_dict(source.state_dict())
+        column().load_state_dict(without_grids(column().state_dict()))
+
+
+@pytest.mark.parametrize('grid', [(5, 5), (0, 16), (16,), (4.0, 4.0), (-4, -4)])
+def test_a_wrong_grid_is_refused(grid):
+    state = column().state_dict() | {'pos_embed.grid_0': torch.tensor(grid)}
+    with pytest.raises(CheckpointError, match='grid'):
+        convert_state_dict(state, column())
+    with pytest.raises(RuntimeError, match='grid'):
+        column().load_state_dict(state)
+    for wrong in (dict(table_grid=(4, 5)), dict(table_grid=(4,)), dict(table_grid=(0, 4))):
+        with pytest.raises(ValueError, match='table_grid'):
+            convert_state_dict(column().state_dict(), column(), **wrong)
+
+
+def test_grids_of_a_pyramid():
+    options = dict(arch=PYRAMID, position=LEARNED, with_cls_token=True)
+    source = PyramidCPVT(**options, img_size=(64, 256))
+    model = PyramidCPVT(**options, img_size=128)
+    notes = load(model, source.state_dict()).notes
+    assert notes[0] == 'pos_embed.0: resized from 16 x 64 to 32 x 32 tokens' and len(notes) == 4
+    bare = without_grids(source.state_dict())
+    with pytest.raises(CheckpointError, match='may be 32 x 32 or 16 x 64'):
+        convert_state_dict(bare, source)
+    grids = [(16, 64), (8, 32), (4, 16), (2, 8)]
+    assert load(PyramidCPVT(**options, img_size=128), bare, table_grid=grids).notes[:4] == notes
+
+
+def test_other_packages_get_no_grid():
+    model = column(img_size=(32, 80))
+    state, report = export_state_dict(model.state_dict(), model, to='timm')
+    assert 'pos_embed.grid_0' not in state and '2 x 5 tokens' in report.dropped['pos_embed.grid_0']
 
 
 def test_register_tokens_and_table_without_class_token_entry():
@@ -367,5 +470,5 @@ def test_text_of_the_report():
         '  renamed 2: backbone.pos_block.pos.weight -> pos_block.0.proj.0.weight, '
         'backbone.pos_block.pos.bias -> pos_block.0.proj.0.bias',
         "  dropped 1: head.w (not under 'backbone.')",
-        '  dropped 1: backbone.pos_embed.0 (the model has no learned table)',
+        '  dropped 2: backbone.pos_embed.0, backbone.pos_embed.grid_0 (the model has no learned table)',
     ]

@@ -105,7 +105,7 @@ def test_a_table_loads_directly_beside_registers():
     source, other = learned(num_registers=2), learned(num_registers=2)
     state = source.state_dict()
     state['pos_embed'] = torch.cat((state['pos_embed.0'][:, :3], torch.randn(1, 36, 24)), dim=1)
-    del state['pos_embed.0']
+    del state['pos_embed.0'], state['pos_embed.grid_0']
     other.load_state_dict(state)
     assert torch.equal(other.pos_embed.get_parameter('0')[:, :3], source.pos_embed.get_parameter('0')[:, :3])
 
@@ -119,6 +119,7 @@ def test_entries_of_a_table_follow_their_tokens(registers, directly, grid):
     ours = learned(num_registers=registers, with_cls_token=False)
     state = source.state_dict()
     state['pos_embed.0'] = torch.randn(1, 6 + grid * grid, 24)
+    state['pos_embed.grid_0'] = torch.tensor((grid, grid))
     wanted = {key: value for key, value in state.items() if key in ours.state_dict()}
     wanted['pos_embed.0'] = state['pos_embed.0'][:, 6 - registers :]
     peer = learned(num_registers=registers, with_cls_token=False)
