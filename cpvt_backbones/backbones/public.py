@@ -23,6 +23,8 @@ _TABLE = dict(type='Learned')
 _AXIAL, _MIXED = dict(type='RoPE', mode='axial'), dict(type='RoPE', mode='mixed')
 _DEIT: dict[str, Any] = dict(position=_TABLE)
 _DISTILLED = dict(**_DEIT, with_dist_token=True)
+_MM_TABLE = dict(type='Learned', antialias=False)  # mmpretrain resizes without a low-pass filter
+_MM_DEIT: dict[str, Any] = dict(position=_MM_TABLE)
 _DEIT3 = dict(**_DEIT, layer_scale_init=1e-6)
 _CLIP = dict(**_DEIT, pre_norm=True, norm_eps=1e-5)
 _QUICK_CLIP = dict(**_CLIP, activation='quick_gelu')
@@ -36,13 +38,13 @@ _PVT = dict(position=_BILINEAR, embed_norm_eps=1e-6, with_cls_token=True)
 # patch (patch_size) and size (img_size).
 _COLUMNS: dict[str, dict[str, Any]] = {
     r'deit_(?P<arch>tiny|small|base)_patch16_(?P<size>\d+)': _DEIT,
-    r'deit-(?P<arch>tiny|small|base)_.*?(?:-(?P<size>\d+)px)?': _DEIT,
+    r'deit-(?P<arch>tiny|small|base)_.*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
     r'deit_(?P<arch>tiny|small|base)_distilled_patch16_(?P<size>\d+)': _DISTILLED,
-    r'deit-(?P<arch>tiny|small|base)-distilled_.*?(?:-(?P<size>\d+)px)?': _DISTILLED,
+    r'deit-(?P<arch>tiny|small|base)-distilled_.*?(?:-(?P<size>\d+)px)?': dict(**_MM_DEIT, with_dist_token=True),
     r'deit3_(?P<arch>small|medium|base|large)_patch16_(?P<size>\d+)': _DEIT3,
-    r'deit3-(?P<arch>small|medium|base|large)-p16_.*?(?:-(?P<size>\d+)px)?': _DEIT3,
+    r'deit3-(?P<arch>small|medium|base|large)-p16_.*?(?:-(?P<size>\d+)px)?': dict(**_MM_DEIT, layer_scale_init=1e-6),
     r'vit_(?P<arch>tiny|small|base|large)_patch(?P<patch>8|16|32)_(?P<size>\d+)': _DEIT,
-    r'vit-(?P<arch>base|large)-p(?P<patch>16|32)_(?!clip).*?(?:-(?P<size>\d+)px)?': _DEIT,
+    r'vit-(?P<arch>base|large)-p(?P<patch>16|32)_(?!clip).*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_(?P<size>\d+)': _CLIP,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_quickgelu_(?P<size>\d+)': _QUICK_CLIP,
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_dinov2': _DINOV2,

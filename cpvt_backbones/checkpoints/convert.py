@@ -150,6 +150,7 @@ def convert_state_dict(
     if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.|rope\.freqs', key) for key in ours):
         report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
     _fit_tables(ours, origin, model, table_grid=table_grid, report=report)
+    _note_resizing(source, model, report)
     _fit_patches(ours, wanted, report)
     if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
         ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
@@ -279,6 +280,18 @@ def _fit_tables(
     for index, grid in enumerate(encoding.grids if encoding else ()):
         if f'pos_embed.{index}' in ours:
             ours[f'pos_embed.{grid_key(index)}'] = torch.tensor(grid)
+
+
+def _note_resizing(source: Family, model: nn.Module, report: ConversionReport) -> None:
+    """Note another interpolation of the table: the outputs differ at all sizes but the table's own."""
+    for encoding in getattr(model, 'position_encodings', ()):
+        if not isinstance(encoding, LearnedTable) or source.table is None:
+            continue
+        differing = [name for name, value in source.table.items() if getattr(encoding, name) != value]
+        if differing:
+            wanted = ', '.join(f'{name}={source.table[name]!r}' for name in differing)
+            found = ', '.join(f'{name}={getattr(encoding, name)!r}' for name in differing)
+            report.notes.append(f'the source resizes its table with {wanted}, the model with {found}')
 
 
 def _known_grids(ours: Mapping[str, Tensor], table_grid: Any, report: ConversionReport) -> dict[int, Grid]:

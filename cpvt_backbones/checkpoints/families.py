@@ -21,6 +21,8 @@ class Family:
     layout: str  # 'column' (ViT, CPVT) or 'pyramid' (PVT, Twins-PCPVT)
     signature: str  # pattern of the start of a key of each such checkpoint, and of no other
     rules: tuple[Rule, ...] = ()  # patterns and replacements, applied to each key in this order
+    # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is not known.
+    table: Mapping[str, Any] | None = None
 
     def rename(self, key: str) -> str:
         """Return this package's name of a key; ``attn.in_proj`` stays, because its values are split."""
@@ -99,16 +101,18 @@ _TIMM_VIT: tuple[Rule, ...] = (
     (r'\.mlp\.w2\.', '.mlp.fc1_x.'),
     (r'\.mlp\.w3\.', '.mlp.fc2.'),
 )
+_BICUBIC = dict(interpolation='bicubic', antialias=False)  # mmpretrain, mmseg
+_BILINEAR = dict(interpolation='bilinear', antialias=False)  # PVT
 _TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
 
 SOURCES: tuple[Family, ...] = (
-    Family("PVT, mmdet's names", 'pyramid', r'layers\.\d\.0\.projection\.', _MMDET_PVT),
+    Family("PVT, mmdet's names", 'pyramid', r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR),
     Family("Twins-PCPVT, mmseg's names", 'pyramid', r'layers\.\d\.\d+\.attn\.attn\.in_proj', _PCPVT),
     Family("Twins-PCPVT, mmpretrain's names", 'pyramid', r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT),
-    Family("PVT, its authors' names", 'pyramid', r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT),
+    Family("PVT, its authors' names", 'pyramid', r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR),
     Family(_TWINS, 'pyramid', r'blocks\.\d\.\d+\.attn\.kv\.'),
-    Family("ViT or DeiT, mmpretrain's names", 'column', r'layers\.\d+\.attn\.qkv\.', _OPENMMLAB_VIT),
-    Family("ViT, mmseg's names", 'column', r'layers\.\d+\.attn\.attn\.in_proj', _OPENMMLAB_VIT),
+    Family("ViT or DeiT, mmpretrain's names", 'column', r'layers\.\d+\.attn\.qkv\.', _OPENMMLAB_VIT, _BICUBIC),
+    Family("ViT, mmseg's names", 'column', r'layers\.\d+\.attn\.attn\.in_proj', _OPENMMLAB_VIT, _BICUBIC),
     # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text tower.
     Family("CLIP's ViT, OpenAI's or open_clip's names", 'column', r'class_embedding$', _CLIP),
     Family("ViT, DeiT or CPVT, timm's or this package's names", 'column', r'blocks\.\d+\.attn\.qkv\.', _TIMM_VIT),

@@ -294,7 +294,9 @@ def test_distilled_deit(package, record_property):
     report = load(ours, state)
     assert report.dropped['dist_token'] == 'the model has no distillation token'
     assert package == 'mmpretrain' or report.dropped['head_dist.weight'] == 'classifier head'
-    assert report.notes == ['pos_embed.0: left out 1 of 18 entries, of tokens that the model has not']
+    left_out, *others = report.notes
+    assert left_out == 'pos_embed.0: left out 1 of 18 entries, of tokens that the model has not'
+    assert len(others) == (package == 'mmpretrain')  # which resizes without a low-pass filter
     plain.load_state_dict({**state, 'pos_embed': ours.pos_embed.state_dict()['0']}, strict=False)
     forward = (lambda x: [plain.forward_features(x)]) if package == 'timm' else plain
     assert_close(ours, forward, record_property, size=(64, 64))
@@ -338,6 +340,55 @@ def test_mmseg_vit(patch_bias, record_property):
     report = load(ours, theirs.state_dict())
     assert set(report.added) == (set() if patch_bias else {'patch_embed.proj.bias'})
     assert_close(ours, theirs, record_property, size=(64, 64))
+
+
+def mmseg_vit(**kwargs):
+    from mmseg.models.backbones import VisionTransformer
+
+    arguments = dict(
+        img_size=64, embed_dims=24, num_layers=4, num_heads=2, mlp_ratio=2, patch_bias=True, final_norm=True
+    )
+    return scaled(VisionTransformer(**arguments, **kwargs))
+
+
+@pytest.mark.parametrize('size', [(64, 64), (48, 112), (144, 32), (16, 48)])
+@pytest.mark.parametrize('package', ['mmpretrain', 'mmseg', 'mmdet'])
+def test_tables_are_resized_as_the_source_does(package, size, record_property):
+    """Without a low-pass filter; the log says where the model does otherwise."""
+    pytest.importorskip(package)
+    cls, options, names = CPVT, dict(arch=COLUMN, img_size=64), 'antialias=False'
+    if package == 'mmpretrain':
+        theirs, table = mmpretrain_vit(out_type='featmap'), dict(type='Learned', antialias=False)
+    elif package == 'mmseg':
+        theirs, table = mmseg_vit(), dict(type='Learned', antialias=False)
+        options['norm_eps'] = 1e-5
+    else:
+        theirs, table, cls = mmdet_pvt(), TABLES, PyramidCPVT
+        options |= dict(arch=PVT_ARCH, embed_norm_eps=1e-6)
+        names = "interpolation='bilinear', antialias=False"
+        size = tuple(32 * (side // 16) for side in size)
+    ours = cls(position=table, **options)
+    report = load(ours, theirs.state_dict())
+    assert not any('resizes its table' in note for note in report.notes)
+    assert_close(ours, theirs, record_property, size=size)
+    report = load(cls(position=LEARNED, **options), theirs.state_dict())
+    assert any(note.startswith(f'the source resizes its table with {names}, ') for note in report.notes)
+
+
+@pytest.mark.parametrize('name', ['vit-base-p16_a', 'deit-small_b', 'deit3-base-p16_c', 'deit-tiny-distilled_d'])
+@pytest.mark.parametrize('size', [(64, 64), (48, 112), (144, 32)])
+def test_names_of_mmpretrain_resize_as_mmpretrain(name, size, tmp_path, record_property):
+    pytest.importorskip('mmpretrain')
+    kinds = dict(deit3='DeiT3', distilled='DistilledVisionTransformer')
+    kind = next((kind for part, kind in kinds.items() if part in name), 'VisionTransformer')
+    theirs = mmpretrain_vit(kind, out_type='featmap')
+    if kind == 'DeiT3':  # which applies ln1 twice
+        for layer in theirs.layers:
+            layer.ln2.load_state_dict(layer.ln1.state_dict())
+    state = {f'backbone.{key}': value for key, value in theirs.state_dict().items()}
+    torch.save(dict(state_dict=state), tmp_path / f'{name}.pth')
+    ours = CPVT.from_pretrained(tmp_path / f'{name}.pth', arch=COLUMN, img_size=64)
+    assert_close(ours, theirs, record_property, size=size)
 
 
 # -- this package's own ------------------------------------------------------------------------------------------------
