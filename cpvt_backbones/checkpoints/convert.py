@@ -1,5 +1,6 @@
 """Conversion of other packages' weights to a model of this package."""
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,6 +152,7 @@ def convert_state_dict(
         report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
     _fit_tables(ours, origin, model, table_grid=table_grid, report=report)
     _note_resizing(source, model, report)
+    _note_deit3(source, found, report)
     _fit_patches(ours, wanted, report)
     if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
         ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
@@ -292,6 +294,23 @@ def _note_resizing(source: Family, model: nn.Module, report: ConversionReport) -
             wanted = ', '.join(f'{name}={source.table[name]!r}' for name in differing)
             found = ', '.join(f'{name}={getattr(encoding, name)!r}' for name in differing)
             report.notes.append(f'the source resizes its table with {wanted}, the model with {found}')
+
+
+def _note_deit3(source: Family, found: Found, report: ConversionReport) -> None:
+    """Note weights of mmpretrain's DeiT-III, whose blocks apply ``ln1`` before the MLP too, and never ``ln2``.
+
+    Its keys are those of a ViT with layer scale, but the table has no entry for the class token.
+    """
+    parts = ('pos_embed', 'cls_token', 'layers.0.attn.gamma1.weight', 'layers.0.ln2.weight')
+    if source.table is None or not all(part in found for part in parts):
+        return
+    entries = found['pos_embed'][1].shape[1]
+    if math.isqrt(entries) ** 2 == entries:
+        report.notes.append(
+            "the keys are those of mmpretrain's DeiT-III, which normalises by ln1 where its authors and this package "
+            'normalise by ln2: weights that were trained in mmpretrain compute something else here, until norm2 of '
+            'each block is a copy of norm1'
+        )
 
 
 def _known_grids(ours: Mapping[str, Tensor], table_grid: Any, report: ConversionReport) -> dict[int, Grid]:

@@ -90,7 +90,7 @@ def mmpretrain_vit(cls='VisionTransformer', **kwargs):
     from mmpretrain.models import backbones
 
     arch = dict(embed_dims=24, num_layers=4, num_heads=2, feedforward_channels=48)
-    return scaled(getattr(backbones, cls)(arch=arch, img_size=64, **kwargs))
+    return scaled(getattr(backbones, cls)(**{'arch': arch, 'img_size': 64, **kwargs}))
 
 
 def mmdet_pvt(**kwargs):
@@ -389,6 +389,34 @@ def test_names_of_mmpretrain_resize_as_mmpretrain(name, size, tmp_path, record_p
     torch.save(dict(state_dict=state), tmp_path / f'{name}.pth')
     ours = CPVT.from_pretrained(tmp_path / f'{name}.pth', arch=COLUMN, img_size=64)
     assert_close(ours, theirs, record_property, size=size)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'options', 'noted'),
+    [
+        ('DeiT3', {}, True),
+        ('DeiT3', dict(img_size=(96, 96), patch_size=8), True),
+        ('VisionTransformer', dict(layer_scale_init_value=0.5), False),
+        ('DistilledVisionTransformer', {}, False),
+    ],
+)
+def test_mmpretrains_deit3_is_noted(kind, options, noted, record_property):
+    """Its blocks apply ``ln1`` twice; with ``norm2`` as a copy of ``norm1`` ours compute the same."""
+    pytest.importorskip('mmpretrain')
+    theirs = mmpretrain_vit(kind, out_type='featmap', **options)
+    mine = dict(arch=COLUMN, img_size=64, position=dict(type='Learned', antialias=False))
+    mine |= {key: value for key, value in options.items() if key != 'layer_scale_init_value'}
+    if 'Distilled' not in kind:
+        mine['layer_scale_init'] = 1.0
+    ours = CPVT(**mine)
+    state = {f'backbone.{key}': value for key, value in theirs.state_dict().items()}
+    report = load(ours, dict(state_dict=state))
+    assert any("mmpretrain's DeiT-III" in note for note in report.notes) == noted
+    if noted:
+        with torch.no_grad():
+            for block in ours.blocks:
+                block.norm2.load_state_dict(block.norm1.state_dict())
+        assert_close(ours, theirs, record_property, size=(64, 80))
 
 
 # -- this package's own ------------------------------------------------------------------------------------------------
