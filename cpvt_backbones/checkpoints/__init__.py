@@ -5,6 +5,7 @@ All checkpoint files are opened here; once this is imported, mmengine's loader u
 
 from cpvt_backbones.options import TARGETS
 
+from .classes import classes_of
 from .convert import convert_state_dict
 from .families import SOURCES
 from .files import newest_checkpoint, read_checkpoint

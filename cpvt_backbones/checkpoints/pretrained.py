@@ -16,14 +16,20 @@ from torch import Tensor, nn
 
 from cpvt_backbones.backbones.public import public_backbone
 from cpvt_backbones.layers.checks import list_of_dicts
-from cpvt_backbones.weights import shipped_weights
 
+from .classes import class_difference, classes_of, stored_meta
 from .convert import check_values, convert_state_dict
 from .families import find_weights, known_to_differ
 from .files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
 
-_CLASS_LAYER = re.compile(r'head\b.*\.\w*(?:cls|seg|logits|fc)\w*\.(?:weight|bias)$')
+# Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`, `conv_seg`, `fc`,
+# `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT).
+_CLASS_LAYER = re.compile(
+    r'head\b.*\.(?!pre_logits)(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*)\.(?:weight|bias)$'
+)
+# Heads with classes of their own: proposals, stuff.
+_OTHER_HEAD = re.compile(r'(^|\.)\w*(rpn|semantic)')
 _TABLE = re.compile('pos_embed|rel_pos|relative_position')
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
@@ -64,7 +70,12 @@ def _differences(model: nn.Module, checkpoint: str | PathLike[str]) -> list[str]
 
 
 def load_weights(
-    model: nn.Module, checkpoint: str | PathLike[str], *, prefix: str = '', strict: bool = False
+    model: nn.Module,
+    checkpoint: str | PathLike[str],
+    *,
+    prefix: str = '',
+    strict: bool = False,
+    classes: list[str] | None = None,
 ) -> dict[str, Any]:
     """Load a checkpoint into the whole model that it was saved from; mmengine's loader would leave a misfit random.
 
@@ -73,10 +84,11 @@ def load_weights(
         checkpoint: See :func:`read_checkpoint`; its ``meta`` is returned, or an empty dict.
         prefix: Load the keys under this prefix only, e.g. ``'backbone.'``.
         strict: Refuse weights that the model lacks, too.
+        classes: Names of the config's classes; ``None`` if it does not say.
 
     Raises:
-        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; missing weights, other shapes, or values that
-            :func:`check_values` refuses.
+        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; missing weights, other shapes, values that
+            :func:`check_values` refuses, or other classes in the checkpoint's ``meta``, or in another order.
     """
     model = unwrap(model)
     wanted = model.state_dict()
@@ -94,18 +106,29 @@ def load_weights(
         if missing or (strict and unexpected):
             fault = f'{fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'
             raise CheckpointError(f'it does not fit the model: {fault}')
-    meta = content.get('meta')
-    return meta if isinstance(meta, dict) else {}
+        meta = stored_meta(content, checkpoint)
+        if difference := class_difference(classes_of(meta), classes):
+            raise CheckpointError(f'{difference}; {_SAME_CLASSES}')
+    return meta
+
+
+_SAME_CLASSES = "give metainfo.classes of the config's data sets the checkpoint's names, in its order"
 
 
 def check_loaded(
-    content: dict[str, Any], model: nn.Module, checkpoint: str | PathLike[str], *, other_classes: bool = False
+    content: dict[str, Any],
+    model: nn.Module,
+    checkpoint: str | PathLike[str],
+    *,
+    other_classes: bool = False,
+    classes: list[str] | None = None,
 ) -> None:
     """Refuse what mmengine is about to load: bad values (:func:`check_values`), another kind of model, other shapes.
 
-    With ``other_classes``, weights of a head's class layer that differ in the number of classes are replaced in
-    ``content`` by the model's own, and logged: that layer stays random, and mmengine reports no misfit of its own.
-    Tables of positions are resized as they are loaded.
+    ``classes`` are the names of the training data; a checkpoint of others, or of another order, is refused too. With
+    ``other_classes``, weights of the heads' class layers are replaced in ``content`` by the model's own instead, and
+    logged: these layers stay random, and mmengine reports no misfit of its own. So are those of a checkpoint that does
+    not name its classes, if their number differs. Tables of positions are resized as they are loaded.
     """
     with naming_file(checkpoint):
         weights, wanted = _weights_in(content), unwrap(model).state_dict()
@@ -118,19 +141,28 @@ def check_loaded(
             advice = "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=..., prefix='backbone.')"
             raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
         differing = [key for key in wanted if key in weights and weights[key].shape != wanted[key].shape]
-        class_layers = [
-            key
-            for key in differing
-            if other_classes and _CLASS_LAYER.search(key) and weights[key].shape[1:] == wanted[key].shape[1:]
-        ]
+        difference = class_difference(classes_of(stored_meta(content, checkpoint)), classes)
+        if difference and not other_classes:
+            raise CheckpointError(f'{difference}; {_SAME_CLASSES}')
+        class_layers = []
+        for key in wanted if other_classes else ():
+            if key not in weights or not _CLASS_LAYER.search(key) or _OTHER_HEAD.search(key):
+                continue
+            same_inputs = weights[key].shape[1:] == wanted[key].shape[1:]
+            if same_inputs and (difference or key in differing):
+                class_layers.append(key)
         if faults := [key for key in differing if key not in class_layers and not _TABLE.search(key)]:
             raise CheckpointError(f'it does not fit the model: other shapes of {shorten(faults)}')
+        if difference and not class_layers:
+            fault = 'the layer of the model that depends on them is not known'
+            raise CheckpointError(f'{difference}; {fault}, so that it cannot start anew; {_SAME_CLASSES}')
         if class_layers:
             stored: Any = find_weights(content)
             for key in class_layers:
                 stored[key if key in stored else f'module.{key}'] = wanted[key].clone()
             layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
-            print_log(f'load {checkpoint}: it has other classes, so {layers} starts from random weights', 'current')
+            reason = difference or 'it has other classes'
+            print_log(f'load {checkpoint}: {reason}, so {layers} starts from random weights', 'current')
 
 
 def _weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
@@ -173,9 +205,8 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
         filename = models[name] if '://' in models[name] else str(Path(model_zoo._get_mmengine_home(), models[name]))
     content = read_checkpoint(filename)
     if all(isinstance(value, Tensor) for value in content.values()):
-        shipped = shipped_weights().get(filename)
-        meta = dict(dataset_meta=shipped.dataset_meta) if shipped and shipped.dataset_meta else {}
-        content = dict(state_dict=content, meta=meta)  # .safetensors, and a state dict alone
+        # .safetensors, and a state dict alone
+        content = dict(state_dict=content, meta=stored_meta({}, filename))
     if scheme == 'mmcls':  # the backbone of a classifier
         return dict(state_dict=_weights_in(content, 'backbone.'))
     return content

@@ -16,6 +16,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import is_main_process
+from mmengine.fileio import list_from_file
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper
@@ -24,7 +25,7 @@ from mmengine.runner import Runner
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import distributed, nn
 
-from cpvt_backbones.checkpoints import load_weights, locate_checkpoint, newest_checkpoint
+from cpvt_backbones.checkpoints import classes_of, load_weights, locate_checkpoint, newest_checkpoint
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
@@ -174,7 +175,8 @@ def test(
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: A wrong suffix of ``out``; no ``tta_model`` or ``tta_pipeline``; a checkpoint that does not fit.
+        ValueError: A wrong suffix of ``out``; no ``tta_model`` or ``tta_pipeline``; a checkpoint that does not fit, or
+            has other classes than the test set, or in another order.
     """
     toolbox = find_toolbox(cfg)
     cfg.load_from = find_checkpoint('checkpoint', checkpoint)
@@ -191,7 +193,8 @@ def test(
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        load_weights(runner.model, cfg.load_from)
+        metainfo = getattr(runner.test_dataloader.dataset, 'metainfo', None)
+        load_weights(runner.model, cfg.load_from, classes=classes_of(metainfo))
     return runner.test()
 
 
@@ -237,6 +240,21 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
         return
     evaluators = cfg.test_evaluator if isinstance(cfg.test_evaluator, (list, tuple)) else [cfg.test_evaluator]
     cfg.test_evaluator = [*evaluators, dict(type=toolbox.dump, out_file_path=out)]
+
+
+def config_classes(cfg: Config) -> list[str] | None:
+    """Class names that the test data set of a config is given; ``None`` if it is given none.
+
+    The names that the data set's own type has by default are not a statement about the model.
+    """
+    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
+    while dataset.get('dataset') and not dataset.get('metainfo'):  # RepeatDataset and the like
+        dataset = dataset['dataset']
+    metainfo = dataset.get('metainfo') or {}
+    names = dataset.get('classes') or metainfo.get('classes')
+    if isinstance(names, str):  # a file with a name in each line, which mmengine reads
+        return list_from_file(names) if Path(names).is_file() else None
+    return classes_of(dict(classes=names))
 
 
 def find_checkpoint(argument: str, path: str | os.PathLike[str]) -> str:

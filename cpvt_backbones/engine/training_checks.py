@@ -11,6 +11,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import BaseLoop, Runner
 
 from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.checkpoints.classes import classes_of
 from cpvt_backbones.checkpoints.pretrained import check_loaded
 
 from .resuming import check_resumable, check_training_state
@@ -23,7 +24,8 @@ class NotFiniteError(ValueError):
 class TrainingCheckHook(Hook):
     """Refuses what ``load_from`` and ``resume`` would load in vain, and heads with another number of classes.
 
-    A model may start from one of other classes: the layers that depend on their number stay random, and are logged.
+    A model may start from one of other classes, or of the same in another order: the layers that
+    depend on them stay random, and are logged. Training is resumed with the same classes only.
     The first loss or gradient norm that is NaN or infinite ends the training.
     """
 
@@ -38,8 +40,17 @@ class TrainingCheckHook(Hook):
             return
         if runner._resume:
             check_training_state(checkpoint, runner._load_from)
-        other_classes = isinstance(runner._train_loop, BaseLoop) and not runner._resume
-        check_loaded(checkpoint, runner.model, runner._load_from, other_classes=other_classes)
+        classes = None
+        training = isinstance(runner._train_loop, BaseLoop)
+        if training:
+            classes = classes_of(getattr(runner.train_dataloader.dataset, 'metainfo', None))
+        check_loaded(
+            checkpoint,
+            runner.model,
+            runner._load_from,
+            other_classes=training and not runner._resume,
+            classes=classes,
+        )
         if runner._resume:
             check_resumable(checkpoint, runner)
 

@@ -20,7 +20,7 @@ from mmengine.registry import init_default_scope
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.engine.launch import find_checkpoint, find_toolbox
+from cpvt_backbones.engine.launch import config_classes, find_checkpoint, find_toolbox
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
 
 from .precision import choose_dtype, reduce_precision
@@ -65,7 +65,8 @@ class ToolboxPredictor:
     """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer; see :class:`Inferencer`.
 
     ``checkpoint`` is a ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of shipped weights;
-    ``ValueError`` if it does not fit the model, ``ImportError`` without the toolbox. ``dtype`` is the resolved one, and
+    ``ValueError`` if it does not fit the model or has other classes than ``metainfo`` of the config's test set, or in
+    another order; ``ImportError`` without the toolbox. ``dtype`` is the resolved one, and
     ``dtype_reason`` says why.
     """
 
@@ -78,6 +79,7 @@ class ToolboxPredictor:
         self.task = TASKS[self._scope]
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
+        classes = config_classes(cfg)  # before the toolbox changes the config
         self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(cfg)
         _adapt_pipeline(cfg, keep=('Pad',) if self._scope == 'mmdet' else ())
         init_default_scope(self._scope)  # mmpretrain's inferencer keeps the scope of another toolbox
@@ -87,7 +89,8 @@ class ToolboxPredictor:
         if self._scope == 'mmseg':
             self.model.postprocess_result = _crop_logits  # the toolbox's also takes an argmax, the slowest step here
         # Without these, the toolboxes use the classes of COCO or Cityscapes.
-        meta = load_weights(self.model, file).get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
+        stored = load_weights(self.model, file, classes=classes)
+        meta = stored.get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
         meta = {key.lower(): value for key, value in meta.items()}
         if self._scope == 'mmpretrain':
             meta.setdefault('classes', getattr(self._inferencer, 'classes', None))

@@ -9,7 +9,7 @@ from mmengine.runner import BaseLoop, Runner
 from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from tiny import ONE_BLOCK
 
-from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.checkpoints import CheckpointError, pretrained
 from cpvt_backbones.checkpoints.pretrained import check_loaded
 from cpvt_backbones.engine.training_checks import TrainingCheckHook
 
@@ -46,6 +46,86 @@ def test_the_class_layer_stays_random_and_is_named(layer, caplog):
     caplog.clear()
     _load_checkpoint_to_model(model, content)
     assert not caplog.records
+
+
+def meta_of(names):
+    return dict(iter=3, dataset_meta=dict(classes=names))
+
+
+@pytest.mark.parametrize(
+    ('names', 'kind'),
+    [('cab', 'the same classes in another order'), ('abx', 'other classes'), ('abcd', 'other classes')],
+)
+def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch):
+    """Their number is the same, so that no shape shows it."""
+    model, before = (tiny.build(BUILDERS[layer](classes=3)) for _ in range(2))
+    content = dict(content_of(before), meta=meta_of(tuple(names)))
+    told = []
+    monkeypatch.setattr(pretrained, 'print_log', lambda message, logger: told.append(message))
+    TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
+    lists = rf'{kind}: ({", ".join(names)}), the config has (a, b, c), so {layer} starts from random weights'
+    assert len(told) == 1 and lists in told[0]
+    for key, value in before.state_dict().items():
+        kept = torch.equal(content['state_dict'][f'module.{key}'], value)
+        if key.startswith(layer):
+            assert torch.equal(content['state_dict'][f'module.{key}'], model.state_dict()[key])
+        else:
+            assert kept, key
+    for options in (dict(resume=True), {}):
+        content = dict(content_of(before), meta=meta_of(tuple(names)))
+        if options:
+            with pytest.raises(CheckpointError, match=rf'{kind}: .*give metainfo.classes'):
+                TrainingCheckHook().after_load_checkpoint(Running(model, 'abc', **options), content)
+        else:
+            with pytest.raises(CheckpointError, match=kind):
+                check_loaded(content, model, 'a.pth', classes=['a', 'b', 'c'])
+
+
+@pytest.mark.parametrize('meta', [{}, meta_of(()), meta_of(['a', 'b', 'c']), dict(iter=3, CLASSES=('a', 'b', 'c'))])
+def test_the_same_or_unknown_names_keep_the_class_layer(layer, meta, monkeypatch):
+    monkeypatch.delattr(pretrained, 'print_log')  # nothing to say
+    model, before = (tiny.build(BUILDERS[layer](classes=3)) for _ in range(2))
+    content = dict(content_of(before), meta=meta)
+    TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
+    TrainingCheckHook().after_load_checkpoint(Running(model, None), dict(content_of(before), meta=meta_of('xyz')))
+    for key, value in before.state_dict().items():
+        assert torch.equal(content['state_dict'][f'module.{key}'], value)
+
+
+def test_other_names_without_a_known_class_layer_are_refused():
+    class Head(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bbox_head = torch.nn.ModuleDict(dict(heatmap=torch.nn.Linear(2, 3)))
+            self.rpn_head = torch.nn.ModuleDict(dict(rpn_cls=torch.nn.Linear(2, 3)))
+
+    content = dict(content_of(Head()), meta=meta_of('abx'))
+    with pytest.raises(CheckpointError, match='other classes: .* the layer .* is not known, .* cannot start anew'):
+        check_loaded(content, Head(), 'a.pth', other_classes=True, classes=['a', 'b', 'c'])
+
+
+@pytest.mark.parametrize(
+    ('key', 'depends'),
+    [
+        ('roi_head.bbox_head.0.fc_cls.weight', True),
+        ('roi_head.mask_head.conv_logits.bias', True),
+        ('bbox_head.cls_branches.5.weight', True),
+        ('bbox_head.rtm_cls.0.bias', True),
+        ('auxiliary_head.1.conv_seg.weight', True),
+        ('decode_head.cls_embed.weight', True),
+        ('head.layers.head.weight', True),
+        ('head.layers.head_dist.bias', True),
+        ('head.layers.pre_logits.weight', False),
+        ('rpn_head.rpn_cls.weight', False),
+        ('roi_head.semantic_head.conv_logits.weight', False),
+        ('bbox_head.cls_convs.0.conv.weight', False),
+        ('roi_head.bbox_head.shared_fcs.0.weight', False),
+        ('backbone.cls_token', False),
+    ],
+)
+def test_layers_with_rows_for_the_classes(key, depends):
+    found = pretrained._CLASS_LAYER.search(key) and not pretrained._OTHER_HEAD.search(key)
+    assert bool(found) == depends
 
 
 def test_another_difference_is_an_error(layer):

@@ -268,11 +268,33 @@ def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
     meta = dict(classes=tuple(f'class {i}' for i in range(4)), palette=[(i, 2 * i, 3 * i) for i in range(4)])
     file = str(tmp_path / 'model.pth')
     save_checkpoint(dict(state_dict=weights, meta=dict(dataset_meta=kind(meta), cfg=cfg.pretty_text)), file)
+    cfg = copy.deepcopy(cfg)
+    cfg.test_dataloader.dataset.pop('metainfo', None)
     inferencer = Inferencer(cfg=cfg, checkpoint=file, device='cpu')
     assert (inferencer.predictor.classes, inferencer.predictor.palette) == (meta['classes'], meta['palette'])
     prediction, _ = inferencer(images([(40, 56)])[0], score_thr=0.0)
     if 'seg_map' not in prediction:
         assert set(prediction.get('classes') or [prediction['class']]) <= set(meta['classes'])
+
+
+@pytest.mark.parametrize('order', [(1, 2, 0, 3), (0, 1)])
+def test_other_classes_than_those_of_the_config_are_refused(model, tmp_path, order):
+    cfg, checkpoint = model
+    cfg = copy.deepcopy(cfg)
+    names = list(cfg.meta['classes'])
+    if cfg.default_scope == 'mmpretrain':
+        cfg.test_dataloader.dataset.classes = names
+    content = torch.load(checkpoint, weights_only=False)
+    others = [names[i] for i in order if i < len(names)] if order[0] else ['x', *names[1:]]
+    content['meta'] = dict(dataset_meta=dict(classes=tuple(others)))
+    torch.save(content, tmp_path / 'model.pth')
+    kind = 'the same classes in another order' if order[0] else 'other classes'
+    lists = rf'{kind}: \({", ".join(others)}\), the config has \({", ".join(names)}\); give metainfo.classes'
+    with pytest.raises(ValueError, match=lists):
+        ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu')
+    content['meta'] = dict(CLASSES=names)
+    torch.save(content, tmp_path / 'model.pth')
+    ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu')
 
 
 def test_classes_are_those_of_the_config_where_the_checkpoint_has_none(model, tmp_path):

@@ -67,6 +67,21 @@ def test_tta_gives_metrics(trained, scenes, tmp_path, call):
         assert 0 <= found['coco/bbox_mAP_50'] <= 1
 
 
+@pytest.mark.parametrize('kind', ['the same classes in another order', 'other classes'])
+def test_other_classes_are_refused(trained, kind, tmp_path, call, refused):
+    """They have the right shapes, and would be scored as the classes of the test set."""
+    _, config, options, checkpoint = trained
+    cfg = Config.fromfile(str(config))
+    classes = list(cfg.test_dataloader.dataset.metainfo.classes)
+    others = [*classes[1:], classes[0]] if 'order' in kind else ['x', *classes[1:]]
+    content = torch.load(checkpoint)
+    arguments = ('test', config, checkpoint, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
+    torch.save(dict(content, meta=dict(dataset_meta=dict(classes=others))), checkpoint)
+    assert f'it has {kind}: (' in refused(*arguments)
+    torch.save(dict(content, meta=dict(dataset_meta=dict(classes=tuple(classes)))), checkpoint)
+    call(*arguments)
+
+
 def answers(scope, path):
     """Predictions of each image, in order."""
     if scope == 'mmseg':
