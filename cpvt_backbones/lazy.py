@@ -4,6 +4,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -55,11 +56,24 @@ def register() -> None:
     after_import('timm', lambda: import_module('cpvt_backbones.timm_models'))
 
 
+def _find_mmseg(distributions: dict[str, str]) -> None:
+    """Let mmengine find ``mmseg::`` by the module where no distribution has the original's name.
+
+    ``distributions`` are mmengine's, by the scope of a config. The maintained fork is called onedl-mmsegmentation;
+    without this, ``_base_ = 'mmseg::...'`` ends in "mmsegmentation is not installed".
+    """
+    from mmengine.utils import is_installed
+
+    if not is_installed('mmsegmentation') and find_spec('mmseg') is not None:
+        distributions['mmseg'] = 'mmseg'
+
+
 def _register() -> None:
     from mmengine.config import Config, utils
     from mmengine.registry import Registry
 
     utils.MODULE2PACKAGE['cpvt_backbones'] = 'cpvt_backbones'
+    _find_mmseg(utils.MODULE2PACKAGE)
     get_path, look_up = Config._get_cfg_path, Registry.get
 
     def get_cfg_path(cfg_path: str, filename: str) -> tuple[str, str | None]:

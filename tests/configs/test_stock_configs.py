@@ -2,11 +2,14 @@
 
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from cpvt_backbones import lazy
 from cpvt_backbones.engine import launch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +93,52 @@ def test_a_stock_detector(name, tmp_path):
 def test_the_readme_shows_the_change_that_is_tested():
     pattern = rf"_base_ = '{re.escape(STOCK_DETECTORS['pvt'])}'\n.*?\n{re.escape(DETECTORS['pvt'])}\n"
     assert re.search(pattern, README, re.DOTALL)
+
+
+STOCK_SEGMENTORS = (
+    'sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py',
+    'vit/vit_deit-s16_upernet_8xb2-160k_ade20k-512x512.py',
+    '_base_/models/upernet_r50.py',
+)
+
+
+@pytest.mark.parametrize('name', STOCK_SEGMENTORS)
+def test_mmsegs_configs_are_found(name, tmp_path):
+    """mmengine looks for a distribution called mmsegmentation; the maintained fork has another name."""
+    pytest.importorskip('mmseg')
+    model = "backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='tiny')"
+    config = write(tmp_path, f'mmseg::{name}', f"default_scope = 'mmseg'\nmodel = dict(pretrained=None, {model})")
+    cfg = launch.read_config(config)
+    assert cfg.model.type == 'EncoderDecoder'
+    assert cfg.model.backbone == dict(type='MultiScaleCPVT', arch='tiny')
+    plain = tmp_path / 'plain.py'
+    base = f"_base_ = __import__('cpvt_backbones') and 'mmseg::{name}'\n"
+    plain.write_text(base + f'model = dict(pretrained=None, {model})\n')
+    program = f"""
+from mmengine.config import Config
+print(Config.fromfile({str(plain)!r}).model.backbone.type)
+"""
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip().endswith('MultiScaleCPVT'), done.stderr
+
+
+def test_mmpretrains_configs_are_found(tmp_path):
+    pytest.importorskip('mmpretrain')
+    backbone = "model = dict(backbone=dict(_delete_=True, type='CPVT', arch='tiny', out_type='cls_token'))"
+    config = write(tmp_path, 'mmpretrain::deit/deit-small_4xb256_in1k.py', f"default_scope = 'mmpretrain'\n{backbone}")
+    assert launch.read_config(config).model.backbone.type == 'CPVT'
+
+
+@pytest.mark.parametrize(
+    ('distribution', 'module', 'wanted'),
+    [(False, True, 'mmseg'), (True, True, 'mmsegmentation'), (False, False, 'mmsegmentation')],
+)
+def test_the_original_mmsegmentation_is_left_alone(distribution, module, wanted, monkeypatch):
+    monkeypatch.setattr('mmengine.utils.is_installed', lambda name: distribution)
+    monkeypatch.setattr(lazy, 'find_spec', lambda name: object() if module else None)
+    names = dict(mmseg='mmsegmentation', mmdet='mmdet')
+    lazy._find_mmseg(names)
+    assert names == dict(mmseg=wanted, mmdet='mmdet')
 
 
 @pytest.mark.skipif(not CAMVID.is_dir(), reason=f'there is no {CAMVID.relative_to(ROOT)}')

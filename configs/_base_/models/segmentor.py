@@ -1,6 +1,6 @@
 # Parts that both segmentors share. Batches are padded to their largest image and no further: any size is accepted.
-# mmseg's own bases are not inherited, because mmengine finds `mmseg::` only in a distribution called mmsegmentation;
-# the maintained fork has another name.
+# mmseg's own bases are not inherited: without this package imported before, mmengine finds `mmseg::` only in a
+# distribution called mmsegmentation, and the maintained fork has another name.
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
