@@ -1,13 +1,12 @@
-"""Weights-only unpickling: builds tensors, numbers, logs and plain data, and nothing else."""
+"""Weights-only reading of ``torch.save``: tensors, numbers, logs and plain data, and nothing else."""
 
+import io
+import os
 import pickle
-import pickletools
 import re
+import struct
 import threading
 import zipfile
-from _compat_pickle import IMPORT_MAPPING
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,25 +15,17 @@ import torch
 from mmengine.logging import HistoryBuffer
 from torch import Tensor, nn
 
+from .opcodes import STAND_INS, PickleScan, Refused
 from .report import CheckpointError
 
-# Stored beside the weights by training frameworks: logs and random states of mmengine's Runner, command line arguments
-# of the authors' scripts, parts of configs. A stand-in records the arguments of each; none is imported or called.
-STAND_INS = (
-    *('argparse.Namespace', 'builtins.bytes', 'builtins.getattr', 'builtins.slice', 'numpy.dtype', 'numpy.ndarray'),
-    *('mmengine.config.config.ConfigDict', 'mmengine.logging.history_buffer.HistoryBuffer'),
-    *(f'numpy.{core}.multiarray.{name}' for core in ('_core', 'core') for name in ('_reconstruct', 'scalar')),
-    *(f'pathlib.{local}{name}' for local in ('', '_local.') for name in ('Path', 'PosixPath', 'WindowsPath')),
-)
-# The part of torch's allow-list that weights need; `bytearray`, in the rest, allocates any amount of memory.
-_BUILT = re.compile(
-    r'collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|complex)|torch\.serialization\._get_layout'
-    r'|torch\.(_utils\._rebuild_\w+|_tensor\._rebuild_from_type_v2|Tensor|\w+Storage|storage\.\w+Storage|Size|device'
-    r'|nn\.parameter\.Parameter'
-    r'|b?float\d\w*|u?int\d+|complex\d+|long|half|double|bool|per_(tensor|channel)_\w+)'
-)
+MAX_PICKLE = 256 << 20  # bytes; mmengine's logs of 10 losses over 1,000,000 iterations take 200 MB
+MAX_DIRECTORY = 16 << 20  # bytes of an archive's list of files
+MAX_DIMS = 64  # torch's own operations take no more
+MAX_DEPTH = 100
+MAX_VALUES = 5_000_000
 _NUMBERS = re.compile('b1|[iufc](1|2|4|8|16)')
-_MAX_DEPTH = 100
+_PLAIN = (str, bytes, int, float, complex, bool, torch.Size, torch.dtype, torch.device)
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _LOCK = threading.Lock()
 
 
@@ -62,22 +53,20 @@ def load_pickled(file: Path) -> Any:
     """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers, log buffers.
 
     Raises:
-        CheckpointError: The file is damaged or of another format, needs another import, holds tensors that are not
-            dense or need more memory than the file has, or refers to itself.
+        CheckpointError: The file is damaged or of another format, needs another import or more than the limits of
+            this module and of :mod:`.opcodes`, holds tensors that are not dense or need more memory than the file
+            has, or refers to itself.
     """
     name = f'checkpoint: {str(file)!r}'
     try:
-        wanted = sorted(path for path in _imports(file) if path not in STAND_INS and not _BUILT.fullmatch(path))
-        if wanted:
-            advice = 'a checkpoint needs only tensors and plain data; if you trust it, save its state dict alone'
-            raise CheckpointError(f'{name} is refused: opening it would import {", ".join(wanted)}, and {advice}')
-        return _clean(_load(file), file.stat().st_size)
-    except CheckpointError:
-        raise
+        _check_pickles(file)
+        return _Cleaner(file.stat().st_size).clean(_load(file))
     except Exception as error:  # damage can raise anything in a zip reader and an unpickler
+        reason = (str(error).strip() or type(error).__name__).split('\n')[0][:300]
+        if isinstance(error, Refused):
+            raise CheckpointError(f'{name} is refused: {reason}') from error
         fault = 'no checkpoint, or damaged' if isinstance(error, pickle.UnpicklingError) else 'truncated or damaged'
-        first_line = (str(error).strip() or type(error).__name__).split('\n')[0].split('. ')[0]
-        raise CheckpointError(f'{name} is {fault} ({first_line})') from error
+        raise CheckpointError(f'{name} is {fault} ({reason.split(". ")[0]})') from error
 
 
 def _load(file: Path) -> Any:
@@ -93,76 +82,119 @@ def _load(file: Path) -> Any:
             torch.serialization.add_safe_globals(before)
 
 
-def _imports(file: Path) -> set[str]:
-    """Dotted names that unpickling a file would import; checks the checksums of an archive, which torch does not."""
+def _check_pickles(file: Path) -> None:
+    """Check all pickles of a file, and the checksums of an archive, which torch does not."""
+    scan = PickleScan()
     with file.open('rb') as stream:
         if stream.read(4) != b'PK\x03\x04':  # torch's test of an archive
             stream.seek(0)
-            return set(_imports_of_pickles(stream))
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > file.stat().st_size:
-            raise ValueError('it would unpack to more than its size')
-        if damaged := archive.testzip():
-            raise ValueError(f'wrong checksum of {damaged}')
-        pickles = (archive.open(member) for member in members if member.filename.endswith('.pkl'))
-        return {name for part in pickles for name in _imports_of_pickles(part)}
+            for _ in range(5):  # torch's old format: five pickles, then raw storages
+                scan.check(stream)
+            return
+        _check_directory(stream)
+        with zipfile.ZipFile(stream) as archive:
+            members = archive.infolist()
+            if any(member.compress_type not in _COMPRESSIONS for member in members):
+                raise ValueError('it is compressed by a method that torch does not know')
+            if sum(member.file_size for member in members) > file.stat().st_size:
+                raise ValueError('it would unpack to more than its size')
+            if damaged := archive.testzip():
+                raise ValueError(f'wrong checksum of {damaged}')
+            pickles = [member for member in members if member.filename.lower().endswith('.pkl')]
+            if sum(member.file_size for member in pickles) > MAX_PICKLE:
+                raise Refused(f'its pickle has more than {MAX_PICKLE >> 20} MiB')
+            for member in pickles:
+                content = io.BytesIO(archive.read(member))
+                scan.check(content)
+                if content.read(1):
+                    raise Refused('a pickle in it has something after its end')
 
 
-def _imports_of_pickles(stream: IO[bytes]) -> Iterator[str]:
-    strings = ['', '']
-    with suppress(ValueError, EOFError):
-        for _ in range(5):  # torch's old format is five pickles, then raw storage
-            for opcode, argument, _ in pickletools.genops(stream):
-                if opcode.name == 'GLOBAL':
-                    module, name = str(argument).split(' ', 1)
-                    yield f'{IMPORT_MAPPING.get(module, module)}.{name}'  # torch.save writes the names of Python 2
-                elif opcode.name == 'STACK_GLOBAL':
-                    yield '.'.join(strings)
-                elif isinstance(argument, str):
-                    strings = [strings[1], argument]
+def _check_directory(stream: IO[bytes]) -> None:
+    """Check that an archive ends in its list of files and nothing else.
+
+    Otherwise Python's reader, which checks the pickle, and torch's, which loads it, may use two different lists.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 98))
+    tail = stream.read().rjust(98, b'\0')
+    end, found = 22, struct.unpack('<2L', tail[-10:-2])  # size and start of the list
+    zip64 = tail[-42:-38] == b'PK\x06\x07'
+    if zip64:  # torch writes the records of large archives always
+        end, found = 98, struct.unpack('<2Q', tail[40:56])
+    located = not zip64 or (tail[:4] == b'PK\x06\x06' and struct.unpack('<Q', tail[-34:-26]) == (size - 98,))
+    if tail[-22:-18] != b'PK\x05\x06' or tail[-2:] != b'\0\0' or not located:
+        raise ValueError('its end is no end of an archive of torch.save')
+    if sum(found) != size - end:
+        raise ValueError('its list of files is not at its end')
+    if found[0] > MAX_DIRECTORY:
+        raise Refused(f'its list of files has more than {MAX_DIRECTORY >> 20} MiB')
 
 
-def _clean(content: Any, size: int) -> Any:
-    """Check the content of a file of ``size`` bytes, and replace its stand-ins."""
-    done: dict[int, tuple[Any, Any]] = {}  # by id; holds the value too, so that its id is not reused
-    repeated = 0
+class _Cleaner:
+    """Checks the content of a file of ``size`` bytes, and replaces its stand-ins."""
 
-    def clean(value: Any, *path: Any) -> Any:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._repeated = 0
+        # By id: the value, so that its id is not reused, its result, and the number of values in it.
+        self._done: dict[int, tuple[Any, Any, int]] = {}
+
+    def clean(self, value: Any) -> Any:
+        """Return plain data and dense tensors; raise ``ValueError`` or :class:`Refused` for others."""
+        return self._clean(value, ())[0]
+
+    def _clean(self, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
         if isinstance(value, Tensor):
-            check(value, '.'.join(map(str, path)) or 'the tensor')
-        if type(value) not in (list, tuple, set) and not isinstance(value, (dict, StandIn)):
-            return value
-        if id(value) in done:
-            return done[id(value)][1]
-        if len(path) > _MAX_DEPTH:
-            raise ValueError(f'it is nested more than {_MAX_DEPTH} levels deep, or refers to itself')
-        result = value
-        if isinstance(value, dict):
-            for items in (value, getattr(value, '__dict__', {})):  # the latter has `_metadata` of a state dict
-                for key, child in items.items():
-                    items[key] = clean(child, *path, key)
-        elif isinstance(value, StandIn):
-            result = _build(type(value).__name__, *clean((value.arguments, value.state), *path))
-        else:
-            result = type(value)(clean(child, *path, index) for index, child in enumerate(value))
-        done[id(value)] = (value, result)
-        return result
+            return self._checked(value, '.'.join(map(str, path))[:200] or 'the tensor'), 1
+        if not isinstance(value, (dict, list, tuple, set, StandIn)) or type(value) is torch.Size:
+            return (value if isinstance(value, _PLAIN) else None), 1
+        if id(value) in self._done:
+            return self._done[id(value)][1:]
+        if len(path) > MAX_DEPTH:
+            raise ValueError(f'it is nested more than {MAX_DEPTH} levels deep, or refers to itself')
+        result, count = self._clean_parts(value, path)
+        if count > MAX_VALUES:  # parts that are shared count as often as they are met
+            raise Refused(f'it has more than {MAX_VALUES:,} values')
+        self._done[id(value)] = (value, result, count)
+        return result, count
 
-    def check(tensor: Tensor, name: str) -> None:
-        nonlocal repeated
+    def _clean_parts(self, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
+        count = 1
+
+        def clean(part: Any, *key: Any) -> Any:
+            nonlocal count
+            result, parts = self._clean(part, (*path, *key))
+            count += parts
+            return result
+
+        if isinstance(value, StandIn):
+            arguments, state = clean(value.arguments), clean(value.state)
+            return _build(type(value).__name__, arguments, state), count
+        if not isinstance(value, dict):
+            return type(value)([clean(part, index) for index, part in enumerate(value)]), count
+        for key in value:
+            value[key] = clean(value[key], key)
+        if type(value) is not dict:  # any other attribute could take the place of a method
+            attributes = {key: vars(value)[key] for key in vars(value) if key == '_metadata'}
+            vars(value).clear()
+            vars(value).update(clean(attributes))
+        return value, count
+
+    def _checked(self, tensor: Tensor, name: str) -> Tensor:
         if type(tensor) not in (Tensor, nn.Parameter):
             raise ValueError(f'{name} is a {type(tensor).__name__}, not a tensor')
+        tensor = Tensor.detach(tensor)  # without attributes, which could take the place of methods
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
-            kind = 'quantized' if tensor.is_quantized else 'meta' if tensor.is_meta else 'sparse'
-            raise ValueError(f'{name} is a {kind} tensor, not a dense one')
+            raise ValueError(f'{name} is no dense tensor')
+        if tensor.dim() > MAX_DIMS:
+            raise Refused(f'{name} has {tensor.dim()} dimensions; at most {MAX_DIMS} are read')
         # A repeated value takes four bytes in a file, and any amount once it is copied.
         stored = tensor.untyped_storage().nbytes()
-        repeated += max(0, tensor.numel() * tensor.element_size() - stored)
-        if stored > size or repeated > size:
+        self._repeated += max(0, tensor.numel() * tensor.element_size() - stored)
+        if stored > self._size or self._repeated > self._size:
             raise ValueError(f'{name} of shape {tuple(tensor.shape)} takes more memory than the file has')
-
-    return clean(content)
+        return tensor
 
 
 def _build(name: str, arguments: Any, state: Any) -> Any:

@@ -201,3 +201,109 @@ def write_hostile_files(folder: Path, command: str) -> list[Path]:
         paths.append(folder / f'{name}.pth')
         paths[-1].write_bytes(data)
     return paths
+
+
+# -- small files of large cost -----------------------------------------------------------------------------------------
+
+_START, _END = b'\x80\x02}' + _text('state_dict'), b's.'
+
+
+def _long(value: int) -> bytes:
+    data = value.to_bytes(value.bit_length() // 8 + 1, 'little', signed=True)
+    return b'\x8a' + bytes([len(data)]) + data
+
+
+def _encoded(value: bytes, codec: str) -> bytes:
+    return b'c_codecs\nencode\n' + value + _text(codec) + b'\x86R'
+
+
+def _nested_hex(levels: int) -> bytes:
+    value = _encoded(_text('a' * 100), 'latin1')
+    for _ in range(levels):
+        value = _encoded(value, 'hex')
+    return value
+
+
+def costly_pickles() -> dict[str, bytes]:
+    """Pickles that take the interpreter's stack, minutes or gigabytes where they are loaded as they are."""
+    nested = b')' + b'\x85' * 200_000
+    doubled = b')' + b'q\x00h\x00\x86' * 60
+    collisions = [_long((2**61 - 1) * (number + 8) + 1) for number in range(30_000)]
+    call = {name: f'c{name}\n'.encode() for name in ('torch\nTensor', 'torch.storage\nUntypedStorage')}
+    call |= {
+        'ordered': b'ccollections\nOrderedDict\n',
+        'counter': b'ccollections\nCounter\n',
+        'set': b'c__builtin__\nset\n',
+    }
+    huge = _long(10**11) + b'\x85'
+    pickles = {
+        'nested_key': b'\x80\x02}' + nested + b'K\x01s.',
+        'doubled_key': b'\x80\x02}' + doubled + b'K\x01s.',
+        'key_of_one_tuple': b'\x80\x02})K\x01s.',
+        'long_keys': b'\x80\x02}(' + b''.join(key + b'K\x01' for key in collisions) + b'u.',
+        'long_keys_one_by_one': b'\x80\x02}' + b''.join(key + b'K\x01s' for key in collisions) + b'.',
+        'nested_value_of_a_call': _START + b'ctorch._tensor\n_rebuild_from_type_v2\n(' + nested + b'}}}tR' + _END,
+        'doubled_value_of_a_call': _START + b'ctorch._tensor\n_rebuild_from_type_v2\n(' + doubled + b'}}}tR' + _END,
+        'doubled_value': _START + doubled + _END,
+        'nested_value': _START + nested + _END,
+        'set_of_nested': _START + call['set'] + b'](' + nested + b'e\x85R' + _END,
+        'set_of_doubled': _START + call['set'] + b'](' + doubled + b'e\x85R' + _END,
+        'set_of_long': _START + call['set'] + b'](' + b''.join(collisions) + b'e\x85R' + _END,
+        'set_of_a_tuple': _START + call['set'] + doubled + b'\x85\x85R' + _END,
+        'counted_tuples': _START + call['counter'] + b'](' + doubled + b'e\x85R' + _END,
+        'pairs_of_tuples': _START + call['ordered'] + b'](' + doubled + b'K\x01\x86e\x85R' + _END,
+        'pairs_of_long': _START
+        + call['ordered']
+        + b']('
+        + b''.join(c + b'K\x01\x86' for c in collisions)
+        + b'e\x85R'
+        + _END,
+        'set_by_newobj': _START + call['set'] + b'](' + doubled + b'e\x85\x81' + _END,
+        'punycode': _START + _encoded(_text(''.join(map(chr, range(0x4E00, 0x9E00))) * 3), 'punycode') + _END,
+        'nested_hex': _START + _nested_hex(24) + _END,
+        'encoding_by_memo': _START
+        + b'c_codecs\nencode\n'
+        + _text('latin1')
+        + b'q\x07'
+        + _text('hex')
+        + b'q\x07\x86R'
+        + _END,
+        'tensor_of_a_size': _START + call['torch\nTensor'] + huge + b'R' + _END,
+        'tensor_by_newobj': _START + call['torch\nTensor'] + huge + b'\x81' + _END,
+        'storage_of_a_size': _START + call['torch.storage\nUntypedStorage'] + huge + b'R' + _END,
+        'empty_sets': b'\x80\x02](' + b'\x8f' * 2_000_000 + b'e.',
+        'empty_dicts': b'\x80\x02](' + b'}' * 2_000_000 + b'e.',
+        'many_calls': b'\x80\x02](' + b'ccollections\nOrderedDict\nq\x00)R' + b'h\x00)R' * 300_000 + b'e.',
+        'long_name': b'\x80\x02c' + b'a' * 10**7 + b'\nb\n.',
+    }
+    return pickles
+
+
+def write_costly_files(folder: Path) -> list[Path]:
+    """Each costly pickle in torch's archive, and archives that cost much by themselves."""
+    files = {name: _as_archive(data) for name, data in costly_pickles().items()}
+    files |= {
+        f'{name}_legacy': _as_legacy(costly_pickles()[name]) for name in ('nested_key', 'doubled_key', 'nested_hex')
+    }
+    files['many_members'] = _with_members(300_000)
+    paths = []
+    for name, data in files.items():
+        paths.append(folder / f'{name}.pth')
+        paths[-1].write_bytes(data)
+    return paths
+
+
+def _with_members(count: int) -> bytes:
+    """An archive whose list of files names its last one often."""
+    data = _as_archive(b'\x80\x02}.')
+    start = data.rindex(b'PK\x01\x02')
+    entry, end = data[start:-22], bytearray(data[-22:])
+    listed = data[data.index(b'PK\x01\x02') : -22] + entry * count
+    end[12:16] = len(listed).to_bytes(4, 'little')
+    return data[: data.index(b'PK\x01\x02')] + listed + bytes(end)
+
+
+def with_two_directories(first: dict[str, Any], second: dict[str, Any]) -> bytes:
+    """An archive in which Python's reader finds the second content and torch's the first; both are of one size."""
+    one, two = (_as_archive(pickle.dumps(content, 2)) for content in (first, second))
+    return one[:-22] + two

@@ -1,0 +1,130 @@
+"""Small files that crash, stop or fill a process that reads them carelessly; each ends in one line, in bounds."""
+
+import sys
+import zipfile
+from collections import Counter, OrderedDict
+
+import pytest
+import torch
+
+if sys.platform != 'linux':
+    pytest.skip('the harness forks', allow_module_level=True)
+
+from hostile import Call, costly_pickles, with_two_directories, write_costly_files
+from limits import run_limited
+from torch import nn
+
+from cpvt_backbones.checkpoints import CheckpointError, load_weights, opcodes, read_checkpoint
+
+
+def refuse(file):
+    """Fail unless a file is refused by one line with its name."""
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(file)
+    line = str(error.value)
+    assert file.name in line and '\n' not in line and len(line) < 1000
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+    return {file.stem: file for file in write_costly_files(tmp_path_factory.mktemp('costly'))}
+
+
+NAMES = [*costly_pickles(), 'nested_key_legacy', 'doubled_key_legacy', 'nested_hex_legacy', 'many_members']
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_small_files_end_in_one_line_within_bounds(name, files, tmp_path):
+    assert run_limited(lambda: refuse(files[name]), tmp_path / 'log') == 0, (tmp_path / 'log').read_text()
+
+
+def test_an_archive_with_two_lists_of_files(tmp_path):
+    file = tmp_path / 'w.pth'
+    file.write_bytes(with_two_directories(dict(weight=1), dict(weight=2)))
+    with zipfile.ZipFile(file) as archive:
+        assert archive.namelist() == ['archive/data.pkl', 'archive/version', 'archive/byteorder']
+    assert torch.load(file, weights_only=True) == dict(weight=1)
+    with pytest.raises(CheckpointError, match=r"w.pth' is truncated or damaged \(its list of files is not at its end"):
+        read_checkpoint(file)
+    torch.save(dict(weight=torch.ones(2)), file)
+    for more in (b'PK\x05\x06' + bytes(18), bytes(1), bytes(200)):
+        (tmp_path / 'more.pth').write_bytes(file.read_bytes() + more)
+        with pytest.raises(CheckpointError, match=r"more.pth' is truncated or damaged"):
+            read_checkpoint(tmp_path / 'more.pth')
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
+    """The attributes of tensors and dicts are not read, but for the versions in a state dict."""
+    weight, parameter = torch.ones(2, 2), nn.Parameter(torch.zeros(2))
+    for value in (weight, parameter):
+        value.isfinite = value.tolist = value.is_floating_point = 1
+    shadows = dict(items=1, keys=1, values=1, _metadata={'': dict(version=1)})
+    state = Call(OrderedDict, [['weight', weight], ['bias', parameter]], state=shadows)
+    content = dict(state_dict=state, milestones=Call(Counter, dict(a=1), state=shadows))
+    torch.save(content, tmp_path / 'w.pth', _use_new_zipfile_serialization=zipped)
+    found = read_checkpoint(tmp_path / 'w.pth')
+    assert vars(found['state_dict']) == dict(_metadata={'': dict(version=1)})
+    assert list(found['milestones'].items()) == [('a', 1)]
+    assert torch.isfinite(found['state_dict']['weight']).all() and not vars(found['state_dict']['weight'])
+    model = nn.Linear(2, 2)
+    load_weights(model, tmp_path / 'w.pth')
+    assert torch.equal(model.weight, torch.ones(2, 2)) and torch.equal(model.bias, torch.zeros(2))
+
+
+def test_an_archive_compressed_by_a_method_that_torch_does_not_know(tmp_path):
+    with zipfile.ZipFile(tmp_path / 'w.pth', 'w', zipfile.ZIP_BZIP2) as archive:
+        archive.writestr('archive/data.pkl', bytes(10**6))
+    with pytest.raises(CheckpointError, match='it is compressed by a method that torch does not know'):
+        read_checkpoint(tmp_path / 'w.pth')
+
+
+def test_dimensions(tmp_path):
+    torch.save(dict(weight=torch.ones(1).view((1,) * 64)), tmp_path / 'w.pth')
+    assert read_checkpoint(tmp_path / 'w.pth')['weight'].dim() == 64
+    torch.save(dict(weight=torch.ones(1).view((1,) * 100_000)), tmp_path / 'w.pth')
+    with pytest.raises(CheckpointError, match='is refused: weight has 100000 dimensions; at most 64 are read'):
+        read_checkpoint(tmp_path / 'w.pth')
+
+
+def test_keys_that_are_read(tmp_path):
+    content = {'a': 1, 2: 'b', -(2**63): 3, b'c': 4, None: 5, True: 6, 0.5: 7}
+    torch.save(dict(state_dict={}, meta=content, ids={1, 'a', 2**62}), tmp_path / 'w.pth')
+    assert read_checkpoint(tmp_path / 'w.pth')['meta'] == content
+    assert read_checkpoint(tmp_path / 'w.pth')['ids'] == {1, 'a', 2**62}
+    for key, kind in {(1, 2): 'a tuple', 2**63: 'an integer of more', torch.float32: 'an object'}.items():
+        torch.save(dict(state_dict={}, meta={key: 1}), tmp_path / 'w.pth')
+        with pytest.raises(CheckpointError, match=f'is refused: a key of a dict is {kind}'):
+            read_checkpoint(tmp_path / 'w.pth')
+
+
+def test_state_dict_of_python_2(tmp_path):
+    """It stores an ordered dict as a list of pairs."""
+
+    class Ordered:
+        def __init__(self, *pairs):
+            self.pairs = pairs
+
+        def __reduce__(self):
+            return OrderedDict, ([list(pair) for pair in self.pairs],)
+
+    torch.save(Ordered(('a', torch.ones(2)), ('b', torch.zeros(1))), tmp_path / 'w.pth')
+    found = read_checkpoint(tmp_path / 'w.pth')
+    assert list(found) == ['a', 'b'] and torch.equal(found['a'], torch.ones(2))
+
+
+def test_large_checkpoints_are_within_the_limits(tmp_path):
+    """5,000 parameters with their optimizer's state, and the logs of a long training."""
+    from mmengine.logging import HistoryBuffer
+
+    shared = torch.zeros(1)
+    weights = {f'backbone.blocks.{i}.weight': shared for i in range(5000)}
+    states = {i: dict(step=shared, exp_avg=shared, exp_avg_sq=shared) for i in range(5000)}
+    hub = dict(log_scalars={name: HistoryBuffer([0.1] * 160_000, [1] * 160_000) for name in 'abcdefgh'})
+    content = dict(state_dict=weights, optimizer=dict(state=states, param_groups=[]), message_hub=hub)
+    torch.save(content, tmp_path / 'w.pth')
+    assert read_checkpoint(tmp_path / 'w.pth')['state_dict'].keys() == weights.keys()
+    scan = opcodes.PickleScan()
+    with zipfile.ZipFile(tmp_path / 'w.pth') as archive, archive.open('w/data.pkl') as stream:
+        scan.check(stream)
+    assert scan.opcodes < opcodes.MAX_OPCODES / 2 and scan.calls < opcodes.MAX_CALLS / 2
