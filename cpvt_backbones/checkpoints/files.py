@@ -8,16 +8,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
 from cpvt_backbones.weights import sha256_of, shipped_weights
 
 from .inert import remove_instructions
 from .report import CheckpointError
 from .sources import locate_checkpoint
-from .unpickle import load_pickled
+from .unpickle import MAX_DIMS, load_pickled
 
+MAX_HEADER = 16 << 20  # bytes of a .safetensors file; a tensor takes 100
+MAX_TENSORS = 100_000
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
 # The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a date.
@@ -74,10 +75,26 @@ def _check_hash(file: Path) -> None:
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:
+    name = f'checkpoint: {str(file)!r}'
+    with file.open('rb') as stream:
+        header = int.from_bytes(stream.read(8), 'little')
+    if MAX_HEADER < header <= file.stat().st_size:
+        raise CheckpointError(f'{name} is refused: its header has more than {MAX_HEADER >> 20} MiB')
     try:
-        return load_file(file)
+        with safe_open(file, 'pt') as opened:
+            keys = opened.keys()
+            if len(keys) > MAX_TENSORS:
+                raise CheckpointError(f'{name} is refused: it has more than {MAX_TENSORS:,} tensors')
+            for key in keys:
+                if (dims := len(opened.get_slice(key).get_shape())) > MAX_DIMS:
+                    fault = f'{ascii(key)[1:-1]:.200} has {dims} dimensions; at most {MAX_DIMS} are read'
+                    raise CheckpointError(f'{name} is refused: {fault}')
+            return {key: opened.get_tensor(key) for key in keys}
+    except CheckpointError:
+        raise
     except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise CheckpointError(f'checkpoint: {str(file)!r} is truncated or no safetensors file ({error})') from error
+        reason = str(error).split('\n')[0][:300]
+        raise CheckpointError(f'{name} is truncated or no safetensors file ({reason})') from error
 
 
 def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn) -> Path | None:

@@ -95,12 +95,12 @@ def load_weights(
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
         weights = _weights_in(content, prefix)
-        check_values(weights, wanted)
         others = [key for key, value in weights.items() if key in wanted and value.shape != wanted[key].shape]
         if others:
             shapes = f'{tuple(weights[others[0]].shape)}, not {tuple(wanted[others[0]].shape)}'
             fault = f'{len(others)} of {len(wanted)} weights have other shapes ({shapes}): {shorten(others)}'
             raise CheckpointError(f'it does not fit the model: {fault}')
+        check_values(weights, wanted)
         missing, unexpected = model.load_state_dict(weights, strict=False)
         fault, keys, total = ('it lacks', missing, wanted) if missing else ('the model lacks', unexpected, weights)
         if missing or (strict and unexpected):
@@ -132,7 +132,6 @@ def check_loaded(
     """
     with naming_file(checkpoint):
         weights, wanted = _weights_in(content), unwrap(model).state_dict()
-        check_values(weights, wanted)
         if not weights.keys() & wanted.keys():
             raise CheckpointError(f'no weight of the model is in it; it has {shorten(list(weights))}')
         theirs, ours = ({key.partition('.')[0] for key in keys} for keys in (weights, wanted))
@@ -156,6 +155,7 @@ def check_loaded(
         if difference and not class_layers:
             fault = 'the layer of the model that depends on them is not known'
             raise CheckpointError(f'{difference}; {fault}, so that it cannot start anew; {_SAME_CLASSES}')
+        check_values(weights, wanted)
         if class_layers:
             stored: Any = find_weights(content)
             for key in class_layers:

@@ -1,5 +1,6 @@
 """Small files that crash, stop or fill a process that reads them carelessly; each ends in one line, in bounds."""
 
+import json
 import sys
 import zipfile
 from collections import Counter, OrderedDict
@@ -12,9 +13,11 @@ if sys.platform != 'linux':
 
 from hostile import Call, costly_pickles, with_two_directories, write_costly_files
 from limits import run_limited
+from safetensors.torch import save_file
 from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, load_weights, opcodes, read_checkpoint
+from cpvt_backbones.checkpoints.pretrained import check_loaded
 
 
 def refuse(file):
@@ -128,3 +131,55 @@ def test_large_checkpoints_are_within_the_limits(tmp_path):
     with zipfile.ZipFile(tmp_path / 'w.pth') as archive, archive.open('w/data.pkl') as stream:
         scan.check(stream)
     assert scan.opcodes < opcodes.MAX_OPCODES / 2 and scan.calls < opcodes.MAX_CALLS / 2
+
+
+# -- safetensors -------------------------------------------------------------------------------------------------------
+
+
+def safetensors(header, data=b''):
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(header).to_bytes(8, 'little') + header + data
+
+
+def tensor(shape, start=0, stop=0):
+    return dict(dtype='F32', shape=shape, data_offsets=[start, stop])
+
+
+SAFETENSORS = {
+    'many_tensors': lambda: safetensors({f't{number}': tensor([0]) for number in range(150_000)}),
+    'long_header': lambda: safetensors({f'tensor_{number}' * 10: tensor([0]) for number in range(150_000)}),
+    'many_dimensions': lambda: safetensors({'weight': tensor([1] * 100_000, 0, 4)}, bytes(4)),
+    'many_dimensions_of_nothing': lambda: safetensors({'weight\n': tensor([0] * 65)}),
+    'nested': lambda: safetensors(b'[' * 10**6),
+    'nested_metadata': lambda: safetensors(b'{"__metadata__":{"a":' + b'[' * 10**6 + b']' * 10**6 + b'}}'),
+    'nested_tensor': lambda: safetensors(b'{"a":' * 10**6 + b'}' * 10**6),
+    'product_of_zero': lambda: safetensors({'weight': tensor([2**62, 2**62], 0, 4)}, bytes(4)),
+    'negative': lambda: safetensors({'weight': tensor([-1], 0, 4)}, bytes(4)),
+    'large_empty': lambda: safetensors({'weight': tensor([2**63, 0])}),
+}
+
+
+@pytest.mark.parametrize('name', SAFETENSORS)
+def test_small_safetensors_files_end_in_one_line_within_bounds(name, tmp_path):
+    file = tmp_path / f'{name}.safetensors'
+    file.write_bytes(SAFETENSORS[name]())
+    assert run_limited(lambda: refuse(file), tmp_path / 'log', mebibytes=256) == 0, (tmp_path / 'log').read_text()
+
+
+def test_dimensions_of_safetensors(tmp_path):
+    file = tmp_path / 'w.safetensors'
+    weights = {'scalar': torch.tensor(1.5), 'empty': torch.zeros(0, 3), 'deep': torch.ones(1).view((1,) * 64)}
+    save_file(weights, file)
+    found = read_checkpoint(file)
+    assert found.keys() == weights.keys() and all(torch.equal(found[key], weights[key]) for key in weights)
+    save_file({'deep': torch.ones(1).view((1,) * 65)}, file)
+    with pytest.raises(CheckpointError, match='is refused: deep has 65 dimensions; at most 64 are read'):
+        read_checkpoint(file)
+
+
+def test_shapes_are_checked_before_values(tmp_path):
+    save_file({'weight': torch.full((3, 2), float('nan')), 'bias': torch.zeros(2)}, tmp_path / 'w.safetensors')
+    with pytest.raises(CheckpointError, match=r'have other shapes \(\(3, 2\), not \(2, 2\)\)'):
+        load_weights(nn.Linear(2, 2), tmp_path / 'w.safetensors')
+    with pytest.raises(CheckpointError, match='it does not fit the model: other shapes of weight'):
+        check_loaded(read_checkpoint(tmp_path / 'w.safetensors'), nn.Linear(2, 2), 'w.safetensors')
