@@ -5,7 +5,8 @@ python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py        
 python tools/make_config.py masks images/ masks/ --classes classes.txt --out mine/segmentor.py
 python tools/make_config.py folders photos/ --out mine/classifier.py            # photos/<class>/*.jpg
 
-A config that exists is replaced with --overwrite only.
+A config that exists is replaced with --overwrite only. It inherits the shipped recipe of its task from
+the folder of its name, so that mmengine alone reads it: keep the two together.
 
 Then: tools/train.py CONFIG, tools/test.py and tools/infer.py with its checkpoint. Without --val, the data are split by
 their folders or lists train and val, or else every fifth image is for validation. Images stay where they are; boxes,
@@ -15,6 +16,7 @@ masks in colours and lists of images are converted to the folder of --out. docs/
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,16 @@ WEIGHTS = dict(
     segmentor='semantic_fpn_cpvt_tiny_gap-camvid',
     classifier='cpvt_tiny_gap-imagenette',
 )
+RECIPES = dict(
+    detector='configs/bccd/retinanet_cpvt-tiny-gap_bccd.py',
+    segmentor='configs/camvid/semantic-fpn_cpvt-tiny-gap_camvid.py',
+    classifier='configs/imagenette/cpvt-6-blocks_imagenette.py',
+)
+# Of a recipe's data sets, losses and dataloaders: what belongs to its data and not to the task.
+OF_ITS_DATA = ('data_root', 'ann_file', 'data_prefix', 'metainfo', 'img_suffix', 'pipeline', 'class_weight')
 TEMPLATES = dict(
-    detector="""_base_ = 'cpvt_backbones::bccd/retinanet_cpvt-tiny-gap_bccd.py'
+    detector="""_base_ = {recipe!r}
+work_dir = {work_dir!r}
 classes = {classes!r}
 scale = {scale}
 # Anchors of the data's boxes at this scale: the smallest, and the shapes (height / width).
@@ -42,21 +52,19 @@ train_pipeline[3].crop_size = scale
 train_pipeline[4] = dict(type='RandomFlip', prob=0.5)
 test_pipeline = _base_.test_pipeline
 test_pipeline[1].scale = scale
-metainfo = dict(_delete_=True, classes=classes)
+metainfo = dict(classes=classes)
 train_set = dict(data_root='', ann_file={train!r}, data_prefix=dict(img={train_images!r}), metainfo=metainfo)
 val_set = dict(data_root='', ann_file={val!r}, data_prefix=dict(img={val_images!r}), metainfo=metainfo)
 val_evaluator = dict(ann_file={val!r})
 """,
-    segmentor="""_base_ = 'cpvt_backbones::camvid/semantic-fpn_cpvt-tiny-gap_camvid.py'
+    segmentor="""_base_ = {recipe!r}
+work_dir = {work_dir!r}
 classes = {classes!r}
 void = 255
 scale = {scale}
 model = dict(
     {backbone}data_preprocessor=dict(seg_pad_val=void),
-    decode_head=dict(
-        num_classes=len(classes), ignore_index=void,
-        loss_decode=dict(class_weight=None),  # not those of another data set
-    ),
+    decode_head=dict(num_classes=len(classes), ignore_index=void),
 )
 load_from = {load_from!r}
 train_pipeline = _base_.train_pipeline
@@ -64,13 +72,14 @@ train_pipeline[2].scale = scale
 train_pipeline[3] = dict(type='RandomCrop', crop_size={crop}, cat_max_ratio=0.75, ignore_index=void)
 test_pipeline = _base_.test_pipeline
 test_pipeline.insert(1, dict(type='Resize', scale=scale, keep_ratio=True))
-metainfo = dict(_delete_=True, classes=classes)
+metainfo = dict(classes=classes)
 paths = dict(data_root='', data_prefix=dict(img_path={images!r}, seg_map_path={masks!r}))
 options = dict(**paths, img_suffix={suffix!r}, metainfo=metainfo)
 train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
 val_evaluator = dict(ignore_index=void)
 """,
-    classifier="""_base_ = 'cpvt_backbones::imagenette/cpvt-6-blocks_imagenette.py'
+    classifier="""_base_ = {recipe!r}
+work_dir = {work_dir!r}
 classes = {classes!r}
 side = {side}
 model = dict(backbone=dict({init}arch='tiny', img_size=side), head=dict(num_classes=len(classes)))
@@ -134,10 +143,20 @@ def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     classes = tuple(category['name'] for category in coco['categories'])
     if classes != tuple(category['name'] for category in val[0]['categories']):
         raise ValueError('data: training and validation must have the same categories, in the same order')
-    # Equal ratios would only double the anchors.
-    ratios, count = sorted({round(float(shape), 2) for shape in shapes}), len(coco['images'])
+    ratios, count = anchor_ratios(*shapes), len(coco['images'])
     values = dict(classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, size=size, count=count)
     return values | paths | images | dict(length=round(count * passes(count) / 4))
+
+
+def anchor_ratios(low: float, high: float) -> list[float]:
+    """Two ratios of anchors, height / width, which differ by at least a quarter.
+
+    The shipped detector has two: with one, its weights would not fit. Two equal ones would double each anchor.
+    """
+    if high < 1.25 * low:
+        centre = (low * high) ** 0.5
+        low, high = centre / 1.25**0.5, centre * 1.25**0.5
+    return [round(float(low), 2), round(float(high), 2)]
 
 
 def write_list(names: Sequence[str], path: Path) -> str:
@@ -207,6 +226,36 @@ def detection_data(args: argparse.Namespace) -> list[tuple[Coco, Path]]:
     return [(part_of(coco, {*names}), root) for names in split(image['file_name'] for image in coco['images'])]
 
 
+def assignment(name: str, value: Any) -> str:
+    """A line of Python, wrapped at 100 columns, that gives a name to a plain value."""
+    indent = ' ' * len(f'{name} = ')
+    text = pformat(value, width=100 - len(indent), sort_dicts=False)
+    return f'{name} = {text}\n'.replace('\n', f'\n{indent}').rstrip(' ')
+
+
+def write_recipe(task: str, file: Path) -> None:
+    """Write the shipped recipe of a task, resolved, without its data and without variables of its files."""
+    from mmengine.config import Config
+
+    from cpvt_backbones import __version__
+    from cpvt_backbones.checkpoints import atomic_write
+    from cpvt_backbones.engine.config_keys import READ_KEYS
+    from cpvt_backbones.engine.config_scope import dicts_of
+    from cpvt_backbones.weights import repository_file
+
+    # Not its custom_imports: they import the toolbox.
+    recipe = Config.fromfile(repository_file(RECIPES[task]), import_custom_modules=False).to_dict()
+    pipelines = ('train_pipeline', 'test_pipeline')
+    kept = {key: value for key, value in recipe.items() if key in READ_KEYS or key in pipelines}
+    for part in dicts_of([value for key, value in kept.items() if key not in pipelines]):
+        for key in OF_ITS_DATA:
+            part.pop(key, None)
+    texts = [assignment(key, value) for key, value in kept.items()]
+    about = f'# The {task} of {RECIPES[task]}, cpvt_backbones {__version__}, without its data.\n'
+    with atomic_write(file) as target:
+        target.write((about + ''.join(texts)).encode())
+
+
 def start(task: str, weights: str) -> dict[str, str | None]:
     """The model to start from: shipped weights of the task as a whole, any other weights for the backbone."""
     if weights == WEIGHTS[task]:
@@ -246,6 +295,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = args.out.with_suffix('')
     values = dict(detector=detector, segmentor=segmentor, classifier=classifier)[task](args, folder)
     values |= start(task, args.weights or WEIGHTS[task]) | (dict(length=args.length) if args.length else {})
+    write_recipe(task, folder / 'recipe.py')
+    values |= dict(recipe=f'./{folder.name}/recipe.py', work_dir=f'work_dirs/{args.out.stem}')
     images = f'{values["count"]} training images, median {values["size"][0]:.0f} x {values["size"][1]:.0f} px'
     text = TEMPLATES[task] + ENDING + (EPOCHS if task == 'classifier' else ITERATIONS)
     with atomic_write(args.out) as file:

@@ -1,13 +1,19 @@
 """make_config.py: a config that trains, from each form of a user's own data."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.engine.launch import read_config
 
+ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(0)
 
 
@@ -147,7 +153,7 @@ def test_the_loss_has_the_classes_of_the_data(call, tmp_path, count):
     cfg, train, _ = made(call, tmp_path, 'masks', tmp_path / 'images', tmp_path / 'masks')
     assert cfg.model.decode_head.num_classes == len(train.metainfo['classes']) == count
     loss = cfg.model.decode_head.loss_decode
-    assert loss.class_weight is None
+    assert 'class_weight' not in loss
     target = torch.arange(count).reshape(1, 1, count)
     assert MODELS.build(loss)(torch.zeros(1, count, 1, count), target, ignore_index=255).isfinite()
 
@@ -171,16 +177,27 @@ def test_weights_that_do_not_exist_are_refused(refused, tmp_path):
     assert not (tmp_path / 'a.py').exists()
 
 
-def test_equal_box_shapes_give_one_anchor_ratio(call, tmp_path):
+@pytest.mark.parametrize(
+    ('heights', 'ratios'),
+    [([20], [0.89, 1.12]), ([20, 21], [0.92, 1.15]), ([10, 40], [0.5, 2.0]), ([60], [2.68, 3.35])],
+)
+def test_the_shipped_detector_fits_the_anchors(call, tmp_path, heights, ratios):
+    """It has two ratios; equal ones would double each anchor."""
     pytest.importorskip('mmdet')
-    pictures(tmp_path / 'images', [f'{i}.jpg' for i in range(5)])
-    images = [dict(id=i, file_name=f'{i}.jpg') for i in range(5)]
-    boxes = [dict(id=i, image_id=i, category_id=1, bbox=[8, 8, 20, 20]) for i in range(5)]
+    from cpvt_backbones.checkpoints import read_checkpoint
+    from cpvt_backbones.checkpoints.pretrained import check_loaded
+
+    pictures(tmp_path / 'images', [f'{i}.jpg' for i in range(10)], size=(64, 96))
+    images = [dict(id=i, file_name=f'{i}.jpg') for i in range(10)]
+    sides = [heights[i // 2 % len(heights)] for i in range(10)]
+    boxes = [dict(id=i, image_id=i, category_id=1, bbox=[8, 8, 20, sides[i]]) for i in range(10)]
     file = tmp_path / 'all.json'
     content = dict(images=images, annotations=boxes, categories=[dict(id=1, name='a')])
     file.write_text(json.dumps(content))
     cfg, *_ = made(call, tmp_path, 'coco', file, tmp_path / 'images')
-    assert cfg.model.bbox_head.anchor_generator.ratios == [1.0]
+    assert cfg.model.bbox_head.anchor_generator.ratios == pytest.approx(ratios, abs=0.02)
+    model = build_model(cfg)
+    check_loaded(read_checkpoint(cfg.load_from), model, cfg.load_from, other_classes=True)
 
 
 def test_binary_masks(call, tmp_path):
@@ -210,3 +227,69 @@ def test_class_folders(call, tmp_path, refused, parts):
     (tmp_path / 'empty').mkdir()
     command = ['make_config', 'folders', tmp_path / 'empty', '--out', tmp_path / 'a.py']
     assert 'data: no .bmp or' in refused(*command)
+
+
+FRESH_PROCESS = """
+import os, sys
+from mmengine.config import Config
+from mmengine.runner import Runner
+assert 'cpvt_backbones' not in sys.modules
+runner = Runner.from_cfg(Config.fromfile(sys.argv[1]))
+runner.train()
+"""
+
+
+@pytest.fixture
+def own_data(tmp_path):
+    """Function that writes ten images of two classes; returns the arguments of make_config.py."""
+
+    def of_boxes():
+        names = [f'{i}.png' for i in range(10)]
+        pictures(tmp_path / 'images', names)
+        images = [dict(id=i, file_name=name) for i, name in enumerate(names)]
+        box = [8, 8, 20, 20]
+        boxes = [dict(id=i, image_id=i, category_id=i % 2 + 1, bbox=box) for i in range(10)]
+        categories = [dict(id=1, name='a cat'), dict(id=2, name='élan')]
+        content = dict(images=images, annotations=boxes, categories=categories)
+        (tmp_path / 'all.json').write_text(json.dumps(content))
+        return ['coco', tmp_path / 'all.json', tmp_path / 'images']
+
+    def of_masks():
+        pictures(tmp_path / 'images', [f'{i}.png' for i in range(10)])
+        for i in range(10):
+            write_indices(tmp_path / f'masks/{i}.png', [0, 1, 1], 'index')
+        return ['masks', tmp_path / 'images', tmp_path / 'masks']
+
+    def of_folders():
+        pictures(tmp_path / 'photos', [f'{kind}/{i}.png' for kind in ('a b', 'ü') for i in range(5)])
+        return ['folders', tmp_path / 'photos']
+
+    return dict(coco=of_boxes, masks=of_masks, folders=of_folders)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'toolbox', 'saved'),
+    [
+        ('coco', 'mmdet', 'iter_1.pth'),
+        ('masks', 'mmseg', 'iter_1.pth'),
+        ('folders', 'mmpretrain', 'epoch_1.pth'),
+    ],
+)
+def test_mmengine_alone_trains_it(call, tmp_path, own_data, kind, toolbox, saved):
+    """In a process that imports this package only because the config names it, after a move."""
+    pytest.importorskip(toolbox)
+    first, moved = tmp_path / 'first', tmp_path / 'my configs'
+    call('make_config', *own_data[kind](), '--out', first / 'mine.py', '--length', '1')
+    text = (first / 'mine/recipe.py').read_text()
+    others = ['data/bccd', 'data/camvid', 'data/imagenette', 'RBC', 'bicyclist', 'class_weight']
+    for foreign in others:
+        assert foreign not in text
+    first.rename(moved)
+    config = moved / 'mine.py'
+    # The lists of images are beside the config, and have moved with it.
+    config.write_text(config.read_text().replace(str(first), str(moved)))
+    path = os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])
+    environment = {**os.environ, 'PYTHONPATH': path}
+    command = [sys.executable, '-c', FRESH_PROCESS, str(config)]
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
+    assert (tmp_path / 'work_dirs/mine' / saved).is_file()
