@@ -185,7 +185,8 @@ class Overrides(argparse.Action):
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--cfg-options``."""
-    overrides = 'override values of the config: model.backbone.arch=small train_dataloader.batch_size=4 taps="[2,5,8]"'
+    overrides = 'override values of the config, not variables of its file: model.backbone.arch=small '
+    overrides += 'train_dataloader.batch_size=4 model.backbone.out_indices="[1,2,3]"'
     parser.add_argument('--cfg-options', nargs='+', action=Overrides, metavar='KEY=VALUE', help=overrides)
 
 

@@ -30,6 +30,7 @@ from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
 
+from .config_keys import check_options
 from .config_scope import dicts_of
 from .training_checks import TrainingCheckHook
 
@@ -72,15 +73,20 @@ def read_config(
 
     Raises:
         FileNotFoundError, ImportError: The file does not exist; the toolbox is not installed.
-        ValueError: The file is not a valid config, or its ``default_scope`` is no toolbox.
+        ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an option has no effect.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'config: there is no file {str(path)!r}')
+    options = cfg_options or {}
     try:
         cfg = Config.fromfile(str(path))
-        cfg.merge_from_dict(cfg_options or {})
     except Exception as error:  # a config is Python code, which may raise anything
         raise ValueError(f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}') from error
+    check_options(cfg, options)
+    try:
+        cfg.merge_from_dict(options)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f'cfg_options: {type(error).__name__}: {error}') from error
     cfg.launcher = launcher
     cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs', Path(path).stem))
     find_toolbox(cfg)

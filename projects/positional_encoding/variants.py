@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config
 
+from cpvt_backbones.engine.config_keys import READ_KEYS
+
 CONFIGS = Path(__file__).resolve().parent / 'configs'
 
 
@@ -69,7 +71,8 @@ def classify_config(variant: str) -> Path:
 def data_options(data_set: str) -> dict[str, Any]:
     """What a data set changes in every variant's config, which is for Imagenette."""
     file = CONFIGS / '_base_' / f'{data_set}.py'
-    return Config.fromfile(file).to_dict() if file.exists() else {}
+    options = Config.fromfile(file).to_dict() if file.exists() else {}
+    return {key: value for key, value in options.items() if key in READ_KEYS}
 
 
 def transfer_config(task: str, encoding: str) -> Path:

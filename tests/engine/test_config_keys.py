@@ -1,0 +1,70 @@
+"""Options that have no effect on a config are refused."""
+
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from cpvt_backbones.engine.config_keys import READ_KEYS, check_options
+from cpvt_backbones.engine.launch import read_config
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+default_scope = 'mmpretrain'
+size = 96
+options = dict(kind='a', rate=0.1)
+unused = {}
+steps = [dict(type='Load'), dict(type='Resize', size=size)]
+model = dict(head=dict(options=options))
+train_dataloader = dict(dataset=dict(pipeline=steps))
+train_cfg = dict(max_iters=500)
+max_iters = 500
+"""
+
+
+@pytest.mark.parametrize(
+    ('option', 'advice'),
+    [
+        ('max_iters', 'set train_cfg.max_iters'),
+        ('size', 'set train_dataloader.dataset.pipeline.1.size'),
+        ('steps', 'set train_dataloader.dataset.pipeline'),
+        ('steps.1.size', 'set train_dataloader.dataset.pipeline.1.size'),
+        ('options.rate', 'set model.head.options.rate'),
+        ('unused', 'change the file'),
+        ('trian_cfg.max_iters', 'the config has no trian_cfg, and nothing reads it; did you mean train_cfg?'),
+        ('batch_size', 'the config has no batch_size, and nothing reads it'),
+        ('launcher', 'launcher is set by --launcher'),
+    ],
+)
+def test_options_without_effect(option, advice, tmp_path):
+    (tmp_path / 'a.py').write_text(CONFIG)
+    with pytest.raises(ValueError, match='cfg_options: ') as refusal:
+        check_options(Config.fromfile(tmp_path / 'a.py'), [option])
+    assert str(refusal.value).endswith(advice)
+
+
+def test_names_that_are_read_are_accepted():
+    names = ['model.neck', 'train_cfg.max_iters', 'strategy.type', 'compile', 'tta_model.type', 'work_dir']
+    check_options(Config(), [*names, 'param_scheduler.1.end', 'custom_hooks', 'env_cfg.cudnn_benchmark'])
+
+
+def test_every_name_that_shipped_options_use_is_read():
+    for file in (ROOT / 'configs/_base_/options').glob('*.py'):
+        assert {*Config.fromfile(file, import_custom_modules=False)} <= READ_KEYS
+
+
+def test_a_shipped_config(tmp_path):
+    pytest.importorskip('mmpretrain')
+    file = ROOT / 'configs/imagenette/cpvt-6-blocks_imagenette.py'
+    with pytest.raises(ValueError, match='max_epochs has no effect: .* set train_cfg.max_epochs$'):
+        read_config(file, cfg_options=dict(max_epochs=3))
+    with pytest.raises(ValueError, match='cfg_options: KeyError: .*Index 7'):
+        read_config(file, cfg_options={'param_scheduler.7.end': 3})
+    assert read_config(file, cfg_options={'train_cfg.max_epochs': 3}).train_cfg.max_epochs == 3
+
+
+def test_the_line_of_a_tool(refused, tmp_path):
+    (tmp_path / 'a.py').write_text(CONFIG)
+    line = refused('train', tmp_path / 'a.py', '--cfg-options', 'max_iters=300')
+    assert line.startswith('error: --cfg-options: max_iters has no effect: ')
+    assert line.endswith('set train_cfg.max_iters')
