@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from cpvt_backbones.engine.launch import find_toolbox
+from cpvt_backbones.engine.training_checks import check_neck
 
 from .memory import peak_memory
 
@@ -34,13 +35,18 @@ class ComplexityRow:
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """Build the model of a config, without loading weights, in evaluation mode."""
+    """Build the model of a config, without loading weights, in evaluation mode.
+
+    Raises ``ValueError`` for a neck that does not take the channels of the backbone.
+    """
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     options = dict(cfg.model)
     if 'data_preprocessor' in cfg:
         options.setdefault('data_preprocessor', cfg.data_preprocessor)
-    return MODELS.build(options).eval()
+    model = MODELS.build(options).eval()
+    check_neck(model, options)
+    return model
 
 
 @contextmanager

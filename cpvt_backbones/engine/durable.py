@@ -77,6 +77,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
 
     def before_run(self, runner: Runner) -> None:
         """Lock the work directory and choose the checkpoint to resume from."""
+        TrainingCheckHook.before_run(self, runner)
         choose = runner._resume and runner._load_from is None
         outcome: list[Any] = [None, None]  # a problem, the checkpoint
         if is_main_process():

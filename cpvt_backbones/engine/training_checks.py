@@ -1,7 +1,7 @@
-"""What ends a training early: weights and classes that do not fit, and losses that are not finite."""
+"""What ends a training early: weights, classes and channels that do not fit, losses that are not finite."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
 from typing import Any
@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import BaseLoop, Runner
+from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.checkpoints.classes import classes_of
-from cpvt_backbones.checkpoints.pretrained import check_loaded
+from cpvt_backbones.checkpoints.pretrained import check_loaded, unwrap
 
 from .resuming import check_resumable, check_training_state
 
@@ -21,8 +22,31 @@ class NotFiniteError(ValueError):
     """A loss, a gradient norm or a weight of a training is NaN or infinite."""
 
 
+def check_neck(model: nn.Module, settings: Any = None) -> None:
+    """Compare the channels that the neck takes with those of the backbone's maps.
+
+    Args:
+        model: The whole model. One without a neck, or with a backbone that does not say its channels, passes.
+        settings: The config of the model, for a neck that does not keep its ``in_channels``.
+
+    Raises:
+        ValueError: They differ; the message has both.
+    """
+    model = unwrap(model)
+    given = getattr(getattr(model, 'backbone', None), 'out_channels', None)
+    neck = getattr(model, 'neck', None)
+    taken = getattr(neck, 'in_channels', None)
+    if taken is None and neck is not None:
+        taken = ((settings or {}).get('neck') or {}).get('in_channels')
+    if not isinstance(given, Sequence) or not isinstance(taken, Sequence):
+        return
+    if list(given) != list(taken):
+        wanted = f'{list(given)}, the channels of the maps of model.backbone'
+        raise ValueError(f'model.neck.in_channels must be {wanted}, got {list(taken)}')
+
+
 class TrainingCheckHook(Hook):
-    """Refuses what ``load_from`` and ``resume`` would load in vain, and heads with another number of classes.
+    """Refuses what ``load_from`` and ``resume`` would load in vain, other classes in a head, other channels in a neck.
 
     A model may start from one of other classes, or of the same in another order: the layers that
     depend on them stay random, and are logged. Training is resumed with the same classes only.
@@ -30,8 +54,9 @@ class TrainingCheckHook(Hook):
     """
 
     def before_run(self, runner: Runner) -> None:
-        """Let whatever fails in a resume name the checkpoint."""
-        if isinstance(runner, Runner):
+        """Compare the neck with the backbone; let whatever fails in a resume name the checkpoint."""
+        if isinstance(runner, Runner):  # FlexibleRunner builds its model later
+            check_neck(runner.model, runner.cfg.get('model'))
             runner.resume = _naming_file(runner.resume)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:

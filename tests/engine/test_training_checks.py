@@ -1,6 +1,7 @@
 """Starting from a model of other classes, and heads whose number of classes is not that of the data."""
 
 import logging
+import re
 
 import pytest
 import tiny
@@ -8,10 +9,11 @@ import torch
 from mmengine.runner import BaseLoop, Runner
 from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from tiny import ONE_BLOCK
+from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, pretrained
 from cpvt_backbones.checkpoints.pretrained import check_loaded
-from cpvt_backbones.engine.training_checks import TrainingCheckHook
+from cpvt_backbones.engine.training_checks import TrainingCheckHook, check_neck
 
 COLUMN = dict(type='MultiScaleCPVT', **ONE_BLOCK)
 BUILDERS = {
@@ -149,6 +151,7 @@ class Running(Runner):
 
     def __init__(self, model, classes, *, training=True, resume=False):
         self.model, self._load_from, self._resume = model, 'a.pth', resume
+        self.cfg = {}
         self._train_loop = Loop(classes) if training else None
 
     train_dataloader = property(lambda self: self._train_loop.dataloader)
@@ -182,3 +185,33 @@ def test_another_number_of_classes_is_refused_with_its_key(layer):
     )
     with pytest.raises(ValueError, match=message):
         TrainingCheckHook().before_train(Running(model, 'abcdef'))
+
+
+def test_a_neck_must_take_the_channels_of_the_backbone(layer):
+    config = BUILDERS[layer](classes=3)
+    check_neck(tiny.build(config))
+    if 'neck' not in config:
+        return
+    given = config['neck']['in_channels']
+    for wrong in ([*given[:-1], given[-1] + 1], given[1:]):
+        message = re.escape(f'must be {given}, the channels of the maps of model.backbone, got {wrong}')
+        other = tiny.build({**config, 'neck': {**config['neck'], 'in_channels': wrong}})
+        with pytest.raises(ValueError, match=f'model.neck.in_channels {message}'):
+            check_neck(other)
+        with pytest.raises(ValueError, match=message):
+            TrainingCheckHook().before_run(Running(other, 'abc'))
+
+
+@pytest.mark.parametrize('taken', [[24, 24], (24, 24), [24, 48], 24, None])
+def test_a_neck_that_does_not_keep_its_channels(taken):
+    model = nn.Module()
+    model.backbone, model.neck = nn.Module(), nn.Module()
+    settings = dict(neck=dict(in_channels=taken))
+    check_neck(model, settings)
+    model.backbone.out_channels = (24, 24)
+    if taken == [24, 48]:
+        with pytest.raises(ValueError, match=r'must be \[24, 24\].*, got \[24, 48\]'):
+            check_neck(model, settings)
+    else:
+        check_neck(model, settings)
+    check_neck(model)
