@@ -14,6 +14,7 @@ masks in colours and lists of images are converted to the folder of --out. docs/
 """
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from pprint import pformat
@@ -303,9 +304,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         file.write(f'# Written by tools/make_config.py: {images}.\n{text.format(**values)}'.encode())
     print(f'{args.out}: {task} of {len(values["classes"])} classes, {images}')
     unit = 'epoch' if task == 'classifier' else 'iter'
-    checkpoint = f'work_dirs/{args.out.stem}/{unit}_{values["length"]}.pth'
-    print(f'python tools/train.py {args.out}\npython tools/test.py {args.out} {checkpoint}')
-    print(f'python tools/infer.py {args.out} {checkpoint} PHOTOS --out-dir out')
+    config = shlex.quote(str(args.out))
+    checkpoint = shlex.quote(f'{values["work_dir"]}/{unit}_{values["length"]}.pth')
+    print(f'python tools/train.py {config}\npython tools/test.py {config} {checkpoint}')
+    print(f'python tools/infer.py {config} {checkpoint} PHOTOS --out-dir out')
 
 
 if __name__ == '__main__':
