@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from own_data import read_voc, write_json
+from own_data import Report, read_voc, write_json
+from own_data.check import check_parts
 
 from cpvt_backbones.engine import command_line as cli
 
@@ -20,16 +21,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('source', type=Path, help='folder with Annotations, ImageSets and JPEGImages')
     parser.add_argument('destination', type=Path, nargs='?', default=Path('data/bccd'), help='default: %(default)s')
     args = parser.parse_args(argv)
-    for split in SPLITS:
-        names = (args.source / 'ImageSets/Main' / f'{split}.txt').read_text().split()
-        coco = read_voc(args.source, names, classes=CLASSES)
+    report = Report()
+    read = read_voc(args.source, report, classes=CLASSES, lists=SPLITS)
+    if len(read) != len(SPLITS):
+        lists = ', '.join(f'{split}.txt' for split in SPLITS)
+        raise FileNotFoundError(f'source: {str(args.source)!r} must have {lists} in ImageSets/Main')
+    parts, _ = check_parts(read, report)
+    report.finish()
+    for split, part in zip(SPLITS, parts, strict=True):
         target = args.destination / split
         target.mkdir(parents=True, exist_ok=True)
-        for image in coco['images']:
+        for image in part.coco['images']:
             file = args.source / image['file_name']
             image['file_name'] = shutil.copyfile(file, target / file.name).name
-        write_json(coco, args.destination / 'annotations' / f'{split}.json')
-        print(f'{target}: {len(coco["images"])} images, {len(coco["annotations"])} boxes')
+        write_json(part.coco, args.destination / 'annotations' / f'{split}.json')
+        counts = f'{len(part.coco["images"])} images, {len(part.coco["annotations"])} boxes'
+        print(f'{target}: {counts}')
 
 
 if __name__ == '__main__':

@@ -21,7 +21,7 @@ from pprint import pformat
 from typing import Any
 
 import numpy as np
-from own_data import Coco, files_in, part_of, read_coco, read_voc, split, write_json, write_masks
+from own_data import Part, Report, check, named_files, read_coco, read_voc, split, write_json, write_masks
 from PIL import Image
 
 from cpvt_backbones.engine import command_line as cli
@@ -55,6 +55,7 @@ test_pipeline = _base_.test_pipeline
 test_pipeline[1].scale = scale
 metainfo = dict(classes=classes)
 train_set = dict(data_root='', ann_file={train!r}, data_prefix=dict(img={train_images!r}), metainfo=metainfo)
+train_set['filter_cfg'] = None  # train on images without objects, too
 val_set = dict(data_root='', ann_file={val!r}, data_prefix=dict(img={val_images!r}), metainfo=metainfo)
 val_evaluator = dict(ann_file={val!r})
 """,
@@ -126,8 +127,8 @@ def passes(images: int) -> float:
 
 def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Values of the template: the class of the smallest objects gets 16 px, the image 320 to 640."""
-    train, val = detection_data(args)
-    coco = train[0]
+    train, val = detection_data(args, folder)
+    coco = train.coco
     size = np.median([(image['width'], image['height']) for image in coco['images']], axis=0)
     boxes = np.array([(box['category_id'], *box['bbox'][2:]) for box in coco['annotations']], float).reshape(-1, 3)
     boxes = boxes[(boxes[:, 1:] > 0).all(1)]
@@ -139,11 +140,10 @@ def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     factor = min(1.0, max(16 / small, 320 / size.max()), 640 / size.max())
     scale = [max(32, round(side * factor)) for side in size]
     anchor = max(small * factor / 8, 0.5)
-    paths = {key: str(write_json(one[0], folder / f'{key}.json')) for key, one in (('train', train), ('val', val))}
-    images = {f'{key}_images': str(one[1].resolve()) for key, one in (('train', train), ('val', val))}
+    parts = dict(train=train, val=val)
+    paths = {key: str(write_json(part.coco, folder / f'{key}.json')) for key, part in parts.items()}
+    images = {f'{key}_images': str(part.root.resolve()) for key, part in parts.items()}
     classes = tuple(category['name'] for category in coco['categories'])
-    if classes != tuple(category['name'] for category in val[0]['categories']):
-        raise ValueError('data: training and validation must have the same categories, in the same order')
     ratios, count = anchor_ratios(*shapes), len(coco['images'])
     values = dict(classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, size=size, count=count)
     return values | paths | images | dict(length=round(count * passes(count) / 4))
@@ -177,7 +177,7 @@ def segmentor(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         raise ValueError(f'data: the images in {str(images)!r} must have one suffix, got {sorted(suffixes)}')
     size = np.median([Image.open(path).size for path in pictures.values()], axis=0)
     scale = [max(32, round(side * min(1.0, 480 / size.max()))) for side in size]
-    parts = dict(zip(('train', 'val'), split(pictures), strict=True))
+    parts = dict(zip(('train', 'val'), split(pictures, Report()), strict=True))
     lists = {key: write_list(names, folder / f'{key}.txt') for key, names in parts.items()}
     values = dict(classes=tuple(classes), scale=tuple(scale), crop=(scale[1] * 2 // 3, scale[0] * 2 // 3), size=size)
     paths = dict(images=str(images.resolve()), masks=str((folder / 'masks').resolve()), suffix=suffixes.pop())
@@ -187,14 +187,14 @@ def segmentor(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Values of the template; lists of images and labels are written to the folder."""
-    pictures = files_in(args.data[0])
+    pictures = named_files(args.data[0])
     kinds = {name: name.split('/')[-2] for name in pictures if '/' in name}
     classes = sorted({*kinds.values()} - {'train', 'val', 'valid', 'validation', 'test'})
     if len(classes) < 2 or len(kinds) < len(pictures):
         raise ValueError(
             f'data: images must be in <class>/ or <split>/<class>/ of {str(args.data[0])!r}, got {classes}'
         )
-    parts = dict(zip(('train', 'val'), split(kinds), strict=True))
+    parts = dict(zip(('train', 'val'), split(kinds, Report()), strict=True))
     lists = {}
     for key, names in parts.items():
         lines = [f'{pictures[name].relative_to(args.data[0])} {classes.index(kinds[name])}' for name in names]
@@ -209,22 +209,17 @@ def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return values | lists | dict(count=count, length=round(passes(count)))
 
 
-def detection_data(args: argparse.Namespace) -> list[tuple[Coco, Path]]:
-    """Training and validation data, with their folders of images."""
+def detection_data(args: argparse.Namespace, folder: Path) -> list[Part]:
+    """Training and validation data, checked."""
+    report = Report()
     if args.kind == 'coco':
-        coco, root = read_coco(*args.data), args.data[1]
+        file, root = args.data
+        parts = [read_coco(file, root)]
         if args.val:
-            val_root = args.val[-1] if len(args.val) > 1 else root
-            return [(coco, root), (read_coco(args.val[0], val_root), val_root)]
+            parts.append(read_coco(args.val[0], args.val[-1] if len(args.val) > 1 else root))
     else:
-        root = args.data[0]
-        coco = read_voc(root)
-        lists = [path for name in ('train', 'val') for path in root.rglob(f'ImageSets/Main/{name}.txt')]
-        if len(lists) == 2:
-            names = {Path(image['file_name']).stem: image['file_name'] for image in coco['images']}
-            chosen = [{*path.read_text().split()} for path in lists]
-            return [(part_of(coco, {names[stem] for stem in part & {*names}}), root) for part in chosen]
-    return [(part_of(coco, {*names}), root) for names in split(image['file_name'] for image in coco['images'])]
+        parts = read_voc(args.data[0], report)
+    return check(parts, report, decode=not args.no_decode, strict=args.strict, file=folder / 'check.csv')
 
 
 def assignment(name: str, value: Any) -> str:
@@ -280,6 +275,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--weights', help=weights)
     parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
     parser.add_argument('--out', type=Path, required=True, help='the config; converted data get the folder of its name')
+    parser.add_argument('--strict', action='store_true', help='refuse data of which anything is skipped or altered')
+    parser.add_argument('--no-decode', action='store_true', help='read only the headers of images (huge data sets)')
     parser.add_argument('--overwrite', action='store_true', help='replace the config of an earlier call')
     args = parser.parse_args(argv)
     from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint  # here, so that --help comes at once

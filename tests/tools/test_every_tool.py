@@ -41,7 +41,7 @@ MISTAKES = {
     'tools/feature_maps.py': ('none.py none.pth none.jpg', 'none.jpg'),
     'tools/get_flops.py': ('none.py', "config: there is no file 'none.py'"),
     'tools/infer.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
-    'tools/make_bccd.py': ('none made', "'none/ImageSets/Main/train.txt'"),
+    'tools/make_bccd.py': ('none made', "no .xml in the folder 'none'"),
     'tools/make_config.py': ('folders none --out a.py', "in the folder 'none'"),
     'tools/make_imagenette.py': ('none made', 'source: there are no images in none/train/<class>'),
     'tools/make_teacher.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),

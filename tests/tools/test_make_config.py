@@ -48,7 +48,7 @@ def test_coco_and_its_split(call, tmp_path, refused):
     cfg, train, val = made(call, tmp_path, 'coco', file, tmp_path / 'images')
     assert (len(train), len(val)) == (8, 2)
     assert cfg.model.bbox_head.num_classes == 2 and cfg.load_from == 'retinanet_cpvt_tiny_gap-bccd'
-    assert train.metainfo['classes'] == ('cat', 'dog')
+    assert train.metainfo['classes'] == ('dog', 'cat')  # by their ids
     assert cfg.scale == (320, 240) == tuple(cfg.test_dataloader.dataset.pipeline[1].scale)
     assert train[0]['inputs'].shape[0] == 3 and cfg.train_cfg.max_iters == 80
     cfg, train, val = made(call, tmp_path, 'coco', file, tmp_path / 'images', '--val', file, '--weights', 'timm://x')
@@ -56,9 +56,9 @@ def test_coco_and_its_split(call, tmp_path, refused):
     assert cfg.load_from is None and cfg.model.backbone.init_cfg.checkpoint == 'timm://x'
     (tmp_path / 'images/3.jpg').unlink()
     command = ['make_config', 'coco', file, tmp_path / 'images', '--out', tmp_path / 'a.py']
-    assert "names '3.jpg', which is not in" in refused(*command)
+    assert '3.jpg (there is no such file)' in refused(*command)
     file.write_text('{}')
-    assert 'is no COCO JSON of boxes (KeyError' in refused(*command)
+    assert "is no COCO JSON: 'images' must be a list" in refused(*command)
     assert 'coco takes 2 paths' in refused('make_config', 'coco', file, '--out', tmp_path / 'a.py')
 
 

@@ -1,0 +1,422 @@
+"""Faults of a user's own data: each is refused, altered, skipped or noted by a stated rule, with the file named."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from cpvt_backbones.engine.launch import read_config
+
+WIDTH, HEIGHT = 64, 48
+
+
+def photo(path, size=(WIDTH, HEIGHT), *, orientation=1, seed=None):
+    """Write a photograph of coarse noise, of its own for each path; ``size`` is before EXIF's rotation."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not hash(), which differs from process to process.
+    rng = np.random.default_rng(list(str(path.name).encode()) if seed is None else seed)
+    image = Image.fromarray(rng.integers(0, 255, (12, 16, 3), np.uint8)).resize(size)
+    exif = image.getexif()
+    if orientation != 1:
+        exif[274] = orientation
+    image.save(path, exif=exif)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return ['--out', tmp_path / 'mine.py', '--overwrite']
+
+
+@pytest.fixture
+def table(capsys, call):
+    """Run make_config.py and return the lines that it prints."""
+
+    def table(*arguments):
+        capsys.readouterr()
+        call('make_config', *arguments)
+        return capsys.readouterr().out
+
+    return table
+
+
+class CocoSet:
+    """Ten images with two boxes each, and a JSON file of them that a test changes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.images = [dict(id=i, file_name=f'{i}.png', width=WIDTH, height=HEIGHT) for i in range(10)]
+        self.annotations = []
+        for i in range(20):
+            box = [4 + i, 5, 20, 16]
+            self.annotations.append(dict(id=i, image_id=i // 2, category_id=i % 2 + 1, bbox=box))
+        self.categories = [dict(id=1, name='cat'), dict(id=2, name='dog')]
+        for image in self.images:
+            photo(folder / 'images' / image['file_name'])
+
+    def arguments(self, name='all.json'):
+        content = dict(images=self.images, annotations=self.annotations, categories=self.categories)
+        file = self.folder / name
+        file.write_text(json.dumps(content))
+        return ['coco', file, self.folder / 'images']
+
+    def written(self):
+        parts = [json.loads((self.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val')]
+        both = {}
+        for key in ('images', 'annotations'):
+            both[key] = sorted(parts[0][key] + parts[1][key], key=lambda one: one['id'])
+        return both, parts[0]['categories']
+
+
+@pytest.fixture
+def coco(tmp_path):
+    pytest.importorskip('mmdet')
+    return CocoSet(tmp_path)
+
+
+def test_coco_without_faults(coco, table, out):
+    printed = table(*coco.arguments(), *out, '--strict')
+    assert 'read          10 images' in printed and 'read          20 objects' in printed
+    assert 'used           8 training images' in printed and 'used           2 validation images' in printed
+    assert 'exit code 0' in printed
+    assert 'skipped' not in printed and 'altered' not in printed and 'note' not in printed
+    written, categories = coco.written()
+    assert [one['bbox'] for one in written['annotations']] == [one['bbox'] for one in coco.annotations]
+    assert categories == coco.categories
+
+
+NAN = float('nan')
+RLE = dict(size=[HEIGHT, WIDTH], counts=[HEIGHT * 10 + 8, 16, HEIGHT * WIDTH - HEIGHT * 10 - 24])
+# Changes of the first annotation (None removes a key), the outcome, and its reason.
+FAULTS = {
+    'negative': (dict(bbox=[9, 9, -3, 5]), 'refused', 'boxes of negative width or height'),
+    'nan': (dict(bbox=[9, 9, NAN, 5]), 'refused', 'bbox is not four finite numbers'),
+    'text': (dict(bbox=['9', 9, 9, 5]), 'refused', 'bbox is not four finite numbers'),
+    'three': (dict(bbox=[9, 9, 9]), 'refused', 'bbox is not four finite numbers'),
+    'empty': (dict(bbox=[]), 'refused', 'objects with neither bbox nor outline'),
+    'missing': (dict(bbox=None), 'refused', 'objects with neither bbox nor outline'),
+    'flat': (dict(bbox=[9, 9, 0, 5]), 'skipped', 'boxes of no width or height'),
+    'thin': (dict(bbox=[9, 9, 0.5, 5]), 'skipped', 'boxes narrower or lower than 1 px'),
+    'outside': (dict(bbox=[70, 9, 5, 5]), 'skipped', 'boxes outside their image'),
+    'partly': (dict(bbox=[60, 9, 9, 5]), 'altered', 'boxes are clipped to their image'),
+    'image': (dict(image_id=77), 'skipped', 'annotations of images that are not listed'),
+    'no image': (dict(image_id=None), 'refused', 'annotations without image_id'),
+    'text image': (dict(image_id='0'), 'altered', 'image_id as text'),
+    'category': (dict(category_id=9), 'refused', 'annotations of categories that are not listed'),
+    'text category': (dict(category_id='1'), 'altered', 'category_id as text'),
+    'no category': (dict(category_id=None), 'refused', 'annotations without category_id'),
+    'id': (dict(id=1), 'altered', 'annotation ids that are missing'),
+    'no id': (dict(id=None), 'altered', 'annotation ids that are missing'),
+    'twice': (dict(bbox=[5, 5, 20, 16], category_id=2), 'skipped', 'objects that are listed twice'),
+    'iscrowd': (dict(iscrowd=2), 'refused', 'iscrowd is neither 0 nor 1'),
+    'polygon': (dict(bbox=None, segmentation=[[4, 5, 24, 5, 24, 21]]), 'altered', 'bbox is derived'),
+    'rle': (dict(bbox=None, segmentation=RLE), 'altered', 'bbox is derived'),
+    'line': (dict(segmentation=[[4, 5, 24, 5]]), 'altered', 'polygons of fewer than three points'),
+    'rle size': (dict(segmentation=dict(size=[9, 9], counts=[81])), 'refused', 'RLE of another size'),
+    'rle sum': (dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=[9])), 'refused', 'RLE whose counts'),
+}
+
+
+@pytest.mark.parametrize('fault', FAULTS)
+def test_faults_of_coco_objects(coco, table, refused, out, fault):
+    change, outcome, reason = FAULTS[fault]
+    first = {**coco.annotations[0], **change}
+    coco.annotations[0] = {key: value for key, value in first.items() if value is not None}
+    if outcome == 'refused':
+        assert reason in refused('make_config', *coco.arguments(), *out)
+        assert not (coco.folder / 'mine.py').exists()
+        return
+    printed = table(*coco.arguments(), *out)
+    assert f'{outcome}        1 {reason}' in printed
+    assert 'exit code 0' in printed
+    written, _ = coco.written()
+    assert len(written['annotations']) == (19 if outcome == 'skipped' else 20)
+    assert [one['id'] for one in written['annotations']] == [*range(1, len(written['annotations']) + 1)]
+    assert reason in refused('make_config', *coco.arguments(), *out, '--strict')
+    assert reason in (coco.folder / 'mine/check.csv').read_text()
+
+
+def test_boxes_come_from_outlines(coco, table, out):
+    coco.annotations[0].pop('bbox')
+    coco.annotations[0]['segmentation'] = [[4, 5, 24, 5, 24, 21]]
+    coco.annotations[1].pop('bbox')
+    coco.annotations[1]['segmentation'] = RLE
+    table(*coco.arguments(), *out)
+    first, second, *_ = coco.written()[0]['annotations']
+    assert (first['bbox'], first['area']) == ([4, 5, 20, 16], 160)
+    assert (second['bbox'], second['area']) == ([10, 8, 1, 16], 16)
+
+
+def test_a_clipped_box_lies_in_its_image(coco, table, out):
+    coco.annotations[0]['bbox'] = [-6, 9, 12, 90]
+    table(*coco.arguments(), *out)
+    assert coco.written()[0]['annotations'][0]['bbox'] == [0, 9, 6, 39]
+
+
+@pytest.mark.parametrize(
+    ('change', 'reason'),
+    [
+        (dict(id=1), 'images with the id of another'),
+        (dict(id=None), 'images without id'),
+        (dict(file_name='1.png'), 'images that are listed twice'),
+        (dict(file_name=None), 'images without file_name'),
+        (dict(file_name='none.png'), 'images that cannot be read'),
+        (dict(width=99), 'width and height are not those of the file'),
+    ],
+)
+def test_faults_of_coco_images(coco, refused, out, change, reason):
+    coco.images[0].update(change)
+    assert reason in refused('make_config', *coco.arguments(), *out)
+
+
+@pytest.mark.parametrize(
+    ('change', 'reason'),
+    [
+        (dict(id=2), 'categories with the id of another'),
+        (dict(id=None), 'categories without id'),
+        (dict(name='dog'), 'categories with the name of another'),
+        (dict(name=' '), 'categories without name'),
+    ],
+)
+def test_faults_of_coco_categories(coco, refused, out, change, reason):
+    coco.categories[0].update(change)
+    assert reason in refused('make_config', *coco.arguments(), *out)
+
+
+def test_ids_as_text_are_replaced(coco, table, out):
+    for image in coco.images:
+        image['id'] = f'a{image["id"]}'
+    for one in coco.annotations:
+        one.update(image_id=f'a{one["image_id"]}', category_id=f'c{one["category_id"]}')
+    for category in coco.categories:
+        category['id'] = f'c{category["id"]}'
+    printed = table(*coco.arguments(), *out)
+    assert 'image ids that are no integers are replaced' in printed
+    assert 'category ids that are no integers are replaced' in printed
+    written, categories = coco.written()
+    assert [image['id'] for image in written['images']] == [*range(1, 11)]
+    assert all(isinstance(one['image_id'], int) for one in written['annotations'])
+    assert [category['id'] for category in categories] == [1, 2]
+
+
+def test_categories_are_sorted_and_the_parent_of_roboflow_is_left_out(coco, table, out):
+    coco.categories = [
+        dict(id=2, name='dog', supercategory='animals'),
+        dict(id=1, name='cat', supercategory='animals'),
+        dict(id=0, name='animals', supercategory='none'),
+        dict(id=7, name='unseen', supercategory='animals'),
+    ]
+    printed = table(*coco.arguments(), *out)
+    assert 'altered        1 parent categories without objects are left out' in printed
+    assert 'note           1 classes without a training object: unseen' in printed
+    assert read_config(coco.folder / 'mine.py').classes == ('cat', 'dog', 'unseen')
+
+
+def test_validation_is_matched_by_name(coco, table, refused, out):
+    arguments = coco.arguments()
+    coco.categories = [dict(id=1, name='dog'), dict(id=5, name='cat'), dict(id=9, name='none')]
+    for one in coco.annotations:
+        one['category_id'] = {1: 5, 2: 1}[one['category_id']]
+    val = coco.arguments('val.json')[1]
+    printed = table(*arguments, '--val', val, *out)
+    assert 'categories are matched by name' in printed
+    assert 'skipped        1 categories without objects that training lacks' in printed
+    train, val_written = (json.loads((coco.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val'))
+    assert train['categories'] == val_written['categories']
+    first = [one['category_id'] for one in train['annotations']]
+    assert first == [one['category_id'] for one in val_written['annotations']]
+    coco.annotations[0]['category_id'] = 9
+    coco.arguments('val.json')
+    wanted = 'categories with objects that training lacks'
+    assert wanted in refused('make_config', *arguments, '--val', val, *out)
+
+
+def test_images_without_objects_are_trained_on(coco, table, out):
+    from mmengine.registry import DATASETS, init_default_scope
+
+    coco.annotations = [one for one in coco.annotations if one['image_id'] in (0, 4)]
+    printed = table(*coco.arguments(), *out)
+    assert 'used           7 training images without objects' in printed
+    cfg = read_config(coco.folder / 'mine.py')
+    init_default_scope('mmdet')
+    train = DATASETS.build(cfg.train_dataloader.dataset)
+    assert len(train) == 8
+    without = [index for index in range(8) if not train.get_data_info(index)['instances']]
+    assert len(without) == 7
+    # Nothing in the pipeline replaces such an image by another.
+    for index in without:
+        assert train[index]['data_samples'].img_id == train.get_data_info(index)['img_id']
+
+
+def test_damaged_images_are_named_all_at_once(coco, refused, table, out):
+    photo(coco.folder / 'images/2.jpg', (400, 300))
+    whole = (coco.folder / 'images/2.jpg').read_bytes()
+    for index, content in {2: whole[: len(whole) * 2 // 3], 5: b'no image', 6: b''}.items():
+        coco.images[index]['file_name'] = f'{index}.jpg'
+        (coco.folder / f'images/{index}.jpg').write_bytes(content)
+    coco.images[2].update(width=400, height=300)
+    line = refused('make_config', *coco.arguments(), *out)
+    assert '3 refused: images that cannot be read' in line
+    for index in (2, 5, 6):
+        assert f'images/{index}.jpg (' in line
+    coco.images = [image for image in coco.images if image['id'] not in (5, 6)]
+    coco.annotations = [one for one in coco.annotations if one['image_id'] not in (5, 6)]
+    assert 'exit code 0' in table(*coco.arguments(), *out, '--no-decode')
+
+
+@pytest.mark.parametrize('size', ['stored', 'upright', 'missing'])
+@pytest.mark.parametrize('labels', ['stored', 'upright', 'both', 'none'])
+def test_orientation(coco, refused, table, out, size, labels):
+    """A file of 64 x 48 px with orientation 6 is 48 x 64 px upright."""
+    file = coco.folder / 'images/0.jpg'
+    photo(file, (WIDTH, HEIGHT), orientation=6)
+    assert cv2.imread(str(file)).shape[:2] == (WIDTH, HEIGHT)
+    image = coco.images[0]
+    image['file_name'] = '0.jpg'
+    image.update(dict(stored={}, upright=dict(width=48, height=64), missing=dict(width=0, height=0))[size])
+    box = dict(stored=[40, 5, 20, 20], upright=[5, 40, 20, 20], both=[5, 5, 20, 20], none=None)[labels]
+    coco.annotations = [one for one in coco.annotations if one['image_id']]
+    if box:
+        coco.annotations.insert(0, dict(id=0, image_id=0, category_id=1, bbox=box))
+    if labels == 'stored' or (labels == 'both' and size == 'stored'):
+        line = refused('make_config', *coco.arguments(), *out)
+        assert f'{file}' in line
+        assert ('only before its EXIF rotation' if labels == 'stored' else 'fit both ways') in line
+        return
+    printed = table(*coco.arguments(), *out)
+    assert ('width and height are turned as EXIF turns the image' in printed) == (size == 'stored')
+    assert 'note           1 images turned by EXIF' in printed
+    written, _ = coco.written()
+    assert (written['images'][0]['width'], written['images'][0]['height']) == (48, 64)
+    if box:
+        assert written['annotations'][0]['bbox'] == box
+
+
+def test_near_duplicates_are_named(coco, table, out):
+    image = Image.open(coco.folder / 'images/4.png')  # the first of validation
+    image.resize((80, 60)).save(coco.folder / 'images/7.jpg', quality=60)
+    coco.images[7].update(file_name='7.jpg', width=80, height=60)
+    printed = table(*coco.arguments(), *out)
+    assert 'note           1 validation images that look like a training image' in printed
+    assert f'{coco.folder}/images/4.png = {coco.folder}/images/7.jpg' in printed
+
+
+def test_values_of_12_bits_are_noted(coco, table, out):
+    rng = np.random.default_rng(0)
+    for image in coco.images[:2]:
+        cv2.imwrite(str(coco.folder / 'images' / image['file_name']), rng.integers(0, 4096, (48, 64), np.uint16))
+    printed = table(*coco.arguments(), *out)
+    assert 'note           2 images of 16 bits with values of 0 to 4095 only, training sees 0 to 15 of 255' in printed
+    cv2.imwrite(str(coco.folder / 'images/2.png'), rng.integers(0, 65536, (48, 64), np.uint16))
+    assert 'images of 16 bits' not in table(*coco.arguments(), *out)
+
+
+VOC = """<annotation><size><width>{width}</width><height>{height}</height></size>
+<object><name>cat</name><difficult>{difficult}</difficult>
+<bndbox><xmin>5</xmin><ymin>6</ymin><xmax>24</xmax><ymax>{bottom}</ymax></bndbox></object></annotation>"""
+
+
+def voc(path, *, width=WIDTH, height=HEIGHT, difficult=0, bottom=30):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(VOC.format(width=width, height=height, difficult=difficult, bottom=bottom))
+
+
+def test_voc_difficult_objects_are_ignored(tmp_path, table, out):
+    pytest.importorskip('mmdet')
+    for i in range(10):
+        photo(tmp_path / f'voc/{i}.png')
+        voc(tmp_path / f'voc/{i}.xml', difficult=int(i == 0))
+    printed = table('voc', tmp_path / 'voc', *out)
+    assert 'note           1 difficult objects are ignored' in printed
+    written = json.loads((tmp_path / 'mine/train.json').read_text())
+    assert [one['iscrowd'] for one in written['annotations']] == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert written['annotations'][0]['bbox'] == [4, 5, 20, 25]
+
+
+def test_voc_files_of_equal_names_are_kept(tmp_path, table, refused, out):
+    pytest.importorskip('mmdet')
+    for part in ('train', 'valid'):
+        for i in range(3):
+            photo(tmp_path / f'voc/{part}/images/{i}.png')
+            voc(tmp_path / f'voc/{part}/labels/{i}.xml', bottom=30 if part == 'train' else 40)
+    printed = table('voc', tmp_path / 'voc', *out)
+    assert 'used           3 training images' in printed and 'used           3 validation images' in printed
+    for part, bottom in (('train', 30), ('val', 40)):
+        written = json.loads((tmp_path / f'mine/{part}.json').read_text())
+        assert {one['bbox'][3] for one in written['annotations']} == {bottom - 5}
+    photo(tmp_path / 'voc/train/images/0.jpg')
+    line = refused('make_config', 'voc', tmp_path / 'voc', *out)
+    assert 'train/labels/0.xml (train/images/0.jpg, train/images/0.png)' in line
+
+
+def test_voc_faults(tmp_path, table, refused, out):
+    pytest.importorskip('mmdet')
+    for i in range(10):
+        photo(tmp_path / f'voc/JPEGImages/{i}.png')
+        photo(tmp_path / f'voc/SegmentationClass/{i}.png')
+        voc(tmp_path / f'voc/Annotations/{i}.xml')
+    data = ['voc', tmp_path / 'voc', *out]
+    assert 'exit code 0' in table(*data, '--strict')
+    (tmp_path / 'voc/Annotations/9.xml').unlink()
+    assert f'skipped        1 images without a label file: {tmp_path}/voc/JPEGImages/9.png' in table(*data)
+    voc(tmp_path / 'voc/Annotations/10.xml')
+    assert 'label files without an image' in refused('make_config', *data)
+    voc(tmp_path / 'voc/Annotations/10.xml', bottom=3)
+    assert 'corners are in the wrong order' not in refused('make_config', *data)
+    (tmp_path / 'voc/Annotations/10.xml').unlink()
+    voc(tmp_path / 'voc/Annotations/0.xml', width=99)
+    voc(tmp_path / 'voc/Annotations/1.xml', bottom=3)
+    voc(tmp_path / 'voc/Annotations/2.xml', bottom='x')
+    (tmp_path / 'voc/Annotations/3.xml').write_text('<annotation>')
+    line = refused('make_config', *data)
+    for reason in ('not those of the file', 'in the wrong order', 'without four numbers', 'that are not XML'):
+        assert reason in line
+
+
+def test_voc_names_with_spaces_in_lists(tmp_path, table, refused, out):
+    pytest.importorskip('mmdet')
+    names = ['my photo 1', 'my photo 2', 'a', 'b.c', 'd']
+    for name in names:
+        photo(tmp_path / f'voc/JPEGImages/{name}.png')
+        voc(tmp_path / f'voc/Annotations/{name}.xml')
+    lists = tmp_path / 'voc/ImageSets/Main'
+    lists.mkdir(parents=True)
+    (lists / 'train.txt').write_bytes(b'\xef\xbb\xbfmy photo 1\r\nmy photo 2\r\nb.c\r\n')
+    (lists / 'val.txt').write_text('a\n')
+    printed = table('voc', tmp_path / 'voc', *out)
+    assert 'used           3 training images' in printed and 'used           1 validation images' in printed
+    assert 'skipped        1 images in none of train.txt, val.txt' in printed
+    (lists / 'val.txt').write_text('a\nnobody\n')
+    line = refused('make_config', 'voc', tmp_path / 'voc', *out)
+    assert f'names in a list without label file and image: {lists}/val.txt: nobody' in line
+
+
+def test_voc_in_stored_orientation_is_refused(tmp_path, refused, table, out):
+    """Boxes were cut from 4 to 2 px."""
+    pytest.importorskip('mmdet')
+    for i in range(10):
+        photo(tmp_path / f'voc/{i}.jpg', (WIDTH, HEIGHT), orientation=6)
+        voc(tmp_path / f'voc/{i}.xml', width=HEIGHT, height=WIDTH, bottom=60)
+    assert 'exit code 0' in table('voc', tmp_path / 'voc', *out, '--strict')
+    text = (tmp_path / 'voc/3.xml').read_text()
+    (tmp_path / 'voc/3.xml').write_text(text.replace('>24<', '>64<').replace('>60<', '>30<'))
+    line = refused('make_config', 'voc', tmp_path / 'voc', *out)
+    assert (
+        f'labels that fit the image only before its EXIF rotation: draw them on the upright image: {tmp_path}' in line
+    )
+
+
+def test_dot_names_and_links(tmp_path, table, out):
+    pytest.importorskip('mmdet')
+    for i in range(10):
+        photo(tmp_path / f'elsewhere/{i}.png')
+        voc(tmp_path / f'voc/{i}.xml')
+    voc(tmp_path / 'voc/._1.xml')
+    photo(tmp_path / 'voc/.ipynb_checkpoints/1.png')
+    (tmp_path / 'voc/images').symlink_to(tmp_path / 'elsewhere')
+    (tmp_path / 'elsewhere/again').symlink_to(tmp_path / 'elsewhere')
+    printed = table('voc', tmp_path / 'voc', *out)
+    assert 'names that begin with a dot' in printed and '.ipynb_checkpoints' in printed and '._1.xml' in printed
+    assert 'links to a folder that contains them' in printed
+    assert 'used           8 training images' in printed

@@ -1,0 +1,165 @@
+"""The one gate between a user's data and a config: what is used, skipped, altered or refused."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .categories import check_categories, drop_parents, match_categories, note_empty
+from .coco import Coco, Part, part_of
+from .files import split
+from .images import ImageFacts, inspect_images, near_duplicates
+from .objects import check_objects, link_objects
+from .report import Fault, Report
+from .sizes import check_size
+
+Facts = Mapping[Path, ImageFacts]
+HALF_RANGE = 1 << 15  # of 16 bits
+
+
+def check(
+    parts: Sequence[Part], report: Report, *, decode: bool = True, strict: bool = False, file: Path | None = None
+) -> list[Part]:
+    """Check data as read, split them, and print the report.
+
+    Args:
+        parts: Training and validation data, or one part that is split here.
+        report: Gets every image and label that is skipped, altered or refused.
+        decode: Decode every image; else only headers are read.
+        strict: Refuse what is skipped or altered, too.
+        file: CSV file for the report.
+
+    Returns:
+        Training and validation data. Sizes are upright, image ids are integers, boxes lie in their image, categories
+        are sorted by id and the same in both.
+
+    ``ValueError`` if anything is refused.
+    """
+    checked, facts = check_parts(parts, report, decode=decode)
+    if len(checked) == 1 and len(checked[0].coco['images']) > 1:
+        names = split([image['file_name'] for image in checked[0].coco['images']], report)
+        checked = [part_of(checked[0], chosen) for chosen in names]
+    _note_files(facts, report)
+    _note_duplicates(checked, facts, report)
+    _count_used(checked, report)
+    if 'annotations' in checked[0].coco:
+        note_empty(checked[0], report)
+    report.finish(strict=strict, file=file)
+    if len(checked) < 2 or not all(part.coco['images'] for part in checked):
+        raise ValueError('data: at least 2 images are needed, for training and validation')
+    return checked
+
+
+def check_parts(parts: Sequence[Part], report: Report, *, decode: bool = True) -> tuple[list[Part], Facts]:
+    """The rules of :func:`check` alone: no split, and the report is not finished.
+
+    Args:
+        parts: Data whose categories are matched by name to those of the first.
+        report: Gets every image and label that is skipped, altered or refused.
+        decode: Decode every image; else only headers are read.
+
+    Returns:
+        The checked parts, without what is skipped or refused, and the facts of their images.
+    """
+    checked = [_check_entries(part, report) for part in parts]
+    paths = {part.root / image['file_name']: None for part in checked for image in part.coco['images']}
+    facts = inspect_images([*paths], decode=decode)
+    has_objects = all('annotations' in part.coco for part in checked)
+    for part in checked:
+        if has_objects:
+            check_categories(part, report)
+            link_objects(part, report)
+        _check_files(part, facts, report)
+        if has_objects:
+            check_objects(part, report)
+    if has_objects:
+        drop_parents(checked, report)
+        match_categories(checked, report)
+    return checked, facts
+
+
+def _check_entries(part: Part, report: Report) -> Part:
+    """Images with a name and an id of their own."""
+    report.read['images'] += len(part.coco['images'])
+    images = []
+    names: set[str] = set()
+    ids: set[int | str] = set()
+    for number, image in enumerate(part.coco['images'], 1):
+        try:
+            _check_entry(image, names, ids)
+        except Fault as fault:
+            report.add_fault(fault, f'{part.source}: {image.get("file_name") or f"image {number}"}')
+            continue
+        names.add(image['file_name'])
+        ids.add(image['id'])
+        images.append(image)
+    return Part({**part.coco, 'images': images}, part.root, part.source)
+
+
+def _check_entry(image: Coco, names: set[str], ids: set[int | str]) -> None:
+    name, key = image.get('file_name'), image.get('id')
+    if not isinstance(name, str) or not name:
+        raise Fault('refused', 'images without file_name')
+    if isinstance(key, bool) or not isinstance(key, (int, str)):
+        raise Fault('refused', 'images without id')
+    if name in names:
+        raise Fault('refused', 'images that are listed twice')
+    if key in ids:
+        raise Fault('refused', 'images with the id of another', f'id {key!r}')
+
+
+def _check_files(part: Part, facts: Facts, report: Report) -> None:
+    """Leave out images that cannot be read or whose size is wrong, with their objects."""
+    objects: dict[int | str, list[Coco]] = {image['id']: [] for image in part.coco['images']}
+    for one in part.coco.get('annotations', ()):
+        objects[one['image_id']].append(one)
+    kept = []
+    for image in part.coco['images']:
+        path = part.root / image['file_name']
+        try:
+            if facts[path].fault:
+                raise Fault('refused', 'images that cannot be read', facts[path].fault)
+            check_size(image, facts[path], objects[image['id']], report, str(path))
+        except Fault as fault:
+            report.add_fault(fault, str(path))
+            continue
+        kept.append(image)
+    names = {image['file_name'] for image in kept}
+    part.coco = part_of(part, names).coco
+
+
+def _note_files(facts: Facts, report: Report) -> None:
+    """Note images that are turned by EXIF, and dark images of 16 bits."""
+    for path, known in facts.items():
+        if known.orientation != 1:
+            report.add('note', 'images turned by EXIF: labels are taken as drawn on the upright image', str(path))
+    deep = {path: known.range for path, known in facts.items() if known.range}
+    if not deep:
+        return
+    low = min(least for least, _ in deep.values())
+    high = max(greatest for _, greatest in deep.values())
+    if high < HALF_RANGE:
+        seen = f'training sees {low >> 8} to {high >> 8} of 255'
+        reason = f'images of 16 bits with values of {low} to {high} only, {seen}: rescale them to 0 to 65535'
+        for path in deep:
+            report.add('note', reason, str(path))
+
+
+def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> None:
+    """Note validation images that look like a training image."""
+    if len(parts) < 2:
+        return
+    hashes = []
+    for part in parts:
+        paths = [part.root / image['file_name'] for image in part.coco['images']]
+        hashes.append({str(path): facts[path].hash for path in paths if facts[path].hash})
+    for val, train in near_duplicates(*hashes):
+        report.add('note', 'validation images that look like a training image', f'{val} = {train}')
+
+
+def _count_used(parts: Sequence[Part], report: Report) -> None:
+    for name, part in zip(('training', 'validation'), parts, strict=False):
+        report.used[f'{name} images'] += len(part.coco['images'])
+        if 'annotations' in part.coco:
+            with_objects = {one['image_id'] for one in part.coco['annotations']}
+            empty = len(part.coco['images']) - len(with_objects)
+            report.used[f'{name} images without objects'] += empty
+            report.used[f'{name} objects'] += len(part.coco['annotations'])

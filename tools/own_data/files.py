@@ -1,0 +1,98 @@
+"""Find files, split them, and write JSON."""
+
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from .report import Report
+
+TRAIN = 'train'
+VALIDATION = ('val', 'valid', 'validation', 'test')  # folders of the validation images, the first that is there
+# Images that Pillow and OpenCV do not read as they are installed here.
+UNREAD_SUFFIXES = ('.avif', '.cr2', '.dng', '.exr', '.heic', '.heif', '.jfif', '.nef', '.psd', '.svg', '.tga')
+
+
+def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:
+    """Images (or files with ``suffixes``) in a folder and its subfolders, links followed.
+
+    Names that begin with a dot are skipped, and so are images of other kinds (``UNREAD_SUFFIXES``).
+
+    Returns:
+        Their paths in the folder, with slashes, sorted.
+    """
+    from cpvt_backbones.inference import IMAGE_SUFFIXES
+
+    found = []
+    for path in _walk(folder, report, ()):
+        suffix = path.suffix.lower()
+        if suffix in (suffixes or IMAGE_SUFFIXES):
+            found.append(path.relative_to(folder).as_posix())
+        elif suffixes is None and suffix in UNREAD_SUFFIXES:
+            report.add('skipped', f'images of a kind that is not read ({suffix})', str(path))
+    if not found:
+        wanted = ' or '.join(suffixes or IMAGE_SUFFIXES)
+        raise FileNotFoundError(f'data: no {wanted} in the folder {str(folder)!r}')
+    return sorted(found)
+
+
+def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Path]:
+    """Files below a folder. A link to a folder that contains it is skipped."""
+    real = os.path.realpath(folder)
+    if real in parents:
+        report.add('skipped', 'links to a folder that contains them', str(folder))
+        return
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith('.'):
+            report.add('skipped', 'names that begin with a dot', str(path))
+        elif path.is_dir():
+            yield from _walk(path, report, (*parents, real))
+        else:
+            yield path
+
+
+def stem(name: str) -> str:
+    """A path without its suffix."""
+    return PurePosixPath(name).with_suffix('').as_posix()
+
+
+def split(names: Iterable[str], report: Report) -> tuple[list[str], list[str]]:
+    """Training and validation names: by their folders train and val, valid, validation or test, or every fifth.
+
+    Names in other folders beside train and val are skipped.
+    """
+    names = sorted(names)
+    first = {name: name.partition('/')[0].lower() for name in names}
+    for other in VALIDATION:
+        if {TRAIN, other} <= {*first.values()}:
+            for name in names:
+                if first[name] not in (TRAIN, other):
+                    report.add('skipped', f'images in neither {TRAIN}/ nor {other}/', name)
+            train = [name for name in names if first[name] == TRAIN]
+            return train, [name for name in names if first[name] == other]
+    if len(names) < 2:
+        raise ValueError(f'data: at least 2 images are needed, for training and validation, got {len(names)}')
+    held_out = {*names[4::5]} or {names[-1]}
+    return [name for name in names if name not in held_out], sorted(held_out)
+
+
+def read_lines(file: Path) -> list[str]:
+    """Lines of a text file that are not blank, without spaces around them and without a byte order mark."""
+    try:
+        text = file.read_text(encoding='utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise ValueError(f'data: {file} is not UTF-8 text: {error}') from None
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line]
+
+
+def write_json(content: Any, path: Path) -> Path:
+    """Write JSON; returns the absolute path."""
+    from cpvt_backbones.checkpoints import atomic_write
+
+    with atomic_write(path) as file:
+        file.write(json.dumps(content, allow_nan=False).encode())
+    return path.resolve()

@@ -1,0 +1,140 @@
+"""Open every image once, as training does: size, damage, range, and pictures that resemble each other."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import ExifTags, Image
+from rich.progress import track
+
+Size = tuple[int, int]  # width and height, px
+HASH_SIDE = 16
+NEAR = 32  # of the 256 bits of two hashes may differ; photographs of different things differ in 59 and more
+HASHES = 1 << 17  # that OpenCV's matcher gets at a time
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What is known of an image file.
+
+    Args:
+        size: Of the upright image, as training sees it.
+        stored: Size before EXIF's rotation.
+        orientation: EXIF's, 1 to 8; 1 is upright.
+        fault: Why training cannot read it.
+        range: Least and greatest value of an image of 16 bits.
+        hash: 32 bytes that are alike for images that look alike.
+    """
+
+    size: Size = (0, 0)
+    stored: Size = (0, 0)
+    orientation: int = 1
+    fault: str = ''
+    range: tuple[int, int] | None = None
+    hash: bytes = b''
+
+
+def inspect_images(paths: Sequence[Path], *, decode: bool = True) -> dict[Path, ImageFacts]:
+    """Facts of each image, read in threads; with ``decode=False`` from its header alone."""
+
+    def inspect(path: Path) -> ImageFacts:
+        return inspect_image(path, decode=decode)
+
+    workers = min(8, os.cpu_count() or 1)
+    limit = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None  # these are the user's own files
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            results = track(pool.map(inspect, paths), description='images', total=len(paths))
+            return dict(zip(paths, results, strict=True))
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+
+
+def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
+    """Facts of one image; a fault of the file is in ``fault``, nothing is raised."""
+    from cpvt_backbones.inference.images import IMAGE_FORMATS
+
+    try:
+        with path.open('rb') as file, Image.open(file, formats=IMAGE_FORMATS) as image:
+            stored = image.size
+            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # Pillow raises OSError, SyntaxError, struct.error and others
+        return ImageFacts(fault=_why_not_read(path))
+    size = stored[::-1] if orientation in (5, 6, 7, 8) else stored
+    facts = ImageFacts(size=size, stored=stored, orientation=orientation)
+    return _decode(path, facts) if decode else facts
+
+
+def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
+    """Decode with OpenCV, which is what the toolboxes train with."""
+    try:
+        # As IMREAD_COLOR, which training uses, but 16 bits are kept.
+        content = np.fromfile(path, np.uint8)
+        pixels = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+    except (OSError, cv2.error) as error:
+        return ImageFacts(fault=f'damaged: {error}')
+    if pixels is None:
+        return ImageFacts(fault=_why_not_read(path))
+    if pixels.dtype not in (np.uint8, np.uint16):
+        return ImageFacts(fault=f'values of type {pixels.dtype}; 8 and 16 bits are accepted')
+    if pixels.shape[1::-1] != facts.size:
+        shape = f'{pixels.shape[1]} x {pixels.shape[0]}'
+        return ImageFacts(fault=f'OpenCV reads {shape} px, Pillow {facts.size[0]} x {facts.size[1]}')
+    found = None
+    if pixels.dtype == np.uint16:
+        found = int(pixels.min()), int(pixels.max())
+    code = difference_hash(pixels)
+    return ImageFacts(facts.size, facts.stored, facts.orientation, range=found, hash=code)
+
+
+def _why_not_read(path: Path) -> str:
+    from cpvt_backbones.inference import ImageError, read_image
+
+    try:
+        read_image(path, read_limit=None)
+    except ImageError as error:
+        return error.reason
+    return 'OpenCV, which training reads with, cannot decode it'
+
+
+def difference_hash(pixels: np.ndarray) -> bytes:
+    """dHash of 256 bits: whether each of 16 x 16 areas is darker than the area to its right.
+
+    Args:
+        pixels: (H, W, 3).
+    """
+    grey = cv2.resize(pixels, (HASH_SIDE + 1, HASH_SIDE), interpolation=cv2.INTER_AREA).mean(axis=2)
+    return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
+
+
+def near_duplicates(train: Mapping[str, bytes], val: Mapping[str, bytes]) -> list[tuple[str, str]]:
+    """Pairs of a validation image and the training image that looks like it most, if at most ``NEAR`` bits differ.
+
+    Args:
+        train: :func:`difference_hash` of each training image, by name; so ``val``.
+    """
+    if not train or not val:
+        return []
+    matcher = cv2.BFMatcher(cv2.NORM_HAMMING)
+    names, others = [*train], [*val]
+    queries = _as_rows(val.values())
+    best: dict[int, tuple[float, int]] = {}
+    for start in range(0, len(names), HASHES):
+        part = _as_rows([train[name] for name in names[start : start + HASHES]])
+        for match in matcher.match(queries, part):
+            found = match.distance, start + match.trainIdx
+            best[match.queryIdx] = min(found, best.get(match.queryIdx, found))
+    pairs = []
+    for index, (distance, other) in sorted(best.items()):
+        if distance <= NEAR:
+            pairs.append((others[index], names[other]))
+    return pairs
+
+
+def _as_rows(hashes: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b''.join(hashes), np.uint8).reshape(len(hashes), -1)
