@@ -21,8 +21,18 @@ from pprint import pformat
 from typing import Any
 
 import numpy as np
-from own_data import Part, Report, check, named_files, read_coco, read_voc, split, write_json, write_masks
-from PIL import Image
+from own_data import (
+    Part,
+    Report,
+    check,
+    classes_of,
+    read_coco,
+    read_folders,
+    read_masks,
+    read_voc,
+    write_class_maps,
+    write_json,
+)
 
 from cpvt_backbones.engine import command_line as cli
 
@@ -125,11 +135,21 @@ def passes(images: int) -> float:
     return float(np.clip(8000 / images, 12, 40))
 
 
+def median_size(part: Part) -> np.ndarray:
+    """Width and height of the images, px."""
+    return np.median([(image['width'], image['height']) for image in part.coco['images']], axis=0)
+
+
+def checked(parts: Sequence[Part], report: Report, args: argparse.Namespace, folder: Path) -> list[Part]:
+    """Training and validation data, checked; the folder gets the report."""
+    return check(parts, report, decode=not args.no_decode, strict=args.strict, file=folder / 'check.csv')
+
+
 def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Values of the template: the class of the smallest objects gets 16 px, the image 320 to 640."""
     train, val = detection_data(args, folder)
     coco = train.coco
-    size = np.median([(image['width'], image['height']) for image in coco['images']], axis=0)
+    size = median_size(train)
     boxes = np.array([(box['category_id'], *box['bbox'][2:]) for box in coco['annotations']], float).reshape(-1, 3)
     boxes = boxes[(boxes[:, 1:] > 0).all(1)]
     if not len(boxes):
@@ -172,37 +192,36 @@ def write_list(names: Sequence[str], path: Path) -> str:
 def segmentor(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Values of the template; class maps and lists of names are written to the folder."""
     images, masks = args.data
-    pictures, classes = write_masks(images, masks, folder / 'masks', classes=args.classes, ignore=args.ignore)
-    if len(suffixes := {path.suffix for path in pictures.values()}) > 1:
-        raise ValueError(f'data: the images in {str(images)!r} must have one suffix, got {sorted(suffixes)}')
-    size = np.median([Image.open(path).size for path in pictures.values()], axis=0)
+    report = Report()
+    found = read_masks(images, masks, report, classes=args.classes, ignore=args.ignore)
+    parts = dict(zip(('train', 'val'), checked([found.part], report, args, folder), strict=True))
+    write_class_maps(found, [*parts.values()], folder / 'masks')
+    size = median_size(parts['train'])
     scale = [max(32, round(side * min(1.0, 480 / size.max()))) for side in size]
-    parts = dict(zip(('train', 'val'), split(pictures, Report()), strict=True))
-    lists = {key: write_list(names, folder / f'{key}.txt') for key, names in parts.items()}
-    values = dict(classes=tuple(classes), scale=tuple(scale), crop=(scale[1] * 2 // 3, scale[0] * 2 // 3), size=size)
-    paths = dict(images=str(images.resolve()), masks=str((folder / 'masks').resolve()), suffix=suffixes.pop())
-    count = len(parts['train'])
+    lists = {}
+    for key, part in parts.items():
+        lists[key] = write_list([image['file_name'] for image in part.coco['images']], folder / f'{key}.txt')
+    crop = scale[1] * 2 // 3, scale[0] * 2 // 3
+    values = dict(classes=tuple(found.classes), scale=tuple(scale), crop=crop, size=size)
+    # The names in the lists have suffixes; that of a.jpg is a.jpg.png.
+    paths = dict(images=str(images.resolve()), masks=str((folder / 'masks').resolve()), suffix='')
+    count = len(parts['train'].coco['images'])
     return values | paths | lists | dict(count=count, length=round(count * passes(count) / 4))
 
 
 def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Values of the template; lists of images and labels are written to the folder."""
-    pictures = named_files(args.data[0])
-    kinds = {name: name.split('/')[-2] for name in pictures if '/' in name}
-    classes = sorted({*kinds.values()} - {'train', 'val', 'valid', 'validation', 'test'})
-    if len(classes) < 2 or len(kinds) < len(pictures):
-        raise ValueError(
-            f'data: images must be in <class>/ or <split>/<class>/ of {str(args.data[0])!r}, got {classes}'
-        )
-    parts = dict(zip(('train', 'val'), split(kinds, Report()), strict=True))
+    report = Report()
+    parts = checked([read_folders(args.data[0], report)], report, args, folder)
+    classes = classes_of(parts)
     lists = {}
-    for key, names in parts.items():
-        lines = [f'{pictures[name].relative_to(args.data[0])} {classes.index(kinds[name])}' for name in names]
+    for key, part in zip(('train', 'val'), parts, strict=True):
+        images = part.coco['images']
+        lines = [f'{image["file_name"]} {classes.index(image["label"])}' for image in images]
         lists[key] = write_list(lines, folder / f'{key}.txt')
-    sample = parts['train'][:: len(parts['train']) // 500 + 1]
-    size = np.median([Image.open(pictures[name]).size for name in sample], axis=0)
+    size = median_size(parts[0])
     side = max([side for side in (112, 160, 224) if side <= size.min()], default=112)
-    count = len(parts['train'])
+    count = len(parts[0].coco['images'])
     # An epoch has whole batches only: at least two.
     batch = min(64, max(1, count // 2))
     values = dict(classes=tuple(classes), side=side, batch=batch, images=str(args.data[0].resolve()), size=size)
@@ -219,7 +238,7 @@ def detection_data(args: argparse.Namespace, folder: Path) -> list[Part]:
             parts.append(read_coco(args.val[0], args.val[-1] if len(args.val) > 1 else root))
     else:
         parts = read_voc(args.data[0], report)
-    return check(parts, report, decode=not args.no_decode, strict=args.strict, file=folder / 'check.csv')
+    return checked(parts, report, args, folder)
 
 
 def assignment(name: str, value: Any) -> str:

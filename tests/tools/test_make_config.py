@@ -105,7 +105,7 @@ def test_masks(call, tmp_path, refused, mode):
     cfg, train, val = made(call, tmp_path, *data, '--classes', classes, '--ignore', '1')
     assert train.metainfo['classes'] == ('sky', 'big tree', 'road') and (len(train), len(val)) == (3, 3)
     assert cfg.model.decode_head.num_classes == 3 and cfg.scale == (64, 48)
-    labels = np.asarray(Image.open(tmp_path / 'mine/masks/val/2.png'))
+    labels = np.asarray(Image.open(tmp_path / 'mine/masks/val/2.jpg.png'))
     assert labels.ravel()[:5].tolist() == [0, 255, 1, 2, 2]
     assert train[0]['data_samples'].gt_sem_seg.shape is not None
     cfg, train, _ = made(call, tmp_path, *data, '--length', '1')
@@ -113,9 +113,10 @@ def test_masks(call, tmp_path, refused, mode):
     assert all(schedule.begin < schedule.end for schedule in cfg.param_scheduler)
     classes.write_text('sky\nroad')
     out = ['--out', tmp_path / 'a.py']
-    assert 'for 2 names: see --classes' in refused('make_config', *data, '--classes', classes, *out)
+    line = refused('make_config', *data, '--classes', classes, *out)
+    assert f'values of masks without a name in {classes}' in line and '_mask.png)' in line
     (tmp_path / 'masks/val/1_mask.png').unlink()
-    assert "1 of 6 images have no mask, the first is 'val/1'" in refused('make_config', *data, *out)
+    assert f'images without a mask: {tmp_path}/images/val/1.jpg' in refused('make_config', *data, *out)
 
 
 def test_each_mask_belongs_to_the_image_of_its_name(call, tmp_path, refused):
@@ -127,14 +128,14 @@ def test_each_mask_belongs_to_the_image_of_its_name(call, tmp_path, refused):
     data = ['masks', tmp_path / 'images', tmp_path / 'masks', '--out', tmp_path / 'a.py']
     call('make_config', *data)
     for i in numbers:
-        written = Image.open(tmp_path / f'a/masks/img_{i}.png')
+        written = Image.open(tmp_path / f'a/masks/img_{i}.png.png')
         assert np.unique(np.asarray(written)).tolist() == [i % 2], i
     (tmp_path / 'masks/img_1_mask.png').unlink()
-    wanted = "1 of 5 images have no mask, the first is 'img_1'"
+    wanted = f'images without a mask: {tmp_path}/images/img_1.png'
     assert wanted in refused('make_config', *data, '--overwrite')
     for name in ('img_1-a', 'img_1_b'):
-        write_indices(tmp_path / f'masks/{name}.png', [0], 'index')
-    wanted = "image 'img_1' must have one mask, got ['img_1-a', 'img_1_b']"
+        write_indices(tmp_path / f'masks/{name}.png', [1], 'index')
+    wanted = 'img_1.png (img_1-a.png, img_1_b.png)'
     assert wanted in refused('make_config', *data, '--overwrite')
     pictures(tmp_path / 'images', ['img_1_b.png'])
     call('make_config', *data, '--overwrite')
@@ -207,7 +208,7 @@ def test_binary_masks(call, tmp_path):
         write_indices(tmp_path / f'masks/{i}.png', [0, 255], 'index')
     _, train, _ = made(call, tmp_path, 'masks', tmp_path / 'images', tmp_path / 'masks')
     assert len(train.metainfo['classes']) == 2
-    assert np.unique(np.asarray(Image.open(tmp_path / 'mine/masks/0.png'))).tolist() == [0, 1]
+    assert np.unique(np.asarray(Image.open(tmp_path / 'mine/masks/0.jpg.png'))).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize('parts', [('',), ('train/', 'val/')])

@@ -420,3 +420,225 @@ def test_dot_names_and_links(tmp_path, table, out):
     assert 'names that begin with a dot' in printed and '.ipynb_checkpoints' in printed and '._1.xml' in printed
     assert 'links to a folder that contains them' in printed
     assert 'used           8 training images' in printed
+
+
+def mask(path, values, size=(WIDTH, HEIGHT), dtype=np.uint8):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    array = np.resize(np.array(values, dtype), (size[1], size[0], *np.shape(values)[1:]))
+    cv2.imwrite(str(path), array)
+
+
+class MaskSet:
+    """Five images with masks of two classes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for i in range(5):
+            photo(folder / f'images/{i}.png')
+            mask(folder / f'masks/{i}.png', [0, 1, 1])
+
+    def arguments(self):
+        return ['masks', self.folder / 'images', self.folder / 'masks', '--out', self.folder / 'mine.py', '--overwrite']
+
+    def written(self, name):
+        return np.asarray(Image.open(self.folder / f'mine/masks/{name}.png'))
+
+
+@pytest.fixture
+def masks(tmp_path):
+    pytest.importorskip('mmseg')
+    return MaskSet(tmp_path)
+
+
+def test_masks_without_faults(masks, table):
+    printed = table(*masks.arguments(), '--strict')
+    assert 'used           4 training images' in printed and 'exit code 0' in printed
+    assert masks.written('3.png').ravel()[:4].tolist() == [0, 1, 1, 0]
+
+
+def test_images_of_one_name_and_of_several_kinds(masks, table, refused):
+    """`.jpg` beside `.png` in one folder, and the suffix in the mask's name."""
+    from mmengine.registry import DATASETS, init_default_scope
+
+    photo(masks.folder / 'images/a.jpg')
+    mask(masks.folder / 'masks/a_mask.png', [1, 0])
+    printed = table(*masks.arguments())
+    assert 'used           5 training images' in printed
+    init_default_scope('mmseg')
+    for loader in ('train_dataloader', 'val_dataloader'):
+        data = DATASETS.build(read_config(masks.folder / 'mine.py')[loader].dataset)
+        for index in range(len(data)):
+            name = data.get_data_info(index)['img_path'].rpartition('/')[2]
+            wanted = [1, 0, 1, 0] if name == 'a.jpg' else [0, 1, 1, 0]
+            assert cv2.imread(data.get_data_info(index)['seg_map_path'], -1).ravel()[:4].tolist() == wanted
+    photo(masks.folder / 'images/a.png')
+    line = refused('make_config', *masks.arguments())
+    assert 'images of one name, whose masks cannot be told apart' in line
+    assert 'images/a.jpg' in line and 'images/a.png' in line
+    (masks.folder / 'masks/a_mask.png').unlink()
+    mask(masks.folder / 'masks/a.jpg.png', [1, 0])
+    mask(masks.folder / 'masks/a.png.png', [0, 1])
+    table(*masks.arguments())
+    assert masks.written('a.jpg').ravel()[:2].tolist() == [1, 0]
+    assert masks.written('a.png').ravel()[:2].tolist() == [0, 1]
+
+
+def test_masks_that_are_left_over(masks, table):
+    mask(masks.folder / 'masks/0_edges.png', [0, 9])
+    mask(masks.folder / 'masks/other.png', [0, 9])
+    printed = table(*masks.arguments())
+    assert 'skipped        1 masks beside one of the name of the image: 0_edges.png' in printed
+    assert 'skipped        1 masks without an image: other.png' in printed
+
+
+def test_masks_and_orientation(masks, table, refused):
+    (masks.folder / 'images/0.png').unlink()
+    file = masks.folder / 'images/0.jpg'
+    photo(file, (WIDTH, HEIGHT), orientation=6)
+    line = refused('make_config', *masks.arguments())
+    assert 'masks of the image before its EXIF rotation' in line and str(file) in line and 'masks/0.png' in line
+    mask(masks.folder / 'masks/0.png', [0, 1, 1], (HEIGHT, WIDTH))
+    assert 'exit code 0' in table(*masks.arguments())
+    assert masks.written('0.jpg').shape == cv2.imread(str(file)).shape[:2]
+    mask(masks.folder / 'masks/1.png', [0, 1, 1], (10, 9))
+    assert 'masks of another size than their image' in refused('make_config', *masks.arguments())
+
+
+@pytest.mark.parametrize('named', [False, True])
+def test_masks_of_more_than_8_bits(masks, refused, table, named):
+    """A value of 300 became class 44."""
+    mask(masks.folder / 'masks/1.png', [0, 300], dtype=np.uint16)
+    (masks.folder / 'classes.txt').write_text('a\nb\n')
+    classes = ['--classes', masks.folder / 'classes.txt'] if named else []
+    line = refused('make_config', *masks.arguments(), *classes)
+    assert f'value 300 (1536 px, {masks.folder}/masks/1.png)' in line
+    mask(masks.folder / 'masks/1.png', [0, 1], dtype=np.uint16)
+    table(*masks.arguments(), *classes)
+    assert masks.written('1.png').ravel()[:4].tolist() == [0, 1, 0, 1]
+
+
+def test_jpeg_masks_are_refused(masks, refused):
+    (masks.folder / 'masks/1.png').unlink()
+    mask(masks.folder / 'masks/1.jpg', [0, 255])
+    line = refused('make_config', *masks.arguments())
+    assert f'masks as JPEG, which changes their values: use PNG: {masks.folder}/masks/1.jpg' in line
+
+
+def test_values_without_a_name(masks, refused, table):
+    array = cv2.imread(str(masks.folder / 'masks/2.png'), -1)
+    array[3, 4:7] = 9
+    cv2.imwrite(str(masks.folder / 'masks/2.png'), array)
+    line = refused('make_config', *masks.arguments())
+    assert 'values below the highest that no mask has' in line and 'value 2, value 3, value 4, ...' in line
+    (masks.folder / 'classes.txt').write_text('a\nb\n')
+    named = ['--classes', masks.folder / 'classes.txt']
+    line = refused('make_config', *masks.arguments(), *named)
+    assert f'classes.txt: value 9 (3 px, {masks.folder}/masks/2.png)' in line
+    table(*masks.arguments(), *named, '--ignore', '9')
+    assert (masks.written('2.png') == 255).sum() == 3
+    table(*masks.arguments(), '--ignore', '9')
+    assert read_config(masks.folder / 'mine.py').classes == ('class_0', 'class_1')
+
+
+def test_rare_values_are_asked_about(masks, refused, table):
+    array = cv2.imread(str(masks.folder / 'masks/2.png'), -1)
+    array[3, 4] = 2
+    cv2.imwrite(str(masks.folder / 'masks/2.png'), array)
+    line = refused('make_config', *masks.arguments())
+    assert 'values of fewer than 0.01% of the pixels' in line and 'value 2 (1 px,' in line
+    (masks.folder / 'classes.txt').write_text('a\nb\nc\nd\n')
+    printed = table(*masks.arguments(), '--classes', masks.folder / 'classes.txt')
+    assert 'note           1 classes that no mask has: d' in printed
+
+
+def test_instance_masks_are_recognised(masks, refused, table):
+    for i in range(5):
+        array = np.zeros((HEIGHT, WIDTH), np.uint8)
+        for number in range(i + 1):
+            array[10:30, 12 * number : 12 * number + 9] = number + 1
+        cv2.imwrite(str(masks.folder / f'masks/{i}.png'), array)
+    assert 'masks that number objects from 1' in refused('make_config', *masks.arguments())
+    (masks.folder / 'classes.txt').write_text('\n'.join('abcdef'))
+    assert 'exit code 0' in table(*masks.arguments(), '--classes', masks.folder / 'classes.txt')
+
+
+def test_names_of_classes(masks, table, refused):
+    """A byte order mark is no part of a name, and a number may be."""
+    classes = masks.folder / 'classes.txt'
+    classes.write_bytes(b'\xef\xbb\xbfroad\nroute 66\n')
+    table(*masks.arguments(), '--classes', classes)
+    assert read_config(masks.folder / 'mine.py').classes == ('road', 'route 66')
+    for i in range(5):
+        mask(masks.folder / f'masks/{i}.png', [[0, 0, 0], [30, 20, 10]])  # BGR
+    line = refused('make_config', *masks.arguments(), '--classes', classes)
+    assert 'colour (10, 20, 30) (7680 px, in 5 masks, most in ' in line
+    for text in ('road, 0, 0, 0\nroute 66 10 20 30\n', '0 0 0\troad\n10 20 30\troute 66\n'):
+        classes.write_text(text)
+        table(*masks.arguments(), '--classes', classes)
+        assert read_config(masks.folder / 'mine.py').classes == ('road', 'route 66')
+        assert masks.written('0.png').ravel()[:3].tolist() == [0, 1, 0]
+    for text, fault in (('road 0 0 0\nroute 66\n', 'a colour in all lines or in none'), ('a\na\n', 'each name once')):
+        classes.write_text(text)
+        assert fault in refused('make_config', *masks.arguments(), '--classes', classes)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    pytest.importorskip('mmpretrain')
+    for kind in ('cat', 'dog'):
+        for i in range(5):
+            photo(tmp_path / f'photos/{kind}/{kind}{i}.png')
+    return tmp_path / 'photos'
+
+
+def test_class_folders_keep_images_of_one_name(photos, table, out):
+    photo(photos / 'cat/cat1.jpg')
+    printed = table('folders', photos, *out)
+    assert 'read          11 images' in printed
+    lists = [(photos.parent / f'mine/{part}.txt').read_text() for part in ('train', 'val')]
+    lines = sorted(''.join(lists).splitlines())
+    assert len(lines) == 11 and lines[1:3] == ['cat/cat1.jpg 0', 'cat/cat1.png 0']
+
+
+def test_class_folders_with_dot_names_and_links(photos, table, out):
+    photo(photos / '.ipynb_checkpoints/cat1.png')
+    (photos / 'cat/._cat1.png').write_bytes(b'x')
+    for i in range(3):
+        photo(photos.parent / f'elsewhere/bird{i}.png')
+    (photos / 'bird').symlink_to(photos.parent / 'elsewhere')
+    (photos / 'empty').mkdir()
+    (photos / 'cat/cat7.heic').write_bytes(b'x')
+    printed = table('folders', photos, *out)
+    assert read_config(photos.parent / 'mine.py').classes == ('bird', 'cat', 'dog')
+    assert f'skipped        2 names that begin with a dot: {photos}/.ipynb_checkpoints, ' in printed
+    assert f'skipped        1 images of a kind that is not read (.heic): {photos}/cat/cat7.heic' in printed
+    assert f'note           1 folders without images: {photos}/empty' in printed
+
+
+def test_class_folders_that_are_no_classes(photos, refused, table, out):
+    photo(photos / 'alone.png')
+    photo(photos / 'cat/old/a.png')
+    line = refused('make_config', 'folders', photos, *out)
+    assert f'images outside of <class>/: {photos}/alone.png' in line
+    assert f'images deeper than <class>/: {photos}/cat/old/a.png' in line
+
+
+def test_class_folders_with_a_split(photos, refused, table, out):
+    for part in ('train', 'val', 'extra'):
+        for kind in ('cat', 'dog'):
+            for i in range(2):
+                photo(photos.parent / f'parts/{part}/{kind}/{part}{i}.png')
+    parts = photos.parent / 'parts'
+    printed = table('folders', parts, *out)
+    assert 'used           4 training images' in printed and 'used           4 validation images' in printed
+    assert 'skipped        4 images in neither train/ nor val/' in printed
+    photo(parts / 'val/bird/1.png')
+    assert 'classes without a training image: bird' in refused('make_config', 'folders', parts, *out)
+
+
+def test_damaged_images_in_class_folders_are_named(photos, refused, out):
+    (photos / 'cat/cat1.png').write_bytes((photos / 'cat/cat0.png').read_bytes()[:200])
+    (photos / 'dog/dog3.png').write_bytes(b'')
+    line = refused('make_config', 'folders', photos, *out)
+    assert f'2 refused: images that cannot be read: {photos}/cat/cat1.png (' in line
+    assert f'{photos}/dog/dog3.png (the file is empty)' in line

@@ -6,22 +6,27 @@ Everything becomes COCO JSON, or images beside class maps or class names. :func:
 from .check import check
 from .coco import Coco, Part, part_of, read_coco
 from .files import files_in, split, write_json
-from .masks import named_files, write_masks
+from .folders import classes_of, read_folders
+from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
 from .report import Fault, Report
 from .voc import read_voc
 
 __all__ = [
     'Coco',
     'Fault',
+    'MaskedImages',
     'Part',
     'Report',
     'check',
+    'classes_of',
     'files_in',
-    'named_files',
+    'pair_masks',
     'part_of',
     'read_coco',
+    'read_folders',
+    'read_masks',
     'read_voc',
     'split',
+    'write_class_maps',
     'write_json',
-    'write_masks',
 ]

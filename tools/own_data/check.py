@@ -6,10 +6,11 @@ from pathlib import Path
 from .categories import check_categories, drop_parents, match_categories, note_empty
 from .coco import Coco, Part, part_of
 from .files import split
+from .folders import check_labels
 from .images import ImageFacts, inspect_images, near_duplicates
 from .objects import check_objects, link_objects
 from .report import Fault, Report
-from .sizes import check_size
+from .sizes import check_mask_size, check_size
 
 Facts = Mapping[Path, ImageFacts]
 HALF_RANGE = 1 << 15  # of 16 bits
@@ -42,6 +43,9 @@ def check(
     _count_used(checked, report)
     if 'annotations' in checked[0].coco:
         note_empty(checked[0], report)
+    images = checked[0].coco['images']
+    if len(checked) == 2 and images and 'label' in images[0]:
+        check_labels(checked, report)
     report.finish(strict=strict, file=file)
     if len(checked) < 2 or not all(part.coco['images'] for part in checked):
         raise ValueError('data: at least 2 images are needed, for training and validation')
@@ -117,7 +121,10 @@ def _check_files(part: Part, facts: Facts, report: Report) -> None:
         try:
             if facts[path].fault:
                 raise Fault('refused', 'images that cannot be read', facts[path].fault)
-            check_size(image, facts[path], objects[image['id']], report, str(path))
+            if 'annotations' in part.coco:
+                check_size(image, facts[path], objects[image['id']], report, str(path))
+            else:
+                check_mask_size(image, facts[path])
         except Fault as fault:
             report.add_fault(fault, str(path))
             continue

@@ -1,116 +1,131 @@
-"""Read masks of class indices or colours, and write class maps."""
+"""Pair images with masks, read masks, and write class maps."""
 
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 from rich.progress import track
 
-IGNORE = 255  # class index of pixels without class
-COLOUR = 0x1000000
+from .coco import Part
+from .files import files_in, stem
+from .mask_codes import count_codes, read_codes, translate
+from .mask_values import MaskFacts, find_classes
+from .report import Fault, Report
 
 
-def named_files(folder: Path, suffixes: Collection[str] | None = None) -> dict[str, Path]:
-    """Images (or files with ``suffixes``) in a folder, in order, by their path in it without suffix."""
-    from cpvt_backbones.inference import IMAGE_SUFFIXES
+@dataclass
+class MaskedImages:
+    """Images with masks, on their way to class maps.
 
-    suffixes = suffixes or IMAGE_SUFFIXES
-    found = sorted(path for path in folder.rglob('*') if path.suffix.lower() in suffixes)
-    if not found:
-        raise FileNotFoundError(f'data: no {" or ".join(suffixes)} in the folder {str(folder)!r}')
-    return {path.relative_to(folder).with_suffix('').as_posix(): path for path in found}
+    Args:
+        part: The images.
+        masks: File of the mask of each image, by the image's ``file_name``.
+        classes: Names of the classes.
+        table: Index of the class of each value of the masks.
+    """
 
-
-def read_classes(file: Path) -> tuple[list[str], list[tuple[int, ...]]]:
-    """Names of classes, one a line, and their colours if each line has three numbers too."""
-    lines = [line.replace(',', ' ').split() for line in file.read_text(encoding='utf-8').splitlines() if line.strip()]
-    colours = [tuple(int(word) for word in line if word.isdecimal()) for line in lines]
-    names = [' '.join(word for word in line if not word.isdecimal()) for line in lines]
-    if {*map(len, colours)} - {0} not in (set(), {3}) or (any(colours) and not all(colours)) or not all(names):
-        raise ValueError(f'--classes: lines of {file} must be NAME, or NAME RED GREEN BLUE each, got {lines[:3]}')
-    return names, colours if all(colours) else []
+    part: Part
+    masks: Mapping[str, Path]
+    classes: Sequence[str]
+    table: Mapping[int, int]
 
 
-def pair_masks(pictures: Collection[str], masks: Mapping[str, Path]) -> dict[str, Path]:
+def read_masks(
+    images: Path, masks: Path, report: Report, *, classes: Path | None = None, ignore: Collection[int] = ()
+) -> MaskedImages:
+    """Pair images with masks of class indices or colours, and find the classes.
+
+    Args:
+        images: Folder of images.
+        masks: Folder of masks.
+        report: Gets files and values that are skipped or refused.
+        classes: File of names, see :func:`.mask_values.read_classes`.
+        ignore: Indices of classes that become 255, no class.
+    """
+    pairs = pair_masks(files_in(images, report), files_in(masks, report), report, str(images))
+    found = {name: masks / mask for name, mask in pairs.items()}
+    facts = inspect_masks([*found.values()], report)
+    names, table = find_classes(facts, report, classes=classes, ignore=ignore)
+    entries = []
+    for number, (name, mask) in enumerate(found.items(), 1):
+        entries.append(dict(id=number, file_name=name, mask=str(mask), mask_size=facts[mask].size))
+    return MaskedImages(Part(dict(images=entries), images, str(images)), found, names, table)
+
+
+def pair_masks(images: Collection[str], masks: Collection[str], report: Report, folder: str) -> dict[str, str]:
     """The mask of each image: of the same path, or of the path and a separator (``a.jpg``, ``a_mask.png``).
 
-    A mask of the longer image name is not that of the shorter (``img_1``, ``img_1_2``). ``ValueError`` unless each
-    image has exactly one mask.
+    A mask of the longer image name is not that of the shorter (``img_1``, ``img_1_2``). The suffix of the image may be
+    part of the mask's name (``a.jpg.png``). Images without mask, or with several, are refused.
     """
-    owners: dict[str, list[str]] = {name: [] for name in pictures}
+    owners: dict[str, list[str]] = {}
+    for image in images:
+        owners.setdefault(stem(image), []).append(image)
+        owners.setdefault(image, []).append(image)
+    found: dict[str, list[str]] = {image: [] for image in images}
     for mask in masks:
-        starts = [mask[: match.start()] for match in re.finditer(r'[_\-. ]', mask)]
-        owner = next((name for name in (mask, *reversed(starts)) if name in owners), None)
-        if owner is not None:
-            owners[owner].append(mask)
+        name = stem(mask)
+        starts = [name[: match.start()] for match in re.finditer(r'[_\-. ]', name)]
+        owner = next((start for start in (name, *reversed(starts)) if start in owners), None)
+        if owner is None:
+            report.add('skipped', 'masks without an image', mask)
+            continue
+        for image in owners[owner]:
+            found[image].append(mask)
     pairs = {}
-    for name, found in owners.items():
-        exact = [mask for mask in found if mask == name]
-        if len(exact or found) > 1:
-            raise ValueError(f'data: image {name!r} must have one mask, got {sorted(found)}')
-        if found:
-            pairs[name] = masks[(exact or found)[0]]
-    if lacking := [name for name in pictures if name not in pairs]:
-        fault = f'{len(lacking)} of {len(owners)} images have no mask, the first is {lacking[0]!r}'
-        raise FileNotFoundError(f'data: {fault}')
+    for image, candidates in found.items():
+        exact = [mask for mask in candidates if stem(mask) in (image, stem(image))]
+        chosen = exact or candidates
+        where = f'{folder}/{image}'
+        if len(owners[stem(image)]) > 1 and not any(stem(mask) == image for mask in exact):
+            report.add('refused', 'images of one name, whose masks cannot be told apart', where)
+        elif not chosen:
+            report.add('refused', 'images without a mask', where)
+        elif len(chosen) > 1:
+            report.add('refused', 'images with several masks', f'{where} ({", ".join(sorted(chosen))})')
+        else:
+            pairs[image] = chosen[0]
+            for other in candidates:
+                if other not in chosen:
+                    report.add('skipped', 'masks beside one of the name of the image', other)
     return pairs
 
 
-def write_masks(
-    images: Path, masks: Path, target: Path, *, classes: Path | None, ignore: Sequence[int]
-) -> tuple[dict[str, Path], list[str]]:
-    """Write class maps (PNG, 255 for no class) from masks of class indices or colours.
+def inspect_masks(paths: Sequence[Path], report: Report) -> dict[Path, MaskFacts]:
+    """Size and values of each mask, read in threads."""
 
-    :func:`pair_masks` says which mask belongs to which image.
+    def inspect(path: Path) -> MaskFacts | Fault:
+        try:
+            codes = read_codes(path)
+        except Fault as fault:
+            return fault
+        height, width = codes.shape
+        return MaskFacts((width, height), count_codes(codes))
 
-    Returns:
-        The images by name, and the names of the classes.
-    """
+    facts = {}
+    with ThreadPoolExecutor() as pool:
+        results = track(pool.map(inspect, paths), description='masks', total=len(paths))
+        for path, found in zip(paths, results, strict=True):
+            if isinstance(found, Fault):
+                report.add_fault(found, str(path))
+                found = MaskFacts(None, {})
+            facts[path] = found
+    return facts
+
+
+def write_class_maps(images: MaskedImages, parts: Sequence[Part], target: Path) -> None:
+    """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no class."""
     from cpvt_backbones.checkpoints import atomic_write
 
-    pictures, found = named_files(images), named_files(masks)
-    pairs = pair_masks(pictures, found)
-    names, colours = read_classes(classes) if classes else ([], [])
-    values = Counter[int]()
-    for path in track([*pairs.values()], description='masks'):
-        values.update(np.unique(_codes(path)).tolist())
-    coded = max(values) >= COLOUR and (bool(colours) or any(v % 0x10101 for v in map(_rgb, values)))
-    own = (lambda code: code) if coded else (lambda code: code & 0xFF)  # a grey mask stored as RGB
-    seen = {own(value) for value in values}
-    if coded:
-        order = [COLOUR + (r << 16) + (g << 8) + b for r, g, b in colours] or sorted(seen)
-    elif seen == {0, IGNORE} and not ignore:
-        order = [0, IGNORE]
-    else:
-        order = [*range(max([len(names) - 1, *(seen - {IGNORE})]) + 1)]
-    unknown = seen - {*order, IGNORE}
-    if unknown or len(order) > 255 or (names and {*range(len(names), len(order))} - {*ignore}):
-        what = f'{len(seen)} values, {len(unknown)} of them unknown, for {len(names)} names'
-        raise ValueError(f'data: the masks in {str(masks)!r} have {what}: see --classes and --ignore')
-    kept = [i for i in range(len(order)) if i not in ignore]
-    table = {order[i]: new for new, i in enumerate(kept)}
-    names = [names[i] if names else f'class_{_rgb(order[i]):06x}' if coded else f'class_{i}' for i in kept]
-    for name, path in track(pairs.items(), description='class maps'):
-        codes, inverse = np.unique(mask := _codes(path), return_inverse=True)
-        if mask.shape != (shape := Image.open(pictures[name]).size[::-1]):
-            raise ValueError(f'data: {path} must have the size of its image, {shape}, got {mask.shape}')
-        new = np.array([table.get(own(code), IGNORE) for code in codes.tolist()], np.uint8)
+    def write(name: str) -> None:
+        classes = translate(read_codes(images.masks[name]), images.table)
         with atomic_write(target / f'{name}.png') as file:
-            Image.fromarray(new[inverse].reshape(mask.shape)).save(file, format='PNG')
-    return pictures, names
+            Image.fromarray(classes).save(file, format='PNG')
 
-
-def _codes(path: Path) -> np.ndarray:
-    """(H, W): class indices, or COLOUR plus the colour as one number."""
-    with Image.open(path) as mask:
-        if mask.mode in ('1', 'L', 'P', 'I', 'I;16'):
-            return np.asarray(mask).astype(np.int64)
-        red, green, blue = np.asarray(mask.convert('RGB')).astype(np.int64).transpose(2, 0, 1)
-    return COLOUR + (red << 16) + (green << 8) + blue
-
-
-def _rgb(code: int) -> int:
-    return code & 0xFFFFFF
+    names = [image['file_name'] for part in parts for image in part.coco['images']]
+    with ThreadPoolExecutor() as pool:
+        for _ in track(pool.map(write, names), description='class maps', total=len(names)):
+            pass

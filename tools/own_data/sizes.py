@@ -33,6 +33,24 @@ def check_size(image: Coco, facts: ImageFacts, objects: Sequence[Coco], report: 
     image['width'], image['height'] = upright
 
 
+def check_mask_size(image: Coco, facts: ImageFacts) -> None:
+    """Set ``width`` and ``height`` to the upright size of the file; ``Fault`` if the mask has another size.
+
+    Args:
+        image: Has ``mask_size``, width and height, or ``None`` for a mask that cannot be read; or no mask.
+        facts: Of the file.
+    """
+    image['width'], image['height'] = facts.size
+    size = image.get('mask_size')
+    if size is None or size == facts.size:
+        return
+    detail = f'{size[0]} x {size[1]}, not {facts.size[0]} x {facts.size[1]}'
+    if size == facts.stored:
+        reason = 'masks of the image before its EXIF rotation: draw them on the upright image'
+        raise Fault('refused', reason, f'mask {image["mask"]}: {detail}')
+    raise Fault('refused', 'masks of another size than their image', f'mask {image["mask"]}: {detail}')
+
+
 def _check_turned(declared: Size | None, stored: Size, fits_upright: bool, fits_stored: bool, any_object: bool) -> None:
     """Refuse labels of the image before EXIF's rotation, and labels of which that cannot be told."""
     if not any_object:
