@@ -1,7 +1,9 @@
 """Write a ready config for your own data: classes, paths, split, scale, schedule and weights to start from.
 
+python tools/make_config.py my_data/ --out mine/config.py                      # its form is recognised
 python tools/make_config.py coco train.json images/ --val val.json val_images/ --out mine/detector.py
 python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py        # every .xml in the folder, its image
+python tools/make_config.py yolo data.yaml --out mine/detector.py               # boxes or polygons; or a folder
 python tools/make_config.py masks images/ masks/ --classes classes.txt --out mine/segmentor.py
 python tools/make_config.py folders photos/ --out mine/classifier.py            # photos/<class>/*.jpg
 
@@ -30,6 +32,8 @@ from own_data import (
     read_folders,
     read_masks,
     read_voc,
+    read_yolo,
+    recognise,
     write_class_maps,
     write_json,
 )
@@ -236,8 +240,10 @@ def detection_data(args: argparse.Namespace, folder: Path) -> list[Part]:
         parts = [read_coco(file, root)]
         if args.val:
             parts.append(read_coco(args.val[0], args.val[-1] if len(args.val) > 1 else root))
-    else:
+    elif args.kind == 'voc':
         parts = read_voc(args.data[0], report)
+    else:
+        parts = read_yolo(args.data[0], report)
     return checked(parts, report, args, folder)
 
 
@@ -279,14 +285,37 @@ def start(task: str, weights: str) -> dict[str, str | None]:
     return dict(load_from=None, init=f'{init}, ', backbone=f'backbone=dict({init}), ')
 
 
-KINDS = dict(coco=('detector', 2), voc=('detector', 1), masks=('segmentor', 2), folders=('classifier', 1))
+KINDS = dict(
+    coco=('detector', 2), voc=('detector', 1), yolo=('detector', 1), masks=('segmentor', 2), folders=('classifier', 1)
+)
+
+
+def name_form(args: argparse.Namespace) -> None:
+    """Split the form from the paths, or recognise it; ``ValueError`` for options of another form."""
+    if args.data[0] in KINDS:
+        args.kind, *paths = args.data
+        args.data = [Path(path) for path in paths]
+    else:
+        recognise_form(args)
+    for option, kind in (('val', 'coco'), ('classes', 'masks'), ('ignore', 'masks')):
+        if getattr(args, option) and args.kind != kind:
+            raise ValueError(f'--{option}: only the form {kind} has it, the data are {args.kind}')
+
+
+def recognise_form(args: argparse.Namespace) -> None:
+    """Set the form and its paths from the files."""
+    form = recognise([Path(path) for path in args.data])
+    args.kind, args.data = form.kind, form.data
+    args.val = args.val or form.val
+    paths = [*form.data, *(['--val', *form.val] if form.val else [])]
+    print(f'The data are read as: {" ".join(map(str, [form.kind, *paths]))}')
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('kind', choices=tuple(KINDS), help='form of the data')
-    forms = 'coco: JSON IMAGES; voc: FOLDER; masks: IMAGES MASKS; folders: FOLDER'
-    parser.add_argument('data', nargs='+', type=Path, help=forms)
+    forms = 'coco: JSON IMAGES; voc: FOLDER; yolo: FOLDER or YAML; masks: IMAGES MASKS; folders: FOLDER'
+    text = f'form of the data and its paths ({forms}); the form is recognised if left out'
+    parser.add_argument('data', nargs='+', metavar='[FORM] PATH', help=text)
     parser.add_argument('--val', nargs='+', type=Path, metavar='JSON', help='coco: JSON [IMAGES] for validation')
     parser.add_argument('--classes', type=Path, help='masks: file with the name of a class a line, and its colour')
     parser.add_argument('--ignore', nargs='+', type=int, default=[], help='masks: classes (from 0) to leave out')
@@ -298,6 +327,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--no-decode', action='store_true', help='read only the headers of images (huge data sets)')
     parser.add_argument('--overwrite', action='store_true', help='replace the config of an earlier call')
     args = parser.parse_args(argv)
+    name_form(args)
     from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint  # here, so that --help comes at once
 
     task, count = KINDS[args.kind]

@@ -642,3 +642,181 @@ def test_damaged_images_in_class_folders_are_named(photos, refused, out):
     line = refused('make_config', 'folders', photos, *out)
     assert f'2 refused: images that cannot be read: {photos}/cat/cat1.png (' in line
     assert f'{photos}/dog/dog3.png (the file is empty)' in line
+
+
+YAML = 'path: {path}\ntrain: {train}\nval: {val}\nnames: {names}\n'
+
+
+class YoloSet:
+    """Five images of training and two of validation with a box of YOLO's each."""
+
+    def __init__(self, folder):
+        self.folder = folder / 'yolo'
+        for part, count in (('train', 5), ('val', 2)):
+            for i in range(count):
+                photo(self.folder / f'images/{part}/{part}{i}.png')
+                self.label(f'{part}/{part}{i}', '1 0.5 0.5 0.25 0.5')
+        self.yaml()
+
+    def label(self, name, text):
+        path = self.folder / f'labels/{name}.txt'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def yaml(self, **values):
+        values = {'path': '.', 'train': 'images/train', 'val': 'images/val', 'names': '[cat, dog]', **values}
+        (self.folder / 'data.yaml').write_text(YAML.format(**values))
+
+    def written(self):
+        return json.loads((self.folder.parent / 'mine/train.json').read_text())
+
+
+@pytest.fixture
+def yolo(tmp_path):
+    pytest.importorskip('mmdet')
+    return YoloSet(tmp_path)
+
+
+def test_yolo_boxes_and_polygons(yolo, table, out):
+    yolo.label('train/train1', '0 0.25 0.25 0.75 0.25 0.75 0.5\n\n1 0.5 0.5 1 1\n')
+    for place in (yolo.folder, yolo.folder / 'data.yaml'):
+        printed = table(place, *out, '--strict')
+        assert f'The data are read as: yolo {place}\n' in printed
+        assert 'used           5 training images' in printed and 'used           2 validation images' in printed
+        written = yolo.written()
+        assert [one['bbox'] for one in written['annotations'][:3]] == [
+            [24, 12, 16, 24],
+            [16, 12, 32, 12],
+            [0, 0, 64, 48],
+        ]
+        assert [one['category_id'] for one in written['annotations'][:3]] == [1, 0, 1]
+        polygon = written['annotations'][1]
+        assert (polygon['segmentation'], polygon['area']) == ([[16, 12, 48, 12, 48, 24]], 192)
+
+
+@pytest.mark.parametrize(
+    ('line', 'reason'),
+    [
+        ('2 0.5 0.5 0.5 0.5', 'classes outside 0 to 1'),
+        ('0.5 0.5 0.5 0.5 0.5', 'classes outside 0 to 1'),
+        ('1 0.5 0.5 0.5', 'lines of neither CLASS X Y WIDTH HEIGHT nor'),
+        ('1 0.5 0.5 0.5 0.5 0.9', 'lines of neither CLASS X Y WIDTH HEIGHT nor'),
+        ('1 30 20 10 10', 'coordinates that are no shares of 0 to 1'),
+        ('1 nan 0.5 0.1 0.1', 'coordinates that are no shares of 0 to 1'),
+        ('dog 0.5 0.5 0.5 0.5', 'lines with words that are no numbers'),
+    ],
+)
+def test_faults_of_yolo_lines(yolo, refused, out, line, reason):
+    yolo.label('train/train3', f'1 0.5 0.5 0.5 0.5\n{line}\n')
+    text = refused('make_config', yolo.folder, *out)
+    assert reason in text and f'{yolo.folder}/labels/train/train3.txt: line 2 (' in text
+
+
+def test_yolo_images_without_labels(yolo, table, refused, out):
+    (yolo.folder / 'labels/train/train3.txt').unlink()
+    yolo.label('train/train2', '')
+    yolo.label('train/nobody', '0 0.5 0.5 0.5 0.5')
+    yolo.label('train/train1', '1 0.5 0.5 0.5 0.5\n1 0.5 0.5 0.5 0.5\n')
+    printed = table(yolo.folder, *out)
+    assert 'note           1 images without a label file: taken as images without objects' in printed
+    assert 'skipped        1 text files without an image' in printed and 'skipped        1 objects that are' in printed
+    assert 'used           2 training images without objects' in printed
+    photo(yolo.folder / 'images/train/images/a.png')
+    (yolo.folder / 'images/train/images/a.txt').write_text('1 0.5 0.5 0.5 0.5')
+    yolo.folder.joinpath('images/train/labels').mkdir()
+    (yolo.folder / 'images/train/labels/a.txt').write_text('0 0.5 0.5 0.5 0.5')
+    assert 'images with two label files' in refused('make_config', yolo.folder, *out)
+
+
+def test_yolo_layouts(yolo, table, refused, out):
+    yolo.yaml(path='/nowhere', train='../images/train', names='{0: cat, 1: route 66}')  # as Roboflow writes it
+    assert 'used           5 training images' in table(yolo.folder, *out)
+    (yolo.folder / 'train.txt').write_text('images/train/train0.png\nimages/train/train1.png\n')
+    yolo.yaml(train='train.txt', val='[images/val]')
+    assert 'used           2 training images' in table(yolo.folder, *out)
+    for values, fault in (
+        (dict(names='{1: cat}'), 'the keys of names'),
+        (dict(names='[cat]\nnc: 2'), 'has nc: 2 and 1 names'),
+        (dict(names='[cat, dog]\nkpt_shape: [17, 3]'), 'is of keypoints'),
+        (dict(train='none'), "names 'none', but there is none of"),
+        (dict(names='[cat'), 'is not YAML'),
+    ):
+        yolo.yaml(**values)
+        assert fault in refused('make_config', yolo.folder, *out)
+    (yolo.folder / 'data.yaml').unlink()
+    (yolo.folder / 'train.txt').unlink()
+    assert 'no data.yaml or classes.txt or obj.names' in refused('make_config', yolo.folder, *out)
+    (yolo.folder / 'labels/classes.txt').write_bytes(b'\xef\xbb\xbfcat\nroute 66\n')
+    printed = table(yolo.folder, *out, '--strict')
+    assert 'used           5 training images' in printed and 'used           2 validation images' in printed
+    assert read_config(yolo.folder.parent / 'mine.py').classes == ('cat', 'route 66')
+
+
+def test_yolo_labels_beside_the_images(tmp_path, table, out):
+    pytest.importorskip('mmdet')
+    for i in range(5):
+        photo(tmp_path / f'data/{i}.jpg', (WIDTH, HEIGHT), orientation=6)
+        (tmp_path / f'data/{i}.txt').write_text('0 0.5 0.5 0.5 0.5')
+    (tmp_path / 'data/classes.txt').write_text('cat\n')
+    printed = table(tmp_path / 'data', *out)
+    assert 'The data are read as: yolo' in printed and 'skipped' not in printed
+    written = json.loads((tmp_path / 'mine/train.json').read_text())
+    # Shares are of the upright image.
+    assert [one['bbox'] for one in written['annotations']] == [[12, 16, 24, 32]] * 4
+
+
+def test_recognised_forms(coco, masks, photos, table, out, refused):
+    folder = coco.folder
+    for image in coco.images:
+        mask(folder / 'masks' / image['file_name'], [0, 1])
+    file = coco.arguments()[1]
+    assert f'read as: coco {file} {folder}/images\n' in table(file, folder / 'images', *out)
+    assert f'read as: masks {folder}/images {folder}/masks\n' in table(folder / 'images', folder / 'masks', *out)
+    assert f'read as: folders {photos}\n' in table(photos, *out)
+    assert 'there is no file or folder' in refused('make_config', 'vocc', photos, *out)
+    assert '--val: only the form coco has it, the data are folders' in refused(
+        'make_config', photos, '--val', 'x', *out
+    )
+    assert 'recognised; name it' in refused('make_config', photos, photos, photos, *out)
+
+
+def test_recognised_folders_of_masks(masks, table, out):
+    (masks.folder / 'data').mkdir()
+    for name in ('images', 'masks'):
+        (masks.folder / name).rename(masks.folder / 'data' / name)
+    assert f'read as: masks {masks.folder}/data/images {masks.folder}/data/masks\n' in table(
+        masks.folder / 'data', *out
+    )
+
+
+def test_recognised_coco_layouts(coco, table, refused, out):
+    """As Roboflow and COCO itself lay files out."""
+    roboflow, own = coco.folder / 'roboflow', coco.folder / 'own'
+    for part, other in (('train', 'train2017'), ('valid', 'val2017'), ('test', 'test2017')):
+        for image in coco.images:
+            photo(roboflow / part / image['file_name'], seed=[len(part), image['id']])
+            photo(own / other / image['file_name'], seed=[len(part), image['id']])
+        file = coco.arguments()[1]
+        file.rename(roboflow / part / '_annotations.coco.json')
+        file = coco.arguments()[1]
+        (own / 'annotations').mkdir(exist_ok=True)
+        file.rename(own / f'annotations/instances_{other}.json')
+    (own / 'annotations/captions_train2017.json').write_text('{"images": [], "annotations": []}')
+    printed = table(roboflow, *out)
+    train, val = roboflow / 'train', roboflow / 'valid'
+    wanted = f'coco {train}/_annotations.coco.json {train} --val {val}/_annotations.coco.json {val}\n'
+    assert f'read as: {wanted}' in printed
+    assert 'used          10 training images' in printed and 'used          10 validation images' in printed
+    printed = table(own, *out)
+    wanted = f'--val {own}/annotations/instances_val2017.json {own}/val2017\n'
+    assert f'instances_train2017.json {own}/train2017 {wanted}' in printed
+    (own / 'annotations/more_train.json').write_text((own / 'annotations/instances_train2017.json').read_text())
+    assert 'has several COCO files' in refused('make_config', own, *out)
+    (roboflow / 'data.yaml').write_text('names: [cat]')
+    assert 'has more than one form, coco (' in refused('make_config', roboflow, *out)
+
+
+def test_labelme_is_named(tmp_path, refused, out):
+    photo(tmp_path / 'data/1.png')
+    (tmp_path / 'data/1.json').write_text('{"shapes": [], "imagePath": "1.png"}')
+    assert 'is of LabelMe' in refused('make_config', tmp_path / 'data', *out)

@@ -8,12 +8,15 @@ from .coco import Coco, Part, part_of, read_coco
 from .files import files_in, split, write_json
 from .folders import classes_of, read_folders
 from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
+from .recognise import Form, recognise
 from .report import Fault, Report
 from .voc import read_voc
+from .yolo import read_yolo
 
 __all__ = [
     'Coco',
     'Fault',
+    'Form',
     'MaskedImages',
     'Part',
     'Report',
@@ -26,6 +29,8 @@ __all__ = [
     'read_folders',
     'read_masks',
     'read_voc',
+    'read_yolo',
+    'recognise',
     'split',
     'write_class_maps',
     'write_json',

@@ -1,0 +1,151 @@
+"""Recognise the form of data by the files."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .coco import LISTS
+from .files import TRAIN, VALIDATION, files_in
+from .report import Report
+from .yolo import NAME_FILES, YAML, find_yaml
+
+IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
+MASK_FOLDERS = ('masks', 'mask', 'labels', 'label', 'annotations', 'segmentationclass', 'segmentation', 'gt')
+SAMPLE = 20  # images of a JSON file that are looked for in a folder
+
+
+@dataclass
+class Form:
+    """A form of data, as on the command line: the form's name, its paths, and those of ``--val``."""
+
+    kind: str
+    data: list[Path]
+    val: list[Path] = field(default_factory=list)
+
+
+def recognise(paths: Sequence[Path]) -> Form:
+    """The form of the data at one or two paths; ``ValueError`` if it is none or not the only one."""
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f'data: there is no file or folder {str(path)!r}')
+    if len(paths) == 2 and paths[0].is_dir() and paths[1].is_dir():
+        return Form('masks', [*paths])
+    if len(paths) == 2 and paths[0].suffix == '.json' and paths[1].is_dir():
+        return Form('coco', [*paths])
+    if len(paths) == 1 and paths[0].suffix == '.json':
+        return Form('coco', [paths[0], images_of(paths[0], paths[0].parent)])
+    if len(paths) == 1 and paths[0].suffix in YAML:
+        return Form('yolo', [*paths])
+    if len(paths) != 1 or not paths[0].is_dir():
+        raise ValueError(f'data: the form of {[str(path) for path in paths]} is not recognised; name it')
+    return _recognise_folder(paths[0])
+
+
+def _recognise_folder(folder: Path) -> Form:
+    boxes = {'coco': _coco_files(folder), 'voc': _voc_file(folder), 'yolo': _yolo_file(folder)}
+    found = [kind for kind, files in boxes.items() if files]
+    if len(found) > 1:
+        examples = ', '.join(f'{kind} ({boxes[kind][0]})' for kind in found)
+        raise ValueError(f'data: {str(folder)!r} has more than one form, {examples}; name one')
+    if found == ['coco']:
+        return _coco_form(folder, boxes['coco'])
+    if found:
+        return Form(found[0], [folder])
+    for file in _files(folder, '.json')[:1]:
+        if 'shapes' in _read(file):
+            raise ValueError(f'data: {file} is of LabelMe: its own labelme2coco.py writes COCO JSON, which is read')
+    return _masks_form(folder) or Form('folders', [folder])
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    try:
+        return [folder / name for name in files_in(folder, Report(), [suffix])]
+    except FileNotFoundError:
+        return []
+
+
+def _voc_file(folder: Path) -> list[Path]:
+    for file in _files(folder, '.xml')[:1]:
+        try:
+            tag = ET.parse(file).getroot().tag
+        except ET.ParseError:
+            tag = 'annotation'  # the reader says what is wrong
+        if tag == 'annotation':
+            return [file]
+    return []
+
+
+def _yolo_file(folder: Path) -> list[Path]:
+    config = find_yaml(folder)
+    if config is not None:
+        return [config]
+    for place in (folder, folder / 'labels'):
+        for name in NAME_FILES:
+            if (place / name).is_file() and len(_files(folder, '.txt')) > 1:
+                return [place / name]
+    return _files(folder / 'labels', '.txt')[:1]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _coco_files(folder: Path) -> list[Path]:
+    return [file for file in _files(folder, '.json') if {*LISTS} <= {*_read(file)}]
+
+
+def _words(path: Path, root: Path) -> set[str]:
+    return {*re.split('[^a-z]+', path.relative_to(root).as_posix().lower())}
+
+
+def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
+    """The one JSON file, or those whose paths have the words train and val, each once."""
+    if len(files) == 1:
+        return Form('coco', [files[0], images_of(files[0], folder)])
+    train = [file for file in files if TRAIN in _words(file, folder)]
+    for other in VALIDATION:
+        val = [file for file in files if other in _words(file, folder) and file not in train]
+        if len(train) == len(val) == 1:
+            roots = [images_of(file, folder) for file in (train[0], val[0])]
+            return Form('coco', [train[0], roots[0]], [val[0], roots[1]])
+    names = ', '.join(str(file) for file in files)
+    raise ValueError(f'data: {str(folder)!r} has several COCO files, {names}; name them: coco JSON IMAGES --val ...')
+
+
+def images_of(file: Path, root: Path) -> Path:
+    """The folder below ``root`` that has the images of a COCO file; ``ValueError`` unless there is one.
+
+    Of several, the folder of the file is taken, or the one whose path has the same words train and val.
+    """
+    images = _read(file).get('images')
+    names = [image.get('file_name') for image in images or [] if isinstance(image, dict)]
+    sample = [name for name in names if isinstance(name, str)][:: len(names) // SAMPLE + 1]
+    folders = [root, *sorted(path for path in root.rglob('*') if path.is_dir())]
+    found = [folder for folder in folders if sample and all((folder / name).is_file() for name in sample)]
+    if file.parent in found:
+        return file.parent
+    parts = {TRAIN, *VALIDATION}
+    alike = [folder for folder in found if _words(folder, root) & parts == _words(file, root) & parts]
+    chosen = found if len(found) == 1 else alike
+    if len(chosen) != 1:
+        what = ', '.join(str(path) for path in found) or 'none'
+        raise ValueError(f'data: {file} must have its images in one folder of {str(root)!r}, found {what}; name it')
+    return chosen[0]
+
+
+def _masks_form(folder: Path) -> Form | None:
+    """Two folders in ``folder``, of images and of masks."""
+    children = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith('.')]
+    images = [path for path in children if path.name.lower() in IMAGE_FOLDERS]
+    masks = [path for path in children if path.name.lower() in MASK_FOLDERS]
+    if len(images) == len(masks) == 1 and len(children) == 2:
+        return Form('masks', [images[0], masks[0]])
+    return None
