@@ -1,6 +1,6 @@
-# The shipped detector: the recipe of the file below on the training and the validation images, 292 in place of 205,
-# and longer. No checkpoint is chosen in this run. The run itself was: it was made longer, and its result was shipped, by
-# scores on the test images, which makes these development scores.
+# The shipped detector: the recipe of the file below, longer, on the training and validation images (292 in place of
+# 205). No checkpoint is chosen in this run. The run was made longer, and its result was shipped, by scores on the test
+# images. These are development scores.
 _base_ = './retinanet_cpvt-tiny-gap_bccd.py'
 images = [
     dict(

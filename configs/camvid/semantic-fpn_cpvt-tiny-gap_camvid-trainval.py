@@ -1,6 +1,6 @@
-# The recipe of the file below on the training and the validation images, 468 in place of 367, with the Lovász loss
-# beside the cross entropy. No checkpoint is chosen in this run. Its result was shipped by scores on the test images, which
-# makes these development scores.
+# The recipe of the file below on the training and validation images (468 in place of 367), with the Lovász loss beside
+# the cross entropy. No checkpoint is chosen in this run. Its result was shipped by scores on the test images. These are
+# development scores.
 _base_ = './semantic-fpn_cpvt-tiny-gap_camvid.py'
 images = [
     dict(
