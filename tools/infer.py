@@ -142,6 +142,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
     output |= dict(shard=args.shard, merge=args.merge)
     summary = predict_to_folder(inferencer, images, ann=args.ann, **output)
+    if summary.skipped:
+        named = ', '.join(summary.skipped[:3]) + (', ...' if len(summary.skipped) > 3 else '')
+        print(f'skipped: {len(summary.skipped)} images in pred/ and vis/ of {args.out_dir}: {named}')
     for file in summary.orphaned:
         print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
     for name, reason in summary.failed.items():

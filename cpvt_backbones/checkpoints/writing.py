@@ -41,13 +41,20 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
-def lock_file(path: Path, *, warn: Callable[[str], object], singleton: bool = False) -> FileLock | None:
+def lock_file(
+    path: Path,
+    *,
+    warn: Callable[[str], object],
+    singleton: bool = False,
+    timeout: float = 0,
+) -> FileLock | None:
     """Take a lock for this process; ``None``, after a warning, where the file system has no locks.
 
     Args:
         path: The lock file; the folder exists.
         warn: Called with the warning.
         singleton: One object a path, so that a process may take its own lock again.
+        timeout: Seconds to wait for another process.
 
     Raises:
         filelock.Timeout: Another process has the lock.
@@ -55,7 +62,7 @@ def lock_file(path: Path, *, warn: Callable[[str], object], singleton: bool = Fa
     """
     lock = FileLock(path, is_singleton=singleton)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=timeout)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

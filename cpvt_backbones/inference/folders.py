@@ -1,14 +1,15 @@
 """Prediction on many files into a folder, resumable at every image."""
 
+import errno
 import io
 import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from heapq import heapreplace
 from math import prod
@@ -20,7 +21,7 @@ from mmengine.logging import print_log
 from PIL import Image
 from rich.progress import MofNCompleteColumn, Progress
 
-from cpvt_backbones.checkpoints.writing import atomic_write, flush_to_disk
+from cpvt_backbones.checkpoints.writing import atomic_write, flush_to_disk, lock_file
 from cpvt_backbones.layers.checks import check_fraction, renamed_arguments
 
 from .images import ImageError, file_stamp, image_size
@@ -30,6 +31,8 @@ from .tasks import Prediction
 RUN_FILE, RECORDS_FILE, LOCK_FILE = 'run.json', 'records.jsonl', '.lock'
 RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')
 IMAGE_FOLDERS = ('pred', 'vis')
+START_SECONDS = 30.0  # a shard waits so long for another one that is starting
+_PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # atomic_write's, of a run that was killed
 
 # stamp: of the image file before reading; files: size in bytes of each output, by path.
 _RECORD_TYPES = dict(key=str, stamp=list, name=str, files=dict, width=int, height=int, prediction=dict)
@@ -46,6 +49,7 @@ class Summary:
     found: int  # images that earlier runs had predicted
     failed: dict[str, str]  # reason for each image without a prediction
     orphaned: list[str]  # outputs of earlier runs, of images that failed now or are no longer among the inputs
+    skipped: list[str]  # inputs that lie in `pred` or `vis` of the folder
 
 
 @renamed_arguments(score_threshold='score_thr', pictures='vis', fresh='overwrite')
@@ -69,10 +73,11 @@ def predict_to_folder(
 
     Args:
         inferencer: The model.
-        images: Image files, see :func:`find_images`. Those in ``pred/`` and ``vis/`` of ``out_dir`` are skipped.
+        images: Image files, see :func:`find_images`. Those in ``pred/`` and ``vis/`` of ``out_dir`` are
+            skipped, and listed in the summary.
         out_dir: The folder, created if missing.
         score_thr, vis: See :meth:`Inferencer.__call__`.
-        overwrite: Delete the output of earlier runs.
+        overwrite: Delete the output of earlier runs, and no other file.
         progress: Show a progress bar.
         shard: (i, n): predict shard i, from 0, of n of the same images; other processes do the others at the same time.
             Only a run with ``merge`` writes the JSON files.
@@ -82,8 +87,9 @@ def predict_to_folder(
     Raises:
         TypeError: An image is an array.
         FileNotFoundError, ValueError: ``ann`` cannot be read, or lacks an image or a class of the model.
-        ValueError: The folder has predictions of another model, other settings or other shards, or another process
-            writes to it; ``shard`` with ``overwrite`` or ``merge``.
+        ValueError: The folder has predictions of another model, other settings or other shards, or files in ``pred``
+            or ``vis`` that no run wrote; another process writes to it; ``shard`` with ``overwrite`` or ``merge``; all
+            images are skipped.
         OSError: The folder cannot be written to.
     """
     check_fraction(score_thr=score_thr)
@@ -91,23 +97,80 @@ def predict_to_folder(
         raise ValueError(f'shard must be (i, n) with 0 <= i < n, without overwrite and merge, got {shard!r}')
     folder = Path(out_dir)
     settings = dict(inferencer.settings, score_thr=score_thr, vis=vis)
-    # Different paths of one file are one image. A pattern may match earlier outputs.
-    named = {Path(os.path.abspath(image)): Path(image) for image in reversed(images)}
-    outputs = [Path(os.path.abspath(folder / name)) for name in IMAGE_FOLDERS]
-    images = [image for path, image in named.items() if not any(path.is_relative_to(own) for own in outputs)][::-1]
+    # Different paths of one file are one image.
+    named = {os.path.abspath(image): Path(image) for image in reversed(images)}
+    images, skipped = _without_outputs(list(named.values())[::-1], folder)
     ids = None if ann is None else _read_ids(Path(ann), images, inferencer.predictor.classes or [])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / _of_shard(LOCK_FILE, shard), blocking=False):
+        with _locked(folder, shard):
             inputs = sha256('\n'.join(map(os.path.abspath, images)).encode(errors='surrogateescape')).hexdigest()
             _prepare(folder, settings, overwrite, shard and [shard[1], inputs], merge)
             if merge:
                 _merge(folder)
-            return _predict(inferencer, images, folder, ids, shard, progress, score_thr=score_thr, vis=vis)
+            summary = _predict(inferencer, images, folder, ids, shard, progress, score_thr=score_thr, vis=vis)
+            return replace(summary, skipped=skipped)
     except Timeout:
         raise ValueError(f'out_dir: another process is writing to {str(folder)!r}; choose another folder') from None
     except OSError as error:
+        if not _is_of(error, folder):
+            raise
         raise OSError(f'out_dir: {str(folder)!r} cannot be written to: {error.strerror or error}') from error
+
+
+def _is_of(error: OSError, folder: Path) -> bool:
+    """True if an error is about the output folder: a full disk, or a file in it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is None:
+        return True
+    file = Path(os.path.abspath(os.fsdecode(error.filename)))
+    whole = Path(os.path.abspath(folder))
+    return file.is_relative_to(whole) or whole.is_relative_to(file)
+
+
+def _without_outputs(images: list[Path], folder: Path) -> tuple[list[Path], list[str]]:
+    """Split images into those to predict and those in ``pred`` and ``vis``, wherever links lead."""
+    outputs = [Path(os.path.realpath(folder / name)) for name in IMAGE_FOLDERS]
+    kept, skipped = [], []
+    for image in images:
+        real = Path(os.path.realpath(image))
+        if any(real.is_relative_to(own) for own in outputs):
+            skipped.append(str(image))
+        else:
+            kept.append(image)
+    if skipped and not kept:
+        problem = f'inputs: all {len(skipped)} images, such as {skipped[0]!r}, lie in the output folder'
+        raise ValueError(f'{problem} {str(folder)!r}; choose another --out-dir')
+    return kept, skipped
+
+
+@contextmanager
+def _locked(folder: Path, shard: Shard) -> Iterator[None]:
+    """Let no other run write to a folder, except other shards beside a shard.
+
+    A plain run and a merge keep the lock of the folder. A shard takes it to start, and then keeps one of its own.
+    """
+
+    def warn(message: str) -> None:
+        print_log(f'out_dir: {message}', 'current', logging.WARNING)
+
+    with ExitStack() as locks:
+
+        def lock(name: str, timeout: float = 0) -> FileLock | None:
+            taken = lock_file(folder / name, warn=warn, timeout=timeout)
+            if taken is not None:
+                locks.callback(taken.release)
+            return taken
+
+        # Another shard may be starting, too.
+        whole = lock(LOCK_FILE, timeout=0 if shard is None else START_SECONDS)
+        if shard is not None:
+            lock(_of_shard(LOCK_FILE, shard))
+            if whole is not None:
+                whole.release()
+        elif whole is not None:
+            for file in sorted(folder.glob(f'{LOCK_FILE}.*-of-*[0-9]')):
+                lock(file.name)
+        yield
 
 
 def _predict(
@@ -142,11 +205,11 @@ def _predict(
             bar.advance(all_images)
     done = [image for image in images if str(image) not in failed]
     if shard is not None:
-        return Summary(len(left) - len(failed), found, failed, [])
+        return Summary(len(left) - len(failed), found, failed, [], [])
     _assemble(folder, records, done, inferencer.predictor.classes or [], ids)
     failed = {str(image): failed[str(image)] for image in images if str(image) in failed}  # in their order
     _write_list(folder / 'failed.json', [dict(file_name=name, reason=reason) for name, reason in failed.items()])
-    return Summary(len(left) - len(failed), found, failed, records.orphaned(done))
+    return Summary(len(left) - len(failed), found, failed, records.orphaned(done), [])
 
 
 def _of_shard(name: str, shard: Shard) -> str:
@@ -166,29 +229,23 @@ def _divide(images: Sequence[Path], shard: int, count: int) -> list[int]:
 
 
 def _merge(folder: Path) -> None:
-    """Move the records of all shards to those of the folder; ``Timeout`` if one is running."""
+    """Move the records of all shards, which have ended, to those of the folder."""
     parts = sorted(folder.glob(f'{RECORDS_FILE}.*-of-*[0-9]'))
-    with ExitStack() as locks:
-        for part in parts:
-            locks.enter_context(FileLock(folder / part.name.replace(RECORDS_FILE, LOCK_FILE), blocking=False))
-        (folder / RECORDS_FILE).touch()
-        files = [part.read_bytes().splitlines(keepends=True) for part in (folder / RECORDS_FILE, *parts)]
-        with atomic_write(folder / RECORDS_FILE) as file:
-            file.writelines(line for lines in files for line in lines if line.endswith(b'\n'))
-        for part in parts:
-            part.unlink()
+    (folder / RECORDS_FILE).touch()
+    files = [part.read_bytes().splitlines(keepends=True) for part in (folder / RECORDS_FILE, *parts)]
+    with atomic_write(folder / RECORDS_FILE) as file:
+        file.writelines(line for lines in files for line in lines if line.endswith(b'\n'))
+    for part in parts:
+        part.unlink()
 
 
 def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool, shards: list[Any] | None, merge: bool) -> None:
     """Write the settings to the folder; raise ``ValueError`` if it has others."""
     own = [folder / name for name in (RUN_FILE, RECORDS_FILE) if os.path.lexists(folder / name)]
-    if overwrite and own:  # without these, `pred` and `vis` are not of an earlier run
-        names = (RECORDS_FILE, *RESULT_FILES, *IMAGE_FOLDERS, RUN_FILE)
-        for path in [*folder.glob(f'{RECORDS_FILE}.*-of-*[0-9]'), *(folder / name for name in names)]:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    if not own:
+        _refuse_foreign(folder)
+    elif overwrite:
+        _delete_output(folder)
     elif own:
         try:
             before = dict(json.loads((folder / RUN_FILE).read_bytes()))
@@ -205,9 +262,44 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool, shards: li
             changes = ', '.join(f'{key} was {before.get(key)!r}, is {settings.get(key)!r}' for key in changed)
             if changes:
                 message = f'out_dir: {str(folder)!r} has predictions of other settings ({changes})'
-                raise ValueError(f'{message}; choose another folder, or delete them with overwrite=True (--overwrite)')
+                raise ValueError(f'{message}; choose another folder, or replace them with --overwrite')
     with atomic_write(folder / RUN_FILE) as file:
         file.write(json.dumps(dict(settings, shards=shards) if shards else settings, indent=1).encode())
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that is not of an earlier run and whose files this run could replace."""
+    files = [file for name in IMAGE_FOLDERS for file in sorted(folder.glob(f'{name}/*'))]
+    files += [folder / name for name in RESULT_FILES if os.path.lexists(folder / name)]
+    if files:
+        problem = f'out_dir: {str(folder)!r} has files that no earlier run wrote, such as {str(files[0])!r}'
+        raise ValueError(f'{problem}; choose another folder, or move them')
+
+
+def _delete_output(folder: Path) -> None:
+    """Delete what earlier runs wrote, and no other file."""
+    records = [folder / RECORDS_FILE, *folder.glob(f'{RECORDS_FILE}.*-of-*[0-9]')]
+    for file in records:
+        lines = file.read_bytes().splitlines() if file.is_file() else []
+        for record in filter(None, map(_parse_record, lines)):
+            for output in record['files']:
+                # Only a file of the two folders, whatever the record says.
+                place, _, name = output.partition('/')
+                if place in IMAGE_FOLDERS and name and Path(name).name == name:
+                    _unlink(folder / place / name)
+    for name in IMAGE_FOLDERS:
+        for part in (folder / name).glob(_PARTS):
+            _unlink(part)
+        with suppress(OSError):  # it holds other files
+            (folder / name).rmdir()
+    for path in [*records, *(folder / name for name in (*RESULT_FILES, RUN_FILE))]:
+        _unlink(path)
+
+
+def _unlink(path: Path) -> None:
+    """Delete a file or a link; a folder of this name stays."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
 
 
 def _warn(message: str) -> None:
@@ -345,7 +437,7 @@ def _assemble(folder: Path, records: Records, images: list[Path], classes: Seque
         file.write(json.dumps(dict(images=listed, categories=categories), indent=1).encode())
     _write_list(folder / 'predictions.json', entries)
     for own in (folder, *(folder / name for name in IMAGE_FOLDERS)):
-        for part in own.glob(f'.*.{"[0-9a-f]" * 8}.part'):  # atomic_write's, of a run that was killed
+        for part in own.glob(_PARTS):
             part.unlink(missing_ok=True)
 
 

@@ -52,6 +52,7 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
     Args:
         inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a pattern such as
             ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array. Folders and patterns select by suffix.
+            ``**`` enters each folder once, however many links lead to it.
     """
     images: list[Path | np.ndarray] = []
     for source in [inputs] if isinstance(inputs, (str, os.PathLike, np.ndarray)) else inputs:
@@ -67,13 +68,51 @@ def _find_files(source: str | os.PathLike[str]) -> list[Path]:
     elif os.path.lexists(path):  # true for a broken link
         return [path]
     elif glob.has_magic(str(path)):
-        found, where = [Path(match) for match in glob.iglob(str(path), recursive=True)], f'matches {str(path)!r}'
+        found, where = list(_matches(path)), f'matches {str(path)!r}'
     else:
         raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
     images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise FileNotFoundError(f'inputs: no image ({", ".join(IMAGE_SUFFIXES)}) {where}')
     return images
+
+
+def _matches(pattern: Path) -> Iterator[Path]:
+    """Files that match a pattern, in which ``**`` is any folders; see :func:`_folders_below`."""
+    if '**' not in pattern.parts:
+        yield from map(Path, glob.iglob(str(pattern)))
+        return
+    position = pattern.parts.index('**')
+    rest = pattern.parts[position + 1 :] or ('*',)
+    for start in glob.iglob(str(Path(*pattern.parts[:position]))):
+        for folder in _folders_below(Path(start)):
+            yield from _matches(Path(glob.escape(str(folder)), *rest))
+
+
+def _folders_below(start: Path) -> Iterator[Path]:
+    """A folder and those below it, without hidden ones; each once, by its own path rather than by a link.
+
+    Links may lead back to a folder above them.
+    """
+    seen = {os.path.realpath(start)}
+    folders = [start]
+    links: list[Path] = []
+    while folders or links:
+        folder = folders.pop() if folders else links.pop(0)
+        real = os.path.realpath(folder)
+        if folder.is_symlink() and folder != start:
+            if real in seen:
+                continue
+            seen.add(real)
+        yield folder
+        for child in sorted(folder.iterdir(), reverse=True) if os.access(folder, os.R_OK | os.X_OK) else ():
+            if child.name.startswith('.') or not child.is_dir():
+                continue
+            if child.is_symlink():
+                links.append(child)
+            elif (real := os.path.realpath(child)) not in seen:
+                seen.add(real)
+                folders.append(child)
 
 
 def _local_path(source: str | os.PathLike[str]) -> Path:

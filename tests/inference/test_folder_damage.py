@@ -2,6 +2,7 @@
 
 import json
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,23 +67,72 @@ def test_overwrite_works_whatever_is_there(tmp_path, warnings_of_folders):
     run(LocalSegmentor(), folder, out)
     spoil_middle(out)
     (out / 'run.json').unlink()
-    (out / 'run.json' / 'deep').mkdir(parents=True)
-    (out / 'predictions.json').unlink()
-    (out / 'predictions.json').mkdir()
-    (out / 'vis' / '0.jpg').unlink()
-    (out / 'vis' / '0.jpg').mkdir()
+    (out / 'predictions.json').write_text('{')
+    (out / 'vis' / '0.jpg').write_bytes(b'')
     assert run(LocalSegmentor(), folder, out, overwrite=True).predicted == 6
     assert snapshot(out) == snapshot(tmp_path / 'whole')
     assert not warnings_of_folders
 
 
-def test_overwrite_deletes_nothing_of_others(tmp_path):
-    """A folder without records was not written by a run."""
+def test_overwrite_deletes_only_what_a_run_wrote(tmp_path):
+    folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
+    run(LocalSegmentor(), folder, out)
+    own = {'pred/mine.txt': b'a', 'vis/holiday.jpg': b'b', 'vis/deep/1.jpg': b'c', 'notes.txt': b'd'}
+    for name, content in own.items():
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes(content)
+    run(LocalSegmentor(), folder / '0.png', out, overwrite=True)
+    written = snapshot(out)
+    assert {name: written.pop(name) for name in own} == own
+    assert {'pred/0.png', 'vis/0.jpg'} < set(written) and not any(name.endswith('1.png') for name in written)
+
+
+def test_a_record_names_no_file_outside_the_two_folders(tmp_path):
     folder, out = write_images(tmp_path / 'images', count=1), tmp_path / 'out'
-    (out / 'pred').mkdir(parents=True)
-    (out / 'pred' / 'mine.txt').write_text('mine')
+    run(LocalSegmentor(), folder, out)
+    (tmp_path / 'mine.txt').write_text('mine')
+    (out / 'vis' / 'deep').mkdir()
+    (out / 'vis' / 'deep' / 'mine.txt').write_text('mine')
+    record = json.loads((out / 'records.jsonl').read_text())
+    outside = ['../mine.txt', 'pred/../../mine.txt', str(tmp_path / 'mine.txt'), 'vis/deep/mine.txt', 'vis/..']
+    record['files'] = dict.fromkeys(outside, 1)
+    (out / 'records.jsonl').write_text(json.dumps(record) + '\n')
     run(LocalSegmentor(), folder, out, overwrite=True)
-    assert (out / 'pred' / 'mine.txt').read_text() == 'mine'
+    assert (tmp_path / 'mine.txt').exists() and (out / 'vis' / 'deep' / 'mine.txt').exists()
+
+
+def test_overwrite_keeps_a_folder_that_has_the_name_of_an_output(tmp_path):
+    folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
+    run(LocalSegmentor(), folder, out)
+    (out / 'vis' / '0.jpg').unlink()
+    (out / 'vis' / '0.jpg').mkdir()
+    (out / 'vis' / '0.jpg' / 'mine.txt').write_text('mine')
+    with pytest.raises(OSError, match='cannot be written to: Is a directory'):
+        run(LocalSegmentor(), folder, out, overwrite=True)
+    assert (out / 'vis' / '0.jpg' / 'mine.txt').exists()
+
+
+@pytest.mark.parametrize('overwrite', [False, True])
+@pytest.mark.parametrize('name', ['pred/mine.txt', 'vis/0.jpg', 'predictions.json'])
+def test_files_that_no_run_wrote_are_refused(name, overwrite, tmp_path):
+    folder, out = write_images(tmp_path / 'images', count=1), tmp_path / 'out'
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text('mine')
+    with pytest.raises(ValueError, match=f'has files that no earlier run wrote, such as .*{name}'):
+        run(LocalSegmentor(), folder, out, overwrite=overwrite)
+    assert (out / name).read_text() == 'mine'
+
+
+def test_inputs_in_the_output_folder_are_named(tmp_path):
+    """Also through a link, and also where nothing else is left."""
+    folder, out = write_images(tmp_path / 'images', count=2), tmp_path / 'images' / 'out'
+    assert run(LocalSegmentor(), folder, out).skipped == []
+    (tmp_path / 'link').symlink_to(out)
+    again = run(LocalSegmentor(), tmp_path / '**' / '*.*g', tmp_path / 'link')
+    assert again.found == 2 and again.predicted == 0
+    assert sorted(Path(name).name for name in again.skipped) == ['0.jpg', '0.png', '1.jpg', '1.png']
+    with pytest.raises(ValueError, match='all 2 images, such as .*0.jpg.*, lie in the output folder'):
+        run(LocalSegmentor(), out / 'vis', out)
 
 
 @pytest.mark.parametrize('output', ['pred/2.png', 'vis/2.jpg'])

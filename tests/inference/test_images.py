@@ -231,3 +231,23 @@ def test_reading_in_threads_restores_pillows_switches(folder):
     for thread in threads:
         thread.join()
     assert Image.MAX_IMAGE_PIXELS == before
+
+
+def test_a_pattern_enters_each_folder_once(tmp_path):
+    """Links to the folder itself, to one above, between two folders, and to one elsewhere."""
+    elsewhere = tmp_path / 'elsewhere'
+    for folder in (tmp_path / 'in/a/b', tmp_path / 'in/c', tmp_path / 'in/.hidden', elsewhere):
+        folder.mkdir(parents=True)
+        Image.new('L', (3, 2)).save(folder / 'x.png')
+    for link, target in (
+        ('a/self', '.'),
+        ('a/again', '.'),
+        ('a/b/up', '../..'),
+        ('c/to_a', '../a'),
+        ('out', elsewhere),
+    ):
+        (tmp_path / 'in' / link).symlink_to(target)
+    expected = [tmp_path / 'in' / name for name in ('a/b/x.png', 'c/x.png', 'out/x.png')]
+    assert find_images(str(tmp_path / 'in/**/*.png')) == expected
+    assert find_images(str(tmp_path / 'in/**')) == expected
+    assert find_images(str(tmp_path / '**/b/*.png')) == expected[:1]

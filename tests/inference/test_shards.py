@@ -99,6 +99,25 @@ def test_refusals(inputs, tmp_path):
     assert not list(out.glob('records.jsonl.*'))
 
 
+def test_shards_and_plain_runs_exclude_each_other(inputs, tmp_path):
+    out = tmp_path / 'out'
+    run(BlockDetector(), inputs, out, shard=(0, 2))
+    with FileLock(out / '.lock.0-of-2'):
+        before = snapshot(out)
+        for options in (dict(), dict(overwrite=True), dict(merge=True)):
+            with pytest.raises(ValueError, match='another process is writing'):
+                run(BlockDetector(), inputs, out, **options)
+        assert snapshot(out) == before
+
+
+def test_a_shard_waits_for_the_folder_a_short_time(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, 'START_SECONDS', 0.1)
+    (tmp_path / 'out').mkdir()
+    with FileLock(tmp_path / 'out' / '.lock'), pytest.raises(ValueError, match='another process is writing'):
+        run(BlockDetector(), inputs, tmp_path / 'out', shard=(0, 2))
+    assert run(BlockDetector(), inputs, tmp_path / 'out', shard=(0, 2)).predicted
+
+
 def test_an_array_job_of_more_shards_than_images(tmp_path):
     images = write_images(tmp_path / 'images', count=2)
     found = [run(BlockDetector(), images, tmp_path / 'out', shard=(index, 4)).predicted for index in range(4)]
