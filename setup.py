@@ -10,17 +10,23 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 README = ROOT / 'README.md'
 
-# The package needs torch and mmengine; the toolboxes are extras, pinned to the versions the tests run with.
+# The package needs torch and mmengine; the toolboxes are extras, pinned to the versions the tests
+# run with.
 #
-# `mmengine` is named by its maintained fork because the original no longer works with a current torch (its checkpoint
-# loader fails from torch 2.6 on). Both install the same modules, so only one of them can be there: whoever stays with
-# the originals (mmcv 2.1, mmdet 3.3, mmseg 1.2, mmpretrain 1.2) installs this package with
+# `mmengine` is named by its maintained fork because the original no longer works with a current
+# torch (its checkpoint loader fails from torch 2.6 on). Both install the same modules, so only one
+# of them can be there: whoever stays with the originals (mmcv 2.1, mmdet 3.3, mmseg 1.2, mmpretrain
+# 1.2) installs this package with
 #     pip install safetensors filelock && pip install --no-deps .
 MMCV = ['torchvision', 'onedl-mmcv==2.3.6']
 EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
-    'cls': [*MMCV, 'onedl-mmpretrain==1.3.6', 'timm>=1.0.3'],  # timm: the teachers of the distillation recipes
+    'cls': [
+        *MMCV,
+        'onedl-mmpretrain==1.3.6',
+        'timm>=1.0.3',
+    ],  # timm: the teachers of the distillation recipes
     'infer': ['sahi>=0.12', 'shapely>=2', 'rich', 'pycocotools'],
     'large': ['rasterio>=1.3'],  # images read by windows
     'analysis': ['matplotlib', 'rich'],
@@ -31,7 +37,10 @@ EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # demo/app.py, of a clone; scikit-image and scikit-learn have the photographs of its examples.
 EXTRAS['app'] = [*EXTRAS['all'], 'scikit-image', 'scikit-learn']
 EXTRAS['ray'] = ['ray[data]>=2.40']
-EXTRAS['browser'] = ['playwright', 'axe-playwright-python']  # make test-app; its browser is the system's
+EXTRAS['browser'] = [
+    'playwright',
+    'axe-playwright-python',
+]  # make test-app; its browser is the system's
 EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make docs
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 # setuptools: the tests build the wheel, for which older ones need `wheel`.
@@ -45,12 +54,24 @@ EXTRAS['dev'] = [
     'mypy',
     'import-linter',
 ]
-EXTRAS['dev'] += ['pandas', 'tabulate', 'scikit-image', 'scikit-learn', 'scipy', 'tensorboard', 'timm>=1.0.3']
-EXTRAS['dev'] += [need for name in ('infer', 'large', 'analysis', 'export') for need in EXTRAS[name]]
+EXTRAS['dev'] += [
+    'pandas',
+    'tabulate',
+    'scikit-image',
+    'scikit-learn',
+    'scipy',
+    'tensorboard',
+    'timm>=1.0.3',
+]
+EXTRAS['dev'] += [
+    need for name in ('infer', 'large', 'analysis', 'export') for need in EXTRAS[name]
+]
 
 
 class BuildWithConfigs(build_py):
-    """Install configs, tools and the model index where mim and ``_base_ = 'cpvt_backbones::...'`` look for them."""
+    """Install configs, tools and the model index where mim and ``_base_ = 'cpvt_backbones::...'``
+    look for them.
+    """
 
     EXTRA = ('configs', 'tools', 'model-index.yml')
 
@@ -79,17 +100,29 @@ class BuildWithConfigs(build_py):
 setup(
     name='cpvt_backbones',
     version=runpy.run_path(str(ROOT / 'cpvt_backbones' / 'version.py'))['__version__'],
-    description='CPVT and PEG: vision transformer backbones for images of any size, in mmdet, mmseg and mmpretrain',
+    description=(
+        'CPVT and PEG: vision transformer backbones for images of any size, in mmdet, mmseg and'
+        ' mmpretrain'
+    ),
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
     author='cpvt_backbones contributors',
     license='Apache-2.0',
-    classifiers=['Programming Language :: Python :: 3', 'Topic :: Scientific/Engineering :: Image Recognition'],
+    classifiers=[
+        'Programming Language :: Python :: 3',
+        'Topic :: Scientific/Engineering :: Image Recognition',
+    ],
     cmdclass=dict(build_py=BuildWithConfigs),
     packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
     package_data={'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors']},
     python_requires='>=3.10',
     # mmengine imports cv2 and its fork does not say so.
-    install_requires=['torch>=2.4', 'onedl-mmengine>=0.10.12', 'opencv-python-headless', 'safetensors', 'filelock'],
+    install_requires=[
+        'torch>=2.4',
+        'onedl-mmengine>=0.10.12',
+        'opencv-python-headless',
+        'safetensors',
+        'filelock',
+    ],
     extras_require=EXTRAS,
 )

@@ -1,4 +1,7 @@
-"""Speed and memory of the backbones and their peers; run ``benchmarks/speed.py`` from a clone. Not installed."""
+"""Speed and memory of the backbones and their peers; run ``benchmarks/speed.py`` from a clone.
+
+Not installed.
+"""
 
 import os
 import platform
@@ -13,10 +16,15 @@ def processor() -> str:
 
 
 def fill_marked(path: Path, name: str, text: str) -> None:
-    """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->``; ``ValueError`` without marks."""
+    """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->``.
+
+    ``ValueError`` without marks.
+    """
     begin, end = f'<!-- {name}: begin -->', f'<!-- {name}: end -->'
     old = path.read_text(encoding='utf-8')
-    new, count = re.subn(f'{begin}.*{end}', lambda _: f'{begin}\n{text}\n{end}', old, flags=re.DOTALL)
+    new, count = re.subn(
+        f'{begin}.*{end}', lambda _: f'{begin}\n{text}\n{end}', old, flags=re.DOTALL
+    )
     if not count:
         raise ValueError(f'path: {path} has no part between {begin} and {end}')
     path.write_text(new, encoding='utf-8')

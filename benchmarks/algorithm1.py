@@ -1,4 +1,6 @@
-"""Algorithm 1 of the CPVT paper (arXiv 2102.10882) as printed: the baseline without fused attention."""
+"""Algorithm 1 of the CPVT paper (arXiv 2102.10882) as printed: the baseline without fused
+attention.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +33,16 @@ class Algorithm1(nn.Module):
     The listing has one PEG, after block 0; ``num_pegs`` follow the first blocks.
     """
 
-    def __init__(self, *, dim: int, depth: int, num_heads: int, num_pegs: int = 1, patch_size: int = 16) -> None:
+    def __init__(
+        self, *, dim: int, depth: int, num_heads: int, num_pegs: int = 1, patch_size: int = 16
+    ) -> None:
         super().__init__()
         self.patch_embed = nn.Conv2d(3, dim, patch_size, stride=patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.blocks = nn.ModuleList(Block(dim, num_heads) for _ in range(depth))
-        self.pegs = nn.ModuleList(nn.Conv2d(dim, dim, 3, padding=1, groups=dim) for _ in range(num_pegs))
+        self.pegs = nn.ModuleList(
+            nn.Conv2d(dim, dim, 3, padding=1, groups=dim) for _ in range(num_pegs)
+        )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
 
     def forward(self, images: Tensor) -> Tensor:

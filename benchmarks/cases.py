@@ -1,4 +1,6 @@
-"""Cases of the benchmark: which models take turns in which setting, and the ratios reported from them."""
+"""Cases of the benchmark: which models take turns in which setting, and the ratios reported from
+them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,13 +24,19 @@ SETTING = ['comparison', 'height', 'width', 'batch', 'dtype', 'mode', 'device']
 
 @dataclass(frozen=True)
 class BenchmarkCase:
-    """Models that take turns in one setting; ``ValueError`` for an unknown model or value, or a fused one to train."""
+    """Models that take turns in one setting.
 
-    models: tuple[str, ...]  # names in MODELS, with a suffix of ROUTES appended or without; the first is the baseline
+    ``ValueError`` for an unknown model or value, or a fused one to train.
+    """
+
+    models: tuple[
+        str, ...
+    ]  # names in MODELS, with a suffix of ROUTES appended or without; the first is the baseline
     height: int  # px
     width: int
     batch: int  # images a call
-    comparison: str = 'models'  # name of this set of models; two sets in one setting are two cases: they took no turns
+    # name of this set of models; two sets in one setting are two cases: they took no turns
+    comparison: str = 'models'
     dtype: str = 'fp32'  # or 'amp-bf16' (autocast), 'bf16' (weights and images)
     mode: str = 'forward'  # (inference) or 'train' (forward and backward, no optimizer)
     device: str = 'cpu'  # or 'cuda'
@@ -41,8 +49,12 @@ class BenchmarkCase:
         for name in self.models:
             check_choice(MODELS, models=base_of(name))
             route = name.removeprefix(base_of(name))
-            if self.mode == 'train' and (base_of(name).endswith('_fused') or route not in ('', '_compiled')):
-                raise ValueError(f"models must be trainable with mode='train', got {name!r}, for inference only")
+            if self.mode == 'train' and (
+                base_of(name).endswith('_fused') or route not in ('', '_compiled')
+            ):
+                raise ValueError(
+                    f"models must be trainable with mode='train', got {name!r}, for inference only"
+                )
 
     @property
     def setting(self) -> dict[str, Any]:
@@ -82,7 +94,9 @@ class Ratio(NamedTuple):
             return case.select(rows[rows['model'] == model]).set_index('round')[self.figure]
 
         value = figures(self.case, self.model)
-        return (value if self.peer is None else value / figures(self.peer_case or self.case, self.peer)).dropna()
+        return (
+            value if self.peer is None else value / figures(self.peer_case or self.case, self.peer)
+        ).dropna()
 
     @property
     def sign(self) -> str:
@@ -97,7 +111,10 @@ class Ratio(NamedTuple):
 def read_suite(name: str) -> tuple[list[BenchmarkCase], list[Ratio]]:
     """The cases of a file in ``suites/``, and the ratios reported from them."""
     suite = yaml.safe_load((SUITES / f'{name}.yaml').read_text(encoding='utf-8'))
-    cases = {key: BenchmarkCase(tuple(case['models']), **case['setting']) for key, case in suite['cases'].items()}
+    cases = {
+        key: BenchmarkCase(tuple(case['models']), **case['setting'])
+        for key, case in suite['cases'].items()
+    }
     ratios: list[dict[str, Any]] = suite['ratios']
     for ratio in ratios:
         ratio |= {key: cases[ratio[key]] for key in ('case', 'peer_case') if key in ratio}

@@ -1,13 +1,16 @@
-"""Time, memory and agreement on large images, beside sahi (detection) and mmsegmentation's slide inference.
+"""Time, memory and agreement on large images, beside sahi (detection) and mmsegmentation's slide
+inference.
 
-python benchmarks/large_images.py --sizes 2000 5000 10000 20000 --out docs/benchmarks/large.csv --docs docs/scale.md
-python benchmarks/large_images.py --systems ours_segmentation --sizes 50000 --limit 4 --out docs/benchmarks/large.csv
+python benchmarks/large_images.py --sizes 2000 5000 10000 20000 --out docs/benchmarks/large.csv
+--docs docs/scale.md python benchmarks/large_images.py --systems ours_segmentation --sizes 50000
+--limit 4 --out docs/benchmarks/large.csv
 
-Tiles of 1024 px that overlap by 256. The detector finds bright rectangles, so that its boxes are known and its cost is
-small; the segmentor is one windowed CPVT block of random weights. Every row runs in a process of its own: CPU seconds
-(user and system) a megapixel, and peak memory above that after the first tile. Agreement: F1 of the boxes with the true
-rectangles (IoU 0.5), or the share of pixels with our class. A row that exceeds --limit GiB above its start names the
-limit. Rows that --out has stay as they are.
+Tiles of 1024 px that overlap by 256. The detector finds bright rectangles, so that its boxes are
+known and its cost is small; the segmentor is one windowed CPVT block of random weights. Every row
+runs in a process of its own: CPU seconds (user and system) a megapixel, and peak memory above that
+after the first tile. Agreement: F1 of the boxes with the true rectangles (IoU 0.5), or the share of
+pixels with our class. A row that exceeds --limit GiB above its start names the limit. Rows that
+--out has stay as they are.
 """
 
 import json
@@ -25,7 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # for `benchmarks`, where this file runs as a script
 
 from benchmarks import fill_marked, processor
 from cpvt_backbones.analysis.tables import read_table, write_table
@@ -40,7 +45,13 @@ SYSTEMS = ('ours_detection', 'sahi', 'ours_segmentation', 'mmseg_slide')
 def rectangle(row: int, column: int) -> tuple[int, int, int, int, int]:
     """Left, top, right, bottom in px, and channel, of the rectangle in a cell of ``CELL`` px."""
     left, top = column * CELL + 5 + row % 7, row * CELL + 5 + column % 11
-    return left, top, left + 12 + (3 * row + column) % 60, top + 10 + (row + 5 * column) % 50, (row + column) % 3
+    return (
+        left,
+        top,
+        left + 12 + (3 * row + column) % 60,
+        top + 10 + (row + 5 * column) % 50,
+        (row + column) % 3,
+    )
 
 
 def rectangles(side: int) -> Iterator[tuple[int, int, int, int, int]]:
@@ -54,18 +65,34 @@ def write_image(path: Path, side: int) -> None:
 
     warnings.filterwarnings('ignore', category=rasterio.errors.NotGeoreferencedWarning)
     texture = np.random.default_rng(0).integers(0, 16, (CELL, side, 3), np.uint8) * 6
-    layout = dict(driver='GTiff', tiled=True, blockxsize=512, blockysize=512, compress='deflate', zlevel=1, count=3)
-    with rasterio.open(path, 'w', height=side, width=side, dtype='uint8', bigtiff='if_safer', **layout) as file:
+    layout = dict(
+        driver='GTiff',
+        tiled=True,
+        blockxsize=512,
+        blockysize=512,
+        compress='deflate',
+        zlevel=1,
+        count=3,
+    )
+    with rasterio.open(
+        path, 'w', height=side, width=side, dtype='uint8', bigtiff='if_safer', **layout
+    ) as file:
         for row in range(-(-side // CELL)):
             band = texture[: side - row * CELL].copy()
             for column in range(side // CELL if row < side // CELL else 0):
                 left, top, right, bottom, channel = rectangle(row, column)
                 band[top - row * CELL : bottom - row * CELL, left:right, channel] = 255
-            file.write(np.moveaxis(band[..., ::-1], 2, 0), window=((row * CELL, row * CELL + len(band)), (0, side)))
+            file.write(
+                np.moveaxis(band[..., ::-1], 2, 0),
+                window=((row * CELL, row * CELL + len(band)), (0, side)),
+            )
 
 
 class Rectangles:
-    """A detector of bright rectangles; a predictor for ``Inferencer``. ``texture`` (below 128) is not found."""
+    """A detector of bright rectangles; a predictor for ``Inferencer``.
+
+    ``texture`` (below 128) is not found.
+    """
 
     task, classes, palette, fingerprint = 'detection', ('blue', 'green', 'red'), None, 'rectangles'
 
@@ -88,7 +115,10 @@ class Rectangles:
 
 
 class Segmentor:
-    """A segmentor of mmsegmentation with one windowed block of CPVT, random weights; a predictor for ``Inferencer``."""
+    """A segmentor of mmsegmentation with one windowed block of CPVT, random weights.
+
+    A predictor for ``Inferencer``.
+    """
 
     task, classes, palette, fingerprint = 'segmentation', tuple('abcdefgh'), None, 'segmentor'
 
@@ -102,13 +132,19 @@ class Segmentor:
         register_all_modules()
         torch.manual_seed(0)
         arch = dict(embed_dims=32, depth=1, num_heads=2, mlp_ratio=2.0)
-        backbone = dict(type='CPVT', arch=arch, position=dict(type='PEG', after_blocks=(0,)), window_size=16)
-        head = dict(type='FCNHead', in_channels=32, in_index=0, channels=32, num_convs=0, concat_input=False)
+        backbone = dict(
+            type='CPVT', arch=arch, position=dict(type='PEG', after_blocks=(0,)), window_size=16
+        )
+        head = dict(
+            type='FCNHead', in_channels=32, in_index=0, channels=32, num_convs=0, concat_input=False
+        )
         head |= dict(dropout_ratio=0, num_classes=len(self.classes), align_corners=False)
         tiles = dict(mode='slide', crop_size=(TILE, TILE), stride=(TILE - OVERLAP, TILE - OVERLAP))
         backbone |= dict(with_cls_token=False, out_indices=(0,))
         model = dict(type='EncoderDecoder', backbone=backbone, decode_head=head, test_cfg=tiles)
-        self.model = MODELS.build(ConfigDict(model, data_preprocessor=dict(type='SegDataPreProcessor'))).eval()
+        self.model = MODELS.build(
+            ConfigDict(model, data_preprocessor=dict(type='SegDataPreProcessor'))
+        ).eval()
 
     def inputs(self, images: Sequence[np.ndarray]) -> torch.Tensor:
         """Normalised batch."""
@@ -117,7 +153,9 @@ class Segmentor:
     @torch.inference_mode()
     def logits(self, images: list[np.ndarray]) -> torch.Tensor:
         """See ``Predictor``."""
-        return self.model.encode_decode(self.inputs(images), [dict(img_shape=image.shape[:2]) for image in images])
+        return self.model.encode_decode(
+            self.inputs(images), [dict(img_shape=image.shape[:2]) for image in images]
+        )
 
     def to_classes(self, logits: torch.Tensor) -> torch.Tensor:
         """See ``Predictor``."""
@@ -126,7 +164,9 @@ class Segmentor:
 
 def ours(predictor: Any, folder: Path) -> Callable[[Path], Any]:
     """Our prediction, by windows."""
-    options: dict[str, Any] = dict(read_limit=1, tile_size=TILE, overlap=OVERLAP, max_pixels=TILE**2)
+    options: dict[str, Any] = dict(
+        read_limit=1, tile_size=TILE, overlap=OVERLAP, max_pixels=TILE**2
+    )
     inferencer = Inferencer(predictor=predictor, scale='native', **options)
 
     def predict(path: Path) -> Any:
@@ -178,7 +218,9 @@ def sahi_of(detector: Rectangles) -> Callable[[Path], np.ndarray]:
 
     model = Model(device='cpu')
     share = OVERLAP / TILE
-    options: dict[str, Any] = dict(slice_height=TILE, slice_width=TILE, perform_standard_pred=False, verbose=0)
+    options: dict[str, Any] = dict(
+        slice_height=TILE, slice_width=TILE, perform_standard_pred=False, verbose=0
+    )
 
     def predict(path: Path) -> np.ndarray:
         from cpvt_backbones.inference import read_image
@@ -200,7 +242,9 @@ def slide_of(segmentor: Segmentor, folder: Path) -> Callable[[Path], None]:
         from cpvt_backbones.inference import read_image
 
         image = read_image(path, read_limit=None)
-        logits = segmentor.model.slide_inference(segmentor.inputs([image]), [dict(img_shape=image.shape[:2])])
+        logits = segmentor.model.slide_inference(
+            segmentor.inputs([image]), [dict(img_shape=image.shape[:2])]
+        )
         np.save(folder / f'{path.stem}_slide.npy', logits[0].argmax(0).to(torch.uint8).numpy())
 
     return predict
@@ -216,13 +260,18 @@ def f1(boxes: np.ndarray, side: int) -> float:
     found, true = tree.query(shapely.box(*truth[:, :4].T))[::-1]
     shared = shapely.area(shapely.intersection(shapes[found], shapely.box(*truth[true, :4].T)))
     sizes = [(table[:, 2] - table[:, 0]) * (table[:, 3] - table[:, 1]) for table in (boxes, truth)]
-    same = (shared >= 0.5 * (sizes[0][found] + sizes[1][true] - shared)) & (boxes[found, 4] == truth[true, 4])
+    same = (shared >= 0.5 * (sizes[0][found] + sizes[1][true] - shared)) & (
+        boxes[found, 4] == truth[true, 4]
+    )
     return 2 * len(set(true[same])) / (len(boxes) + len(truth))
 
 
 def status(field: str) -> float:
     """A field of /proc/self/status in MiB: VmRSS, VmHWM."""
-    return next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith(field)) / 1024
+    return (
+        next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith(field))
+        / 1024
+    )
 
 
 def measure(system: str, side: int, folder: Path, limit: float) -> dict[str, Any]:
@@ -239,17 +288,25 @@ def measure(system: str, side: int, folder: Path, limit: float) -> dict[str, Any
     resource.setrlimit(resource.RLIMIT_AS, (virtual + int(limit * 2**30), resource.RLIM_INFINITY))
     before, start, cpu = status('VmRSS'), time.perf_counter(), sum(os.times()[:2])
     result = call(folder / f'{side}.tif')
-    row = dict(seconds=time.perf_counter() - start, cpu=sum(os.times()[:2]) - cpu, peak_mib=status('VmHWM') - before)
+    row = dict(
+        seconds=time.perf_counter() - start,
+        cpu=sum(os.times()[:2]) - cpu,
+        peak_mib=status('VmHWM') - before,
+    )
     if result is not None:
         row['agreement'] = f1(result, side)
     elif system == 'mmseg_slide' and (folder / f'{side}_map.tif').exists():
         slide = np.load(folder / f'{side}_slide.npy', mmap_mode='r')
-        row['agreement'] = float((slide == read_map(folder / f'{side}_map.tif', height=side, width=side)).mean())
+        row['agreement'] = float(
+            (slide == read_map(folder / f'{side}_map.tif', height=side, width=side)).mean()
+        )
     return row
 
 
 def table(path: Path) -> str:
-    """The CSV as Markdown: a row for each size, of each system CPU seconds a megapixel, peak memory, agreement."""
+    """The CSV as Markdown: a row for each size, of each system CPU seconds a megapixel, peak
+    memory, agreement.
+    """
     records = read_table(path)
     systems = [name for name in SYSTEMS if any(record['system'] == name for record in records)]
     cells: dict[str, dict[str, str]] = {}
@@ -257,25 +314,45 @@ def table(path: Path) -> str:
         figures = (
             row['failure']
             if not row['cpu']
-            else (f'{float(row["cpu"]) / (int(row["side"]) / 1000) ** 2:.3f} s, {float(row["peak_mib"]):,.0f} MiB')
+            else (
+                f'{float(row["cpu"]) / (int(row["side"]) / 1000) ** 2:.3f} s,'
+                f' {float(row["peak_mib"]):,.0f} MiB'
+            )
         )
         shown = f', {float(row["agreement"]):.4f}' if row.get('agreement') else ''
         cells.setdefault(row['side'], {})[row['system']] = figures + shown
-    lines = [f'{records[0]["machine"]}, one thread. CPU seconds a megapixel, MiB above the first tile, agreement.', '']
+    lines = [
+        (
+            f'{records[0]["machine"]}, one thread. CPU seconds a megapixel, MiB above the first'
+            ' tile, agreement.'
+        ),
+        '',
+    ]
     lines += ['| px | ' + ' | '.join(systems) + ' |', '| ---: |' + ' --- |' * len(systems)]
     for side, row in cells.items():
-        lines.append(f'| {int(side):,} | ' + ' | '.join(row.get(name, '') for name in systems) + ' |')
+        lines.append(
+            f'| {int(side):,} | ' + ' | '.join(row.get(name, '') for name in systems) + ' |'
+        )
     return '\n'.join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument('--sizes', nargs='+', type=positive, default=[2000, 5000], metavar='SIDE', help='px')
+    parser.add_argument(
+        '--sizes', nargs='+', type=positive, default=[2000, 5000], metavar='SIDE', help='px'
+    )
     parser.add_argument('--systems', nargs='+', choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument('--limit', type=float, default=12, help='GiB of memory that a system may take, above its start')
+    parser.add_argument(
+        '--limit',
+        type=float,
+        default=12,
+        help='GiB of memory that a system may take, above its start',
+    )
     parser.add_argument('--folder', type=Path, help='for the images; default: of temporary files')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/large_images.csv'), help='CSV')
-    parser.add_argument('--docs', type=Path, metavar='FILE', help='page whose part large_images becomes the table')
+    parser.add_argument(
+        '--docs', type=Path, metavar='FILE', help='page whose part large_images becomes the table'
+    )
     parser.add_argument('--measure', help='internal: SYSTEM,SIDE,FOLDER of one row')
     args = parser.parse_args(argv)
     if args.measure:

@@ -1,4 +1,6 @@
-"""Time, memory and operations of models that take turns, and the limits of the machine in the same run."""
+"""Time, memory and operations of models that take turns, and the limits of the machine in the same
+run.
+"""
 
 import math
 import platform
@@ -36,22 +38,27 @@ def measure_keeping_memory(case: BenchmarkCase, number: int) -> list[dict[str, A
 
 
 def measure_case(case: BenchmarkCase, number: int, memory: str = DEFAULT) -> list[dict[str, Any]]:
-    """Measure every model of a case, in round ``number``: a row for each, with the columns of ``report.COLUMNS``.
+    """Measure every model of a case, in round ``number``: a row for each, with the columns of
+    ``report.COLUMNS``.
 
-    The models take turns call by call, so that other load on the machine affects all of them alike. ``memory`` says
-    what becomes of freed memory in this process, for the record.
+    The models take turns call by call, so that other load on the machine affects all of them alike.
+    ``memory`` says what becomes of freed memory in this process, for the record.
     """
     before = measure_limits(case)
     measured = [_Measured(name, case) for name in case.models]
     for turn in range(case.repeats):
-        # Another model begins each turn, so that no model always runs on the caches and the heap left by the same one.
+        # Another model begins each turn, so that no model always runs on the caches and the heap
+        # left by the same one.
         start = turn % len(measured)
         for model in (*measured[start:], *measured[:start]):
             model.time_call()
     # The faster of the rates before and after: other load on the machine can only lower them.
     rate, bandwidth = map(max, before, measure_limits(case))
     machine = f'{describe_machine(case.device)}, {date.today().isoformat()}, {memory}'
-    return [dict(**case.setting, round=number, machine=machine, **model.figures(rate, bandwidth)) for model in measured]
+    return [
+        dict(**case.setting, round=number, machine=machine, **model.figures(rate, bandwidth))
+        for model in measured
+    ]
 
 
 class _Measured:
@@ -68,7 +75,9 @@ class _Measured:
         if name != base_of(name):
             self.call = make_call(model, route_of(name, model), case)
             self.call()
-        elif case.mode == 'forward' and case.device == 'cpu':  # on a GPU, waiting for a PEG costs more than the PEG
+        elif (
+            case.mode == 'forward' and case.device == 'cpu'
+        ):  # on a GPU, waiting for a PEG costs more than the PEG
             self.pegs = [module for module in model.modules() if isinstance(module, PEG)]
         self.peak_mib = peak_memory(self.call, case.device) if runs_in_torch(name) else math.nan
 
@@ -80,16 +89,32 @@ class _Measured:
         self.times.append(time.perf_counter() - start)
 
     def figures(self, rate: float, bandwidth: float) -> dict[str, Any]:
-        quartile1, seconds, quartile3 = statistics.quantiles(self.times if len(self.times) > 1 else 2 * self.times)
+        quartile1, seconds, quartile3 = statistics.quantiles(
+            self.times if len(self.times) > 1 else 2 * self.times
+        )
         gflop = count_flops(self.name, self.case) / 1e9
-        speed = dict(quartile1=quartile1, quartile3=quartile3, images_per_second=self.case.batch / seconds)
-        matmul_share, copy_share = gflop * 1e9 / seconds / rate, self.gbyte * 1e9 / seconds / bandwidth
+        speed = dict(
+            quartile1=quartile1, quartile3=quartile3, images_per_second=self.case.batch / seconds
+        )
+        matmul_share, copy_share = (
+            gflop * 1e9 / seconds / rate,
+            self.gbyte * 1e9 / seconds / bandwidth,
+        )
         work = dict(gflop=gflop, matmul_share=matmul_share, gbyte=self.gbyte, copy_share=copy_share)
         share = peg_share(self.pegs, self.call, repeats=self.case.repeats)
-        return dict(model=self.name, seconds=seconds, **speed, peak_mib=self.peak_mib, **work, peg_share=share)
+        return dict(
+            model=self.name,
+            seconds=seconds,
+            **speed,
+            peak_mib=self.peak_mib,
+            **work,
+            peg_share=share,
+        )
 
 
-def make_call(model: nn.Module, run: Callable[[Tensor], Any], case: BenchmarkCase) -> Callable[[], None]:
+def make_call(
+    model: nn.Module, run: Callable[[Tensor], Any], case: BenchmarkCase
+) -> Callable[[], None]:
     """One call of a case on random images, through ``run``: ``model``, or the same compiled."""
     dtype = torch.bfloat16 if case.dtype == 'bf16' else torch.float32
     if run is model:  # a route has its own precision
@@ -116,7 +141,10 @@ def _tensors(outputs: object) -> Iterator[Tensor]:
 
 
 def count_flops(name: str, case: BenchmarkCase) -> float:
-    """Operations of one call, on the meta device with attention written out; three forward calls for training."""
+    """Operations of one call, on the meta device with attention written out.
+
+    Three forward calls for training.
+    """
     model = MODELS[base_of(name)]().requires_grad_(False).to('meta')
     model.eval()  # not chained: the eval() of mmseg's ViT returns None
     images = torch.empty(case.batch, 3, case.height, case.width, device='meta')
@@ -126,7 +154,9 @@ def count_flops(name: str, case: BenchmarkCase) -> float:
 
 
 class CountBytes(TorchDispatchMode):
-    """Counts the bytes that operators read and write, views left out and fused attention as one operator."""
+    """Counts the bytes that operators read and write, views left out and fused attention as one
+    operator.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,13 +164,22 @@ class CountBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns):
-            self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in _tensors((args, kwargs, result)))
+        if not any(
+            value.alias_info is not None and not value.alias_info.is_write
+            for value in func._schema.returns
+        ):
+            self.bytes += sum(
+                tensor.numel() * tensor.element_size()
+                for tensor in _tensors((args, kwargs, result))
+            )
         return result
 
 
 def peg_share(pegs: Sequence[nn.Module], call: Callable[[], object], *, repeats: int) -> float:
-    """The largest share of the time of a call (on the CPU) that one PEG takes, median over calls; nan without PEGs."""
+    """The largest share of the time of a call (on the CPU) that one PEG takes, median over calls.
+
+    Nan without PEGs.
+    """
     if not pegs:
         return math.nan
     started: dict[nn.Module, float] = {}
@@ -152,7 +191,9 @@ def peg_share(pegs: Sequence[nn.Module], call: Callable[[], object], *, repeats:
     def stop(module: nn.Module, *_: Any) -> None:
         spent[module] = time.perf_counter() - started[module]
 
-    hooks = [peg.register_forward_pre_hook(start) for peg in pegs] + [peg.register_forward_hook(stop) for peg in pegs]
+    hooks = [peg.register_forward_pre_hook(start) for peg in pegs] + [
+        peg.register_forward_hook(stop) for peg in pegs
+    ]
     shares = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -164,7 +205,9 @@ def peg_share(pegs: Sequence[nn.Module], call: Callable[[], object], *, repeats:
 
 
 def measure_limits(case: BenchmarkCase) -> tuple[float, float]:
-    """Limits of the machine now: matmul rate in FLOP/s, copy bandwidth in bytes/s, read plus written."""
+    """Limits of the machine now: matmul rate in FLOP/s, copy bandwidth in bytes/s, read plus
+    written.
+    """
     dtype = torch.float32 if case.dtype == 'fp32' else torch.bfloat16
     side, length = (2048, 1 << 26) if case.device == 'cpu' else (8192, 1 << 30)
     a, b = (torch.randn(side, side, device=case.device).to(dtype) for _ in range(2))
@@ -178,11 +221,15 @@ def measure_limits(case: BenchmarkCase) -> tuple[float, float]:
 
         return min(timeit.repeat(finished, number=1, repeat=6)[1:])
 
-    return 2 * side**3 / best_time(lambda: a @ b), 2 * length / best_time(lambda: target.copy_(source))
+    return 2 * side**3 / best_time(lambda: a @ b), 2 * length / best_time(
+        lambda: target.copy_(source)
+    )
 
 
 def describe_machine(device: str) -> str:
     """Processor, threads and versions, in one line."""
     versions = f'python {platform.python_version()}, torch {torch.__version__}'
-    text = f'processor {processor()}, {instructions()}, threads {torch.get_num_threads()}, {versions}'
+    text = (
+        f'processor {processor()}, {instructions()}, threads {torch.get_num_threads()}, {versions}'
+    )
     return f'{text}, gpu {torch.cuda.get_device_name()}' if device == 'cuda' else text

@@ -1,9 +1,12 @@
-"""Images a second of the shipped models, files in and files out; hours and cost of a million images.
+"""Images a second of the shipped models, files in and files out.
+
+Hours and cost of a million images.
 
 python benchmarks/million.py --out docs/benchmarks/million.csv --docs docs/scale.md
 
-Photos are JPEG of 640 x 480 px, made from docs/demo.jpg. Each process has one thread and predicts on all photos; the
-rates of processes that run at the same time are added. Their start is not counted.
+Photos are JPEG of 640 x 480 px, made from docs/demo.jpg. Each process has one thread and predicts
+on all photos; the rates of processes that run at the same time are added. Their start is not
+counted.
 """
 
 import os
@@ -15,7 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # for `benchmarks`, where this file runs as a script
 
 from benchmarks import fill_marked, processor
 from cpvt_backbones.analysis.tables import read_table, write_table
@@ -62,14 +67,22 @@ def table(path: Path, price: float) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument('--models', nargs='+', choices=sorted(shipped_weights()), default=sorted(shipped_weights()))
+    parser.add_argument(
+        '--models', nargs='+', choices=sorted(shipped_weights()), default=sorted(shipped_weights())
+    )
     parser.add_argument('--dtypes', nargs='+', default=['float32'], help='of tools/infer.py')
     parser.add_argument('--images', type=positive, default=100, help='of each process')
-    parser.add_argument('--processes', type=positive, default=os.cpu_count(), help='at the same time')
+    parser.add_argument(
+        '--processes', type=positive, default=os.cpu_count(), help='at the same time'
+    )
     parser.add_argument('--price', type=float, default=0.05, help='of a core hour')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/million.csv'), help='CSV')
-    parser.add_argument('--docs', type=Path, metavar='FILE', help='page whose part million becomes the table')
-    parser.add_argument('--measure', nargs=4, help='internal: MODEL DTYPE PHOTOS OUT of one process')
+    parser.add_argument(
+        '--docs', type=Path, metavar='FILE', help='page whose part million becomes the table'
+    )
+    parser.add_argument(
+        '--measure', nargs=4, help='internal: MODEL DTYPE PHOTOS OUT of one process'
+    )
     args = parser.parse_args(argv)
     if args.measure:
         name, dtype, photos, out = args.measure
@@ -92,13 +105,21 @@ def main(argv: Sequence[str] | None = None) -> None:
                 command = [sys.executable, __file__, '--measure', name, dtype, f'{folder}/photos']
                 outputs = [f'{folder}/{name}_{dtype}_{number}' for number in range(args.processes)]
                 started = [
-                    subprocess.Popen([*command, out], stdout=subprocess.PIPE, text=True, env=environment)
+                    subprocess.Popen(
+                        [*command, out], stdout=subprocess.PIPE, text=True, env=environment
+                    )
                     for out in outputs
                 ]
                 found = [float(process.communicate()[0].splitlines()[-1]) for process in started]
-                setting = dict(model=name, dtype=dtype, processes=args.processes, images=args.images)
+                setting = dict(
+                    model=name, dtype=dtype, processes=args.processes, images=args.images
+                )
                 rows.append(
-                    dict(setting, images_per_second=sum(found), machine=f'{processor()}, torch {torch.__version__}')
+                    dict(
+                        setting,
+                        images_per_second=sum(found),
+                        machine=f'{processor()}, torch {torch.__version__}',
+                    )
                 )
                 print(rows[-1], flush=True)
                 write_table(args.out, rows)

@@ -1,4 +1,6 @@
-"""Models of the benchmark by name: the backbones of this package and their peers in other packages."""
+"""Models of the benchmark by name: the backbones of this package and their peers in other
+packages.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +28,9 @@ def label(name: str) -> str:
 
 
 class WithValidSizes(nn.Module):
-    """A backbone called with ``valid_sizes``: each image of the batch is one pixel narrower than the one before."""
+    """A backbone called with ``valid_sizes``: each image of the batch is one pixel narrower than
+    the one before.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -44,7 +48,9 @@ def _peer(path: str, *args: Any, **arguments: Any) -> Builder:
     return lambda: getattr(import_module(module), name)(*args, **arguments)
 
 
-_timm = partial(_peer, 'timm.create_model', num_classes=0, global_pool='')  # a model that ends with its features
+_timm = partial(
+    _peer, 'timm.create_model', num_classes=0, global_pool=''
+)  # a model that ends with its features
 
 
 def _columns(arch: str) -> dict[str, Builder]:
@@ -61,9 +67,13 @@ def _columns(arch: str) -> dict[str, Builder]:
         f'multi_scale_cpvt_{arch}': multi_scale,
         f'multi_scale_cpvt_{arch}_valid_sizes': lambda: WithValidSizes(multi_scale()),
         f'algorithm1_{arch}': partial(Algorithm1, dim=dim, depth=depth, num_heads=num_heads),
-        f'algorithm1_{arch}_5_pegs': partial(Algorithm1, dim=dim, depth=depth, num_heads=num_heads, num_pegs=5),
+        f'algorithm1_{arch}_5_pegs': partial(
+            Algorithm1, dim=dim, depth=depth, num_heads=num_heads, num_pegs=5
+        ),
         f'timm_deit_{arch}': _timm(f'deit_{arch}_patch16_224', dynamic_img_size=True),
-        f'mmseg_vit_{arch}': _peer('mmseg.models.backbones.VisionTransformer', final_norm=True, **sizes, **images),
+        f'mmseg_vit_{arch}': _peer(
+            'mmseg.models.backbones.VisionTransformer', final_norm=True, **sizes, **images
+        ),
     }
     name = 'mmpretrain.models.VisionTransformer'
     models[f'mmpretrain_deit_{arch}'] = _peer(name, f'deit-{arch}', out_type='cls_token', **images)
@@ -72,7 +82,9 @@ def _columns(arch: str) -> dict[str, Builder]:
         rope = partial(cpvt, position=dict(type='RoPE', mode=mode), out_type='cls_token')
         models[f'cpvt_{arch}_rope_{mode}'] = rope
     for variant, blocks in GLOBAL_BLOCKS.items():
-        models[f'multi_scale_cpvt_{arch}_{variant}'] = partial(multi_scale, window_size=14, global_blocks=blocks)
+        models[f'multi_scale_cpvt_{arch}_{variant}'] = partial(
+            multi_scale, window_size=14, global_blocks=blocks
+        )
     return models
 
 
@@ -84,7 +96,9 @@ def _pyramids(arch: str) -> dict[str, Builder]:
         f'pyramid_cpvt_{arch}_valid_sizes': lambda: WithValidSizes(pyramid()),
         f'pyramid_cpvt_{arch}_fused': lambda: pyramid().fuse(),
         f'mmseg_pcpvt_{arch}': _peer('mmseg.models.backbones.PCPVT', **sizes),
-        f'mmdet_pvt_{arch}': _peer('mmdet.models.PyramidVisionTransformer', num_layers=sizes['depths']),
+        f'mmdet_pvt_{arch}': _peer(
+            'mmdet.models.PyramidVisionTransformer', num_layers=sizes['depths']
+        ),
     }
     if arch != 'tiny':  # timm and mmpretrain have no tiny one
         models[f'timm_twins_pcpvt_{arch}'] = _timm(f'twins_pcpvt_{arch}')
@@ -93,7 +107,9 @@ def _pyramids(arch: str) -> dict[str, Builder]:
 
 
 def _shipped(name: str) -> nn.Module:
-    """The graph of shipped weights that is exported, from normalised images to boxes or class maps."""
+    """The graph of shipped weights that is exported, from normalised images to boxes or
+    class maps.
+    """
     from cpvt_backbones.engine.launch import read_config
     from cpvt_backbones.export import graph_of
     from cpvt_backbones.inference import ToolboxPredictor
@@ -101,14 +117,18 @@ def _shipped(name: str) -> nn.Module:
 
     weights = find_shipped(name)
     cfg = read_config(weights.config_file)
-    return graph_of(ToolboxPredictor(cfg=cfg, checkpoint=weights.file, device='cpu').model, pixels=False)
+    return graph_of(
+        ToolboxPredictor(cfg=cfg, checkpoint=weights.file, device='cpu').model, pixels=False
+    )
 
 
 MODELS: dict[str, Builder] = {
     'retinanet': partial(_shipped, 'retinanet_cpvt_tiny_gap-bccd'),
     'semantic_fpn': partial(_shipped, 'semantic_fpn_cpvt_tiny_gap-camvid'),
 }
-"""Name of a model to a function that builds it: a backbone with random weights, or a model with shipped ones."""
+"""Name of a model to a function that builds it: a backbone with random weights, or a model
+with shipped ones.
+"""
 for _arch in COLUMNS:
     MODELS |= _columns(_arch)
 for _arch in PYRAMIDS:

@@ -1,10 +1,12 @@
-"""Time prediction with a shipped model by every route, from the bare forward call to the tool with pictures, in turns.
+"""Time prediction with a shipped model by every route, from the bare forward call to the tool with
+pictures, in turns.
 
-python benchmarks/pipeline.py --images data/camvid/images/test --rounds 3 --out docs/benchmarks/pipeline.csv
-python benchmarks/pipeline.py retinanet_cpvt_tiny_gap-bccd --images data/bccd/test --out bccd.csv
-Without --images, on generated ones of 480 x 360 px. `cpu_ms` is processor time an image, of all threads. `beside_ms` is
-what of it is spent outside the backbone, neck and head: the main thread's processor time in these, times the threads of
-torch, is taken off. `share` is the images a second over those of the bare forward call of the same round. The last two
+python benchmarks/pipeline.py --images data/camvid/images/test --rounds 3 --out
+docs/benchmarks/pipeline.csv python benchmarks/pipeline.py retinanet_cpvt_tiny_gap-bccd --images
+data/bccd/test --out bccd.csv Without --images, on generated ones of 480 x 360 px. `cpu_ms` is
+processor time an image, of all threads. `beside_ms` is what of it is spent outside the backbone,
+neck and head: the main thread's processor time in these, times the threads of torch, is taken off.
+`share` is the images a second over those of the bare forward call of the same round. The last two
 rows are one process each, and compare with the import.
 """
 
@@ -24,7 +26,9 @@ import pandas as pd
 import torch
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # for `benchmarks`, where this file runs as a script
 
 from benchmarks.measure import describe_machine
 from cpvt_backbones.engine.command_line import keep_memory, make_parser, positive, run
@@ -41,13 +45,17 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = make_parser(__doc__)
     default = 'semantic_fpn_cpvt_tiny_gap-camvid'
-    parser.add_argument('model', nargs='?', choices=sorted(shipped_weights()), default=default, metavar='NAME')
+    parser.add_argument(
+        'model', nargs='?', choices=sorted(shipped_weights()), default=default, metavar='NAME'
+    )
     parser.add_argument('--images', type=Path, help='folder of images')
     parser.add_argument('--count', type=positive, default=40, help='images of a round')
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=['float32', 'bfloat16'])
     parser.add_argument('--device', default='cpu')
     parser.add_argument('--rounds', type=positive, default=3)
-    parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark/pipeline.csv'), help='CSV, and .md')
+    parser.add_argument(
+        '--out', type=Path, default=Path('work_dirs/benchmark/pipeline.csv'), help='CSV, and .md'
+    )
     return parser.parse_args(argv)
 
 
@@ -80,17 +88,27 @@ def routes_of(inferencer: Inferencer, files: list[Any]) -> dict[str, Callable[[P
         'predict, arrays': lambda _: inferencer.predict(arrays),
         'predict, files': lambda _: inferencer.predict(files),
         'predict, files, pictures': lambda _: inferencer.predict(files, vis=True),
-        'tool, no pictures': lambda out: predict_to_folder(inferencer, files, out_dir=out, vis=False, progress=False),
-        'tool, pictures': lambda out: predict_to_folder(inferencer, files, out_dir=out, progress=False),
+        'tool, no pictures': lambda out: predict_to_folder(
+            inferencer, files, out_dir=out, vis=False, progress=False
+        ),
+        'tool, pictures': lambda out: predict_to_folder(
+            inferencer, files, out_dir=out, progress=False
+        ),
     }
 
 
 class ForwardClock:
-    """Adds up the processor seconds of a model's forward call: of the calling thread, times torch's threads."""
+    """Adds up the processor seconds of a model's forward call: of the calling thread, times torch's
+    threads.
+    """
 
     def __init__(self, predictor: Any) -> None:
         self.seconds, model = 0.0, predictor.model
-        heads = [getattr(model, name) for name in ('head', 'bbox_head', 'decode_head') if getattr(model, name, None)]
+        heads = [
+            getattr(model, name)
+            for name in ('head', 'bbox_head', 'decode_head')
+            if getattr(model, name, None)
+        ]
         for owner, name in ((model, 'extract_feat'), *((head, 'forward') for head in heads)):
             setattr(owner, name, self._timed(getattr(owner, name)))
 
@@ -115,14 +133,24 @@ def measure_starts(model: str, package: str, file: Any, rounds: int) -> list[dic
     rows = []
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as out:
-            tool = [str(ROOT / 'tools' / 'infer.py'), model, str(file), '--out-dir', out, '--device', 'cpu']
+            tool = [
+                str(ROOT / 'tools' / 'infer.py'),
+                model,
+                str(file),
+                '--out-dir',
+                out,
+                '--device',
+                'cpu',
+            ]
             imports = f'import torch, {package}.{"models" if package == "mmpretrain" else "apis"}'
             for route, words in ((IMPORT, ['-c', imports]), ('tool, one image', tool)):
                 start, before = time.perf_counter(), processor_seconds(resource.RUSAGE_CHILDREN)
                 subprocess.run([sys.executable, *words], check=True, capture_output=True, cwd=ROOT)
                 cpu = processor_seconds(resource.RUSAGE_CHILDREN) - before
                 seconds = time.perf_counter() - start
-                rows.append(dict(dtype='', route=route, round=number, ms=1e3 * seconds, cpu_ms=1e3 * cpu))
+                rows.append(
+                    dict(dtype='', route=route, round=number, ms=1e3 * seconds, cpu_ms=1e3 * cpu)
+                )
     return rows
 
 
@@ -146,11 +174,15 @@ def main(argv: Sequence[str] | None = None) -> None:
                 clock = clocks[dtype]
                 start, before, clock.seconds = time.perf_counter(), processor_seconds(), 0.0
                 routes[dtype, name](Path(folder, f'{number}-{place}'))
-                ms, cpu_ms = 1e3 * (time.perf_counter() - start), 1e3 * (processor_seconds() - before)
+                ms, cpu_ms = (
+                    1e3 * (time.perf_counter() - start),
+                    1e3 * (processor_seconds() - before),
+                )
                 times = dict(ms=ms, cpu_ms=cpu_ms, beside_ms=cpu_ms - 1e3 * clock.seconds)
                 if number >= 0:
                     rows.append(
-                        dict(dtype=dtype, route=name, round=number) | {k: v / len(files) for k, v in times.items()}
+                        dict(dtype=dtype, route=name, round=number)
+                        | {k: v / len(files) for k, v in times.items()}
                     )
         rows += measure_starts(args.model, find_toolbox(cfg).package, files[0], args.rounds)
     table = pd.DataFrame(rows)
@@ -159,7 +191,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = table.merge(base, on=keys, suffixes=('', '_of_base'))
     table['share'] = table.pop('ms_of_base') / table['ms']
     table = table.assign(
-        model=args.model, images=len(files), machine=describe_machine(args.device), cores=os.cpu_count()
+        model=args.model,
+        images=len(files),
+        machine=describe_machine(args.device),
+        cores=os.cpu_count(),
     )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(args.out, index=False)
@@ -167,7 +202,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     cells = values.agg(
         lambda v: f'{v.median():.2f} ({v.min():.2f} to {v.max():.2f})' if v.notna().all() else ''
     ).reset_index()
-    text = f'{args.model}; {table["machine"][0]}; medians of {args.rounds} rounds (lowest-highest).\n\n'
+    text = (
+        f'{args.model}; {table["machine"][0]}; medians of {args.rounds} rounds'
+        ' (lowest-highest).\n\n'
+    )
     text += cells.to_markdown(index=False) + '\n'
     args.out.with_suffix('.md').write_text(text)
     print(f'{text}\nwritten: {args.out} and the table (.md)')

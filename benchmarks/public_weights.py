@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from mmengine.registry import MODELS
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # for `benchmarks`, where this file runs as a script
 
 import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked
@@ -30,7 +32,11 @@ def rows() -> Iterator[tuple[str, ...]]:
     from timm.models import get_pretrained_cfg
 
     published = {row['name']: row for row in csv.DictReader(PUBLISHED.open(encoding='utf-8'))}
-    names = [(f'timm://{name}', name) for name in list_models(pretrained=True) if public_backbone(f'timm://{name}')]
+    names = [
+        (f'timm://{name}', name)
+        for name in list_models(pretrained=True)
+        if public_backbone(f'timm://{name}')
+    ]
     names += [(PVT.format(size), f'pvt_{size}') for size in ('tiny', 'small', 'medium', 'large')]
     for address, name in names:
         built: Any = public_backbone(address)
@@ -38,7 +44,11 @@ def rows() -> Iterator[tuple[str, ...]]:
             parameters = sum(p.numel() for p in MODELS.build(dict(built)).parameters())
         licence = get_pretrained_cfg(name).license if address.startswith('timm') else 'apache-2.0'
         accepted = keyword_only(MODELS.get(built['type']))
-        changed = (key for key in built if key == 'arch' or key != 'type' and accepted[key].default != built[key])
+        changed = (
+            key
+            for key in built
+            if key == 'arch' or key != 'type' and accepted[key].default != built[key]
+        )
         arguments = ', '.join(f'{key}={built[key]!r}' for key in changed)
         found = published.pop(name, dict(top1='', how='', source=''))
         yield (
@@ -55,7 +65,12 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('--docs', type=Path, required=True, help='page with the two marks between which the list goes')
+    parser.add_argument(
+        '--docs',
+        type=Path,
+        required=True,
+        help='page with the two marks between which the list goes',
+    )
     page: Path = parser.parse_args(argv).docs
     if not page.is_file():
         raise FileNotFoundError(f"docs: there is no file '{page}'")

@@ -1,4 +1,6 @@
-"""Ways to run a model besides a plain call: the suffix of its name in a case, ``semantic_fpn_openvino``."""
+"""Ways to run a model besides a plain call: the suffix of its name in a case,
+``semantic_fpn_openvino``.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +35,9 @@ def runs_in_torch(name: str) -> bool:
 
 
 def _bf16(_: str, model: nn.Module) -> Run:
-    """Weights and images in bfloat16, a whole model as ``--dtype bfloat16`` of ``tools/infer.py`` has it."""
+    """Weights and images in bfloat16, a whole model as ``--dtype bfloat16`` of ``tools/infer.py``
+    has it.
+    """
     if isinstance(model, ExportGraph):
         reduce_precision(model.model, torch.bfloat16)
         return lambda images: model(images)

@@ -1,10 +1,10 @@
 """Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
 
-python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv --docs docs/speed.md README.md
-python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
-python benchmarks/speed.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 --out bench.csv
-Every case of every round runs in a process of its own. Rows that the CSV already holds are not measured again, so an
-interrupted run continues where it stopped.
+python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv --docs docs/speed.md
+README.md python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
+python benchmarks/speed.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 --out
+bench.csv Every case of every round runs in a process of its own. Rows that the CSV already holds
+are not measured again, so an interrupted run continues where it stopped.
 """
 
 import argparse
@@ -21,7 +21,9 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmarks`, where this file runs as a script
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # for `benchmarks`, where this file runs as a script
 
 from benchmarks import fill_marked, report
 from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_suite
@@ -39,23 +41,38 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     suites = sorted(path.stem for path in SUITES.glob('*.yaml'))
-    what.add_argument('--suite', choices=suites, help='all cases of benchmarks/suites/NAME.yaml, and its ratios')
+    what.add_argument(
+        '--suite', choices=suites, help='all cases of benchmarks/suites/NAME.yaml, and its ratios'
+    )
     names = [f'{name}{suffix}' for suffix in ('', *ROUTES) for name in sorted(MODELS)]
-    about = f'models of one case, the first is the baseline; another runtime is a suffix, {", ".join(ROUTES)}: '
-    what.add_argument('--models', nargs='+', choices=names, metavar='NAME', help=about + ', '.join(MODELS))
+    about = (
+        'models of one case, the first is the baseline; another runtime is a suffix,'
+        f' {", ".join(ROUTES)}: '
+    )
+    what.add_argument(
+        '--models', nargs='+', choices=names, metavar='NAME', help=about + ', '.join(MODELS)
+    )
     form, sizes = 'HEIGHTxWIDTH:BATCH', [(224, 224, 8), (800, 1344, 1)]
     sized_batch = partial(parse_counted_size, form=form)
     parser.add_argument('--sizes', nargs='+', type=sized_batch, default=sizes, metavar=form)
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=['fp32'])
     parser.add_argument('--modes', nargs='+', choices=MODES, default=['forward'])
-    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
-    parser.add_argument('--repeats', type=positive, default=7, help='timed calls of each model (--models)')
-    parser.add_argument('--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest')
+    parser.add_argument(
+        '--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu'
+    )
+    parser.add_argument(
+        '--repeats', type=positive, default=7, help='timed calls of each model (--models)'
+    )
+    parser.add_argument(
+        '--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest'
+    )
     marks = [f'<!-- {part}: begin -->' for part in PARTS]
     about = f'pages whose parts {marks[0]} and {marks[1]} become the ratios'
     parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
     out = Path('work_dirs/benchmark/benchmark.csv')
-    parser.add_argument('--out', type=Path, default=out, help='CSV; tables and plot get the same name')
+    parser.add_argument(
+        '--out', type=Path, default=out, help='CSV; tables and plot get the same name'
+    )
     args = parser.parse_args(argv)
     if args.suite == 'gpu' and not torch.cuda.is_available():
         parser.error('--suite gpu needs a CUDA device, and torch finds none')
@@ -73,7 +90,9 @@ def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]
         return read_suite(args.suite)
     models, comparison = tuple(args.models), ' / '.join(args.models)
     return [
-        BenchmarkCase(models, height, width, batch, comparison, dtype, mode, args.device, args.repeats)
+        BenchmarkCase(
+            models, height, width, batch, comparison, dtype, mode, args.device, args.repeats
+        )
         for dtype, mode, (height, width, batch) in product(args.dtypes, args.modes, args.sizes)
     ], []
 

@@ -1,8 +1,8 @@
 """Vision transformer backbones that take any image size, for mmdet, mmsegmentation and mmpretrain.
 
-Importing the package registers its backbones in ``mmengine.registry.MODELS``, its optimizer constructor in
-``OPTIM_WRAPPER_CONSTRUCTORS``, its configs under ``cpvt_backbones::``, and its backbones with timm. torch, mmengine
-and timm are imported when they are needed.
+Importing the package registers its backbones in ``mmengine.registry.MODELS``, its optimizer
+constructor in ``OPTIM_WRAPPER_CONSTRUCTORS``, its configs under ``cpvt_backbones::``, and its
+backbones with timm. torch, mmengine and timm are imported when they are needed.
 """
 
 from typing import TYPE_CHECKING
@@ -32,7 +32,9 @@ __getattr__ = lazy_names(
     __name__,
     dict.fromkeys(('backbones', 'checkpoints', 'engine', 'layers', 'weights'), '')
     | dict.fromkeys(('CPVT', 'MultiScaleCPVT', 'PyramidCPVT', 'list_archs'), 'backbones')
-    | dict(PEG='layers', convert_state_dict='checkpoints', LayerDecayOptimWrapperConstructor='engine'),
+    | dict(
+        PEG='layers', convert_state_dict='checkpoints', LayerDecayOptimWrapperConstructor='engine'
+    ),
 )
 register()
 provide()

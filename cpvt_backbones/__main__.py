@@ -1,4 +1,6 @@
-"""Versions, operators, device and shipped weights, as an issue report needs them: ``python -m cpvt_backbones``."""
+"""Versions, operators, device and shipped weights, as an issue report needs them: ``python -m
+cpvt_backbones``.
+"""
 
 import contextlib
 import io
@@ -11,7 +13,18 @@ from typing import Any
 from cpvt_backbones import __version__
 from cpvt_backbones.weights import shipped_weights
 
-PACKAGES = ('torch', 'torchvision', 'numpy', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain', 'timm', 'onnxruntime')
+PACKAGES = (
+    'torch',
+    'torchvision',
+    'numpy',
+    'mmengine',
+    'mmcv',
+    'mmdet',
+    'mmseg',
+    'mmpretrain',
+    'timm',
+    'onnxruntime',
+)
 
 
 def found(module: str, describe: Callable[[Any], str] = lambda module: module.__version__) -> str:
@@ -25,13 +38,19 @@ def found(module: str, describe: Callable[[Any], str] = lambda module: module.__
 
 
 if __name__ == '__main__':
-    rows = dict(cpvt_backbones=__version__, python=f'{platform.python_version()}, {platform.platform()}')
+    rows = dict(
+        cpvt_backbones=__version__, python=f'{platform.python_version()}, {platform.platform()}'
+    )
     rows |= {name: found(name) for name in PACKAGES}
     rows['operators'] = found(
-        'mmcv._ext', lambda m: ('torchvision, ' if m.__file__.endswith('.py') else 'compiled, ') + m.__file__
+        'mmcv._ext',
+        lambda m: ('torchvision, ' if m.__file__.endswith('.py') else 'compiled, ') + m.__file__,
     )
     rows['device'] = found(
-        'torch', lambda m: m.cuda.get_device_name() if m.cuda.is_available() else f'cpu, {platform.machine()}'
+        'torch',
+        lambda m: (
+            m.cuda.get_device_name() if m.cuda.is_available() else f'cpu, {platform.machine()}'
+        ),
     )
     rows |= {f'weights {name}': entry.about for name, entry in shipped_weights().items()}
     for key, value in rows.items():

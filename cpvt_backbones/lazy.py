@@ -1,4 +1,6 @@
-"""Imports when they are needed: importing torch and mmengine takes longer than any ``--help`` should."""
+"""Imports when they are needed: importing torch and mmengine takes longer than any ``--help``
+should.
+"""
 
 import functools
 import sys
@@ -12,7 +14,10 @@ from .weights import repository_file
 
 
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's ``__getattr__``, which imports each name from its submodule; ``''``: the name is the submodule."""
+    """A package's ``__getattr__``, which imports each name from its submodule.
+
+    ``''``: the name is the submodule.
+    """
 
     def get(name: str) -> Any:
         if name not in names:
@@ -50,7 +55,9 @@ def after_import(name: str, action: Callable[[], object]) -> None:
 
 
 def register() -> None:
-    """With mmengine: configs, before the first look-up of any name all classes, the checkpoint loader. With timm."""
+    """With mmengine: configs, before the first look-up of any name all classes, the checkpoint
+    loader. With timm.
+    """
     after_import('mmengine', _register)
     after_import('mmengine.runner', lambda: import_module('cpvt_backbones.checkpoints'))
     after_import('timm', lambda: import_module('cpvt_backbones.timm_models'))
@@ -59,8 +66,9 @@ def register() -> None:
 def _find_mmseg(distributions: dict[str, str]) -> None:
     """Let mmengine find ``mmseg::`` by the module where no distribution has the original's name.
 
-    ``distributions`` are mmengine's, by the scope of a config. The maintained fork is called onedl-mmsegmentation;
-    without this, ``_base_ = 'mmseg::...'`` ends in "mmsegmentation is not installed".
+    ``distributions`` are mmengine's, by the scope of a config. The maintained fork is called
+    onedl-mmsegmentation; without this, ``_base_ = 'mmseg::...'`` ends in "mmsegmentation is not
+    installed".
     """
     from mmengine.utils import is_installed
 
@@ -80,7 +88,8 @@ def _register() -> None:
         scope, _, name = cfg_path.partition('::')
         if scope != 'cpvt_backbones':
             return get_path(cfg_path, filename)
-        # Without the scope, which would name the registry of the config's types: it is that of its `default_scope`.
+        # Without the scope, which would name the registry of the config's types: it is that of its
+        # `default_scope`.
         return str(repository_file(f'configs/{name}')), None
 
     @functools.wraps(look_up)

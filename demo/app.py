@@ -1,11 +1,13 @@
-"""Try models on images in a browser: a page with boxes and class maps, sizes side by side, attention and features.
+"""Try models on images in a browser: a page with boxes and class maps, sizes side by side,
+attention and features.
 
 python demo/app.py                                    # the shipped models
 python demo/app.py CONFIG CHECKPOINT --port 8000      # a trained model, and the shipped ones
 
-The page and its HTTP API (/docs) listen on this machine only. They ask for no password: before you open them to others
-with --host, put a proxy with TLS and a login in front. Uploads are held in memory and a temporary folder, one image is
-worked on at a time, and nothing is fetched from the network.
+The page and its HTTP API (/docs) listen on this machine only. They ask for no password: before you
+open them to others with --host, put a proxy with TLS and a login in front. Uploads are held in
+memory and a temporary folder, one image is worked on at a time, and nothing is fetched from the
+network.
 """
 
 from collections.abc import Sequence
@@ -21,10 +23,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--host', default='127.0.0.1', help='address to listen on')
     parser.add_argument('--port', type=int, default=7860, help='0: any free one')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
-    parser.add_argument('--max-bytes', type=cli.positive, default=64 << 20, help='maximum bytes of an upload')
-    parser.add_argument('--read-limit', type=cli.positive, default=READ_LIMIT, help='maximum pixels of an image')
     parser.add_argument(
-        '--waiting', type=cli.positive, default=4, help='maximum requests that wait; others are refused'
+        '--max-bytes', type=cli.positive, default=64 << 20, help='maximum bytes of an upload'
+    )
+    parser.add_argument(
+        '--read-limit', type=cli.positive, default=READ_LIMIT, help='maximum pixels of an image'
+    )
+    parser.add_argument(
+        '--waiting',
+        type=cli.positive,
+        default=4,
+        help='maximum requests that wait; others are refused',
     )
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
@@ -33,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from try_images.server import Server
 
     models = list_models(
-        device=args.device, given=None if given is None else (cli.config_from(args, given[0]), given[1])
+        device=args.device,
+        given=None if given is None else (cli.config_from(args, given[0]), given[1]),
     )
     limits = dict(max_bytes=args.max_bytes, read_limit=args.read_limit, waiting=args.waiting)
     with Server((args.host, args.port), models, **limits) as server:

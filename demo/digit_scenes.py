@@ -1,15 +1,18 @@
-"""Handwritten digits on photographs: a small detection and segmentation data set that needs no download.
+"""Handwritten digits on photographs: a small detection and segmentation data set that needs no
+download.
 
-The digits are scikit-learn's (``load_digits``: 1,797 scans of 8 x 8 pixels), the photographs those inside the
-scikit-image and scikit-learn wheels. Training and held-out scenes share neither a digit nor a photograph.
+The digits are scikit-learn's (``load_digits``: 1,797 scans of 8 x 8 pixels), the photographs those
+inside the scikit-image and scikit-learn wheels. Training and held-out scenes share neither a digit
+nor a photograph.
 
-A larger scene is a larger canvas, not a magnified one: digits keep their sizes in pixels and their number grows with
-the area. Training at one size and testing at another therefore measures the effect of the image size alone. Scene
-``index`` of a set depends on the set's parameters and ``index`` only, not on how many scenes are written or in which
-order.
+A larger scene is a larger canvas, not a magnified one: digits keep their sizes in pixels and their
+number grows with the area. Training at one size and testing at another therefore measures the
+effect of the image size alone. Scene ``index`` of a set depends on the set's parameters and
+``index`` only, not on how many scenes are written or in which order.
 
-A set is one folder that the stock data sets read: mmdet's ``CocoDataset`` (``instances.json``, ``images/``) and
-mmseg's ``BaseSegDataset`` (``images/*.jpg``, ``labels/*.png``). A set that exists already is kept.
+A set is one folder that the stock data sets read: mmdet's ``CocoDataset`` (``instances.json``,
+``images/``) and mmseg's ``BaseSegDataset`` (``images/*.jpg``, ``labels/*.png``). A set that exists
+already is kept.
 
 python demo/digit_scenes.py                        # the data of the configs in configs/demo
 python demo/digit_scenes.py --heldout 640x1024:8   # another size, HEIGHTxWIDTH:COUNT
@@ -33,13 +36,20 @@ from cpvt_backbones.layers.checks import check_choice, check_int
 
 SPLITS = ('train', 'heldout')
 DIGITS = tuple('0123456789')
-# Class of a pixel: 0 is background, digit d is d + 1, as are the COCO categories. The ignore value (255) is not used.
+# Class of a pixel: 0 is background, digit d is d + 1, as are the COCO categories. The ignore value
+# (255) is not used.
 CLASSES = ('background',) + DIGITS
 MIN_SIDE = 16
 # (package, file). None shows a written digit; both splits have textures, portraits and open scenes.
 PHOTOS = {
-    'train': [('skimage.data', f'{name}.png') for name in ('astronaut', 'brick', 'coffee', 'coins', 'grass', 'ihc')]
-    + [('skimage.data', name) for name in ('moon.png', 'motorcycle_left.png', 'retina.jpg', 'rocket.jpg')]
+    'train': [
+        ('skimage.data', f'{name}.png')
+        for name in ('astronaut', 'brick', 'coffee', 'coins', 'grass', 'ihc')
+    ]
+    + [
+        ('skimage.data', name)
+        for name in ('moon.png', 'motorcycle_left.png', 'retina.jpg', 'rocket.jpg')
+    ]
     + [('sklearn.datasets.images', 'china.jpg')],
     'heldout': [('skimage.data', f'{name}.png') for name in ('camera', 'chelsea', 'gravel')]
     + [('skimage.data', 'hubble_deep_field.jpg'), ('sklearn.datasets.images', 'flower.jpg')],
@@ -48,7 +58,8 @@ PHOTOS = {
 FIRST_HELDOUT_DIGIT = 1347
 # Photographs are darkened to at most this brightness; ink is lighter in every channel.
 LIGHTEST_BACKGROUND = 130
-# Fewest and most digits on a canvas of TILE_AREA px; other canvases get a proportional number, at least one.
+# Fewest and most digits on a canvas of TILE_AREA px; other canvases get a proportional number, at
+# least one.
 DIGITS_PER_TILE = (1, 5)
 TILE_AREA = 128 * 128
 # Smallest and largest height in px of a digit's square cell, most of which is ink.
@@ -71,13 +82,17 @@ class Scene(NamedTuple):
     """An image and its labels."""
 
     image: np.ndarray  # RGB, uint8 (H, W, 3)
-    seg_map: np.ndarray  # class of every pixel, uint8 (H, W): 0 background, 1 to 10 the digits 0 to 9
+    seg_map: (
+        np.ndarray
+    )  # class of every pixel, uint8 (H, W): 0 background, 1 to 10 the digits 0 to 9
     digits: list[Digit]  # at least one
     photo: str  # file name of the photograph behind them
 
 
 def compose_scene(*, split: str, height: int, width: int, index: int, seed: int = 0) -> Scene:
-    """Compose scene number ``index`` (from 0) of a set: ``split`` is ``'train'`` or ``'heldout'``, sides are in px."""
+    """Compose scene number ``index`` (from 0) of a set: ``split`` is ``'train'`` or ``'heldout'``,
+    sides are in px.
+    """
     _check(split, height, width)
     check_int(minimum=0, index=index)
     rng = np.random.default_rng([seed, SPLITS.index(split), height, width, index])
@@ -109,9 +124,10 @@ def write_scenes(
 ) -> Path:
     """Write a set of ``count`` scenes, unless it exists already.
 
-    The folder holds ``images/000000.jpg``, ``labels/000000.png`` (class of every pixel), ``instances.json`` (COCO:
-    tight boxes, run-length masks, the source of each digit and photograph) and ``scenes.json`` (the parameters). It is
-    renamed to its final name when complete, so an interrupted call leaves no unfinished set.
+    The folder holds ``images/000000.jpg``, ``labels/000000.png`` (class of every pixel),
+    ``instances.json`` (COCO: tight boxes, run-length masks, the source of each digit and
+    photograph) and ``scenes.json`` (the parameters). It is renamed to its final name when complete,
+    so an interrupted call leaves no unfinished set.
 
     Args:
         root: Folder that holds the sets; the set is ``root / set_name(...)``.
@@ -132,7 +148,9 @@ def write_scenes(
     folder = Path(root) / set_name(split=split, height=height, width=width)
     if folder.exists():
         if not (folder / RECORD).is_file():
-            raise FileExistsError(f'root: {folder} has no {RECORD}, so it is no set of digit scenes; remove it')
+            raise FileExistsError(
+                f'root: {folder} has no {RECORD}, so it is no set of digit scenes; remove it'
+            )
         if json.loads((folder / RECORD).read_text()) == record:
             return folder
     partial = folder.with_name(f'.{folder.name}.partial')
@@ -170,8 +188,12 @@ def _handwriting() -> tuple[np.ndarray, np.ndarray]:
     return (data.images / 16).astype(np.float32), data.target
 
 
-def _background(split: str, height: int, width: int, rng: np.random.Generator) -> tuple[str, np.ndarray]:
-    """A random part of a random photograph, darkened, magnified 0.5 to 1.5 times or more if the canvas needs it."""
+def _background(
+    split: str, height: int, width: int, rng: np.random.Generator
+) -> tuple[str, np.ndarray]:
+    """A random part of a random photograph, darkened, magnified 0.5 to 1.5 times or more if the
+    canvas needs it.
+    """
     package, name = PHOTOS[split][rng.integers(len(PHOTOS[split]))]
     photo = open_photo(package, name)
     zoom = max(rng.uniform(0.5, 1.5), width / photo.width, height / photo.height)
@@ -184,17 +206,29 @@ def _background(split: str, height: int, width: int, rng: np.random.Generator) -
     return name, np.clip(image, 0, 255) * (LIGHTEST_BACKGROUND / 255)
 
 
-def _place(split: str, image: np.ndarray, seg_map: np.ndarray, rng: np.random.Generator) -> Digit | None:
-    """Draw one digit where it touches no other; ``None`` when no free spot was found, never on an empty canvas."""
+def _place(
+    split: str, image: np.ndarray, seg_map: np.ndarray, rng: np.random.Generator
+) -> Digit | None:
+    """Draw one digit where it touches no other.
+
+    ``None`` when no free spot was found, never on an empty canvas.
+    """
     height, width = seg_map.shape
     ink, labels = _handwriting()
-    row = int(rng.integers(FIRST_HELDOUT_DIGIT) if split == 'train' else rng.integers(FIRST_HELDOUT_DIGIT, len(ink)))
+    row = int(
+        rng.integers(FIRST_HELDOUT_DIGIT)
+        if split == 'train'
+        else rng.integers(FIRST_HELDOUT_DIGIT, len(ink))
+    )
     largest = min(DIGIT_SIZE[1], height, width)
     size = int(rng.integers(min(DIGIT_SIZE[0], largest), largest, endpoint=True))
     opacity = _render(ink[row], size)
     h, w = opacity.shape
     for _ in range(50):
-        y, x = int(rng.integers(height - h, endpoint=True)), int(rng.integers(width - w, endpoint=True))
+        y, x = (
+            int(rng.integers(height - h, endpoint=True)),
+            int(rng.integers(width - w, endpoint=True)),
+        )
         # One pixel of margin: digits that touch would look like one object.
         if not seg_map[max(y - 1, 0) : y + h + 1, max(x - 1, 0) : x + w + 1].any():
             break
@@ -233,10 +267,14 @@ def _write_scene(scene: Scene, index: int, folder: Path, coco: dict[str, Any]) -
     # Full chroma resolution, or coloured ink would bleed over the edge of the mask.
     Image.fromarray(scene.image).save(folder / f'images/{index:06d}.jpg', quality=95, subsampling=0)
     Image.fromarray(scene.seg_map).save(folder / f'labels/{index:06d}.png')
-    coco['images'].append(dict(id=index, file_name=f'{index:06d}.jpg', height=height, width=width, photo=scene.photo))
+    coco['images'].append(
+        dict(id=index, file_name=f'{index:06d}.jpg', height=height, width=width, photo=scene.photo)
+    )
     for digit in scene.digits:
         ids = dict(id=len(coco['annotations']) + 1, image_id=index, category_id=digit.label + 1)
-        shape = dict(bbox=list(digit.box), area=int(digit.mask.sum()), segmentation=_run_lengths(digit.mask))
+        shape = dict(
+            bbox=list(digit.box), area=int(digit.mask.sum()), segmentation=_run_lengths(digit.mask)
+        )
         coco['annotations'].append(dict(**ids, **shape, iscrowd=0, source=digit.source))
 
 
@@ -249,9 +287,15 @@ def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
 def main() -> None:
     parser = make_parser(__doc__)
     form: dict[str, Any] = dict(type=parse_counted_size, nargs='*', metavar='HEIGHTxWIDTH:COUNT')
-    parser.add_argument('--root', type=Path, default=Path('data/digit_scenes'), help='default: %(default)s')
-    parser.add_argument('--train', default=[(128, 128, 4000)], help='training sets; default: 128x128:4000', **form)
-    parser.add_argument('--heldout', default=[(128, 128, 300)], help='held-out sets; default: 128x128:300', **form)
+    parser.add_argument(
+        '--root', type=Path, default=Path('data/digit_scenes'), help='default: %(default)s'
+    )
+    parser.add_argument(
+        '--train', default=[(128, 128, 4000)], help='training sets; default: 128x128:4000', **form
+    )
+    parser.add_argument(
+        '--heldout', default=[(128, 128, 300)], help='held-out sets; default: 128x128:300', **form
+    )
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     for split in SPLITS:

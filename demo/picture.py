@@ -1,4 +1,6 @@
-"""The demo's picture: for each image size the predicted boxes, the predicted mask and the true one."""
+"""The demo's picture: for each image size the predicted boxes, the predicted mask and the
+true one.
+"""
 
 import json
 from collections import Counter
@@ -11,11 +13,19 @@ from PIL import Image, ImageDraw, ImageFont
 
 # px. Images are scaled to one of two widths; the two masks are at its right, half as large.
 NARROW, WIDE, GAP, TITLE = 512, 1048, 16, 44
-INK, PAPER, WHITE, BLACK, GREY = (30, 30, 30), (255, 255, 255), (255, 255, 255), (0, 0, 0), (60, 60, 60)
+INK, PAPER, WHITE, BLACK, GREY = (
+    (30, 30, 30),
+    (255, 255, 255),
+    (255, 255, 255),
+    (0, 0, 0),
+    (60, 60, 60),
+)
 
 
 class Panel(NamedTuple):
-    """One scene: image file, true class of every pixel (PNG), predictions of both models, text above the image."""
+    """One scene: image file, true class of every pixel (PNG), predictions of both models, text
+    above the image.
+    """
 
     image: Path
     labels: Path
@@ -81,16 +91,23 @@ def _block(panel: Panel, palette: Sequence[Sequence[int]]) -> Image.Image:
     half = (round(half_height * image.width / image.height), half_height)
     block = Image.new('RGB', (_block_width(width), TITLE + height), PAPER)
     ImageDraw.Draw(block).text((0, TITLE // 2), panel.title, fill=INK, font=_font(24), anchor='lm')
-    block.paste(_with_boxes(image.resize((width, height), Image.Resampling.BICUBIC), panel, palette, scale), (0, TITLE))
+    block.paste(
+        _with_boxes(image.resize((width, height), Image.Resampling.BICUBIC), panel, palette, scale),
+        (0, TITLE),
+    )
     maps = (('predicted mask', panel.seg_map), ('truth', np.asarray(Image.open(panel.labels))))
     for i, (name, seg_map) in enumerate(maps):
-        mask = Image.fromarray(np.asarray(palette, np.uint8)[seg_map]).resize(half, Image.Resampling.NEAREST)
+        mask = Image.fromarray(np.asarray(palette, np.uint8)[seg_map]).resize(
+            half, Image.Resampling.NEAREST
+        )
         _tag(ImageDraw.Draw(mask), (4, 4), name, WHITE, GREY, 15)
         block.paste(mask, (width + GAP // 2, TITLE + i * (half_height + GAP // 2)))
     return block
 
 
-def _with_boxes(image: Image.Image, panel: Panel, palette: Sequence[Sequence[int]], scale: float) -> Image.Image:
+def _with_boxes(
+    image: Image.Image, panel: Panel, palette: Sequence[Sequence[int]], scale: float
+) -> Image.Image:
     draw = ImageDraw.Draw(image)
     # The best last, on top.
     found = {key: values[::-1] for key, values in panel.detections.items()}
@@ -100,15 +117,31 @@ def _with_boxes(image: Image.Image, panel: Panel, palette: Sequence[Sequence[int
     for box, colour in zip(boxes, colours, strict=True):
         draw.rectangle(box, outline=colour, width=line)
     # All labels after all boxes, so that no line crosses a label.
-    for box, colour, name, score in zip(boxes, colours, found['classes'], found['scores'], strict=True):
+    for box, colour, name, score in zip(
+        boxes, colours, found['classes'], found['scores'], strict=True
+    ):
         text, above = f'{name} {score:.2f}', box[1] - size - 4
         bright = np.dot(colour, (0.299, 0.587, 0.114)) > 140
         x = min(box[0], image.width - draw.textlength(text, _font(size)) - 4)
-        _tag(draw, (x, above if above >= 0 else box[3] + 1), text, BLACK if bright else WHITE, colour, size)
+        _tag(
+            draw,
+            (x, above if above >= 0 else box[3] + 1),
+            text,
+            BLACK if bright else WHITE,
+            colour,
+            size,
+        )
     return image
 
 
-def _tag(draw: ImageDraw.ImageDraw, corner: tuple[float, float], text: str, ink: Any, paper: Any, size: int) -> None:
+def _tag(
+    draw: ImageDraw.ImageDraw,
+    corner: tuple[float, float],
+    text: str,
+    ink: Any,
+    paper: Any,
+    size: int,
+) -> None:
     (x, y), font = corner, _font(size)
     draw.rectangle((x, y, x + draw.textlength(text, font) + 4, y + size + 3), fill=paper)
     draw.text((x + 2, y + size / 2 + 1.5), text, fill=ink, font=font, anchor='lm')

@@ -23,11 +23,13 @@ settings.register_profile(
 )
 settings.load_profile('project')
 
-# Autograd starts its threads once, one for each device. Fake tensors add a device that is not there, and a process with
-# such a thread cannot fork one that trains: before them, there is none to start.
+# Autograd starts its threads once, one for each device. Fake tensors add a device that is not
+# there, and a process with such a thread cannot fork one that trains: before them, there is none to
+# start.
 torch.ones((), requires_grad=True).backward()
 
-# For each `mmdet::` in a config, mmengine reads the metafiles of all recipes of mmdet, 90 YAML files.
+# For each `mmdet::` in a config, mmengine reads the metafiles of all recipes of mmdet, 90 YAML
+# files.
 mmengine.config.utils.load = functools.cache(mmengine.config.utils.load)
 
 
@@ -48,8 +50,9 @@ def call(monkeypatch):
 
     def call(tool, *arguments):
         path = ROOT / 'tools' / f'{tool}.py'
-        # As in a process of its own: mmengine keeps visualizers and loggers by name. A run's logger is named by the
-        # second of its start: the next run within that second would write to the log of the one before.
+        # As in a process of its own: mmengine keeps visualizers and loggers by name. A run's logger
+        # is named by the second of its start: the next run within that second would write to the
+        # log of the one before.
         forget(Visualizer)
         forget(MMLogger)
         monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])

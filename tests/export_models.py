@@ -32,7 +32,9 @@ def random(config: dict) -> nn.Module:
     return randomise(build(config)).eval()
 
 
-def detector(backbone: str = 'multi_scale', *, levels: int = 5, divisor: int = 1, **test_cfg) -> nn.Module:
+def detector(
+    backbone: str = 'multi_scale', *, levels: int = 5, divisor: int = 1, **test_cfg
+) -> nn.Module:
     """RetinaNet with four anchors a cell; its scores are neither all high nor all low."""
     model = random(
         retinanet(
@@ -51,7 +53,10 @@ def detector(backbone: str = 'multi_scale', *, levels: int = 5, divisor: int = 1
     noise = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
         for layer, outputs, spread in zip(
-            (model.bbox_head.retina_cls, model.bbox_head.retina_reg), model(noise), (2.0, 1.0), strict=True
+            (model.bbox_head.retina_cls, model.bbox_head.retina_reg),
+            model(noise),
+            (2.0, 1.0),
+            strict=True,
         ):
             layer.weight *= spread / torch.cat([output.flatten() for output in outputs]).std()
             layer.bias.normal_(std=0.5)
@@ -60,17 +65,28 @@ def detector(backbone: str = 'multi_scale', *, levels: int = 5, divisor: int = 1
 
 
 def rcnn(name: str = 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py') -> nn.Module:
-    """mmdet's Mask or Cascade R-CNN, narrow, with few proposals; its scores are neither all high nor all low."""
+    """mmdet's Mask or Cascade R-CNN, narrow, with few proposals.
+
+    Its scores are neither all high nor all low.
+    """
     pytest.importorskip('mmdet')
     config = stock_detector(name, BACKBONES['multi_scale'], outputs_of(BACKBONES['multi_scale'])[0])
-    config.test_cfg.rpn.update(nms_pre=50, max_per_img=40, min_bbox_size=4)  # smaller ones have equal scores
+    config.test_cfg.rpn.update(
+        nms_pre=50, max_per_img=40, min_bbox_size=4
+    )  # smaller ones have equal scores
     config.test_cfg.rcnn.update(max_per_img=15, score_thr=0.2)
     config.data_preprocessor.pad_size_divisor = 1
     return random(config)
 
 
 def segmentor(
-    backbone: str = 'multi_scale', *, classes: int = 5, upernet=False, test_cfg=None, padding=None, **preprocessor
+    backbone: str = 'multi_scale',
+    *,
+    classes: int = 5,
+    upernet=False,
+    test_cfg=None,
+    padding=None,
+    **preprocessor,
 ) -> nn.Module:
     """Semantic FPN or UPerNet; its class maps have several classes."""
     config = semantic_fpn(
@@ -87,17 +103,23 @@ def segmentor(
     if upernet:
         del config['neck'], config['decode_head']['feature_strides']
         channels, _ = outputs_of(BACKBONES[backbone])
-        config['decode_head'].update(type='UPerHead', in_channels=channels, pool_scales=(1, 2, 3, 6))
+        config['decode_head'].update(
+            type='UPerHead', in_channels=channels, pool_scales=(1, 2, 3, 6)
+        )
     model = random(config)
     with torch.no_grad():
         scores = model(torch.randn(2, 3, 96, 96))
-        model.decode_head.conv_seg.bias -= scores.mean(dim=(0, 2, 3))  # so that every class has its chance
+        model.decode_head.conv_seg.bias -= scores.mean(
+            dim=(0, 2, 3)
+        )  # so that every class has its chance
     return model
 
 
 def classifier() -> nn.Module:
     """A column with class token."""
-    return random(image_classifier(dict(type='CPVT', arch=TWO_BLOCKS, out_type='cls_token'), classes=7))
+    return random(
+        image_classifier(dict(type='CPVT', arch=TWO_BLOCKS, out_type='cls_token'), classes=7)
+    )
 
 
 class Toolbox:
@@ -111,7 +133,10 @@ class Toolbox:
         if 'pred_instances' in samples[0]:
             names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
             found = [sample.pred_instances for sample in samples]
-            return [{ours: one[name].numpy() for ours, name in names.items() if name in one} for one in found]
+            return [
+                {ours: one[name].numpy() for ours, name in names.items() if name in one}
+                for one in found
+            ]
         return [dict(scores=sample.pred_score.numpy()) for sample in samples]
 
     def logits(self, images: list[np.ndarray]) -> torch.Tensor:
@@ -125,7 +150,9 @@ class Toolbox:
         meta = dict(img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0))
         inputs = [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
         with torch.no_grad():
-            return self.model.test_step(dict(inputs=inputs, data_samples=[_sample(self.model, meta) for _ in images]))
+            return self.model.test_step(
+                dict(inputs=inputs, data_samples=[_sample(self.model, meta) for _ in images])
+            )
 
 
 def _sample(model: nn.Module, meta: dict):

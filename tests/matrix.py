@@ -1,9 +1,10 @@
-"""The golden outputs and the quick tests over versions of Python and torch, each in an environment of its own.
+"""The golden outputs and the quick tests over versions of Python and torch, each in an environment
+of its own.
 
     python tests/matrix.py [PYTHON:TORCH:TORCHVISION ...] [--folder FOLDER]
 
-The table of docs/install.md is written anew; rows of pairs that were not run are kept. An environment is removed when
-its tests have ended, so that there is one at a time (6 GB).
+The table of docs/install.md is written anew; rows of pairs that were not run are kept. An
+environment is removed when its tests have ended, so that there is one at a time (6 GB).
 """
 
 import argparse
@@ -26,9 +27,13 @@ def outcome(command: list[str], environment: dict[str, str], log: Path) -> str:
     """pytest's last line, without its time; or the end of what it printed."""
     result = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     log.write_text(result.stdout + result.stderr)
-    lines = [line for line in result.stdout.splitlines() if re.search(r'\d+ (passed|failed|error)', line)]
+    lines = [
+        line for line in result.stdout.splitlines() if re.search(r'\d+ (passed|failed|error)', line)
+    ]
     return (
-        re.sub(r',? \d+ warnings?|\s*in [\d.]+s.*|=', '', lines[-1]).strip() if lines else f'exit {result.returncode}'
+        re.sub(r',? \d+ warnings?|\s*in [\d.]+s.*|=', '', lines[-1]).strip()
+        if lines
+        else f'exit {result.returncode}'
     )
 
 
@@ -43,14 +48,31 @@ def run(python: str, torch: str, vision: str, folder: Path) -> list[str]:
         if made.returncode:
             return [python, torch, 'does not install', '']
         versions = 'import platform, torch; print(platform.python_version(), torch.__version__)'
-        found = subprocess.run([interpreter, '-c', versions], capture_output=True, text=True, check=True).stdout.split()
+        found = subprocess.run(
+            [interpreter, '-c', versions], capture_output=True, text=True, check=True
+        ).stdout.split()
         quick = subprocess.run(
             ['make', '-s', 'quick'], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.split()
-        pytest = [str(interpreter), '-m', 'pytest', '-q', '-n', '0', '-W', 'ignore', '--tb', 'short']
+        pytest = [
+            str(interpreter),
+            '-m',
+            'pytest',
+            '-q',
+            '-n',
+            '0',
+            '-W',
+            'ignore',
+            '--tb',
+            'short',
+        ]
         golden = outcome([*pytest, 'tests/golden'], environment, folder / f'{venv.name}-golden.log')
         tests = [name for name in quick if 'golden' not in name]
-        return [*found, golden, outcome([*pytest, *tests], environment, folder / f'{venv.name}-quick.log')]
+        return [
+            *found,
+            golden,
+            outcome([*pytest, *tests], environment, folder / f'{venv.name}-quick.log'),
+        ]
     finally:
         shutil.rmtree(venv, ignore_errors=True)
 
@@ -61,9 +83,14 @@ def write(row: list[str]) -> None:
         PAGE.read_text(encoding='utf-8'),
         re.compile(r'(<!-- matrix: begin -->\n).*(<!-- matrix: end -->)', re.S),
     )
-    rows = {tuple(cells[:2]): cells for cells in re.findall(r'^\| (\d\S*) \| (\S+) \| (.*?) \| (.*?) \|$', text, re.M)}
+    rows = {
+        tuple(cells[:2]): cells
+        for cells in re.findall(r'^\| (\d\S*) \| (\S+) \| (.*?) \| (.*?) \|$', text, re.M)
+    }
     rows[tuple(row[:2])] = row
-    numbers = sorted(rows, key=lambda key: [[int(n) for n in re.findall(r'\d+', version)] for version in key])
+    numbers = sorted(
+        rows, key=lambda key: [[int(n) for n in re.findall(r'\d+', version)] for version in key]
+    )
     machine = f'{platform.machine()} Linux, without compiled operators.'
     lines = ['| ' + ' | '.join(rows[key]) + ' |' for key in numbers]
     body = '\n'.join([machine, '', *HEAD, *lines, ''])
@@ -73,7 +100,12 @@ def write(row: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('versions', nargs='*', default=DEFAULT, metavar='PYTHON:TORCH:TORCHVISION')
-    parser.add_argument('--folder', type=Path, default=ROOT / 'work_dirs' / 'matrix', help='of environments and logs')
+    parser.add_argument(
+        '--folder',
+        type=Path,
+        default=ROOT / 'work_dirs' / 'matrix',
+        help='of environments and logs',
+    )
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     for versions in args.versions:

@@ -15,7 +15,9 @@ from cpvt_backbones.checkpoints import CheckpointError
 
 timm = pytest.importorskip('timm', '1.0.3')
 PAGE = Path(__file__).parents[1] / 'docs' / 'bridges.md'
-BLOCKS = re.findall(r'^## (.*?)\n|^```python\n(.*?)^```', PAGE.read_text(encoding='utf-8'), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(
+    r'^## (.*?)\n|^```python\n(.*?)^```', PAGE.read_text(encoding='utf-8'), re.MULTILINE | re.DOTALL
+)
 CLASSES = {'cpvt': CPVT, 'multiscale_cpvt': MultiScaleCPVT, 'pyramid_cpvt': PyramidCPVT}
 
 
@@ -41,7 +43,9 @@ def tiny(prefix, **arguments):
 
 
 def test_every_size_has_a_name():
-    names = [f'{prefix}_{arch}' for prefix, cls in CLASSES.items() for arch in list_archs()[cls.__name__]]
+    names = [
+        f'{prefix}_{arch}' for prefix, cls in CLASSES.items() for arch in list_archs()[cls.__name__]
+    ]
     assert set(timm.list_models(module='timm_models')) == set(names)
 
 
@@ -59,7 +63,10 @@ def test_features_are_those_of_the_backbone(prefix, out_indices):
     with torch.no_grad():
         maps, wanted = model(images), plain(images)
     assert all(torch.equal(a, b) for a, b in zip(maps, wanted, strict=True))
-    assert tuple(info.channels()) == plain.out_channels and tuple(info.reduction()) == plain.out_strides
+    assert (
+        tuple(info.channels()) == plain.out_channels
+        and tuple(info.reduction()) == plain.out_strides
+    )
     assert {name for name, _ in model.model.named_modules()} >= set(info.module_name())
 
 
@@ -79,7 +86,9 @@ def test_weights_of_timm():
     images = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
         for ours, theirs in zip(model(images), peer(images), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * max(1, theirs.abs().max().item()))
+            torch.testing.assert_close(
+                ours, theirs, rtol=0, atol=1e-5 * max(1, theirs.abs().max().item())
+            )
 
 
 def test_a_checkpoint_is_loaded(tmp_path):
@@ -96,7 +105,10 @@ def test_wrong_arguments():
         timm.create_model('cpvt_tiny', num_classes=10)
     with pytest.raises(TypeError, match="CPVT got an unknown argument shape='round'"):
         timm.create_model('cpvt_tiny', shape='round')
-    model, images = tiny('cpvt', features_only=True, out_indices=(0, 2)).model, torch.randn(1, 3, 32, 32)
+    model, images = (
+        tiny('cpvt', features_only=True, out_indices=(0, 2)).model,
+        torch.randn(1, 3, 32, 32),
+    )
     with pytest.raises(ValueError, match=r'indices must be among those built, \(0, 2\), got \[3\]'):
         model.forward_intermediates(images, [3])
     with pytest.raises(ValueError, match='norm must be left at its default, got True'):

@@ -18,9 +18,12 @@ TOOLBOXES = ('mmdet', 'mmseg', 'mmpretrain')
 CLASSES = (CPVT, MultiScaleCPVT, PyramidCPVT)
 
 
-# Processes forked from one that has imported what all of them need, and nothing of this package or a toolbox.
+# Processes forked from one that has imported what all of them need, and nothing of this package or
+# a toolbox.
 PROCESSES = multiprocessing.get_context('forkserver')
-PROCESSES.set_forkserver_preload(['cv2', 'mmengine.runner', 'torchvision', 'sklearn.gaussian_process'])
+PROCESSES.set_forkserver_preload(
+    ['cv2', 'mmengine.runner', 'torchvision', 'sklearn.gaussian_process']
+)
 
 
 def python(*lines):
@@ -42,7 +45,9 @@ def test_every_toolbox_builds_the_same_class(toolbox, cls):
     assert type(registry.build(dict(type=cls.__name__, arch=arch))) is cls
     assert type(MODELS.build(dict(type=cls.__name__, arch=arch))) is cls
     assert registry.get(cls.__name__) is cls
-    assert cls.__name__ not in registry.module_dict, 'registered in the toolbox as well as in the root'
+    assert cls.__name__ not in registry.module_dict, (
+        'registered in the toolbox as well as in the root'
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,8 @@ def test_any_order_of_import(order):
         *(f'import {name}' for name in order),
         'import mmdet.registry, mmseg.registry, mmpretrain.registry',
         'config = dict(type="CPVT", arch="tiny")',
-        'built = {type(toolbox.registry.MODELS.build(config)) for toolbox in (mmdet, mmseg, mmpretrain)}',
+        'built = {type(toolbox.registry.MODELS.build(config)) for toolbox in (mmdet, mmseg,'
+        ' mmpretrain)}',
         'send(built == {cpvt_backbones.CPVT})',
     )
     assert answer is True
@@ -86,10 +92,10 @@ for case in sys.argv[1:]:
 sys.exit(failed)
 """
 REGISTERED = """
-from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
+from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS as CONSTRUCTORS
 import cpvt_backbones
 assert MODELS.get('CPVT') is cpvt_backbones.CPVT, 'not registered'
-assert HOOKS.get('DurableCheckpointHook') and OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
+assert HOOKS.get('DurableCheckpointHook') and CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
 from mmengine.runner import CheckpointLoader
 from cpvt_backbones.checkpoints.pretrained import load_from_weights_only
 assert CheckpointLoader._schemes[''] is load_from_weights_only
@@ -99,8 +105,20 @@ assert CheckpointLoader._schemes[''] is load_from_weights_only
 def test_any_part_imported_first_registers_everything():
     parts = [
         '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix('.__init__')
-        for path in [*PACKAGE.glob('*.py'), *PACKAGE.glob('*/__init__.py'), *PACKAGE.glob('engine/*.py')]
-        if path.stem not in ('__main__', 'classifiers', 'preprocessors', 'distillation', 'decoded', 'timm_models')
+        for path in [
+            *PACKAGE.glob('*.py'),
+            *PACKAGE.glob('*/__init__.py'),
+            *PACKAGE.glob('engine/*.py'),
+        ]
+        if path.stem
+        not in (
+            '__main__',
+            'classifiers',
+            'preprocessors',
+            'distillation',
+            'decoded',
+            'timm_models',
+        )
     ]
     cases = [
         *(f'import {part}\n{REGISTERED}' for part in parts),
@@ -109,11 +127,15 @@ def test_any_part_imported_first_registers_everything():
         f'import cpvt_backbones, mmengine.model\n{REGISTERED}',
         f'from cpvt_backbones import *\n{REGISTERED}',
         # Whether mmengine is there was asked before; it is imported later.
-        f'import cpvt_backbones, importlib.util as u\nu.find_spec("mmengine")\n'
-        f'import mmengine\nu.find_spec("mmengine.runner")\n{REGISTERED}',
+        (
+            'import cpvt_backbones, importlib.util as u\nu.find_spec("mmengine")\n'
+            f'import mmengine\nu.find_spec("mmengine.runner")\n{REGISTERED}'
+        ),
         # The loader alone, before any look-up of a name.
-        'import cpvt_backbones\nfrom mmengine.runner import CheckpointLoader as loader\n'
-        'assert "cpvt_backbones" in loader._schemes[""].__module__',
+        (
+            'import cpvt_backbones\nfrom mmengine.runner import CheckpointLoader as loader\n'
+            'assert "cpvt_backbones" in loader._schemes[""].__module__'
+        ),
         'import sys, cpvt_backbones\nassert not {"mmengine", "cv2"} & set(sys.modules)',
         'import cpvt_backbones as c\nassert c.checkpoints.read_checkpoint and c.engine.wrap_blocks',
     ]
@@ -132,7 +154,8 @@ def test_a_second_import_registers_nothing_twice():
         'from mmengine.utils import import_modules_from_strings',
         'import cpvt_backbones',
         'before = MODELS.get("CPVT") and dict(MODELS.module_dict)',
-        'for _ in range(2): import_modules_from_strings(["cpvt_backbones"])  # what custom_imports does',
+        'for _ in range(2): import_modules_from_strings(["cpvt_backbones"])  # what custom_imports'
+        ' does',
         'import cpvt_backbones.backbones, cpvt_backbones.layers',
         'send(before == dict(MODELS.module_dict) and MODELS.get("CPVT") is cpvt_backbones.CPVT)',
     )
@@ -149,11 +172,18 @@ def test_importing_the_package_imports_no_toolbox_and_no_operators():
 
 
 def test_public_names():
-    assert set(cpvt_backbones.__all__) >= {'CPVT', 'PyramidCPVT', 'MultiScaleCPVT', 'PEG', 'list_archs'}
+    assert set(cpvt_backbones.__all__) >= {
+        'CPVT',
+        'PyramidCPVT',
+        'MultiScaleCPVT',
+        'PEG',
+        'list_archs',
+    }
     assert all(hasattr(cpvt_backbones, name) for name in cpvt_backbones.__all__)
 
 
-# -- arrows ------------------------------------------------------------------------------------------------------------
+# -- arrows
+# --------------------------------------------------------------------------------------------------
 
 
 def imported(path):
@@ -178,7 +208,11 @@ def files_of(part):
 def test_layers_import_torch_alone(path):
     for name in imported(path):
         root = name.split('.')[0]
-        assert root == 'torch' or root in sys.stdlib_module_names or name.startswith('cpvt_backbones.layers'), name
+        assert (
+            root == 'torch'
+            or root in sys.stdlib_module_names
+            or name.startswith('cpvt_backbones.layers')
+        ), name
 
 
 @pytest.mark.parametrize('path', files_of('backbones'), ids=lambda p: p.name)
@@ -188,7 +222,9 @@ def test_backbones_import_layers_and_mmengine(path):
         assert (
             root in ('torch', 'mmengine')
             or root in sys.stdlib_module_names
-            or name.startswith(('cpvt_backbones.layers', 'cpvt_backbones.weights', 'cpvt_backbones.backbones'))
+            or name.startswith(
+                ('cpvt_backbones.layers', 'cpvt_backbones.weights', 'cpvt_backbones.backbones')
+            )
         ), name
 
 
@@ -201,13 +237,15 @@ def test_no_circle_between_the_packages():
     """Each part of the package is imported by parts above it only."""
     parts = sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != '__pycache__')
     arrows = {
-        part: {
-            name.split('.')[1]
-            for path in files_of(part)
-            for name in imported(path)
-            if name.startswith('cpvt_backbones.') and name.split('.')[1] in parts
-        }
-        - {part}
+        part: (
+            {
+                name.split('.')[1]
+                for path in files_of(part)
+                for name in imported(path)
+                if name.startswith('cpvt_backbones.') and name.split('.')[1] in parts
+            }
+            - {part}
+        )
         for part in parts
     }
     remaining = dict(arrows)

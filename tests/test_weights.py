@@ -1,4 +1,6 @@
-"""Weights that come with the package are found by name, fit their model, and are refused when damaged."""
+"""Weights that come with the package are found by name, fit their model, and are refused when
+damaged.
+"""
 
 import hashlib
 import importlib
@@ -12,7 +14,13 @@ from mmengine.registry import MODELS, init_default_scope
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, weights
 from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.analysis.resolution import SweepModel, main_metric, sweep
-from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, load_weights, read_checkpoint, write_checkpoint
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    load_checkpoint,
+    load_weights,
+    read_checkpoint,
+    write_checkpoint,
+)
 from cpvt_backbones.engine.launch import find_toolbox, read_config
 
 pytest.importorskip('safetensors')
@@ -63,7 +71,9 @@ def test_arguments_can_be_replaced(trained):
 @pytest.mark.parametrize('cls', [CPVT, MultiScaleCPVT])
 def test_init_cfg_takes_the_name(trained, cls):
     options = {
-        key: BACKBONE[key] for key in ('arch', 'position', 'with_cls_token') if cls is CPVT or key != 'with_cls_token'
+        key: BACKBONE[key]
+        for key in ('arch', 'position', 'with_cls_token')
+        if cls is CPVT or key != 'with_cls_token'
     }
     model = cls(**options, init_cfg=dict(type='Pretrained', checkpoint='small-toys'))
     model.init_weights()
@@ -72,7 +82,9 @@ def test_init_cfg_takes_the_name(trained, cls):
 
 
 def test_another_class_is_told_which(trained):
-    with pytest.raises(ValueError, match=r"'small-toys' are weights of CPVT, got it for PyramidCPVT"):
+    with pytest.raises(
+        ValueError, match=r"'small-toys' are weights of CPVT, got it for PyramidCPVT"
+    ):
         PyramidCPVT.from_pretrained('small-toys')
 
 
@@ -97,7 +109,9 @@ def test_a_damaged_file_is_refused(trained):
 
 def test_another_architecture_is_refused(trained):
     with pytest.raises(CheckpointError):
-        load_checkpoint(CPVT(arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0)), 'small-toys')
+        load_checkpoint(
+            CPVT(arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0)), 'small-toys'
+        )
 
 
 def test_a_pretrained_model_compiles_and_exports(trained):
@@ -105,8 +119,12 @@ def test_a_pretrained_model_compiles_and_exports(trained):
     images = torch.randn(1, 3, 40, 56)
     with torch.no_grad():
         expected = model(images)[0]
-        torch.testing.assert_close(torch.compile(model, fullgraph=True, backend='eager')(images)[0], expected)
-        torch.testing.assert_close(torch.export.export(model, (images,)).module()(images)[0], expected)
+        torch.testing.assert_close(
+            torch.compile(model, fullgraph=True, backend='eager')(images)[0], expected
+        )
+        torch.testing.assert_close(
+            torch.export.export(model, (images,)).module()(images)[0], expected
+        )
 
 
 @pytest.mark.parametrize('name', weights.shipped_weights())
@@ -128,17 +146,25 @@ def test_what_is_shipped(name):
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     load_weights(MODELS.build(cfg.model), str(entry.file))
-    assert all(value.dtype == torch.float16 for value in read_checkpoint(name).values() if value.is_floating_point())
+    assert all(
+        value.dtype == torch.float16
+        for value in read_checkpoint(name).values()
+        if value.is_floating_point()
+    )
 
 
 @pytest.mark.parametrize('name', weights.shipped_weights())
 def test_the_toolboxes_take_the_name_and_know_the_classes(name):
-    """Without ``dataset_meta`` mmdet names 80 classes of COCO, mmseg 19 of Cityscapes, mmpretrain 1000 of ImageNet."""
+    """Without ``dataset_meta`` mmdet names 80 classes of COCO, mmseg 19 of Cityscapes, mmpretrain
+    1000 of ImageNet.
+    """
     entry = weights.find_shipped(name)
     cfg = read_config(entry.config_file)
     find_toolbox(cfg)
     api = importlib.import_module(f'{cfg.default_scope}.apis')
-    build = dict(mmdet='init_detector', mmseg='init_model', mmpretrain='get_model')[cfg.default_scope]
+    build = dict(mmdet='init_detector', mmseg='init_model', mmpretrain='get_model')[
+        cfg.default_scope
+    ]
     model = getattr(api, build)(cfg, name, device='cpu')
     seen = getattr(model, 'dataset_meta', None) or model._dataset_meta
     heads = (getattr(model, head, None) for head in ('bbox_head', 'decode_head', 'head'))
@@ -157,5 +183,7 @@ def test_the_card_is_true(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     table = entry.file.with_suffix('.md').read_text().partition('| ---')[2]
     size, _, told = (cell.strip() for cell in table.splitlines()[1].strip('|').split('|'))
-    (row,) = sweep([SweepModel(name, cfg, name)], [TestSize.parse(size)], table=tmp_path / 'row.csv')
+    (row,) = sweep(
+        [SweepModel(name, cfg, name)], [TestSize.parse(size)], table=tmp_path / 'row.csv'
+    )
     assert f'{row.metrics[main_metric([row])]:.4g}' == told

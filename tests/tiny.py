@@ -1,8 +1,9 @@
 """The tiny backbones, detectors, segmentors and classifiers of all tests, and small tools.
 
-``retinanet``, ``semantic_fpn`` and ``image_classifier`` give config dicts of a few thousand weights for any backbone
-of this package. What a test needs otherwise it says by dotted keyword arguments, as ``--cfg-options`` does:
-``retinanet(backbone, **{'test_cfg.score_thr': 0.3})``. :func:`build` makes the model.
+``retinanet``, ``semantic_fpn`` and ``image_classifier`` give config dicts of a few thousand weights
+for any backbone of this package. What a test needs otherwise it says by dotted keyword arguments,
+as ``--cfg-options`` does: ``retinanet(backbone, **{'test_cfg.score_thr': 0.3})``. :func:`build`
+makes the model.
 """
 
 from typing import Any
@@ -58,7 +59,9 @@ DENSE = {
     'column': lambda **kw: column(**kw),
     'column_gap': lambda **kw: column(with_cls_token=False, **kw),
     'column_clip': lambda **kw: column(pre_norm=True, activation='quick_gelu', **kw),
-    'column_registers': lambda **kw: column(num_registers=2, activation='swiglu', layer_scale_init=0.5, **kw),
+    'column_registers': lambda **kw: column(
+        num_registers=2, activation='swiglu', layer_scale_init=0.5, **kw
+    ),
     'column_windowed': lambda **kw: column(window_size=3, global_blocks=(1,), **kw),
     'multi_scale_last': lambda **kw: multi_scale(source='last', **kw),
     'multi_scale_last_8': lambda **kw: multi_scale(source='last', patch_size=8, **kw),
@@ -66,13 +69,16 @@ DENSE = {
     'multi_scale_taps': lambda **kw: multi_scale(source='taps', **kw),
     'multi_scale_taps_8': lambda **kw: multi_scale(source='taps', patch_size=8, **kw),
     'multi_scale_windowed': lambda **kw: multi_scale(window_size=3, global_blocks=(1, 3), **kw),
-    'multi_scale_taps_windowed_8': lambda **kw: multi_scale(source='taps', patch_size=8, window_size=4, **kw),
+    'multi_scale_taps_windowed_8': lambda **kw: multi_scale(
+        source='taps', patch_size=8, window_size=4, **kw
+    ),
     'pyramid': lambda **kw: pyramid(**kw),
     'pyramid_cls': lambda **kw: pyramid(with_cls_token=True, **kw),
 }
 
 
-# -- detectors, segmentors, classifiers ------------------------------------------------------------------------------
+# -- detectors, segmentors, classifiers
+# ------------------------------------------------------------------------------
 
 NORMALISE = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])
 TWO_BLOCKS = {**COLUMN, 'depth': 2}
@@ -95,11 +101,16 @@ def outputs_of(backbone: dict) -> tuple[list[int], list[int]]:
 
 
 def retinanet(backbone: dict, *, classes: int = 3, width: int = 16, **changes: Any) -> dict:
-    """RetinaNet with FPN, one anchor a cell on every map of the backbone; every score counts as a detection."""
+    """RetinaNet with FPN, one anchor a cell on every map of the backbone.
+
+    Every score counts as a detection.
+    """
     channels, strides = outputs_of(backbone)
     config = dict(
         type='RetinaNet',
-        data_preprocessor=dict(type='DetDataPreprocessor', bgr_to_rgb=True, pad_size_divisor=1, **NORMALISE),
+        data_preprocessor=dict(
+            type='DetDataPreprocessor', bgr_to_rgb=True, pad_size_divisor=1, **NORMALISE
+        ),
         backbone=backbone,
         neck=dict(type='FPN', in_channels=channels, out_channels=width, num_outs=len(channels)),
         bbox_head=dict(
@@ -109,12 +120,20 @@ def retinanet(backbone: dict, *, classes: int = 3, width: int = 16, **changes: A
             feat_channels=width,
             stacked_convs=1,
             anchor_generator=dict(
-                type='AnchorGenerator', octave_base_scale=4, scales_per_octave=1, ratios=[1.0], strides=strides
+                type='AnchorGenerator',
+                octave_base_scale=4,
+                scales_per_octave=1,
+                ratios=[1.0],
+                strides=strides,
             ),
             bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
         ),
         test_cfg=dict(
-            nms_pre=100, min_bbox_size=0, score_thr=0.0, nms=dict(type='nms', iou_threshold=0.5), max_per_img=30
+            nms_pre=100,
+            min_bbox_size=0,
+            score_thr=0.0,
+            nms=dict(type='nms', iou_threshold=0.5),
+            max_per_img=30,
         ),
     )
     return changed(config, changes)
@@ -125,7 +144,9 @@ def semantic_fpn(backbone: dict, *, classes: int = 3, width: int = 16, **changes
     channels, strides = outputs_of(backbone)
     config = dict(
         type='EncoderDecoder',
-        data_preprocessor=dict(type='SegDataPreProcessor', bgr_to_rgb=True, size_divisor=1, **NORMALISE),
+        data_preprocessor=dict(
+            type='SegDataPreProcessor', bgr_to_rgb=True, size_divisor=1, **NORMALISE
+        ),
         backbone=backbone,
         neck=dict(type='FPN', in_channels=channels, out_channels=width, num_outs=len(channels)),
         decode_head=dict(
@@ -170,7 +191,13 @@ def stock_detector(name: str, backbone: dict, channels: list[int]) -> dict:
 
 
 def narrow(part: dict) -> None:
-    widths = ('in_channels', 'feat_channels', 'out_channels', 'fc_out_channels', 'conv_out_channels')
+    widths = (
+        'in_channels',
+        'feat_channels',
+        'out_channels',
+        'fc_out_channels',
+        'conv_out_channels',
+    )
     for node in [part, *(child for child in part.values() if isinstance(child, dict))]:
         if node.get('type', '').endswith(('Head', 'Extractor')):
             node.update({key: 16 for key in widths if key in node})
@@ -183,18 +210,24 @@ SCOPES |= dict.fromkeys(('RetinaNet', 'MaskRCNN', 'CascadeRCNN'), 'mmdet')
 
 
 def build(config: dict) -> nn.Module:
-    """The model of a config dict, in the scope of its toolbox. Skips the test if the toolbox is not installed."""
+    """The model of a config dict, in the scope of its toolbox.
+
+    Skips the test if the toolbox is not installed.
+    """
     scope = SCOPES.get(config['type'], 'mmpretrain')
     pytest.importorskip(scope)
     init_default_scope(scope)
     return MODELS.build(Config(dict(model=config)).model)
 
 
-# -- tools -----------------------------------------------------------------------------------------------------------
+# -- tools
+# --------------------------------------------------------------------------------------------------
 
 
 def randomise(model: nn.Module) -> nn.Module:
-    """Give every parameter a value far from its neutral start, so that no mistake hides behind a 0 or a 1."""
+    """Give every parameter a value far from its neutral start, so that no mistake hides behind a 0
+    or a 1.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

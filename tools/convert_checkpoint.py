@@ -1,9 +1,10 @@
-"""Convert a checkpoint of another package to this one's names, or on to timm's, mmseg's or mmpretrain's.
+"""Convert a checkpoint of another package to this one's names, or on to timm's, mmseg's or
+mmpretrain's.
 
 python tools/convert_checkpoint.py twins.pth pcpvt-small.pth --type PyramidCPVT --arch small
 python tools/convert_checkpoint.py deit.safetensors cpvt-tiny.pth --type CPVT --arch tiny
-python tools/convert_checkpoint.py work_dirs/retinanet_pcpvt-s timm.safetensors --config CONFIG --to timm
-Nothing is written unless the whole trunk is there.
+python tools/convert_checkpoint.py work_dirs/retinanet_pcpvt-s timm.safetensors --config CONFIG --to
+timm Nothing is written unless the whole trunk is there.
 """
 
 import argparse
@@ -22,7 +23,9 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
         arguments = Config.fromfile(args.config).to_dict().get('model', {}).get('backbone', {})
         if arguments.get('type') not in BACKBONES:
             found = arguments.get('type', 'missing')
-            raise ValueError(f'config: model.backbone.type must be one of {", ".join(BACKBONES)}, it is {found}')
+            raise ValueError(
+                f'config: model.backbone.type must be one of {", ".join(BACKBONES)}, it is {found}'
+            )
         arguments.pop('init_cfg', None)
     else:
         arguments = dict(type=args.type)
@@ -78,14 +81,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
-    parser.add_argument('--to', choices=TARGETS, default='cpvt', help='naming of the weights to write')
+    parser.add_argument(
+        '--to', choices=TARGETS, default='cpvt', help='naming of the weights to write'
+    )
     backbone = parser.add_mutually_exclusive_group(required=True)
     backbone.add_argument('--type', choices=BACKBONES, help='backbone that the weights are for')
     backbone.add_argument('--config', help='config whose model.backbone the weights are for')
     parser.add_argument('--arch', default='small', help='size, with --type')
     options = 'arguments of the backbone: with_cls_token=False arch.depth=24 ...'
-    parser.add_argument('--options', nargs='+', action=cli.Overrides, metavar='KEY=VALUE', help=options)
-    parser.add_argument('--prefix', help="take the keys under this prefix, as 'teacher.'; default: found")
+    parser.add_argument(
+        '--options', nargs='+', action=cli.Overrides, metavar='KEY=VALUE', help=options
+    )
+    parser.add_argument(
+        '--prefix', help="take the keys under this prefix, as 'teacher.'; default: found"
+    )
     missing = "keys the source may lack: 'pos_block.*'"
     parser.add_argument('--allow-missing', nargs='+', default=[], metavar='PATTERN', help=missing)
     grid = 'grid in tokens of the learned table of a column, if the source does not say it'

@@ -1,10 +1,12 @@
-"""Shift the image by whole patches and by single pixels: relative error of the features against shifted features.
+"""Shift the image by whole patches and by single pixels: relative error of the features against
+shifted features.
 
-python tools/equivariance.py --encodings none SinCos Learned Relative PEG        # random weights, generated images
-python tools/equivariance.py --models peg=CONFIG:CHECKPOINT --images a.jpg b.jpg --size 224 --shifts 0 1 8 16 32
-With --object SIDE one object (the middle of each image) moves over a uniform background: the change of the pooled
-vector, and of a classifier's probabilities, relative to the object's effect.
-Writes the CSV and, beside it, the plot. Without --encodings and --models the CSV is only drawn.
+python tools/equivariance.py --encodings none SinCos Learned Relative PEG        # random weights,
+generated images python tools/equivariance.py --models peg=CONFIG:CHECKPOINT --images a.jpg b.jpg
+--size 224 --shifts 0 1 8 16 32 With --object SIDE one object (the middle of each image) moves over
+a uniform background: the change of the pooled vector, and of a classifier's probabilities, relative
+to the object's effect. Writes the CSV and, beside it, the plot. Without --encodings and --models
+the CSV is only drawn.
 """
 
 import argparse
@@ -30,11 +32,15 @@ ENCODINGS: dict[str, dict[str, Any] | None] = {
 }
 
 
-def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny') -> 'torch.nn.Module':
-    """Build a CPVT with random weights, global average pooling and one of ``ENCODINGS``, for ``size`` px.
+def build_untrained(
+    encoding: str, *, size: int, arch: str | dict[str, Any] = 'tiny'
+) -> 'torch.nn.Module':
+    """Build a CPVT with random weights, global average pooling and one of ``ENCODINGS``, for
+    ``size`` px.
 
-    Learned and relative tables have a standard deviation of 0.5, similar to that of patch tokens (0.6 for normalised
-    images), as in a trained model. All other weights are equal for every encoding.
+    Learned and relative tables have a standard deviation of 0.5, similar to that of patch tokens
+    (0.6 for normalised images), as in a trained model. All other weights are equal for every
+    encoding.
     """
     import torch
 
@@ -42,7 +48,9 @@ def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 't
 
     torch.manual_seed(0)
     plain = CPVT(arch=arch, img_size=size, position=None, with_cls_token=False)
-    model = CPVT(arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False).eval()
+    model = CPVT(
+        arch=arch, img_size=size, position=ENCODINGS[encoding], with_cls_token=False
+    ).eval()
     model.load_state_dict(plain.state_dict(), strict=False)
     if encoding in ('Learned', 'Relative'):
         for table in model.position_encodings[0].parameters():
@@ -51,19 +59,25 @@ def build_untrained(encoding: str, *, size: int, arch: str | dict[str, Any] = 't
 
 
 def synthetic_images(count: int, side: int) -> 'torch.Tensor':
-    """Normalised noise (count, 3, side, side) with amplitude proportional to 1 / frequency, like photographs."""
+    """Normalised noise (count, 3, side, side) with amplitude proportional to 1 / frequency, like
+    photographs.
+    """
     import torch
 
     rng = np.random.default_rng(0)
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side))
     frequency[0, 0] = np.inf  # no mean
-    noise = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((count, 3, side, side))) / frequency, s=(side, side))
+    noise = np.fft.irfft2(
+        np.fft.rfft2(rng.standard_normal((count, 3, side, side))) / frequency, s=(side, side)
+    )
     noise /= noise.std(axis=(2, 3), keepdims=True)
     return torch.from_numpy(noise).float()
 
 
 def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Tensor':
-    """Input of the model: photographs under its own normalisation, or generated images, which are normalised."""
+    """Input of the model: photographs under its own normalisation, or generated images, which are
+    normalised.
+    """
     import torch
 
     from cpvt_backbones.analysis.features import FeatureExtractor, load_picture
@@ -75,19 +89,28 @@ def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Ten
     for path, picture in zip(args.images, pictures, strict=True):
         if min(picture.shape[:2]) < side:
             raise ValueError(
-                f'images must be at least {side} px (size and largest shift, or the object), got {path} {picture.shape}'
+                f'images must be at least {side} px (size and largest shift, or the object), got'
+                f' {path} {picture.shape}'
             )
     # The centre at its own scale: resizing would invent content.
-    tops = [((picture.shape[0] - side) // 2, (picture.shape[1] - side) // 2) for picture in pictures]
-    cut = [picture[y : y + side, x : x + side] for picture, (y, x) in zip(pictures, tops, strict=True)]
+    tops = [
+        ((picture.shape[0] - side) // 2, (picture.shape[1] - side) // 2) for picture in pictures
+    ]
+    cut = [
+        picture[y : y + side, x : x + side] for picture, (y, x) in zip(pictures, tops, strict=True)
+    ]
     if isinstance(model, FeatureExtractor):
         return model.normalise(cut)
-    images = torch.stack([torch.from_numpy(picture.copy()).permute(2, 0, 1) for picture in cut]).float()
+    images = torch.stack(
+        [torch.from_numpy(picture.copy()).permute(2, 0, 1) for picture in cut]
+    ).float()
     return (images - images.mean(dim=(2, 3), keepdim=True)) / images.std(dim=(2, 3), keepdim=True)
 
 
 def vectors_of(model: 'torch.nn.Module', cfg: Any, checkpoint: str) -> dict[str, 'Vectors']:
-    """Functions of images (B, 3, H, W): the pooled vector (B, C) and, of a classifier, the probabilities (B, K)."""
+    """Functions of images (B, 3, H, W): the pooled vector (B, C) and, of a classifier, the
+    probabilities (B, K).
+    """
     if cfg is None or 'head' not in cfg.model:
         return {'pooled': lambda images: model(images)[-1].mean(dim=(2, 3))}
     from cpvt_backbones.analysis.complexity import build_model
@@ -104,15 +127,29 @@ def vectors_of(model: 'torch.nn.Module', cfg: Any, checkpoint: str) -> dict[str,
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument(
-        '--encodings', nargs='+', choices=tuple(ENCODINGS), default=[], help='columns with random weights'
+        '--encodings',
+        nargs='+',
+        choices=tuple(ENCODINGS),
+        default=[],
+        help='columns with random weights',
     )
-    parser.add_argument('--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
-    parser.add_argument('--images', nargs='+', default=[], help='image files (default: generated, see --count)')
+    parser.add_argument(
+        '--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT'
+    )
+    parser.add_argument(
+        '--images', nargs='+', default=[], help='image files (default: generated, see --count)'
+    )
     parser.add_argument('--count', type=cli.positive, default=4, help='generated images')
-    parser.add_argument('--size', type=cli.positive, default=224, metavar='SIDE', help='of the crops')
+    parser.add_argument(
+        '--size', type=cli.positive, default=224, metavar='SIDE', help='of the crops'
+    )
     shifts = [0, 1, 2, *range(4, 49, 4)]
-    parser.add_argument('--shifts', nargs='+', type=int, default=shifts, metavar='PX', help='default: %(default)s')
-    parser.add_argument('--object', type=cli.positive, metavar='SIDE', help='px; measure invariance to its place')
+    parser.add_argument(
+        '--shifts', nargs='+', type=int, default=shifts, metavar='PX', help='default: %(default)s'
+    )
+    parser.add_argument(
+        '--object', type=cli.positive, metavar='SIDE', help='px; measure invariance to its place'
+    )
     parser.add_argument('--out', type=Path, default=Path('work_dirs/equivariance/equivariance.csv'))
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
@@ -136,7 +173,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f'{name} {output}': measure_invariance(vector, images, **options)
                 for output, vector in vectors_of(model, cfg, checkpoint).items()
             }  # fmt: skip
-            records += [dict(model=key, size=args.size, **asdict(row)) for key, rows in found.items() for row in rows]
+            records += [
+                dict(model=key, size=args.size, **asdict(row))
+                for key, rows in found.items()
+                for row in rows
+            ]
         write_table(args.out, records)
     draw_equivariance(args.out, args.out.with_suffix('.png'))
     cli.print_table(read_table(args.out))

@@ -1,8 +1,9 @@
-"""Draw a backbone's feature maps of an image of any size: principal components of each level as colours, and norms.
+"""Draw a backbone's feature maps of an image of any size: principal components of each level as
+colours, and norms.
 
-python tools/feature_maps.py CONFIG CHECKPOINT photo.jpg --shape 768x1024 --out work_dirs/features/photo.csv
-Writes the CSV and, beside it, the picture. Without CHECKPOINT ('-') the weights are random. With --draw the picture is
-drawn again from the CSV.
+python tools/feature_maps.py CONFIG CHECKPOINT photo.jpg --shape 768x1024 --out
+work_dirs/features/photo.csv Writes the CSV and, beside it, the picture. Without CHECKPOINT ('-')
+the weights are random. With --draw the picture is drawn again from the CSV.
 """
 
 import argparse
@@ -14,7 +15,9 @@ import numpy as np
 from cpvt_backbones.engine import command_line as cli
 
 
-def measure(args: argparse.Namespace, config: str | None, checkpoint: str, picture: np.ndarray) -> None:
+def measure(
+    args: argparse.Namespace, config: str | None, checkpoint: str, picture: np.ndarray
+) -> None:
     """Write the CSV."""
     import torch
 
@@ -22,7 +25,9 @@ def measure(args: argparse.Namespace, config: str | None, checkpoint: str, pictu
     from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, principal_colours
     from cpvt_backbones.analysis.tables import write_table
 
-    model = FeatureExtractor(cli.config_from(args, config), None if checkpoint == '-' else checkpoint)
+    model = FeatureExtractor(
+        cli.config_from(args, config), None if checkpoint == '-' else checkpoint
+    )
     with torch.no_grad():
         levels = model(model.normalise([picture]))
     height, width = picture.shape[:2]
@@ -41,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser, images=True)
     cli.add_shape_argument(parser)
-    parser.add_argument('--out', type=Path, default=Path('work_dirs/features/features.csv'), help='CSV')
+    parser.add_argument(
+        '--out', type=Path, default=Path('work_dirs/features/features.csv'), help='CSV'
+    )
     parser.add_argument('--draw', action='store_true', help='draw the CSV again, run nothing')
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)

@@ -2,7 +2,8 @@
 
 python tools/get_flops.py configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py --shape 800x600
 python tools/get_flops.py retinanet=configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py \\
-    column="dict(type='CPVT', arch='small')" --shape 224 512 800x1344 --memory --out work_dirs/flops.csv
+    column="dict(type='CPVT', arch='small')" --shape 224 512 800x1344 --memory --out
+    work_dirs/flops.csv
 With --out the table is written as CSV and drawn beside it; without a model it is drawn again.
 """
 
@@ -30,9 +31,13 @@ class DictCalls(ast.NodeTransformer):
 
 
 def parse_described(text: str) -> tuple[str, str | dict[str, Any]]:
-    """``[NAME=]CONFIG`` or ``[NAME=]dict(type=...)`` to the name, and the config file or the backbone's arguments."""
+    """``[NAME=]CONFIG`` or ``[NAME=]dict(type=...)`` to the name, and the config file or the
+    backbone's arguments.
+    """
     start = text.partition('=')[0]
-    name, described = ('', text) if start == text or '(' in start else (start, text[len(start) + 1 :])
+    name, described = (
+        ('', text) if start == text or '(' in start else (start, text[len(start) + 1 :])
+    )
     if described.endswith('.py'):
         return name or Path(described).stem, described
     try:
@@ -47,16 +52,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__, renamed={'--sizes': '--shape'})
     described = '[NAME=]CONFIG or [NAME=]dict(type=...)'
     parser.add_argument('models', nargs='*', type=parse_described, metavar='MODEL', help=described)
-    parser.add_argument('--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: 224')
-    parser.add_argument('--memory', action='store_true', help='run each size for its peak memory; default: only count')
-    parser.add_argument('--device', choices=('cpu', 'cuda'), help='for --memory; default: a GPU if there is one')
+    parser.add_argument(
+        '--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: 224'
+    )
+    parser.add_argument(
+        '--memory',
+        action='store_true',
+        help='run each size for its peak memory; default: only count',
+    )
+    parser.add_argument(
+        '--device', choices=('cpu', 'cuda'), help='for --memory; default: a GPU if there is one'
+    )
     parser.add_argument('--out', type=Path, help='CSV')
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     if len(args.shape) == 2 and all(text.isdecimal() for text in args.shape):
         # One image size in older releases and in the toolboxes' get_flops.py.
         height, width = args.shape
-        parser.error(f'--shape: write {height}x{width} for one size, {height}x{height} {width}x{width} for two')
+        parser.error(
+            f'--shape: write {height}x{width} for one size, {height}x{height} {width}x{width}'
+            ' for two'
+        )
     try:
         sizes = [cli.parse_size(text) for text in args.shape]
     except argparse.ArgumentTypeError as error:
@@ -73,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, described in track(args.models, description='Models'):
             model = cli.config_from(args, described) if isinstance(described, str) else described
             memory = device if args.memory else None
-            rows += [asdict(row) for row in complexity_against_size({name: model}, sizes, memory=memory)]
+            rows += [
+                asdict(row) for row in complexity_against_size({name: model}, sizes, memory=memory)
+            ]
         if args.out:
             write_table(args.out, rows)
     elif args.out:
@@ -84,10 +102,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     for row in rows:
         model = {'model': row['model'], 'image, px': f'{row["height"]} x {row["width"]}'}
         total, attention = float(row['gmacs']), float(row['attention_gmacs'])
-        count = {'parameters, M': f'{int(row["parameters"]) / 1e6:.2f}', 'layers, G': f'{total - attention:.2f}'}
-        shown.append({**model, **count, 'attention, G': f'{attention:.2f}', 'peak, MiB': row['peak_mib'] or ''})
+        count = {
+            'parameters, M': f'{int(row["parameters"]) / 1e6:.2f}',
+            'layers, G': f'{total - attention:.2f}',
+        }
+        shown.append(
+            {
+                **model,
+                **count,
+                'attention, G': f'{attention:.2f}',
+                'peak, MiB': row['peak_mib'] or '',
+            }
+        )
     cli.print_table(shown)
-    print('G: 1e9 multiply-adds (FLOPs in papers and OpenMMLab); attention: queries by keys and weights by values')
+    print(
+        'G: 1e9 multiply-adds (FLOPs in papers and OpenMMLab); attention: queries by keys and'
+        ' weights by values'
+    )
     if args.out:
         draw_complexity(args.out, args.out.with_suffix('.png'))
         print(f'written: {args.out} and {args.out.with_suffix(".png")}')

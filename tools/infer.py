@@ -4,8 +4,9 @@ python tools/infer.py CONFIG CHECKPOINT photo.jpg photos/ 'scans/**/*.tif'
 python tools/infer.py model.onnx photos/      # a file that tools/export.py wrote
 python tools/infer.py NAME photos/            # shipped weights
 
-Writes predictions.json (boxes: COCO results), images.json, failed.json, vis/ (pictures) and pred/ (class maps) to the
-output folder. An interrupted run resumes when the same command is started again.
+Writes predictions.json (boxes: COCO results), images.json, failed.json, vis/ (pictures) and pred/
+(class maps) to the output folder. An interrupted run resumes when the same command is started
+again.
 """
 
 import argparse
@@ -16,16 +17,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import DTYPES, EXPORTED_SUFFIXES, MAX_PIXELS, OVERLAP, READ_LIMIT, RUNTIMES, TILE_SIZE
+from cpvt_backbones.options import (
+    DTYPES,
+    EXPORTED_SUFFIXES,
+    MAX_PIXELS,
+    OVERLAP,
+    READ_LIMIT,
+    RUNTIMES,
+    TILE_SIZE,
+)
 from cpvt_backbones.weights import shipped_weights
 
-RENAMED = {'--score-threshold': '--score-thr', '--no-pictures': '--no-vis', '--fresh': '--overwrite'}
-SHARDS = [('RANK', 'WORLD_SIZE'), ('SLURM_ARRAY_TASK_ID', 'SLURM_ARRAY_TASK_COUNT'), ('SLURM_PROCID', 'SLURM_NTASKS')]
+RENAMED = {
+    '--score-threshold': '--score-thr',
+    '--no-pictures': '--no-vis',
+    '--fresh': '--overwrite',
+}
+SHARDS = [
+    ('RANK', 'WORLD_SIZE'),
+    ('SLURM_ARRAY_TASK_ID', 'SLURM_ARRAY_TASK_COUNT'),
+    ('SLURM_PROCID', 'SLURM_NTASKS'),
+]
 SCALES = 'config|native|FACTOR|HEIGHTxWIDTH'
 
 
 def parse_scale(text: str) -> tuple[int, int] | float | str:
-    """A word, a factor, ``HEIGHTxWIDTH`` or ``SIDE`` to the argument ``scale`` of :class:`Inferencer`."""
+    """A word, a factor, ``HEIGHTxWIDTH`` or ``SIDE`` to the argument ``scale`` of
+    :class:`Inferencer`.
+    """
     if text in ('native', 'config'):
         return text
     try:
@@ -40,14 +59,21 @@ def parse_scale(text: str) -> tuple[int, int] | float | str:
 def parse_shard(text: str) -> tuple[int, int]:
     """``I/N``, or ``auto`` from torchrun, a Slurm array or Slurm's tasks, to (i, n)."""
     if text == 'auto':
-        first, step = (int(os.environ.get(f'SLURM_ARRAY_TASK_{key}', i)) for i, key in enumerate(('MIN', 'STEP')))
+        first, step = (
+            int(os.environ.get(f'SLURM_ARRAY_TASK_{key}', i))
+            for i, key in enumerate(('MIN', 'STEP'))
+        )
         for index, count in SHARDS:
             if index in os.environ and count in os.environ:
                 shard = int(os.environ[index])
-                return (shard - first) // step if 'ARRAY' in index else shard, int(os.environ[count])
+                return (shard - first) // step if 'ARRAY' in index else shard, int(
+                    os.environ[count]
+                )
     if not re.fullmatch(r'\d+/\d+', text) or not int(text.split('/')[0]) < int(text.split('/')[1]):
         known = ', '.join(f'{index}/{count}' for index, count in SHARDS)
-        raise argparse.ArgumentTypeError(f'I/N with I from 0 to N - 1, or auto ({known}) is expected, got {text!r}')
+        raise argparse.ArgumentTypeError(
+            f'I/N with I from 0 to N - 1, or auto ({known}) is expected, got {text!r}'
+        )
     return int(text.split('/')[0]), int(text.split('/')[1])
 
 
@@ -64,7 +90,11 @@ def model_first(words: Sequence[str]) -> list[str]:
     """Positional arguments with the model first; older releases had it last."""
 
     def is_model(word: str) -> bool:
-        return word.endswith('.py') or Path(word).suffix in EXPORTED_SUFFIXES or word in shipped_weights()
+        return (
+            word.endswith('.py')
+            or Path(word).suffix in EXPORTED_SUFFIXES
+            or word in shipped_weights()
+        )
 
     size = 2 if len(words) > 2 and words[-2].endswith('.py') else 1
     if is_model(words[0]) or len(words) <= size or not is_model(words[-size]):
@@ -81,47 +111,84 @@ def main(argv: Sequence[str] | None = None) -> None:
     dtype = 'float32 (default), bfloat16, float16; auto: bfloat16 where faster'
     parser.add_argument('--dtype', choices=DTYPES, default='float32', metavar='TYPE', help=dtype)
     about = 'of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16'
-    parser.add_argument('--runtime', choices=RUNTIMES, default=RUNTIMES[0], metavar='NAME', help=about)
+    parser.add_argument(
+        '--runtime', choices=RUNTIMES, default=RUNTIMES[0], metavar='NAME', help=about
+    )
     parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
-    parser.add_argument('--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir')
+    parser.add_argument(
+        '--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir'
+    )
     ann = 'COCO JSON with the ids: images by file name, categories by name'
     parser.add_argument('--ann', type=Path, metavar='FILE', help=ann)
     strict = 'exit code 1 if any image failed; without it, if all did'
     parser.add_argument('--strict', action='store_true', help=strict)
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
-    scale = "config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a factor of it; "
+    scale = (
+        "config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a factor"
+        ' of it; '
+    )
     scale += '800x1333: largest that fits'
     size.add_argument('--scale', type=parse_scale, metavar=SCALES, help=scale)
     size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
     memory = parser.add_argument_group('memory')
-    memory.add_argument('--batch-size', type=int, default=1, help='maximum images, of equal size, of one forward call')
+    memory.add_argument(
+        '--batch-size',
+        type=int,
+        default=1,
+        help='maximum images, of equal size, of one forward call',
+    )
     most = 'of one forward call; a larger image is tiled'
     memory.add_argument('--max-pixels', type=int, default=MAX_PIXELS, help=most)
-    memory.add_argument('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
-    memory.add_argument('--overlap', type=int, default=OVERLAP, metavar='PX', help='minimum overlap of two tiles')
     memory.add_argument(
-        '--read-limit', type=int, default=READ_LIMIT, help='maximum pixels of a file decoded as a whole'
+        '--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s'
+    )
+    memory.add_argument(
+        '--overlap', type=int, default=OVERLAP, metavar='PX', help='minimum overlap of two tiles'
+    )
+    memory.add_argument(
+        '--read-limit',
+        type=int,
+        default=READ_LIMIT,
+        help='maximum pixels of a file decoded as a whole',
     )
     many = parser.add_argument_group('many processes (docs/scale.md)')
     shard = 'predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it'
     many.add_argument('--shard', type=parse_shard, metavar='I/N', help=shard)
-    many.add_argument('--merge', action='store_true', help='when all shards have ended: make their results one')
+    many.add_argument(
+        '--merge', action='store_true', help='when all shards have ended: make their results one'
+    )
     formats = 'by Ray Data, to files of this format in --out-dir'
     many.add_argument('--ray', choices=('parquet', 'json'), help=formats)
-    many.add_argument('--workers', type=cli.positive, help="Ray's actors (default: one for each GPU or core)")
+    many.add_argument(
+        '--workers', type=cli.positive, help="Ray's actors (default: one for each GPU or core)"
+    )
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     words = model_first([args.config, *args.rest])
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)
     if config is not None and args.runtime != RUNTIMES[0]:
-        raise ValueError(f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}')
+        raise ValueError(
+            f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}'
+        )
     if config is None and args.cfg_options:
-        raise ValueError(f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}')
+        raise ValueError(
+            f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}'
+        )
     from cpvt_backbones.inference import ExportedModel, Inferencer, find_images, predict_to_folder
 
     images = find_images(inputs)
-    names = ('device', 'dtype', 'scale', 'long_side', 'batch_size', 'max_pixels', 'tile_size', 'overlap', 'read_limit')
+    names = (
+        'device',
+        'dtype',
+        'scale',
+        'long_side',
+        'batch_size',
+        'max_pixels',
+        'tile_size',
+        'overlap',
+        'read_limit',
+    )
     args.device = own_device(args.shard, args.device)
     options = {name: getattr(args, name) for name in names}
     if config is not None:
@@ -129,8 +196,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.ray:
         from ray_data import predict_with_ray
 
-        options |= dict(exported=os.path.abspath(checkpoint), runtime=args.runtime) if config is None else {}
-        output = dict(out_dir=args.out_dir, score_thr=args.score_thr, file_format=args.ray, workers=args.workers)
+        options |= (
+            dict(exported=os.path.abspath(checkpoint), runtime=args.runtime)
+            if config is None
+            else {}
+        )
+        output = dict(
+            out_dir=args.out_dir,
+            score_thr=args.score_thr,
+            file_format=args.ray,
+            workers=args.workers,
+        )
         predict_with_ray(options, images, **output)
         return print(f'{args.out_dir}: {len(images)} images')
     if config is None:
@@ -139,19 +215,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(inferencer.sizing)
     if args.dtype != 'float32' and config is not None:
         print(f'dtype: {inferencer.predictor.dtype}, {inferencer.predictor.dtype_reason}')
-    output = dict(out_dir=args.out_dir, score_thr=args.score_thr, vis=not args.no_vis, overwrite=args.overwrite)
+    output = dict(
+        out_dir=args.out_dir,
+        score_thr=args.score_thr,
+        vis=not args.no_vis,
+        overwrite=args.overwrite,
+    )
     output |= dict(shard=args.shard, merge=args.merge)
     summary = predict_to_folder(inferencer, images, ann=args.ann, **output)
     if summary.skipped:
         named = ', '.join(summary.skipped[:3]) + (', ...' if len(summary.skipped) > 3 else '')
-        print(f'skipped: {len(summary.skipped)} images in pred/ and vis/ of {args.out_dir}: {named}')
+        print(
+            f'skipped: {len(summary.skipped)} images in pred/ and vis/ of {args.out_dir}: {named}'
+        )
     for file in summary.orphaned:
-        print(f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be predicted now')
+        print(
+            f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be'
+            ' predicted now'
+        )
     for name, reason in summary.failed.items():
         print(f'not predicted: {name}: {reason}')
     if inferencer.outside:
         print(f'outside the sizes at which the model is good: {inferencer.outside} images')
-    shard = f', shard {args.shard[0]}/{args.shard[1]}; when all have ended: --merge' if args.shard else ''
+    shard = (
+        f', shard {args.shard[0]}/{args.shard[1]}; when all have ended: --merge'
+        if args.shard
+        else ''
+    )
     counts = f'{summary.predicted} images predicted, {summary.found} found from earlier runs'
     print(f'{args.out_dir}: {counts}, {len(summary.failed)} failed{shard}')
     if summary.failed and (args.strict or not summary.predicted + summary.found):

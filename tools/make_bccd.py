@@ -1,6 +1,8 @@
-"""Convert BCCD (github.com/Shenggan/BCCD_Dataset) to the layout of configs/bccd: its own split, boxes as COCO JSON.
+"""Convert BCCD (github.com/Shenggan/BCCD_Dataset) to the layout of configs/bccd: its own split,
+boxes as COCO JSON.
 
-python tools/make_bccd.py BCCD_Dataset/BCCD            # the folder with Annotations, ImageSets and JPEGImages
+python tools/make_bccd.py BCCD_Dataset/BCCD            # the folder with Annotations, ImageSets and
+JPEGImages
 """
 
 import shutil
@@ -18,8 +20,12 @@ SPLITS = ('train', 'val', 'test')
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('source', type=Path, help='folder with Annotations, ImageSets and JPEGImages')
-    parser.add_argument('destination', type=Path, nargs='?', default=Path('data/bccd'), help='default: %(default)s')
+    parser.add_argument(
+        'source', type=Path, help='folder with Annotations, ImageSets and JPEGImages'
+    )
+    parser.add_argument(
+        'destination', type=Path, nargs='?', default=Path('data/bccd'), help='default: %(default)s'
+    )
     args = parser.parse_args(argv)
     report = Report()
     read = read_voc(args.source, report, classes=CLASSES, lists=SPLITS)

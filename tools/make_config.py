@@ -1,18 +1,21 @@
-"""Write a ready config for your own data: classes, paths, split, scale, schedule and weights to start from.
+"""Write a ready config for your own data: classes, paths, split, scale, schedule and weights to
+start from.
 
-python tools/make_config.py my_data/ --out mine/config.py                      # its form is recognised
-python tools/make_config.py coco train.json images/ --val val.json val_images/ --out mine/detector.py
-python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py        # every .xml in the folder, its image
-python tools/make_config.py yolo data.yaml --out mine/detector.py               # boxes or polygons; or a folder
-python tools/make_config.py masks images/ masks/ --classes classes.txt --out mine/segmentor.py
-python tools/make_config.py folders photos/ --out mine/classifier.py            # photos/<class>/*.jpg
+python tools/make_config.py my_data/ --out mine/config.py                      # its form is
+recognised python tools/make_config.py coco train.json images/ --val val.json val_images/ --out
+mine/detector.py python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py        #
+every .xml in the folder, its image python tools/make_config.py yolo data.yaml --out
+mine/detector.py               # boxes or polygons; or a folder python tools/make_config.py masks
+images/ masks/ --classes classes.txt --out mine/segmentor.py python tools/make_config.py folders
+photos/ --out mine/classifier.py            # photos/<class>/*.jpg
 
-A config that exists is replaced with --overwrite only. It inherits the shipped recipe of its task from
-the folder of its name, so that mmengine alone reads it: keep the two together.
+A config that exists is replaced with --overwrite only. It inherits the shipped recipe of its task
+from the folder of its name, so that mmengine alone reads it: keep the two together.
 
-Then: tools/train.py CONFIG, tools/test.py and tools/infer.py with its checkpoint. Without --val, the data are split by
-their folders or lists train and val, or else every fifth image is for validation. Images stay where they are; boxes,
-masks in colours and lists of images are converted to the folder of --out. docs/own_data.md has the formats.
+Then: tools/train.py CONFIG, tools/test.py and tools/infer.py with its checkpoint. Without --val,
+the data are split by their folders or lists train and val, or else every fifth image is for
+validation. Images stay where they are; boxes, masks in colours and lists of images are converted to
+the folder of --out. docs/own_data.md has the formats.
 """
 
 import argparse
@@ -51,7 +54,15 @@ RECIPES = dict(
     classifier='configs/imagenette/cpvt-6-blocks_imagenette.py',
 )
 # Of a recipe's data sets, losses and dataloaders: what belongs to its data and not to the task.
-OF_ITS_DATA = ('data_root', 'ann_file', 'data_prefix', 'metainfo', 'img_suffix', 'pipeline', 'class_weight')
+OF_ITS_DATA = (
+    'data_root',
+    'ann_file',
+    'data_prefix',
+    'metainfo',
+    'img_suffix',
+    'pipeline',
+    'class_weight',
+)
 TEMPLATES = dict(
     detector="""_base_ = {recipe!r}
 work_dir = {work_dir!r}
@@ -68,9 +79,11 @@ train_pipeline[4] = dict(type='RandomFlip', prob=0.5)
 test_pipeline = _base_.test_pipeline
 test_pipeline[1].scale = scale
 metainfo = dict(classes=classes)
-train_set = dict(data_root='', ann_file={train!r}, data_prefix=dict(img={train_images!r}), metainfo=metainfo)
+train_set = dict(data_root='', ann_file={train!r}, metainfo=metainfo)
+train_set['data_prefix'] = dict(img={train_images!r})
 train_set['filter_cfg'] = None  # train on images without objects, too
-val_set = dict(data_root='', ann_file={val!r}, data_prefix=dict(img={val_images!r}), metainfo=metainfo)
+val_set = dict(data_root='', ann_file={val!r}, metainfo=metainfo)
+val_set['data_prefix'] = dict(img={val_images!r})
 val_evaluator = dict(ann_file={val!r})
 """,
     segmentor="""_base_ = {recipe!r}
@@ -117,19 +130,21 @@ val_dataloader = dict(dataset=dict(pipeline=test_pipeline, **val_set))
 test_dataloader = val_dataloader
 """
 ITERATIONS = """max_iters = {length}
+end = max(max_iters, 2)
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=max_iters // 10 + 1),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=False, begin=max_iters // 10 + 1, end=max(max_iters, 2)),
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=end // 10 + 1),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=False, begin=end // 10 + 1, end=end),
 ]
 """
 EPOCHS = """train_dataloader['batch_size'] = {batch}
 max_epochs = {length}
 end = max(max_epochs, 2)
 train_cfg = dict(max_epochs=max_epochs, val_interval=1)
+by_epoch = dict(by_epoch=True, convert_to_iter_based=True)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=end, convert_to_iter_based=True),
+    dict(type='LinearLR', start_factor=0.01, begin=0, end=1, **by_epoch),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, begin=1, end=end, **by_epoch),
 ]
 """
 
@@ -144,17 +159,25 @@ def median_size(part: Part) -> np.ndarray:
     return np.median([(image['width'], image['height']) for image in part.coco['images']], axis=0)
 
 
-def checked(parts: Sequence[Part], report: Report, args: argparse.Namespace, folder: Path) -> list[Part]:
+def checked(
+    parts: Sequence[Part], report: Report, args: argparse.Namespace, folder: Path
+) -> list[Part]:
     """Training and validation data, checked; the folder gets the report."""
-    return check(parts, report, decode=not args.no_decode, strict=args.strict, file=folder / 'check.csv')
+    return check(
+        parts, report, decode=not args.no_decode, strict=args.strict, file=folder / 'check.csv'
+    )
 
 
 def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Values of the template: the class of the smallest objects gets 16 px, the image 320 to 640."""
+    """Values of the template: the class of the smallest objects gets 16 px, the image 320
+    to 640.
+    """
     train, val = detection_data(args, folder)
     coco = train.coco
     size = median_size(train)
-    boxes = np.array([(box['category_id'], *box['bbox'][2:]) for box in coco['annotations']], float).reshape(-1, 3)
+    boxes = np.array(
+        [(box['category_id'], *box['bbox'][2:]) for box in coco['annotations']], float
+    ).reshape(-1, 3)
     boxes = boxes[(boxes[:, 1:] > 0).all(1)]
     if not len(boxes):
         raise ValueError('data: the training images have no boxes')
@@ -169,14 +192,17 @@ def detector(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     images = {f'{key}_images': str(part.root.resolve()) for key, part in parts.items()}
     classes = tuple(category['name'] for category in coco['categories'])
     ratios, count = anchor_ratios(*shapes), len(coco['images'])
-    values = dict(classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, size=size, count=count)
+    values = dict(
+        classes=classes, scale=tuple(scale), anchor=anchor, ratios=ratios, size=size, count=count
+    )
     return values | paths | images | dict(length=round(count * passes(count) / 4))
 
 
 def anchor_ratios(low: float, high: float) -> list[float]:
     """Two ratios of anchors, height / width, which differ by at least a quarter.
 
-    The shipped detector has two: with one, its weights would not fit. Two equal ones would double each anchor.
+    The shipped detector has two: with one, its weights would not fit. Two equal ones would double
+    each anchor.
     """
     if high < 1.25 * low:
         centre = (low * high) ** 0.5
@@ -204,7 +230,9 @@ def segmentor(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     scale = [max(32, round(side * min(1.0, 480 / size.max()))) for side in size]
     lists = {}
     for key, part in parts.items():
-        lists[key] = write_list([image['file_name'] for image in part.coco['images']], folder / f'{key}.txt')
+        lists[key] = write_list(
+            [image['file_name'] for image in part.coco['images']], folder / f'{key}.txt'
+        )
     crop = scale[1] * 2 // 3, scale[0] * 2 // 3
     values = dict(classes=tuple(found.classes), scale=tuple(scale), crop=crop, size=size)
     # The names in the lists have suffixes; that of a.jpg is a.jpg.png.
@@ -228,7 +256,13 @@ def classifier(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     count = len(parts[0].coco['images'])
     # An epoch has whole batches only: at least two.
     batch = min(64, max(1, count // 2))
-    values = dict(classes=tuple(classes), side=side, batch=batch, images=str(args.data[0].resolve()), size=size)
+    values = dict(
+        classes=tuple(classes),
+        side=side,
+        batch=batch,
+        images=str(args.data[0].resolve()),
+        size=size,
+    )
     return values | lists | dict(count=count, length=round(passes(count)))
 
 
@@ -255,7 +289,9 @@ def assignment(name: str, value: Any) -> str:
 
 
 def write_recipe(task: str, file: Path) -> None:
-    """Write the shipped recipe of a task, resolved, without its data and without variables of its files."""
+    """Write the shipped recipe of a task, resolved, without its data and without variables of its
+    files.
+    """
     from mmengine.config import Config
 
     from cpvt_backbones import __version__
@@ -278,20 +314,33 @@ def write_recipe(task: str, file: Path) -> None:
 
 
 def start(task: str, weights: str) -> dict[str, str | None]:
-    """The model to start from: shipped weights of the task as a whole, any other weights for the backbone."""
+    """The model to start from: shipped weights of the task as a whole, any other weights for the
+    backbone.
+    """
     if weights == WEIGHTS[task]:
         return dict(load_from=weights, init='', backbone='')
-    init = 'init_cfg=None' if weights == 'none' else f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
+    init = (
+        'init_cfg=None'
+        if weights == 'none'
+        else f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
+    )
     return dict(load_from=None, init=f'{init}, ', backbone=f'backbone=dict({init}), ')
 
 
 KINDS = dict(
-    coco=('detector', 2), voc=('detector', 1), yolo=('detector', 1), masks=('segmentor', 2), folders=('classifier', 1)
+    coco=('detector', 2),
+    voc=('detector', 1),
+    yolo=('detector', 1),
+    masks=('segmentor', 2),
+    folders=('classifier', 1),
 )
 
 
 def name_form(args: argparse.Namespace) -> None:
-    """Split the form from the paths, or recognise it; ``ValueError`` for options of another form."""
+    """Split the form from the paths, or recognise it.
+
+    ``ValueError`` for options of another form.
+    """
     if args.data[0] in KINDS:
         args.kind, *paths = args.data
         args.data = [Path(path) for path in paths]
@@ -313,41 +362,76 @@ def recognise_form(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    forms = 'coco: JSON IMAGES; voc: FOLDER; yolo: FOLDER or YAML; masks: IMAGES MASKS; folders: FOLDER'
+    forms = (
+        'coco: JSON IMAGES; voc: FOLDER; yolo: FOLDER or YAML; masks: IMAGES MASKS; folders: FOLDER'
+    )
     text = f'form of the data and its paths ({forms}); the form is recognised if left out'
     parser.add_argument('data', nargs='+', metavar='[FORM] PATH', help=text)
-    parser.add_argument('--val', nargs='+', type=Path, metavar='JSON', help='coco: JSON [IMAGES] for validation')
-    parser.add_argument('--classes', type=Path, help='masks: file with the name of a class a line, and its colour')
-    parser.add_argument('--ignore', nargs='+', type=int, default=[], help='masks: classes (from 0) to leave out')
+    parser.add_argument(
+        '--val', nargs='+', type=Path, metavar='JSON', help='coco: JSON [IMAGES] for validation'
+    )
+    parser.add_argument(
+        '--classes', type=Path, help='masks: file with the name of a class a line, and its colour'
+    )
+    parser.add_argument(
+        '--ignore', nargs='+', type=int, default=[], help='masks: classes (from 0) to leave out'
+    )
     weights = 'file or name of weights for the backbone, or none (default: shipped weights)'
     parser.add_argument('--weights', help=weights)
     parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
-    parser.add_argument('--out', type=Path, required=True, help='the config; converted data get the folder of its name')
-    parser.add_argument('--strict', action='store_true', help='refuse data of which anything is skipped or altered')
-    parser.add_argument('--no-decode', action='store_true', help='read only the headers of images (huge data sets)')
-    parser.add_argument('--overwrite', action='store_true', help='replace the config of an earlier call')
+    parser.add_argument(
+        '--out',
+        type=Path,
+        required=True,
+        help='the config; converted data get the folder of its name',
+    )
+    parser.add_argument(
+        '--strict', action='store_true', help='refuse data of which anything is skipped or altered'
+    )
+    parser.add_argument(
+        '--no-decode', action='store_true', help='read only the headers of images (huge data sets)'
+    )
+    parser.add_argument(
+        '--overwrite', action='store_true', help='replace the config of an earlier call'
+    )
     args = parser.parse_args(argv)
     name_form(args)
-    from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint  # here, so that --help comes at once
+    from cpvt_backbones.checkpoints import (
+        atomic_write,
+        locate_checkpoint,
+    )  # here, so that --help comes at once
 
     task, count = KINDS[args.kind]
     if len(args.data) != count or args.out.suffix != '.py':
-        raise ValueError(f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]}, {args.out}')
+        raise ValueError(
+            f'{args.kind} takes {count} paths and --out FILE.py, got {[*map(str, args.data)]},'
+            f' {args.out}'
+        )
     if args.out.exists() and not args.overwrite:
-        raise ValueError(f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by hand')
+        raise ValueError(
+            f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
+            ' hand'
+        )
     named = args.weights is None or args.weights == 'none' or '://' in args.weights
     if not named and not locate_checkpoint(args.weights).exists():
         fault = f'there is no file {args.weights!r}, and no shipped weights have this name'
         raise FileNotFoundError(f'--weights: {fault}')
     folder = args.out.with_suffix('')
     values = dict(detector=detector, segmentor=segmentor, classifier=classifier)[task](args, folder)
-    values |= start(task, args.weights or WEIGHTS[task]) | (dict(length=args.length) if args.length else {})
+    values |= start(task, args.weights or WEIGHTS[task]) | (
+        dict(length=args.length) if args.length else {}
+    )
     write_recipe(task, folder / 'recipe.py')
     values |= dict(recipe=f'./{folder.name}/recipe.py', work_dir=f'work_dirs/{args.out.stem}')
-    images = f'{values["count"]} training images, median {values["size"][0]:.0f} x {values["size"][1]:.0f} px'
+    images = (
+        f'{values["count"]} training images, median {values["size"][0]:.0f} x'
+        f' {values["size"][1]:.0f} px'
+    )
     text = TEMPLATES[task] + ENDING + (EPOCHS if task == 'classifier' else ITERATIONS)
     with atomic_write(args.out) as file:
-        file.write(f'# Written by tools/make_config.py: {images}.\n{text.format(**values)}'.encode())
+        file.write(
+            f'# Written by tools/make_config.py: {images}.\n{text.format(**values)}'.encode()
+        )
     print(f'{args.out}: {task} of {len(values["classes"])} classes, {images}')
     unit = 'epoch' if task == 'classifier' else 'iter'
     config = shlex.quote(str(args.out))

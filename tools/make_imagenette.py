@@ -1,4 +1,5 @@
-"""Squash Imagenette's images to squares of one size, as configs/imagenette and projects/positional_encoding take them.
+"""Squash Imagenette's images to squares of one size, as configs/imagenette and
+projects/positional_encoding take them.
 
 python tools/make_imagenette.py imagenette2            # the unpacked download, with train/ and val/
 Training images become 128 x 128 px and validation images 224 x 224 px: the 2,000 that
@@ -91,7 +92,9 @@ def squash(source: Path, target: Path, side: int) -> None:
         raise ValueError(f'source: {str(source)!r} cannot be read as an image')
     from cpvt_backbones.checkpoints import atomic_write
 
-    _, content = cv2.imencode('.webp', cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA))
+    _, content = cv2.imencode(
+        '.webp', cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA)
+    )
     with atomic_write(target) as file:
         file.write(content.tobytes())
 

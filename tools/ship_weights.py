@@ -1,12 +1,13 @@
 """Put trained weights into the package: fp16 safetensors, an entry in the index, a model card.
 
-python tools/ship_weights.py cpvt_tiny_gap-imagenette configs/imagenette/cpvt-tiny-gap_imagenette.py \\
-    work_dirs/cpvt-tiny-gap_imagenette/epoch_30.pth --commit COMMIT --about 'CPVT-Ti-GAP, ten classes of ImageNet' \\
-    --data 'Imagenette2, 9,469 training images of 128 px' --terms 'ImageNet: non-commercial research'
-python tools/resolution_sweep.py --sizes 112px 160px 224px --out work_dirs/sweep/cpvt_tiny_gap.csv \\
-    --models cpvt_tiny_gap-imagenette
-The first command again, with --sizes work_dirs/sweep/cpvt_tiny_gap.csv, writes the card: the accuracy in it was
-measured with the shipped (fp16) file.
+python tools/ship_weights.py cpvt_tiny_gap-imagenette configs/imagenette/cpvt-tiny-gap_imagenette.py
+    \\ work_dirs/cpvt-tiny-gap_imagenette/epoch_30.pth --commit COMMIT --about 'CPVT-Ti-GAP, ten
+    classes of ImageNet' \\ --data 'Imagenette2, 9,469 training images of 128 px' --terms 'ImageNet:
+    non-commercial research'
+python tools/resolution_sweep.py --sizes 112px 160px 224px --out work_dirs/sweep/cpvt_tiny_gap.csv
+    \\ --models cpvt_tiny_gap-imagenette
+The first command again, with --sizes work_dirs/sweep/cpvt_tiny_gap.csv, writes the card: the
+accuracy in it was measured with the shipped (fp16) file.
 """
 
 import argparse
@@ -51,7 +52,10 @@ def card(
     from cpvt_backbones.engine.launch import read_config
 
     metric = main_metric(rows)
-    lines = [f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |' for row in rows]
+    lines = [
+        f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |'
+        for row in rows
+    ]
     cfg = read_config(ROOT / entry.config)
     pixels = cfg.model.get('data_preprocessor') or cfg.data_preprocessor
     arguments = ',\n    '.join(f'{key}={value!r}' for key, value in entry.backbone.items())
@@ -107,8 +111,12 @@ def write_file(name: str, checkpoint: str, cfg: 'Config') -> Path:
     state = {k: v.half() if v.is_floating_point() else v for k, v in model.state_dict().items()}
     file = weights.FOLDER / f'{name}.safetensors'
     if (size := sum(value.nbytes for value in state.values())) > LIMIT:
-        raise ValueError(f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB')
-    write_checkpoint(state, file, meta={})  # safetensors does not keep the order of metadata entries
+        raise ValueError(
+            f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB'
+        )
+    write_checkpoint(
+        state, file, meta={}
+    )  # safetensors does not keep the order of metadata entries
     return file
 
 
@@ -119,20 +127,32 @@ def ship(args: argparse.Namespace) -> Path:
     from cpvt_backbones.engine.launch import read_config
 
     if not NAME.fullmatch(args.name):
-        raise ValueError(f'name must be <model>-<data> in lower case, as cpvt_tiny_gap-imagenette, got {args.name!r}')
+        raise ValueError(
+            'name must be <model>-<data> in lower case, as cpvt_tiny_gap-imagenette, got'
+            f' {args.name!r}'
+        )
     config = Path(args.config).resolve()
     if not config.is_relative_to(ROOT / 'configs'):
-        raise ValueError(f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}')
-    file = write_file(args.name, args.checkpoint, read_config(config))  # building a model changes its config
+        raise ValueError(
+            f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}'
+        )
+    file = write_file(
+        args.name, args.checkpoint, read_config(config)
+    )  # building a model changes its config
     file.with_suffix('.md').unlink(missing_ok=True)  # of the previous file
     cfg = read_config(config)
     backbone = cfg.model.backbone.to_dict()
     backbone.pop('init_cfg', None)
-    name, digest = config.relative_to(ROOT).as_posix(), hashlib.sha256(file.read_bytes()).hexdigest()
+    name, digest = (
+        config.relative_to(ROOT).as_posix(),
+        hashlib.sha256(file.read_bytes()).hexdigest(),
+    )
     index = weights.FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
     entries[args.name] = dict(about=args.about, backbone=backbone, config=name, sha256=digest)
-    named = dict(classes=args.classes) if args.classes else cfg.test_dataloader.dataset.get('metainfo')
+    named = (
+        dict(classes=args.classes) if args.classes else cfg.test_dataloader.dataset.get('metainfo')
+    )
     if named:
         entries[args.name]['dataset_meta'] = named
 
@@ -143,9 +163,14 @@ def ship(args: argparse.Namespace) -> Path:
     write_index()
     if args.sizes:
         measured = fingerprint(SweepModel(args.name, cfg, args.name))
-        rows = [row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)]
+        rows = [
+            row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)
+        ]
         if not rows:
-            raise ValueError(f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this config')
+            raise ValueError(
+                f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this'
+                ' config'
+            )
         entries[args.name]['sizes'] = asdict(good_sizes(rows))
         write_index()
         told = dict(data=args.data, terms=args.terms, commit=args.commit, recipe=args.recipe)
@@ -160,19 +185,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('config', help='config of the whole model')
     parser.add_argument('checkpoint', help='its trained weights')
     parser.add_argument('--commit', required=True, help='of the code that trained them')
-    parser.add_argument('--recipe', help='what trained them; default: the config and what it starts from')
+    parser.add_argument(
+        '--recipe', help='what trained them; default: the config and what it starts from'
+    )
     parser.add_argument('--about', required=True, help='one line for a listing')
     parser.add_argument('--data', required=True, help='what it was trained on')
     about = 'what was decided by scores on the images of --sizes, such as to ship this file'
     parser.add_argument('--decided', metavar='TEXT', help=about)
     parser.add_argument('--terms', required=True, help="the data's terms")
-    parser.add_argument('--classes', nargs='+', help="names in order; default: those of the config's data set, if any")
-    parser.add_argument('--sizes', type=Path, help='CSV of a resolution sweep with rows of NAME; without it, no card')
+    parser.add_argument(
+        '--classes',
+        nargs='+',
+        help="names in order; default: those of the config's data set, if any",
+    )
+    parser.add_argument(
+        '--sizes',
+        type=Path,
+        help='CSV of a resolution sweep with rows of NAME; without it, no card',
+    )
     args = parser.parse_args(argv)
     file = ship(args)
     print(f'{file}  {file.stat().st_size / 1e6:.1f} MB')
     if not args.sizes:
-        print(f'next: tools/resolution_sweep.py --models {args.name}, then this command again with --sizes')
+        print(
+            f'next: tools/resolution_sweep.py --models {args.name}, then this command again with'
+            ' --sizes'
+        )
 
 
 if __name__ == '__main__':

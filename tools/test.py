@@ -13,15 +13,27 @@ from cpvt_backbones.engine import command_line as cli
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser)
-    parser.add_argument('--out', help='file (.pkl) for the predictions; of a segmentor: folder for class maps (PNG)')
+    parser.add_argument(
+        '--out', help='file (.pkl) for the predictions; of a segmentor: folder for class maps (PNG)'
+    )
     parser.add_argument('--show-dir', help='folder for pictures of the predictions')
-    parser.add_argument('--tta', action='store_true', help="test-time augmentation, as the config's tta_pipeline says")
+    parser.add_argument(
+        '--tta',
+        action='store_true',
+        help="test-time augmentation, as the config's tta_pipeline says",
+    )
     cli.add_run_arguments(parser)
     args = parser.parse_args(argv)
     from cpvt_backbones.engine.launch import test
 
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
-    test(cli.config_from(args, config), checkpoint=checkpoint, out=args.out, show_dir=args.show_dir, tta=args.tta)
+    test(
+        cli.config_from(args, config),
+        checkpoint=checkpoint,
+        out=args.out,
+        show_dir=args.show_dir,
+        tta=args.tta,
+    )
 
 
 if __name__ == '__main__':

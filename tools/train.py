@@ -1,7 +1,8 @@
 """Train the detector, segmentor or classifier of a config; its default_scope names the toolbox.
 
-python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py   # data: python demo/digit_scenes.py
-torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp --resume
+python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py   # data: python
+demo/digit_scenes.py torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp
+--resume
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,21 @@ from cpvt_backbones.options import AMP_DTYPES
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('config', help='config file')
-    resume = 'continue from a checkpoint; without a value from the newest in the work dir, if there is one'
+    resume = (
+        'continue from a checkpoint; without a value from the newest in the work dir, if there'
+        ' is one'
+    )
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT', help=resume)
-    parser.add_argument('--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU')
+    parser.add_argument(
+        '--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU'
+    )
     parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision in this type')
-    parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size')
-    parser.add_argument('--no-progress', action='store_true', help='no bar with the time left below the log')
+    parser.add_argument(
+        '--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size'
+    )
+    parser.add_argument(
+        '--no-progress', action='store_true', help='no bar with the time left below the log'
+    )
     cli.add_run_arguments(parser)
     args = parser.parse_args(argv)
     from cpvt_backbones.engine.launch import train

@@ -1,8 +1,10 @@
-# CPVT-Ti-GAP from the shipped weights, trained at half to twice the scale. A narrow neck keeps the file below 12 MB.
+# CPVT-Ti-GAP from the shipped weights, trained at half to twice the scale. A narrow neck keeps the
+# file below 12 MB.
 _base_ = './retinanet_pyramid-cpvt-t_bccd.py'
 custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.preprocessors'])
 model = dict(
-    # A batch mixes images of 160 x 120 to 320 x 240 px. The backbone ignores the padding, as if each came alone.
+    # A batch mixes images of 160 x 120 to 320 x 240 px. The backbone ignores the padding, as if
+    # each came alone.
     data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'),
     backbone=dict(
         _delete_=True,
@@ -13,9 +15,11 @@ model = dict(
         out_indices=(1, 2, 3),
         init_cfg=dict(type='Pretrained', checkpoint='cpvt_tiny_gap-imagenette'),
     ),
-    # ViTDet's widths: strides 8 (upsampled once, half as wide), 16 and 32; stride 64 is pooled from the last.
+    # ViTDet's widths: strides 8 (upsampled once, half as wide), 16 and 32; stride 64 is pooled from
+    # the last.
     neck=dict(in_channels=[96, 192, 192], out_channels=64, num_outs=4),
-    # At twice the scale the largest boxes are 250 px: 8 * 2 = 16 px to 64 * 2 * 2 ** (2 / 3) = 203 px.
+    # At twice the scale the largest boxes are 250 px: 8 * 2 = 16 px to 64 * 2 * 2 ** (2 / 3) = 203
+    # px.
     bbox_head=dict(
         in_channels=64,
         feat_channels=64,
@@ -36,5 +40,12 @@ custom_hooks = [dict(type='WarmupEMAHook', momentum=1e-3)]
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=300),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 300, eta_min=1e-5, by_epoch=False, begin=300, end=max_iters),
+    dict(
+        type='CosineAnnealingLR',
+        T_max=max_iters - 300,
+        eta_min=1e-5,
+        by_epoch=False,
+        begin=300,
+        end=max_iters,
+    ),
 ]

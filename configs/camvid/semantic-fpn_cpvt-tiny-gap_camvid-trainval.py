@@ -1,6 +1,6 @@
-# The recipe of the file below on the training and validation images (468 in place of 367), with the Lovász loss beside
-# the cross entropy. No checkpoint is chosen in this run. Its result was shipped by scores on the test images. These are
-# development scores.
+# The recipe of the file below on the training and validation images (468 in place of 367), with the
+# Lovász loss beside the cross entropy. No checkpoint is chosen in this run. Its result was shipped
+# by scores on the test images. These are development scores.
 _base_ = './semantic-fpn_cpvt-tiny-gap_camvid.py'
 images = [
     dict(
@@ -19,5 +19,12 @@ train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=max_iters)
 val_cfg = val_dataloader = val_evaluator = None
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=300),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 300, eta_min=1e-5, by_epoch=False, begin=300, end=max_iters),
+    dict(
+        type='CosineAnnealingLR',
+        T_max=max_iters - 300,
+        eta_min=1e-5,
+        by_epoch=False,
+        begin=300,
+        end=max_iters,
+    ),
 ]

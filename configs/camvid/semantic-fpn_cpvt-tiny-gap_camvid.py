@@ -12,12 +12,15 @@ model = dict(
     ),
     # ViTDet's widths: strides 4 and 8 are upsampled, halving the width each time.
     neck=dict(in_channels=[48, 96, 192, 192], out_channels=48, norm_cfg=norm_cfg),
-    # The root of 1 / ln(1.02 + p) of a class with the share p of the training pixels (ENet, arXiv 1606.02147), mean 1.
+    # The root of 1 / ln(1.02 + p) of a class with the share p of the training pixels (ENet, arXiv
+    # 1606.02147), mean 1.
     decode_head=dict(
         in_channels=[48, 48, 48, 48],
         channels=48,
         norm_cfg=norm_cfg,
-        loss_decode=dict(class_weight=[0.56, 0.49, 1.37, 0.43, 0.93, 0.70, 1.33, 1.34, 0.85, 1.46, 1.56]),
+        loss_decode=dict(
+            class_weight=[0.56, 0.49, 1.37, 0.43, 0.93, 0.70, 1.33, 1.34, 0.85, 1.46, 1.56]
+        ),
     ),
 )
 train_pipeline = _base_.train_pipeline
@@ -36,5 +39,12 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=300),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 300, eta_min=1e-5, by_epoch=False, begin=300, end=max_iters),
+    dict(
+        type='CosineAnnealingLR',
+        T_max=max_iters - 300,
+        eta_min=1e-5,
+        by_epoch=False,
+        begin=300,
+        end=max_iters,
+    ),
 ]

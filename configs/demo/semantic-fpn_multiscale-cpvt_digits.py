@@ -23,13 +23,21 @@ model = dict(
         loss_decode=dict(class_weight=[0.3] + [1.0] * 10),
     ),
 )
-# 1200 iterations * 4 images: 1.2 times through the 4,000 scenes. Many small steps leave the first plateau sooner.
+# 1200 iterations * 4 images: 1.2 times through the 4,000 scenes. Many small steps leave the first
+# plateau sooner.
 train_dataloader = dict(batch_size=4)
 max_iters = 1200
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 50, eta_min=1e-5, by_epoch=False, begin=50, end=max_iters),
+    dict(
+        type='CosineAnnealingLR',
+        T_max=max_iters - 50,
+        eta_min=1e-5,
+        by_epoch=False,
+        begin=50,
+        end=max_iters,
+    ),
 ]
 default_hooks = dict(checkpoint=dict(interval=100), logger=dict(interval=10))
 randomness = dict(seed=0)

@@ -1,4 +1,5 @@
-# DINOv3-S/16 with PEG, which starts as the identity; strides 8, 16 and 32 are made from its last map.
+# DINOv3-S/16 with PEG, which starts as the identity; strides 8, 16 and 32 are made from its last
+# map.
 _base_ = './dino-4scale_pyramid-cpvt-s_8xb2-12e_coco.py'
 model = dict(
     backbone=dict(

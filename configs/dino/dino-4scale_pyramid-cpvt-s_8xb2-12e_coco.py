@@ -1,4 +1,5 @@
-# mmdet's DINO, four scales, 12 epochs: 8 GPUs * 2 images = 16. The backbone learns at a tenth of the rate.
+# mmdet's DINO, four scales, 12 epochs: 8 GPUs * 2 images = 16. The backbone learns at a tenth of
+# the rate.
 _base_ = 'mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py'
 model = dict(
     backbone=dict(

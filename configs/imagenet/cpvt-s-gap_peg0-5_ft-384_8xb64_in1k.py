@@ -1,5 +1,6 @@
-# CPVT-S-GAP‡ fine-tuned at 384 px as DeiT does: 30 epochs, 8 GPUs * 64 images = 512, rate 5e-6 * 512 / 512 = 5e-6,
-# weight decay 1e-8, the rate constant, without drop path. Set load_from to the weights of the training at 224 px.
+# CPVT-S-GAP‡ fine-tuned at 384 px as DeiT does: 30 epochs, 8 GPUs * 64 images = 512, rate 5e-6 *
+# 512 / 512 = 5e-6, weight decay 1e-8, the rate constant, without drop path. Set load_from to the
+# weights of the training at 224 px.
 _base_ = './cpvt-s-gap_peg0-5_8xb256_in1k.py'
 model = dict(backbone=dict(drop_path_rate=0.0))
 train_pipeline = _base_.train_pipeline

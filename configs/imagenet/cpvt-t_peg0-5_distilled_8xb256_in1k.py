@@ -1,5 +1,6 @@
-# CPVT-Ti‡, hard-distilled as DeiT: a distillation token learns the teacher's labels, predictions average both heads.
-# The teacher is any classifier that mmpretrain builds; here DeiT's own, RegNetY-16GF, from timm.
+# CPVT-Ti‡, hard-distilled as DeiT: a distillation token learns the teacher's labels, predictions
+# average both heads. The teacher is any classifier that mmpretrain builds; here DeiT's own,
+# RegNetY-16GF, from timm.
 _base_ = './cpvt-t_peg0-5_8xb256_in1k.py'
 custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.distillation'])
 model = dict(

@@ -1,5 +1,9 @@
 # Half of CPVT-Ti-GAP, a short training from random weights: 2 epochs of 147 iterations * 64 images.
-_base_ = ['../_base_/datasets/imagenette.py', '../_base_/schedules/adamw.py', '../_base_/runtime/mmpretrain.py']
+_base_ = [
+    '../_base_/datasets/imagenette.py',
+    '../_base_/schedules/adamw.py',
+    '../_base_/runtime/mmpretrain.py',
+]
 model = dict(
     type='ImageClassifier',
     backbone=dict(
@@ -19,8 +23,22 @@ model = dict(
 max_epochs = 2
 train_cfg = dict(by_epoch=True, max_epochs=max_epochs, val_interval=max_epochs)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max_epochs, convert_to_iter_based=True),
+    dict(
+        type='LinearLR',
+        start_factor=0.01,
+        by_epoch=True,
+        begin=0,
+        end=1,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=1e-5,
+        by_epoch=True,
+        begin=1,
+        end=max_epochs,
+        convert_to_iter_based=True,
+    ),
 ]
 default_hooks = dict(logger=dict(interval=20), checkpoint=dict(max_keep_ckpts=1))
 randomness = dict(seed=0)

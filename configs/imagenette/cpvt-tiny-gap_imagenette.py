@@ -1,6 +1,6 @@
-# CPVT-Ti-GAP with five PEGs at 112 px, from random weights: the recipe of projects/positional_encoding, longer.
-# Not a base for your own data: its data preprocessor crops each batch, whatever the pipeline does. That base is
-# cpvt-tiny-gap_finetune.py.
+# CPVT-Ti-GAP with five PEGs at 112 px, from random weights: the recipe of
+# projects/positional_encoding, longer. Not a base for your own data: its data preprocessor crops
+# each batch, whatever the pipeline does. That base is cpvt-tiny-gap_finetune.py.
 _base_ = '../_base_/recipes/imagenette_112px.py'
 model = dict(
     backbone=dict(
@@ -14,11 +14,28 @@ model = dict(
 max_epochs = 30
 train_cfg = dict(max_epochs=max_epochs, val_interval=max_epochs)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=2, end=max_epochs, convert_to_iter_based=True),
+    dict(
+        type='LinearLR',
+        start_factor=0.01,
+        by_epoch=True,
+        begin=0,
+        end=2,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=1e-5,
+        by_epoch=True,
+        begin=2,
+        end=max_epochs,
+        convert_to_iter_based=True,
+    ),
 ]
 # Tested from files, not from the decoded array, so that any folder of images can be tested.
-names = 'tench,English springer,cassette player,chain saw,church,French horn,garbage truck,gas pump,golf ball,parachute'
+names = (
+    'tench,English springer,cassette player,chain saw,church,French horn,garbage truck,gas'
+    ' pump,golf ball,parachute'
+)
 test_dataloader = dict(
     dataset=dict(
         _delete_=True,

@@ -1,4 +1,5 @@
-# mmseg's Mask2Former: 8 GPUs * 2 crops = 16, AdamW at 1e-4, weight decay 0.05; the backbone at a tenth of the rate.
+# mmseg's Mask2Former: 8 GPUs * 2 crops = 16, AdamW at 1e-4, weight decay 0.05; the backbone at a
+# tenth of the rate.
 _base_ = [
     '../_base_/models/mask2former.py',
     '../_base_/datasets/ade20k.py',
@@ -12,7 +13,11 @@ model = dict(
         drop_path_rate=0.2,
         init_cfg=dict(type='Pretrained', checkpoint='timm://twins_pcpvt_small.in1k'),
     ),
-    decode_head=dict(in_channels=[64, 128, 320, 512], num_classes=150, loss_cls=dict(class_weight=[1.0] * 150 + [0.1])),
+    decode_head=dict(
+        in_channels=[64, 128, 320, 512],
+        num_classes=150,
+        loss_cls=dict(class_weight=[1.0] * 150 + [0.1]),
+    ),
 )
 no_decay = dict(decay_mult=0.0)
 optim_wrapper = dict(

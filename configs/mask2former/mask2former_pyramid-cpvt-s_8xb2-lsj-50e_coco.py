@@ -1,4 +1,5 @@
-# mmdet's Mask2Former for instances, 50 epochs: 8 GPUs * 2 images = 16. The backbone learns at a tenth of the rate.
+# mmdet's Mask2Former for instances, 50 epochs: 8 GPUs * 2 images = 16. The backbone learns at a
+# tenth of the rate.
 _base_ = 'mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py'
 model = dict(
     backbone=dict(

@@ -1,4 +1,5 @@
-# PVT's and Twins' setting: as RetinaNet's with twice the rate. 8 GPUs * 2 images = 16; 7,330 iterations an epoch.
+# PVT's and Twins' setting: as RetinaNet's with twice the rate. 8 GPUs * 2 images = 16; 7,330
+# iterations an epoch.
 _base_ = [
     '../_base_/models/mask_rcnn.py',
     '../_base_/datasets/coco_instance.py',

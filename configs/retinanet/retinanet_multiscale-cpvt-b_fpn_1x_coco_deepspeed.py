@@ -1,4 +1,5 @@
-# DeepSpeed ZeRO-2 in bf16. Its optimizer wrapper takes no clip_grad: the clipping is the strategy's.
+# DeepSpeed ZeRO-2 in bf16. Its optimizer wrapper takes no clip_grad: the clipping is the
+# strategy's.
 _base_ = ['./retinanet_multiscale-cpvt-b_fpn_1x_coco.py', '../_base_/options/deepspeed.py']
 optim_wrapper = dict(
     _delete_=True,

@@ -15,4 +15,6 @@ model = dict(
     ),
     neck=dict(in_channels=[192, 384, 768], start_level=0),
 )
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'relative_position_bias_table': dict(decay_mult=0.0)}))
+optim_wrapper = dict(
+    paramwise_cfg=dict(custom_keys={'relative_position_bias_table': dict(decay_mult=0.0)})
+)

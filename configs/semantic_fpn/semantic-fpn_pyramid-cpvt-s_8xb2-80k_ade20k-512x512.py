@@ -13,5 +13,7 @@ model = dict(
         drop_path_rate=0.2,
     ),
     neck=dict(in_channels=[64, 128, 320, 512]),
-    decode_head=dict(num_classes=150, norm_cfg=dict(_delete_=True, type='SyncBN', requires_grad=True)),
+    decode_head=dict(
+        num_classes=150, norm_cfg=dict(_delete_=True, type='SyncBN', requires_grad=True)
+    ),
 )

@@ -13,4 +13,6 @@ model = dict(
     ),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'relative_position_bias_table': dict(decay_mult=0.0)}))
+optim_wrapper = dict(
+    paramwise_cfg=dict(custom_keys={'relative_position_bias_table': dict(decay_mult=0.0)})
+)

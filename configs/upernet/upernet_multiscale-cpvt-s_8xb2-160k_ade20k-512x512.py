@@ -12,4 +12,6 @@ model = dict(
     decode_head=dict(in_channels=[384, 384, 384, 384]),
     auxiliary_head=dict(in_channels=384),
 )
-optim_wrapper = dict(constructor='LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=0.75))
+optim_wrapper = dict(
+    constructor='LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=0.75)
+)

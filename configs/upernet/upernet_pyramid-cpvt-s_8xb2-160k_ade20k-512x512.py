@@ -1,4 +1,5 @@
-# Twins' recipe: 8 GPUs * 2 crops = 16; 160k iterations are 127 times through the 20,210 images. Drop path 0.2.
+# Twins' recipe: 8 GPUs * 2 crops = 16; 160k iterations are 127 times through the 20,210 images.
+# Drop path 0.2.
 _base_ = [
     '../_base_/models/upernet.py',
     '../_base_/datasets/ade20k.py',

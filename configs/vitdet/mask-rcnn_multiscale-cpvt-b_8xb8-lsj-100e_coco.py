@@ -1,5 +1,5 @@
-# ViTDet-B's Mask R-CNN with PEG: four global blocks, no top-down path, heads with norms. (A level has one 3 x 3
-# convolution and GroupNorm here, a 1 x 1 and a 3 x 3 one and LayerNorm there.)
+# ViTDet-B's Mask R-CNN with PEG: four global blocks, no top-down path, heads with norms. (A level
+# has one 3 x 3 convolution and GroupNorm here, a 1 x 1 and a 3 x 3 one and LayerNorm there.)
 _base_ = ['../_base_/models/mask_rcnn.py', '../_base_/schedules/vitdet.py']
 gn = dict(type='GN', num_groups=32)
 model = dict(
@@ -13,5 +13,7 @@ model = dict(
     ),
     neck=dict(type='ChannelMapper', in_channels=[192, 384, 768, 768], norm_cfg=gn, act_cfg=None),
     rpn_head=dict(num_convs=2),
-    roi_head=dict(bbox_head=dict(type='Shared4Conv1FCBBoxHead', norm_cfg=gn), mask_head=dict(norm_cfg=gn)),
+    roi_head=dict(
+        bbox_head=dict(type='Shared4Conv1FCBBoxHead', norm_cfg=gn), mask_head=dict(norm_cfg=gn)
+    ),
 )

@@ -22,7 +22,10 @@ _LARGEST_CELL = 64
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Attention weights of one layer. With windows S = N, and keys of other windows have weight 0."""
+    """Attention weights of one layer.
+
+    With windows S = N, and keys of other windows have weight 0.
+    """
 
     weights: Tensor  # (B, heads, P + N, P + S), rows sum to 1
     num_prefix: int  # P, class and distillation tokens in front of queries and keys
@@ -31,18 +34,25 @@ class AttentionWeights:
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Attention layers of a model by name: this package's, and innermost modules of others named Attention or MSA."""
-    named = {name: one for name, one in model.named_modules() if re.search('Attention|MSA', type(one).__name__)}
+    """Attention layers of a model by name: this package's, and innermost modules of others named
+    Attention or MSA.
+    """
+    named = {
+        name: one
+        for name, one in model.named_modules()
+        if re.search('Attention|MSA', type(one).__name__)
+    }
     outer = {name for name in named if any(other.startswith(f'{name}.') for other in named)}
     return {name: one for name, one in named.items() if isinstance(one, _OWN) or name not in outer}
 
 
 @torch.no_grad()
 def attention_weights(model: nn.Module, images: Tensor, layer: str) -> AttentionWeights:
-    """Run a model on normalised images (B, 3, H, W) and record the weights of a layer of :func:`attention_layers`.
+    """Run a model on normalised images (B, 3, H, W) and record the weights of a layer of
+    :func:`attention_layers`.
 
-    The recording takes 2 * 4 * heads * N * S bytes an image. ``ValueError`` for an unknown layer, or one of another
-    package with windows or without a grid of tokens.
+    The recording takes 2 * 4 * heads * N * S bytes an image. ``ValueError`` for an unknown layer,
+    or one of another package with windows or without a grid of tokens.
     """
     layers = attention_layers(model)
     if layer not in layers:
@@ -51,15 +61,23 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
     with _recording(module) as record:
         model(images)
     if not record.weights:
-        raise ValueError(f'layer must be one that computes a softmax, got {layer!r} ({type(module).__name__})')
+        raise ValueError(
+            f'layer must be one that computes a softmax, got {layer!r} ({type(module).__name__})'
+        )
     if not isinstance(module, _OWN):
-        return _of_another_package(record.weights[0], images, f'{layer!r} ({type(module).__name__})')
+        return _of_another_package(
+            record.weights[0], images, f'{layer!r} ({type(module).__name__})'
+        )
     grid, num_prefix = record.arguments['grid'], record.arguments['num_prefix']
     if isinstance(module, WindowAttention) and max(grid) > module.window_size:
-        weights = _unfold_windows(record.weights, grid, num_prefix, module.window_size, images.shape[0])
+        weights = _unfold_windows(
+            record.weights, grid, num_prefix, module.window_size, images.shape[0]
+        )
         return AttentionWeights(weights, num_prefix, grid, grid)
     ratio = getattr(module, 'sr_ratio', 1)
-    return AttentionWeights(record.weights[0], num_prefix, grid, (-(-grid[0] // ratio), -(-grid[1] // ratio)))
+    return AttentionWeights(
+        record.weights[0], num_prefix, grid, (-(-grid[0] // ratio), -(-grid[1] // ratio))
+    )
 
 
 def map_of_query(found: AttentionWeights, query: int) -> Tensor:
@@ -71,7 +89,10 @@ def map_of_query(found: AttentionWeights, query: int) -> Tensor:
 
 
 def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int) -> int:
-    """Index of the query whose cell has the pixel (x, y) of a ``height`` x ``width`` image; else ``ValueError``."""
+    """Index of the query whose cell has the pixel (x, y) of a ``height`` x ``width`` image.
+
+    Else ``ValueError``.
+    """
     if not (0 <= x < width and 0 <= y < height):
         raise ValueError(f'query must lie within {width} x {height} px, got {x}, {y}')
     cell = cell_side(found.grid, height=height, width=width)
@@ -81,11 +102,18 @@ def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int
 def cell_side(grid: Grid, *, height: int, width: int) -> int:
     """Side in px of a cell of a map over an image; the last row and column may cover less.
 
-    Of several sides, the one divisible by the largest power of two; ``ValueError`` if no square gives the grid.
+    Of several sides, the one divisible by the largest power of two; ``ValueError`` if no square
+    gives the grid.
     """
-    sides = [side for side, found in _grids(height, width, 2 * max(height, width)) if found == tuple(grid)]
+    sides = [
+        side
+        for side, found in _grids(height, width, 2 * max(height, width))
+        if found == tuple(grid)
+    ]
     if not sides:
-        raise ValueError(f'grid must cover the {height} x {width} px image with square cells, got {tuple(grid)}')
+        raise ValueError(
+            f'grid must cover the {height} x {width} px image with square cells, got {tuple(grid)}'
+        )
     return max(sides, key=lambda side: side & -side)
 
 
@@ -106,7 +134,9 @@ class _Record(TorchDispatchMode):
 
 @contextmanager
 def _recording(module: nn.Module) -> Iterator[_Record]:
-    """Context in which the module computes attention unfused and its softmax outputs are recorded."""
+    """Context in which the module computes attention unfused and its softmax outputs are
+    recorded.
+    """
     record = _Record()
     forward = module.forward
 
@@ -122,8 +152,11 @@ def _recording(module: nn.Module) -> Iterator[_Record]:
         del module.forward
 
 
-def _unfold_windows(seen: list[Tensor], grid: Grid, num_prefix: int, window_size: int, batch: int) -> Tensor:
-    """Scatter weights of each window (B * windows, heads, h * w, P + h * w) into (B, heads, P + N, P + N).
+def _unfold_windows(
+    seen: list[Tensor], grid: Grid, num_prefix: int, window_size: int, batch: int
+) -> Tensor:
+    """Scatter weights of each window (B * windows, heads, h * w, P + h * w) into (B, heads, P + N,
+    P + N).
 
     With prefix tokens the first recorded softmax is theirs: (B, heads, P, P + windows * h * w).
     """
@@ -132,7 +165,13 @@ def _unfold_windows(seen: list[Tensor], grid: Grid, num_prefix: int, window_size
     tokens = torch.arange(num_prefix, count, device=seen[-1].device).view(grid)
     # Padding gets the index behind the last token.
     tokens = F.pad(tokens, (0, -grid[1] % window[1], 0, -grid[0] % window[0]), value=count)
-    tokens = tokens.unflatten(1, (-1, window[1])).unflatten(0, (-1, window[0])).transpose(1, 2).flatten(2).flatten(0, 1)
+    tokens = (
+        tokens.unflatten(1, (-1, window[1]))
+        .unflatten(0, (-1, window[0]))
+        .transpose(1, 2)
+        .flatten(2)
+        .flatten(0, 1)
+    )
     prefix = torch.arange(num_prefix, device=tokens.device)
     weights = seen[-1].unflatten(0, (batch, -1))  # (B, windows, heads, h * w, P + h * w)
     whole = weights.new_zeros(batch, weights.shape[2], count + 1, count + 1)
@@ -149,17 +188,24 @@ def _of_another_package(weights: Tensor, images: Tensor, what: str) -> Attention
     if weights.dim() == 3:  # torch.nn.MultiheadAttention folds the heads into the batch
         weights = weights.unflatten(0, (batch, -1))
     if weights.dim() != 4 or weights.shape[0] != batch:
-        raise ValueError(f'layer must attend over whole images, got {what} with weights {tuple(weights.shape)}')
+        raise ValueError(
+            f'layer must attend over whole images, got {what} with weights {tuple(weights.shape)}'
+        )
     queries, keys = weights.shape[2:]
     for num_prefix in range(3):
         for _, grid in _grids(height, width, _LARGEST_CELL, cells=queries - num_prefix):
             for _, key_grid in _grids(*grid, max(grid), cells=keys - num_prefix):
                 return AttentionWeights(weights, num_prefix, grid, key_grid)
-    raise ValueError(f'layer must have a grid of tokens, got {what} with {queries} queries and {keys} keys')
+    raise ValueError(
+        f'layer must have a grid of tokens, got {what} with {queries} queries and {keys} keys'
+    )
 
 
-def _grids(height: int, width: int, largest: int, *, cells: int | None = None) -> Iterator[tuple[int, Grid]]:
-    """Sides up to ``largest`` of square cells, and the grids that they give with padding and with cropping.
+def _grids(
+    height: int, width: int, largest: int, *, cells: int | None = None
+) -> Iterator[tuple[int, Grid]]:
+    """Sides up to ``largest`` of square cells, and the grids that they give with padding and with
+    cropping.
 
     Only grids with a given number of cells, if any.
     """

@@ -28,8 +28,11 @@ class ComplexityRow:
     height: int  # px
     width: int
     parameters: int  # of the whole model
-    gmacs: float  # 1e9 multiply-adds of convolutions, linear layers and attention; papers call one a FLOP
-    attention_gmacs: float  # those of query-key and weight-value products, which OpenMMLab's tools omit
+    # 1e9 multiply-adds of convolutions, linear layers and attention; papers call one a FLOP
+    gmacs: float
+    attention_gmacs: (
+        float  # those of query-key and weight-value products, which OpenMMLab's tools omit
+    )
     attention_share: float  # attention_gmacs / gmacs
     peak_mib: float | None  # of a forward call, above the weights; None if not measured
 
@@ -62,18 +65,26 @@ def explicit_attention() -> Iterator[None]:
 
 
 def complexity_against_size(
-    models: Mapping[str, Config | Mapping[str, Any]], sizes: Sequence[tuple[int, int]], *, memory: str | None = None
+    models: Mapping[str, Config | Mapping[str, Any]],
+    sizes: Sequence[tuple[int, int]],
+    *,
+    memory: str | None = None,
 ) -> list[ComplexityRow]:
     """Cost of several models at several image sizes, one row each.
 
     Args:
         models: Name to a config, or to a backbone's dict, ``dict(type='CPVT', arch='small')``.
         sizes: (height, width) in px.
-        memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None`` to count only.
+        memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None``
+            to count only.
     """
     rows = []
     for name, described in models.items():
-        model = build_model(described) if isinstance(described, Config) else MODELS.build(dict(described))
+        model = (
+            build_model(described)
+            if isinstance(described, Config)
+            else MODELS.build(dict(described))
+        )
         model.eval()  # not chained: the eval() of mmseg's ViT returns None
         # The meta device computes nothing; a second stage needs real boxes.
         counted = model if hasattr(model, 'roi_head') else deepcopy(model).to('meta')
@@ -88,7 +99,11 @@ def complexity_against_size(
                     call = _forward_call(model, height=height, width=width)
                     call()
                     peak = peak_memory(call, memory)
-            rows.append(ComplexityRow(name, height, width, parameters, gmacs, attention, attention / gmacs, peak))
+            rows.append(
+                ComplexityRow(
+                    name, height, width, parameters, gmacs, attention, attention / gmacs, peak
+                )
+            )
     return rows
 
 
@@ -102,7 +117,13 @@ def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], 
         from mmdet.structures import DetDataSample
 
         size = (height, width)
-        shapes = dict(img_shape=size, ori_shape=size, pad_shape=size, batch_input_shape=size, scale_factor=(1.0, 1.0))
+        shapes = dict(
+            img_shape=size,
+            ori_shape=size,
+            pad_shape=size,
+            batch_input_shape=size,
+            scale_factor=(1.0, 1.0),
+        )
         arguments = {'data_samples': [DetDataSample(metainfo=shapes)]}
     return lambda: model(images, mode='tensor', **arguments)
 
@@ -112,6 +133,10 @@ def _count(call: Callable[[], object]) -> tuple[float, float]:
     # The counter does not know the fused kernels of every device.
     with FlopCounterMode(display=False) as counter, explicit_attention(), torch.no_grad():
         call()
-    flops = {str(operator): count for operator, count in counter.get_flop_counts()['Global'].items()}
-    attention = sum(count for operator, count in flops.items() if 'bmm' in operator or 'scaled_dot' in operator)
+    flops = {
+        str(operator): count for operator, count in counter.get_flop_counts()['Global'].items()
+    }
+    attention = sum(
+        count for operator, count in flops.items() if 'bmm' in operator or 'scaled_dot' in operator
+    )
     return sum(flops.values()) / 2e9, attention / 2e9

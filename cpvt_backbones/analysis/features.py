@@ -20,8 +20,8 @@ from .complexity import build_model
 class FeatureExtractor(nn.Module):
     """The backbone of a config, set to output feature maps, with the config's normalisation.
 
-    Without ``checkpoint`` its weights are random; ``FileNotFoundError`` or ``CheckpointError`` for a checkpoint that
-    does not exist or lacks weights of the backbone.
+    Without ``checkpoint`` its weights are random; ``FileNotFoundError`` or ``CheckpointError`` for
+    a checkpoint that does not exist or lacks weights of the backbone.
     """
 
     def __init__(self, cfg: Config, checkpoint: str | os.PathLike[str] | None = None) -> None:
@@ -42,30 +42,49 @@ class FeatureExtractor(nn.Module):
         return tuple(self.backbone(images))
 
     def normalise(self, pictures: Sequence[np.ndarray]) -> Tensor:
-        """Normalise RGB pictures (H, W, 3), uint8, of one size to a batch (B, 3, H, W), without padding."""
+        """Normalise RGB pictures (H, W, 3), uint8, of one size to a batch (B, 3, H, W), without
+        padding.
+        """
         height, width = pictures[0].shape[:2]
         # The data preprocessors of the toolboxes take BGR.
-        inputs = [torch.from_numpy(picture[:, :, ::-1].copy()).permute(2, 0, 1) for picture in pictures]
-        batches = [self.preprocessor(dict(inputs=[one], data_samples=None))['inputs'] for one in inputs]
+        inputs = [
+            torch.from_numpy(picture[:, :, ::-1].copy()).permute(2, 0, 1) for picture in pictures
+        ]
+        batches = [
+            self.preprocessor(dict(inputs=[one], data_samples=None))['inputs'] for one in inputs
+        ]
         return torch.cat([batch[:, :, :height, :width] for batch in batches])
 
 
-def load_picture(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Read an image file as RGB (H, W, 3), uint8, resized to (height, width) px if given; see :func:`read_image`."""
+def load_picture(
+    path: str | os.PathLike[str], *, size: tuple[int, int] | None = None
+) -> np.ndarray:
+    """Read an image file as RGB (H, W, 3), uint8, resized to (height, width) px if given.
+
+    See :func:`read_image`.
+    """
     picture = read_image(path)[..., ::-1]
-    return picture if size is None else cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
+    return (
+        picture if size is None else cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
+    )
 
 
 def principal_colours(feature_map: Tensor, *, clip: float = 0.01) -> Tensor:
-    """The first three principal components of a map (C, h, w), C >= 3, as red, green and blue (h, w, 3).
+    """The first three principal components of a map (C, h, w), C >= 3, as red, green and blue (h,
+    w, 3).
 
-    Each component is scaled to [0, 1], with a share ``clip`` of the cells clipped at either end; a constant one is 0.5.
+    Each component is scaled to [0, 1], with a share ``clip`` of the cells clipped at either end; a
+    constant one is 0.5.
     """
     if feature_map.dim() != 3 or feature_map.shape[0] < 3:
-        raise ValueError(f'feature_map must be (C, h, w) with C >= 3, got shape {tuple(feature_map.shape)}')
+        raise ValueError(
+            f'feature_map must be (C, h, w) with C >= 3, got shape {tuple(feature_map.shape)}'
+        )
     cells = feature_map.flatten(1).T.double()  # (N, C)
     cells = cells - cells.mean(dim=0)
-    directions = torch.linalg.eigh(cells.T @ cells).eigenvectors[:, -3:].flip(1)  # largest eigenvalue first
+    directions = (
+        torch.linalg.eigh(cells.T @ cells).eigenvectors[:, -3:].flip(1)
+    )  # largest eigenvalue first
     # The sign of an eigenvector is arbitrary: make its largest entry positive.
     largest = directions.gather(0, directions.abs().argmax(dim=0, keepdim=True))
     scores = cells @ (directions * largest.sign())

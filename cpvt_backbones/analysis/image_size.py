@@ -29,14 +29,21 @@ class TestSize:
     def __post_init__(self) -> None:
         value = self.side if self.factor is None else self.factor
         if (self.factor is None) == (self.side is None) or value is None or value <= 0:
-            raise ValueError(f'size must be a factor > 0 or a side > 0 in px, got {self.factor!r}, {self.side!r}')
+            raise ValueError(
+                f'size must be a factor > 0 or a side > 0 in px, got {self.factor!r}, {self.side!r}'
+            )
 
     @classmethod
     def parse(cls, text: str) -> 'TestSize':
-        """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side); raise ``ValueError`` for any other text."""
+        """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side).
+
+        Raise ``ValueError`` for any other text.
+        """
         match = re.fullmatch(r'(?:(?P<side>\d+)px|(?P<factor>\d+(?:\.\d*)?|\.\d+))', text)
         if not match:
-            raise ValueError(f"size must be a factor of the test scale ('1.5') or a side ('640px'), got {text!r}")
+            raise ValueError(
+                f"size must be a factor of the test scale ('1.5') or a side ('640px'), got {text!r}"
+            )
         return cls(side=int(match['side'])) if match['side'] else cls(factor=float(match['factor']))
 
     def __str__(self) -> str:
@@ -46,16 +53,19 @@ class TestSize:
 def scale_test_images(cfg: Config, size: TestSize) -> None:
     """Change the size of a config's test images, in place.
 
-    Every step that resizes, crops or pads to a size is scaled by one factor, so that aspect ratio and crop stay the
-    same. A pipeline without such a step gets a Resize after the image loading. The toolboxes evaluate at the original
-    size, which ground truth keeps.
+    Every step that resizes, crops or pads to a size is scaled by one factor, so that aspect ratio
+    and crop stay the same. A pipeline without such a step gets a Resize after the image loading.
+    The toolboxes evaluate at the original size, which ground truth keeps.
 
     Raises:
-        ValueError: A pipeline that cannot be scaled: no image loading; a step that changes the size in another way;
-            annotations loaded before the resizing, which would resize them; or a side in px with a ``scale_factor``.
+        ValueError: A pipeline that cannot be scaled: no image loading; a step that changes the size
+            in another way; annotations loaded before the resizing, which would resize them; or a
+            side in px with a ``scale_factor``.
     """
     # Of the data set and of those it wraps.
-    pipelines = [node['pipeline'] for node in dicts_of(cfg.test_dataloader.dataset) if 'pipeline' in node]
+    pipelines = [
+        node['pipeline'] for node in dicts_of(cfg.test_dataloader.dataset) if 'pipeline' in node
+    ]
     if not pipelines:
         raise ValueError('test_dataloader: its dataset has no pipeline')
     for pipeline in pipelines:
@@ -64,19 +74,33 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
 
 def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     names = [step_name(step) for step in pipeline]
-    load = next((i for i, name in enumerate(names) if name.startswith('Load') and 'Image' in name), None)
-    if other := next((name for name in names if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name)), None):
+    load = next(
+        (i for i, name in enumerate(names) if name.startswith('Load') and 'Image' in name), None
+    )
+    if other := next(
+        (name for name in names if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name)), None
+    ):
         known = ', '.join(SIZE_ARGUMENTS)
-        raise ValueError(f'test_dataloader: its pipeline step {other!r} cannot be scaled; these can: {known}')
+        raise ValueError(
+            f'test_dataloader: its pipeline step {other!r} cannot be scaled; these can: {known}'
+        )
     # A Pad with size_divisor, or a ResizeToMultiple, sets no size.
     arguments = [(i, key) for i, name in enumerate(names) for key in SIZE_ARGUMENTS.get(name, ())]
     sized = [(i, key) for i, key in arguments if pipeline[i].get(key) is not None]
     if not sized:
         if load is None:
-            raise ValueError(f'test_dataloader: its pipeline loads no image and has no size, got {names}')
+            raise ValueError(
+                f'test_dataloader: its pipeline loads no image and has no size, got {names}'
+            )
         if size.factor != 1:
-            how = dict(scale=(_LONG, size.side)) if size.factor is None else dict(scale_factor=float(size.factor))
-            pipeline.insert(load + 1, dict(type='mmcv.Resize', keep_ratio=size.factor is None, **how))
+            how = (
+                dict(scale=(_LONG, size.side))
+                if size.factor is None
+                else dict(scale_factor=float(size.factor))
+            )
+            pipeline.insert(
+                load + 1, dict(type='mmcv.Resize', keep_ratio=size.factor is None, **how)
+            )
         return
     first, last = sized[0][0], sized[-1][0]
     if any(name.startswith('Load') and 'Annotation' in name for name in names[:first]):
@@ -85,12 +109,18 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     factor = size.factor
     if factor is None:
         if (last, _RELATIVE) in sized:
-            raise ValueError(f'size must be a factor where the pipeline has a {_RELATIVE}, got {size}')
-        factor = size.side / min(side for i, key in sized if i == last for side in _sides(pipeline[i][key]))
+            raise ValueError(
+                f'size must be a factor where the pipeline has a {_RELATIVE}, got {size}'
+            )
+        factor = size.side / min(
+            side for i, key in sized if i == last for side in _sides(pipeline[i][key])
+        )
     for i, key in sized:
         sides = [side * factor for side in _sides(pipeline[i][key])]
         scaled = sides if key == _RELATIVE else [max(round(side), 1) for side in sides]
-        pipeline[i][key] = tuple(scaled) if isinstance(pipeline[i][key], (list, tuple)) else scaled[0]
+        pipeline[i][key] = (
+            tuple(scaled) if isinstance(pipeline[i][key], (list, tuple)) else scaled[0]
+        )
 
 
 def _sides(value: Any) -> tuple[Any, ...]:

@@ -18,8 +18,9 @@ def synchronize(device: str) -> None:
 def peak_memory(call: Callable[[], object], device: str) -> float:
     """Peak memory in MiB that a call allocates, by torch's allocator.
 
-    Resident memory would depend on what malloc keeps of earlier calls; the requests to torch's allocator do not.
-    Memory that the call frees but did not allocate is subtracted on a GPU, not on a CPU.
+    Resident memory would depend on what malloc keeps of earlier calls; the requests to torch's
+    allocator do not. Memory that the call frees but did not allocate is subtracted on a GPU, not on
+    a CPU.
 
     Args:
         call: The call; run it once before, so that buffers which it keeps exist.

@@ -37,7 +37,9 @@ GOOD = 0.9  # of the best metric
 
 @dataclass(frozen=True)
 class SweepModel:
-    """A trained model of a sweep: name in the table, config, and a checkpoint file or the name of shipped weights."""
+    """A trained model of a sweep: name in the table, config, and a checkpoint file or the name of
+    shipped weights.
+    """
 
     name: str
     cfg: Config
@@ -53,21 +55,32 @@ class SweepRow:
     images: int  # number of test images
     height: float  # mean input size of the model in px, padding included
     width: float
-    seconds: float  # an image in the model with post-processing, without data loading; median over batches
+    # an image in the model with post-processing, without data loading; median over batches
+    seconds: float
     peak_mib: float  # allocated by the forward call of the largest batch
     device: str  # 'cpu' or 'cuda'
     source: str  # hash of config, checkpoint and number of images, equal in all rows of a model
-    metrics: dict[str, float] = field(default_factory=dict)  # of the config's evaluator, at the original image size
+    metrics: dict[str, float] = field(
+        default_factory=dict
+    )  # of the config's evaluator, at the original image size
     zoom: float = math.nan  # px of the model's input a px of the test images, mean
 
 
-_COLUMNS: dict[str, Any] = {column.name: column.type for column in fields(SweepRow) if column.name != 'metrics'}
+_COLUMNS: dict[str, Any] = {
+    column.name: column.type for column in fields(SweepRow) if column.name != 'metrics'
+}
 
 
 def sweep(
-    models: Sequence[SweepModel], sizes: Sequence[TestSize], *, table: Path, limit: int | None = None
+    models: Sequence[SweepModel],
+    sizes: Sequence[TestSize],
+    *,
+    table: Path,
+    limit: int | None = None,
 ) -> list[SweepRow]:
-    """Evaluate models at several image sizes, as ``tools/test.py`` does at one; returns all rows of the table.
+    """Evaluate models at several image sizes, as ``tools/test.py`` does at one.
+
+    Returns all rows of the table.
 
     Args:
         models, sizes: Each model is evaluated at each size.
@@ -76,8 +89,9 @@ def sweep(
 
     Raises:
         ValueError: A repeated name; a test pipeline that cannot be scaled (see
-            :func:`~cpvt_backbones.analysis.image_size.scale_test_images`), before anything runs; rows in the table
-            from another config, checkpoint or number of images; a ``limit`` that the data set does not support.
+            :func:`~cpvt_backbones.analysis.image_size.scale_test_images`), before anything runs;
+            rows in the table from another config, checkpoint or number of images; a ``limit`` that
+            the data set does not support.
         FileNotFoundError: No such checkpoint.
     """
     names = [model.name for model in models]
@@ -91,7 +105,9 @@ def sweep(
         if set(done.values()) - {source}:
             other = 'another config, checkpoint, device or number of images'
             advice = 'give the model another name, or use another table'
-            raise ValueError(f'table: {str(table)!r} has rows of {model.name!r} from {other}; {advice}')
+            raise ValueError(
+                f'table: {str(table)!r} has rows of {model.name!r} from {other}; {advice}'
+            )
         for size in sizes:
             scaled = replace(model, cfg=copy.deepcopy(model.cfg))
             scale_test_images(scaled.cfg, size)
@@ -102,22 +118,39 @@ def sweep(
         if limit is not None:
             _limit_images(model.cfg, limit)
         metrics = _evaluate(model, f'{model.name} at {label} ({number}/{len(jobs)})')
-        own = {name.removeprefix(_OWN): metrics.pop(name) for name in list(metrics) if name.startswith(_OWN)}
+        own = {
+            name.removeprefix(_OWN): metrics.pop(name)
+            for name in list(metrics)
+            if name.startswith(_OWN)
+        }
         metrics = {name: float(value) for name, value in metrics.items()}
-        rows.append(SweepRow(model=model.name, size=label, source=source, device=get_device(), metrics=metrics, **own))
+        rows.append(
+            SweepRow(
+                model=model.name,
+                size=label,
+                source=source,
+                device=get_device(),
+                metrics=metrics,
+                **own,
+            )
+        )
         write_rows(table, rows)
     return rows
 
 
 def fingerprint(model: SweepModel, limit: int | None = None) -> str:
-    """Hash of all that a row depends on: weights, model, test data, device, number of images (12 hex digits)."""
+    """Hash of all that a row depends on: weights, model, test data, device, number of images (12
+    hex digits).
+    """
     weights = shipped_file(model.checkpoint)
     if not weights.is_file():
         raise FileNotFoundError(f'checkpoint: there is no file {str(model.checkpoint)!r}')
     digest = hashlib.sha256(weights.read_bytes())
     options = model.cfg.to_dict()
     keys = ('model', 'data_preprocessor', 'test_dataloader', 'test_evaluator', 'test_cfg')
-    digest.update(repr(([options.get(key) for key in keys], limit, torch.cuda.is_available())).encode())
+    digest.update(
+        repr(([options.get(key) for key in keys], limit, torch.cuda.is_available())).encode()
+    )
     return digest.hexdigest()[:12]
 
 
@@ -125,7 +158,9 @@ def read_rows(table: Path) -> list[SweepRow]:
     """Read the rows of a CSV that :func:`write_rows` wrote."""
     rows = []
     for record in read_table(table):
-        metrics = {name: float(text) for name, text in record.items() if name not in _COLUMNS and text}
+        metrics = {
+            name: float(text) for name, text in record.items() if name not in _COLUMNS and text
+        }
         known = {name: kind(record[name]) for name, kind in _COLUMNS.items() if name in record}
         rows.append(SweepRow(**known, metrics=metrics))
     return rows
@@ -133,11 +168,15 @@ def read_rows(table: Path) -> list[SweepRow]:
 
 def write_rows(table: Path, rows: Sequence[SweepRow]) -> None:
     """Write rows as CSV, one column a metric."""
-    write_table(table, [{**{name: getattr(row, name) for name in _COLUMNS}, **row.metrics} for row in rows])
+    write_table(
+        table, [{**{name: getattr(row, name) for name in _COLUMNS}, **row.metrics} for row in rows]
+    )
 
 
 def main_metric(rows: Sequence[SweepRow]) -> str:
-    """The main metric of some rows: the first of :data:`MAIN_METRICS` they have, else their first metric."""
+    """The main metric of some rows: the first of :data:`MAIN_METRICS` they have, else their first
+    metric.
+    """
     found = list(dict.fromkeys(name for row in rows for name in row.metrics))
     if not found:
         raise ValueError('rows must have a metric, got none: a detector without any box has none')
@@ -145,20 +184,29 @@ def main_metric(rows: Sequence[SweepRow]) -> str:
 
 
 def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
-    """The range of sizes around the best one at which a model's main metric is at least :data:`GOOD` of its best.
+    """The range of sizes around the best one at which a model's main metric is at least
+    :data:`GOOD` of its best.
 
-    ``ValueError`` if no row is of size 1, the test scale, or its zoom is unknown, as in tables of older releases.
+    ``ValueError`` if no row is of size 1, the test scale, or its zoom is unknown, as in tables of
+    older releases.
     """
     metric = main_metric(rows)
     base = next((row for row in rows if row.size == '1' and math.isfinite(row.zoom)), None)
     if base is None:
         sizes = [row.size for row in rows]
-        raise ValueError(f"rows must have size '1' with a zoom, got sizes {sizes}; measure it again")
+        raise ValueError(
+            f"rows must have size '1' with a zoom, got sizes {sizes}; measure it again"
+        )
     side = math.sqrt(base.height * base.width)
-    ordered = sorted((math.sqrt(row.height * row.width) / side, row.metrics[metric]) for row in rows)
+    ordered = sorted(
+        (math.sqrt(row.height * row.width) / side, row.metrics[metric]) for row in rows
+    )
     best = max(range(len(ordered)), key=lambda i: ordered[i][1])
     directions = ordered[best::-1], ordered[best:]
-    low, high = ([f for f, _ in takewhile(lambda p: p[1] >= GOOD * ordered[best][1], way)][-1] for way in directions)
+    low, high = (
+        [f for f, _ in takewhile(lambda p: p[1] >= GOOD * ordered[best][1], way)][-1]
+        for way in directions
+    )
     ends = dict(low=round(low, 3), high=round(high, 3))
     return GoodSizes(**ends, side=round(side, 1), zoom=round(base.zoom, 4), metric=metric)
 
@@ -167,19 +215,25 @@ def _evaluate(model: SweepModel, label: str) -> dict[str, Any]:
     cfg = model.cfg
     cfg.custom_hooks = [*cfg.get('custom_hooks', []), dict(type='ForwardMeter', label=label)]
     cfg.log_level = 'ERROR'
-    cfg.experiment_name = f'{model.name}_{time.time_ns()}'  # mmengine reuses loggers and visualizers by name
+    cfg.experiment_name = (
+        f'{model.name}_{time.time_ns()}'  # mmengine reuses loggers and visualizers by name
+    )
     if 'visualizer' in cfg:
         cfg.visualizer.name = cfg.experiment_name
     return test(cfg, checkpoint=model.checkpoint)
 
 
 def _limit_images(cfg: Config, limit: int) -> None:
-    """Keep ``limit`` images of the test set, evenly spaced: classification sets are sorted by class."""
+    """Keep ``limit`` images of the test set, evenly spaced: classification sets are sorted by
+    class.
+    """
     options = cfg.test_dataloader.dataset
     if limit < 1:
         raise ValueError(f'limit must be at least 1, got {limit}')
     if 'dataset' in options or 'datasets' in options or 'indices' in options:
-        raise ValueError(f'limit must be None with a data set that wraps others or has indices, got {limit}')
+        raise ValueError(
+            f'limit must be None with a data set that wraps others or has indices, got {limit}'
+        )
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     count = len(DATASETS.build(options))
@@ -189,7 +243,9 @@ def _limit_images(cfg: Config, limit: int) -> None:
 
 @HOOKS.register_module()
 class ForwardMeter(Hook):
-    """Adds size, time and memory of the model's forward calls to the metrics of a test; a progress bar has ``label``.
+    """Adds size, time and memory of the model's forward calls to the metrics of a test.
+
+    A progress bar has ``label``.
 
     Every call is timed; the largest batch runs again at the end to measure its memory.
     """
@@ -228,11 +284,17 @@ class ForwardMeter(Hook):
         synchronize(get_device())
         self.times.append((time.perf_counter() - self.begun) / self.shapes[-1][0])
 
-    def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Advance the bar; record how much the images were resized."""
         self.bar.advance(self.task)
         metas = [sample.metainfo for sample in outputs or ()]
-        sides = [(meta['img_shape'], meta['ori_shape']) for meta in metas if {'img_shape', 'ori_shape'} <= meta.keys()]
+        sides = [
+            (meta['img_shape'], meta['ori_shape'])
+            for meta in metas
+            if {'img_shape', 'ori_shape'} <= meta.keys()
+        ]
         self.zooms += [math.sqrt(math.prod(seen[:2]) / math.prod(own[:2])) for seen, own in sides]
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
@@ -246,7 +308,12 @@ class ForwardMeter(Hook):
             peak = peak_memory(lambda: runner.model(*args, **kwargs), get_device())
         assert metrics is not None
         height, width = (float(np.average(sides, weights=batches)) for sides in (heights, widths))
-        own = dict(images=int(batches.sum()), height=height, width=width, seconds=statistics.median(self.times))
+        own = dict(
+            images=int(batches.sum()),
+            height=height,
+            width=width,
+            seconds=statistics.median(self.times),
+        )
         own |= dict(peak_mib=peak, zoom=statistics.fmean(self.zooms) if self.zooms else math.nan)
         metrics |= {f'{_OWN}{name}': value for name, value in own.items()}
 
@@ -256,6 +323,8 @@ def _keep_to_images(runner: Runner) -> None:
     dataset = runner.test_dataloader.dataset
     for metric in runner.test_loop.evaluator.metrics if getattr(dataset, '_indices', None) else ():
         if hasattr(metric, 'img_ids'):
-            metric.img_ids = [dataset.get_data_info(index)['img_id'] for index in range(len(dataset))]
+            metric.img_ids = [
+                dataset.get_data_info(index)['img_id'] for index in range(len(dataset))
+            ]
         elif getattr(metric, '_coco_api', None) is not None:
             raise ValueError(f'limit must be None with the metric {type(metric).__name__}')

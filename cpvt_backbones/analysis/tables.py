@@ -12,9 +12,14 @@ Record = dict[str, str]
 
 
 def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as CSV: a column for every key, empty where a record lacks it; floats with six digits."""
+    """Write records as CSV: a column for every key, empty where a record lacks it.
+
+    Floats with six digits.
+    """
     text = io.StringIO(newline='')
-    writer = csv.DictWriter(text, dict.fromkeys(name for record in records for name in record), lineterminator='\n')
+    writer = csv.DictWriter(
+        text, dict.fromkeys(name for record in records for name in record), lineterminator='\n'
+    )
     writer.writeheader()
     for record in records:
         writer.writerow({k: f'{v:.6g}' if isinstance(v, float) else v for k, v in record.items()})

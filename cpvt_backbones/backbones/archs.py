@@ -13,7 +13,10 @@ COLUMNS: dict[str, dict[str, Any]] = {
 }
 
 _PYRAMID: dict[str, Any] = dict(
-    embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8.0, 8.0, 4.0, 4.0), sr_ratios=(8, 4, 2, 1)
+    embed_dims=(64, 128, 320, 512),
+    num_heads=(1, 2, 5, 8),
+    mlp_ratios=(8.0, 8.0, 4.0, 4.0),
+    sr_ratios=(8, 4, 2, 1),
 )
 
 PYRAMIDS: dict[str, dict[str, Any]] = {
@@ -33,12 +36,16 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
 
 def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers of an architecture from a name in ``table`` or from a dict with exactly the same keys."""
+    """Numbers of an architecture from a name in ``table`` or from a dict with exactly the same
+    keys.
+    """
     example = next(iter(table.values()))
     keys = list(example)
     if not isinstance(arch, Mapping):
         if not isinstance(arch, str) or arch not in table:
-            raise ValueError(f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}')
+            raise ValueError(
+                f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}'
+            )
         return dict(table[arch])
     if set(arch) != set(keys):
         raise ValueError(f'arch must be a dict with the keys {keys}, got {dict(arch)!r}')
@@ -47,14 +54,21 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
         if is_sequence(example[key]):
             values, count = value, len(example[key])
             if not is_sequence(value) or len(value) != count:
-                raise ValueError(f'arch must give {count} numbers for {key}, one a stage, got {value!r}')
+                raise ValueError(
+                    f'arch must give {count} numbers for {key}, one a stage, got {value!r}'
+                )
         for number in values:
             (check_positive if key.startswith('mlp_ratio') else check_int)(**{key: number})
     return dict(arch)
 
 
-def resolve_indices(name: str, indices: Any, count: int, *, allow_none: bool = False) -> tuple[int, ...]:
-    """Non-negative indices from an int or a sequence of ints in [-count, count); empty only if ``allow_none``."""
+def resolve_indices(
+    name: str, indices: Any, count: int, *, allow_none: bool = False
+) -> tuple[int, ...]:
+    """Non-negative indices from an int or a sequence of ints in [-count, count).
+
+    Empty only if ``allow_none``.
+    """
     values = (indices,) if isinstance(indices, int) else indices
     accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
     if not is_sequence(values) or (not values and not allow_none):

@@ -29,11 +29,15 @@ PAPER_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0,), kernel_size
 """The paper's default: one PEG after the first block, k = 3."""
 
 DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks='0-5', kernel_size=3)
-"""The paper's "0-5": one PEG after each of the first five blocks, or of all blocks where there are fewer."""
+"""The paper's "0-5": one PEG after each of the first five blocks, or of all blocks where
+there are fewer.
+"""
 
 
 def init_linear_layers(model: nn.Module) -> None:
-    """Truncated normal weights with standard deviation 0.02 and no bias, as DeiT, PVT and Twins do."""
+    """Truncated normal weights with standard deviation 0.02 and no bias, as DeiT, PVT and
+    Twins do.
+    """
     for module in model.modules():
         if isinstance(module, nn.Linear):
             trunc_normal_init(module, std=0.02)
@@ -46,20 +50,22 @@ class Backbone(PretrainedModel):
         depths: Number of blocks of each stage; a column has one stage.
         with_cls_token: Add a class token.
         in_channels: Channels of an image.
-        out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean over the patch
-            tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), class, distillation and register tokens first.
-            With a distillation token, ``'cls_token'`` is a pair of vectors, as mmpretrain's DeiT heads take it.
+        out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean
+            over the patch tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), class,
+            distillation and register tokens first. With a distillation token, ``'cls_token'`` is a
+            pair of vectors, as mmpretrain's DeiT heads take it.
         qkv_bias: Give queries, keys and values a bias.
         drop_rate: Dropout after the embeddings and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
         drop_path_rate: Stochastic depth of the last block; grows linearly from 0 at the first.
         norm_eps: Epsilon of the LayerNorms of the blocks and of the final one.
-        frozen_stages: -1: none; 0: the (first) patch embedding; n: and the first n blocks of a column, or stages of a
-            pyramid, with their PEGs; with all of them, the final norm too.
+        frozen_stages: -1: none; 0: the (first) patch embedding; n: and the first n blocks of a
+            column, or stages of a pyramid, with their PEGs; with all of them, the final norm too.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
-        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``, or the checkpoint (or
-            name of shipped weights) alone. It takes effect in ``init_weights()``; until then the weights are random.
-            Without a Runner use :meth:`from_pretrained`.
+        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``, or
+            the checkpoint (or name of shipped weights) alone. It takes effect in
+            ``init_weights()``; until then the weights are random. Without a Runner use
+            :meth:`from_pretrained`.
     """
 
     out_channels: tuple[int, ...]  # of each output, in the order of `out_indices`
@@ -83,36 +89,70 @@ class Backbone(PretrainedModel):
         with_cp: bool = False,
         init_cfg: Any = None,
     ) -> None:
-        init_cfg = dict(type='Pretrained', checkpoint=init_cfg) if isinstance(init_cfg, str) else init_cfg
+        init_cfg = (
+            dict(type='Pretrained', checkpoint=init_cfg) if isinstance(init_cfg, str) else init_cfg
+        )
         if not all('type' in entry for entry in checks.list_of_dicts('init_cfg', init_cfg)):
             raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
         super().__init__(init_cfg=init_cfg)
         self.depths = tuple(depths)
         self.num_layers = sum(depths) + 2
-        self.num_freezable = depths[0] if len(depths) == 1 else len(depths)  # blocks of a column, stages of a pyramid
+        self.num_freezable = (
+            depths[0] if len(depths) == 1 else len(depths)
+        )  # blocks of a column, stages of a pyramid
         checks.check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
-        checks.check_probability(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
+        checks.check_probability(
+            drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate
+        )
         checks.check_positive(norm_eps=norm_eps)
         checks.check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
         checks.check_choice(OUT_TYPES, out_type=out_type)
         if out_type == 'cls_token' and not with_cls_token:
             advice = "use 'avg_featmap' for a model without class token"
-            raise ValueError(f"out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; {advice}")
-        self.in_channels, self.out_type, self.qkv_bias, self.norm_eps = in_channels, out_type, qkv_bias, norm_eps
-        self.drop_rate, self.attn_drop_rate, self.drop_path_rate = drop_rate, attn_drop_rate, drop_path_rate
+            raise ValueError(
+                "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token';"
+                f' {advice}'
+            )
+        self.in_channels, self.out_type, self.qkv_bias, self.norm_eps = (
+            in_channels,
+            out_type,
+            qkv_bias,
+            norm_eps,
+        )
+        self.drop_rate, self.attn_drop_rate, self.drop_path_rate = (
+            drop_rate,
+            attn_drop_rate,
+            drop_path_rate,
+        )
         self.frozen_stages, self.with_cp = frozen_stages, with_cp
         self.cls_token: nn.Parameter | None = None
         self.dist_token: nn.Parameter | None = None
         self.reg_token: nn.Parameter | None = None
 
     def _block(
-        self, index: int, dim: int, attention: Callable[..., nn.Module], *, num_heads: int, **options: Any
+        self,
+        index: int,
+        dim: int,
+        attention: Callable[..., nn.Module],
+        *,
+        num_heads: int,
+        **options: Any,
     ) -> Block:
-        """Block ``index`` of the trunk, counted over all stages, with the trunk's dropout; ``options`` of the block."""
+        """Block ``index`` of the trunk, counted over all stages, with the trunk's dropout.
+
+        ``options`` of the block.
+        """
         dropout = dict(attn_drop=self.attn_drop_rate, proj_drop=self.drop_rate)
         attn = attention(dim, num_heads=num_heads, qkv_bias=self.qkv_bias, **dropout)
         drop_path = self.drop_path_rate * index / max(sum(self.depths) - 1, 1)
-        return Block(dim, attn=attn, drop=self.drop_rate, drop_path=drop_path, norm_eps=self.norm_eps, **options)
+        return Block(
+            dim,
+            attn=attn,
+            drop=self.drop_rate,
+            drop_path=drop_path,
+            norm_eps=self.norm_eps,
+            **options,
+        )
 
     def _add_positions(self, position: Position, stages: Sequence[Stage]) -> None:
         encodings = build_positions(position, stages)
@@ -127,30 +167,51 @@ class Backbone(PretrainedModel):
 
     def _check_padding(self, where: str, position: Position) -> None:
         if not all(encoding.keeps_grid for encoding in self.position_encodings):
-            raise ValueError(f"padding must be 'zero' {where} (the map would shrink), got position={position!r}")
+            raise ValueError(
+                f"padding must be 'zero' {where} (the map would shrink), got position={position!r}"
+            )
 
     @property
     def position_encodings(self) -> list[PositionEncoding]:
         """The position encodings, in the order they act."""
         return [getattr(self, name) for name in self._position_names]
 
-    def _before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
+    def _before_stage(
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
+    ) -> StageTokens:
         for encoding in self.position_encodings:
             tokens, prefix_tokens, grid = encoding.before_stage(stage, tokens, prefix_tokens, grid)
         return tokens, prefix_tokens, grid
 
     def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> Tensor:
-        biases = [e.attention_bias(stage, index, query, grid) for e in self.position_encodings if e.has_bias]
+        biases = [
+            e.attention_bias(stage, index, query, grid)
+            for e in self.position_encodings
+            if e.has_bias
+        ]
         return torch.stack(biases).sum(0) if len(biases) > 1 else biases[0]
 
-    def _rotations(self, stage: int, grid: Grid, prefix_tokens: Tensor | None, device: torch.device) -> Rotations:
-        """The encodings that rotate queries and keys, each with what it prepared for the blocks of a stage."""
+    def _rotations(
+        self, stage: int, grid: Grid, prefix_tokens: Tensor | None, device: torch.device
+    ) -> Rotations:
+        """The encodings that rotate queries and keys, each with what it prepared for the blocks of
+        a stage.
+        """
         count = 0 if prefix_tokens is None else prefix_tokens.shape[1]
-        return [(e, e.prepare(stage, grid, count, device)) for e in self.position_encodings if e.has_rotation]
+        return [
+            (e, e.prepare(stage, grid, count, device))
+            for e in self.position_encodings
+            if e.has_rotation
+        ]
 
     @staticmethod
     def _rotate(
-        rotations: Rotations, stage: int, index: int, query: Tensor, key: Tensor, arrange: Arrange | None
+        rotations: Rotations,
+        stage: int,
+        index: int,
+        query: Tensor,
+        key: Tensor,
+        arrange: Arrange | None,
     ) -> tuple[Tensor, Tensor]:
         for encoding, prepared in rotations:
             query, key = encoding.rotate(stage, index, query, key, prepared, arrange)
@@ -166,7 +227,9 @@ class Backbone(PretrainedModel):
         grid: Grid,
         rotations: Rotations,
     ) -> StageTokens:
-        """Run a block of a stage with the encodings before (``query_key``), in (bias, rotation) and after it."""
+        """Run a block of a stage with the encodings before (``query_key``), in (bias, rotation) and
+        after it.
+        """
         query_key = tokens
         for encoding in self.position_encodings:
             query_key = encoding.query_key(stage, index, query_key, grid)
@@ -176,44 +239,62 @@ class Backbone(PretrainedModel):
             rotate=partial(self._rotate, rotations, stage, index) if rotations else None,
         )
         if self.with_cp and torch.is_grad_enabled():
-            tokens, prefix_tokens = checkpoint(block, tokens, prefix_tokens, grid, use_reentrant=False, **arguments)
+            tokens, prefix_tokens = checkpoint(
+                block, tokens, prefix_tokens, grid, use_reentrant=False, **arguments
+            )
         else:
             tokens, prefix_tokens = block(tokens, prefix_tokens, grid, **arguments)
         for encoding in self.position_encodings:
             tokens, grid = encoding.after_block(stage, index, tokens, grid)
         return tokens, prefix_tokens, grid
 
-    def forward(self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | None = None) -> tuple[Any, ...]:
+    def forward(
+        self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | None = None
+    ) -> tuple[Any, ...]:
         """Features of a batch.
 
         Args:
             images: (B, in_channels, H, W), normalised, any H, W >= 1.
-            valid_sizes: (height, width) in pixels of each image before it was padded, on the right and at the bottom,
-                to the size of the batch. Images of one size are then computed together, without the padding, so that
-                neither padding nor neighbours change an image's features. Default: ``images.valid_sizes``, if
+            valid_sizes: (height, width) in pixels of each image before it was padded, on the right
+                and at the bottom, to the size of the batch. Images of one size are then computed
+                together, without the padding, so that neither padding nor neighbours change an
+                image's features. Default: ``images.valid_sizes``, if
                 :mod:`cpvt_backbones.engine.preprocessors` has set it.
 
         Returns:
-            One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W / stride)), zero where an
-            image has no pixel, or what ``out_type`` names. (A PEG with ``padding='none'`` makes a map smaller.)
+            One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W /
+            stride)), zero where an image has no pixel, or what ``out_type`` names. (A PEG with
+            ``padding='none'`` makes a map smaller.)
 
         Raises:
             TypeError: ``images`` that are not a floating point tensor.
-            ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with ``out_type='raw'``.
+            ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with
+                ``out_type='raw'``.
         """
         self._check_images(images)
         if valid_sizes is None:
             valid_sizes = getattr(images, 'valid_sizes', None)
-        sizes = [] if valid_sizes is None else resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])
+        sizes = (
+            []
+            if valid_sizes is None
+            else resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])
+        )
         if not sizes or set(sizes) == {tuple(images.shape[2:])}:
             outputs = self._features(images)
         elif self.out_type == 'raw':
-            raise ValueError("valid_sizes must be None with out_type='raw', whose tokens cannot be padded")
+            raise ValueError(
+                "valid_sizes must be None with out_type='raw', whose tokens cannot be padded"
+            )
         else:
             strides = self.out_strides if self.out_type == 'featmap' else None
             outputs = features_of_sizes(self._features, images, sizes, strides)
-        # mmcv's compiled operators (RoIAlign) take every map for contiguous; a neck's maps have the strides of these.
-        return tuple(output.contiguous() for output in outputs) if self.out_type == 'featmap' else outputs
+        # mmcv's compiled operators (RoIAlign) take every map for contiguous; a neck's maps have the
+        # strides of these.
+        return (
+            tuple(output.contiguous() for output in outputs)
+            if self.out_type == 'featmap'
+            else outputs
+        )
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         """Features of images that fill the batch."""
@@ -224,7 +305,9 @@ class Backbone(PretrainedModel):
         if not isinstance(images, Tensor):
             raise TypeError(f'images must be a torch.Tensor {shape}, got {type(images).__name__}')
         if images.dim() != 4 or images.shape[1] != self.in_channels or 0 in images.shape:
-            raise ValueError(f'images must be {shape} with H, W >= 1, got shape {tuple(images.shape)}')
+            raise ValueError(
+                f'images must be {shape} with H, W >= 1, got shape {tuple(images.shape)}'
+            )
         if not images.is_floating_point():
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
 
@@ -232,13 +315,17 @@ class Backbone(PretrainedModel):
         """(B, P, C) class, distillation and register tokens, or ``None`` for a model without."""
         parameters = (self.cls_token, self.dist_token, self.reg_token)
         tokens: list[Tensor] = [token for token in parameters if token is not None]
-        # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks torch's FLOP counter.
+        # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks
+        # torch's FLOP counter.
         return torch.cat(tokens, dim=1).repeat(batch, 1, 1) if tokens else None
 
     def _format(
         self, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid, *, last: bool
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Tokens after a block to an output of ``out_type``; only what is returned is normalised."""
+        """Tokens after a block to an output of ``out_type``.
+
+        Only what is returned is normalised.
+        """
         if self.out_type == 'cls_token':
             assert prefix_tokens is not None
             tokens = prefix_tokens
@@ -246,14 +333,20 @@ class Backbone(PretrainedModel):
             tokens = prepend_tokens(prefix_tokens, tokens)
         if last:
             tokens = self.norm(tokens)
-        if self.out_type == 'cls_token':  # (B, C); with a distillation token a pair, as mmpretrain's DeiT heads take it
+        if (
+            self.out_type == 'cls_token'
+        ):  # (B, C); with a distillation token a pair, as mmpretrain's DeiT heads take it
             return tokens[:, 0] if self.dist_token is None else (tokens[:, 0], tokens[:, 1])
         if self.out_type == 'avg_featmap':
             return tokens.mean(dim=1)  # (B, C)
-        return tokens if self.out_type == 'raw' else tokens_to_map(tokens, grid)  # (B, [P +] N, C) or (B, C, H, W)
+        return (
+            tokens if self.out_type == 'raw' else tokens_to_map(tokens, grid)
+        )  # (B, [P +] N, C) or (B, C, H, W)
 
     def init_weights(self) -> None:
-        """Initialise by ``init_cfg``, by :func:`cpvt_backbones.checkpoints.load_checkpoint`; nothing is read before.
+        """Initialise by ``init_cfg``, by :func:`cpvt_backbones.checkpoints.load_checkpoint`.
+
+        Nothing is read before.
 
         As everywhere in mmengine, the Runner makes this call before training.
         """
@@ -261,7 +354,8 @@ class Backbone(PretrainedModel):
         entries = checks.list_of_dicts('init_cfg', init_cfg)
         pretrained = [entry for entry in entries if entry['type'] in ('Pretrained', PretrainedInit)]
         self.init_cfg = [entry for entry in entries if entry not in pretrained]
-        # Last, as in mmengine. The type is registered by cpvt_backbones.checkpoints, which is above this package.
+        # Last, as in mmengine. The type is registered by cpvt_backbones.checkpoints, which is above
+        # this package.
         self.init_cfg += [{**entry, 'type': 'RecognisedPretrained'} for entry in pretrained]
         try:
             super().init_weights()
@@ -271,9 +365,10 @@ class Backbone(PretrainedModel):
     def fuse(self) -> 'Backbone':
         """A copy for inference with the current weights, in evaluation mode and not to be trained.
 
-        Every PEG's identity is folded into its convolution, and sums and GELU overwrite tensors that are not needed
-        again (hooks that keep the output of a submodule may find it changed). Outputs agree to 1e-5 in fp32. Fused
-        weights have other names, so the state dict does not load into an unfused model: load weights before fusing.
+        Every PEG's identity is folded into its convolution, and sums and GELU overwrite tensors
+        that are not needed again (hooks that keep the output of a submodule may find it changed).
+        Outputs agree to 1e-5 in fp32. Fused weights have other names, so the state dict does not
+        load into an unfused model: load weights before fusing.
         """
         fused = deepcopy(self).eval().requires_grad_(False)
         for module in fused.modules():
@@ -282,12 +377,18 @@ class Backbone(PretrainedModel):
         return fused
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
-        """(stage, block) of a parameter or module, block -1 before the first; ``None`` outside the stages."""
+        """(stage, block) of a parameter or module, block -1 before the first.
+
+        ``None`` outside the stages.
+        """
         part, _, rest = name.partition('.')
         return getattr(self, part).layer_id(rest) if part in self._position_names and rest else None
 
     def _freeze_level(self, name: str) -> float:
-        """The smallest ``frozen_stages`` that freezes this parameter or module; infinite for never."""
+        """The smallest ``frozen_stages`` that freezes this parameter or module.
+
+        Infinite for never.
+        """
         layer_id = self._layer_id(name)
         if layer_id is None:
             return self.num_freezable if name.partition('.')[0] == 'norm' else float('inf')
@@ -309,12 +410,16 @@ class Backbone(PretrainedModel):
         return self
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """Depth of a parameter for layer-wise learning rates, and the number of depths, in mmpretrain's convention.
+        """Depth of a parameter for layer-wise learning rates, and the number of depths, in
+        mmpretrain's convention.
 
-        0: stem; i + 1: block i and the PEG after it; last: final norm, pyramid and everything outside this backbone,
-        whose parameters have ``prefix``, e.g. ``'backbone.'``, in the whole model.
+        0: stem; i + 1: block i and the PEG after it; last: final norm, pyramid and everything
+        outside this backbone, whose parameters have ``prefix``, e.g. ``'backbone.'``, in the whole
+        model.
         """
-        layer_id = self._layer_id(param_name[len(prefix) :]) if param_name.startswith(prefix) else None
+        layer_id = (
+            self._layer_id(param_name[len(prefix) :]) if param_name.startswith(prefix) else None
+        )
         if layer_id is None:
             return self.num_layers - 1, self.num_layers
         stage, block = layer_id
@@ -322,9 +427,11 @@ class Backbone(PretrainedModel):
         return sum(self.depths[:stage]) + max(block, 0 if stage else -1) + 1, self.num_layers
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that weight decay must spare: class, distillation, register tokens, position encodings.
+        """Names of parameters that weight decay must spare: class, distillation, register tokens,
+        position encodings.
 
-        Norms and biases are left to the optimizer's own rules (``norm_decay_mult``, ``bias_decay_mult``).
+        Norms and biases are left to the optimizer's own rules (``norm_decay_mult``,
+        ``bias_decay_mult``).
         """
         spared = ('cls_token', 'dist_token', 'reg_token', *self._position_names)
         return {name for name, _ in self.named_parameters() if name.partition('.')[0] in spared}

@@ -1,4 +1,6 @@
-"""CPVT, the columnar model: DeiT's trunk with PEG in place of the position table (arXiv 2102.10882)."""
+"""CPVT, the columnar model: DeiT's trunk with PEG in place of the position table (arXiv
+2102.10882).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,30 +22,36 @@ from .base import PAPER_POSITION, Backbone, Position, init_linear_layers
 class CPVT(Backbone):
     """Vision transformer for any image size, conditional positional encoding by default.
 
-    Keys of the state dict are those of timm's DeiT and ViT, with ``pos_block.<i>.proj.0`` for the i-th PEG.
-    Blocks that no output needs are not built, so that every parameter is trained. ``ValueError`` and ``TypeError`` name
-    a wrong argument, its value and what is accepted.
+    Keys of the state dict are those of timm's DeiT and ViT, with ``pos_block.<i>.proj.0`` for the
+    i-th PEG. Blocks that no output needs are not built, so that every parameter is trained.
+    ``ValueError`` and ``TypeError`` name a wrong argument, its value and what is accepted.
 
     Args:
-        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads, mlp_ratio.
-        img_size: Side (or height and width) in pixels that learned tables have entries for. Any size runs.
+        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads,
+            mlp_ratio.
+        img_size: Side (or height and width) in pixels that learned tables have entries for. Any
+            size runs.
         patch_size: Side of a patch in pixels.
         out_indices: Block, or blocks, whose output is returned; negative counts from the end.
-        position: Position encoding as plain data: ``None``, a dict of ``type`` and arguments, or a list of such dicts.
-            Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'`` (:class:`LearnedTable`), ``'SinCos'``,
-            ``'Relative'``, ``'RoPE'`` (:class:`RoPE`). Default: one PEG after block 0, k = 3.
+        position: Position encoding as plain data: ``None``, a dict of ``type`` and arguments, or a
+            list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
+            (:class:`LearnedTable`), ``'SinCos'``, ``'Relative'``, ``'RoPE'`` (:class:`RoPE`).
+            Default: one PEG after block 0, k = 3.
         with_cls_token: Add a class token; ``False`` is the paper's GAP model.
-        with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877, section 4).
-        num_registers: Number of register tokens beside the class token (arXiv 2309.16588; DINOv3: 4).
-        window_size: Side in tokens of the windows that attention is limited to; ``None`` for global attention.
+        with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877,
+            section 4).
+        num_registers: Number of register tokens beside the class token (arXiv 2309.16588; DINOv3:
+            4).
+        window_size: Side in tokens of the windows that attention is limited to; ``None`` for global
+            attention.
         global_blocks: With windows, the blocks with global attention.
         layer_scale_init: Initial layer scale; ``None`` for none.
         activation: Of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'`` (CLIP) or
             ``'swiglu'`` (see :class:`MLP`).
         pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
         final_norm: Normalise the last block's output.
-        shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps, frozen_stages,
-            with_cp, init_cfg: see :class:`Backbone`.
+        shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate,
+            norm_eps, frozen_stages, with_cp, init_cfg: see :class:`Backbone`.
     """
 
     @forwards_to(Backbone.__init__, without=('depths',))
@@ -72,7 +80,9 @@ class CPVT(Backbone):
         check_int(minimum=0, num_registers=num_registers)
         global_indices = resolve_indices('global_blocks', global_blocks, depth, allow_none=True)
         if window_size is None and global_indices:
-            raise ValueError(f'global_blocks must be empty without window_size, got {global_blocks!r}')
+            raise ValueError(
+                f'global_blocks must be empty without window_size, got {global_blocks!r}'
+            )
         super().__init__(depths=(depth,), with_cls_token=with_cls_token, **shared)
         if with_dist_token and not with_cls_token:
             raise ValueError('with_dist_token must be False with with_cls_token=False, got True')
@@ -83,10 +93,16 @@ class CPVT(Backbone):
         used = max(self.out_indices) + 1
 
         self.patch_embed = PatchEmbed(self.in_channels, dim, patch_size=patch_size)
-        prefix = dict(cls_token=int(with_cls_token), dist_token=int(with_dist_token), reg_token=num_registers)
+        prefix = dict(
+            cls_token=int(with_cls_token), dist_token=int(with_dist_token), reg_token=num_registers
+        )
         for name, count in prefix.items():
             if count:
-                setattr(self, name, nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, dim), std=0.02)))
+                setattr(
+                    self,
+                    name,
+                    nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, dim), std=0.02)),
+                )
         self.pos_drop = nn.Dropout(self.drop_rate)
         self.norm_pre = nn.LayerNorm(dim, eps=self.norm_eps) if pre_norm else nn.Identity()
         self.blocks = nn.ModuleList()
@@ -94,19 +110,35 @@ class CPVT(Backbone):
             attention: Callable[..., nn.Module] = Attention
             if window_size is not None and index not in global_indices:
                 attention = partial(WindowAttention, window_size=window_size)
-            options = dict(mlp_ratio=numbers['mlp_ratio'], layer_scale_init=layer_scale_init, activation=activation)
+            options = dict(
+                mlp_ratio=numbers['mlp_ratio'],
+                layer_scale_init=layer_scale_init,
+                activation=activation,
+            )
             self.blocks.append(self._block(index, dim, attention, num_heads=num_heads, **options))
-        self.norm = nn.LayerNorm(dim, eps=self.norm_eps) if final_norm and used == depth else nn.Identity()
+        self.norm = (
+            nn.LayerNorm(dim, eps=self.norm_eps) if final_norm and used == depth else nn.Identity()
+        )
         init_linear_layers(self)
         height, width = resolve_size('img_size', img_size)
         grid = ceil_div(height, patch_size), ceil_div(width, patch_size)
-        sizes = dict(dim=dim, depth=depth, used=used, head_dim=dim // num_heads, num_prefix=sum(prefix.values()))
-        self._add_positions(position, [Stage(**sizes, grid=grid, outputs_map=self.out_type != 'cls_token')])
+        sizes = dict(
+            dim=dim,
+            depth=depth,
+            used=used,
+            head_dim=dim // num_heads,
+            num_prefix=sum(prefix.values()),
+        )
+        self._add_positions(
+            position, [Stage(**sizes, grid=grid, outputs_map=self.out_type != 'cls_token')]
+        )
         self._freeze()
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         tokens, grid = self.patch_embed(images)  # (B, N, C)
-        tokens = tokens.to(images.dtype)  # under autocast the residual stream is fp32, with a class token or without
+        tokens = tokens.to(
+            images.dtype
+        )  # under autocast the residual stream is fp32, with a class token or without
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
         rotations = self._rotations(0, grid, prefix_tokens, tokens.device)
@@ -114,9 +146,13 @@ class CPVT(Backbone):
         prefix_tokens = None if prefix_tokens is None else self.norm_pre(prefix_tokens)
         outputs: dict[int, Any] = {}
         for index, block in enumerate(self.blocks):
-            tokens, prefix_tokens, grid = self._run_block(0, index, block, tokens, prefix_tokens, grid, rotations)
+            tokens, prefix_tokens, grid = self._run_block(
+                0, index, block, tokens, prefix_tokens, grid, rotations
+            )
             if index in self._taps:
-                outputs[index] = self._format(tokens, prefix_tokens, grid, last=index == self.depth - 1)
+                outputs[index] = self._format(
+                    tokens, prefix_tokens, grid, last=index == self.depth - 1
+                )
         return tuple(outputs[index] for index in self._taps)
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:

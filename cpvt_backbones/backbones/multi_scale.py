@@ -1,4 +1,6 @@
-"""MultiScaleCPVT: a column with outputs of strides 4, 8, 16 and 32, for necks and heads made for pyramids."""
+"""MultiScaleCPVT: a column with outputs of strides 4, 8, 16 and 32, for necks and heads made for
+pyramids.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,10 @@ STRIDES = (4, 8, 16, 32)
 
 
 class LayerNorm2d(nn.LayerNorm):
-    """LayerNorm over the channels of a (B, C, H, W) map; independent of the batch, unlike BatchNorm."""
+    """LayerNorm over the channels of a (B, C, H, W) map.
+
+    Independent of the batch, unlike BatchNorm.
+    """
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) to the same shape."""
@@ -27,7 +32,9 @@ class LayerNorm2d(nn.LayerNorm):
 
 
 class CeilMaxPool(nn.MaxPool2d):
-    """Max pooling that rounds sizes up, as ``ceil_mode`` does, but without a new compilation for each rounding."""
+    """Max pooling that rounds sizes up, as ``ceil_mode`` does, but without a new compilation for
+    each rounding.
+    """
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """(B, C, H, W) to (B, C, ceil(H / p), ceil(W / p))."""
@@ -37,15 +44,18 @@ class CeilMaxPool(nn.MaxPool2d):
 def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
     """A module that changes a map's stride by ``factor`` (a power of two), and its output width.
 
-    Up (factor < 1): transposed convolutions of stride 2, with norm and GELU between them; each halves the width if
-    ``halve``. Down: max pooling that rounds sizes up. Neither: identity.
+    Up (factor < 1): transposed convolutions of stride 2, with norm and GELU between them; each
+    halves the width if ``halve``. Down: max pooling that rounds sizes up. Neither: identity.
     """
     if factor >= 1:
         pool = int(factor)
         return (CeilMaxPool(pool) if pool > 1 else nn.Identity()), dim
     steps = round(-math.log2(factor))
     if halve and dim < 2**steps:
-        raise ValueError(f"embed_dims must be >= {2**steps} with source='last' (it is halved {steps} times), got {dim}")
+        raise ValueError(
+            f"embed_dims must be >= {2**steps} with source='last' (it is halved {steps} times), got"
+            f' {dim}'
+        )
     layers: list[nn.Module] = []
     for step in range(steps):
         if step:
@@ -61,21 +71,24 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
 class MultiScaleCPVT(CPVT):
     """A :class:`CPVT` whose outputs are maps of strides 4, 8, 16 and 32.
 
-    The trunk's parameters keep their names: a checkpoint of :class:`CPVT` loads with none missing. New ones are under
-    ``pyramid.``. Errors are those of :class:`CPVT`.
+    The trunk's parameters keep their names: a checkpoint of :class:`CPVT` loads with none missing.
+    New ones are under ``pyramid.``. Errors are those of :class:`CPVT`.
 
     Args:
         arch: As in :class:`CPVT`.
-        source: ``'last'``: every level from the last map, upsampling halves the channels (ViTDet, arXiv 2203.16527,
-            section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: each level from the map of another block, all C
-            wide (BEiT and XCiT, arXiv 2106.09681, section 4).
-        taps: With ``source='taps'``, the block of each stride; ``None``: the ends of four quarters (2, 5, 8, 11 of 12).
+        source: ``'last'``: every level from the last map, upsampling halves the channels (ViTDet,
+            arXiv 2203.16527, section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: each level
+            from the map of another block, all C wide (BEiT and XCiT, arXiv 2106.09681, section 4).
+        taps: With ``source='taps'``, the block of each stride; ``None``: the ends of four quarters
+            (2, 5, 8, 11 of 12).
         out_indices: Levels that are returned: 0 is stride 4, 3 is stride 32.
         patch_size: 4, 8, 16 or 32 pixels.
-        position: See :class:`CPVT`. Default: one PEG after each of the first five blocks, or of all if there are fewer.
+        position: See :class:`CPVT`. Default: one PEG after each of the first five blocks, or of all
+            if there are fewer.
         with_cls_token: See :class:`CPVT`. Default: no class token.
-        trunk: All other arguments of :class:`CPVT` but ``out_type`` and ``with_dist_token``. For global attention in a
-            few blocks, windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+        trunk: All other arguments of :class:`CPVT` but ``out_type`` and ``with_dist_token``. For
+            global attention in a few blocks, windowed in the rest: ``window_size=14,
+            global_blocks=(2, 5, 8, 11)``.
     """
 
     @forwards_to(CPVT.__init__, without=('out_type', 'with_dist_token'))
@@ -102,9 +115,13 @@ class MultiScaleCPVT(CPVT):
             chosen = [max(depth * (i + 1) // 4 - 1, 0) for i in range(4)] if taps is None else taps
             resolved = resolve_indices('taps', chosen, depth)
             if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):
-                raise ValueError(f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}')
+                raise ValueError(
+                    f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}'
+                )
             blocks = [resolved[level] for level in levels]
-        own: dict[str, Any] = dict(arch=arch, patch_size=patch_size, position=position, with_cls_token=with_cls_token)
+        own: dict[str, Any] = dict(
+            arch=arch, patch_size=patch_size, position=position, with_cls_token=with_cls_token
+        )
         super().__init__(out_indices=blocks, **own, **trunk)
         self._check_padding('in a model for dense prediction', position)
         self.out_indices = levels
@@ -112,7 +129,9 @@ class MultiScaleCPVT(CPVT):
         widths = {}
         for level in sorted(set(levels)):
             factor, halve = STRIDES[level] / patch_size, source == 'last'
-            self.pyramid[str(level)], widths[level] = resample(self.embed_dims, factor=factor, halve=halve)
+            self.pyramid[str(level)], widths[level] = resample(
+                self.embed_dims, factor=factor, halve=halve
+            )
         self.out_channels = tuple(widths[level] for level in levels)
         self.out_strides = tuple(STRIDES[level] for level in levels)
 
@@ -121,7 +140,8 @@ class MultiScaleCPVT(CPVT):
         for level, trunk_map in zip(self.out_indices, super()._features(images), strict=True):
             stride = STRIDES[level]
             feature_map = self.pyramid[str(level)](trunk_map)
-            # An upsampled map covers the padding of the last patch too; cells without a pixel are cropped.
+            # An upsampled map covers the padding of the last patch too; cells without a pixel are
+            # cropped.
             height, width = ceil_div(images.shape[2], stride), ceil_div(images.shape[3], stride)
             outputs.append(feature_map[:, :, :height, :width])
         return tuple(outputs)

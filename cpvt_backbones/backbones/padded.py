@@ -13,11 +13,18 @@ from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape
 from .archs import resolve_size
 
 
-def resolve_valid_sizes(valid_sizes: Any, batch: int, height: int, width: int) -> list[tuple[int, int]]:
+def resolve_valid_sizes(
+    valid_sizes: Any, batch: int, height: int, width: int
+) -> list[tuple[int, int]]:
     """A (height, width) in pixels per image of a batch, none larger than ``height`` x ``width``."""
     if not is_sequence(valid_sizes) or len(valid_sizes) != batch:
-        raise ValueError(f'valid_sizes must be a (height, width) for each of {batch} images, got {valid_sizes!r}')
-    sizes = [resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None) for size in valid_sizes]
+        raise ValueError(
+            f'valid_sizes must be a (height, width) for each of {batch} images, got {valid_sizes!r}'
+        )
+    sizes = [
+        resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None)
+        for size in valid_sizes
+    ]
     for index, (h, w) in enumerate(sizes):
         if h > height or w > width:
             most = f'{height} x {width}, as the batch'
@@ -26,9 +33,15 @@ def resolve_valid_sizes(valid_sizes: Any, batch: int, height: int, width: int) -
 
 
 def features_of_sizes(
-    features: Callable[[Tensor], tuple[Any, ...]], images: Tensor, sizes: Sequence[Grid], strides: Sequence[int] | None
+    features: Callable[[Tensor], tuple[Any, ...]],
+    images: Tensor,
+    sizes: Sequence[Grid],
+    strides: Sequence[int] | None,
 ) -> tuple[Any, ...]:
-    """Features of padded images; those of one size are computed together. ``strides`` of outputs that are maps."""
+    """Features of padded images; those of one size are computed together.
+
+    ``strides`` of outputs that are maps.
+    """
     groups = group_by_shape(sizes)
     order = [image for group in groups for image in group]
     inverse = sorted(range(len(order)), key=order.__getitem__)
@@ -43,7 +56,9 @@ def features_of_sizes(
         size = sizes[group[0]]
         outputs = features(images[group, :, : size[0], : size[1]])
         if strides is not None:
-            outputs = tuple(pad(output, stride, size) for output, stride in zip(outputs, strides, strict=True))
+            outputs = tuple(
+                pad(output, stride, size) for output, stride in zip(outputs, strides, strict=True)
+            )
         results.append(outputs)
 
     def merge(parts: Sequence[Any]) -> Any:

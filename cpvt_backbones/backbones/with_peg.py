@@ -18,27 +18,44 @@ from .archs import resolve_size
 
 
 @MODELS.register_module('WithPEG')
-def build_with_peg(*, backbone: dict[str, Any], after: Sequence[str], channels_last: bool = False, **peg: Any) -> Any:
+def build_with_peg(
+    *, backbone: dict[str, Any], after: Sequence[str], channels_last: bool = False, **peg: Any
+) -> Any:
     """A registered backbone with a PEG behind each of the named blocks, by forward hooks.
 
-    It is the backbone itself, with further weights ``pos_block.{i}.*``: its checkpoints, ``init_cfg`` and arguments
-    keep their meaning. PEGs start as the identity, so that pretrained weights compute what they did; frozen stages do
-    not freeze them. A PEG encodes the block's output, of a tuple the first: tokens (B, N, C) or a map. The grid of
-    tokens is the pair among the block's arguments that has N cells; else the image's at the stride that gives N. Tokens
+    It is the backbone itself, with further weights ``pos_block.{i}.*``: its checkpoints,
+    ``init_cfg`` and arguments keep their meaning. PEGs start as the identity, so that pretrained
+    weights compute what they did; frozen stages do not freeze them. A PEG encodes the block's
+    output, of a tuple the first: tokens (B, N, C) or a map. The grid of tokens is the pair among
+    the block's arguments that has N cells; else the image's at the stride that gives N. Tokens
     without a grid, or a name that the backbone lacks or does not call, are a ``ValueError``.
 
     Args:
-        backbone: Config of the backbone, e.g. ``dict(type='mmdet.SwinTransformer', ...)``. It is run once on a blank
-            image of its ``img_size`` (default: 224 px), to find the widths of the blocks.
-        after: Names of its blocks as in ``named_modules()``, e.g. ``('stages.0.blocks.0', 'stages.1.blocks.0')``.
+        backbone: Config of the backbone, e.g. ``dict(type='mmdet.SwinTransformer', ...)``. It is
+            run once on a blank image of its ``img_size`` (default: 224 px), to find the widths of
+            the blocks.
+        after: Names of its blocks as in ``named_modules()``, e.g. ``('stages.0.blocks.0',
+            'stages.1.blocks.0')``.
         channels_last: Maps are (B, H, W, C), as in timm's Swin; otherwise (B, C, H, W).
         peg: Arguments of :class:`PEG`; ``padding`` must be ``'zero'``.
     """
-    check('different names of blocks', lambda v: is_sequence(v) and 0 < len(v) == len({*v}), after=after)
-    check("'zero' (a block's map keeps its size)", lambda v: v == 'zero', padding=peg.get('padding', 'zero'))
+    check(
+        'different names of blocks',
+        lambda v: is_sequence(v) and 0 < len(v) == len({*v}),
+        after=after,
+    )
+    check(
+        "'zero' (a block's map keeps its size)",
+        lambda v: v == 'zero',
+        padding=peg.get('padding', 'zero'),
+    )
     check_bool(channels_last=channels_last)
     model: Any = MODELS.build(backbone)
-    check('without pos_block (use position=)', lambda _: not hasattr(model, 'pos_block'), backbone=backbone)
+    check(
+        'without pos_block (use position=)',
+        lambda _: not hasattr(model, 'pos_block'),
+        backbone=backbone,
+    )
     modules, owner = dict(model.named_modules()), type(model).__name__
     pegs = model.pos_block = nn.ModuleDict()
     model.register_forward_pre_hook(_note_size)
@@ -63,13 +80,25 @@ def _note_size(model: Any, inputs: Any) -> None:
     model.pos_block.image_size = tuple(inputs[0].shape[-2:])
 
 
-def _encode(pegs: Any, key: str, name: str, last: bool, peg: Any, _: Any, args: Any, kwargs: Any, output: Any) -> Any:
+def _encode(
+    pegs: Any,
+    key: str,
+    name: str,
+    last: bool,
+    peg: Any,
+    _: Any,
+    args: Any,
+    kwargs: Any,
+    output: Any,
+) -> Any:
     x, *rest = output if isinstance(output, tuple) else (output,)
     is_map = x.dim() == 4
     rows = x.permute(0, 2, 3, 1) if is_map and not last else x  # (B, H, W, C) or (B, N, C)
     tokens = rows.flatten(1, -2)
     values = (*args, *kwargs.values())
-    grid = tuple(rows.shape[1:3]) if is_map else _grid(name, tokens.shape[1], values, pegs.image_size)
+    grid = (
+        tuple(rows.shape[1:3]) if is_map else _grid(name, tokens.shape[1], values, pegs.image_size)
+    )
     if key not in pegs:
         pegs[key] = PEG(tokens.shape[-1], **peg)
         return None
@@ -81,12 +110,23 @@ def _encode(pegs: Any, key: str, name: str, last: bool, peg: Any, _: Any, args: 
 
 
 def _grid(name: str, count: int, values: Sequence[Any], size: Grid) -> Grid:
-    pairs = {tuple(value) for value in values if is_sequence(value) and len(value) == 2 and all(map(is_int, value))}
+    pairs = {
+        tuple(value)
+        for value in values
+        if is_sequence(value) and len(value) == 2 and all(map(is_int, value))
+    }
     strides = range(1, max(size) + 1)
-    rounded = {(divide(size[0], s), divide(size[1], s)) for s in strides for divide in (ceil_div, floordiv)}
+    rounded = {
+        (divide(size[0], s), divide(size[1], s)) for s in strides for divide in (ceil_div, floordiv)
+    }
     for grids in (pairs, rounded):
         found = {grid for grid in grids if grid[0] * grid[1] == count}
         if len(found) == 1:
             return found.pop()
-    given = f'a pair among the arguments of the block, or of a stride of the image ({size[0]} x {size[1]} px)'
-    raise ValueError(f'after: the tokens of {name!r} must fill the grid of {given}, got {count} (a class token?)')
+    given = (
+        f'a pair among the arguments of the block, or of a stride of the image ({size[0]} x'
+        f' {size[1]} px)'
+    )
+    raise ValueError(
+        f'after: the tokens of {name!r} must fill the grid of {given}, got {count} (a class token?)'
+    )

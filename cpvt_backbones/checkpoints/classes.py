@@ -1,8 +1,9 @@
 """Names of the classes that weights were trained for, and comparison with those of a config.
 
-An index of a class means nothing without its name: a checkpoint of (a, b, c) under a config of (c, a, b) has the right
-shapes and is scored on the wrong classes. Names in another order are refused, not permuted: how the rows of a layer
-depend on the class is a head's own business (anchors, background, boxes of each class), and a wrong guess is silent.
+An index of a class means nothing without its name: a checkpoint of (a, b, c) under a config of (c,
+a, b) has the right shapes and is scored on the wrong classes. Names in another order are refused,
+not permuted: how the rows of a layer depend on the class is a head's own business (anchors,
+background, boxes of each class), and a wrong guess is silent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,10 @@ def stored_meta(content: Mapping[str, Any], checkpoint: str | PathLike[str]) -> 
 
 
 def classes_of(meta: Any) -> list[str] | None:
-    """Names in the ``meta`` of a checkpoint or the metainfo of a data set; ``None`` if there are none."""
+    """Names in the ``meta`` of a checkpoint or the metainfo of a data set.
+
+    ``None`` if there are none.
+    """
     if not isinstance(meta, Mapping):
         return None
     for source in (meta.get('dataset_meta'), meta):
@@ -40,7 +44,10 @@ def classes_of(meta: Any) -> list[str] | None:
 
 
 def class_difference(theirs: list[str] | None, ours: list[str] | None) -> str:
-    """A sentence with both lists if the names or their order differ; '' if not, or if either is unknown."""
+    """A sentence with both lists if the names or their order differ.
+
+    '' if not, or if either is unknown.
+    """
     if theirs is None or ours is None or theirs == ours:
         return ''
     kind = 'other classes'

@@ -47,7 +47,10 @@ _HARMLESS = (
 _REFUSED = (
     (
         r'norm_pre\.',
-        'it normalises the tokens before the first block, as CLIP does: build a CPVT with pre_norm=True',
+        (
+            'it normalises the tokens before the first block, as CLIP does: build a CPVT with'
+            ' pre_norm=True'
+        ),
     ),
     (
         r'(norm_after_stage|norm_list\.)[0-3]\.',
@@ -110,61 +113,76 @@ def convert_state_dict(
     ema: bool = False,
     table_grid: Sequence[Any] | None = None,
 ) -> tuple[dict[str, Tensor], ConversionReport]:
-    """Convert weights of a ViT, DeiT, PVT, Twins-PCPVT or CPVT to a state dict of a backbone of this package.
+    """Convert weights of a ViT, DeiT, PVT, Twins-PCPVT or CPVT to a state dict of a backbone of
+    this package.
 
-    The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside wrappers
-    (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``, ``_orig_mod.``). A table of another grid
-    is resized, and a column's patch embedding is fitted to the patch size. PEGs that the source lacks start as the
-    identity: step 0 computes what the source computes without its table. The state dict is to be loaded with
-    ``strict=False``.
+    The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside
+    wrappers (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``,
+    ``_orig_mod.``). A table of another grid is resized, and a column's patch embedding is fitted to
+    the patch size. PEGs that the source lacks start as the identity: step 0 computes what the
+    source computes without its table. The state dict is to be loaded with ``strict=False``.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
         model: CPVT, MultiScaleCPVT or PyramidCPVT.
         prefix: Convert the keys under this prefix only; ``None`` finds it.
-        allow_missing: Keys of new parts of the model that the source may lack, or patterns such as ``'pos_block.*'``.
-            New parts are position encodings, class, distillation and register tokens, layer scales, and adapters
-            (``adapter`` or ``lora`` in the name). No other key may be missing.
-        ema: Convert the averaged weights stored beside the others. (mmengine's EMAHook stores them in place of the
-            others: there they are converted either way.)
-        table_grid: Grid (height, width) in tokens of the source's learned table, or one pair for each stage of a
-            pyramid. Needed where the source does not say it and a square would be a guess: 16 entries for a grid of
-            2 x 8 tokens may be 4 x 4.
+        allow_missing: Keys of new parts of the model that the source may lack, or patterns such as
+            ``'pos_block.*'``. New parts are position encodings, class, distillation and register
+            tokens, layer scales, and adapters (``adapter`` or ``lora`` in the name). No other key
+            may be missing.
+        ema: Convert the averaged weights stored beside the others. (mmengine's EMAHook stores them
+            in place of the others: there they are converted either way.)
+        table_grid: Grid (height, width) in tokens of the source's learned table, or one pair for
+            each stage of a pyramid. Needed where the source does not say it and a square would be a
+            guess: 16 entries for a grid of 2 x 8 tokens may be 4 x 4.
 
     Raises:
-        CheckpointError: No weights, unknown names, another architecture, other shapes, an incomplete trunk, or values
-            refused by :func:`check_values`.
+        CheckpointError: No weights, unknown names, another architecture, other shapes, an
+            incomplete trunk, or values refused by :func:`check_values`.
     """
     depths: Any = getattr(model, 'depths', None)  # of the architecture, built or not
     if not hasattr(model, 'position_encodings') or depths is None:
-        accepted = 'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its backbone)'
+        accepted = (
+            'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its'
+            ' backbone)'
+        )
         raise TypeError(f'model must be {accepted}, got {type(model).__name__}')
     report = ConversionReport(target=type(model).__name__)
     source, found = find_backbone(find_weights(state_dict, ema=ema), prefix=prefix, report=report)
     layout = 'column' if hasattr(model, 'depth') else 'pyramid'
     if source.layout != layout:
-        fault = f'the checkpoint is a {source.layout} ({source.name}), {report.target} is a {layout}'
+        fault = (
+            f'the checkpoint is a {source.layout} ({source.name}), {report.target} is a {layout}'
+        )
         raise CheckpointError(f'wrong architecture: {fault}', report=report)
     ours, origin = _rename(source, found, report)
     _check_depths(ours, depths, report)
     wanted = model.state_dict()
     if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.|rope\.freqs', key) for key in ours):
-        report.notes.append('the source has no parameters of position: it encodes none, or encodes it by a formula')
+        report.notes.append(
+            'the source has no parameters of position: it encodes none, or encodes it by a formula'
+        )
     _fit_tables(ours, origin, model, table_grid=table_grid, report=report)
     _note_resizing(source, model, report)
     _note_deit3(source, found, report)
     _fit_patches(ours, wanted, report)
     if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
-        ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(wanted['patch_embed.proj.bias'].shape)
+        ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(
+            wanted['patch_embed.proj.bias'].shape
+        )
         report.added['patch_embed.proj.bias'] = 'zero: the source embeds patches without a bias'
     if not any(re.match(_PEG, key) for key in ours):
         pegs = identity_init(model)
         ours |= pegs
         report.added |= dict.fromkeys(pegs, 'the source has no PEG: it starts as the identity')
 
-    encodings = ((name, child) for name, child in model.named_children() if isinstance(child, PEGPosition))
+    encodings = (
+        (name, child) for name, child in model.named_children() if isinstance(child, PEGPosition)
+    )
     # With the PEGs that are not built because no output needs them.
-    num_pegs = {name: sum(len(child.blocks_of(depth)) for depth in depths) for name, child in encodings}
+    num_pegs = {
+        name: sum(len(child.blocks_of(depth)) for depth in depths) for name, child in encodings
+    }
     result: dict[str, Tensor] = OrderedDict()
     for key, value in ours.items():
         if key not in wanted:
@@ -188,14 +206,18 @@ def convert_state_dict(
     return result, report
 
 
-def _rename(source: Family, found: Found, report: ConversionReport) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _rename(
+    source: Family, found: Found, report: ConversionReport
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Map this package's keys to the tensors, and to the checkpoint's keys."""
     ours: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
     for theirs, (old, value) in found.items():
         for name, part in _split(source.rename(theirs), value, source.layout):
             if name in ours:
-                raise CheckpointError(f'there are two keys for {name}: {origin[name]} and {old}', report=report)
+                raise CheckpointError(
+                    f'there are two keys for {name}: {origin[name]} and {old}', report=report
+                )
             ours[name], origin[name] = part, old
     _join_biases(ours, origin, report)
     if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
@@ -203,14 +225,18 @@ def _rename(source: Family, found: Found, report: ConversionReport) -> tuple[dic
             if f'fc_norm.{leaf}' in ours:
                 ours[f'norm.{leaf}'] = ours.pop(f'fc_norm.{leaf}')
                 origin[f'norm.{leaf}'] = origin.pop(f'fc_norm.{leaf}')
-        report.notes.append('the source averages tokens and normalises the mean; this package does the reverse')
+        report.notes.append(
+            'the source averages tokens and normalises the mean; this package does the reverse'
+        )
     stripped = {old: theirs for theirs, (old, _) in found.items()}
     report.renamed += [(old, key) for key, old in origin.items() if stripped[old] != key]
     return ours, origin
 
 
 def _join_biases(ours: dict[str, Tensor], origin: dict[str, str], report: ConversionReport) -> None:
-    """Make ``qkv.bias`` of the biases of queries and values (BEiT, EVA, DINOv3), with none on keys."""
+    """Make ``qkv.bias`` of the biases of queries and values (BEiT, EVA, DINOv3), with none
+    on keys.
+    """
     for key in [key for key in ours if re.search(r'\.attn\.(v_bias|qkv\.bias_mask)$', key)]:
         stem = key[: key.index('attn.') + 5]
         if f'{stem}q_bias' in ours:
@@ -231,10 +257,15 @@ def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
         if layout == 'column':
             return [(key.replace('.in_proj.', '.qkv.'), value)]
         dim = value.shape[0] // 3
-        return [(key.replace('.in_proj.', '.q.'), value[:dim]), (key.replace('.in_proj.', '.kv.'), value[dim:])]
+        return [
+            (key.replace('.in_proj.', '.q.'), value[:dim]),
+            (key.replace('.in_proj.', '.kv.'), value[dim:]),
+        ]
     if key == 'rope.freqs' and value.dim() == 4:  # of all blocks
         return [(f'{key}.{block}', freqs) for block, freqs in enumerate(value.unbind(1))]
-    if '.mlp.fc' in key and value.dim() == 4 and value.shape[2:] == (1, 1):  # mmdet's MLP is made of 1 x 1 convolutions
+    if (
+        '.mlp.fc' in key and value.dim() == 4 and value.shape[2:] == (1, 1)
+    ):  # mmdet's MLP is made of 1 x 1 convolutions
         return [(key, value.flatten(1))]
     if key == 'cls_token':  # CLIP stores a vector, and its table without the batch dimension
         return [(key, value.reshape(1, 1, -1))]
@@ -243,7 +274,9 @@ def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
     return [(key, value)]
 
 
-def _check_depths(ours: Mapping[str, Tensor], depths: tuple[int, ...], report: ConversionReport) -> None:
+def _check_depths(
+    ours: Mapping[str, Tensor], depths: tuple[int, ...], report: ConversionReport
+) -> None:
     counts = dict.fromkeys(range(len(depths)), 0)
     pattern = r'blocks\.(\d+)\.(\d+)\.' if len(depths) > 1 else r'blocks\.()(\d+)\.'
     for key in ours:
@@ -266,7 +299,10 @@ def _fit_tables(
     table_grid: Any,
     report: ConversionReport,
 ) -> None:
-    """Fit learned tables to the prefix tokens and the grid of the model; drop them if it has none."""
+    """Fit learned tables to the prefix tokens and the grid of the model.
+
+    Drop them if it has none.
+    """
     encodings = getattr(model, 'position_encodings', ())
     encoding = next((e for e in encodings if isinstance(e, LearnedTable)), None)
     known = _known_grids(ours, table_grid, report)
@@ -277,7 +313,9 @@ def _fit_tables(
             report.dropped[origin[key]] = 'the model has no learned table'
         elif 'grid_' in key:
             del ours[key]
-        elif index < len(encoding.grids) and ours[key].dim() == 3:  # not of a stage that is not built
+        elif (
+            index < len(encoding.grids) and ours[key].dim() == 3
+        ):  # not of a stage that is not built
             _fit_table(key, ours, origin, model, encoding, known.get(index), report)
     for index, grid in enumerate(encoding.grids if encoding else ()):
         if f'pos_embed.{index}' in ours:
@@ -285,19 +323,26 @@ def _fit_tables(
 
 
 def _note_resizing(source: Family, model: nn.Module, report: ConversionReport) -> None:
-    """Note another interpolation of the table: the outputs differ at all sizes but the table's own."""
+    """Note another interpolation of the table: the outputs differ at all sizes but the
+    table's own.
+    """
     for encoding in getattr(model, 'position_encodings', ()):
         if not isinstance(encoding, LearnedTable) or source.table is None:
             continue
-        differing = [name for name, value in source.table.items() if getattr(encoding, name) != value]
+        differing = [
+            name for name, value in source.table.items() if getattr(encoding, name) != value
+        ]
         if differing:
             wanted = ', '.join(f'{name}={source.table[name]!r}' for name in differing)
             found = ', '.join(f'{name}={getattr(encoding, name)!r}' for name in differing)
-            report.notes.append(f'the source resizes its table with {wanted}, the model with {found}')
+            report.notes.append(
+                f'the source resizes its table with {wanted}, the model with {found}'
+            )
 
 
 def _note_deit3(source: Family, found: Found, report: ConversionReport) -> None:
-    """Note weights of mmpretrain's DeiT-III, whose blocks apply ``ln1`` before the MLP too, and never ``ln2``.
+    """Note weights of mmpretrain's DeiT-III, whose blocks apply ``ln1`` before the MLP too, and
+    never ``ln2``.
 
     Its keys are those of a ViT with layer scale, but the table has no entry for the class token.
     """
@@ -307,20 +352,26 @@ def _note_deit3(source: Family, found: Found, report: ConversionReport) -> None:
     entries = found['pos_embed'][1].shape[1]
     if math.isqrt(entries) ** 2 == entries:
         report.notes.append(
-            "the keys are those of mmpretrain's DeiT-III, which normalises by ln1 where its authors and this package "
-            'normalise by ln2: weights that were trained in mmpretrain compute something else here, until norm2 of '
-            'each block is a copy of norm1'
+            "the keys are those of mmpretrain's DeiT-III, which normalises by ln1 where its authors"
+            ' and this package normalise by ln2: weights that were trained in mmpretrain compute'
+            ' something else here, until norm2 of each block is a copy of norm1'
         )
 
 
-def _known_grids(ours: Mapping[str, Tensor], table_grid: Any, report: ConversionReport) -> dict[int, Grid]:
+def _known_grids(
+    ours: Mapping[str, Tensor], table_grid: Any, report: ConversionReport
+) -> dict[int, Grid]:
     """Grid of each stage's table: that stored in the checkpoint, or the argument."""
     pairs = [] if table_grid is None else list(table_grid)
     if len(pairs) == 2 and all(is_int(side) for side in pairs):
         pairs = [pairs]
     named: dict[int, Grid] = {}
     for index, pair in enumerate(pairs):
-        if not is_sequence(pair) or len(pair) != 2 or not all(is_int(side) and side > 0 for side in pair):
+        if (
+            not is_sequence(pair)
+            or len(pair) != 2
+            or not all(is_int(side) and side > 0 for side in pair)
+        ):
             accepted = '(height, width) in tokens, or one such pair for each stage of a pyramid'
             raise ValueError(f'table_grid must be {accepted}, got {table_grid!r}')
         named[index] = (pair[0], pair[1])
@@ -339,7 +390,9 @@ def _known_grids(ours: Mapping[str, Tensor], table_grid: Any, report: Conversion
     return named
 
 
-def _prefix_entries(ours: Mapping[str, Tensor], origin: Mapping[str, str], *, last_stage: bool) -> list[str]:
+def _prefix_entries(
+    ours: Mapping[str, Tensor], origin: Mapping[str, str], *, last_stage: bool
+) -> list[str]:
     """Prefix tokens that a table of the source may have entries for."""
     theirs = prefix_tokens(ours)
     if origin.get('reg_token', '').endswith('register_tokens'):
@@ -367,7 +420,9 @@ def _fit_table(
         theirs = mine  # the source lacks a token that its table has an entry for
     # This package's tables have an entry for each prefix token.
     usual = [len(theirs)] if origin[key].endswith(key) else [len(theirs), 0]
-    readings = read_table(entries, grid, usual, known) or read_table(entries, grid, [0, 1, 2], known)
+    readings = read_table(entries, grid, usual, known) or read_table(
+        entries, grid, [0, 1, 2], known
+    )
     if not readings and known:
         fault = f'its {entries} entries do not fit a grid of {show_grid(known)}'
         raise CheckpointError(f'{origin[key]}: {fault}', report=report)
@@ -376,12 +431,16 @@ def _fit_table(
     if len(readings) > 1:
         found = f'its {entries} entries may be {describe_readings(readings)}'
         advice = 'table_grid=(height, width) names the grid in tokens'
-        raise CheckpointError(f'{origin[key]}: {found}, and the checkpoint does not say; {advice}', report=report)
+        raise CheckpointError(
+            f'{origin[key]}: {found}, and the checkpoint does not say; {advice}', report=report
+        )
     skip, old = readings[0]
     ours[key] = encoding.fit(index, table, skip, old, theirs, mine)
     if known is None and not old == grid == (grid[0], grid[0]):
         kind = 'a square' if old[0] == old[1] else "the model's grid"
-        report.notes.append(f'{key}: the checkpoint does not say its grid; {show_grid(old)} is assumed, {kind}')
+        report.notes.append(
+            f'{key}: the checkpoint does not say its grid; {show_grid(old)} is assumed, {kind}'
+        )
     kept = len({*theirs[:skip]} & {*mine[:prefix]})
     if skip > kept:
         left = f'{skip - kept} of {entries} entries'
@@ -393,26 +452,40 @@ def _fit_table(
         report.notes.append(f'{key}: {lacking}; the rest is zero')
 
 
-def _fit_patches(ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport) -> None:
-    """Fit the patch embedding of a column: a patch gives what the source gives for it, resized to the source's size."""
+def _fit_patches(
+    ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport
+) -> None:
+    """Fit the patch embedding of a column: a patch gives what the source gives for it, resized to
+    the source's size.
+    """
     key = 'patch_embed.proj.weight'
     old, new = (list(weights[key].shape) if key in weights else [] for weights in (ours, wanted))
     if len(old) == len(new) == 4 and old[:2] == new[:2] and old != new:
         patches = torch.eye(new[2] * new[3]).view(-1, 1, *new[2:])
         resized = F.interpolate(patches, old[2:], mode='bilinear', antialias=True).flatten(1)
         ours[key] = (ours[key].float().flatten(2) @ resized.T).view(new).to(ours[key].dtype)
-        report.notes.append(f'{key}: fitted to patches of {new[2]} x {new[3]} px, from {old[2]} x {old[3]} px')
+        report.notes.append(
+            f'{key}: fitted to patches of {new[2]} x {new[3]} px, from {old[2]} x {old[3]} px'
+        )
 
 
-def _sort_out(key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, int], report: ConversionReport) -> None:
+def _sort_out(
+    key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, int], report: ConversionReport
+) -> None:
     """Drop a key that the model lacks, or refuse the checkpoint for it."""
     part = re.match(r'(blocks\.\d+(\.\d+)?|patch_embed|patch_embeds\.\d+)\.', key)
     if part and not any(name.startswith(part[0]) for name in wanted):
         report.dropped[old] = 'of a block or stage that no output needs (out_indices)'
         return
     peg = re.match(r'(pos_block(?:_\d+)?)\.(\d+)\.', key)
-    if peg and num_pegs and (any(n.startswith(peg[0]) for n in wanted) or int(peg[2]) >= num_pegs.get(peg[1], 0)):
-        report.refused[old] = 'the model has other PEGs: build it with the position of the checkpoint'
+    if (
+        peg
+        and num_pegs
+        and (any(n.startswith(peg[0]) for n in wanted) or int(peg[2]) >= num_pegs.get(peg[1], 0))
+    ):
+        report.refused[old] = (
+            'the model has other PEGs: build it with the position of the checkpoint'
+        )
         return
     tables = (
         (_HARMLESS, report.dropped),
@@ -463,7 +536,8 @@ def _raise_if_incomplete(report: ConversionReport, *, new: set[str]) -> None:
 
 
 def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError if a weight for a floating-point parameter has integers, booleans, NaN or infinity.
+    """Raise CheckpointError if a weight for a floating-point parameter has integers, booleans, NaN
+    or infinity.
 
     Infinity is accepted where the model's own values, in ``wanted``, have it (a mask).
     """

@@ -1,4 +1,6 @@
-"""The kinds of checkpoint that are recognised by their keys, and the rules that rename the keys to this package's."""
+"""The kinds of checkpoint that are recognised by their keys, and the rules that rename the keys to
+this package's.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +12,9 @@ from torch import Tensor
 from .report import CheckpointError, ConversionReport, shorten
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
-Found = dict[str, tuple[str, Tensor]]  # key without wrappers and prefixes to the key in the checkpoint and the tensor
+Found = dict[
+    str, tuple[str, Tensor]
+]  # key without wrappers and prefixes to the key in the checkpoint and the tensor
 
 
 @dataclass(frozen=True)
@@ -21,18 +25,22 @@ class Family:
     layout: str  # 'column' (ViT, CPVT) or 'pyramid' (PVT, Twins-PCPVT)
     signature: str  # pattern of the start of a key of each such checkpoint, and of no other
     rules: tuple[Rule, ...] = ()  # patterns and replacements, applied to each key in this order
-    # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is not known.
+    # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is
+    # not known.
     table: Mapping[str, Any] | None = None
 
     def rename(self, key: str) -> str:
-        """Return this package's name of a key; ``attn.in_proj`` stays, because its values are split."""
+        """Return this package's name of a key.
+
+        ``attn.in_proj`` stays, because its values are split.
+        """
         for pattern, replacement in (*self.rules, *POSITION_RULES):
             key = re.sub(pattern, replacement, key)
         return key
 
 
-# A column has one table. The paper's listings name the convolution of a PEG `proj` or `pos`, alone, in a Sequential or
-# in a list of several PEGs.
+# A column has one table. The paper's listings name the convolution of a PEG `proj` or `pos`, alone,
+# in a Sequential or in a list of several PEGs.
 POSITION_RULES: tuple[Rule, ...] = (
     (r'^pos_embed$', 'pos_embed.0'),
     (r'^pos_block\.(?:proj|pos)\.(?:0\.)?(weight|bias)$', r'pos_block.0.proj.0.\1'),
@@ -40,7 +48,10 @@ POSITION_RULES: tuple[Rule, ...] = (
     (r'^pos_block\.(\d+)\.pos\.', r'pos_block.\1.proj.'),
 )
 
-_FFN: tuple[Rule, ...] = ((r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'), (r'\.ffn\.layers\.1\.', '.mlp.fc2.'))
+_FFN: tuple[Rule, ...] = (
+    (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
+    (r'\.ffn\.layers\.1\.', '.mlp.fc2.'),
+)
 _TORCH_ATTENTION: tuple[Rule, ...] = (
     (r'\.attn\.attn\.in_proj_(weight|bias)$', r'.attn.in_proj.\1'),
     (r'\.attn\.attn\.out_proj\.', '.attn.proj.'),
@@ -90,9 +101,13 @@ _CLIP: tuple[Rule, ...] = (
     (r'\.mlp\.c_proj\.', '.mlp.fc2.'),
     (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
 )
-_STAGE_PARTS = dict(patch_embed='patch_embeds.', pos_embed='pos_embed.', block='blocks.', norm='norm_after_stage')
+_STAGE_PARTS = dict(
+    patch_embed='patch_embeds.', pos_embed='pos_embed.', block='blocks.', norm='norm_after_stage'
+)
 _STAGE = r'^(patch_embed|pos_embed|block|norm)([1-4])(?=\.|$)'
-_AUTHORS_PVT: tuple[Rule, ...] = ((_STAGE, lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}'),)
+_AUTHORS_PVT: tuple[Rule, ...] = (
+    (_STAGE, lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}'),
+)
 _TIMM_VIT: tuple[Rule, ...] = (
     (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
     (r'^register_tokens$', 'reg_token'),  # Meta's DINOv2
@@ -107,19 +122,42 @@ _TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's nam
 
 SOURCES: tuple[Family, ...] = (
     Family("PVT, mmdet's names", 'pyramid', r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR),
-    Family("Twins-PCPVT, mmseg's names", 'pyramid', r'layers\.\d\.\d+\.attn\.attn\.in_proj', _PCPVT),
+    Family(
+        "Twins-PCPVT, mmseg's names", 'pyramid', r'layers\.\d\.\d+\.attn\.attn\.in_proj', _PCPVT
+    ),
     Family("Twins-PCPVT, mmpretrain's names", 'pyramid', r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT),
-    Family("PVT, its authors' names", 'pyramid', r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR),
+    Family(
+        "PVT, its authors' names", 'pyramid', r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR
+    ),
     Family(_TWINS, 'pyramid', r'blocks\.\d\.\d+\.attn\.kv\.'),
-    Family("ViT or DeiT, mmpretrain's names", 'column', r'layers\.\d+\.attn\.qkv\.', _OPENMMLAB_VIT, _BICUBIC),
-    Family("ViT, mmseg's names", 'column', r'layers\.\d+\.attn\.attn\.in_proj', _OPENMMLAB_VIT, _BICUBIC),
-    # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text tower.
+    Family(
+        "ViT or DeiT, mmpretrain's names",
+        'column',
+        r'layers\.\d+\.attn\.qkv\.',
+        _OPENMMLAB_VIT,
+        _BICUBIC,
+    ),
+    Family(
+        "ViT, mmseg's names",
+        'column',
+        r'layers\.\d+\.attn\.attn\.in_proj',
+        _OPENMMLAB_VIT,
+        _BICUBIC,
+    ),
+    # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text
+    # tower.
     Family("CLIP's ViT, OpenAI's or open_clip's names", 'column', r'class_embedding$', _CLIP),
-    Family("ViT, DeiT or CPVT, timm's or this package's names", 'column', r'blocks\.\d+\.attn\.qkv\.', _TIMM_VIT),
+    Family(
+        "ViT, DeiT or CPVT, timm's or this package's names",
+        'column',
+        r'blocks\.\d+\.attn\.qkv\.',
+        _TIMM_VIT,
+    ),
 )
 
-# Public weights that compute something else with the keys of a plain ViT: nothing in the file shows it. The patterns
-# are those of timm's names, from their start; a user's own file may have `rpn` in its name.
+# Public weights that compute something else with the keys of a plain ViT: nothing in the file shows
+# it. The patterns are those of timm's names, from their start; a user's own file may have `rpn` in
+# its name.
 _KNOWN_TO_DIFFER = (
     (r'vit_[a-z]+_patch\d+_rpn_', 'its blocks normalise after attention and MLP, CPVT before them'),
     (r'eva02_enormous', 'its blocks normalise after attention and MLP, CPVT before them'),
@@ -142,10 +180,17 @@ EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')
 
 
 def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
-    """Return the weights inside the wrappers of a training script; raise CheckpointError if there are none."""
+    """Return the weights inside the wrappers of a training script.
+
+    Raise CheckpointError if there are none.
+    """
     if not isinstance(checkpoint, Mapping):
-        raise CheckpointError(f'checkpoint must be a dict of weights, got a {type(checkpoint).__name__}')
-    stored = [key for key in (*CONTAINERS, *EMA_CONTAINERS) if isinstance(checkpoint.get(key), Mapping)]
+        raise CheckpointError(
+            f'checkpoint must be a dict of weights, got a {type(checkpoint).__name__}'
+        )
+    stored = [
+        key for key in (*CONTAINERS, *EMA_CONTAINERS) if isinstance(checkpoint.get(key), Mapping)
+    ]
     averaged = [key for key in stored if key in EMA_CONTAINERS]
     keys = shorten([str(key) for key in checkpoint])
     if ema:
@@ -153,20 +198,31 @@ def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
         if 'state_dict' in stored and 'steps' in (checkpoint.get('ema_state_dict') or ()):
             return find_weights(checkpoint['state_dict'])
         if not averaged:
-            raise CheckpointError(f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; it has {keys}')
+            raise CheckpointError(
+                f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; it has {keys}'
+            )
         return find_weights(checkpoint[averaged[0]])
-    if len(stored) > len(averaged):  # before tensors, because a script may store some beside the weights
+    if len(stored) > len(
+        averaged
+    ):  # before tensors, because a script may store some beside the weights
         return find_weights(checkpoint[stored[0]])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
     fault = f'has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
     if averaged:
         fault = f'holds averaged weights alone ({averaged[0]!r}): ask for them by ema=True'
-    raise CheckpointError(f'the checkpoint {fault if checkpoint else "is empty: a dict without a key"}')
+    raise CheckpointError(
+        f'the checkpoint {fault if checkpoint else "is empty: a dict without a key"}'
+    )
 
 
-def find_backbone(weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport) -> tuple[Family, Found]:
-    """Return the family and the weights of a backbone; raise CheckpointError if ``prefix`` or the keys are unknown."""
+def find_backbone(
+    weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport
+) -> tuple[Family, Found]:
+    """Return the family and the weights of a backbone.
+
+    Raise CheckpointError if ``prefix`` or the keys are unknown.
+    """
     tensors = {str(key): value for key, value in weights.items() if isinstance(value, Tensor)}
     report.dropped = {str(key): 'no tensor' for key in weights if str(key) not in tensors}
     # torch.compile wraps a whole model, or any module in it.
@@ -175,14 +231,22 @@ def find_backbone(weights: Mapping[str, Any], *, prefix: str | None, report: Con
         prefix = f'{prefix.rstrip(".")}.'
         if not any(key.startswith(prefix) for key in found):
             first = sorted({key.split('.')[0] + '.' for key in found if '.' in key})
-            raise CheckpointError(f'prefix={prefix!r}: no key starts with it; the keys start with {shorten(first)}')
+            raise CheckpointError(
+                f'prefix={prefix!r}: no key starts with it; the keys start with {shorten(first)}'
+            )
         found = _under(prefix, found, report)
-    while (source := next((f for f in SOURCES if any(re.match(f.signature, key) for key in found)), None)) is None:
+    while (
+        source := next(
+            (f for f in SOURCES if any(re.match(f.signature, key) for key in found)), None
+        )
+    ) is None:
         wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in found)), None)
         if wrapper is None:
             known = '; '.join(family.name for family in SOURCES)
             keys = f'its keys are {shorten(list(found))}'
-            raise CheckpointError(f'the checkpoint is none of those recognised: {keys}; recognised are {known}')
+            raise CheckpointError(
+                f'the checkpoint is none of those recognised: {keys}; recognised are {known}'
+            )
         found = _under(wrapper, found, report)
     report.source = source.name
     return source, found

@@ -21,7 +21,8 @@ MAX_HEADER = 16 << 20  # bytes of a .safetensors file; a tensor takes 100
 MAX_TENSORS = 100_000
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
-# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a date.
+# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a
+# date.
 _HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 _BLOB = re.compile(r'[0-9a-f]{64}')  # huggingface_hub's cache names files by their hash
 
@@ -29,15 +30,19 @@ _BLOB = re.compile(r'[0-9a-f]{64}')  # huggingface_hub's cache names files by th
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
 
-    Verifies checksums in a ``.pth`` file, and a SHA-256 in ``name-<8 or 64 hex digits>.pth`` or ``name.pth.sha256``.
+    Verifies checksums in a ``.pth`` file, and a SHA-256 in ``name-<8 or 64 hex digits>.pth`` or
+    ``name.pth.sha256``.
 
     Args:
-        path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...), work directory of an
-            mmengine run, for its :func:`newest_checkpoint`, or name or address: see :func:`locate_checkpoint`.
+        path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...), work
+            directory of an mmengine run, for its :func:`newest_checkpoint`, or name or address: see
+            :func:`locate_checkpoint`.
 
     Returns:
-        dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's log buffers;
-        paths as text, parsed command lines as ``None``. Stored configs are left out: mmengine would run them.
+        dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays,
+            mmengine's log buffers;
+        paths as text, parsed command lines as ``None``. Stored configs are left out: mmengine would
+            run them.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
@@ -47,8 +52,12 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     if file.is_dir():
         file = _newest_file(file)
     elif not file.is_file():
-        shipped = f'no weights of that name come with the package (those are {list(shipped_weights())})'
-        raise FileNotFoundError(f'checkpoint: there is no file or folder {str(path)!r}, and {shipped}')
+        shipped = (
+            f'no weights of that name come with the package (those are {list(shipped_weights())})'
+        )
+        raise FileNotFoundError(
+            f'checkpoint: there is no file or folder {str(path)!r}, and {shipped}'
+        )
     if file.stat().st_size == 0:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
     _check_hash(file)
@@ -64,7 +73,10 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 def _check_hash(file: Path) -> None:
     sidecar, named = Path(f'{file}.sha256'), _HASH.fullmatch(file.stem)
     if sidecar.is_file():
-        source, wanted = str(sidecar), (sidecar.read_text('utf-8', 'replace').lower().split() or ['(empty)'])[0]
+        source, wanted = (
+            str(sidecar),
+            (sidecar.read_text('utf-8', 'replace').lower().split() or ['(empty)'])[0],
+        )
     elif named or _BLOB.fullmatch(file.resolve().name):
         source, wanted = 'its name', named[1] if named else file.resolve().name
     else:
@@ -84,10 +96,15 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
         with safe_open(file, 'pt') as opened:
             keys = opened.keys()
             if len(keys) > MAX_TENSORS:
-                raise CheckpointError(f'{name} is refused: it has more than {MAX_TENSORS:,} tensors')
+                raise CheckpointError(
+                    f'{name} is refused: it has more than {MAX_TENSORS:,} tensors'
+                )
             for key in keys:
                 if (dims := len(opened.get_slice(key).get_shape())) > MAX_DIMS:
-                    fault = f'{ascii(key)[1:-1]:.200} has {dims} dimensions; at most {MAX_DIMS} are read'
+                    fault = (
+                        f'{ascii(key)[1:-1]:.200} has {dims} dimensions; at most {MAX_DIMS} are'
+                        ' read'
+                    )
                     raise CheckpointError(f'{name} is refused: {fault}')
             return {key: opened.get_tensor(key) for key in keys}
     except CheckpointError:
@@ -97,21 +114,30 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
         raise CheckpointError(f'{name} is truncated or no safetensors file ({reason})') from error
 
 
-def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn) -> Path | None:
-    """Find the newest readable checkpoint of a training's work directory; the directory may have been moved.
+def newest_checkpoint(
+    work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn
+) -> Path | None:
+    """Find the newest readable checkpoint of a training's work directory.
 
-    It is the one named in ``last_checkpoint``, unless another file has a higher iteration: a training that was killed
-    between writing a checkpoint and the pointer leaves one. Such a file is later, has a higher number in its name
-    (clocks are set back), or is that of a preempted training. Without a readable pointer it is the latest readable
-    file (a folder for DeepSpeed); ``None`` without checkpoints, ``CheckpointError`` if none is readable.
+    The directory may have been moved.
+
+    It is the one named in ``last_checkpoint``, unless another file has a higher iteration: a
+    training that was killed between writing a checkpoint and the pointer leaves one. Such a file is
+    later, has a higher number in its name (clocks are set back), or is that of a preempted
+    training. Without a readable pointer it is the latest readable file (a folder for DeepSpeed);
+    ``None`` without checkpoints, ``CheckpointError`` if none is readable.
 
     ``warn`` is called with one line for each unreadable checkpoint.
     """
     folder, named = Path(work_dir), _named_in(Path(work_dir))
-    candidates = (folder / Path(named).name, Path(named)) if Path(named).name not in ('', '..') else ()
+    candidates = (
+        (folder / Path(named).name, Path(named)) if Path(named).name not in ('', '..') else ()
+    )
     target = next((path for path in candidates if os.path.exists(path)), None)
     found = [path for name in ('epoch_*', 'iter_*', INTERRUPTED) for path in folder.glob(name)]
-    times = {p: p.stat().st_mtime_ns for p in found if p != target and (p.suffix == '.pth' or p.is_dir())}
+    times = {
+        p: p.stat().st_mtime_ns for p in found if p != target and (p.suffix == '.pth' or p.is_dir())
+    }
     if target is None and not times:
         return None
 
@@ -134,16 +160,24 @@ def newest_checkpoint(work_dir: str | PathLike[str], *, warn: Callable[[str], ob
         for path in sorted(times, key=times.__getitem__, reverse=True)
         if times[path] > since or path.name == INTERRUPTED or _has_higher_number(path, target)
     )
-    newest = next((path for path in others if iteration(path) > reached), target if reached >= 0 else None)
+    newest = next(
+        (path for path in others if iteration(path) > reached), target if reached >= 0 else None
+    )
     if newest is None:
         advice = 'name another one, or move them away to train from the start'
-        raise CheckpointError(f'work_dir: none of the checkpoints in {str(folder)!r} can be read; {advice}')
+        raise CheckpointError(
+            f'work_dir: none of the checkpoints in {str(folder)!r} can be read; {advice}'
+        )
     return newest
 
 
 def _has_higher_number(path: Path, other: Path | None) -> bool:
     """True for ``epoch_4.pth`` beside ``epoch_3.pth``."""
-    steps = [re.fullmatch(r'(epoch|iter)_(\d+)', file.name.removesuffix('.pth')) for file in (path, other) if file]
+    steps = [
+        re.fullmatch(r'(epoch|iter)_(\d+)', file.name.removesuffix('.pth'))
+        for file in (path, other)
+        if file
+    ]
     if len(steps) < 2 or steps[0] is None or steps[1] is None:
         return False
     return steps[0][1] == steps[1][1] and int(steps[0][2]) > int(steps[1][2])
@@ -156,7 +190,9 @@ def _newest_file(folder: Path) -> Path:
     fault = f'the folder {str(folder)!r} has no {POINTER!r}'
     if named := _named_in(folder):
         fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
-    raise FileNotFoundError(f'checkpoint: {fault}; there is no file epoch_*.pth or iter_*.pth either')
+    raise FileNotFoundError(
+        f'checkpoint: {fault}; there is no file epoch_*.pth or iter_*.pth either'
+    )
 
 
 def _named_in(folder: Path) -> str:

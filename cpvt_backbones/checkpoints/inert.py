@@ -1,4 +1,6 @@
-"""What mmengine would run or delete because a checkpoint names it is removed from the checkpoint."""
+"""What mmengine would run or delete because a checkpoint names it is removed from the
+checkpoint.
+"""
 
 from typing import Any
 
@@ -14,16 +16,19 @@ class RuntimeInfo(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         if key == 'cfg':
             advice = 'name the config, such as model="CONFIG.py" of an inferencer'
-            raise CheckpointError(f'checkpoint: a config stored in a checkpoint is never run; {advice}')
+            raise CheckpointError(
+                f'checkpoint: a config stored in a checkpoint is never run; {advice}'
+            )
         raise KeyError(key)
 
 
 def remove_instructions(content: dict[str, Any]) -> None:
     """Remove stored configs and paths of best checkpoints from ``content``, in place.
 
-    ``meta.config`` is run by mmengine's ``Runner.resume`` and ``FlexibleRunner.resume``, ``meta.cfg`` and
-    ``message_hub.runtime_info.cfg`` by its inferencers. Its ``CheckpointHook`` deletes the path in
-    ``runtime_info.best_ckpt`` (with several metrics ``best_ckpt_<metric>``) at the next better score.
+    ``meta.config`` is run by mmengine's ``Runner.resume`` and ``FlexibleRunner.resume``,
+    ``meta.cfg`` and ``message_hub.runtime_info.cfg`` by its inferencers. Its ``CheckpointHook``
+    deletes the path in ``runtime_info.best_ckpt`` (with several metrics ``best_ckpt_<metric>``) at
+    the next better score.
     """
     meta = content.get('meta')
     if isinstance(meta, dict):

@@ -30,9 +30,9 @@ def export_state_dict(
 ) -> tuple[dict[str, Tensor], ConversionReport]:
     """Rename weights of a backbone of this package for timm, mmseg or mmpretrain.
 
-    A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's ``twins_pcpvt_*`` and the
-    ``PCPVT`` of mmseg (which has ``norm_eps=1e-5`` and no final norm) and mmpretrain. A :class:`CPVT` with a learned
-    table only fits timm's ViT and DeiT.
+    A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's
+    ``twins_pcpvt_*`` and the ``PCPVT`` of mmseg (which has ``norm_eps=1e-5`` and no final norm) and
+    mmpretrain. A :class:`CPVT` with a learned table only fits timm's ViT and DeiT.
 
     Args:
         state_dict: State dict of ``model``.
@@ -50,7 +50,9 @@ def export_state_dict(
     for key, value in state_dict.items():
         if to != 'cpvt' and _GRID.match(key):
             height, width = value.tolist()
-            report.dropped[key] = f'{to} has no such key: build its model for {height} x {width} tokens'
+            report.dropped[key] = (
+                f'{to} has no such key: build its model for {height} x {width} tokens'
+            )
             continue
         name = key
         for pattern, replacement in rules:
@@ -74,18 +76,25 @@ def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tupl
     """Check that the other package has such a model, and return its renaming rules."""
     if to == 'cpvt':
         return ()
-    positions = {key for key in state_dict if key.startswith(('pos_', 'rel_pos.')) and not _GRID.match(key)}
+    positions = {
+        key for key in state_dict if key.startswith(('pos_', 'rel_pos.')) and not _GRID.match(key)
+    }
     if 'patch_embed.proj.weight' in state_dict:
         if to != 'timm':
             raise CheckpointError(f"to={to!r}: {source} goes to timm's names alone")
         if positions != {'pos_embed.0'} or any(key.startswith('pyramid.') for key in state_dict):
             found = ', '.join(sorted(positions)) or 'no position encoding'
             fault = f'this {source} has {found}'
-            raise CheckpointError(f"to='timm': timm's ViT has a learned table and nothing else, {fault}")
+            raise CheckpointError(
+                f"to='timm': timm's ViT has a learned table and nothing else, {fault}"
+            )
         return ((r'^pos_embed\.0$', 'pos_embed'),)
     pegs = {f'pos_block.{stage}.proj.0.{leaf}' for stage in range(4) for leaf in ('weight', 'bias')}
     others = sorted((positions ^ pegs) | (set(state_dict) & {'cls_token'}))
     if others:
-        theirs = 'Twins-PCPVT has one PEG in each of four stages, without norm, and neither tables nor class token'
+        theirs = (
+            'Twins-PCPVT has one PEG in each of four stages, without norm, and neither tables nor'
+            ' class token'
+        )
         raise CheckpointError(f'to={to!r}: {theirs}; this {source} differs in {", ".join(others)}')
     return _PYRAMID_RULES[to]

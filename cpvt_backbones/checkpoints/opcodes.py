@@ -194,7 +194,10 @@ def _items(arguments: tuple[Any, ...]) -> Any:
 def _allowed(module: str, name: str) -> _Name:
     path = f'{IMPORT_MAPPING.get(module, module)}.{name}'  # torch.save writes names of Python 2
     if path not in STAND_INS and not _CALLED.fullmatch(path) and not _NAMED.fullmatch(path):
-        advice = 'a checkpoint needs only dense tensors and plain data; if you trust it, save its state dict alone'
+        advice = (
+            'a checkpoint needs only dense tensors and plain data; if you trust it, save its state'
+            ' dict alone'
+        )
         raise Refused(f'opening it would import {ascii(path)[1:-1]:.100}, and {advice}')
     return _Name(path)
 

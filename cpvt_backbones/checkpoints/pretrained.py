@@ -1,4 +1,7 @@
-"""Load a checkpoint file into a model; ``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine."""
+"""Load a checkpoint file into a model.
+
+``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -23,8 +26,8 @@ from .families import find_weights, known_to_differ
 from .files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
 
-# Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`, `conv_seg`, `fc`,
-# `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT).
+# Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
+# `conv_seg`, `fc`, `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT).
 _CLASS_LAYER = re.compile(
     r'head\b.*\.(?!pre_logits)(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*)\.(?:weight|bias)$'
 )
@@ -39,14 +42,19 @@ _NAMED: dict[str, Callable[[], dict[str, str]]] = {
 }
 
 
-def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options: Any) -> ConversionReport:
+def load_checkpoint(
+    model: nn.Module, checkpoint: str | PathLike[str], **options: Any
+) -> ConversionReport:
     """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
 
-    Options are ``prefix``, ``allow_missing`` and ``ema``; see :func:`read_checkpoint`, :func:`convert_state_dict`.
+    Options are ``prefix``, ``allow_missing`` and ``ema``; see :func:`read_checkpoint`,
+    :func:`convert_state_dict`.
     """
     with naming_file(checkpoint):
         if reason := known_to_differ(checkpoint):
-            raise CheckpointError(f'no model of this package computes what its source does: {reason}')
+            raise CheckpointError(
+                f'no model of this package computes what its source does: {reason}'
+            )
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
         state_dict, report = convert_state_dict(content, model, **options)
@@ -57,16 +65,35 @@ def load_checkpoint(model: nn.Module, checkpoint: str | PathLike[str], **options
 
 
 def _differences(model: nn.Module, checkpoint: str | PathLike[str]) -> list[str]:
-    """What the name of public weights says of their model, no key shows, and this model has otherwise."""
+    """What the name of public weights says of their model, no key shows, and this model has
+    otherwise.
+    """
     public = public_backbone(checkpoint)
     if public is None:
         return []
-    modes = [encoding['mode'] for encoding in list_of_dicts('position', public.get('position')) if 'mode' in encoding]
-    wanted = dict(norm_eps=public.get('norm_eps', 1e-6), activation=public.get('activation', 'gelu'), rope=modes)
-    rotations = [encoding.mode for encoding in getattr(model, 'position_encodings', ()) if hasattr(encoding, 'mode')]
-    found = {key: getattr(model, key, value) for key, value in wanted.items()} | dict(rope=rotations)
+    modes = [
+        encoding['mode']
+        for encoding in list_of_dicts('position', public.get('position'))
+        if 'mode' in encoding
+    ]
+    wanted = dict(
+        norm_eps=public.get('norm_eps', 1e-6),
+        activation=public.get('activation', 'gelu'),
+        rope=modes,
+    )
+    rotations = [
+        encoding.mode
+        for encoding in getattr(model, 'position_encodings', ())
+        if hasattr(encoding, 'mode')
+    ]
+    found = {key: getattr(model, key, value) for key, value in wanted.items()} | dict(
+        rope=rotations
+    )
     differing = [(key, value) for key, value in wanted.items() if found[key] != value]
-    return [f'the weights were trained with {key}={value!r}, the model has {found[key]!r}' for key, value in differing]
+    return [
+        f'the weights were trained with {key}={value!r}, the model has {found[key]!r}'
+        for key, value in differing
+    ]
 
 
 def load_weights(
@@ -77,32 +104,45 @@ def load_weights(
     strict: bool = False,
     classes: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Load a checkpoint into the whole model that it was saved from; mmengine's loader would leave a misfit random.
+    """Load a checkpoint into the whole model that it was saved from.
+
+    Mmengine's loader would leave a misfit random.
 
     Args:
-        model: Detector, segmentor, classifier or a part of one, alone or in what :func:`unwrap` removes.
+        model: Detector, segmentor, classifier or a part of one, alone or in what :func:`unwrap`
+            removes.
         checkpoint: See :func:`read_checkpoint`; its ``meta`` is returned, or an empty dict.
         prefix: Load the keys under this prefix only, e.g. ``'backbone.'``.
         strict: Refuse weights that the model lacks, too.
         classes: Names of the config's classes; ``None`` if it does not say.
 
     Raises:
-        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; missing weights, other shapes, values that
-            :func:`check_values` refuses, or other classes in the checkpoint's ``meta``, or in another order.
+        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; missing weights, other
+            shapes, values that :func:`check_values` refuses, or other classes in the checkpoint's
+            ``meta``, or in another order.
     """
     model = unwrap(model)
     wanted = model.state_dict()
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
         weights = _weights_in(content, prefix)
-        others = [key for key, value in weights.items() if key in wanted and value.shape != wanted[key].shape]
+        others = [
+            key
+            for key, value in weights.items()
+            if key in wanted and value.shape != wanted[key].shape
+        ]
         if others:
             shapes = f'{tuple(weights[others[0]].shape)}, not {tuple(wanted[others[0]].shape)}'
-            fault = f'{len(others)} of {len(wanted)} weights have other shapes ({shapes}): {shorten(others)}'
+            fault = (
+                f'{len(others)} of {len(wanted)} weights have other shapes ({shapes}):'
+                f' {shorten(others)}'
+            )
             raise CheckpointError(f'it does not fit the model: {fault}')
         check_values(weights, wanted)
         missing, unexpected = model.load_state_dict(weights, strict=False)
-        fault, keys, total = ('it lacks', missing, wanted) if missing else ('the model lacks', unexpected, weights)
+        fault, keys, total = (
+            ('it lacks', missing, wanted) if missing else ('the model lacks', unexpected, weights)
+        )
         if missing or (strict and unexpected):
             fault = f'{fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'
             raise CheckpointError(f'it does not fit the model: {fault}')
@@ -112,7 +152,9 @@ def load_weights(
     return meta
 
 
-_SAME_CLASSES = "give metainfo.classes of the config's data sets the checkpoint's names, in its order"
+_SAME_CLASSES = (
+    "give metainfo.classes of the config's data sets the checkpoint's names, in its order"
+)
 
 
 def check_loaded(
@@ -123,23 +165,35 @@ def check_loaded(
     other_classes: bool = False,
     classes: list[str] | None = None,
 ) -> None:
-    """Refuse what mmengine is about to load: bad values (:func:`check_values`), another kind of model, other shapes.
+    """Refuse what mmengine is about to load: bad values (:func:`check_values`), another kind of
+    model, other shapes.
 
-    ``classes`` are the names of the training data; a checkpoint of others, or of another order, is refused too. With
-    ``other_classes``, weights of the heads' class layers are replaced in ``content`` by the model's own instead, and
-    logged: these layers stay random, and mmengine reports no misfit of its own. So are those of a checkpoint that does
-    not name its classes, if their number differs. Tables of positions are resized as they are loaded.
+    ``classes`` are the names of the training data; a checkpoint of others, or of another order, is
+    refused too. With ``other_classes``, weights of the heads' class layers are replaced in
+    ``content`` by the model's own instead, and logged: these layers stay random, and mmengine
+    reports no misfit of its own. So are those of a checkpoint that does not name its classes, if
+    their number differs. Tables of positions are resized as they are loaded.
     """
     with naming_file(checkpoint):
         weights, wanted = _weights_in(content), unwrap(model).state_dict()
         if not weights.keys() & wanted.keys():
-            raise CheckpointError(f'no weight of the model is in it; it has {shorten(list(weights))}')
+            raise CheckpointError(
+                f'no weight of the model is in it; it has {shorten(list(weights))}'
+            )
         theirs, ours = ({key.partition('.')[0] for key in keys} for keys in (weights, wanted))
         if theirs - ours and ours - theirs:
-            parts = f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
-            advice = "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=..., prefix='backbone.')"
+            parts = (
+                f'it has {", ".join(sorted(theirs - ours))}, the model'
+                f' {", ".join(sorted(ours - theirs))}'
+            )
+            advice = (
+                "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...,"
+                " prefix='backbone.')"
+            )
             raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
-        differing = [key for key in wanted if key in weights and weights[key].shape != wanted[key].shape]
+        differing = [
+            key for key in wanted if key in weights and weights[key].shape != wanted[key].shape
+        ]
         difference = class_difference(classes_of(stored_meta(content, checkpoint)), classes)
         if difference and not other_classes:
             raise CheckpointError(f'{difference}; {_SAME_CLASSES}')
@@ -150,11 +204,15 @@ def check_loaded(
             same_inputs = weights[key].shape[1:] == wanted[key].shape[1:]
             if same_inputs and (difference or key in differing):
                 class_layers.append(key)
-        if faults := [key for key in differing if key not in class_layers and not _TABLE.search(key)]:
+        if faults := [
+            key for key in differing if key not in class_layers and not _TABLE.search(key)
+        ]:
             raise CheckpointError(f'it does not fit the model: other shapes of {shorten(faults)}')
         if difference and not class_layers:
             fault = 'the layer of the model that depends on them is not known'
-            raise CheckpointError(f'{difference}; {fault}, so that it cannot start anew; {_SAME_CLASSES}')
+            raise CheckpointError(
+                f'{difference}; {fault}, so that it cannot start anew; {_SAME_CLASSES}'
+            )
         check_values(weights, wanted)
         if class_layers:
             stored: Any = find_weights(content)
@@ -162,12 +220,18 @@ def check_loaded(
                 stored[key if key in stored else f'module.{key}'] = wanted[key].clone()
             layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
             reason = difference or 'it has other classes'
-            print_log(f'load {checkpoint}: {reason}, so {layers} starts from random weights', 'current')
+            print_log(
+                f'load {checkpoint}: {reason}, so {layers} starts from random weights', 'current'
+            )
 
 
 def _weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
     weights = {key.removeprefix('module.'): value for key, value in find_weights(content).items()}
-    weights = {key: value for key, value in weights.items() if key.startswith(prefix) and isinstance(value, Tensor)}
+    weights = {
+        key: value
+        for key, value in weights.items()
+        if key.startswith(prefix) and isinstance(value, Tensor)
+    }
     return {key.removeprefix(prefix): value for key, value in weights.items()}
 
 
@@ -184,14 +248,17 @@ def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(f'checkpoint {str(checkpoint)!r}: {error}', report=error.report) from error
+        raise CheckpointError(
+            f'checkpoint {str(checkpoint)!r}: {error}', report=error.report
+        ) from error
 
 
 def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
     """Load a checkpoint for mmengine: ``load_from``, ``resume``, the toolboxes' inferencers.
 
-    It replaces mmengine's loaders, which retry a refused file with ``weights_only=False``. ``filename`` may be a name
-    of mmengine's too, as ``'torchvision://resnet50'``. The file is read on the CPU, whatever ``map_location``.
+    It replaces mmengine's loaders, which retry a refused file with ``weights_only=False``.
+    ``filename`` may be a name of mmengine's too, as ``'torchvision://resnet50'``. The file is read
+    on the CPU, whatever ``map_location``.
     """
     scheme, _, name = filename.rpartition('://')
     if 's3' in scheme or 'petrel' in scheme:
@@ -202,7 +269,11 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
         name = model_zoo.get_deprecated_model_names().get(name, name)
         if name not in models:
             raise CheckpointError(f'checkpoint: mmengine knows no model {filename!r}')
-        filename = models[name] if '://' in models[name] else str(Path(model_zoo._get_mmengine_home(), models[name]))
+        filename = (
+            models[name]
+            if '://' in models[name]
+            else str(Path(model_zoo._get_mmengine_home(), models[name]))
+        )
     content = read_checkpoint(filename)
     if all(isinstance(value, Tensor) for value in content.values()):
         # .safetensors, and a state dict alone
@@ -214,15 +285,22 @@ def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str,
 
 # Every scheme of mmengine's: `pavi://`, which is not served, is refused.
 _SCHEMES = ['', r'(\S+\:)?s3://', r'(\S+\:)?petrel://']
-_SCHEMES += [f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)]
+_SCHEMES += [
+    f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)
+]
 model_zoo.CheckpointLoader.register_scheme(_SCHEMES, load_from_weights_only, force=True)
 
 
 @WEIGHT_INITIALIZERS.register_module()
 class RecognisedPretrained(PretrainedInit):
-    """mmengine's ``Pretrained`` by :func:`load_checkpoint`; the backbones of this package substitute it."""
+    """mmengine's ``Pretrained`` by :func:`load_checkpoint`.
 
-    def __init__(self, checkpoint: str, prefix: str | None = None, map_location: Any = 'cpu', **options: Any) -> None:
+    The backbones of this package substitute it.
+    """
+
+    def __init__(
+        self, checkpoint: str, prefix: str | None = None, map_location: Any = 'cpu', **options: Any
+    ) -> None:
         super().__init__(checkpoint, prefix, map_location)
         self.options = options
 

@@ -16,13 +16,25 @@ class ConversionReport:
     source: str = ''  # recognised kind of checkpoint
     target: str = ''  # type of the model
     prefix: str = ''  # removed from every key
-    loaded: list[str] = field(default_factory=list)  # keys of the result that come from the checkpoint
-    renamed: list[tuple[str, str]] = field(default_factory=list)  # (key in the checkpoint, key in the result)
+    loaded: list[str] = field(
+        default_factory=list
+    )  # keys of the result that come from the checkpoint
+    renamed: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # (key in the checkpoint, key in the result)
     dropped: dict[str, str] = field(default_factory=dict)  # key of the checkpoint to the reason
-    added: dict[str, str] = field(default_factory=dict)  # key that the checkpoint lacks to a description of its value
-    missing: dict[str, str] = field(default_factory=dict)  # key that the result lacks to the reason it may, or ''
-    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)  # key to both shapes
-    refused: dict[str, str] = field(default_factory=dict)  # key that the model needs and cannot take to the reason
+    added: dict[str, str] = field(
+        default_factory=dict
+    )  # key that the checkpoint lacks to a description of its value
+    missing: dict[str, str] = field(
+        default_factory=dict
+    )  # key that the result lacks to the reason it may, or ''
+    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(
+        default_factory=dict
+    )  # key to both shapes
+    refused: dict[str, str] = field(
+        default_factory=dict
+    )  # key that the model needs and cannot take to the reason
     notes: list[str] = field(default_factory=list)  # any other change
 
     def __str__(self) -> str:
@@ -36,7 +48,9 @@ class ConversionReport:
             for key, reason in getattr(self, title).items():
                 by_reason.setdefault(reason, []).append(key)
             for reason, group in by_reason.items():
-                lines.append(f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else ''))
+                lines.append(
+                    f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else '')
+                )
         lines += [f'  {mismatch}' for mismatch in self.mismatches()]
         return '\n'.join(lines + [f'  note: {note}' for note in self.notes])
 

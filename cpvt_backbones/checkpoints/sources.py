@@ -1,4 +1,6 @@
-"""Where a checkpoint is: names of shipped weights, of timm and of mmpretrain's model zoo, addresses, files."""
+"""Where a checkpoint is: names of shipped weights, of timm and of mmpretrain's model zoo,
+addresses, files.
+"""
 
 import shutil
 from os import PathLike
@@ -18,16 +20,19 @@ _TIMEOUT = 30.0  # seconds without a byte
 
 
 def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
-    """Return the path of a checkpoint on this machine; fetch it first if it is a name or address of elsewhere.
+    """Return the path of a checkpoint on this machine.
+
+    Fetch it first if it is a name or address of elsewhere.
 
     Args:
-        checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's cache or the hub;
-            ``hf://USER/REPOSITORY`` (or a file in it); ``mmpretrain://NAME``, a name of its model zoo; ``https://``
-            address, from torch's cache or the network; name of shipped weights; file; folder.
+        checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's
+            cache or the hub; ``hf://USER/REPOSITORY`` (or a file in it); ``mmpretrain://NAME``, a
+            name of its model zoo; ``https://`` address, from torch's cache or the network; name of
+            shipped weights; file; folder.
 
     Raises:
-        CheckpointError: An unknown scheme or name; a package that is not installed; weights that cannot be fetched,
-            with where to put the file instead.
+        CheckpointError: An unknown scheme or name; a package that is not installed; weights that
+            cannot be fetched, with where to put the file instead.
     """
     scheme, separator, name = str(checkpoint).partition('://')
     if not separator:
@@ -36,7 +41,10 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
     if scheme in ('https', 'http'):
         return _fetch(str(checkpoint))
     if scheme not in ('timm', 'hf', 'mmpretrain'):
-        accepted = 'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or mmpretrain://NAME'
+        accepted = (
+            'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or'
+            ' mmpretrain://NAME'
+        )
         raise CheckpointError(f'checkpoint must be {accepted}, got {str(checkpoint)!r}')
     try:
         if scheme == 'hf':
@@ -76,10 +84,14 @@ def _fetch_timm(name: str) -> Path:
     try:
         config = get_pretrained_cfg(name, allow_unregistered=False)
     except RuntimeError as error:
-        raise CheckpointError(f'checkpoint: timm has no weights of the name {name!r}: {error}') from error
+        raise CheckpointError(
+            f'checkpoint: timm has no weights of the name {name!r}: {error}'
+        ) from error
     if not config.hf_hub_id:
         if not isinstance(config.url, str) or not config.url:
-            raise CheckpointError(f'checkpoint: timm has no weights of the name {name!r}, only the model')
+            raise CheckpointError(
+                f'checkpoint: timm has no weights of the name {name!r}, only the model'
+            )
         return _fetch(config.url)
     return _fetch_hub(name, config.hf_hub_id, config.hf_hub_filename or SAVED)
 
@@ -96,7 +108,9 @@ def _fetch_hub(name: str, repository: str, file_name: str) -> Path:
         return Path(hf_hub_download(repository, file_name))
     except GatedRepoError as error:
         advice = f'accept its terms at {address} and log in by `hf auth login`'
-        raise CheckpointError(f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}') from error
+        raise CheckpointError(
+            f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}'
+        ) from error
     except (OSError, ValueError) as error:
         raise _unreachable(f'{address}/resolve/main/{file_name}', error, own) from error
 
@@ -115,7 +129,9 @@ def _fetch_mmpretrain(name: str) -> Path:
     try:
         url = ModelHub.get(name).weights
     except ValueError as error:
-        raise CheckpointError(f'checkpoint: mmpretrain has no model of the name {name!r}') from error
+        raise CheckpointError(
+            f'checkpoint: mmpretrain has no model of the name {name!r}'
+        ) from error
     if not url:
         raise CheckpointError(f'checkpoint: mmpretrain has no weights of {name!r}, only the config')
     return _fetch(url)

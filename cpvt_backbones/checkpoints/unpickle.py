@@ -1,4 +1,6 @@
-"""Weights-only reading of ``torch.save``: tensors, numbers, logs and plain data, and nothing else."""
+"""Weights-only reading of ``torch.save``: tensors, numbers, logs and plain data, and
+nothing else.
+"""
 
 import io
 import os
@@ -45,17 +47,19 @@ class StandIn:
 
 
 _CLASSES: list[Any] = [
-    type(path.rpartition('.')[2], (StandIn,), {'__module__': path.rpartition('.')[0]}) for path in STAND_INS
+    type(path.rpartition('.')[2], (StandIn,), {'__module__': path.rpartition('.')[0]})
+    for path in STAND_INS
 ]
 
 
 def load_pickled(file: Path) -> Any:
-    """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers, log buffers.
+    """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers,
+    log buffers.
 
     Raises:
-        CheckpointError: The file is damaged or of another format, needs another import or more than the limits of
-            this module and of :mod:`.opcodes`, holds tensors that are not dense or need more memory than the file
-            has, or refers to itself.
+        CheckpointError: The file is damaged or of another format, needs another import or more than
+            the limits of this module and of :mod:`.opcodes`, holds tensors that are not dense or
+            need more memory than the file has, or refers to itself.
     """
     name = f'checkpoint: {str(file)!r}'
     try:
@@ -65,12 +69,18 @@ def load_pickled(file: Path) -> Any:
         reason = (str(error).strip() or type(error).__name__).split('\n')[0][:300]
         if isinstance(error, Refused):
             raise CheckpointError(f'{name} is refused: {reason}') from error
-        fault = 'no checkpoint, or damaged' if isinstance(error, pickle.UnpicklingError) else 'truncated or damaged'
+        fault = (
+            'no checkpoint, or damaged'
+            if isinstance(error, pickle.UnpicklingError)
+            else 'truncated or damaged'
+        )
         raise CheckpointError(f'{name} is {fault} ({reason.split(". ")[0]})') from error
 
 
 def _load(file: Path) -> Any:
-    """Load with stand-ins for the classes in ``STAND_INS``, and without the classes that the user's code allows."""
+    """Load with stand-ins for the classes in ``STAND_INS``, and without the classes that the user's
+    code allows.
+    """
     with _LOCK:
         before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
@@ -113,7 +123,8 @@ def _check_pickles(file: Path) -> None:
 def _check_directory(stream: IO[bytes]) -> None:
     """Check that an archive ends in its list of files and nothing else.
 
-    Otherwise Python's reader, which checks the pickle, and torch's, which loads it, may use two different lists.
+    Otherwise Python's reader, which checks the pickle, and torch's, which loads it, may use two
+    different lists.
     """
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 98))
@@ -122,7 +133,9 @@ def _check_directory(stream: IO[bytes]) -> None:
     zip64 = tail[-42:-38] == b'PK\x06\x07'
     if zip64:  # torch writes the records of large archives always
         end, found = 98, struct.unpack('<2Q', tail[40:56])
-    located = not zip64 or (tail[:4] == b'PK\x06\x06' and struct.unpack('<Q', tail[-34:-26]) == (size - 98,))
+    located = not zip64 or (
+        tail[:4] == b'PK\x06\x06' and struct.unpack('<Q', tail[-34:-26]) == (size - 98,)
+    )
     if tail[-22:-18] != b'PK\x05\x06' or tail[-2:] != b'\0\0' or not located:
         raise ValueError('its end is no end of an archive of torch.save')
     if sum(found) != size - end:
@@ -137,11 +150,15 @@ class _Cleaner:
     def __init__(self, size: int) -> None:
         self._size = size
         self._repeated = 0
-        # By id: the value, so that its id is not reused, its result, and the number of values in it.
+        # By id: the value, so that its id is not reused, its result, and the number of values in
+        # it.
         self._done: dict[int, tuple[Any, Any, int]] = {}
 
     def clean(self, value: Any) -> Any:
-        """Return plain data and dense tensors; raise ``ValueError`` or :class:`Refused` for others."""
+        """Return plain data and dense tensors.
+
+        Raise ``ValueError`` or :class:`Refused` for others.
+        """
         return self._clean(value, ())[0]
 
     def _clean(self, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
@@ -193,19 +210,34 @@ class _Cleaner:
         stored = tensor.untyped_storage().nbytes()
         self._repeated += max(0, tensor.numel() * tensor.element_size() - stored)
         if stored > self._size or self._repeated > self._size:
-            raise ValueError(f'{name} of shape {tuple(tensor.shape)} takes more memory than the file has')
+            raise ValueError(
+                f'{name} of shape {tuple(tensor.shape)} takes more memory than the file has'
+            )
         return tensor
 
 
 def _build(name: str, arguments: Any, state: Any) -> Any:
     match name, arguments, state:
-        case 'dtype', [str(kind), *_], [_, str(order), *_] if _NUMBERS.fullmatch(kind) and order in '<>|=':
+        case 'dtype', [str(kind), *_], [_, str(order), *_] if (
+            _NUMBERS.fullmatch(kind) and order in '<>|='
+        ):
             return np.dtype(order + kind)
         case 'scalar', [np.dtype() as dtype, bytes(data)], None:
             return np.frombuffer(data, dtype)[0]
         case '_reconstruct', _, [_, tuple(shape), np.dtype() as dtype, fortran, bytes(data)]:
-            return np.frombuffer(data, dtype).reshape(shape, order='F' if fortran else 'C').copy(order='A')
-        case 'HistoryBuffer', _, {'_log_history': np.ndarray() as log, '_count_history': np.ndarray() as count}:
+            return (
+                np.frombuffer(data, dtype)
+                .reshape(shape, order='F' if fortran else 'C')
+                .copy(order='A')
+            )
+        case (
+            'HistoryBuffer',
+            _,
+            {
+                '_log_history': np.ndarray() as log,
+                '_count_history': np.ndarray() as count,
+            },
+        ):
             buffer = HistoryBuffer(max_length=int(state.get('max_length', 1_000_000)))
             buffer._log_history, buffer._count_history = log, count
             return buffer
@@ -215,6 +247,8 @@ def _build(name: str, arguments: Any, state: Any) -> Any:
             return slice(*arguments)
         case 'ConfigDict', [dict() as plain], _:
             return plain
-        case (('PosixPath' | 'WindowsPath' | 'Path'), parts, _) if all(isinstance(part, str) for part in parts):
+        case (('PosixPath' | 'WindowsPath' | 'Path'), parts, _) if all(
+            isinstance(part, str) for part in parts
+        ):
             return str(Path(*parts))
     return None

@@ -19,7 +19,8 @@ SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 @contextmanager
 def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a binary file that replaces ``path`` when the block ends, complete and flushed to the disk.
+    """Yield a binary file that replaces ``path`` when the block ends, complete and flushed to the
+    disk.
 
     The folder is created if need be. If the block raises, the file is deleted.
     """
@@ -82,26 +83,38 @@ def flush_to_disk(path: Path) -> None:
 
 
 def check_destination(path: str | PathLike[str]) -> Path:
-    """Return the path of a checkpoint to write; raise ValueError unless it ends in one of ``SUFFIXES``."""
+    """Return the path of a checkpoint to write.
+
+    Raise ValueError unless it ends in one of ``SUFFIXES``.
+    """
     if Path(path).suffix not in SUFFIXES:
         raise ValueError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
     return Path(path)
 
 
-def write_checkpoint(state_dict: Mapping[str, Tensor], path: str | PathLike[str], *, meta: Mapping[str, str]) -> None:
+def write_checkpoint(
+    state_dict: Mapping[str, Tensor], path: str | PathLike[str], *, meta: Mapping[str, str]
+) -> None:
     """Write a state dict atomically.
 
     Args:
         state_dict: The weights.
-        path: See :func:`check_destination`. ``.pth`` and ``.pt`` have a dict of ``state_dict`` and ``meta``, as mm
-            toolboxes and timm read it, ``.safetensors`` the tensors with ``meta`` as metadata.
+        path: See :func:`check_destination`. ``.pth`` and ``.pt`` have a dict of ``state_dict`` and
+            ``meta``, as mm toolboxes and timm read it, ``.safetensors`` the tensors with ``meta``
+            as metadata.
         meta: Origin of the weights.
     """
     file = check_destination(path)
-    # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger one.
-    weights = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in state_dict.items()}
+    # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger
+    # one.
+    weights = {
+        k: v.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for k, v in state_dict.items()
+    }
     with atomic_write(file) as stream:
-        if file.suffix == '.safetensors':  # save_file would make the file readable for its owner alone
+        if (
+            file.suffix == '.safetensors'
+        ):  # save_file would make the file readable for its owner alone
             stream.write(save(weights, metadata={'format': 'pt', **meta}))
         else:
             torch.save(dict(state_dict=weights, meta=dict(meta)), stream)

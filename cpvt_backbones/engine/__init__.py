@@ -1,6 +1,8 @@
-"""Training with mmengine: layer-wise rates, repeatable resuming, predictions by image size, configs by name.
+"""Training with mmengine: layer-wise rates, repeatable resuming, predictions by image size, configs
+by name.
 
-:mod:`.preprocessors`, :mod:`.distillation` and :mod:`.detr` import toolboxes; configs name them in ``custom_imports``.
+:mod:`.preprocessors`, :mod:`.distillation` and :mod:`.detr` import toolboxes; configs name them in
+``custom_imports``.
 """
 
 from cpvt_backbones.lazy import lazy_names

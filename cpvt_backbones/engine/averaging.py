@@ -79,7 +79,9 @@ class WarmupEMAHook(EMAHook):
         if 'ema_state_dict' in checkpoint:
             super().after_load_checkpoint(runner, checkpoint)
         else:
-            runner.logger.warning('The checkpoint has no averaged weights: averaging starts again from its weights.')
+            runner.logger.warning(
+                'The checkpoint has no averaged weights: averaging starts again from its weights.'
+            )
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """With ``save_best``, evaluate the raw weights too; ``metrics`` becomes the better."""

@@ -1,7 +1,8 @@
 """Common parts of the command lines: parser, arguments, sizes, deprecated flags and errors.
 
-A tool defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It imports what imports
-torch or mmengine after its arguments are parsed, so that ``--help`` is there at once.
+A tool defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It
+imports what imports torch or mmengine after its arguments are parsed, so that ``--help`` is there
+at once.
 """
 
 import argparse
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Formatter that keeps the lines of the description, adds each default, and does not list the options twice."""
+    """Formatter that keeps the lines of the description, adds each default, and does not list the
+    options twice.
+    """
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
         self._prog += ' [options]'
@@ -52,7 +55,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(doc: str | None, *, renamed: Mapping[str, str] | None = None) -> Parser:
-    """Parser of a tool, from its ``__doc__`` and the new name of each old flag: ``{'--fresh': '--overwrite'}``."""
+    """Parser of a tool, from its ``__doc__`` and the new name of each old flag: ``{'--fresh':
+    '--overwrite'}``.
+    """
     parser = Parser(description=doc, formatter_class=partial(HelpFormatter, max_help_position=30))
     parser.renamed = renamed or {}
     return parser
@@ -60,11 +65,15 @@ def make_parser(doc: str | None, *, renamed: Mapping[str, str] | None = None) ->
 
 def warn_deprecated(old: str, new: str) -> None:
     """Print on stderr that ``old`` is accepted for one more release."""
-    print(f'warning: {old} is deprecated and will be removed in the next release; use {new}', file=sys.stderr)
+    print(
+        f'warning: {old} is deprecated and will be removed in the next release; use {new}',
+        file=sys.stderr,
+    )
 
 
 def keep_memory() -> bool:
-    """Let glibc keep the memory that is freed: else it returns large blocks and fetches them again page by page.
+    """Let glibc keep the memory that is freed: else it returns large blocks and fetches them again
+    page by page.
 
     ``False`` with another C library, or if the environment has settings of its own.
     """
@@ -73,17 +82,21 @@ def keep_memory() -> bool:
     try:
         library = ctypes.CDLL(None)
         assert library.gnu_get_libc_version
-        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes. Either one alone ends glibc's own adaptation of the other.
+        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes. Either one alone ends glibc's own
+        # adaptation of the other.
         return bool(library.mallopt(-3, 1 << 30) and library.mallopt(-1, (1 << 31) - 1))
     except (AttributeError, OSError, TypeError):
         return False
 
 
-def run(main: Callable[[], object], *, interrupted: str = 'interrupted', folder: Path | None = None) -> None:
-    """Run a tool; a user's mistake ends it with one line and exit code 2, Ctrl-C with ``interrupted`` and 130.
+def run(
+    main: Callable[[], object], *, interrupted: str = 'interrupted', folder: Path | None = None
+) -> None:
+    """Run a tool; a user's mistake ends it with one line and exit code 2, Ctrl-C with
+    ``interrupted`` and 130.
 
-    A user's mistake is an error that the package or a file of ``folder`` (default: the tool's) raises, a file that
-    cannot be opened, or a missing package. Any other error keeps its traceback.
+    A user's mistake is an error that the package or a file of ``folder`` (default: the tool's)
+    raises, a file that cannot be opened, or a missing package. Any other error keeps its traceback.
     """
     keep_memory()
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
@@ -113,7 +126,9 @@ def name_flags(message: str, actions: Sequence[argparse.Action]) -> str:
 
 
 def _raised_within(error: BaseException | None, *folders: Path) -> bool:
-    """True if a file of these folders raised the error, or one that it replaced, as in mmengine's registries."""
+    """True if a file of these folders raised the error, or one that it replaced, as in mmengine's
+    registries.
+    """
     while error is not None:
         frames = traceback.extract_tb(error.__traceback__)
         if frames and any(Path(frames[-1].filename).is_relative_to(folder) for folder in folders):
@@ -131,12 +146,17 @@ def parse_size(text: str) -> tuple[int, int]:
     """``HEIGHTxWIDTH`` or ``SIDE``, in px, to (height, width)."""
     match = re.fullmatch(r'([1-9]\d*)(?:x([1-9]\d*))?', text)
     if not match:
-        raise argparse.ArgumentTypeError(f'HEIGHTxWIDTH or SIDE in px is expected, such as 480x640, got {text!r}')
+        raise argparse.ArgumentTypeError(
+            f'HEIGHTxWIDTH or SIDE in px is expected, such as 480x640, got {text!r}'
+        )
     return int(match[1]), int(match[2] or match[1])
 
 
 def parse_counted_size(text: str, form: str = 'HEIGHTxWIDTH:COUNT') -> tuple[int, int, int]:
-    """``HEIGHTxWIDTH:COUNT`` or ``SIDE:COUNT`` to (height, width, count); ``form`` is named in the error."""
+    """``HEIGHTxWIDTH:COUNT`` or ``SIDE:COUNT`` to (height, width, count).
+
+    ``form`` is named in the error.
+    """
     size, colon, count = text.partition(':')
     if not colon:
         raise argparse.ArgumentTypeError(f'{form} is expected, such as 640x1024:8, got {text!r}')
@@ -145,7 +165,12 @@ def parse_counted_size(text: str, form: str = 'HEIGHTxWIDTH:COUNT') -> tuple[int
 
 def add_shape_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--shape HEIGHTxWIDTH``, and for one more release ``--size WIDTHxHEIGHT``."""
-    parser.add_argument('--shape', type=parse_size, metavar='HEIGHTxWIDTH', help='resize to it; default: do not resize')
+    parser.add_argument(
+        '--shape',
+        type=parse_size,
+        metavar='HEIGHTxWIDTH',
+        help='resize to it; default: do not resize',
+    )
     parser.add_argument('--size', dest='shape', type=_parse_old_size, help=argparse.SUPPRESS)
 
 
@@ -156,14 +181,18 @@ def _parse_old_size(text: str) -> tuple[int, int]:
 
 
 def parse_model(text: str) -> tuple[str, str, str]:
-    """``NAME=CONFIG:CHECKPOINT``, or shipped weights as ``NAME`` or ``NAME=SHIPPED``, to (name, config, checkpoint)."""
+    """``NAME=CONFIG:CHECKPOINT``, or shipped weights as ``NAME`` or ``NAME=SHIPPED``, to (name,
+    config, checkpoint).
+    """
     name, _, value = text.partition('=')
     try:
         config, checkpoint, _ = split_model((value or name).split(':', maxsplit=1))
     except ValueError:
         config = None
     if not (name and config and checkpoint):
-        raise argparse.ArgumentTypeError(f'NAME=CONFIG:CHECKPOINT or shipped weights are expected, got {text!r}')
+        raise argparse.ArgumentTypeError(
+            f'NAME=CONFIG:CHECKPOINT or shipped weights are expected, got {text!r}'
+        )
     return name, config, checkpoint
 
 
@@ -185,45 +214,77 @@ class Overrides(argparse.Action):
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--cfg-options``."""
-    overrides = 'override values of the config, not variables of its file: model.backbone.arch=small '
+    overrides = (
+        'override values of the config, not variables of its file: model.backbone.arch=small '
+    )
     overrides += 'train_dataloader.batch_size=4 model.backbone.out_indices="[1,2,3]"'
-    parser.add_argument('--cfg-options', nargs='+', action=Overrides, metavar='KEY=VALUE', help=overrides)
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=Overrides, metavar='KEY=VALUE', help=overrides
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a tool that starts a Runner, ``--cfg-options`` among them."""
     add_config_arguments(parser)
-    parser.add_argument('--work-dir', help='folder of logs and checkpoints (default: work_dirs/<name of the config>)')
-    parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none', help='job launcher')
+    parser.add_argument(
+        '--work-dir',
+        help='folder of logs and checkpoints (default: work_dirs/<name of the config>)',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=('none', 'pytorch', 'slurm', 'mpi'),
+        default='none',
+        help='job launcher',
+    )
     # Passed by torch.distributed.launch; torchrun sets LOCAL_RANK.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
 def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = None) -> 'Config':
-    """Read the config ``path`` (default: ``args.config``) with the options of the two functions above."""
+    """Read the config ``path`` (default: ``args.config``) with the options of the two functions
+    above.
+    """
     os.environ.setdefault('LOCAL_RANK', str(getattr(args, 'local_rank', 0)))
     from .launch import read_config
 
-    options = {key: getattr(args, key) for key in ('cfg_options', 'work_dir', 'launcher') if hasattr(args, key)}
+    options = {
+        key: getattr(args, key)
+        for key in ('cfg_options', 'work_dir', 'launcher')
+        if hasattr(args, key)
+    }
     return read_config(args.config if path is None else path, **options)
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, *, images: bool = False, exported: bool = False) -> None:
-    """Add ``CONFIG CHECKPOINT [IMAGE ...]``, as ``args.config`` and ``args.rest``; :func:`split_model` reads them."""
-    alone = 'the name of shipped weights' + (' or a file that tools/export.py wrote' if exported else '')
-    parser.add_argument('config', metavar='CONFIG', help=f'config file; {alone} stands alone for CONFIG CHECKPOINT')
+def add_model_arguments(
+    parser: argparse.ArgumentParser, *, images: bool = False, exported: bool = False
+) -> None:
+    """Add ``CONFIG CHECKPOINT [IMAGE ...]``, as ``args.config`` and ``args.rest``.
+
+    :func:`split_model` reads them.
+    """
+    alone = 'the name of shipped weights' + (
+        ' or a file that tools/export.py wrote' if exported else ''
+    )
+    parser.add_argument(
+        'config', metavar='CONFIG', help=f'config file; {alone} stands alone for CONFIG CHECKPOINT'
+    )
     rest = "; then image files, folders of images, patterns ('**' is any folders)" if images else ''
     metavar = 'CHECKPOINT IMAGE' if images else 'CHECKPOINT'
-    parser.add_argument('rest', nargs='*', metavar=metavar, help=f'checkpoint file or name of shipped weights{rest}')
+    parser.add_argument(
+        'rest', nargs='*', metavar=metavar, help=f'checkpoint file or name of shipped weights{rest}'
+    )
 
 
 def split_model(
     words: Sequence[str], *, images: bool = False, exported: Collection[str] = ()
 ) -> tuple[str | None, str, list[str]]:
-    """Split positional arguments into config, checkpoint and images; ``ValueError`` for a missing model or images.
+    """Split positional arguments into config, checkpoint and images.
+
+    ``ValueError`` for a missing model or images.
 
     Args:
-        words: ``CONFIG CHECKPOINT``, the name of shipped weights, or an exported file; then the images.
+        words: ``CONFIG CHECKPOINT``, the name of shipped weights, or an exported file; then the
+            images.
         images: At least one image must follow the model; by default none may.
         exported: Accepted suffixes of exported models; the config of these is ``None``.
     """
@@ -238,8 +299,12 @@ def split_model(
     else:
         files = f', an exported model ({", ".join(exported)})' if exported else ''
         shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())
-        accepted = f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {shipped or "(none)"}'
-        raise ValueError(f'the first arguments must be a model: {accepted}; got {" ".join(words)!r}')
+        accepted = (
+            f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {shipped or "(none)"}'
+        )
+        raise ValueError(
+            f'the first arguments must be a model: {accepted}; got {" ".join(words)!r}'
+        )
     if images and not rest:
         raise ValueError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:

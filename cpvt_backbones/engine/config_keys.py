@@ -27,18 +27,20 @@ def _arguments(runner: type) -> set[str]:
     return {*inspect.signature(runner).parameters} - {'cfg'}
 
 
-# What mmengine's runners take, what they and mmengine's Config read beside it, and what tools/test.py --tta reads.
+# What mmengine's runners take, what they and mmengine's Config read beside it, and what
+# tools/test.py --tta reads.
 READ_KEYS = frozenset(_arguments(Runner) | _arguments(FlexibleRunner) | {*_READ_FROM_CFG})
 
 
 def check_options(cfg: Config, options: Iterable[str]) -> None:
     """Refuse options, dotted names, that would have no effect on a config which has been read.
 
-    The top of a config holds variables of its file, too. Their values were copied when the file was read: a later
-    change of the variable reaches none of the copies.
+    The top of a config holds variables of its file, too. Their values were copied when the file was
+    read: a later change of the variable reaches none of the copies.
 
     Raises:
-        ValueError: The option's first name is such a variable, or is in no config. The message names the keys to set.
+        ValueError: The option's first name is such a variable, or is in no config. The message
+            names the keys to set.
     """
     for option in options:
         name, _, rest = option.partition('.')

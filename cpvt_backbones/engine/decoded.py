@@ -1,7 +1,7 @@
 """A classification data set decoded once into one array, and its training crop for a whole batch.
 
-For small images, where reading and decoding take longer than the network. It needs mmpretrain; list this module in the
-``custom_imports`` of a config that uses it.
+For small images, where reading and decoding take longer than the network. It needs mmpretrain; list
+this module in the ``custom_imports`` of a config that uses it.
 """
 
 import hashlib
@@ -24,10 +24,12 @@ from cpvt_backbones.layers.checks import check, check_fraction, check_int
 
 @DATASETS.register_module()
 class DecodedDataset(CustomDataset):
-    """mmpretrain's ``CustomDataset`` with its images decoded once, by the first process, into one array.
+    """mmpretrain's ``CustomDataset`` with its images decoded once, by the first process, into one
+    array.
 
-    The array is a file that all processes of a machine map into memory; a change of the data set's files makes a new
-    one. The pipeline gets ``img`` and needs no ``LoadImageFromFile``. ``ValueError`` if two images differ in size.
+    The array is a file that all processes of a machine map into memory; a change of the data set's
+    files makes a new one. The pipeline gets ``img`` and needs no ``LoadImageFromFile``.
+    ``ValueError`` if two images differ in size.
 
     Args:
         cache_dir: Folder of the array; default: ``<data_root>/.decoded``.
@@ -47,7 +49,9 @@ class DecodedDataset(CustomDataset):
         self.images = _decoded(paths, Path(self.cache_dir or Path(self.data_root, '.decoded')))
 
     def get_data_info(self, idx: int, *, decoded: bool = True) -> dict[str, Any]:
-        """``CustomDataset``'s entry of an image, with its pixels (H, W, 3), BGR, uint8, as ``img``."""
+        """``CustomDataset``'s entry of an image, with its pixels (H, W, 3), BGR, uint8, as
+        ``img``.
+        """
         info = super().get_data_info(idx)
         if decoded:
             info['img'] = np.array(self.images[idx])
@@ -92,7 +96,9 @@ class BatchRandomResizedCrop:
         flip: float = 0.5,
     ) -> None:
         check_int(size=size)
-        check('(least, greatest) within (0, 1]', lambda pair: 0 < pair[0] <= pair[1] <= 1, area=area)
+        check(
+            '(least, greatest) within (0, 1]', lambda pair: 0 < pair[0] <= pair[1] <= 1, area=area
+        )
         check('(least, greatest), both positive', lambda pair: 0 < pair[0] <= pair[1], ratio=ratio)
         check_fraction(flip=flip)
         self.size, self.area, self.ratio, self.flip = size, area, ratio, flip

@@ -11,16 +11,21 @@ from cpvt_backbones.layers import PEGPosition, Stage
 
 @MODELS.register_module()
 class DETRWithPEG(DETR):
-    """DETR whose encoder has PEG for the sine encoding (paper v1 and v2, detection); the decoder keeps the latter.
+    """DETR whose encoder has PEG for the sine encoding (paper v1 and v2, detection).
 
-    ``encoder=dict(peg=...)`` are arguments of :class:`PEGPosition` for its layers; ``None``, or none, for no encoding.
-    Padded tokens are seen by their neighbours, but stay as they are.
+    The decoder keeps the latter.
+
+    ``encoder=dict(peg=...)`` are arguments of :class:`PEGPosition` for its layers; ``None``, or
+    none, for no encoding. Padded tokens are seen by their neighbours, but stay as they are.
     """
 
     encoder: Any
 
     def _init_layers(self) -> None:
-        peg, self.encoder = self.encoder.get('peg'), {k: v for k, v in self.encoder.items() if k != 'peg'}
+        peg, self.encoder = (
+            self.encoder.get('peg'),
+            {k: v for k, v in self.encoder.items() if k != 'peg'},
+        )
         super()._init_layers()
         depth, dim = len(self.encoder.layers), self.embed_dims
         stage = Stage(dim=dim, depth=depth, used=depth, head_dim=dim, grid=(1, 1))
@@ -35,5 +40,9 @@ class DETRWithPEG(DETR):
             feat = self.encoder.layers[index](feat, None, feat_mask) if index >= 0 else feat
             if self.pos_block is not None:
                 encoded, _ = self.pos_block.after_block(0, index, feat, grid)
-                feat = encoded if feat_mask is None else torch.where(feat_mask[..., None], feat, encoded)
+                feat = (
+                    encoded
+                    if feat_mask is None
+                    else torch.where(feat_mask[..., None], feat, encoded)
+                )
         return dict(memory=feat)

@@ -1,4 +1,5 @@
-"""Hard distillation: a second head learns the labels that a frozen teacher predicts (DeiT, arXiv 2012.12877).
+"""Hard distillation: a second head learns the labels that a frozen teacher predicts (DeiT, arXiv
+2012.12877).
 
 It needs mmpretrain; list this module in the ``custom_imports`` of a config that uses it.
 """
@@ -22,17 +23,21 @@ from cpvt_backbones.layers.checks import check_fraction, check_int, list_of_dict
 
 @MODELS.register_module()
 class DistillationHead(DeiTClsHead):
-    """Two linear classifiers, one for the labels and one for the teacher's labels; predictions average their logits.
+    """Two linear classifiers, one for the labels and one for the teacher's labels.
 
-    With a distillation token (a backbone with ``with_dist_token=True, out_type='cls_token'``) each classifies its own
-    token; without (``out_type='avg_featmap'``) both classify the same pooled vector. Arguments and parameter names are
-    those of mmpretrain's ``DeiTClsHead``.
+    Predictions average their logits.
+
+    With a distillation token (a backbone with ``with_dist_token=True, out_type='cls_token'``) each
+    classifies its own token; without (``out_type='avg_featmap'``) both classify the same pooled
+    vector. Arguments and parameter names are those of mmpretrain's ``DeiTClsHead``.
     """
 
     def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Both vectors (B, C) to classify."""
         last = feats[-1]
-        pair: tuple[Tensor, Tensor] = super().pre_logits([last if isinstance(last, (tuple, list)) else (last, last)])
+        pair: tuple[Tensor, Tensor] = super().pre_logits(
+            [last if isinstance(last, (tuple, list)) else (last, last)]
+        )
         return pair
 
     def both_scores(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
@@ -49,20 +54,23 @@ class DistillationHead(DeiTClsHead):
 @MODELS.register_module()
 @strict_keywords
 class HardDistillation(ImageClassifier):
-    """mmpretrain's image classifier, trained on labels and on a frozen teacher's predictions for the same images.
+    """mmpretrain's image classifier, trained on labels and on a frozen teacher's predictions for
+    the same images.
 
-    The teacher gets the augmented batch in its own normalisation. It is built for the first loss, so a trained student
-    runs without it. It stays in evaluation mode, gets no gradient, and is in no checkpoint. A teacher without weights,
-    without normalisation, or with another number of classes is a ``ValueError``.
+    The teacher gets the augmented batch in its own normalisation. It is built for the first loss,
+    so a trained student runs without it. It stays in evaluation mode, gets no gradient, and is in
+    no checkpoint. A teacher without weights, without normalisation, or with another number of
+    classes is a ``ValueError``.
 
     Args:
         backbone, head: See :class:`DistillationHead`.
         teacher: Any classifier of mmpretrain as plain data, e.g. ``dict(type='TimmClassifier',
-            model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` has ``mean``, ``std`` and
-            ``to_rgb``; default: a timm model's own values.
+            model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` has
+            ``mean``, ``std`` and ``to_rgb``; default: a timm model's own values.
         distillation_weight: Share of the teacher's loss, in [0, 1]. DeiT: 0.5.
         teacher_size: Side of the teacher's images in px; default: that of the student's.
-        teacher_classes: The teacher's index of each class of the student; default: the same classes.
+        teacher_classes: The teacher's index of each class of the student; default: the same
+            classes.
         neck, train_cfg, data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
     """
 
@@ -86,22 +94,30 @@ class HardDistillation(ImageClassifier):
         if teacher_size is not None:
             check_int(teacher_size=teacher_size)
         if not isinstance(self.head, DistillationHead):
-            raise ValueError(f"head must be of type 'DistillationHead', got {type(self.head).__name__!r}")
-        if not (teacher.get('pretrained') or teacher.get('checkpoint_path') or _checkpoints(teacher)):
+            raise ValueError(
+                f"head must be of type 'DistillationHead', got {type(self.head).__name__!r}"
+            )
+        if not (
+            teacher.get('pretrained') or teacher.get('checkpoint_path') or _checkpoints(teacher)
+        ):
             accepted = 'pretrained=True or checkpoint_path=... for a timm model'
             other = "init_cfg=dict(type='Pretrained', checkpoint=...)"
-            raise ValueError(f'teacher must come with weights: {accepted}, else {other}; got {dict(teacher)!r}')
+            raise ValueError(
+                f'teacher must come with weights: {accepted}, else {other}; got {dict(teacher)!r}'
+            )
         self.distillation_weight, self.teacher_size = distillation_weight, teacher_size
         self.teacher_classes = None if teacher_classes is None else list(teacher_classes)
         self.teacher_cfg = dict(teacher)
-        # A list hides it from torch: it is in no state dict, not trained, and not wrapped by a strategy.
+        # A list hides it from torch: it is in no state dict, not trained, and not wrapped by a
+        # strategy.
         self._teacher: list[nn.Module] = []
 
     @property
     def teacher(self) -> nn.Module:
         """The teacher, built at first use."""
         if not self._teacher:
-            # Building it must not advance the generator: a resumed training would draw other numbers.
+            # Building it must not advance the generator: a resumed training would draw other
+            # numbers.
             with torch.random.fork_rng():
                 teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
             for checkpoint in _checkpoints(self.teacher_cfg):
@@ -118,7 +134,9 @@ class HardDistillation(ImageClassifier):
 
     @torch.no_grad()
     def teacher_labels(self, images: Tensor) -> Tensor:
-        """Classes (B,) that the teacher predicts for images (B, 3, H, W) that are normalised for the student."""
+        """Classes (B,) that the teacher predicts for images (B, 3, H, W) that are normalised for
+        the student.
+        """
         scores = self.teacher.to(images.device)(self._for_teacher(images), mode='tensor')
         if self.teacher_classes is not None:
             scores = scores[:, self.teacher_classes]
@@ -129,10 +147,16 @@ class HardDistillation(ImageClassifier):
         return scores.argmax(dim=1)
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
-        """``loss_label``, of the batch's labels (mixed or not), and ``loss_teacher``, each times its share."""
+        """``loss_label``, of the batch's labels (mixed or not), and ``loss_teacher``, each times
+        its share.
+        """
         first, second = self.head.both_scores(self.extract_feat(inputs))
-        loss_label = (1 - self.distillation_weight) * self.head._get_loss(first, data_samples)['loss']
-        loss_teacher = self.distillation_weight * F.cross_entropy(second, self.teacher_labels(inputs))
+        loss_label = (1 - self.distillation_weight) * self.head._get_loss(first, data_samples)[
+            'loss'
+        ]
+        loss_teacher = self.distillation_weight * F.cross_entropy(
+            second, self.teacher_labels(inputs)
+        )
         return dict(loss_label=loss_label, loss_teacher=loss_teacher)
 
     def _for_teacher(self, images: Tensor) -> Tensor:
@@ -144,7 +168,9 @@ class HardDistillation(ImageClassifier):
             images = images.flip(1)
         images = (images - mean.to(images)) / std.to(images)
         if self.teacher_size is not None:
-            images = F.interpolate(images, self.teacher_size, mode='bicubic', align_corners=False, antialias=True)
+            images = F.interpolate(
+                images, self.teacher_size, mode='bicubic', align_corners=False, antialias=True
+            )
         return images
 
 

@@ -1,4 +1,6 @@
-"""A checkpoint hook that loses no training: atomic saves, preemption, exact resume, one run a work directory."""
+"""A checkpoint hook that loses no training: atomic saves, preemption, exact resume, one run a work
+directory.
+"""
 
 import glob
 import signal
@@ -33,7 +35,9 @@ from .resuming import PROGRESS, Schedule, resume_data
 from .training_checks import TrainingCheckHook, check_weights
 
 EXIT_PREEMPTED = 75
-"""Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try again later"."""
+"""Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try
+again later".
+"""
 
 GRADIENTS = 'accumulated_gradients'
 """Key of the message hub: gradients of a checkpoint between two updates of the weights."""
@@ -45,19 +49,22 @@ _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on pr
 class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     """mmengine's ``CheckpointHook`` with guarantees; in a config ``default_hooks.checkpoint.type``.
 
-    A checkpoint is written under another name, flushed to the disk and renamed; older ones are deleted after that,
-    and ``last_checkpoint`` is replaced in the same way. Weights that are NaN or infinite are not written.
-    With ``resume=True`` the newest readable checkpoint is taken, and an unreadable one is named.
+    A checkpoint is written under another name, flushed to the disk and renamed; older ones are
+    deleted after that, and ``last_checkpoint`` is replaced in the same way. Weights that are NaN or
+    infinite are not written. With ``resume=True`` the newest readable checkpoint is taken, and an
+    unreadable one is named.
 
-    A resumed training ends with the weights of an uninterrupted one. Checkpoints hold the random states, and gradients
-    that are being accumulated. The random numbers of an image depend on the seed, the rank and the iteration, see
-    :mod:`.repeatable`. Validation draws none of the training's numbers. A validation that was due at the checkpoint is
-    made again after a resume, so that the best checkpoint is the same, too.
+    A resumed training ends with the weights of an uninterrupted one. Checkpoints hold the random
+    states, and gradients that are being accumulated. The random numbers of an image depend on the
+    seed, the rank and the iteration, see :mod:`.repeatable`. Validation draws none of the
+    training's numbers. A validation that was due at the checkpoint is made again after a resume, so
+    that the best checkpoint is the same, too.
 
-    SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration and exits with :data:`EXIT_PREEMPTED`; a
-    second SIGINT stops at once. Such a training resumes within its epoch. Two trainings cannot share a work directory.
-    The checks of :class:`TrainingCheckHook` are made too. ``options`` are those of ``CheckpointHook``. A work directory
-    in use, or with ``resume=True`` one whose checkpoints cannot be read, is a ``ValueError``.
+    SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration and exits with
+    :data:`EXIT_PREEMPTED`; a second SIGINT stops at once. Such a training resumes within its epoch.
+    Two trainings cannot share a work directory. The checks of :class:`TrainingCheckHook` are made
+    too. ``options`` are those of ``CheckpointHook``. A work directory in use, or with
+    ``resume=True`` one whose checkpoints cannot be read, is a ``ValueError``.
     """
 
     keep_ckpt_ids: deque[int]
@@ -83,10 +90,19 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if is_main_process():
             try:
                 # A singleton: a process whose training failed may start another one.
-                self._lock = lock_file(Path(runner.work_dir, '.lock'), warn=runner.logger.warning, singleton=True)
-                outcome[1] = newest_checkpoint(runner.work_dir, warn=runner.logger.warning) if choose else None
+                self._lock = lock_file(
+                    Path(runner.work_dir, '.lock'), warn=runner.logger.warning, singleton=True
+                )
+                outcome[1] = (
+                    newest_checkpoint(runner.work_dir, warn=runner.logger.warning)
+                    if choose
+                    else None
+                )
             except Timeout:
-                outcome[0] = f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or set --work-dir'
+                outcome[0] = (
+                    f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or set'
+                    ' --work-dir'
+                )
             except ValueError as error:
                 outcome[0] = str(error)
         broadcast_object_list(outcome)
@@ -96,7 +112,9 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if checkpoint is not None:
             runner._load_from = str(checkpoint)
         elif choose:
-            runner.logger.info(f'No checkpoint in {runner.work_dir}: training starts from iteration 0.')
+            runner.logger.info(
+                f'No checkpoint in {runner.work_dir}: training starts from iteration 0.'
+            )
         self._resumed = bool(runner._resume and runner._load_from)
         if isinstance(runner._train_loop, BaseLoop):
             runner._train_loop.run = self._releasing()(runner._train_loop.run)
@@ -123,7 +141,10 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             shield_workers(runner.val_dataloader)
 
     def before_train(self, runner: Runner) -> None:
-        """Make saving atomic and install the signal handlers; after a resume, restore the random states."""
+        """Make saving atomic and install the signal handlers.
+
+        After a resume, restore the random states.
+        """
         TrainingCheckHook.before_train(self, runner)
         # A checkpoint that is resumed names files to delete: only numbers are taken from it.
         kept, obsolete = runner.message_hub.runtime_info.get('keep_ckpt_ids'), list[int]()
@@ -148,11 +169,15 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             except ValueError:  # not the main thread
                 break
         if self._resumed and self._validation_is_due(runner):
-            runner.logger.info('resume: the validation that was due at this checkpoint is made first')
+            runner.logger.info(
+                'resume: the validation that was due at this checkpoint is made first'
+            )
             runner.val_loop.run()
 
     def _place(self, runner: Runner) -> None:
-        """Set the iteration and the schedule of a resumed training, which may have other batches."""
+        """Set the iteration and the schedule of a resumed training, which may have other
+        batches.
+        """
         before = runner.iter
         batch = _samples_per_iteration(runner)
         self._to_skip = resume_data(runner, batch=batch)
@@ -195,14 +220,22 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if gradients is None:
             return
         parameters = dict(runner.model.named_parameters())
-        own = gradients[runner.rank] if isinstance(gradients, list) and len(gradients) == runner.world_size else {}
+        own = (
+            gradients[runner.rank]
+            if isinstance(gradients, list) and len(gradients) == runner.world_size
+            else {}
+        )
         if not isinstance(own, dict) or not own.keys() <= parameters.keys():
-            runner.logger.warning('resume: the accumulated gradients are of other processes or another model; dropped')
+            runner.logger.warning(
+                'resume: the accumulated gradients are of other processes or another model; dropped'
+            )
             return
         for name, gradient in own.items():
             parameter = parameters[name]
             if not isinstance(gradient, torch.Tensor) or gradient.shape != parameter.shape:
-                raise CheckpointError(f'resume: the gradient of {name} in {runner._load_from!r} does not fit')
+                raise CheckpointError(
+                    f'resume: the gradient of {name} in {runner._load_from!r} does not fit'
+                )
             parameter.grad = gradient.to(parameter)
 
     def _validation_is_due(self, runner: Runner) -> bool:
@@ -253,7 +286,9 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         """Save the checkpoint of the epoch."""
         CheckpointHook.after_train_epoch(self, runner)
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Save the checkpoint of the iteration; after a signal, save and exit."""
         TrainingCheckHook.after_train_iter(self, runner, batch_idx, data_batch, outputs)
         CheckpointHook.after_train_iter(self, runner, batch_idx, data_batch, outputs)
@@ -267,14 +302,19 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         raise SystemExit(EXIT_PREEMPTED)
 
     def _preempted(self, runner: Runner, iteration: int) -> bool:
-        """True if a rank got a signal, and no gradients are being accumulated; the same on every rank."""
+        """True if a rank got a signal, and no gradients are being accumulated.
+
+        The same on every rank.
+        """
         if iteration % getattr(runner.optim_wrapper, '_accumulative_counts', 1):
             return False
         if runner.world_size == 1:
             return self._signal is not None
         if iteration % _CHECK_EVERY:
             return False
-        flag = torch.tensor(int(self._signal is not None), device=next(runner.model.parameters()).device)
+        flag = torch.tensor(
+            int(self._signal is not None), device=next(runner.model.parameters()).device
+        )
         all_reduce(flag, 'max')
         return bool(flag)
 
@@ -284,19 +324,30 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if self.max_keep_ckpts > 0:
             steps = [*(kept for kept in self.keep_ckpt_ids if kept != step), step]
             obsolete = [self.filename_tmpl.format(old) for old in steps[: -self.max_keep_ckpts]]
-            # With the obsolete ones: a run that is killed before their deletion deletes them on resume.
+            # With the obsolete ones: a run that is killed before their deletion deletes them on
+            # resume.
             runner.message_hub.update_info('keep_ckpt_ids', steps)
             self.keep_ckpt_ids = deque(steps[-self.max_keep_ckpts :])
         self._save(runner, name, meta, by_epoch=self.by_epoch, **self.args)
         self._saved_iter = meta['iter']
         self._delete_files((*obsolete, INTERRUPTED))
 
-    def _save(self, runner: Runner, name: str, meta: dict[str, Any], *, by_epoch: bool = False, **options: Any) -> None:
+    def _save(
+        self,
+        runner: Runner,
+        name: str,
+        meta: dict[str, Any],
+        *,
+        by_epoch: bool = False,
+        **options: Any,
+    ) -> None:
         """Save a checkpoint with the random states, then point ``last_checkpoint`` to it."""
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         self._note_state(runner, meta)
-        options |= dict(save_optimizer=self.save_optimizer, save_param_scheduler=self.save_param_scheduler)
+        options |= dict(
+            save_optimizer=self.save_optimizer, save_param_scheduler=self.save_param_scheduler
+        )
         options |= dict(meta=meta, by_epoch=by_epoch, backend_args=self.backend_args)
         runner.save_checkpoint(self.out_dir, name, self.file_client_args, **options)
         if is_main_process():
@@ -307,7 +358,9 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         """Put into the message hub, and so into the checkpoint, what a resume needs besides."""
         check_weights(runner, meta['iter'])
         hub = runner.message_hub
-        hub.update_info('random_states', all_gather_object(self._state_before_val or random_state()))
+        hub.update_info(
+            'random_states', all_gather_object(self._state_before_val or random_state())
+        )
         batch = _samples_per_iteration(runner)
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
             samples = (meta['iter'] - meta['epoch'] * len(runner.train_dataloader)) * batch
@@ -318,17 +371,26 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         accumulated = meta['iter'] % getattr(runner.optim_wrapper, '_accumulative_counts', 1)
         gradients = None
         if accumulated:
-            own = {name: one.grad.cpu() for name, one in runner.model.named_parameters() if one.grad is not None}
+            own = {
+                name: one.grad.cpu()
+                for name, one in runner.model.named_parameters()
+                if one.grad is not None
+            }
             gradients = all_gather_object(own)
         hub.update_info(GRADIENTS, gradients)
 
     def _delete_files(self, names: Iterable[str]) -> None:
-        """Delete checkpoints of this run; a folder only where this run writes folders, as with DeepSpeed."""
+        """Delete checkpoints of this run.
+
+        A folder only where this run writes folders, as with DeepSpeed.
+        """
         if not is_main_process():
             return
         for name in names:
             path = self.file_backend.join_path(self.out_dir, name)
-            if self.file_backend.isfile(path) or (self.last_ckpt and self.file_backend.isdir(self.last_ckpt)):
+            if self.file_backend.isfile(path) or (
+                self.last_ckpt and self.file_backend.isdir(self.last_ckpt)
+            ):
                 _delete(path, self.file_backend)
 
     def _find_best_checkpoints(self) -> None:
@@ -344,7 +406,9 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     def _newest_best(self, key: str) -> str | None:
         name = '*' if key == 'auto' else glob.escape(key.replace('/', '_'))
         pattern = f'best_{name}_{self.filename_tmpl.format("*")}'
-        files = Path(self.out_dir).glob(pattern) if isinstance(self.file_backend, LocalBackend) else ()
+        files = (
+            Path(self.out_dir).glob(pattern) if isinstance(self.file_backend, LocalBackend) else ()
+        )
         found = (path for path in files if path.stem.rpartition('_')[2].isdecimal())
         newest = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
         return None if newest is None else self.file_backend.join_path(self.out_dir, newest.name)
@@ -358,7 +422,10 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         self.file_backend.remove = self.file_backend.rmtree = obsolete.append
         super()._save_best_checkpoint(runner, metrics)
         self.file_backend = backend
-        best = {getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()}
+        best = {
+            getattr(self, 'best_ckpt_path', None),
+            *getattr(self, 'best_ckpt_path_dict', {}).values(),
+        }
         self._delete_files(Path(path).name for path in {*obsolete} - best)
 
 
@@ -384,7 +451,9 @@ def _shown_rates(runner: Runner) -> str:
 
 
 def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]:
-    """Wrap ``runner.save_checkpoint``: a file or folder gets its name once it is complete and on the disk."""
+    """Wrap ``runner.save_checkpoint``: a file or folder gets its name once it is complete and on
+    the disk.
+    """
 
     def save_atomically(out_dir: str, filename: str, *args: Any, **options: Any) -> None:
         part, target = Path(out_dir, f'.{filename}.part'), Path(out_dir, filename)
@@ -395,7 +464,9 @@ def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]
                     flush_to_disk(path)
                 if target.is_dir():
                     if not part.is_dir():
-                        raise FileExistsError(f'work_dir: {str(target)!r} is a folder, a checkpoint gets this name')
+                        raise FileExistsError(
+                            f'work_dir: {str(target)!r} is a folder, a checkpoint gets this name'
+                        )
                     _delete(target, backend)
                 part.replace(target)
                 flush_to_disk(target.parent)

@@ -25,7 +25,12 @@ from mmengine.runner import Runner
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import distributed, nn
 
-from cpvt_backbones.checkpoints import classes_of, load_weights, locate_checkpoint, newest_checkpoint
+from cpvt_backbones.checkpoints import (
+    classes_of,
+    load_weights,
+    locate_checkpoint,
+    newest_checkpoint,
+)
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.weights import shipped_file
@@ -42,7 +47,9 @@ class Toolbox(NamedTuple):
     extra: str  # extra of this package that installs it
     visualization: dict[str, Any]  # hook that draws test results
     show_dir: str  # dotted config key of the hook's output folder
-    dump: str | None  # metric that writes predictions to a pickle file; None: the toolbox's metric writes a folder
+    dump: (
+        str | None
+    )  # metric that writes predictions to a pickle file; None: the toolbox's metric writes a folder
 
 
 _HOOK_KEY = 'default_hooks.visualization'
@@ -68,12 +75,14 @@ def read_config(
     Args:
         path: The config file.
         cfg_options: Values to override, keyed by dotted name.
-        work_dir: Folder of logs and checkpoints; ``None``: the config's, else ``work_dirs/<name of the config>``.
+        work_dir: Folder of logs and checkpoints; ``None``: the config's, else ``work_dirs/<name of
+            the config>``.
         launcher: mmengine's launcher: none, pytorch, slurm or mpi.
 
     Raises:
         FileNotFoundError, ImportError: The file does not exist; the toolbox is not installed.
-        ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an option has no effect.
+        ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
+            option has no effect.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'config: there is no file {str(path)!r}')
@@ -81,7 +90,9 @@ def read_config(
     try:
         cfg = Config.fromfile(str(path))
     except Exception as error:  # a config is Python code, which may raise anything
-        raise ValueError(f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}') from error
+        raise ValueError(
+            f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}'
+        ) from error
     check_options(cfg, options)
     try:
         cfg.merge_from_dict(options)
@@ -99,13 +110,18 @@ def find_toolbox(cfg: Config) -> Toolbox:
     if scope not in TOOLBOXES:
         found = 'is missing from the config' if scope is None else f'is {scope!r}'
         accepted = ', '.join(map(repr, TOOLBOXES))
-        raise ValueError(f'default_scope {found}: it names the toolbox that runs the config; accepted are {accepted}')
+        raise ValueError(
+            f'default_scope {found}: it names the toolbox that runs the config; accepted are'
+            f' {accepted}'
+        )
     toolbox = TOOLBOXES[scope]
     try:
         import_module(toolbox.package)
     except ImportError as error:
         install = f"pip install '.[{toolbox.extra}]' in a clone of this package"
-        raise ImportError(f'default_scope is {scope!r}, and {scope} does not import ({error}): {install}') from error
+        raise ImportError(
+            f'default_scope is {scope!r}, and {scope} does not import ({error}): {install}'
+        ) from error
     return toolbox
 
 
@@ -122,23 +138,29 @@ def train(
 
     Args:
         cfg: From :func:`read_config`; changed in place.
-        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work directory, if there is any.
+        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work directory, if
+            there is any.
         amp: Train in mixed precision.
         amp_dtype: As in :func:`use_amp`.
-        auto_scale_lr: Scale the learning rate with the batch size, from ``auto_scale_lr.base_batch_size``.
+        auto_scale_lr: Scale the learning rate with the batch size, from
+            ``auto_scale_lr.base_batch_size``.
         progress: Show a bar with the time left, if stdout is a terminal.
 
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
-        ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in :func:`use_amp`;
-            weights to load that are NaN, infinite, integers or of another model; a head with another number of classes
-            than the training data; the errors of :class:`DurableCheckpointHook`.
+        ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in
+            :func:`use_amp`; weights to load that are NaN, infinite, integers or of another model; a
+            head with another number of classes than the training data; the errors of
+            :class:`DurableCheckpointHook`.
     """
     if amp:
         use_amp(cfg, amp_dtype)
     if auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise ValueError('auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size of its lr')
+            raise ValueError(
+                'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size of'
+                ' its lr'
+            )
         cfg.auto_scale_lr.enable = True
     if resume == 'auto':
         # Here and not in the checkpoint hook alone: FlexibleRunner loads before its hooks run.
@@ -149,10 +171,14 @@ def train(
     elif cfg.get('load_from'):
         cfg.load_from = find_checkpoint('load_from', cfg.load_from)
     for part in dicts_of(cfg.get('model')):  # a failure ends the training before it reads data
-        if str(part.get('checkpoint')).startswith(('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')):
+        if str(part.get('checkpoint')).startswith(
+            ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
+        ):
             locate_checkpoint(part['checkpoint'])
     runner = _build_runner(cfg)
-    for handler in runner.logger.handlers:  # a line a parameter is for the log file, not for the terminal
+    for (
+        handler
+    ) in runner.logger.handlers:  # a line a parameter is for the log file, not for the terminal
         if type(handler) is logging.StreamHandler:
             handler.addFilter(lambda record: not str(record.msg).startswith('paramwise_options'))
     if isinstance(runner, Runner):
@@ -181,8 +207,8 @@ def test(
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: A wrong suffix of ``out``; no ``tta_model`` or ``tta_pipeline``; a checkpoint that does not fit, or
-            has other classes than the test set, or in another order.
+        ValueError: A wrong suffix of ``out``; no ``tta_model`` or ``tta_pipeline``; a checkpoint
+            that does not fit, or has other classes than the test set, or in another order.
     """
     toolbox = find_toolbox(cfg)
     cfg.load_from = find_checkpoint('checkpoint', checkpoint)
@@ -216,18 +242,25 @@ class CPUAmpOptimWrapper(OptimWrapper):
 
 
 def use_amp(cfg: Config, dtype: str | None = None) -> None:
-    """Switch a config, whose optimizer wrapper has no precision of its own, to mixed precision, in place.
+    """Switch a config, whose optimizer wrapper has no precision of its own, to mixed precision, in
+    place.
 
-    ``dtype`` is ``'float16'`` (with loss scaling; the default on a GPU) or ``'bfloat16'``, the only one of a CPU.
+    ``dtype`` is ``'float16'`` (with loss scaling; the default on a GPU) or ``'bfloat16'``, the only
+    one of a CPU.
     """
     on_cpu = get_device() == 'cpu'
     dtype = dtype or ('bfloat16' if on_cpu else 'float16')
     check_choice(AMP_DTYPES, amp_dtype=dtype)
     if on_cpu and dtype == 'float16':
-        raise ValueError("amp_dtype must be 'bfloat16' on a CPU, got 'float16'; a GPU was not found")
+        raise ValueError(
+            "amp_dtype must be 'bfloat16' on a CPU, got 'float16'; a GPU was not found"
+        )
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
-        raise ValueError(f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own precision")
+        raise ValueError(
+            f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own"
+            ' precision'
+        )
     if on_cpu:
         cfg.optim_wrapper.type = 'CPUAmpOptimWrapper'
         return
@@ -244,7 +277,11 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
     if toolbox.dump is None:
         cfg.merge_from_dict({'test_evaluator.output_dir': out})
         return
-    evaluators = cfg.test_evaluator if isinstance(cfg.test_evaluator, (list, tuple)) else [cfg.test_evaluator]
+    evaluators = (
+        cfg.test_evaluator
+        if isinstance(cfg.test_evaluator, (list, tuple))
+        else [cfg.test_evaluator]
+    )
     cfg.test_evaluator = [*evaluators, dict(type=toolbox.dump, out_file_path=out)]
 
 
@@ -264,8 +301,13 @@ def config_classes(cfg: Config) -> list[str] | None:
 
 
 def find_checkpoint(argument: str, path: str | os.PathLike[str]) -> str:
-    """Return the file of a checkpoint, for shipped weights by name, or the URL; ``FileNotFoundError`` names both."""
-    file = str(path) if '://' in str(path) else str(shipped_file(path))  # a URL is fetched when it is loaded
+    """Return the file of a checkpoint, for shipped weights by name, or the URL.
+
+    ``FileNotFoundError`` names both.
+    """
+    file = (
+        str(path) if '://' in str(path) else str(shipped_file(path))
+    )  # a URL is fetched when it is loaded
     if '://' not in file and not Path(file).is_file():
         raise FileNotFoundError(f'{argument}: there is no file {str(path)!r}')
     return file
@@ -281,7 +323,9 @@ def _use_gloo(cfg: Config) -> None:
     """Prepare for several processes on CPUs; mmengine's launch would look for a GPU in each."""
     if not distributed.is_initialized():
         distributed.init_process_group('gloo')
-    chosen = cfg.get('model_wrapper_cfg') or dict(find_unused_parameters=cfg.get('find_unused_parameters', False))
+    chosen = cfg.get('model_wrapper_cfg') or dict(
+        find_unused_parameters=cfg.get('find_unused_parameters', False)
+    )
     wrapper = dict(type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None)
     cfg.model_wrapper_cfg = {**wrapper, **chosen}
     for node in dicts_of(cfg.model):
@@ -292,13 +336,19 @@ def _use_gloo(cfg: Config) -> None:
 
 @contextmanager
 def _progress_bar(runner: Any) -> Iterator[None]:
-    """Show a bar with the iterations done and the time left, below mmengine's log, if stdout is a terminal."""
+    """Show a bar with the iterations done and the time left, below mmengine's log, if stdout is a
+    terminal.
+    """
     if not (sys.stdout.isatty() and is_main_process()):
         yield
         return
-    handlers = [handler for handler in runner.logger.handlers if type(handler) is logging.StreamHandler]
+    handlers = [
+        handler for handler in runner.logger.handlers if type(handler) is logging.StreamHandler
+    ]
     streams = [handler.stream for handler in handlers]
-    with Progress('training', BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), 'left') as bar:
+    with Progress(
+        'training', BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), 'left'
+    ) as bar:
         task = bar.add_task('training', total=runner.max_iters, completed=runner.iter)
 
         class Advance(Hook):

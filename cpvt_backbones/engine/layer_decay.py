@@ -15,8 +15,9 @@ _DECAY = 'layer_decay_rate'
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor with learning rates that shrink towards the stem.
 
-    A parameter of a backbone with ``get_layer_depth`` (all of this package, the vision transformers of mmpretrain) gets
-    ``lr * layer_decay_rate ** (layers - 1 - depth)``, any other ``lr``. Parameters in the ``no_weight_decay()`` of a
+    A parameter of a backbone with ``get_layer_depth`` (all of this package, the vision transformers
+    of mmpretrain) gets ``lr * layer_decay_rate ** (layers - 1 - depth)``, any other ``lr``.
+    Parameters in the ``no_weight_decay()`` of a
     module get no weight decay. In a config::
 
         optim_wrapper = dict(
@@ -25,20 +26,32 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             paramwise_cfg=dict(layer_decay_rate=0.75, norm_decay_mult=0.0, bias_decay_mult=0.0),
         )
 
-    ``paramwise_cfg`` takes the options of mmengine's constructor too; factors multiply. ``ValueError`` if
-    ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has ``get_layer_depth``.
+    ``paramwise_cfg`` takes the options of mmengine's constructor too; factors multiply.
+    ``ValueError`` if ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model
+    has ``get_layer_depth``.
     """
 
-    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None
+    ) -> None:
         options = dict(paramwise_cfg or {})
         # It stays among the options: without options mmengine does not call `add_params`.
         rate: Any = options.get(_DECAY)
-        check('a number in (0, 1]', lambda v: is_number(v) and 0 < v <= 1, **{f'paramwise_cfg.{_DECAY}': rate})
+        check(
+            'a number in (0, 1]',
+            lambda v: is_number(v) and 0 < v <= 1,
+            **{f'paramwise_cfg.{_DECAY}': rate},
+        )
         self.layer_decay_rate = rate
         super().__init__(optim_wrapper_cfg, options)
 
-    def add_params(self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', **kwargs: Any) -> None:
-        """Add one group per parameter, as mmengine does; at the root of the model, set rates and decay."""
+    def add_params(
+        self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', **kwargs: Any
+    ) -> None:
+        """Add one group per parameter, as mmengine does.
+
+        At the root of the model, set rates and decay.
+        """
         super().add_params(params, module, prefix=prefix, **kwargs)
         if prefix:  # a step of the recursion
             return
@@ -58,7 +71,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def _scales(self, model: nn.Module) -> dict[str, float]:
         scales: dict[str, float] = {}
-        # Outer modules first, so that inner ones win. mmpretrain's classifier only forwards the call, or fails.
+        # Outer modules first, so that inner ones win. mmpretrain's classifier only forwards the
+        # call, or fails.
         for path, module in _with_method(model, 'get_layer_depth'):
             for name, _ in module.named_parameters(prefix=path) if path else ():
                 depth, layers = module.get_layer_depth(name, f'{path}.')
@@ -71,4 +85,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
 
 def _with_method(model: nn.Module, method: str) -> list[tuple[str, Any]]:
-    return [(path, module) for path, module in model.named_modules() if callable(getattr(module, method, None))]
+    return [
+        (path, module)
+        for path, module in model.named_modules()
+        if callable(getattr(module, method, None))
+    ]

@@ -18,6 +18,8 @@ SIZE_ARGUMENTS = {
 
 
 def step_name(step: dict[str, Any]) -> str:
-    """Name of a step without its scope: ``Resize`` for 'mmcv.Resize', 'torchvision/Resize' and the class itself."""
+    """Name of a step without its scope: ``Resize`` for 'mmcv.Resize', 'torchvision/Resize' and the
+    class itself.
+    """
     kind = step['type']
     return kind.__name__ if isinstance(kind, type) else re.split(r'[./]', str(kind))[-1]

@@ -1,8 +1,10 @@
-"""Predictions that do not depend on the other images of a batch, with any detector, segmentor or classifier.
+"""Predictions that do not depend on the other images of a batch, with any detector, segmentor or
+classifier.
 
-A toolbox pads the images of a batch to one size. With ``valid_sizes`` a backbone ignores the padding, but neck and
-heads still convolve, resize and normalise over it. Here the whole model gets each image at its own size; images of one
-size go together. In a config: ``custom_hooks = [dict(type='PredictBySizeHook')]``.
+A toolbox pads the images of a batch to one size. With ``valid_sizes`` a backbone ignores the
+padding, but neck and heads still convolve, resize and normalise over it. Here the whole model gets
+each image at its own size; images of one size go together. In a config: ``custom_hooks =
+[dict(type='PredictBySizeHook')]``.
 """
 
 from collections.abc import Sequence
@@ -22,42 +24,56 @@ from cpvt_backbones.layers import group_by_shape
 class PredictBySize:
     """Mixin of an mm model: ``predict`` splits the batch by image size."""
 
-    def predict(self, inputs: Tensor, data_samples: Sequence[Any] | None = None, **options: Any) -> Any:
-        """Predict as the model does, images of one size at a time; results in the order of the batch.
+    def predict(
+        self, inputs: Tensor, data_samples: Sequence[Any] | None = None, **options: Any
+    ) -> Any:
+        """Predict as the model does, images of one size at a time.
+
+        Results in the order of the batch.
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One per image, with its (height, width) before padding, ``img_shape``; ``None`` to not split.
+            data_samples: One per image, with its (height, width) before padding, ``img_shape``;
+                ``None`` to not split.
         """
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
         sizes = [tuple(sample.img_shape[:2]) for sample in data_samples]
         if any(height > inputs.shape[2] or width > inputs.shape[3] for height, width in sizes):
-            raise ValueError(f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {sizes}')
+            raise ValueError(
+                f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {sizes}'
+            )
         results: list[Any] = [None] * len(data_samples)
         for members in group_by_shape(sizes):
             height, width = sizes[members[0]]
-            unpadded: dict[str, Any] = dict.fromkeys(('batch_input_shape', 'pad_shape'), (height, width))
+            unpadded: dict[str, Any] = dict.fromkeys(
+                ('batch_input_shape', 'pad_shape'), (height, width)
+            )
             unpadded |= dict.fromkeys(('padding_size', 'img_padding_size'), (0, 0, 0, 0))
             samples = [data_samples[index] for index in members]
             for sample in samples:
-                sample.set_metainfo({key: unpadded[key] for key in sample.metainfo.keys() & unpadded.keys()})
+                sample.set_metainfo(
+                    {key: unpadded[key] for key in sample.metainfo.keys() & unpadded.keys()}
+                )
             part = inputs[members, :, :height, :width]
-            for index, result in zip(members, super().predict(part, samples, **options), strict=True):  # type: ignore[misc]
+            predicted = super().predict(part, samples, **options)  # type: ignore[misc]
+            for index, result in zip(members, predicted, strict=True):
                 results[index] = result
         return results
 
 
 @cache
 def _by_size(cls: type) -> type:
-    return type(cls.__name__, (PredictBySize, cls), {'__doc__': cls.__doc__, '__module__': cls.__module__})
+    return type(
+        cls.__name__, (PredictBySize, cls), {'__doc__': cls.__doc__, '__module__': cls.__module__}
+    )
 
 
 def predict_by_size(model: nn.Module) -> nn.Module:
     """Make a built model predict each image at its own size, in place; training does not change.
 
-    ``model`` is a detector, segmentor or classifier of the toolboxes (``TypeError`` otherwise), alone or in a wrapper
-    (distributed, test-time augmentation).
+    ``model`` is a detector, segmentor or classifier of the toolboxes (``TypeError`` otherwise),
+    alone or in a wrapper (distributed, test-time augmentation).
     """
     inner = unwrap(model)
     if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):

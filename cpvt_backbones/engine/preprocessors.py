@@ -3,10 +3,11 @@
 In a config of any toolbox::
 
     custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.preprocessors'])
-    model = dict(data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'))  # or ...Seg..., ...Cls...
+    model = dict(data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'))  # or ...Seg...,
+    ...Cls...
 
-They add the attribute ``valid_sizes`` to the batch of images, which detectors and segmentors pass to the backbone
-unchanged. Neck and heads still see a padded map, zero outside the images; with
+They add the attribute ``valid_sizes`` to the batch of images, which detectors and segmentors pass
+to the backbone unchanged. Neck and heads still see a padded map, zero outside the images; with
 :class:`cpvt_backbones.engine.PredictBySizeHook` predictions do not depend on the batch at all.
 """
 
@@ -25,10 +26,15 @@ PARENTS = {
 class ValidSizes:
     """Mixin of a data preprocessor: sets ``inputs.valid_sizes`` to the sizes before padding."""
 
-    img_shape_means_resized = True  # a sample's img_shape changes with the image's size only, not with padding
+    img_shape_means_resized = (
+        True  # a sample's img_shape changes with the image's size only, not with padding
+    )
 
     def forward(self, data: Any, training: bool = False) -> Any:
-        """Preprocess as the toolbox does, and add each image's (height, width); ``ValueError`` for a resized batch."""
+        """Preprocess as the toolbox does, and add each image's (height, width).
+
+        ``ValueError`` for a resized batch.
+        """
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
         shapes = _img_shapes(data)
         result = self._preprocess(data, training)
@@ -36,7 +42,9 @@ class ValidSizes:
         shrunk = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
         if shrunk or (self.img_shape_means_resized and _img_shapes(result) != shapes):
             fault = f'images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px'
-            raise ValueError(f'data_preprocessor: {fault}; batch_augments that resize leave no valid sizes')
+            raise ValueError(
+                f'data_preprocessor: {fault}; batch_augments that resize leave no valid sizes'
+            )
         inputs.valid_sizes = sizes
         return result
 
@@ -45,7 +53,9 @@ class ValidSizes:
 
 
 class ValidSizesSeg(ValidSizes):
-    """Mixin for mmseg; testing takes images of several sizes, which mmseg's own preprocessor refuses."""
+    """Mixin for mmseg; testing takes images of several sizes, which mmseg's own preprocessor
+    refuses.
+    """
 
     img_shape_means_resized = False  # mmseg changes it for padding too
     pad_val: float
@@ -59,10 +69,15 @@ class ValidSizesSeg(ValidSizes):
         samples = self.cast_data(data).get('data_samples')  # type: ignore[attr-defined]
         padding, self.test_cfg = self.test_cfg or dict(size_divisor=1), None
         try:  # normalise each image alone, then pad all to one size
-            parts = [super(ValidSizesSeg, self)._preprocess(dict(inputs=[i]), False) for i in data['inputs']]
+            parts = [
+                super(ValidSizesSeg, self)._preprocess(dict(inputs=[i]), False)
+                for i in data['inputs']
+            ]
         finally:
             self.test_cfg = padding
-        inputs, shapes = stack_batch([part['inputs'][0] for part in parts], **padding, pad_val=self.pad_val)
+        inputs, shapes = stack_batch(
+            [part['inputs'][0] for part in parts], **padding, pad_val=self.pad_val
+        )
         for sample, shape in zip(samples or (), shapes if samples else (), strict=True):
             sample.set_metainfo(shape)
         return dict(inputs=inputs, data_samples=samples)

@@ -118,7 +118,9 @@ class SeededImages:
 def _seeded(seed: Sequence[int]) -> Iterator[None]:
     """Seed the CPU's generators; in the process of the model, restore them at the end."""
     in_worker = get_worker_info() is not None
-    before = None if in_worker else (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    before = (
+        None if in_worker else (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    )
     number = int(np.random.SeedSequence(seed).generate_state(1)[0])
     random.seed(number)
     np.random.seed(number)

@@ -100,12 +100,15 @@ def _check_optimizer(state: Any, wrapper: OptimWrapper, refuse: Any) -> None:
         raise refuse('optimizer must be a dict of state and param_groups')
     groups = wrapper.optimizer.param_groups
     if len(saved) != len(groups):
-        raise refuse(f'its optimizer has {len(saved)} groups of parameters, {kind} here {len(groups)}')
+        raise refuse(
+            f'its optimizer has {len(saved)} groups of parameters, {kind} here {len(groups)}'
+        )
     for number, (group, expected) in enumerate(zip(saved, groups, strict=True)):
         params = group.get('params')
         if not isinstance(params, list) or len(params) != len(expected['params']):
             raise refuse(
-                f'group {number} of its optimizer has other parameters than the {len(expected["params"])} of this model'
+                f'group {number} of its optimizer has other parameters than the'
+                f' {len(expected["params"])} of this model'
             )
         _check_options(group, wrapper.optimizer, refuse)
     _check_statistics(state.get('state'), saved, groups, refuse)
@@ -123,7 +126,9 @@ def _check_options(group: dict[str, Any], optimizer: torch.optim.Optimizer, refu
         values = group[key] if isinstance(group[key], (list, tuple)) else [group[key]]
         count = len(default) if isinstance(default, (list, tuple)) else 1
         if len(values) != count or not all(_is_finite(value) for value in values):
-            raise refuse(f'{key} of its optimizer must be finite like {default}, got {group[key]!r:.80}')
+            raise refuse(
+                f'{key} of its optimizer must be finite like {default}, got {group[key]!r:.80}'
+            )
 
 
 def _is_number(value: Any) -> bool:
@@ -144,7 +149,9 @@ def _check_statistics(state: Any, saved: list, groups: list, refuse: Any) -> Non
     for group, expected in zip(saved, groups, strict=True):
         for index, parameter in zip(group['params'], expected['params'], strict=True):
             if not isinstance(index, int):
-                raise refuse(f'optimizer.param_groups must number its parameters, got {index!r:.80}')
+                raise refuse(
+                    f'optimizer.param_groups must number its parameters, got {index!r:.80}'
+                )
             shapes[index] = parameter.shape
     for index, values in state.items():
         if not isinstance(values, dict) or index not in shapes:
@@ -156,7 +163,9 @@ def _check_statistics(state: Any, saved: list, groups: list, refuse: Any) -> Non
                 continue
             if key in _LIKE_PARAMETER and value.shape != shapes[index]:
                 found, wanted = tuple(value.shape), tuple(shapes[index])
-                raise refuse(f'{key} of parameter {index} has the shape {found}, this model has {wanted}')
+                raise refuse(
+                    f'{key} of parameter {index} has the shape {found}, this model has {wanted}'
+                )
             if value.is_floating_point() and not value.isfinite().all():
                 raise refuse(f'{key} of parameter {index} in its optimizer is NaN or infinite')
 
@@ -196,7 +205,9 @@ class Schedule:
                 yield {key: value for key, value in group.items() if key != 'params'}
 
     def differs(self, runner: Runner) -> bool:
-        """True if the resumed schedules, or options of the optimizer, are not those of the config."""
+        """True if the resumed schedules, or options of the optimizer, are not those of the
+        config.
+        """
         schedules = [one.state_dict() for one in _schedules(runner)]
         pairs = [*zip(self._states, schedules, strict=True)]
         pairs += zip(self._groups, self._options(runner), strict=True)
@@ -256,8 +267,8 @@ def resume_data(runner: Runner, *, batch: int) -> int:
             return loop.iter
         if progress['batch'] != batch:
             runner.logger.warning(
-                f'resume: batches have {batch} samples, they had {progress["batch"]}: training goes '
-                f'on at iteration {loop.iter}, after the {progress["samples"]} samples it has read'
+                f'resume: batches have {batch} samples, they had {progress["batch"]}: training goes'
+                f' on at iteration {loop.iter}, after the {progress["samples"]} samples it has read'
             )
         return progress['samples'] // batch
     length = len(runner.train_dataloader)
@@ -272,7 +283,9 @@ def resume_data(runner: Runner, *, batch: int) -> int:
     else:
         read = min(progress['samples'] // batch, length)
         if progress['batch'] != batch:
-            where = f'after {progress["samples"]} of its samples' if progress['samples'] else 'whole'
+            where = (
+                f'after {progress["samples"]} of its samples' if progress['samples'] else 'whole'
+            )
             again = progress['samples'] - read * batch
             if again > 0:
                 where += f', {again} of which are read again'
@@ -282,5 +295,7 @@ def resume_data(runner: Runner, *, batch: int) -> int:
             )
     loop._iter = start + read
     if loop.iter != iteration:
-        runner.logger.warning(f'resume: iteration {iteration} of the checkpoint is {loop.iter} here')
+        runner.logger.warning(
+            f'resume: iteration {iteration} of the checkpoint is {loop.iter} here'
+        )
     return read

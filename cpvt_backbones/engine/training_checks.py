@@ -1,4 +1,6 @@
-"""What ends a training early: weights, classes and channels that do not fit, losses that are not finite."""
+"""What ends a training early: weights, classes and channels that do not fit, losses that are not
+finite.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +28,8 @@ def check_neck(model: nn.Module, settings: Any = None) -> None:
     """Compare the channels that the neck takes with those of the backbone's maps.
 
     Args:
-        model: The whole model. One without a neck, or with a backbone that does not say its channels, passes.
+        model: The whole model. One without a neck, or with a backbone that does not say its
+            channels, passes.
         settings: The config of the model, for a neck that does not keep its ``in_channels``.
 
     Raises:
@@ -46,7 +49,8 @@ def check_neck(model: nn.Module, settings: Any = None) -> None:
 
 
 class TrainingCheckHook(Hook):
-    """Refuses what ``load_from`` and ``resume`` would load in vain, other classes in a head, other channels in a neck.
+    """Refuses what ``load_from`` and ``resume`` would load in vain, other classes in a head, other
+    channels in a neck.
 
     A model may start from one of other classes, or of the same in another order: the layers that
     depend on them stay random, and are logged. Training is resumed with the same classes only.
@@ -54,7 +58,10 @@ class TrainingCheckHook(Hook):
     """
 
     def before_run(self, runner: Runner) -> None:
-        """Compare the neck with the backbone; let whatever fails in a resume name the checkpoint."""
+        """Compare the neck with the backbone.
+
+        Let whatever fails in a resume name the checkpoint.
+        """
         if isinstance(runner, Runner):  # FlexibleRunner builds its model later
             check_neck(runner.model, runner.cfg.get('model'))
             runner.resume = _naming_file(runner.resume)
@@ -91,16 +98,23 @@ class TrainingCheckHook(Hook):
             if isinstance(count, int) and count != len(classes):
                 key = f'model.{".".join(parts)}.num_classes'
                 shown = ', '.join(map(str, classes[:5])) + (', ...' if len(classes) > 5 else '')
-                wanted = f'{len(classes)}, the number of train_dataloader.dataset.metainfo.classes ({shown})'
+                wanted = (
+                    f'{len(classes)}, the number of train_dataloader.dataset.metainfo.classes'
+                    f' ({shown})'
+                )
                 raise ValueError(f'{key} must be {wanted}, got {count}')
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Stop at a loss or a gradient norm that is not finite."""
         found = next(_not_finite(runner, outputs), None)
         if found is None:
             return
         rates = runner.optim_wrapper.get_lr()
-        rates = sorted({rate for group in rates.values() for rate in group if isinstance(rate, float)})
+        rates = sorted(
+            {rate for group in rates.values() for rate in group if isinstance(rate, float)}
+        )
         shown = ', '.join(f'{rate:.4g}' for rate in rates)
         raise NotFiniteError(
             f'{found} in iteration {runner.iter + 1}, at learning rate {shown}, with the images '
@@ -156,6 +170,8 @@ def _naming_file(resume: Callable[..., None]) -> Callable[..., None]:
             raise
         except Exception as error:
             problem = f'{type(error).__name__}: {error}'
-            raise CheckpointError(f'resume: {filename!r} does not fit this training: {problem}') from error
+            raise CheckpointError(
+                f'resume: {filename!r} does not fit this training: {problem}'
+            ) from error
 
     return resume_or_name

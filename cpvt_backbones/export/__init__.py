@@ -1,4 +1,6 @@
-"""Export of trained models to one file that runs without a config: ONNX, torch.export, AOTInductor."""
+"""Export of trained models to one file that runs without a config: ONNX, torch.export,
+AOTInductor.
+"""
 
 from .detectors import Detections, TwoStageDetections, graph_of
 from .formats import export

@@ -1,4 +1,5 @@
-"""mmdet's detectors as graphs of fixed shapes: a candidate below the threshold is marked, not removed.
+"""mmdet's detectors as graphs of fixed shapes: a candidate below the threshold is marked, not
+removed.
 
 Anchors, convolutions and box decoding are mmdet's code; the selection of boxes is rewritten.
 """
@@ -17,18 +18,31 @@ from .graphs import ClassMaps, ExportGraph, Features, Preprocess, Scores
 
 
 class Selection:
-    """The test settings of a head, and the choice of its best boxes by them; ``ValueError`` for unsupported ones."""
+    """The test settings of a head, and the choice of its best boxes by them.
 
-    def __init__(self, test_cfg: Any, *, name: str, limits: Sequence[str] = ('nms_pre', 'max_per_img')) -> None:
+    ``ValueError`` for unsupported ones.
+    """
+
+    def __init__(
+        self, test_cfg: Any, *, name: str, limits: Sequence[str] = ('nms_pre', 'max_per_img')
+    ) -> None:
         nms = test_cfg.get('nms') or {}
         check_int(**{f'{name}.{key}': test_cfg.get(key) for key in limits})
         known = {'type', 'iou_threshold', 'class_agnostic', 'split_thr'}
         if nms.get('type', 'nms') != 'nms' or 'iou_threshold' not in nms or set(nms) - known:
-            accepted = "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
+            accepted = (
+                "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
+            )
             raise ValueError(f'{name}.nms must be {accepted}, got {dict(nms)!r}')
         self.nms_pre, self.max_per_img = test_cfg.get('nms_pre'), test_cfg['max_per_img']
-        self.score_threshold, self.min_size = test_cfg.get('score_thr', 0.0), test_cfg.get('min_bbox_size', -1)
-        self.iou_threshold, self.class_agnostic = nms['iou_threshold'], nms.get('class_agnostic', False)
+        self.score_threshold, self.min_size = (
+            test_cfg.get('score_thr', 0.0),
+            test_cfg.get('min_bbox_size', -1),
+        )
+        self.iou_threshold, self.class_agnostic = (
+            nms['iou_threshold'],
+            nms.get('class_agnostic', False),
+        )
         stored = ('score_threshold', 'iou_threshold', 'max_per_img')
         self.settings = {name: getattr(self, name) for name in stored}
 
@@ -39,27 +53,47 @@ class Selection:
     def candidates(
         self, head: Any, maps: Sequence[Tensor], size: tuple[int, int], *, by_level: bool = False
     ) -> tuple[Tensor, ...]:
-        """Boxes (B, K, 4), scores and labels, or levels, (B, K) of a dense head's best candidates."""
+        """Boxes (B, K, 4), scores and labels, or levels, (B, K) of a dense head's best
+        candidates.
+        """
         cls_scores, box_deltas = head(maps)
         sizes = [level.shape[2:] for level in cls_scores]
-        anchors = head.prior_generator.grid_priors(sizes, dtype=box_deltas[0].dtype, device=maps[0].device)
-        levels = [self._best(head, *level) for level in zip(cls_scores, box_deltas, anchors, strict=True)]
-        scores, labels, deltas, priors = (torch.cat(parts, dim=1) for parts in zip(*levels, strict=True))
+        anchors = head.prior_generator.grid_priors(
+            sizes, dtype=box_deltas[0].dtype, device=maps[0].device
+        )
+        levels = [
+            self._best(head, *level) for level in zip(cls_scores, box_deltas, anchors, strict=True)
+        ]
+        scores, labels, deltas, priors = (
+            torch.cat(parts, dim=1) for parts in zip(*levels, strict=True)
+        )
         if by_level:
-            labels = torch.arange(len(levels), device=labels.device).repeat_interleave(self.nms_pre).expand_as(labels)
+            labels = (
+                torch.arange(len(levels), device=labels.device)
+                .repeat_interleave(self.nms_pre)
+                .expand_as(labels)
+            )
         boxes = head.bbox_coder.decode(priors.flatten(0, 1), deltas.flatten(0, 1), max_shape=size)
         boxes = boxes.unflatten(0, scores.shape)
         if self.min_size >= 0:
-            scores = torch.where(((boxes[..., 2:] - boxes[..., :2]) > self.min_size).all(dim=-1), scores, -1.0)
+            scores = torch.where(
+                ((boxes[..., 2:] - boxes[..., :2]) > self.min_size).all(dim=-1), scores, -1.0
+            )
         return boxes, scores, labels
 
-    def _best(self, head: Any, cls_scores: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
-        """Scores, labels (B, nms_pre), deltas and anchors (B, nms_pre, 4) of a level's best candidates.
+    def _best(
+        self, head: Any, cls_scores: Tensor, deltas: Tensor, anchors: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Scores, labels (B, nms_pre), deltas and anchors (B, nms_pre, 4) of a level's best
+        candidates.
 
-        From logits (B, A * classes, h, w), deltas (B, A * 4, h, w) and anchors (h * w * A, 4). Missing ones score -1.
+        From logits (B, A * classes, h, w), deltas (B, A * 4, h, w) and anchors (h * w * A, 4).
+        Missing ones score -1.
         """
         scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
-        scores = F.pad(scores, (0, self.nms_pre), value=-1.0)  # topk needs nms_pre entries on the smallest map too
+        scores = F.pad(
+            scores, (0, self.nms_pre), value=-1.0
+        )  # topk needs nms_pre entries on the smallest map too
         scores, index = scores.topk(self.nms_pre)
         place = (index // head.cls_out_channels).clamp(max=anchors.shape[0] - 1)
         deltas = deltas.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))  # (B, h * w * A, 4)
@@ -70,14 +104,17 @@ class Selection:
         """The best boxes that do not overlap, best first: the outputs of :class:`Detections`."""
         apart = boxes
         if not self.class_agnostic:
-            # mmcv's batched_nms: shift each class by an offset so that only boxes of one class overlap.
+            # mmcv's batched_nms: shift each class by an offset so that only boxes of one class
+            # overlap.
             largest = torch.where(scores[..., None] > 0, boxes, 0.0).amax(dim=(1, 2))
             apart = boxes + (labels * (largest[:, None] + 1))[..., None]
         scores = torch.where(nms_mask(apart, scores, self.iou_threshold), scores, -1.0)
         scores, index = F.pad(scores, (0, self.max_per_img), value=-1.0).topk(self.max_per_img)
         index = index.clamp(max=labels.shape[1] - 1)
         real = scores > 0
-        boxes = torch.where(real[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0.0)
+        boxes = torch.where(
+            real[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0.0
+        )
         labels = torch.where(real, labels.gather(1, index), 0)
         return boxes, scores.clamp(min=0.0), labels, real.sum(dim=1)
 
@@ -85,9 +122,9 @@ class Selection:
 class Detections(ExportGraph):
     """An mmdet RetinaNet with its non-maximum suppression.
 
-    Outputs, with N = ``max_per_img`` of the config: ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), ``scores`` (B, N),
-    ``labels`` (B, N; int64), ``counts`` (B,): number of valid boxes, best first; the rest is zero. ``ValueError`` for
-    another head, or an unsupported test setting.
+    Outputs, with N = ``max_per_img`` of the config: ``boxes`` (B, N, 4; x1, y1, x2, y2 in px),
+    ``scores`` (B, N), ``labels`` (B, N; int64), ``counts`` (B,): number of valid boxes, best first;
+    the rest is zero. ``ValueError`` for another head, or an unsupported test setting.
     """
 
     task = 'detection'
@@ -105,13 +142,16 @@ class Detections(ExportGraph):
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         maps = self.model.extract_feat(inputs)
-        return self.final.suppress(*self.final.candidates(self.model.bbox_head, maps, (height, width)))
+        return self.final.suppress(
+            *self.final.candidates(self.model.bbox_head, maps, (height, width))
+        )
 
 
 class TwoStageDetections(ExportGraph):
     """mmdet's Faster, Mask and Cascade (Mask) R-CNN: the outputs of :class:`Detections`.
 
-    With a mask head also ``masks`` (B, N, h, w): probabilities within each box. ``ValueError`` as there.
+    With a mask head also ``masks`` (B, N, h, w): probabilities within each box. ``ValueError`` as
+    there.
     """
 
     task = 'detection'
@@ -120,16 +160,27 @@ class TwoStageDetections(ExportGraph):
         super().__init__(model, **options)
         _check_dense_head(self.model, 'rpn_head', 'RPNHead')
         roi_head = self.model.roi_head
-        check_choice(('StandardRoIHead', 'CascadeRoIHead'), **{'type(model.roi_head)': type(roi_head).__name__})
-        self.boxes = _stages(roi_head, 'bbox', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead')
+        check_choice(
+            ('StandardRoIHead', 'CascadeRoIHead'),
+            **{'type(model.roi_head)': type(roi_head).__name__},
+        )
+        self.boxes = _stages(
+            roi_head, 'bbox', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead'
+        )
         self.masks = _stages(roi_head, 'mask', 'FCNMaskHead') if roi_head.with_mask else []
         self.output_names = (*Detections.output_names, *(['masks'] if self.masks else []))
         self.proposals = Selection(self.model.rpn_head.test_cfg, name='model.test_cfg.rpn')
-        self.final = Selection(roi_head.test_cfg, name='model.test_cfg.rcnn', limits=['max_per_img'])
+        self.final = Selection(
+            roi_head.test_cfg, name='model.test_cfg.rcnn', limits=['max_per_img']
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
-        mask = dict(mask_threshold=self.model.roi_head.test_cfg['mask_thr_binary']) if self.masks else {}
+        mask = (
+            dict(mask_threshold=self.model.roi_head.test_cfg['mask_thr_binary'])
+            if self.masks
+            else {}
+        )
         return super().settings | self.final.settings | mask
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
@@ -143,18 +194,28 @@ class TwoStageDetections(ExportGraph):
             total = total + logits
             if stage < len(self.boxes):
                 classes = logits[:, :-1].argmax(dim=1)
-                boxes = head.regress_by_class(boxes.flatten(0, 1), classes, deltas, dict(img_shape=size))
+                boxes = head.regress_by_class(
+                    boxes.flatten(0, 1), classes, deltas, dict(img_shape=size)
+                )
                 boxes = boxes.unflatten(0, objectness.shape)
-        scores = (total / stage).softmax(dim=1)[:, :-1].unflatten(0, objectness.shape)  # (B, R, classes)
+        scores = (
+            (total / stage).softmax(dim=1)[:, :-1].unflatten(0, objectness.shape)
+        )  # (B, R, classes)
         scores = torch.where(objectness[..., None] > 0, self.final.mark(scores), -1.0)
         boxes = head.bbox_coder.decode(boxes.flatten(0, 1), deltas, max_shape=size)
-        boxes = boxes.unflatten(1, (-1, 4)).unflatten(0, objectness.shape).expand(-1, -1, scores.shape[2], -1)
+        boxes = (
+            boxes.unflatten(1, (-1, 4))
+            .unflatten(0, objectness.shape)
+            .expand(-1, -1, scores.shape[2], -1)
+        )
         labels = torch.arange(scores.shape[2], device=scores.device).expand_as(scores)
         outputs = self.final.suppress(boxes.flatten(1, 2), scores.flatten(1), labels.flatten(1))
         if not self.masks:
             return outputs
         boxes, _, labels, _ = outputs
-        stages = (head(_roi_features(extractor, maps, boxes)).sigmoid() for head, extractor in self.masks)
+        stages = (
+            head(_roi_features(extractor, maps, boxes)).sigmoid() for head, extractor in self.masks
+        )
         total = sum(stages)  # (B * N, classes or 1, h, w)
         index = labels.flatten()[:, None, None, None].expand(-1, -1, *total.shape[2:])
         masks = total.gather(1, index if total.shape[1] > 1 else index * 0) / len(self.masks)
@@ -162,25 +223,43 @@ class TwoStageDetections(ExportGraph):
 
 
 def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
-    """mmdet's SingleRoIExtractor: (B * N, C, h, w) of boxes (B, N, 4), each from the map of its level."""
+    """mmdet's SingleRoIExtractor: (B * N, C, h, w) of boxes (B, N, 4), each from the map of its
+    level.
+    """
     from torchvision.ops import roi_align
 
-    batch = torch.arange(boxes.shape[0], device=boxes.device)[:, None, None].expand(-1, boxes.shape[1], 1)
+    batch = torch.arange(boxes.shape[0], device=boxes.device)[:, None, None].expand(
+        -1, boxes.shape[1], 1
+    )
     rois = torch.cat((batch.to(boxes), boxes), dim=2).flatten(0, 1)  # (B * N, 5)
     levels = extractor.map_roi_levels(rois, len(extractor.roi_layers))[:, None]
     features: Any = None
     for level, layer in enumerate(extractor.roi_layers):
         # An empty box takes no samples.
         own = torch.cat((rois[:, :1], torch.where(levels == level, rois[:, 1:], 0.0)), dim=1)
-        found = roi_align(maps[level], own, layer.output_size, layer.spatial_scale, layer.sampling_ratio, layer.aligned)
-        features = found if features is None else torch.where(levels[..., None, None] == level, found, features)
+        found = roi_align(
+            maps[level],
+            own,
+            layer.output_size,
+            layer.spatial_scale,
+            layer.sampling_ratio,
+            layer.aligned,
+        )
+        features = (
+            found
+            if features is None
+            else torch.where(levels[..., None, None] == level, found, features)
+        )
     return features
 
 
 def _stages(roi_head: Any, part: str, *kinds: str) -> list[tuple[Any, Any]]:
     """Head and extractor of each stage; subclasses of those of ``kinds`` compute otherwise."""
     parts = []
-    for name, accepted in ((f'{part}_head', kinds), (f'{part}_roi_extractor', ('SingleRoIExtractor',))):
+    for name, accepted in (
+        (f'{part}_head', kinds),
+        (f'{part}_roi_extractor', ('SingleRoIExtractor',)),
+    ):
         one = getattr(roi_head, name)
         parts.append(list(one) if isinstance(one, nn.ModuleList) else [one])
         for stage in parts[-1]:
@@ -198,7 +277,9 @@ def _check_dense_head(model: Any, name: str, kind: str) -> None:
         raise ValueError(f'model.{name}.loss_cls must have use_sigmoid=True, got False')
 
 
-def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logits: bool = False) -> ExportGraph:
+def graph_of(
+    model: nn.Module, *, part: str = 'model', pixels: bool = True, logits: bool = False
+) -> ExportGraph:
     """Build the export graph of a model; ``ValueError`` for an unsupported model or setting.
 
     Args:
@@ -210,7 +291,10 @@ def graph_of(model: nn.Module, *, part: str = 'model', pixels: bool = True, logi
     check_choice(('model', 'backbone'), part=part)
     options: dict[str, Any] = dict(preprocess=Preprocess.of(model.data_preprocessor), pixels=pixels)
     if logits and (part == 'backbone' or not hasattr(model, 'encode_decode')):
-        raise ValueError(f'logits must be False unless the model is a segmentor, got True for {type(model).__name__}')
+        raise ValueError(
+            'logits must be False unless the model is a segmentor, got True for'
+            f' {type(model).__name__}'
+        )
     if part == 'backbone':
         return Features(model.backbone, **options)  # type: ignore[arg-type]
     if hasattr(model, 'encode_decode'):

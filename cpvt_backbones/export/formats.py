@@ -19,13 +19,17 @@ from cpvt_backbones.options import EXPORT_FORMATS, OPSET
 from .graphs import ExportGraph
 
 OPSETS = (18, 21, 23)
-# torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every stride, exceed 1.
+# torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every
+# stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
 SIZES = {0: 'batch', 2: 'height', 3: 'width'}  # axes of the images that may have any size
 
 
 def record(graph: ExportGraph) -> ExportedProgram:
-    """Record one program for any batch size and any H, W >= 1; ``ValueError`` for a model that branches on a size."""
+    """Record one program for any batch size and any H, W >= 1.
+
+    ``ValueError`` for a model that branches on a size.
+    """
     options: dict[str, Any] = dict(strict=False, prefer_deferred_runtime_asserts_over_guards=True)
     options['dynamic_shapes'] = (dict.fromkeys(SIZES, Dim.DYNAMIC),)
     try:
@@ -33,9 +37,11 @@ def record(graph: ExportGraph) -> ExportedProgram:
             warnings.simplefilter('ignore')
             program = torch.export.export(graph.eval(), (graph.example(**EXAMPLE),), **options)
     except Exception as error:
-        raise ValueError(f'model: {type(graph.model).__name__} cannot be recorded for every size: {error}') from error
-    # Remove torch's assertions that no size is 1. A map one cell wide violates them, but no result depends on them;
-    # cpvt_backbones.export.verification checks small sizes.
+        raise ValueError(
+            f'model: {type(graph.model).__name__} cannot be recorded for every size: {error}'
+        ) from error
+    # Remove torch's assertions that no size is 1. A map one cell wide violates them, but no result
+    # depends on them; cpvt_backbones.export.verification checks small sizes.
     for node in list(program.graph.nodes):
         if node.target is torch.ops.aten._assert_scalar.default:
             program.graph.erase_node(node)
@@ -62,15 +68,20 @@ def export(
     Args:
         graph: From :func:`~cpvt_backbones.export.graphs.graph_of`.
         path: Destination; the suffix is ``.onnx`` for ONNX, ``.pt2`` for the other formats.
-        format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or ``'aoti'`` (compiled by
-            AOTInductor for this device).
-        settings: Further plain data to store in the file, e.g. class names; all that is stored is returned.
-        opset: ONNX opset version. Of a two-stage detector 18: onnxruntime has no RoiAlign of a later one.
-        portable: Write ONNX's operators only: attention is slower in onnxruntime, in return other runtimes have it.
+        format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or
+            ``'aoti'`` (compiled by AOTInductor for this device).
+        settings: Further plain data to store in the file, e.g. class names; all that is stored is
+            returned.
+        opset: ONNX opset version. Of a two-stage detector 18: onnxruntime has no RoiAlign of a
+            later one.
+        portable: Write ONNX's operators only: attention is slower in onnxruntime, in return other
+            runtimes have it.
     """
     check_choice(EXPORT_FORMATS, format=format)
     if Path(path).suffix != (suffix := EXPORT_FORMATS[format]):
-        raise ValueError(f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}')
+        raise ValueError(
+            f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}'
+        )
     check(f'one of {OPSETS}', lambda number: number in OPSETS, opset=opset)
     stored = dict(
         format=format,
@@ -87,11 +98,15 @@ def export(
         torch.export.save(program, path, extra_files=metadata)
     else:
         configs = {'aot_inductor.metadata': metadata}
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=configs)
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(path), inductor_configs=configs
+        )
     return stored
 
 
-def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any], metadata: dict[str, str]) -> None:
+def _write_onnx(
+    program: ExportedProgram, path: str, stored: dict[str, Any], metadata: dict[str, str]
+) -> None:
     from .onnx_operators import FUSED, TRANSLATIONS
 
     with torch.no_grad(), warnings.catch_warnings():
@@ -109,7 +124,9 @@ def _write_onnx(program: ExportedProgram, path: str, stored: dict[str, Any], met
     assert written is not None
     # The exporter silently writes another version when it does not support the requested one.
     if written.model.opset_imports[''] != stored['opset']:
-        raise ValueError(f'opset must be one that torch {torch.__version__} writes, got {stored["opset"]}')
+        raise ValueError(
+            f'opset must be one that torch {torch.__version__} writes, got {stored["opset"]}'
+        )
     written.model.metadata_props.update(metadata)
     written.save(path)
     with open(path, 'r+b') as file:

@@ -17,8 +17,9 @@ from cpvt_backbones.layers import pad_to_multiple
 class Preprocess(nn.Module):
     """A toolbox's data preprocessor at test time: normalisation, then padding.
 
-    ``mean`` and ``std`` have one value a channel, in the model's order, which ``flip_channels`` makes of BGR. The right
-    and the bottom are padded with ``pad_value`` to a multiple of ``divisor``.
+    ``mean`` and ``std`` have one value a channel, in the model's order, which ``flip_channels``
+    makes of BGR. The right and the bottom are padded with ``pad_value`` to a multiple of
+    ``divisor``.
     """
 
     mean: Tensor
@@ -40,13 +41,22 @@ class Preprocess(nn.Module):
 
     @classmethod
     def of(cls, preprocessor: Any) -> 'Preprocess':
-        """Build from the data preprocessor of a toolbox's model; ``ValueError`` for one that sets a fixed size."""
+        """Build from the data preprocessor of a toolbox's model.
+
+        ``ValueError`` for one that sets a fixed size.
+        """
         settings = vars(preprocessor)
         test_cfg = settings.get('test_cfg') or {}
         if test_cfg.get('size') is not None:
-            raise ValueError(f'data_preprocessor.test_cfg must not set a size, got {test_cfg["size"]!r}')
+            raise ValueError(
+                f'data_preprocessor.test_cfg must not set a size, got {test_cfg["size"]!r}'
+            )
         # mmseg pads to its size_divisor only in training.
-        divisor = test_cfg.get('size_divisor') if 'test_cfg' in settings else settings.get('pad_size_divisor')
+        divisor = (
+            test_cfg.get('size_divisor')
+            if 'test_cfg' in settings
+            else settings.get('pad_size_divisor')
+        )
         normalised = ('mean', 'std') if settings.get('_enable_normalize') else ()
         return cls(
             **{name: getattr(preprocessor, name).flatten().tolist() for name in normalised},
@@ -61,19 +71,27 @@ class Preprocess(nn.Module):
 
     def pad(self, images: Tensor) -> Tensor:
         """Pad (B, 3, H, W) to (B, 3, H', W')."""
-        return pad_to_multiple(images, self.divisor, value=self.pad_value) if self.divisor > 1 else images
+        return (
+            pad_to_multiple(images, self.divisor, value=self.pad_value)
+            if self.divisor > 1
+            else images
+        )
 
 
 class ExportGraph(nn.Module):
-    """A copy of a model ready for export, in evaluation mode and fused: a batch of images in, a tuple of tensors out.
+    """A copy of a model ready for export, in evaluation mode and fused: a batch of images in, a
+    tuple of tensors out.
 
-    With ``pixels`` it takes (B, 3, H, W) uint8 BGR, as OpenCV reads them, otherwise normalised float32 images.
+    With ``pixels`` it takes (B, 3, H, W) uint8 BGR, as OpenCV reads them, otherwise normalised
+    float32 images.
     """
 
     task: ClassVar[str]  # 'features', 'classification', 'segmentation' or 'detection'
     output_names: tuple[str, ...]  # in order
 
-    def __init__(self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False
+    ) -> None:
         super().__init__()
         # Frozen: the choice of attention kernel must not depend on requires_grad.
         self.model: Any = deepcopy(model).eval().requires_grad_(False)
@@ -98,7 +116,9 @@ class ExportGraph(nn.Module):
 
     def example(self, *, batch: int, height: int, width: int) -> Tensor:
         """Random images of the graph's input type."""
-        images = torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8, device=self.preprocess.mean.device)
+        images = torch.randint(
+            0, 256, (batch, 3, height, width), dtype=torch.uint8, device=self.preprocess.mean.device
+        )
         return images if self.pixels else self.preprocess.normalise(images)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -107,7 +127,9 @@ class ExportGraph(nn.Module):
         return self.outputs(inputs, height=images.shape[2], width=images.shape[3])
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
-        """Compute the outputs for images of height x width px from the normalised, padded inputs."""
+        """Compute the outputs for images of height x width px from the normalised, padded
+        inputs.
+        """
         raise NotImplementedError
 
 
@@ -118,7 +140,9 @@ class Features(ExportGraph):
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__(model, **options)
-        if not isinstance(model, Backbone) or (model.dist_token is not None and model.out_type == 'cls_token'):
+        if not isinstance(model, Backbone) or (
+            model.dist_token is not None and model.out_type == 'cls_token'
+        ):
             accepted = 'a backbone of this package, without a distillation token'
             raise ValueError(f'model must be {accepted}, got {type(model).__name__}')
         self.output_names = tuple(f'features_{i}' for i in range(len(model.out_strides)))
@@ -126,7 +150,9 @@ class Features(ExportGraph):
     @property
     def settings(self) -> dict[str, Any]:
         strides, channels = list(self.model.out_strides), list(self.model.out_channels)
-        return super().settings | dict(strides=strides, channels=channels, out_type=self.model.out_type)
+        return super().settings | dict(
+            strides=strides, channels=channels, out_type=self.model.out_type
+        )
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         return self.model(inputs)
@@ -143,14 +169,18 @@ class Scores(ExportGraph):
 
         super().__init__(model, **options)
         if isinstance(head := self.model.head, MultiLabelClsHead):
-            raise ValueError(f'model.head must give an image one class, by softmax, got {type(head).__name__}')
+            raise ValueError(
+                f'model.head must give an image one class, by softmax, got {type(head).__name__}'
+            )
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         return (self.model(inputs, mode='tensor').softmax(dim=1),)
 
 
 class ClassMaps(ExportGraph):
-    """An mmseg EncoderDecoder, e.g. Semantic FPN or UPerNet: ``class_map`` (B, H, W; int64) or ``logits`` (B, C, H, W).
+    """An mmseg EncoderDecoder, e.g.
+
+    Semantic FPN or UPerNet: ``class_map`` (B, H, W; int64) or ``logits`` (B, C, H, W).
 
     ``ValueError`` for one whose test mode is a sliding window.
     """
@@ -160,14 +190,18 @@ class ClassMaps(ExportGraph):
     def __init__(self, model: nn.Module, *, logits: bool = False, **options: Any) -> None:
         super().__init__(model, **options)
         if (mode := self.model.test_cfg.get('mode', 'whole')) != 'whole':
-            raise ValueError(f"model.test_cfg.mode must be 'whole', got {mode!r}: cut tiles outside the file")
+            raise ValueError(
+                f"model.test_cfg.mode must be 'whole', got {mode!r}: cut tiles outside the file"
+            )
         self.logits = logits
         self.output_names = ('logits',) if logits else ('class_map',)
         _replace_resizing(self.model)
 
     @property
     def settings(self) -> dict[str, Any]:
-        single = dict(threshold=self.model.decode_head.threshold) if self.model.out_channels == 1 else {}
+        single = (
+            dict(threshold=self.model.decode_head.threshold) if self.model.out_channels == 1 else {}
+        )
         return super().settings | dict(num_channels=self.model.out_channels) | single
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
@@ -178,11 +212,19 @@ class ClassMaps(ExportGraph):
             logits = logits.sigmoid()  # as mmseg does
         if self.logits:
             return (logits,)
-        return ((logits[:, 0] > self.model.decode_head.threshold).long() if single else logits.argmax(dim=1),)
+        return (
+            (
+                (logits[:, 0] > self.model.decode_head.threshold).long()
+                if single
+                else logits.argmax(dim=1)
+            ),
+        )
 
 
 class _AdaptivePool(nn.Module):
-    """``nn.AdaptiveAvgPool2d`` for maps of any size in one graph: products with two matrices of means."""
+    """``nn.AdaptiveAvgPool2d`` for maps of any size in one graph: products with two matrices of
+    means.
+    """
 
     def __init__(self, cells: int) -> None:
         super().__init__()
@@ -192,7 +234,9 @@ class _AdaptivePool(nn.Module):
         """(cells, length): a row has the shares of the places whose mean is its cell."""
         cells, place = self.cells[:, None].to(like.device), torch.arange(length, device=like.device)
         count = len(self.cells)
-        inside = (place >= cells * length // count) & (place < ((cells + 1) * length + count - 1) // count)
+        inside = (place >= cells * length // count) & (
+            place < ((cells + 1) * length + count - 1) // count
+        )
         return inside.to(like) / inside.sum(dim=1, keepdim=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -200,7 +244,9 @@ class _AdaptivePool(nn.Module):
 
 
 def _replace_resizing(model: nn.Module) -> None:
-    """Replace modules that compute sizes in Python numbers, which the graph would store as constants."""
+    """Replace modules that compute sizes in Python numbers, which the graph would store as
+    constants.
+    """
     from mmseg.models.utils import Upsample
 
     for module in list(model.modules()):

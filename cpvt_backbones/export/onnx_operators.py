@@ -1,4 +1,6 @@
-"""Translations to ONNX: non-maximum suppression, and attention as onnxruntime and OpenVINO run it fastest."""
+"""Translations to ONNX: non-maximum suppression, and attention as onnxruntime and OpenVINO run it
+fastest.
+"""
 
 import math
 from typing import Any
@@ -24,22 +26,31 @@ MULTI_HEAD_ATTENTION = OpSchema(
 
 
 def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """:func:`cpvt_backbones.inference.exported.nms_mask` by NonMaxSuppression, its indices scattered into a mask."""
+    """:func:`cpvt_backbones.inference.exported.nms_mask` by NonMaxSuppression, its indices
+    scattered into a mask.
+    """
     limit = op.Shape(scores, start=1, end=2)
-    found = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), limit, iou_threshold, 0.0)  # (K, 3)
+    found = op.NonMaxSuppression(
+        boxes, op.Unsqueeze(scores, [1]), limit, iou_threshold, 0.0
+    )  # (K, 3)
     places = op.Gather(found, [0, 2], axis=1)  # (K, 2): image, box
     nowhere = op.Expand(op.Constant(value_float=0.0), op.Shape(scores))
     ones = op.Expand(op.Constant(value_float=1.0), op.Shape(found, start=0, end=1))
     return op.Greater(op.ScatterND(nowhere, places, ones), 0.0)
 
 
-def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0) -> Any:
-    """Attention as MultiHeadAttention of onnxruntime's domain: without a mask, no (T, S) matrix is stored.
+def attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0
+) -> Any:
+    """Attention as MultiHeadAttention of onnxruntime's domain: without a mask, no (T, S) matrix is
+    stored.
 
     ONNX's own Attention stores it, and uses one thread a head (onnxruntime 1.32).
     """
     heads = query.shape[1]
-    inputs = [op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), [0, 0, -1]) for x in (query, key, value)]
+    inputs = [
+        op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), [0, 0, -1]) for x in (query, key, value)
+    ]
     if attn_mask is not None:
         if attn_mask.dtype == ir.DataType.BOOL:
             attn_mask = op.Where(attn_mask, 0.0, -math.inf)

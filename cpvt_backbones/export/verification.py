@@ -14,7 +14,9 @@ from cpvt_backbones.options import VERIFIED_BATCHES, VERIFIED_SIZES
 
 from .graphs import ExportGraph
 
-FEATURE_TOLERANCE = 1e-4  # largest difference of features and scores in fp32; of logits, relative to the largest
+FEATURE_TOLERANCE = (
+    1e-4  # largest difference of features and scores in fp32; of logits, relative to the largest
+)
 Images = list[np.ndarray]
 Prediction = dict[str, Any]
 Reference = Callable[[Images], list[Prediction]]
@@ -42,8 +44,8 @@ class Comparison:
 def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
     """The prediction function of the original model, run by the toolbox's own code.
 
-    It takes (H, W, 3) uint8 BGR images of one size and predicts as :meth:`ExportedModel.predict` does. ``predictor``
-    runs the model that ``graph`` was made from.
+    It takes (H, W, 3) uint8 BGR images of one size and predicts as :meth:`ExportedModel.predict`
+    does. ``predictor`` runs the model that ``graph`` was made from.
     """
     if graph.task == 'features':
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
@@ -60,10 +62,15 @@ def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
     backbone = backbone.eval()
 
     def extract(images: Images) -> list[dict[str, Any]]:
-        pixels = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2)).to(graph.preprocess.mean.device)
+        pixels = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2)).to(
+            graph.preprocess.mean.device
+        )
         with torch.no_grad():
             outputs = backbone(graph.preprocess.pad(graph.preprocess.normalise(pixels)))
-        return [dict(features=[output[i].cpu().numpy() for output in outputs]) for i in range(len(images))]
+        return [
+            dict(features=[output[i].cpu().numpy() for output in outputs])
+            for i in range(len(images))
+        ]
 
     return extract
 
@@ -100,27 +107,38 @@ def verify(
             try:
                 pairs = zip(found, expected, strict=True)
                 differences, counts = zip(*(_compare(kind, *pair) for pair in pairs), strict=True)
-                # All images of a batch have one size: the mean of their shares is that of their pixels.
-                difference = float(np.mean(differences)) if kind == 'segmentation' else max(differences)
+                # All images of a batch have one size: the mean of their shares is that of their
+                # pixels.
+                difference = (
+                    float(np.mean(differences)) if kind == 'segmentation' else max(differences)
+                )
                 outcome: tuple[Any, ...] = difference, tolerance, sum(counts)
             except ValueError as error:
                 outcome = np.inf, tolerance, 0, str(error)
             yield Comparison(batch, height, width, measure, *outcome)
 
 
-def _image(rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, height: int, width: int) -> np.ndarray:
+def _image(
+    rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, height: int, width: int
+) -> np.ndarray:
     """A photo, or noise of four scales, resized."""
     if photos:
         return cv2.resize(photos[index % len(photos)], (width, height))
     layers = [
-        cv2.resize(rng.integers(0, 256, (-(-height // cell), -(-width // cell), 3), np.uint8), (width, height))
+        cv2.resize(
+            rng.integers(0, 256, (-(-height // cell), -(-width // cell), 3), np.uint8),
+            (width, height),
+        )
         for cell in (1, 8, 32, 128)
     ]
     return np.mean(layers, axis=0).astype(np.uint8)
 
 
 def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float, int]:
-    """Difference of two predictions, and the number of values or boxes; ``ValueError`` if more than values differs."""
+    """Difference of two predictions, and the number of values or boxes.
+
+    ``ValueError`` if more than values differs.
+    """
     if kind == 'detection':
         if len(found['boxes']) != len(expected['boxes']):
             raise ValueError(f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}')
@@ -136,7 +154,9 @@ def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float,
         difference = (one != other).mean() if kind == 'segmentation' else np.abs(one - other).max()
         if not np.isfinite(difference):
             raise ValueError('not finite')
-        differences.append(float(difference) / (max(1.0, float(np.abs(other).max())) if kind == 'logits' else 1))
+        differences.append(
+            float(difference) / (max(1.0, float(np.abs(other).max())) if kind == 'logits' else 1)
+        )
         count += other.size
     return max(differences), count
 
@@ -144,19 +164,25 @@ def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float,
 def match_boxes(found: Prediction, expected: Prediction) -> float:
     """Largest coordinate difference in px between two predictions with the same number of boxes.
 
-    Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched one with its label
-    and, within ``FEATURE_TOLERANCE``, its score; infinite without one. Its mask may differ in one pixel in a hundred
-    of the box.
+    Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched
+    one with its label and, within ``FEATURE_TOLERANCE``, its score; infinite without one. Its mask
+    may differ in one pixel in a hundred of the box.
     """
     left, worst = np.ones(len(found['boxes']), dtype=bool), 0.0
     for i, box in enumerate(expected['boxes']):
         score, label = expected['scores'][i], expected['labels'][i]
         gaps = np.abs(found['boxes'] - box).max(axis=1)
-        same = left & (found['labels'] == label) & (np.abs(found['scores'] - score) <= FEATURE_TOLERANCE)
+        same = (
+            left
+            & (found['labels'] == label)
+            & (np.abs(found['scores'] - score) <= FEATURE_TOLERANCE)
+        )
         distance = np.where(same & np.isfinite(gaps), gaps, np.inf)
         nearest = int(distance.argmin())
         if 'masks' in expected and (area := np.prod(box[2:] - box[:2])):
-            if np.count_nonzero(found['masks'][nearest] != expected['masks'][i]) > max(1, 1e-2 * area):
+            if np.count_nonzero(found['masks'][nearest] != expected['masks'][i]) > max(
+                1, 1e-2 * area
+            ):
                 return np.inf
         left[nearest] = False
         worst = max(worst, float(distance[nearest]))

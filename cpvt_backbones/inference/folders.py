@@ -35,9 +35,13 @@ START_SECONDS = 30.0  # a shard waits so long for another one that is starting
 _PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # atomic_write's, of a run that was killed
 
 # stamp: of the image file before reading; files: size in bytes of each output, by path.
-_RECORD_TYPES = dict(key=str, stamp=list, name=str, files=dict, width=int, height=int, prediction=dict)
+_RECORD_TYPES = dict(
+    key=str, stamp=list, name=str, files=dict, width=int, height=int, prediction=dict
+)
 
-Ids = tuple[dict[Path, Any], Sequence[Any]] | None  # of each image, and of the category of each label
+Ids = (
+    tuple[dict[Path, Any], Sequence[Any]] | None
+)  # of each image, and of the category of each label
 Shard = tuple[int, int] | None  # its number and their count
 
 
@@ -48,7 +52,9 @@ class Summary:
     predicted: int  # images predicted now
     found: int  # images that earlier runs had predicted
     failed: dict[str, str]  # reason for each image without a prediction
-    orphaned: list[str]  # outputs of earlier runs, of images that failed now or are no longer among the inputs
+    orphaned: list[
+        str
+    ]  # outputs of earlier runs, of images that failed now or are no longer among the inputs
     skipped: list[str]  # inputs that lie in `pred` or `vis` of the folder
 
 
@@ -68,33 +74,38 @@ def predict_to_folder(
 ) -> Summary:
     """Predict on image files and write everything to a folder.
 
-    Each prediction is written as soon as it is made. The same call on the same folder continues with the images that
-    have no prediction or have changed. docs/inference.md lists the files.
+    Each prediction is written as soon as it is made. The same call on the same folder continues
+    with the images that have no prediction or have changed. docs/inference.md lists the files.
 
     Args:
         inferencer: The model.
-        images: Image files, see :func:`find_images`. Those in ``pred/`` and ``vis/`` of ``out_dir`` are
-            skipped, and listed in the summary.
+        images: Image files, see :func:`find_images`. Those in ``pred/`` and ``vis/`` of ``out_dir``
+            are skipped, and listed in the summary.
         out_dir: The folder, created if missing.
         score_thr, vis: See :meth:`Inferencer.__call__`.
         overwrite: Delete the output of earlier runs, and no other file.
         progress: Show a progress bar.
-        shard: (i, n): predict shard i, from 0, of n of the same images; other processes do the others at the same time.
-            Only a run with ``merge`` writes the JSON files.
-        merge: Continue with what shards have predicted, when they have ended: as one process that did it all.
-        ann: COCO JSON whose ids of images, by file name, and categories, by name, the output takes; else they count.
+        shard: (i, n): predict shard i, from 0, of n of the same images; other processes do the
+            others at the same time. Only a run with ``merge`` writes the JSON files.
+        merge: Continue with what shards have predicted, when they have ended: as one process that
+            did it all.
+        ann: COCO JSON whose ids of images, by file name, and categories, by name, the output takes;
+            else they count.
 
     Raises:
         TypeError: An image is an array.
-        FileNotFoundError, ValueError: ``ann`` cannot be read, or lacks an image or a class of the model.
-        ValueError: The folder has predictions of another model, other settings or other shards, or files in ``pred``
-            or ``vis`` that no run wrote; another process writes to it; ``shard`` with ``overwrite`` or ``merge``; all
-            images are skipped.
+        FileNotFoundError, ValueError: ``ann`` cannot be read, or lacks an image or a class of the
+            model.
+        ValueError: The folder has predictions of another model, other settings or other shards, or
+            files in ``pred`` or ``vis`` that no run wrote; another process writes to it; ``shard``
+            with ``overwrite`` or ``merge``; all images are skipped.
         OSError: The folder cannot be written to.
     """
     check_fraction(score_thr=score_thr)
     if shard is not None and (overwrite or merge or not 0 <= shard[0] < shard[1]):
-        raise ValueError(f'shard must be (i, n) with 0 <= i < n, without overwrite and merge, got {shard!r}')
+        raise ValueError(
+            f'shard must be (i, n) with 0 <= i < n, without overwrite and merge, got {shard!r}'
+        )
     folder = Path(out_dir)
     settings = dict(inferencer.settings, score_thr=score_thr, vis=vis)
     # Different paths of one file are one image.
@@ -104,18 +115,26 @@ def predict_to_folder(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, shard):
-            inputs = sha256('\n'.join(map(os.path.abspath, images)).encode(errors='surrogateescape')).hexdigest()
+            inputs = sha256(
+                '\n'.join(map(os.path.abspath, images)).encode(errors='surrogateescape')
+            ).hexdigest()
             _prepare(folder, settings, overwrite, shard and [shard[1], inputs], merge)
             if merge:
                 _merge(folder)
-            summary = _predict(inferencer, images, folder, ids, shard, progress, score_thr=score_thr, vis=vis)
+            summary = _predict(
+                inferencer, images, folder, ids, shard, progress, score_thr=score_thr, vis=vis
+            )
             return replace(summary, skipped=skipped)
     except Timeout:
-        raise ValueError(f'out_dir: another process is writing to {str(folder)!r}; choose another folder') from None
+        raise ValueError(
+            f'out_dir: another process is writing to {str(folder)!r}; choose another folder'
+        ) from None
     except OSError as error:
         if not _is_of(error, folder):
             raise
-        raise OSError(f'out_dir: {str(folder)!r} cannot be written to: {error.strerror or error}') from error
+        raise OSError(
+            f'out_dir: {str(folder)!r} cannot be written to: {error.strerror or error}'
+        ) from error
 
 
 def _is_of(error: OSError, folder: Path) -> bool:
@@ -138,7 +157,9 @@ def _without_outputs(images: list[Path], folder: Path) -> tuple[list[Path], list
         else:
             kept.append(image)
     if skipped and not kept:
-        problem = f'inputs: all {len(skipped)} images, such as {skipped[0]!r}, lie in the output folder'
+        problem = (
+            f'inputs: all {len(skipped)} images, such as {skipped[0]!r}, lie in the output folder'
+        )
         raise ValueError(f'{problem} {str(folder)!r}; choose another --out-dir')
     return kept, skipped
 
@@ -147,7 +168,8 @@ def _without_outputs(images: list[Path], folder: Path) -> tuple[list[Path], list
 def _locked(folder: Path, shard: Shard) -> Iterator[None]:
     """Let no other run write to a folder, except other shards beside a shard.
 
-    A plain run and a merge keep the lock of the folder. A shard takes it to start, and then keeps one of its own.
+    A plain run and a merge keep the lock of the folder. A shard takes it to start, and then keeps
+    one of its own.
     """
 
     def warn(message: str) -> None:
@@ -174,16 +196,30 @@ def _locked(folder: Path, shard: Shard) -> Iterator[None]:
 
 
 def _predict(
-    inferencer: Inferencer, images: list[Path], folder: Path, ids: Ids, shard: Shard, progress: bool, **given: Any
+    inferencer: Inferencer,
+    images: list[Path],
+    folder: Path,
+    ids: Ids,
+    shard: Shard,
+    progress: bool,
+    **given: Any,
 ) -> Summary:
     records = Records(folder, shard)
-    names = [records.take_name(image) for image in images]  # of all images, so that no two shards take the same
+    names = [
+        records.take_name(image) for image in images
+    ]  # of all images, so that no two shards take the same
     if shard is not None:
         mine = _divide(images, *shard)
         images, names = [images[i] for i in mine], [names[i] for i in mine]
-    left = [(image, name) for image, name in zip(images, names, strict=True) if not records.is_done(image)]
+    left = [
+        (image, name)
+        for image, name in zip(images, names, strict=True)
+        if not records.is_done(image)
+    ]
     found, failed = len(images) - len(left), {}
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), disable=not progress) as bar:
+    with Progress(
+        *Progress.get_default_columns(), MofNCompleteColumn(), disable=not progress
+    ) as bar:
         all_images = bar.add_task('images', total=len(images), completed=found)
         tiles = bar.add_task('tiles', visible=False)
 
@@ -207,8 +243,13 @@ def _predict(
     if shard is not None:
         return Summary(len(left) - len(failed), found, failed, [], [])
     _assemble(folder, records, done, inferencer.predictor.classes or [], ids)
-    failed = {str(image): failed[str(image)] for image in images if str(image) in failed}  # in their order
-    _write_list(folder / 'failed.json', [dict(file_name=name, reason=reason) for name, reason in failed.items()])
+    failed = {
+        str(image): failed[str(image)] for image in images if str(image) in failed
+    }  # in their order
+    _write_list(
+        folder / 'failed.json',
+        [dict(file_name=name, reason=reason) for name, reason in failed.items()],
+    )
     return Summary(len(left) - len(failed), found, failed, records.orphaned(done), [])
 
 
@@ -217,7 +258,9 @@ def _of_shard(name: str, shard: Shard) -> str:
 
 
 def _divide(images: Sequence[Path], shard: int, count: int) -> list[int]:
-    """Indices of the images of a shard: the largest first, each to the shard with the fewest pixels so far."""
+    """Indices of the images of a shard: the largest first, each to the shard with the fewest pixels
+    so far.
+    """
     with ThreadPoolExecutor() as pool:
         pixels = [prod(size or (1, 1)) for size in pool.map(image_size, images)]
     loads, mine = [(0, i) for i in range(count)], []
@@ -232,14 +275,18 @@ def _merge(folder: Path) -> None:
     """Move the records of all shards, which have ended, to those of the folder."""
     parts = sorted(folder.glob(f'{RECORDS_FILE}.*-of-*[0-9]'))
     (folder / RECORDS_FILE).touch()
-    files = [part.read_bytes().splitlines(keepends=True) for part in (folder / RECORDS_FILE, *parts)]
+    files = [
+        part.read_bytes().splitlines(keepends=True) for part in (folder / RECORDS_FILE, *parts)
+    ]
     with atomic_write(folder / RECORDS_FILE) as file:
         file.writelines(line for lines in files for line in lines if line.endswith(b'\n'))
     for part in parts:
         part.unlink()
 
 
-def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool, shards: list[Any] | None, merge: bool) -> None:
+def _prepare(
+    folder: Path, settings: dict[str, Any], overwrite: bool, shards: list[Any] | None, merge: bool
+) -> None:
     """Write the settings to the folder; raise ``ValueError`` if it has others."""
     own = [folder / name for name in (RUN_FILE, RECORDS_FILE) if os.path.lexists(folder / name)]
     if not own:
@@ -252,19 +299,31 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool, shards: li
         except (FileNotFoundError, TypeError, ValueError) as error:
             for path in own:
                 os.replace(path, f'{path}.damaged')
-            _warn(f'{str(folder / RUN_FILE)!r} is damaged ({error}); all images are predicted again')
+            _warn(
+                f'{str(folder / RUN_FILE)!r} is damaged ({error}); all images are predicted again'
+            )
         else:
             found = before.pop('shards', None)
             if found not in (None, shards) and not merge:
                 message = f'out_dir: {str(folder)!r} has predictions of {found[0]} shards'
-                raise ValueError(f'{message}, of these images or others; end these, then merge them with --merge')
-            changed = sorted(key for key in {*before, *settings} if before.get(key) != settings.get(key))
-            changes = ', '.join(f'{key} was {before.get(key)!r}, is {settings.get(key)!r}' for key in changed)
+                raise ValueError(
+                    f'{message}, of these images or others; end these, then merge them with --merge'
+                )
+            changed = sorted(
+                key for key in {*before, *settings} if before.get(key) != settings.get(key)
+            )
+            changes = ', '.join(
+                f'{key} was {before.get(key)!r}, is {settings.get(key)!r}' for key in changed
+            )
             if changes:
                 message = f'out_dir: {str(folder)!r} has predictions of other settings ({changes})'
-                raise ValueError(f'{message}; choose another folder, or replace them with --overwrite')
+                raise ValueError(
+                    f'{message}; choose another folder, or replace them with --overwrite'
+                )
     with atomic_write(folder / RUN_FILE) as file:
-        file.write(json.dumps(dict(settings, shards=shards) if shards else settings, indent=1).encode())
+        file.write(
+            json.dumps(dict(settings, shards=shards) if shards else settings, indent=1).encode()
+        )
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -272,7 +331,10 @@ def _refuse_foreign(folder: Path) -> None:
     files = [file for name in IMAGE_FOLDERS for file in sorted(folder.glob(f'{name}/*'))]
     files += [folder / name for name in RESULT_FILES if os.path.lexists(folder / name)]
     if files:
-        problem = f'out_dir: {str(folder)!r} has files that no earlier run wrote, such as {str(files[0])!r}'
+        problem = (
+            f'out_dir: {str(folder)!r} has files that no earlier run wrote, such as'
+            f' {str(files[0])!r}'
+        )
         raise ValueError(f'{problem}; choose another folder, or move them')
 
 
@@ -303,14 +365,18 @@ def _unlink(path: Path) -> None:
 
 
 def _warn(message: str) -> None:
-    print_log(f'out_dir: {message}; the old file is kept with the ending .damaged', 'current', logging.WARNING)
+    print_log(
+        f'out_dir: {message}; the old file is kept with the ending .damaged',
+        'current',
+        logging.WARNING,
+    )
 
 
 class Records:
     """Finished images: one line of JSON each, written after their outputs.
 
-    An incomplete last line is dropped. A damaged file is copied to ``records.jsonl.damaged`` and its readable lines
-    are used. A shard adds to a file of its own.
+    An incomplete last line is dropped. A damaged file is copied to ``records.jsonl.damaged`` and
+    its readable lines are used. A shard adds to a file of its own.
     """
 
     def __init__(self, folder: Path, shard: Shard) -> None:
@@ -323,19 +389,28 @@ class Records:
         readable = [line for line, record in zip(lines, parsed, strict=True) if record]
         if damaged := len(lines) - len(readable):
             shutil.copyfile(self._file, f'{self._file}.damaged')
-            _warn(f'{str(self._file)!r} is damaged; the images of {damaged} lines are predicted again')
+            _warn(
+                f'{str(self._file)!r} is damaged; the images of {damaged} lines are predicted again'
+            )
         if cut_short or damaged:
             with atomic_write(self._file) as file:
                 file.writelines(readable)
         if shard is not None and (folder / RECORDS_FILE).exists():
-            parsed = [*map(_parse_record, (folder / RECORDS_FILE).read_bytes().splitlines()), *parsed]
-        self._records: dict[str, dict[str, Any]] = {record['key']: record for record in parsed if record}
+            parsed = [
+                *map(_parse_record, (folder / RECORDS_FILE).read_bytes().splitlines()),
+                *parsed,
+            ]
+        self._records: dict[str, dict[str, Any]] = {
+            record['key']: record for record in parsed if record
+        }
         # Lower case, since some file systems ignore case.
         self._taken = {record['name'].lower() for record in self._records.values()}
         self._numbers: dict[str, int] = {}
 
     def is_done(self, image: Path) -> bool:
-        """``True`` if an image file has a record and is unchanged, and all its outputs are complete."""
+        """``True`` if an image file has a record and is unchanged, and all its outputs are
+        complete.
+        """
         record = self._records.get(os.path.abspath(image))
         if record is None or record['stamp'] != file_stamp(image):
             return False
@@ -348,11 +423,18 @@ class Records:
     def orphaned(self, images: list[Path]) -> list[str]:
         """List the existing outputs of other images."""
         keys = {os.path.abspath(image) for image in images}
-        files = [file for key, record in self._records.items() if key not in keys for file in record['files']]
+        files = [
+            file
+            for key, record in self._records.items()
+            if key not in keys
+            for file in record['files']
+        ]
         return [file for file in files if (self._folder / file).exists()]
 
     def take_name(self, image: Path) -> str:
-        """Return the name of an image's outputs: of its record, else its stem, numbered if taken."""
+        """Return the name of an image's outputs: of its record, else its stem, numbered if
+        taken.
+        """
         if known := self._records.get(os.path.abspath(image)):
             return known['name']
         # File systems allow 255 bytes, including suffix and number.
@@ -374,7 +456,11 @@ class Records:
 def _parse_record(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-        return record if all(isinstance(record[key], kind) for key, kind in _RECORD_TYPES.items()) else None
+        return (
+            record
+            if all(isinstance(record[key], kind) for key, kind in _RECORD_TYPES.items())
+            else None
+        )
     except (KeyError, RecursionError, TypeError, ValueError):
         return None
 
@@ -392,7 +478,9 @@ def _write(folder: Path, name: str, result: Result) -> dict[str, Any]:
             flush_to_disk(pixels)
             os.replace(pixels, folder / path)
         elif pixels is not None:
-            Image.fromarray(pixels).save(encoded := io.BytesIO(), kind, **options)  # a full disk would cut a JPEG short
+            Image.fromarray(pixels).save(
+                encoded := io.BytesIO(), kind, **options
+            )  # a full disk would cut a JPEG short
             with atomic_write(folder / path) as file:
                 file.write(encoded.getbuffer())
         else:
@@ -401,7 +489,14 @@ def _write(folder: Path, name: str, result: Result) -> dict[str, Any]:
         if key:
             prediction[key] = path
     width, height = result.size
-    return dict(stamp=result.stamp, name=name, files=files, width=width, height=height, prediction=prediction)
+    return dict(
+        stamp=result.stamp,
+        name=name,
+        files=files,
+        width=width,
+        height=height,
+        prediction=prediction,
+    )
 
 
 def _read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
@@ -410,25 +505,40 @@ def _read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
         names = {image['file_name']: image['id'] for image in content['images']}
         categories = {category['name']: category['id'] for category in content['categories']}
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})') from error
+        raise ValueError(
+            f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})'
+        ) from error
     # A file name may have folders: the longest end of the path that is one.
     ends = {image: ['/'.join(image.parts[i:]) for i in range(len(image.parts))] for image in images}
-    found = {image: next((names[end] for end in ends[image] if end in names), None) for image in images}
+    found = {
+        image: next((names[end] for end in ends[image] if end in names), None) for image in images
+    }
     for kind, lacking in (
         ('image', [str(image) for image in images if found[image] is None]),
         ('category', [name for name in classes if name not in categories]),
     ):
         if lacking:
-            raise ValueError(f'ann: {str(ann)!r} has no {kind} {lacking[0]!r} ({len(lacking)} are missing)')
+            raise ValueError(
+                f'ann: {str(ann)!r} has no {kind} {lacking[0]!r} ({len(lacking)} are missing)'
+            )
     return found, [categories[name] for name in classes]
 
 
-def _assemble(folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids) -> None:
-    numbers, kinds = ids or ({image: i for i, image in enumerate(images, start=1)}, range(len(classes)))
+def _assemble(
+    folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids
+) -> None:
+    numbers, kinds = ids or (
+        {image: i for i, image in enumerate(images, start=1)},
+        range(len(classes)),
+    )
     listed, entries = [], []
     for image in images:
         record = records[image]
-        place = {key: record['prediction'][key] for key in ('crs', 'transform') if key in record['prediction']}
+        place = {
+            key: record['prediction'][key]
+            for key in ('crs', 'transform')
+            if key in record['prediction']
+        }
         size = dict(width=record['width'], height=record['height'])
         listed.append(dict(id=numbers[image], file_name=str(image), **size, **place))
         entries += coco_entries(numbers[image], record['prediction'], kinds if ids else None)
@@ -441,8 +551,13 @@ def _assemble(folder: Path, records: Records, images: list[Path], classes: Seque
             part.unlink(missing_ok=True)
 
 
-def coco_entries(image_id: Any, prediction: Prediction, kinds: Sequence[Any] | None = None) -> list[dict[str, Any]]:
-    """Convert the prediction of one image to entries of ``predictions.json``; ``kinds`` has the id of each label."""
+def coco_entries(
+    image_id: Any, prediction: Prediction, kinds: Sequence[Any] | None = None
+) -> list[dict[str, Any]]:
+    """Convert the prediction of one image to entries of ``predictions.json``.
+
+    ``kinds`` has the id of each label.
+    """
     if 'boxes' not in prediction:
         return [dict(image_id=image_id, **prediction)]
     names = dict(labels='category_id', boxes='bbox', scores='score', masks='segmentation')

@@ -43,16 +43,21 @@ class ImageError(ValueError):
 
 
 class NotDecodedError(ImageError):
-    """A file that is too large to decode as a whole, or that Pillow cannot; :class:`~.windows.ImageFile` may."""
+    """A file that is too large to decode as a whole, or that Pillow cannot.
+
+    :class:`~.windows.ImageFile` may.
+    """
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
-    """List images; ``FileNotFoundError`` if an input does not exist or has none, ``ImageError`` for a URL.
+    """List images; ``FileNotFoundError`` if an input does not exist or has none, ``ImageError`` for
+    a URL.
 
     Args:
-        inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a pattern such as
-            ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array. Folders and patterns select by suffix.
-            ``**`` enters each folder once, however many links lead to it.
+        inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a
+            pattern such as ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array.
+            Folders and patterns select by suffix. ``**`` enters each folder once, however many
+            links lead to it.
     """
     images: list[Path | np.ndarray] = []
     for source in [inputs] if isinstance(inputs, (str, os.PathLike, np.ndarray)) else inputs:
@@ -90,7 +95,9 @@ def _matches(pattern: Path) -> Iterator[Path]:
 
 
 def _folders_below(start: Path) -> Iterator[Path]:
-    """A folder and those below it, without hidden ones; each once, by its own path rather than by a link.
+    """A folder and those below it, without hidden ones.
+
+    Each once, by its own path rather than by a link.
 
     Links may lead back to a folder above them.
     """
@@ -105,7 +112,9 @@ def _folders_below(start: Path) -> Iterator[Path]:
                 continue
             seen.add(real)
         yield folder
-        for child in sorted(folder.iterdir(), reverse=True) if os.access(folder, os.R_OK | os.X_OK) else ():
+        for child in (
+            sorted(folder.iterdir(), reverse=True) if os.access(folder, os.R_OK | os.X_OK) else ()
+        ):
             if child.name.startswith('.') or not child.is_dir():
                 continue
             if child.is_symlink():
@@ -116,19 +125,29 @@ def _folders_below(start: Path) -> Iterator[Path]:
 
 
 def _local_path(source: str | os.PathLike[str]) -> Path:
-    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):  # pathlib turns the two slashes of a URL into one
-        raise ImageError(os.fspath(source), 'URLs are not fetched; download the file and give its path')
+    if re.match(
+        r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)
+    ):  # pathlib turns the two slashes of a URL into one
+        raise ImageError(
+            os.fspath(source), 'URLs are not fetched; download the file and give its path'
+        )
     return Path(source)
 
 
-def read_image(source: ImageInput, *, name: str | None = None, read_limit: int | None = READ_LIMIT) -> np.ndarray:
-    """Read one image in the toolboxes' format: (H, W, 3), uint8, BGR. An array of this kind is returned unchanged.
+def read_image(
+    source: ImageInput, *, name: str | None = None, read_limit: int | None = READ_LIMIT
+) -> np.ndarray:
+    """Read one image in the toolboxes' format: (H, W, 3), uint8, BGR.
 
-    EXIF orientation is applied. The first frame or page is taken. CMYK and palettes are converted to RGB; alpha is
-    dropped, as by the toolboxes' own loader. 16 bits are scaled to 8 (65535 becomes 255).
+    An array of this kind is returned unchanged.
+
+    EXIF orientation is applied. The first frame or page is taken. CMYK and palettes are converted
+    to RGB; alpha is dropped, as by the toolboxes' own loader. 16 bits are scaled to 8 (65535
+    becomes 255).
 
     Args:
-        source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8 or uint16.
+        source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8
+            or uint16.
         name: Name for error messages; by default the path, or ``'array'``.
         read_limit: Maximum pixels of a file, instead of Pillow's own limit; ``None`` for no limit.
 
@@ -137,20 +156,35 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
     if isinstance(source, np.ndarray):
         return _from_array(source, name or 'array')
     if not isinstance(source, (str, os.PathLike)):
-        raise ImageError(name or repr(source), f'a path or a numpy array is accepted, got {type(source).__name__}')
+        raise ImageError(
+            name or repr(source),
+            f'a path or a numpy array is accepted, got {type(source).__name__}',
+        )
     path = _local_path(source)
     name = name or str(path)
     if reason := _file_problem(path):
         raise ImageError(name, reason)
     try:
         # Opened here, because Pillow transposes an image wrongly that it memory-maps by name.
-        with path.open('rb') as file, _fixed_pillow_settings(), Image.open(file, formats=IMAGE_FORMATS) as image:
+        with (
+            path.open('rb') as file,
+            _fixed_pillow_settings(),
+            Image.open(file, formats=IMAGE_FORMATS) as image,
+        ):
             pixels = image.width * image.height
             if read_limit is not None and pixels > read_limit:
-                limit = f'{image.width} x {image.height} is {pixels} pixels, more than read_limit={read_limit}'
-                turned = getattr(image, 'tag_v2', {}).get(ExifTags.Base.Orientation, 1) != 1  # only Pillow applies it
+                limit = (
+                    f'{image.width} x {image.height} is {pixels} pixels, more than'
+                    f' read_limit={read_limit}'
+                )
+                turned = (
+                    getattr(image, 'tag_v2', {}).get(ExifTags.Base.Orientation, 1) != 1
+                )  # only Pillow applies it
                 kind = ImageError if turned else NotDecodedError
-                raise kind(name, f'{limit}; decoding takes {pixels * DECODING_BYTES / 1e9:.2g} GB of memory')
+                raise kind(
+                    name,
+                    f'{limit}; decoding takes {pixels * DECODING_BYTES / 1e9:.2g} GB of memory',
+                )
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return _from_pillow(image, name)
@@ -158,8 +192,12 @@ def read_image(source: ImageInput, *, name: str | None = None, read_limit: int |
         raise
     except UnidentifiedImageError as error:
         kind = NotDecodedError if path.suffix.lower() in ('.jp2', '.tif', '.tiff') else ImageError
-        raise kind(name, f'not an image of an accepted format ({", ".join(IMAGE_FORMATS)})') from error
-    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, struct.error and others
+        raise kind(
+            name, f'not an image of an accepted format ({", ".join(IMAGE_FORMATS)})'
+        ) from error
+    except (
+        Exception
+    ) as error:  # Pillow's decoders raise OSError, SyntaxError, struct.error and others
         raise ImageError(name, f'damaged: {error or type(error).__name__}') from error
 
 
@@ -180,14 +218,19 @@ def _file_problem(path: Path) -> str | None:
 
 @contextmanager
 def _fixed_pillow_settings() -> Iterator[None]:
-    """Disable Pillow's size limit and its tolerance of truncated files, whatever the process has set."""
+    """Disable Pillow's size limit and its tolerance of truncated files, whatever the process has
+    set.
+    """
     global _readers
     with _pillow_lock:
         _readers += 1
         if _readers == 1:
             _restore_pillow.enter_context(warnings.catch_warnings())
             warnings.simplefilter('ignore')
-            for module, name, value in ((Image, 'MAX_IMAGE_PIXELS', None), (ImageFile, 'LOAD_TRUNCATED_IMAGES', False)):
+            for module, name, value in (
+                (Image, 'MAX_IMAGE_PIXELS', None),
+                (ImageFile, 'LOAD_TRUNCATED_IMAGES', False),
+            ):
                 _restore_pillow.callback(setattr, module, name, getattr(module, name))
                 setattr(module, name, value)
     try:
@@ -200,10 +243,15 @@ def _fixed_pillow_settings() -> Iterator[None]:
 
 
 def image_size(source: ImageInput) -> tuple[int, int] | None:
-    """(width, height) px of an image by its header, before EXIF's rotation; ``None`` if that cannot be read."""
+    """(width, height) px of an image by its header, before EXIF's rotation.
+
+    ``None`` if that cannot be read.
+    """
     try:
         if isinstance(source, np.ndarray) or _file_problem(path := _local_path(source)):
-            return source.shape[1::-1] if isinstance(source, np.ndarray) and source.ndim > 1 else None
+            return (
+                source.shape[1::-1] if isinstance(source, np.ndarray) and source.ndim > 1 else None
+            )
         with _fixed_pillow_settings(), Image.open(path, formats=IMAGE_FORMATS) as image:
             return image.size
     except Exception:  # as in read_image, which says why
@@ -212,9 +260,14 @@ def image_size(source: ImageInput) -> tuple[int, int] | None:
 
 def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
     # Pillow opens 16-bit grey PGMs (older versions: PNGs too) as 32 bits.
-    sixteen = image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
+    sixteen = image.mode.startswith('I;16') or (
+        image.mode == 'I' and image.format in ('PNG', 'PPM')
+    )
     if image.mode in ('I', 'F') and not sixteen:
-        raise ImageError(name, f'32 bits a channel (mode {image.mode!r}) have no agreed range; 8 and 16 are accepted')
+        raise ImageError(
+            name,
+            f'32 bits a channel (mode {image.mode!r}) have no agreed range; 8 and 16 are accepted',
+        )
     width, height = image.size
     result = np.empty((height, width, 3), np.uint8)
     rows = max(1, _BAND_PIXELS // width)
@@ -224,14 +277,18 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
             result[top : top + rows] = to_8_bits(np.asarray(band))[..., None]
         else:
             # Through RGBA: straight to RGB, Pillow replaces a transparent entry of the palette.
-            rgb = np.asarray((band.convert('RGBA') if band.mode in ('P', 'PA') else band).convert('RGB'))
+            rgb = np.asarray(
+                (band.convert('RGBA') if band.mode in ('P', 'PA') else band).convert('RGB')
+            )
             result[top : top + rows] = rgb[..., ::-1]
     return result
 
 
 def _from_array(array: np.ndarray, name: str) -> np.ndarray:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
-        raise ImageError(name, f'shapes (H, W) and (H, W, 1 or 3 or 4) are accepted, got {array.shape}')
+        raise ImageError(
+            name, f'shapes (H, W) and (H, W, 1 or 3 or 4) are accepted, got {array.shape}'
+        )
     if not array.size:
         raise ImageError(name, f'no pixels: the shape is {array.shape}')
     if array.dtype.kind != 'u' or array.dtype.itemsize > 2:
@@ -259,7 +316,11 @@ def file_stamp(source: ImageInput) -> list[int] | None:
 
 def make_preview(image: np.ndarray) -> np.ndarray:
     """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
-    image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE)) if max(image.shape) > MAX_PREVIEW_SIDE else image
+    image = (
+        fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
+        if max(image.shape) > MAX_PREVIEW_SIDE
+        else image
+    )
     return image[: image.shape[0], : image.shape[1]][..., ::-1].copy()
 
 

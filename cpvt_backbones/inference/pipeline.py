@@ -1,4 +1,6 @@
-"""What waits between the steps of a prediction, in bounded memory: calls in threads, and images of one shape."""
+"""What waits between the steps of a prediction, in bounded memory: calls in threads, and images of
+one shape.
+"""
 
 import os
 from collections import deque
@@ -15,10 +17,12 @@ WAITING_BYTES = 200_000_000  # maximum of the results or images that wait
 
 
 class OrderedCalls(AbstractContextManager):
-    """Runs calls in threads; their results come in the order of the calls, and a call's error in place of its result.
+    """Runs calls in threads.
 
-    At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait for their results to be taken. Leaving the context waits
-    for the calls that run, and drops those that do not.
+    Their results come in the order of the calls, and a call's error in place of its result.
+
+    At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait for their results to be taken. Leaving
+    the context waits for the calls that run, and drops those that do not.
     """
 
     def __init__(self) -> None:
@@ -30,7 +34,9 @@ class OrderedCalls(AbstractContextManager):
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, call: Callable[..., Any], *args: Any, nbytes: int) -> Iterator[Any]:
-        """Start a call that holds ``nbytes``, and yield the oldest results until few enough wait."""
+        """Start a call that holds ``nbytes``, and yield the oldest results until few enough
+        wait.
+        """
         self._waiting.append((self._pool.submit(call, *args), nbytes))
         self._bytes += nbytes
         while len(self._waiting) > 2 * THREADS or self._bytes > WAITING_BYTES:
@@ -56,7 +62,9 @@ class ShapeBuckets:
         self._bytes = 0
 
     def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
-        """Add an image; yield its batch if full, and the longest waiting batches while too many bytes wait."""
+        """Add an image; yield its batch if full, and the longest waiting batches while too many
+        bytes wait.
+        """
         shape = loaded.image.shape[:2]
         self._waiting.setdefault(shape, []).append(loaded)
         self._bytes += loaded.nbytes

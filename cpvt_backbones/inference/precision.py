@@ -11,27 +11,43 @@ from cpvt_backbones.options import DTYPES
 
 
 def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
-    """Resolve ``'auto'`` to bfloat16 where the device computes it faster than float32; also the reason, in words."""
+    """Resolve ``'auto'`` to bfloat16 where the device computes it faster than float32.
+
+    Also the reason, in words.
+    """
     check_choice(DTYPES, dtype=dtype)
     if dtype != 'auto':
         return dtype, 'as given'
     if torch.device(device).type == 'cuda':
         major, minor = torch.cuda.get_device_capability(device)
-        return ('float32', 'bfloat16')[major >= 8], f'the GPU has compute capability {major}.{minor}, and 8.0 has it'
-    abilities: dict[str, Any] = getattr(torch.cpu, 'get_capabilities', dict)()  # older releases of torch have none
+        return ('float32', 'bfloat16')[
+            major >= 8
+        ], f'the GPU has compute capability {major}.{minor}, and 8.0 has it'
+    abilities: dict[str, Any] = getattr(
+        torch.cpu, 'get_capabilities', dict
+    )()  # older releases of torch have none
     found = [name for name in ('amx_bf16', 'avx512_bf16', 'bf16') if abilities.get(name)]
     if torch.device(device).type == 'cpu' and found:
         return 'bfloat16', f'the processor has {found[0]}'
-    return 'float32', 'bfloat16 is slower here: no instructions for it were found (amx_bf16, avx512_bf16, bf16)'
+    return (
+        'float32',
+        'bfloat16 is slower here: no instructions for it were found (amx_bf16, avx512_bf16, bf16)',
+    )
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast backbone, neck and convolutional heads of a toolbox's model, in place; its inputs and outputs stay fp32.
+    """Cast backbone, neck and convolutional heads of a toolbox's model, in place.
 
-    In fp32 stay normalisation by stored statistics, the last layer of a segmentor, other heads (transformers, regions,
-    classes) and what follows the heads: softmax, boxes, NMS.
+    Its inputs and outputs stay fp32.
+
+    In fp32 stay normalisation by stored statistics, the last layer of a segmentor, other heads
+    (transformers, regions, classes) and what follows the heads: softmax, boxes, NMS.
     """
-    parts = {name: part for name, part in model.named_children() if next(part.parameters(), None) is not None}
+    parts = {
+        name: part
+        for name, part in model.named_children()
+        if next(part.parameters(), None) is not None
+    }
     trunk = [parts.pop(name) for name in ('backbone', 'neck') if name in parts]
     parts.pop('auxiliary_head', None)  # of training
     dense = [head for head in parts.values() if _is_convolutional(head)]
@@ -46,7 +62,9 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     for head in dense:
         head.register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
         head.register_forward_hook(_to_float)
-        if isinstance(last := getattr(head, 'conv_seg', None), nn.Module):  # mmseg calls its heads past their hooks
+        if isinstance(
+            last := getattr(head, 'conv_seg', None), nn.Module
+        ):  # mmseg calls its heads past their hooks
             last.float().register_forward_pre_hook(_to_float)
 
 

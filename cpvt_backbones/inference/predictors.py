@@ -38,8 +38,8 @@ class Predictor(Protocol):
         palette: RGB of each class, or ``None``.
         fingerprint: Identifies the model and its weights.
 
-    It may also have ``size_steps`` and ``sizes``, from :func:`~.sizes.size_steps` and :class:`~.sizes.GoodSizes`: its
-    test scale, and where it is good.
+    It may also have ``size_steps`` and ``sizes``, from :func:`~.sizes.size_steps` and
+    :class:`~.sizes.GoodSizes`: its test scale, and where it is good.
     """
 
     task: str
@@ -48,10 +48,12 @@ class Predictor(Protocol):
     fingerprint: str
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Detect or classify ``images``, (H, W, 3) uint8 BGR, all of one size; returns arrays for each.
+        """Detect or classify ``images``, (H, W, 3) uint8 BGR, all of one size.
 
-        Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,), and of an instance
-        segmentor ``masks`` (N, H, W; bool). Classification: ``scores`` (classes,).
+        Returns arrays for each.
+
+        Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,), and of
+        an instance segmentor ``masks`` (N, H, W; bool). Classification: ``scores`` (classes,).
         """
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
@@ -62,16 +64,23 @@ class Predictor(Protocol):
 
 
 class ToolboxPredictor:
-    """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer; see :class:`Inferencer`.
+    """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer.
 
-    ``checkpoint`` is a ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of shipped weights;
-    ``ValueError`` if it does not fit the model or has other classes than ``metainfo`` of the config's test set, or in
-    another order; ``ImportError`` without the toolbox. ``dtype`` is the resolved one, and
-    ``dtype_reason`` says why.
+    See :class:`Inferencer`.
+
+    ``checkpoint`` is a ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of
+    shipped weights; ``ValueError`` if it does not fit the model or has other classes than
+    ``metainfo`` of the config's test set, or in another order; ``ImportError`` without the toolbox.
+    ``dtype`` is the resolved one, and ``dtype_reason`` says why.
     """
 
     def __init__(
-        self, *, cfg: Config, checkpoint: str | os.PathLike[str], device: str | None = None, dtype: str = 'float32'
+        self,
+        *,
+        cfg: Config,
+        checkpoint: str | os.PathLike[str],
+        device: str | None = None,
+        dtype: str = 'float32',
     ) -> None:
         self.dtype, self.dtype_reason = choose_dtype(dtype, device or get_device())
         self._scope = find_toolbox(cfg).package
@@ -82,12 +91,16 @@ class ToolboxPredictor:
         classes = config_classes(cfg)  # before the toolbox changes the config
         self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(cfg)
         _adapt_pipeline(cfg, keep=('Pad',) if self._scope == 'mmdet' else ())
-        init_default_scope(self._scope)  # mmpretrain's inferencer keeps the scope of another toolbox
+        init_default_scope(
+            self._scope
+        )  # mmpretrain's inferencer keeps the scope of another toolbox
         with _quiet():
             self._inferencer = _build_inferencer(self._scope, cfg, file, device)
         self.model: Any = self._inferencer.model
         if self._scope == 'mmseg':
-            self.model.postprocess_result = _crop_logits  # the toolbox's also takes an argmax, the slowest step here
+            self.model.postprocess_result = (
+                _crop_logits  # the toolbox's also takes an argmax, the slowest step here
+            )
         # Without these, the toolboxes use the classes of COCO or Cityscapes.
         stored = load_weights(self.model, file, classes=classes)
         meta = stored.get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
@@ -107,7 +120,11 @@ class ToolboxPredictor:
             return [dict(scores=sample.pred_score.cpu().numpy()) for sample in samples]
         names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
         return [
-            {name: torch.as_tensor(getattr(found, key)).cpu().numpy() for name, key in names.items() if key in found}
+            {
+                name: torch.as_tensor(getattr(found, key)).cpu().numpy()
+                for name, key in names.items()
+                if key in found
+            }
             for found in (sample.pred_instances for sample in samples)
         ]
 
@@ -117,15 +134,23 @@ class ToolboxPredictor:
 
     def to_classes(self, logits: Tensor) -> Tensor:
         """See :class:`Predictor`."""
-        return first_maximum(logits) if len(logits) > 1 else logits[0] > self.model.decode_head.threshold
+        return (
+            first_maximum(logits)
+            if len(logits) > 1
+            else logits[0] > self.model.decode_head.threshold
+        )
 
     def _run(self, images: list[np.ndarray]) -> Any:
         (batch,) = self._inferencer.preprocess(images, batch_size=len(images))
-        return self._inferencer.forward(batch[1] if self._scope == 'mmdet' else batch)  # mmdet's has the images too
+        return self._inferencer.forward(
+            batch[1] if self._scope == 'mmdet' else batch
+        )  # mmdet's has the images too
 
 
 def _crop_logits(logits: Tensor, samples: Sequence[Any]) -> Tensor:
-    """Logits (B, C, H, W) without padding, which mmseg's data preprocessors add on the right and at the bottom."""
+    """Logits (B, C, H, W) without padding, which mmseg's data preprocessors add on the right and at
+    the bottom.
+    """
     height, width = samples[0].ori_shape
     logits = logits[..., :height, :width].float()
     return logits if logits.shape[1] > 1 else logits.sigmoid()
@@ -145,7 +170,9 @@ def first_maximum(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the toolboxes: optional packages, registries, classes (set below), keys (load_weights checks them)."""
+    """Silence the toolboxes: optional packages, registries, classes (set below), keys (load_weights
+    checks them).
+    """
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), ExitStack() as stack:
         stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.WARNING)
@@ -155,22 +182,34 @@ def _quiet() -> Iterator[None]:
 
 def _digest(cfg: Config, checkpoint: str) -> str:
     # Without what does not change the model.
-    settings = {key: value for key, value in cfg.to_dict().items() if key not in ('work_dir', 'launcher', 'filename')}
+    settings = {
+        key: value
+        for key, value in cfg.to_dict().items()
+        if key not in ('work_dir', 'launcher', 'filename')
+    }
     path = Path(checkpoint)
-    weights = hashlib.sha256(path.read_bytes() if path.is_file() else checkpoint.encode()).digest()  # or of the URL
+    weights = hashlib.sha256(
+        path.read_bytes() if path.is_file() else checkpoint.encode()
+    ).digest()  # or of the URL
     return hashlib.sha256(repr(settings).encode() + weights).hexdigest()
 
 
 def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
-    """Drop the steps of the test pipeline that load annotations, and those but ``keep`` that set the size."""
+    """Drop the steps of the test pipeline that load annotations, and those but ``keep`` that set
+    the size.
+    """
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
     steps = [step for step in dataset.get('pipeline', ()) if step_name(step) != 'LoadAnnotations']
     names = [step_name(step) for step in steps]
     if 'LoadImageFromFile' not in names:
-        raise ValueError(f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}')
+        raise ValueError(
+            f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}'
+        )
     first = names.index('LoadImageFromFile')
     steps[first]['type'] = 'LoadImageFromFile'  # mmseg's inferencer compares this text
-    steps = [step for step in steps if step_name(step) not in SIZE_ARGUMENTS or step_name(step) in keep]
+    steps = [
+        step for step in steps if step_name(step) not in SIZE_ARGUMENTS or step_name(step) in keep
+    ]
     # Detectors need the scale factor that Resize records.
     steps.insert(first + 1, dict(type='mmcv.Resize', scale_factor=1.0))
     dataset.pipeline = steps
@@ -179,6 +218,8 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
 def _build_inferencer(scope: str, cfg: Config, checkpoint: str, device: str | None) -> Any:
     apis = import_module(f'{scope}.apis')
     if scope == 'mmpretrain':  # whose inferencer chooses no GPU itself
-        return apis.ImageClassificationInferencer(model=cfg, pretrained=checkpoint, device=device or get_device())
+        return apis.ImageClassificationInferencer(
+            model=cfg, pretrained=checkpoint, device=device or get_device()
+        )
     kind = apis.MMSegInferencer if scope == 'mmseg' else apis.DetInferencer
     return kind(model=cfg, weights=checkpoint, device=device, show_progress=False)

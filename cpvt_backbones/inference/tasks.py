@@ -11,7 +11,17 @@ from torch.nn import functional
 
 from .images import ImageError, LoadedImage
 from .predictors import Predictor
-from .tiles import Block, Bounds, blend_tiles, bounding_boxes, is_cut, make_grid, make_panels, merge_groups, tile_order
+from .tiles import (
+    Block,
+    Bounds,
+    blend_tiles,
+    bounding_boxes,
+    is_cut,
+    make_grid,
+    make_panels,
+    merge_groups,
+    tile_order,
+)
 
 Prediction = dict[str, Any]
 Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
@@ -19,19 +29,32 @@ OnTiles = Callable[[int, int], None]  # number of tiles done, and their total
 
 
 def run_batch(
-    predictor: Predictor, batch: list[LoadedImage], *, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None
+    predictor: Predictor,
+    batch: list[LoadedImage],
+    *,
+    score_thr: float,
+    bounds: Bounds,
+    on_tiles: OnTiles | None,
 ) -> list[Any]:
-    """Run the model on images of equal size, in tiles if they need it; each output is for :func:`finish_prediction`."""
+    """Run the model on images of equal size, in tiles if they need it.
+
+    Each output is for :func:`finish_prediction`.
+    """
     if batch[0].pixels > bounds.max_pixels:
         return [predict_tiled(predictor, batch[0], score_thr, bounds, on_tiles)]
     images = [loaded.image for loaded in batch]
-    return list(predictor.logits(images) if predictor.task == 'segmentation' else predictor.predict(images))
+    return list(
+        predictor.logits(images) if predictor.task == 'segmentation' else predictor.predict(images)
+    )
 
 
 def finish_prediction(
     predictor: Predictor, output: Any, loaded: LoadedImage, score_thr: float, bounds: Bounds
 ) -> Prediction:
-    """The prediction from an output of :func:`run_batch`; ``ValueError`` for NaN and infinite values."""
+    """The prediction from an output of :func:`run_batch`.
+
+    ``ValueError`` for NaN and infinite values.
+    """
     if loaded.pixels > bounds.max_pixels:
         return output
     if predictor.task == 'segmentation':
@@ -42,22 +65,35 @@ def finish_prediction(
 
 
 def predict_tiled(
-    predictor: Predictor, loaded: LoadedImage, score_thr: float, bounds: Bounds, on_tiles: OnTiles | None
+    predictor: Predictor,
+    loaded: LoadedImage,
+    score_thr: float,
+    bounds: Bounds,
+    on_tiles: OnTiles | None,
 ) -> Prediction:
     """Predict on one image in overlapping tiles; raise ``ImageError`` for a classifier."""
     if predictor.task == 'classification':
         too_large = f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}'
-        raise ImageError(loaded.name, f'{too_large}; a classifier cannot be tiled: set scale or long_side')
+        raise ImageError(
+            loaded.name, f'{too_large}; a classifier cannot be tiled: set scale or long_side'
+        )
     height, width = loaded.image.shape[:2]
     grid = make_grid(height, width, tile_size=bounds.tile_size, overlap=bounds.overlap)
     if predictor.task == 'segmentation':
         panels = make_panels(grid, channels=len(predictor.classes or range(256)))
         order = tile_order(grid, panels)
-        tiles = (logits for _, _, logits in _run_tiles(predictor.logits, loaded.image, order, bounds, on_tiles))
-        blocks = blend_tiles(tiles, grid, panels, to_classes=lambda logits: _to_classes(predictor, logits))
+        tiles = (
+            logits
+            for _, _, logits in _run_tiles(predictor.logits, loaded.image, order, bounds, on_tiles)
+        )
+        blocks = blend_tiles(
+            tiles, grid, panels, to_classes=lambda logits: _to_classes(predictor, logits)
+        )
         return _class_map(_resize_blocks(blocks, (height, width), loaded.size), loaded)
     found, order = [], list(product(grid.rows, grid.columns))
-    for rows, columns, output in _run_tiles(predictor.predict, loaded.image, order, bounds, on_tiles):
+    for rows, columns, output in _run_tiles(
+        predictor.predict, loaded.image, order, bounds, on_tiles
+    ):
         part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
         part['tiles'] = np.tile((columns[0], rows[0], columns[1], rows[1]), (len(part['boxes']), 1))
         part['cut'] = is_cut(part['boxes'], part['tiles'], height=height, width=width)
@@ -66,7 +102,11 @@ def predict_tiled(
 
 
 def _run_tiles(
-    run: Callable[[list[np.ndarray]], Any], image: Any, spans: list[Any], bounds: Bounds, on_tiles: OnTiles | None
+    run: Callable[[list[np.ndarray]], Any],
+    image: Any,
+    spans: list[Any],
+    bounds: Bounds,
+    on_tiles: OnTiles | None,
 ) -> Iterator[tuple[Any, Any, Any]]:
     (_, tile_height), (_, tile_width) = spans[0]
     step = bounds.batch_of(tile_height * tile_width)
@@ -86,20 +126,26 @@ def _check_finite(**values: Any) -> None:
 
 
 def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
-    # The maximum is NaN if any logit is. A model may exclude a class by -inf. NumPy's, because torch would start a team
-    # of threads in each thread that comes here.
+    # The maximum is NaN if any logit is. A model may exclude a class by -inf. NumPy's, because
+    # torch would start a team of threads in each thread that comes here.
     values: Any = logits.detach().float().numpy() if logits.device.type == 'cpu' else logits
     _check_finite(logits=float(values.max()))
     dtype = np.uint8 if len(logits) <= 255 else np.uint16
     return predictor.to_classes(logits).cpu().numpy().astype(dtype)
 
 
-def _segmentation(predictor: Predictor, logits: Tensor, loaded: LoadedImage, bounds: Bounds) -> Prediction:
+def _segmentation(
+    predictor: Predictor, logits: Tensor, loaded: LoadedImage, bounds: Bounds
+) -> Prediction:
     width, height = loaded.size
-    step = max(1, bounds.max_pixels // width)  # resized logits are held for at most max_pixels at a time
+    step = max(
+        1, bounds.max_pixels // width
+    )  # resized logits are held for at most max_pixels at a time
     bands = ((top, min(top + step, height)) for top in range(0, height, step))
     resized = ((rows, resize_logits(logits, rows, height=height, width=width)) for rows in bands)
-    return _class_map(((rows, (0, width), _to_classes(predictor, band)) for rows, band in resized), loaded)
+    return _class_map(
+        ((rows, (0, width), _to_classes(predictor, band)) for rows, band in resized), loaded
+    )
 
 
 def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
@@ -113,14 +159,21 @@ def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
     return dict(seg_map=seg_map)
 
 
-def _resize_blocks(blocks: Iterator[Block], shape: tuple[int, int], size: tuple[int, int]) -> Iterator[Block]:
-    """Resize the blocks of a class map of ``shape`` to one of ``size``, (width, height), as :func:`resize_classes`."""
+def _resize_blocks(
+    blocks: Iterator[Block], shape: tuple[int, int], size: tuple[int, int]
+) -> Iterator[Block]:
+    """Resize the blocks of a class map of ``shape`` to one of ``size``, (width, height), as
+    :func:`resize_classes`.
+    """
     if shape == size[::-1]:
         yield from blocks
         return
     rows, columns = _nearest(shape[0], size[1]), _nearest(shape[1], size[0])
     for vertical, horizontal, classes in blocks:
-        (top, bottom), (left, right) = np.searchsorted(rows, vertical), np.searchsorted(columns, horizontal)
+        (top, bottom), (left, right) = (
+            np.searchsorted(rows, vertical),
+            np.searchsorted(columns, horizontal),
+        )
         inner = classes[rows[top:bottom] - vertical[0]][:, columns[left:right] - horizontal[0]]
         yield (int(top), int(bottom)), (int(left), int(right)), inner
 
@@ -132,8 +185,13 @@ def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
     return {'label': label, 'class': name, 'score': float(scores[label])}
 
 
-def _select(output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0) -> dict[str, Any]:
-    """Select the boxes of at least ``score_thr``; move them from a tile at (left, top) to its image."""
+def _select(
+    output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
+) -> dict[str, Any]:
+    """Select the boxes of at least ``score_thr``.
+
+    Move them from a tile at (left, top) to its image.
+    """
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
     selected: dict[str, Any] = {name: output[name][good] for name in ('boxes', 'scores', 'labels')}
@@ -141,7 +199,9 @@ def _select(output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0
     if 'masks' in output:
         blocks = (_crop(output['masks'][i], left, top) for i in good)
         selected['masks'] = [  # resized to the size of the image before scaling
-            encode_mask(mask, left=columns[0], top=rows[0], height=loaded.size[1], width=loaded.size[0])
+            encode_mask(
+                mask, left=columns[0], top=rows[0], height=loaded.size[1], width=loaded.size[0]
+            )
             for rows, columns, mask in _resize_blocks(blocks, loaded.image.shape[:2], loaded.size)
         ]
     return selected
@@ -155,10 +215,14 @@ def _crop(mask: np.ndarray, left: int, top: int) -> Block:
 
 def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
     keys = ('boxes', 'scores', 'labels', 'cut', 'tiles')
-    boxes, scores, labels, cut, tiles = (np.concatenate([part[key] for part in parts]) for key in keys)
+    boxes, scores, labels, cut, tiles = (
+        np.concatenate([part[key] for part in parts]) for key in keys
+    )
     groups = merge_groups(boxes, scores, labels, cut, tiles)
     best = [group[0] for group in groups]
-    merged: dict[str, Any] = dict(boxes=bounding_boxes(boxes, groups), scores=scores[best], labels=labels[best])
+    merged: dict[str, Any] = dict(
+        boxes=bounding_boxes(boxes, groups), scores=scores[best], labels=labels[best]
+    )
     if 'masks' in parts[0]:
         from pycocotools import mask as coco_mask  # type: ignore[import-untyped]
 
@@ -170,7 +234,11 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage) -> Prediction:
     (width, height), shape = loaded.size, loaded.image.shape
     factors = np.tile([width / shape[1], height / shape[0]], 2)
-    boxes, scores, labels = (found['boxes'] * factors).tolist(), found['scores'].tolist(), found['labels'].tolist()
+    boxes, scores, labels = (
+        (found['boxes'] * factors).tolist(),
+        found['scores'].tolist(),
+        found['labels'].tolist(),
+    )
     classes = [predictor.classes[label] if predictor.classes else None for label in labels]
     masks = dict(masks=found['masks']) if 'masks' in found else {}
     return dict(boxes=boxes, scores=scores, labels=labels, classes=classes, **masks)
@@ -189,7 +257,10 @@ def _nearest(length: int, resized: int) -> np.ndarray:
 
 
 def resize_logits(logits: Tensor, rows: tuple[int, int], *, height: int, width: int) -> Tensor:
-    """Resize logits (C, h, w) bilinearly (``align_corners=False``); return the given rows of (C, height, width)."""
+    """Resize logits (C, h, w) bilinearly (``align_corners=False``).
+
+    Return the given rows of (C, height, width).
+    """
     if logits.shape[1:] == (height, width):
         return logits[:, slice(*rows)]
     positions = (torch.arange(*rows, device=logits.device) + 0.5) * (logits.shape[1] / height) - 0.5
@@ -198,20 +269,31 @@ def resize_logits(logits: Tensor, rows: tuple[int, int], *, height: int, width: 
     below = (above + 1).clamp(max=logits.shape[1] - 1)
     share = (positions - above)[:, None]
     band = logits[:, above].float() * (1 - share) + logits[:, below].float() * share
-    return functional.interpolate(band[None], (band.shape[1], width), mode='bilinear', align_corners=False)[0]
+    return functional.interpolate(
+        band[None], (band.shape[1], width), mode='bilinear', align_corners=False
+    )[0]
 
 
 def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top: int = 0) -> Rle:
     """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
     from pycocotools import mask as coco_mask
 
-    # Run lengths follow the columns. With a row of zeros above and below, every run of ones is within a column.
-    changes = np.flatnonzero(np.diff(np.pad(mask, ((1, 1), (0, 0))).ravel(order='F'), prepend=False))
+    # Run lengths follow the columns. With a row of zeros above and below, every run of ones is
+    # within a column.
+    changes = np.flatnonzero(
+        np.diff(np.pad(mask, ((1, 1), (0, 0))).ravel(order='F'), prepend=False)
+    )
     columns, rows = np.divmod(changes, mask.shape[0] + 2)
     at = (left + columns) * height + top + rows - 1
-    joined = np.flatnonzero(at[1:] == at[:-1])  # a run to the foot of a column, and one from the head of the next
-    counts = np.diff(np.concatenate(([0], np.delete(at, np.append(joined, joined + 1)), [height * width])))
-    return _plain(coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width))
+    joined = np.flatnonzero(
+        at[1:] == at[:-1]
+    )  # a run to the foot of a column, and one from the head of the next
+    counts = np.diff(
+        np.concatenate(([0], np.delete(at, np.append(joined, joined + 1)), [height * width]))
+    )
+    return _plain(
+        coco_mask.frPyObjects(dict(size=[height, width], counts=counts.tolist()), height, width)
+    )
 
 
 def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Overlapping tiles of images larger than one forward call may take, and merging of their outputs."""
+"""Overlapping tiles of images larger than one forward call may take, and merging of their
+outputs.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from torch import Tensor
 
 from cpvt_backbones.layers.checks import check_int
 
-SAME_OBJECT = 0.5  # minimum IoU of two boxes of one object; of two parts, within the area that both tiles cover
+# minimum IoU of two boxes of one object; of two parts, within the area that both tiles cover
+SAME_OBJECT = 0.5
 PART_OF = 0.5  # minimum share of a part's area inside the box that it belongs to
 CUT_MARGIN = 8  # px; a box that ends nearer to a cut may be a part
 
@@ -34,10 +37,15 @@ class Bounds:
     def __post_init__(self) -> None:
         check_int(batch_size=self.batch_size, max_pixels=self.max_pixels, tile_size=self.tile_size)
         if not 0 <= self.overlap < self.tile_size:
-            raise ValueError(f'overlap must be at least 0 and below tile_size={self.tile_size}, got {self.overlap}')
+            raise ValueError(
+                f'overlap must be at least 0 and below tile_size={self.tile_size}, got'
+                f' {self.overlap}'
+            )
         if self.tile_size**2 > self.max_pixels:
             tile = f'{self.tile_size} x {self.tile_size}'
-            raise ValueError(f'tile_size: a tile of {tile} has more pixels than max_pixels={self.max_pixels}')
+            raise ValueError(
+                f'tile_size: a tile of {tile} has more pixels than max_pixels={self.max_pixels}'
+            )
 
     def batch_of(self, pixels: int) -> int:
         """Maximum batch of images of ``pixels`` each; at least one."""
@@ -54,8 +62,8 @@ class TileGrid(NamedTuple):
 def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileGrid:
     """Cover an image of (height, width) px.
 
-    A tile is smaller than ``tile_size`` only if the image is. Neighbours share ``overlap`` px, the last two of a row or
-    column possibly more, because the last tile ends at the image's edge.
+    A tile is smaller than ``tile_size`` only if the image is. Neighbours share ``overlap`` px, the
+    last two of a row or column possibly more, because the last tile ends at the image's edge.
     """
 
     def cover(length: int) -> tuple[Span, ...]:
@@ -69,30 +77,42 @@ def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileG
 def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
     """Blending weights, float32, of tiles along one axis, which are in order and without gaps.
 
-    A weight falls linearly to the tile's edge over the pixels shared with its neighbour; all weights of a pixel sum to
-    one.
+    A weight falls linearly to the tile's edge over the pixels shared with its neighbour; all
+    weights of a pixel sum to one.
     """
     previous_stops = [spans[0][0], *(stop for _, stop in spans[:-1])]
     next_starts = [*(start for start, _ in spans[1:]), spans[-1][1]]
     total, weights = np.zeros(spans[-1][1]), []
     for (start, stop), previous, following in zip(spans, previous_stops, next_starts, strict=True):
         at = np.arange(start, stop) + 0.5
-        rise, fall = (at - start) / max(previous - start, 1e-9), (stop - at) / max(stop - following, 1e-9)
+        rise, fall = (
+            (at - start) / max(previous - start, 1e-9),
+            (stop - at) / max(stop - following, 1e-9),
+        )
         weights.append(np.minimum(1, np.minimum(rise, fall)))
         total[start:stop] += weights[-1]
-    return [(weight / total[slice(*span)]).astype(np.float32) for weight, span in zip(weights, spans, strict=True)]
+    return [
+        (weight / total[slice(*span)]).astype(np.float32)
+        for weight, span in zip(weights, spans, strict=True)
+    ]
 
 
 def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> list[Panel]:
-    """Divide the columns of a grid so that :func:`blend_tiles` holds about ``limit`` bytes of ``channels`` logits.
+    """Divide the columns of a grid so that :func:`blend_tiles` holds about ``limit`` bytes of
+    ``channels`` logits.
 
-    The columns that share pixels with the first new one of a panel are run again: a panel has at least four new ones.
+    The columns that share pixels with the first new one of a panel are run again: a panel has at
+    least four new ones.
     """
     shared = max((end - top for (_, end), (top, _) in pairwise(grid.rows)), default=0)
     most = limit // (2 * 4 * channels * max(1, shared))  # px; above and below, float32
     panels, new = [], 0
     while new < len(grid.columns):
-        first = next(i for i, (_, right) in enumerate(grid.columns) if right > grid.columns[new][0] or i == new)
+        first = next(
+            i
+            for i, (_, right) in enumerate(grid.columns)
+            if right > grid.columns[new][0] or i == new
+        )
         fitting = sum(right <= grid.columns[first][0] + most for _, right in grid.columns)
         panels.append((range(first, min(max(new + 4, fitting), len(grid.columns))), new))
         new = panels[-1][0].stop
@@ -100,38 +120,58 @@ def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> l
 
 
 def tile_order(grid: TileGrid, panels: Sequence[Panel]) -> list[tuple[Span, Span]]:
-    """Rows and columns of each tile: by panel from the left, in it by row from the top, in a row from the left."""
+    """Rows and columns of each tile: by panel from the left, in it by row from the top, in a row
+    from the left.
+    """
     return [(rows, grid.columns[i]) for columns, _ in panels for rows in grid.rows for i in columns]
 
 
 def blend_tiles(
-    tiles: Iterator[Tensor], grid: TileGrid, panels: Sequence[Panel], *, to_classes: Callable[[Tensor], np.ndarray]
+    tiles: Iterator[Tensor],
+    grid: TileGrid,
+    panels: Sequence[Panel],
+    *,
+    to_classes: Callable[[Tensor], np.ndarray],
 ) -> Iterator[Block]:
-    """Classes by the average of overlapping tiles' logits, weighted by :func:`ramp_weights`; yield them by blocks.
+    """Classes by the average of overlapping tiles' logits, weighted by :func:`ramp_weights`.
 
-    ``tiles`` yields the logits (C, h, w) of each tile in :func:`tile_order`. Once no later tile covers a pixel, its
-    class is decided and its logits are dropped. In memory are the logits of one tile and of the rows of a panel that
-    two rows of tiles share.
+    Yield them by blocks.
+
+    ``tiles`` yields the logits (C, h, w) of each tile in :func:`tile_order`. Once no later tile
+    covers a pixel, its class is decided and its logits are dropped. In memory are the logits of one
+    tile and of the rows of a panel that two rows of tiles share.
     """
     row_weights, column_weights = ramp_weights(grid.rows), ramp_weights(grid.columns)
     next_tops = [*(top for top, _ in grid.rows[1:]), grid.rows[-1][1]]
     next_lefts = [*(left for left, _ in grid.columns[1:]), grid.columns[-1][1]]
     for columns, new in panels:
         start, stop = grid.columns[columns[0]][0], next_lefts[columns[-1]]
-        above: Tensor | None = None  # weighted sums shared with the previous row of tiles: (C, rows, stop - start)
-        for (top, bottom), row_weight, next_top in zip(grid.rows, row_weights, next_tops, strict=True):
+        above: Tensor | None = (
+            None  # weighted sums shared with the previous row of tiles: (C, rows, stop - start)
+        )
+        for (top, bottom), row_weight, next_top in zip(
+            grid.rows, row_weights, next_tops, strict=True
+        ):
             below: Tensor | None = None  # shared with the next row of tiles
-            before: Tensor | None = None  # shared with the previous tile of the row: (C, h, columns)
+            before: Tensor | None = (
+                None  # shared with the previous tile of the row: (C, h, columns)
+            )
             for i in columns:
                 left, next_left, logits = grid.columns[i][0], next_lefts[i], next(tiles)
-                summed = logits * torch.from_numpy(row_weight[:, None] * column_weights[i]).to(logits.device)
+                summed = logits * torch.from_numpy(row_weight[:, None] * column_weights[i]).to(
+                    logits.device
+                )
                 if before is not None:
                     summed[..., : before.shape[-1]] += before
                 summed, before = summed[..., : next_left - left], summed[..., next_left - left :]
                 if above is not None:
                     summed[:, : above.shape[1]] += above[..., left - start : next_left - start]
                 if i >= new:
-                    yield (top, next_top), (left, next_left), to_classes(summed[:, : next_top - top])
+                    yield (
+                        (top, next_top),
+                        (left, next_left),
+                        to_classes(summed[:, : next_top - top]),
+                    )
                 if next_top < bottom:
                     if below is None:
                         below = summed.new_empty((len(summed), bottom - next_top, stop - start))
@@ -140,7 +180,10 @@ def blend_tiles(
 
 
 def is_cut(boxes: np.ndarray, tiles: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """Select, (N,) bool, the boxes (N, 4; px of the image) that end at an inner edge of their tiles, (N, 4)."""
+    """Select, (N,) bool, the boxes (N, 4.
+
+    Px of the image) that end at an inner edge of their tiles, (N, 4).
+    """
     return ((np.abs(boxes - tiles) < CUT_MARGIN) & (tiles != [0, 0, width, height])).any(axis=1)
 
 
@@ -149,9 +192,10 @@ def merge_groups(
 ) -> list[list[int]]:
     """Group the boxes of overlapping tiles by object: indices, best first; the best object first.
 
-    Of the uncut boxes of an object the best is kept. Parts inside it are dropped. Parts of an object without uncut box
-    are joined. Boxes of different classes are different objects. ``boxes`` and ``tiles``, each box's tile, are (N, 4),
-    x1, y1, x2, y2 in px of the image; ``scores``, ``labels`` and ``cut`` (from :func:`is_cut`) are (N,).
+    Of the uncut boxes of an object the best is kept. Parts inside it are dropped. Parts of an
+    object without uncut box are joined. Boxes of different classes are different objects. ``boxes``
+    and ``tiles``, each box's tile, are (N, 4), x1, y1, x2, y2 in px of the image; ``scores``,
+    ``labels`` and ``cut`` (from :func:`is_cut`) are (N,).
     """
     from sahi.postprocess.combine import batched_nms
 
@@ -159,11 +203,15 @@ def merge_groups(
     candidates = np.column_stack((boxes, scores, labels)).astype(np.float64)
     whole = whole[batched_nms(candidates[whole], 'IOU', SAME_OBJECT)]
     parts = parts[~_are_inside(boxes[parts], labels[parts], boxes[whole], labels[whole])]
-    components = [parts[group].tolist() for group in _join_parts(boxes[parts], labels[parts], tiles[parts])]
+    components = [
+        parts[group].tolist() for group in _join_parts(boxes[parts], labels[parts], tiles[parts])
+    ]
     joined = [group for group in components if len(group) > 1]
     alone = np.array([group[0] for group in components if len(group) == 1], int)
     unions = bounding_boxes(boxes, joined)
-    alone = alone[~_are_inside(boxes[alone], labels[alone], unions, labels[[group[0] for group in joined]])]
+    alone = alone[
+        ~_are_inside(boxes[alone], labels[alone], unions, labels[[group[0] for group in joined]])
+    ]
     groups = [sorted(group, key=lambda i: -scores[i]) for group in joined]
     groups += [[int(i)] for i in (*whole, *alone)]
     return sorted(groups, key=lambda group: -scores[group[0]])
@@ -176,7 +224,10 @@ def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
 
 
 def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> list[list[int]]:
-    """Group parts by IoU within the area that both tiles cover, best pair first; a group has one part of a tile."""
+    """Group parts by IoU within the area that both tiles cover, best pair first.
+
+    A group has one part of a tile.
+    """
     a, b = _touching_pairs(boxes, boxes)
     covered = _intersect(tiles[a], tiles[b])
     seen_a, seen_b = _intersect(boxes[a], covered), _intersect(boxes[b], covered)
@@ -194,7 +245,9 @@ def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> lis
     return list({id(group): group for group in groups.values()}.values())
 
 
-def _are_inside(parts: np.ndarray, part_labels: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _are_inside(
+    parts: np.ndarray, part_labels: np.ndarray, boxes: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
     """Select, (N,) bool, the parts that are inside one of ``boxes`` of their class."""
     part, box = _touching_pairs(parts, boxes)
     hits = _area(_intersect(parts[part], boxes[box])) >= PART_OF * _area(parts[part])
@@ -214,4 +267,6 @@ def _touching_pairs(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     import shapely  # type: ignore[import-untyped]
 
     # A tree, because a large image has too many boxes to compare all pairs.
-    return shapely.STRtree(shapely.box(*others.T)).query(shapely.box(*boxes.T), predicate='intersects')
+    return shapely.STRtree(shapely.box(*others.T)).query(
+        shapely.box(*boxes.T), predicate='intersects'
+    )

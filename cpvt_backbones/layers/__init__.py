@@ -15,4 +15,12 @@ from .position import (
     register_position,
 )
 from .rope import RoPE
-from .tokens import Grid, ceil_div, group_by_shape, map_to_tokens, pad_to_multiple, prepend_tokens, tokens_to_map
+from .tokens import (
+    Grid,
+    ceil_div,
+    group_by_shape,
+    map_to_tokens,
+    pad_to_multiple,
+    prepend_tokens,
+    tokens_to_map,
+)

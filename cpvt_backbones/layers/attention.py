@@ -15,7 +15,9 @@ Bias = Callable[[Tensor, Grid], Tensor]
 """Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
 
 Arrange = Callable[[Tensor], Tensor]
-"""A tensor (heads or 1, P + N, d) to the layout of the tokens in windows, (windows, heads or 1, h * w, d)."""
+"""A tensor (heads or 1, P + N, d) to the layout of the tokens in windows, (windows, heads
+or 1, h * w, d).
+"""
 
 Rotate = Callable[[Tensor, Tensor, Arrange | None], tuple[Tensor, Tensor]]
 """Queries and keys, in the layout of ``PositionEncoding.rotate``, to rotated ones."""
@@ -30,24 +32,40 @@ def widen(*tensors: Tensor) -> list[Tensor]:
     return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-    """softmax(q k^T / sqrt(d) + mask) v, of queries (B, heads, T, d), keys and values (B, heads, S, d).
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """softmax(q k^T / sqrt(d) + mask) v, of queries (B, heads, T, d), keys and values (B, heads, S,
+    d).
 
-    ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention is allowed.
+    ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention
+    is allowed.
     """
     if mask is not None and is_exporting():
-        mask = mask.expand(-1, -1, query.shape[2], -1)  # ONNX's Attention wants a row for each query
-    if not is_exporting() and query.device.type == 'cpu' and query.requires_grad and key.shape[2] <= SHORT:
+        mask = mask.expand(
+            -1, -1, query.shape[2], -1
+        )  # ONNX's Attention wants a row for each query
+    if (
+        not is_exporting()
+        and query.device.type == 'cpu'
+        and query.requires_grad
+        and key.shape[2] <= SHORT
+    ):
         # PyTorch 2.11's backward pass takes two to four times as long in bfloat16 for so few keys.
         with torch.autocast('cpu', enabled=False):
             q, k, v = widen(query, key, value)
             mask = None if mask is None else widen(mask)[0]
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).to(value.dtype)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).to(
+                value.dtype
+            )
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 
 def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> Tensor:
-    """A linear layer on ``x``; with ``qk``, its first ``split`` output channels are computed from ``qk`` instead."""
+    """A linear layer on ``x``.
+
+    With ``qk``, its first ``split`` output channels are computed from ``qk`` instead.
+    """
     if qk is None:
         return linear(x)
     weight, bias = linear.weight, linear.bias
@@ -73,12 +91,20 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, dim: int, *, num_heads: int, qkv_bias: bool = True, attn_drop: float = 0.0, proj_drop: float = 0.0
+        self,
+        dim: int,
+        *,
+        num_heads: int,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
     ) -> None:
         super().__init__()
         check_int(embed_dims=dim, num_heads=num_heads)
         if dim % num_heads:
-            raise ValueError(f'num_heads must divide embed_dims, got num_heads={num_heads} for embed_dims={dim}')
+            raise ValueError(
+                f'num_heads must divide embed_dims, got num_heads={num_heads} for embed_dims={dim}'
+            )
         check_probability(attn_drop=attn_drop)
         self.num_heads, self.attn_drop = num_heads, attn_drop
         self.add_projections(dim, bias=qkv_bias)
@@ -89,7 +115,9 @@ class Attention(nn.Module):
         """Add the layers that :meth:`query_key_value` uses."""
         self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
 
-    def query_key_value(self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None) -> tuple[Tensor, ...]:
+    def query_key_value(
+        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None
+    ) -> tuple[Tensor, ...]:
         """Tokens (B, T, C) to queries (B, heads, T, d), keys and values (B, heads, S, d)."""
         return split_heads(project(self.qkv, x, qk, split=2 * x.shape[-1]), 3, self.num_heads)
 
@@ -120,7 +148,13 @@ class Attention(nn.Module):
         return self.proj_drop(self.proj(self.attended(x, grid, num_prefix, qk, bias, rotate)))
 
     def attended(
-        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None, bias: Bias | None, rotate: Rotate | None
+        self,
+        x: Tensor,
+        grid: Grid,
+        num_prefix: int,
+        qk: Tensor | None,
+        bias: Bias | None,
+        rotate: Rotate | None,
     ) -> Tensor:
         """:meth:`forward` without the output projection."""
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
@@ -132,10 +166,11 @@ class Attention(nn.Module):
 
 
 class WindowAttention(Attention):
-    """Attention within windows, for any grid: the last row and column of windows are padded, masked and cropped.
+    """Attention within windows, for any grid: the last row and column of windows are padded, masked
+    and cropped.
 
-    Prefix tokens attend to all patch tokens, and all patch tokens to them. With a window that covers the grid this is
-    :class:`Attention`. Parameters and their names are the same.
+    Prefix tokens attend to all patch tokens, and all patch tokens to them. With a window that
+    covers the grid this is :class:`Attention`. Parameters and their names are the same.
 
     Args:
         window_size: Side of a window, in tokens.
@@ -149,7 +184,13 @@ class WindowAttention(Attention):
         self.window_size = window_size
 
     def attended(
-        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None, bias: Bias | None, rotate: Rotate | None
+        self,
+        x: Tensor,
+        grid: Grid,
+        num_prefix: int,
+        qk: Tensor | None,
+        bias: Bias | None,
+        rotate: Rotate | None,
     ) -> Tensor:
         """As in :class:`Attention`; ``bias`` is called with the grid of one window."""
         window = (self.window_size, self.window_size)
@@ -162,18 +203,30 @@ class WindowAttention(Attention):
         padding = (counts[0] * window[0] - grid[0], counts[1] * window[1] - grid[1])
 
         def partition(tokens: Tensor) -> Tensor:
-            """(B, P + N, C) to (B * windows, h * w, C), before the projection: a third of the bytes to move."""
+            """(B, P + N, C) to (B * windows, h * w, C), before the projection: a third of the bytes
+            to move.
+            """
             patches = tokens[:, num_prefix:].unflatten(1, grid)
             if is_padded(padding):
                 patches = F.pad(patches, (0, 0, 0, padding[1], 0, padding[0]))
-            patches = patches.unflatten(2, (counts[1], window[1])).unflatten(1, (counts[0], window[0]))
+            patches = patches.unflatten(2, (counts[1], window[1])).unflatten(
+                1, (counts[0], window[0])
+            )
             return patches.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
         # (B * windows, heads, h * w, d)
-        query, key, value = self.query_key_value(partition(x), window, 0, None if qk is None else partition(qk))
+        query, key, value = self.query_key_value(
+            partition(x), window, 0, None if qk is None else partition(qk)
+        )
         real = None
-        if is_padded(padding):  # True where a key is a token and no padding, (B * windows, 1, 1, h * w)
-            real = partition(x.new_ones(batch, num_prefix + grid[0] * grid[1], 1)).bool().transpose(1, 2)[:, None]
+        if is_padded(
+            padding
+        ):  # True where a key is a token and no padding, (B * windows, 1, 1, h * w)
+            real = (
+                partition(x.new_ones(batch, num_prefix + grid[0] * grid[1], 1))
+                .bool()
+                .transpose(1, 2)[:, None]
+            )
         mask = real
         if bias is not None:
             mask = bias(query, window)
@@ -183,24 +236,36 @@ class WindowAttention(Attention):
             def arrange(table: Tensor) -> Tensor:
                 return partition(table).unflatten(0, (table.shape[0], -1)).transpose(0, 1)
 
-            query, key = rotate(query.unflatten(0, (batch, -1)), key.unflatten(0, (batch, -1)), arrange)
+            query, key = rotate(
+                query.unflatten(0, (batch, -1)), key.unflatten(0, (batch, -1)), arrange
+            )
             query, key = query.flatten(0, 1), key.flatten(0, 1)
 
         prefix = None
         if num_prefix:
             # Prefix tokens attend to every patch, and every window attends to them.
             prefix_qk = None if qk is None else qk[:, :num_prefix]
-            query_p, key_p, value_p = self.query_key_value(x[:, :num_prefix], grid, num_prefix, prefix_qk)
+            query_p, key_p, value_p = self.query_key_value(
+                x[:, :num_prefix], grid, num_prefix, prefix_qk
+            )
             pairs = ((key_p, key), (value_p, value))
             all_keys, all_values = (
-                torch.cat((own, patches.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)), dim=2)
+                torch.cat(
+                    (own, patches.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)), dim=2
+                )
                 for own, patches in pairs
             )
-            all_real = None if real is None else F.pad(real.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
+            all_real = (
+                None
+                if real is None
+                else F.pad(real.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
+            )
             prefix = attend(query_p, all_keys, all_values, mask=all_real, dropout=self.dropout)
             windows = counts[0] * counts[1]
             key, value = (
-                torch.cat((own[:, None].expand(-1, windows, -1, -1, -1).flatten(0, 1), patches), dim=2)
+                torch.cat(
+                    (own[:, None].expand(-1, windows, -1, -1, -1).flatten(0, 1), patches), dim=2
+                )
                 for own, patches in pairs
             )
             if mask is not None:
@@ -214,10 +279,11 @@ class WindowAttention(Attention):
 
 
 class SpatialReductionAttention(Attention):
-    """Attention whose keys and values come from a map reduced by a strided convolution (PVT, section 3.3).
+    """Attention whose keys and values come from a map reduced by a strided convolution (PVT,
+    section 3.3).
 
-    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio: any grid works, and no
-    token is left out. Prefix tokens are keys too, besides the reduced ones.
+    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio: any
+    grid works, and no token is left out. Prefix tokens are keys too, besides the reduced ones.
 
     Args:
         sr_ratio: Side of the square of tokens that becomes one key; 1 keeps them all.
@@ -226,7 +292,9 @@ class SpatialReductionAttention(Attention):
     """
 
     @forwards_to(Attention.__init__)
-    def __init__(self, dim: int, *, sr_ratio: int, norm_eps: float = 1e-5, **attention: Any) -> None:
+    def __init__(
+        self, dim: int, *, sr_ratio: int, norm_eps: float = 1e-5, **attention: Any
+    ) -> None:
         super().__init__(dim, **attention)
         check_int(sr_ratio=sr_ratio)
         self.sr_ratio = sr_ratio
@@ -239,21 +307,36 @@ class SpatialReductionAttention(Attention):
         self.kv = nn.Linear(dim, 2 * dim, bias=bias)
 
     def reduce(self, x: Tensor, grid: Grid, num_prefix: int = 0) -> Tensor:
-        """(B, P + H * W, C) tokens to (B, P + ceil(H / r) * ceil(W / r), C); prefix tokens are kept."""
+        """(B, P + H * W, C) tokens to (B, P + ceil(H / r) * ceil(W / r), C).
+
+        Prefix tokens are kept.
+        """
         if self.sr_ratio == 1:
             return x
         feature_map = pad_to_multiple(tokens_to_map(x[:, num_prefix:], grid), self.sr_ratio)
         reduced = self.norm(project_patches(feature_map, self.sr)[0])
         return torch.cat((x[:, :num_prefix], reduced), dim=1) if num_prefix else reduced
 
-    def query_key_value(self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None) -> tuple[Tensor, ...]:
+    def query_key_value(
+        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None
+    ) -> tuple[Tensor, ...]:
         key_tokens = None if qk is None else self.reduce(qk, grid, num_prefix)
         kv = project(self.kv, self.reduce(x, grid, num_prefix), key_tokens, split=x.shape[-1])
-        return *split_heads(self.q(x if qk is None else qk), 1, self.num_heads), *split_heads(kv, 2, self.num_heads)
+        return *split_heads(self.q(x if qk is None else qk), 1, self.num_heads), *split_heads(
+            kv, 2, self.num_heads
+        )
 
     def attended(
-        self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None, bias: Bias | None, rotate: Rotate | None
+        self,
+        x: Tensor,
+        grid: Grid,
+        num_prefix: int,
+        qk: Tensor | None,
+        bias: Bias | None,
+        rotate: Rotate | None,
     ) -> Tensor:
         if bias is not None and self.sr_ratio > 1:
-            raise ValueError('bias must be None: spatial-reduction attention has fewer keys than queries')
+            raise ValueError(
+                'bias must be None: spatial-reduction attention has fewer keys than queries'
+            )
         return super().attended(x, grid, num_prefix, qk, bias, rotate)

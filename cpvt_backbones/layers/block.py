@@ -10,7 +10,8 @@ from .tokens import Grid, ceil_div, prepend_tokens
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (arXiv 1603.09382): drop the branch of a sample with probability ``rate``, and scale the
+    """Stochastic depth (arXiv 1603.09382): drop the branch of a sample with probability ``rate``,
+    and scale the
     branches of the other samples by 1 / (1 - ``rate``)."""
 
     def __init__(self, rate: float) -> None:
@@ -45,26 +46,30 @@ class LayerScale(nn.Module):
 
 
 WHOLE_BYTES, PART_BYTES = 32 * 2**20, 8 * 2**20
-"""Hidden layers of an MLP above ``WHOLE_BYTES`` are computed in parts of ``PART_BYTES``, about the size of a cache.
-From 32 MiB on the C library maps fresh memory for every tensor; below it the parts cost more than they save."""
+"""Hidden layers of an MLP above ``WHOLE_BYTES`` are computed in parts of ``PART_BYTES``, about the
+size of a cache. From 32 MiB on the C library maps fresh memory for every tensor; below it the parts
+cost more than they save."""
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'quick_gelu', 'swiglu')
 
 
 class MLP(nn.Module):
     """Two linear layers with an activation between them.
 
-    In inference on a CPU, many tokens are computed in parts, so that the hidden layer stays in the cache.
+    In inference on a CPU, many tokens are computed in parts, so that the hidden layer stays in the
+    cache.
 
     Args:
         dim: Width C of a token.
         hidden_dim: Width between the layers.
         drop: Dropout after each layer.
-        activation: ``'gelu'``; ``'gelu_tanh'``, its approximation by tanh (SigLIP); ``'quick_gelu'``,
-            x sigmoid(1.702 x) (CLIP); ``'swiglu'``, two first layers g and x, silu(g) x
-            (arXiv 2002.05202; DINOv3-S+).
+        activation: ``'gelu'``; ``'gelu_tanh'``, its approximation by tanh (SigLIP);
+            ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); ``'swiglu'``, two first layers g and x,
+            silu(g) x (arXiv 2002.05202; DINOv3-S+).
     """
 
-    def __init__(self, dim: int, *, hidden_dim: int, drop: float = 0.0, activation: str = 'gelu') -> None:
+    def __init__(
+        self, dim: int, *, hidden_dim: int, drop: float = 0.0, activation: str = 'gelu'
+    ) -> None:
         super().__init__()
         check_int(hidden_dim=hidden_dim)
         check_choice(ACTIVATIONS, activation=activation)
@@ -111,8 +116,8 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth on each branch.
 
-    Prefix tokens are separate from the patch tokens outside the block: it prepends them, and the last residual sum
-    separates them again without a copy.
+    Prefix tokens are separate from the patch tokens outside the block: it prepends them, and the
+    last residual sum separates them again without a copy.
 
     Args:
         dim: Width C of a token.
@@ -140,7 +145,11 @@ class Block(nn.Module):
         super().__init__()
 
         def scale() -> nn.Module:
-            return nn.Identity() if layer_scale_init is None else LayerScale(dim, init=layer_scale_init)
+            return (
+                nn.Identity()
+                if layer_scale_init is None
+                else LayerScale(dim, init=layer_scale_init)
+            )
 
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attn = attn
@@ -153,7 +162,9 @@ class Block(nn.Module):
         self.in_place = False
 
     def fuse(self) -> None:
-        """For inference: let sums and GELU overwrite tensors that are not needed again, which saves memory traffic."""
+        """For inference: let sums and GELU overwrite tensors that are not needed again, which saves
+        memory traffic.
+        """
         self.in_place = self.mlp.in_place = True
 
     def forward(
@@ -166,14 +177,19 @@ class Block(nn.Module):
         bias: Bias | None = None,
         rotate: Rotate | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the block on patch tokens (B, H * W, C) and prefix tokens (B, P, C) or ``None``; returns both.
+        """Run the block on patch tokens (B, H * W, C) and prefix tokens (B, P, C) or ``None``.
 
-        ``qk`` are patch tokens for queries and keys, if they differ; ``bias`` and ``rotate`` as in :class:`Attention`.
+        Returns both.
+
+        ``qk`` are patch tokens for queries and keys, if they differ; ``bias`` and ``rotate`` as in
+        :class:`Attention`.
         """
         p = 0 if prefix_tokens is None else prefix_tokens.shape[1]
         x = prepend_tokens(prefix_tokens, tokens)  # (B, P + H * W, C)
         query_key = None if qk is None else self.norm1(prepend_tokens(prefix_tokens, qk))
-        branch = self.attn(self.norm1(x), grid, num_prefix=p, qk=query_key, bias=bias, rotate=rotate)
+        branch = self.attn(
+            self.norm1(x), grid, num_prefix=p, qk=query_key, bias=bias, rotate=rotate
+        )
         x = self._sum(x, self.drop_path1(self.ls1(branch)))
         branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         if prefix_tokens is None:

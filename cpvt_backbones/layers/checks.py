@@ -45,9 +45,15 @@ def check_int(*, minimum: int = 1, maximum: float = math.inf, **values: Any) -> 
     check(f'an integer {accepted}', lambda v: is_int(v) and minimum <= v <= maximum, **values)
 
 
-check_bool = functools.partial(check, 'True or False', lambda v: isinstance(v, bool))  # neither 1 nor 'False'
-check_probability = functools.partial(check, 'a number in [0, 1)', lambda v: is_number(v) and 0 <= v < 1)
-check_fraction = functools.partial(check, 'a number in [0, 1]', lambda v: is_number(v) and 0 <= v <= 1)
+check_bool = functools.partial(
+    check, 'True or False', lambda v: isinstance(v, bool)
+)  # neither 1 nor 'False'
+check_probability = functools.partial(
+    check, 'a number in [0, 1)', lambda v: is_number(v) and 0 <= v < 1
+)
+check_fraction = functools.partial(
+    check, 'a number in [0, 1]', lambda v: is_number(v) and 0 <= v <= 1
+)
 
 
 def check_positive(*, above: float = 0, **values: Any) -> None:
@@ -59,24 +65,36 @@ def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
     """``None``, a dict with a type, or a list of such dicts, to a list."""
     entries = [] if value is None else [value] if isinstance(value, Mapping) else value
     if not is_sequence(entries) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise ValueError(f'{name} must be None, a dict with a type, or a list of such dicts, got {value!r}')
+        raise ValueError(
+            f'{name} must be None, a dict with a type, or a list of such dicts, got {value!r}'
+        )
     return list(entries)
 
 
 def check_keywords(name: str, keywords: Mapping[str, Any], accepted: Collection[str]) -> None:
     """Raise ``TypeError`` for keywords that ``name`` does not accept."""
-    unknown = ', '.join(f'{key}={value!r}' for key, value in keywords.items() if key not in accepted)
+    unknown = ', '.join(
+        f'{key}={value!r}' for key, value in keywords.items() if key not in accepted
+    )
     if unknown:
-        raise TypeError(f'{name} got an unknown argument {unknown}; accepted: {", ".join(accepted)}')
+        raise TypeError(
+            f'{name} got an unknown argument {unknown}; accepted: {", ".join(accepted)}'
+        )
 
 
 def keyword_only(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Keyword-only parameters of a function, in order."""
-    return {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    return {
+        name: p
+        for name, p in inspect.signature(function).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
+    }
 
 
 def strict_keywords(cls: type[T]) -> type[T]:
-    """Class decorator: :func:`check_keywords`, since Python's own message has neither the value nor the names."""
+    """Class decorator: :func:`check_keywords`, since Python's own message has neither the value nor
+    the names.
+    """
     init: Callable[..., None] = cls.__init__
     accepted = [name for name in inspect.signature(init).parameters if name != 'self']
 
@@ -91,7 +109,8 @@ def strict_keywords(cls: type[T]) -> type[T]:
 
 
 def forwards_to(function: Callable[..., Any], *, without: Collection[str] = ()) -> Callable[[F], F]:
-    """Decorator: in the signature, replace ``**kwargs`` by the keyword-only arguments of ``function``.
+    """Decorator: in the signature, replace ``**kwargs`` by the keyword-only arguments of
+    ``function``.
 
     Those in ``without`` are left out. ``help`` and :func:`strict_keywords` read this signature.
     """
@@ -107,7 +126,10 @@ def forwards_to(function: Callable[..., Any], *, without: Collection[str] = ()) 
 
 
 def renamed_arguments(**new_names: str) -> Callable[[F], F]:
-    """Decorator: accept old keywords (``old='new'``) with a ``DeprecationWarning``; old and new together raise."""
+    """Decorator: accept old keywords (``old='new'``) with a ``DeprecationWarning``.
+
+    Old and new together raise.
+    """
 
     def decorate(function: F) -> F:
         name = function.__qualname__.removesuffix('.__init__')
@@ -116,7 +138,10 @@ def renamed_arguments(**new_names: str) -> Callable[[F], F]:
         def accept_old(*args: Any, **kwargs: Any) -> Any:
             for old in new_names.keys() & kwargs:
                 if (new := new_names[old]) in kwargs:
-                    raise TypeError(f'{name} got both {new}={kwargs[new]!r} and its old name {old}={kwargs[old]!r}')
+                    raise TypeError(
+                        f'{name} got both {new}={kwargs[new]!r} and its old name'
+                        f' {old}={kwargs[old]!r}'
+                    )
                 warnings.warn(f'{name}: {old} is now {new}', DeprecationWarning, stacklevel=2)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)

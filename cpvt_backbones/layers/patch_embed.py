@@ -13,17 +13,23 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
 
     Returns tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
     """
-    dtype = torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else feature_map.dtype
+    dtype = (
+        torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else feature_map.dtype
+    )
     if feature_map.device.type != 'cpu' or dtype != torch.bfloat16:
-        # From a channels_last convolution the tokens come out contiguous; any later copy would be C / 3 times larger.
+        # From a channels_last convolution the tokens come out contiguous; any later copy would be C
+        # / 3 times larger.
         projected = proj(feature_map.contiguous(memory_format=torch.channels_last))
         return map_to_tokens(projected), (projected.shape[2], projected.shape[3])
-    # In bf16 a linear layer over patches: with torch 2.11 and oneDNN on AMX, a bf16 convolution gives wrong values or
-    # NaN for an image one patch wide and six or more high. In fp32 the convolution is right, and mostly faster: 1.8
-    # times at 800 x 1344 px and patch 16, 1.9 times at patch 4, on one core.
+    # In bf16 a linear layer over patches: with torch 2.11 and oneDNN on AMX, a bf16 convolution
+    # gives wrong values or NaN for an image one patch wide and six or more high. In fp32 the
+    # convolution is right, and mostly faster: 1.8 times at 800 x 1344 px and patch 16, 1.9 times at
+    # patch 4, on one core.
     patch = proj.kernel_size[0]
     grid = (feature_map.shape[2] // patch, feature_map.shape[3] // patch)
-    patches = feature_map.unflatten(3, (grid[1], patch)).unflatten(2, (grid[0], patch))  # (B, C, h, p, w, p)
+    patches = feature_map.unflatten(3, (grid[1], patch)).unflatten(
+        2, (grid[0], patch)
+    )  # (B, C, h, p, w, p)
     if feature_map.stride(1) == 1:  # channels_last: pixels are copied as they lie in memory
         patches, weight = patches.permute(0, 2, 4, 3, 5, 1), proj.weight.permute(0, 2, 3, 1)
     else:
@@ -34,17 +40,20 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
 class PatchEmbed(nn.Module):
     """Non-overlapping patches to tokens, by a projection with the weights of a convolution.
 
-    The image is padded with zeros on the right and at the bottom up to a multiple of the patch, so that
-    (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost.
+    The image is padded with zeros on the right and at the bottom up to a multiple of the patch, so
+    that (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost.
 
     Args:
         in_channels: Channels of the image, or of the map of the stage before.
         dim: Width C of a token.
         patch_size: Side p of a patch, in pixels (or tokens of the stage before).
-        norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins); ``None`` for no norm (ViT).
+        norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins); ``None`` for no norm
+            (ViT).
     """
 
-    def __init__(self, in_channels: int, dim: int, *, patch_size: int, norm_eps: float | None = None) -> None:
+    def __init__(
+        self, in_channels: int, dim: int, *, patch_size: int, norm_eps: float | None = None
+    ) -> None:
         super().__init__()
         check_int(in_channels=in_channels, embed_dims=dim, patch_size=patch_size)
         self.patch_size = patch_size

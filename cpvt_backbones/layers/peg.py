@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from .checks import check, check_bool, check_choice, check_int, forwards_to, is_int, is_sequence, strict_keywords
+from .checks import (
+    check,
+    check_bool,
+    check_choice,
+    check_int,
+    forwards_to,
+    is_int,
+    is_sequence,
+    strict_keywords,
+)
 from .position import PositionEncoding, Stage, StageTokens, register_position
 from .tokens import Grid, map_to_tokens, tokens_to_map
 
@@ -22,25 +31,28 @@ ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
-    The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. The convolutions keep
-    torch's initial weights, as in DeiT's code: each PEG then scales the tokens by 1.15. (The fan-out rule of Twins'
-    code scales by 1.7, or by 15 after five PEGs of a column; a pyramid, with one PEG per stage, follows it.)
+    The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. The
+    convolutions keep torch's initial weights, as in DeiT's code: each PEG then scales the tokens by
+    1.15. (The fan-out rule of Twins' code scales by 1.7, or by 15 after five PEGs of a column; a
+    pyramid, with one PEG per stage, follows it.)
 
     Args:
         dim: Width C of a token.
-        kernel_size: Side of the depthwise kernel, odd (paper: 3; 27 in the ablation of position -1).
+        kernel_size: Side of the depthwise kernel, odd (paper: 3; 27 in the ablation of position
+            -1).
         num_layers: Convolutions in a row, each with its own residual.
-        kind: ``'depthwise'``, or ``'separable'``: depthwise, then 1 x 1 (l * (d^2 + k^2 * d) weights).
-        padding: ``'zero'``, or ``'none'`` (authors' ablation): the map shrinks by ``kernel_size - 1`` a layer, without
-            residual.
+        kind: ``'depthwise'``, or ``'separable'``: depthwise, then 1 x 1 (l * (d^2 + k^2 * d)
+            weights).
+        padding: ``'zero'``, or ``'none'`` (authors' ablation): the map shrinks by ``kernel_size -
+            1`` a layer, without residual.
         bias: Give the convolutions a bias (official code: yes).
         norm: ``None`` or ``'BN'`` (with ``act='ReLU'``, ``bias=False``: the detection variant).
         act: ``None``, ``'ReLU'`` or ``'GELU'``, after the norm and before the residual.
         frozen: Keep the random initial weights (the ablation's "random 3 x 3, frozen").
 
     Raises:
-        ValueError: An argument outside the values above; in ``forward``, tokens that do not fill the grid, a grid
-            smaller than an unpadded kernel, or one token to train a BatchNorm on.
+        ValueError: An argument outside the values above; in ``forward``, tokens that do not fill
+            the grid, a grid smaller than an unpadded kernel, or one token to train a BatchNorm on.
     """
 
     def __init__(
@@ -57,7 +69,11 @@ class PEG(nn.Module):
         frozen: bool = False,
     ) -> None:
         super().__init__()
-        check('an odd integer >= 1', lambda k: is_int(k) and k > 0 and k % 2 == 1, kernel_size=kernel_size)
+        check(
+            'an odd integer >= 1',
+            lambda k: is_int(k) and k > 0 and k % 2 == 1,
+            kernel_size=kernel_size,
+        )
         check_int(dim=dim, num_layers=num_layers)
         check_choice(('depthwise', 'separable'), kind=kind)
         check_choice(('zero', 'none'), padding=padding)
@@ -71,7 +87,9 @@ class PEG(nn.Module):
         pad = (kernel_size - 1) // 2 if padding == 'zero' else 0
         layers = []
         for _ in range(num_layers):
-            layer: list[nn.Module] = [nn.Conv2d(dim, dim, kernel_size, padding=pad, groups=dim, bias=bias)]
+            layer: list[nn.Module] = [
+                nn.Conv2d(dim, dim, kernel_size, padding=pad, groups=dim, bias=bias)
+            ]
             if kind == 'separable':
                 layer.append(nn.Conv2d(dim, dim, 1, bias=bias))
             if norm is not None:
@@ -89,21 +107,34 @@ class PEG(nn.Module):
         """The grid of the result: the same with zero padding, smaller without."""
         if min(grid) <= self.shrink:
             least = f"{self.shrink} x {self.shrink} tokens when PEG has padding='none'"
-            raise ValueError(f'grid must be larger than {least} (it shrinks by that), got {grid[0]} x {grid[1]}')
+            raise ValueError(
+                f'grid must be larger than {least} (it shrinks by that), got {grid[0]} x {grid[1]}'
+            )
         return grid[0] - self.shrink, grid[1] - self.shrink
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Patch tokens (B, H * W, C), row by row, to (B, H' * W', C) with (H', W') = ``out_grid(grid)``."""
+        """Patch tokens (B, H * W, C), row by row, to (B, H' * W', C) with (H', W') =
+        ``out_grid(grid)``.
+        """
         if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
             shape = f'(B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}'
             raise ValueError(f'tokens must be {shape}, got shape {tuple(tokens.shape)}')
         height, width = self.out_grid(grid)
         if self.training and tokens.shape[0] * height * width == 1:
-            check('None to train PEG on fewer than two tokens', lambda norm: norm is None, norm=self.norm)
+            check(
+                'None to train PEG on fewer than two tokens',
+                lambda norm: norm is None,
+                norm=self.norm,
+            )
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
-            # Its kernel contains the identity: in half precision it would round the residual stream.
-            wide = x.dtype == torch.float32 and not x.is_meta and torch.is_autocast_enabled(x.device.type)
+            # Its kernel contains the identity: in half precision it would round the residual
+            # stream.
+            wide = (
+                x.dtype == torch.float32
+                and not x.is_meta
+                and torch.is_autocast_enabled(x.device.type)
+            )
             with torch.autocast(x.device.type, enabled=False) if wide else nullcontext():
                 return map_to_tokens(self.fused(x))
         for layer in self.proj:
@@ -114,9 +145,10 @@ class PEG(nn.Module):
     def fuse(self) -> bool:
         """For inference: fold a norm and the identity into the convolution, in place.
 
-        ``x + conv(x)`` is one convolution with 1 added to the centre of its kernel. Its weights have another name
-        (``fused``), so that they do not load into an unfused PEG. ``False``, with nothing changed, for a PEG with an
-        activation, a 1 x 1 convolution or ``padding='none'``, and for one that is fused already.
+        ``x + conv(x)`` is one convolution with 1 added to the centre of its kernel. Its weights
+        have another name (``fused``), so that they do not load into an unfused PEG. ``False``, with
+        nothing changed, for a PEG with an activation, a 1 x 1 convolution or ``padding='none'``,
+        and for one that is fused already.
         """
         if self.fused is not None or not self.residual:
             return False
@@ -131,8 +163,9 @@ class PEG(nn.Module):
 def identity_init(model: nn.Module) -> dict[str, Tensor]:
     """State dict of a model's PEGs with which each adds nothing to the tokens, yet has a gradient.
 
-    The last layer with parameters of each residual branch is set to zero; zeros in all layers would have no gradient.
-    Before a ReLU, which has no gradient at zero, it is scaled by 1e-6. PEGs without residual are left out.
+    The last layer with parameters of each residual branch is set to zero; zeros in all layers would
+    have no gradient. Before a ReLU, which has no gradient at zero, it is scaled by 1e-6. PEGs
+    without residual are left out.
     """
     values: dict[str, Tensor] = {}
     for name, peg in model.named_modules():
@@ -166,14 +199,16 @@ class PEGPosition(PositionEncoding):
 
     Args:
         stages: The trunk's stages.
-        after_blocks: Indices of the blocks, counted within a stage, that a PEG follows; -1 is before the first. Or the
-            paper's notation for the first blocks: ``'0-5'`` is (0, 1, 2, 3, 4), cut at the depth of a shorter stage.
-        target: ``'qkv'``: encode the tokens; ``'qk'`` (ablation): only queries and keys of the next block.
+        after_blocks: Indices of the blocks, counted within a stage, that a PEG follows; -1 is
+            before the first. Or the paper's notation for the first blocks: ``'0-5'`` is (0, 1, 2,
+            3, 4), cut at the depth of a shorter stage.
+        target: ``'qkv'``: encode the tokens; ``'qk'`` (ablation): only queries and keys of the next
+            block.
         padding, peg: Arguments of :class:`PEG`.
 
     Raises:
-        ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last block (it has no
-            effect) or with ``padding='none'`` (the map changes its size).
+        ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last
+            block (it has no effect) or with ``padding='none'`` (the map changes its size).
     """
 
     attribute = 'pos_block'
@@ -191,15 +226,21 @@ class PEGPosition(PositionEncoding):
         super().__init__()
         check_choice(('qkv', 'qk'), target=target)
         if target == 'qk' and padding == 'none':
-            raise ValueError("padding must be 'zero' with target='qk' (queries must keep their map's size), got 'none'")
+            raise ValueError(
+                "padding must be 'zero' with target='qk' (queries must keep their map's size), got"
+                " 'none'"
+            )
         self.target, self.after_blocks, self.keeps_grid = target, after_blocks, padding == 'zero'
         self.layer_ids: dict[tuple[int, int], int] = {}
         for s, stage in enumerate(stages):
             for block in self.blocks_of(stage.depth):
-                # A PEG that no output depends on is not built: its parameters would have no gradient.
+                # A PEG that no output depends on is not built: its parameters would have no
+                # gradient.
                 serves_next = target == 'qk' or not stage.outputs_map
                 if block + serves_next < stage.used:
-                    self.add_module(str(len(self.layer_ids)), PEG(stage.dim, padding=padding, **peg))
+                    self.add_module(
+                        str(len(self.layer_ids)), PEG(stage.dim, padding=padding, **peg)
+                    )
                     self.layer_ids[s, block] = len(self.layer_ids)
 
     def blocks_of(self, depth: int) -> list[int]:
@@ -208,11 +249,17 @@ class PEGPosition(PositionEncoding):
         if isinstance(named, str) and (match := re.fullmatch(r'(\d+)-(\d+)', named)):
             blocks = list(range(int(match[1]), min(int(match[2]), last + 1)))
         else:
-            check("a sequence of block indices or a range such as '0-5'", is_sequence, after_blocks=named)
+            check(
+                "a sequence of block indices or a range such as '0-5'",
+                is_sequence,
+                after_blocks=named,
+            )
             blocks = list(named)  # type: ignore[arg-type]
         for block in blocks:
             if not is_int(block) or not -1 <= block <= last:
-                raise ValueError(f'after_blocks must hold integers in [-1, {last}], got {block!r} in {named!r}')
+                raise ValueError(
+                    f'after_blocks must hold integers in [-1, {last}], got {block!r} in {named!r}'
+                )
         if not blocks:
             accepted = f'at least one block in [-1, {last}] (use position=None for no encoding)'
             raise ValueError(f'after_blocks must name {accepted}, got {named!r}')
@@ -224,11 +271,15 @@ class PEGPosition(PositionEncoding):
         index = self.layer_ids.get((stage, block)) if target == self.target else None
         return None if index is None else self.get_submodule(str(index))
 
-    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
+    def before_stage(
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
+    ) -> StageTokens:
         tokens, grid = self.after_block(stage, -1, tokens, grid)
         return tokens, prefix_tokens, grid
 
-    def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+    def after_block(
+        self, stage: int, block: int, tokens: Tensor, grid: Grid
+    ) -> tuple[Tensor, Grid]:
         peg = self._peg('qkv', stage, block)
         return (tokens, grid) if peg is None else (peg(tokens, grid), peg.out_grid(grid))
 

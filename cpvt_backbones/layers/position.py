@@ -14,7 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import Arrange
-from .checks import check_bool, check_choice, check_int, check_keywords, check_positive, keyword_only, list_of_dicts
+from .checks import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_keywords,
+    check_positive,
+    keyword_only,
+    list_of_dicts,
+)
 from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
 StageTokens = tuple[Tensor, Tensor | None, Grid]
@@ -23,7 +31,9 @@ StageTokens = tuple[Tensor, Tensor | None, Grid]
 
 @dataclass(frozen=True)
 class Stage:
-    """Properties of a stage of a trunk, from which an encoding is built (a column has one stage)."""
+    """Properties of a stage of a trunk, from which an encoding is built (a column has one
+    stage).
+    """
 
     dim: int  # width of a token
     depth: int  # blocks of the architecture
@@ -36,12 +46,15 @@ class Stage:
 
 
 class PositionEncoding(nn.Module):
-    """Base of the encodings: a trunk calls every method of every encoding; an encoding overrides those it needs.
+    """Base of the encodings: a trunk calls every method of every encoding.
+
+    An encoding overrides those it needs.
 
     Attributes:
         attribute: Name of the encoding in the trunk, the prefix of its parameters' names.
         has_bias: ``True`` if :meth:`attention_bias` is implemented; otherwise it is not called.
-        has_rotation: ``True`` if :meth:`rotate` is implemented; otherwise it and :meth:`prepare` are not called.
+        has_rotation: ``True`` if :meth:`rotate` is implemented; otherwise it and :meth:`prepare`
+            are not called.
         keeps_grid: ``True`` if the map keeps its size.
     """
 
@@ -50,16 +63,25 @@ class PositionEncoding(nn.Module):
     has_rotation: ClassVar[bool] = False
     keeps_grid: bool = True
 
-    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
-        """Encode before the first block: ``tokens`` (B, H * W, C), ``prefix_tokens`` (B, P, C) or ``None``."""
+    def before_stage(
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
+    ) -> StageTokens:
+        """Encode before the first block: ``tokens`` (B, H * W, C), ``prefix_tokens`` (B, P, C) or
+        ``None``.
+        """
         return tokens, prefix_tokens, grid
 
-    def after_block(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+    def after_block(
+        self, stage: int, block: int, tokens: Tensor, grid: Grid
+    ) -> tuple[Tensor, Grid]:
         """Encode the patch tokens after a block."""
         return tokens, grid
 
     def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
-        """Patch tokens for queries and keys of a block; ``tokens`` itself if values use the same."""
+        """Patch tokens for queries and keys of a block.
+
+        ``tokens`` itself if values use the same.
+        """
         return tokens
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
@@ -67,11 +89,19 @@ class PositionEncoding(nn.Module):
         raise NotImplementedError
 
     def prepare(self, stage: int, grid: Grid, num_prefix: int, device: torch.device) -> Any:
-        """What :meth:`rotate` needs of a grid, computed once in a forward pass for all blocks of a stage."""
+        """What :meth:`rotate` needs of a grid, computed once in a forward pass for all blocks of a
+        stage.
+        """
         return None
 
     def rotate(
-        self, stage: int, block: int, query: Tensor, key: Tensor, prepared: Any, arrange: Arrange | None
+        self,
+        stage: int,
+        block: int,
+        query: Tensor,
+        key: Tensor,
+        prepared: Any,
+        arrange: Arrange | None,
     ) -> tuple[Tensor, Tensor]:
         """Change queries (B, heads, P + N, d) and keys (B, heads, P + S, d) after their projection.
 
@@ -79,13 +109,17 @@ class PositionEncoding(nn.Module):
 
         Args:
             prepared: The result of :meth:`prepare`.
-            arrange: ``None``; or for attention in windows, whose queries and keys are (B, windows, heads, h * w, d), a
-                function that brings a tensor (heads or 1, P + N, d) to (windows, heads or 1, h * w, d).
+            arrange: ``None``; or for attention in windows, whose queries and keys are (B, windows,
+                heads, h * w, d), a function that brings a tensor (heads or 1, P + N, d) to
+                (windows, heads or 1, h * w, d).
         """
         raise NotImplementedError
 
     def layer_id(self, name: str) -> tuple[int, int]:
-        """(stage, block) of a parameter, for layer-wise learning rates and freezing; block -1 is before the first."""
+        """(stage, block) of a parameter, for layer-wise learning rates and freezing.
+
+        Block -1 is before the first.
+        """
         raise NotImplementedError
 
 
@@ -105,7 +139,9 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
 
 
 def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
-    """Build the encodings of a ``position=`` argument, in the order given, by their attribute names in the trunk."""
+    """Build the encodings of a ``position=`` argument, in the order given, by their attribute names
+    in the trunk.
+    """
     built: dict[str, PositionEncoding] = {}
     for spec in list_of_dicts('position', position):
         arguments = dict(spec)
@@ -122,9 +158,10 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
 class LearnedTable(PositionEncoding):
     """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
 
-    The entries of class and distillation token are never resized. A table of another grid in a checkpoint is resized on
-    loading, and ``pos_embed`` is accepted for ``pos_embed.0``: a DeiT state dict of timm loads unchanged. A state dict
-    says the grid of each table, ``grid_<stage>`` (2,); one without it loads, too.
+    The entries of class and distillation token are never resized. A table of another grid in a
+    checkpoint is resized on loading, and ``pos_embed`` is accepted for ``pos_embed.0``: a DeiT
+    state dict of timm loads unchanged. A state dict says the grid of each table, ``grid_<stage>``
+    (2,); one without it loads, too.
 
     Args:
         stages: The trunk's stages.
@@ -134,7 +171,9 @@ class LearnedTable(PositionEncoding):
 
     attribute = 'pos_embed'
 
-    def __init__(self, stages: Sequence[Stage], *, interpolation: str = 'bicubic', antialias: bool = True) -> None:
+    def __init__(
+        self, stages: Sequence[Stage], *, interpolation: str = 'bicubic', antialias: bool = True
+    ) -> None:
         super().__init__()
         check_choice(('bicubic', 'bilinear'), interpolation=interpolation)
         check_bool(antialias=antialias)
@@ -142,7 +181,9 @@ class LearnedTable(PositionEncoding):
         self.grids = [stage.grid for stage in stages]
         self.num_prefix = [stage.num_prefix for stage in stages]
         for index, stage in enumerate(stages):
-            table = nn.Parameter(torch.empty(1, stage.num_prefix + stage.grid[0] * stage.grid[1], stage.dim))
+            table = nn.Parameter(
+                torch.empty(1, stage.num_prefix + stage.grid[0] * stage.grid[1], stage.dim)
+            )
             nn.init.trunc_normal_(table, std=0.02)
             self.register_parameter(str(index), table)
             self.register_buffer(grid_key(index), torch.tensor(stage.grid))
@@ -155,10 +196,14 @@ class LearnedTable(PositionEncoding):
         if dtype in (torch.float16, torch.bfloat16):
             entries = entries.float()  # not every device interpolates in half precision
         feature_map = tokens_to_map(entries, old)
-        feature_map = F.interpolate(feature_map, size=new, mode=self.interpolation, antialias=self.antialias)
+        feature_map = F.interpolate(
+            feature_map, size=new, mode=self.interpolation, antialias=self.antialias
+        )
         return map_to_tokens(feature_map).to(dtype)
 
-    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
+    def before_stage(
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
+    ) -> StageTokens:
         table = self.get_parameter(str(stage))
         prefix = self.num_prefix[stage]
         if prefix_tokens is not None:
@@ -168,10 +213,14 @@ class LearnedTable(PositionEncoding):
     def layer_id(self, name: str) -> tuple[int, int]:
         return int(name.split('.')[0]), -1
 
-    def fit(self, index: int, table: Tensor, skip: int, grid: Grid, theirs: list[str], ours: list[str]) -> Tensor:
-        """A table (1, skip + h * w, C) of another model to the prefix entries and the grid of stage ``index``.
+    def fit(
+        self, index: int, table: Tensor, skip: int, grid: Grid, theirs: list[str], ours: list[str]
+    ) -> Tensor:
+        """A table (1, skip + h * w, C) of another model to the prefix entries and the grid of stage
+        ``index``.
 
-        ``skip`` entries in front are of the prefix tokens ``theirs``; of ``ours``, those without one become zero.
+        ``skip`` entries in front are of the prefix tokens ``theirs``; of ``ours``, those without
+        one become zero.
         """
         entries = {token: table[:, i : i + 1] for i, token in enumerate(theirs[:skip])}
         zero = table.new_zeros(1, 1, table.shape[2])
@@ -180,9 +229,18 @@ class LearnedTable(PositionEncoding):
 
 
 def prefix_tokens(weights: Mapping[str, Any], prefix: str = '') -> list[str]:
-    """Names of the prefix tokens in a state dict, registers with their number, in the order of a table's entries."""
-    found = {name: weights.get(f'{prefix}{name}') for name in ('cls_token', 'dist_token', 'reg_token')}
-    return [f'{name}{i}' for name, token in found.items() if token is not None for i in range(token.shape[-2])]
+    """Names of the prefix tokens in a state dict, registers with their number, in the order of a
+    table's entries.
+    """
+    found = {
+        name: weights.get(f'{prefix}{name}') for name in ('cls_token', 'dist_token', 'reg_token')
+    }
+    return [
+        f'{name}{i}'
+        for name, token in found.items()
+        if token is not None
+        for i in range(token.shape[-2])
+    ]
 
 
 def grid_key(stage: int) -> str:
@@ -191,7 +249,10 @@ def grid_key(stage: int) -> str:
 
 
 def stored_grid(value: Any) -> Grid | None:
-    """The grid in a state dict, from an integer tensor (2,); ``None`` for ``None``, else ValueError."""
+    """The grid in a state dict, from an integer tensor (2,).
+
+    ``None`` for ``None``, else ValueError.
+    """
     if value is None:
         return None
     whole = isinstance(value, Tensor) and value.shape == (2,) and not value.is_floating_point()
@@ -201,16 +262,20 @@ def stored_grid(value: Any) -> Grid | None:
     return height, width
 
 
-def read_table(entries: int, grid: Grid, skips: Sequence[int], stored: Grid | None = None) -> list[tuple[int, Grid]]:
-    """Possible readings of a table, each a number of prefix entries and a grid; empty if it is no table of patches.
+def read_table(
+    entries: int, grid: Grid, skips: Sequence[int], stored: Grid | None = None
+) -> list[tuple[int, Grid]]:
+    """Possible readings of a table, each a number of prefix entries and a grid.
+
+    Empty if it is no table of patches.
 
     Args:
         entries: Number of entries, those of prefix tokens included.
         grid: The model's grid.
         skips: Possible numbers of prefix entries, the likeliest first.
-        stored: The table's grid, if it is known. Otherwise a square is assumed, and ``grid`` where there is no square.
-            There are several readings if ``grid`` has as many entries as the square, or is no square and another
-            number of prefix entries leaves one.
+        stored: The table's grid, if it is known. Otherwise a square is assumed, and ``grid`` where
+            there is no square. There are several readings if ``grid`` has as many entries as the
+            square, or is no square and another number of prefix entries leaves one.
     """
     if stored is not None:
         skip = entries - stored[0] * stored[1]
@@ -241,7 +306,9 @@ def show_grid(grid: Grid) -> str:
 def describe_readings(readings: Sequence[tuple[int, Grid]]) -> str:
     """``'2 x 8 or 4 x 4'``, with the prefix entries where they differ."""
     differ = len({skip for skip, _ in readings}) > 1
-    return ' or '.join(show_grid(grid) + (f' after {skip}' if differ else '') for skip, grid in readings)
+    return ' or '.join(
+        show_grid(grid) + (f' after {skip}' if differ else '') for skip, grid in readings
+    )
 
 
 def adapt_tables(
@@ -254,16 +321,21 @@ def adapt_tables(
     unexpected_keys: list[str],
     errors: list[str],
 ) -> None:
-    """Load hook of a trunk with learned tables: rename timm's ``pos_embed`` to ``pos_embed.0``, resize the tables.
+    """Load hook of a trunk with learned tables: rename timm's ``pos_embed`` to ``pos_embed.0``,
+    resize the tables.
 
-    A hook of the encoding itself would see neither the bare key nor the class token's. A table of the model's shape
-    whose grid is not stored is taken as the model's own, with a warning unless the grid is a square.
+    A hook of the encoding itself would see neither the bare key nor the class token's. A table of
+    the model's shape whose grid is not stored is taken as the model's own, with a warning unless
+    the grid is a square.
     """
     bare = f'{prefix}{LearnedTable.attribute}'
     if bare in state_dict:
         state_dict[f'{bare}.0'] = state_dict.pop(bare)
     encoding: Any = trunk.get_submodule(LearnedTable.attribute)
-    theirs, ours = prefix_tokens(state_dict, prefix), prefix_tokens(dict(trunk.named_parameters(recurse=False)))
+    theirs, ours = (
+        prefix_tokens(state_dict, prefix),
+        prefix_tokens(dict(trunk.named_parameters(recurse=False))),
+    )
     for index, grid in enumerate(encoding.grids):
         key, key_of_grid = f'{bare}.{index}', f'{bare}.{grid_key(index)}'
         table = state_dict.get(key)
@@ -278,9 +350,12 @@ def adapt_tables(
         if table.shape == encoding.get_parameter(str(index)).shape and stored in (None, grid):
             if stored is None and grid[0] != grid[1]:
                 assumed = f'{show_grid(grid)}, the grid of the model, is assumed'
-                warnings.warn(f'{key}: the weights do not say the grid of the table; {assumed}', stacklevel=2)
+                warnings.warn(
+                    f'{key}: the weights do not say the grid of the table; {assumed}', stacklevel=2
+                )
             continue
-        # A table without an entry for each prefix token is left to the error about shapes, which names it.
+        # A table without an entry for each prefix token is left to the error about shapes, which
+        # names it.
         needed = set(ours[: encoding.num_prefix[index]])
         skips = [skip for skip in (len(theirs), 0, 1, 2) if needed <= set(theirs[:skip])]
         readings = read_table(table.shape[1], grid, skips, stored)
@@ -290,7 +365,9 @@ def adapt_tables(
             entries = f'{table.shape[1]} entries may be {describe_readings(readings)}'
             errors.append(f'{key}: {entries}; {key_of_grid} with (height, width) tells')
         elif stored is not None:
-            errors.append(f'{key}: {table.shape[1]} entries do not fit {key_of_grid}, {show_grid(stored)}')
+            errors.append(
+                f'{key}: {table.shape[1]} entries do not fit {key_of_grid}, {show_grid(stored)}'
+            )
 
 
 @register_position('SinCos')
@@ -309,16 +386,23 @@ class SinCos(PositionEncoding):
         check_positive(above=1, temperature=temperature)
         for stage in stages:
             if stage.dim % 4:
-                raise ValueError(f'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got {stage.dim}')
+                raise ValueError(
+                    f'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got {stage.dim}'
+                )
         self.temperature = temperature
 
-    def before_stage(self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid) -> StageTokens:
+    def before_stage(
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
+    ) -> StageTokens:
         dim = tokens.shape[2]
         steps = torch.arange(dim // 4, device=tokens.device, dtype=torch.float32)
         frequencies = self.temperature ** (-steps / (dim // 4))
 
         def wave(length: int) -> Tensor:
-            angles = torch.arange(length, device=tokens.device, dtype=torch.float32)[:, None] * frequencies
+            angles = (
+                torch.arange(length, device=tokens.device, dtype=torch.float32)[:, None]
+                * frequencies
+            )
             return torch.cat((angles.sin(), angles.cos()), dim=1)  # (length, C / 2)
 
         rows = wave(grid[0])[:, None].expand(-1, grid[1], -1)
@@ -329,14 +413,16 @@ class SinCos(PositionEncoding):
 
 @register_position('Relative')
 class Relative(PositionEncoding):
-    """2D relative encoding: keys carry a learned vector for their clipped row and column offset from the query.
+    """2D relative encoding: keys carry a learned vector for their clipped row and column offset
+    from the query.
 
-    The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, offsets clipped to [-K, K] (Shaw et al.
-    2018; one table per axis, shared by the heads of a block; K = 8 in the CPVT paper's comparison). The bias is
-    materialised, N x N per head. Prefix tokens have none.
+    The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, offsets clipped to [-K,
+    K] (Shaw et al. 2018; one table per axis, shared by the heads of a block; K = 8 in the CPVT
+    paper's comparison). The bias is materialised, N x N per head. Prefix tokens have none.
 
     Args:
-        stages: The trunk's stages; none may reduce its keys: an offset between two grids has no table entry.
+        stages: The trunk's stages; none may reduce its keys: an offset between two grids has no
+            table entry.
         clip: K, in tokens.
     """
 
@@ -353,7 +439,9 @@ class Relative(PositionEncoding):
                 where = f'where attention reduces its keys spatially, got it for stage {s}'
                 raise ValueError(f"position type must not be 'Relative' {where}")
             for block in range(stage.used):
-                tables = {axis: torch.empty(2 * clip + 1, stage.head_dim) for axis in ('row', 'column')}
+                tables = {
+                    axis: torch.empty(2 * clip + 1, stage.head_dim) for axis in ('row', 'column')
+                }
                 for table in tables.values():
                     nn.init.trunc_normal_(table, std=0.02)
                 self.add_module(str(len(self.layer_ids)), nn.ParameterDict(tables))

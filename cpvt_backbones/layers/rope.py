@@ -1,4 +1,6 @@
-"""Rotary encodings: queries and keys are turned by angles proportional to the coordinates of their tokens."""
+"""Rotary encodings: queries and keys are turned by angles proportional to the coordinates of their
+tokens.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,36 +17,44 @@ from .tokens import Grid, ceil_div
 
 TEMPERATURES = {'axial': 100.0, 'mixed': 10.0, 'dinov3': 100.0, 'eva': 10000.0}
 EVA_SIDE = 16
-"""Tokens on a side of EVA-02's grid in pretraining, to which the coordinates of any grid are scaled."""
+"""Tokens on a side of EVA-02's grid in pretraining, to which the coordinates of any grid
+are scaled.
+"""
 
 
 @register_position('RoPE')
 class RoPE(PositionEncoding):
-    """Rotary encoding: each pair of channels of queries and keys is turned by an angle that its token's place gives.
+    """Rotary encoding: each pair of channels of queries and keys is turned by an angle that its
+    token's place gives.
 
-    A logit of two patch tokens depends on the difference of their coordinates. Prefix tokens are not turned. A key of
-    a spatial reduction is at the centre of its cell; in windows, coordinates are those of the whole grid. Angles are
-    computed in fp32, for all blocks of a stage at once unless they are learned.
+    A logit of two patch tokens depends on the difference of their coordinates. Prefix tokens are
+    not turned. A key of a spatial reduction is at the centre of its cell; in windows, coordinates
+    are those of the whole grid. Angles are computed in fp32, for all blocks of a stage at once
+    unless they are learned.
 
-    =========== ======================================================================== =============================
-    mode        angles of a token in column x and row y, i < d / 4                        source
-    =========== ======================================================================== =============================
-    ``axial``   x w_i, y w_i; w_i = T^(-4 i / d)                                          RoPE-ViT, arXiv 2403.13298
-    ``mixed``   x f + y g; learned f, g for each block, head and pair; start: the w_i of  RoPE-ViT, section 3.2
-                two perpendicular axes, at a random angle for each block and head
-    ``dinov3``  2 pi y' w_i, 2 pi x' w_i; y', x' in [-1, 1] across the grid               DINOv3, arXiv 2508.10104
-    ``eva``     y' w_i, x' w_i; y', x' in [0, 16) across the grid                         EVA-02, arXiv 2303.11331
-    =========== ======================================================================== =============================
+    =========== ========================================================================
+    ============================= mode        angles of a token in column x and row y, i < d / 4
+    source =========== ========================================================================
+    ============================= ``axial``   x w_i, y w_i; w_i = T^(-4 i / d)
+    RoPE-ViT, arXiv 2403.13298 ``mixed``   x f + y g; learned f, g for each block, head and pair;
+                start: the w_i of  RoPE-ViT, section 3.2 two perpendicular axes, at a random angle
+                for each block and head
+    ``dinov3``  2 pi y' w_i, 2 pi x' w_i; y', x' in [-1, 1] across the grid               DINOv3,
+    arXiv 2508.10104 ``eva``     y' w_i, x' w_i; y', x' in [0, 16) across the grid
+    EVA-02, arXiv 2303.11331 ===========
+    ========================================================================
+    =============================
 
-    The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its own parameter.
-    ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.
+    The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its
+    own parameter. ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.
 
     Args:
         stages: The trunk's stages; the width d of a head must be a multiple of 4.
         mode: A row of the table.
         temperature: T; ``None`` for 100, 10, 100 and 10000 in the order of the table.
-        rescale_coords: In training, multiply coordinates by a random factor for each batch, log-uniform in
-            [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2); ``None`` for not.
+        rescale_coords: In training, multiply coordinates by a random factor for each batch,
+            log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2); ``None`` for
+            not.
     """
 
     attribute = 'rope'
@@ -70,7 +80,9 @@ class RoPE(PositionEncoding):
             check('a multiple of 4 for a rotary encoding', lambda dim: dim % 4 == 0, **head_dim)
         self.layer_ids: list[tuple[int, int]] = []
         if mode == 'mixed':
-            self.layer_ids = [(s, block) for s, stage in enumerate(stages) for block in range(stage.used)]
+            self.layer_ids = [
+                (s, block) for s, stage in enumerate(stages) for block in range(stage.used)
+            ]
             self.freqs = nn.ParameterList(self._initial(stages[s]) for s, _ in self.layer_ids)
             self._register_load_state_dict_pre_hook(_split_freqs, with_module=True)
 
@@ -87,19 +99,31 @@ class RoPE(PositionEncoding):
         return torch.stack((f, g))
 
     def _coordinates(self, length: int, cell: int, device: torch.device) -> Tensor:
-        """Coordinates along an axis of ``length`` tokens, of the centres of cells of ``cell`` tokens."""
-        places = torch.arange(ceil_div(length, cell), device=device, dtype=torch.float32) * cell + (cell - 1) / 2
+        """Coordinates along an axis of ``length`` tokens, of the centres of cells of ``cell``
+        tokens.
+        """
+        places = (
+            torch.arange(ceil_div(length, cell), device=device, dtype=torch.float32) * cell
+            + (cell - 1) / 2
+        )
         if self.mode == 'dinov3':
             return 2 * math.pi * (2 * ((places + 0.5) / length) - 1)
         return places / length * EVA_SIDE if self.mode == 'eva' else places
 
     def _turns(self, angles: Tensor, num_prefix: int) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines, (heads or 1, P + N, d) each, of the angles (heads or 1, h, w, d / 2)."""
+        """Cosines and signed sines, (heads or 1, P + N, d) each, of the angles (heads or 1, h, w, d
+        / 2).
+        """
         cos, sin = angles.flatten(1, 2).cos(), angles.flatten(1, 2).sin()
-        if self.mode == 'dinov3':  # channel i is paired with d / 2 + i, in other modes 2 i with 2 i + 1
+        if (
+            self.mode == 'dinov3'
+        ):  # channel i is paired with d / 2 + i, in other modes 2 i with 2 i + 1
             cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
         else:
-            cos, sin = cos.repeat_interleave(2, dim=-1), torch.stack((-sin, sin), dim=-1).flatten(-2)
+            cos, sin = (
+                cos.repeat_interleave(2, dim=-1),
+                torch.stack((-sin, sin), dim=-1).flatten(-2),
+            )
         return F.pad(cos, (0, 0, num_prefix, 0), value=1.0), F.pad(sin, (0, 0, num_prefix, 0))
 
     def prepare(self, stage: int, grid: Grid, num_prefix: int, device: torch.device) -> Any:
@@ -108,7 +132,9 @@ class RoPE(PositionEncoding):
             bound = math.log(self.rescale_coords)
             scale = torch.empty((), device=device).uniform_(-bound, bound).exp()
         prepared: list[Any] = []
-        for cell in dict.fromkeys((1, self.stages[stage].sr_ratio)):  # of queries, and of keys if they differ
+        for cell in dict.fromkeys(
+            (1, self.stages[stage].sr_ratio)
+        ):  # of queries, and of keys if they differ
             y, x = (self._coordinates(length, cell, device) * scale for length in grid)
             y, x = y[None, :, None, None], x[None, None, :, None]
             if self.mode == 'mixed':
@@ -122,11 +148,19 @@ class RoPE(PositionEncoding):
         return prepared
 
     def rotate(
-        self, stage: int, block: int, query: Tensor, key: Tensor, prepared: Any, arrange: Arrange | None
+        self,
+        stage: int,
+        block: int,
+        query: Tensor,
+        key: Tensor,
+        prepared: Any,
+        arrange: Arrange | None,
     ) -> tuple[Tensor, Tensor]:
         turns = prepared
         if self.mode == 'mixed':
-            f, g = self.freqs[self.layer_ids.index((stage, block))].float()[:, :, None, None]  # (heads, 1, 1, d / 2)
+            f, g = self.freqs[self.layer_ids.index((stage, block))].float()[
+                :, :, None, None
+            ]  # (heads, 1, 1, d / 2)
             turns = [self._turns(x * f + y * g, num_prefix) for y, x, num_prefix in prepared]
         if arrange is not None:
             turns = [tuple(map(arrange, turn)) for turn in turns]
@@ -146,7 +180,9 @@ class RoPE(PositionEncoding):
 
 
 def _split_freqs(encoding: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: timm's ``freqs`` (2, depth, heads, d / 2) to one tensor for each block that is built."""
+    """Load hook: timm's ``freqs`` (2, depth, heads, d / 2) to one tensor for each block that is
+    built.
+    """
     freqs = state_dict.get(f'{prefix}freqs')
     if freqs is not None and freqs.dim() == 4 and freqs.shape[1] == encoding.stages[0].depth:
         del state_dict[f'{prefix}freqs']

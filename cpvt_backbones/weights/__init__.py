@@ -1,7 +1,7 @@
 """Trained weights that come with the package, by name.
 
-``<name>.safetensors`` has the weights in fp16, ``<name>.md`` their data and its terms, recipe and accuracy, and
-``index.json`` their model and hash. Nothing here imports the rest of the package.
+``<name>.safetensors`` has the weights in fp16, ``<name>.md`` their data and its terms, recipe and
+accuracy, and ``index.json`` their model and hash. Nothing here imports the rest of the package.
 """
 
 import hashlib
@@ -23,8 +23,12 @@ class ShippedWeights:
     backbone: dict[str, Any]  # type and arguments of the backbone that they fit
     config: str  # of the whole model, relative to the root of the repository or to .mim
     sha256: str  # of the file
-    dataset_meta: dict[str, Any] = field(default_factory=dict)  # classes, palette: what the toolboxes' inferencers show
-    sizes: dict[str, Any] | None = None  # where it is good: arguments of cpvt_backbones.inference.sizes.GoodSizes
+    dataset_meta: dict[str, Any] = field(
+        default_factory=dict
+    )  # classes, palette: what the toolboxes' inferencers show
+    sizes: dict[str, Any] | None = (
+        None  # where it is good: arguments of cpvt_backbones.inference.sizes.GoodSizes
+    )
 
     @property
     def config_file(self) -> Path:
@@ -33,10 +37,15 @@ class ShippedWeights:
 
     @property
     def file(self) -> Path:
-        """The file with the weights; raises FileNotFoundError or, for another SHA-256, ValueError."""
+        """The file with the weights.
+
+        Raises FileNotFoundError or, for another SHA-256, ValueError.
+        """
         path = FOLDER / f'{self.name}.safetensors'
         if not path.is_file():
-            raise FileNotFoundError(f'{self.name!r}: {str(path)!r} is missing; install the package again')
+            raise FileNotFoundError(
+                f'{self.name!r}: {str(path)!r} is missing; install the package again'
+            )
         if (digest := sha256_of(path)) != self.sha256:
             fault = f'is damaged (SHA-256 {digest[:12]}..., not {self.sha256[:12]}...)'
             raise ValueError(f'{self.name!r}: {str(path)!r} {fault}; install the package again')
@@ -75,5 +84,8 @@ def find_shipped(name: str) -> ShippedWeights:
     """Return the shipped weights of a name; raise ValueError for an unknown one."""
     known = shipped_weights()
     if name not in known:
-        raise ValueError(f'name must be one of the weights that come with the package, {list(known)}, got {name!r}')
+        raise ValueError(
+            f'name must be one of the weights that come with the package, {list(known)}, got'
+            f' {name!r}'
+        )
     return known[name]

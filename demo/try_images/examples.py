@@ -1,7 +1,7 @@
 """Example images, made of what installed packages have: no download.
 
-The coins are scikit-image's (Brooklyn Museum, no known copyright restrictions), the temple is scikit-learn's
-``china.jpg`` (danielbuechele on Flickr, CC BY 2.0).
+The coins are scikit-image's (Brooklyn Museum, no known copyright restrictions), the temple is
+scikit-learn's ``china.jpg`` (danielbuechele on Flickr, CC BY 2.0).
 """
 
 import io

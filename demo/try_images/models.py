@@ -22,7 +22,10 @@ SMALLEST_TILE = 128  # px
 
 
 class Stopped(BaseException):
-    """The request was stopped. Not an ``Exception``, which the inferencer would turn into a result."""
+    """The request was stopped.
+
+    Not an ``Exception``, which the inferencer would turn into a result.
+    """
 
 
 class Job:
@@ -74,10 +77,17 @@ class Model:
         return extractor
 
     def inferencer(self, *, scale: Scale, tile: int) -> Inferencer:
-        """The model at one size; ``tile`` is the side of tiles in px, 0 for tiles of the largest images only."""
+        """The model at one size.
+
+        ``tile`` is the side of tiles in px, 0 for tiles of the largest images only.
+        """
         if 0 < tile < SMALLEST_TILE:  # their number would have no bound
             raise ValueError(f'tile must be 0 or at least {SMALLEST_TILE} px, got {tile}')
-        tiles = dict(max_pixels=tile * tile, tile_size=tile, overlap=tile // 4) if tile else dict(max_pixels=MAX_PIXELS)
+        tiles = (
+            dict(max_pixels=tile * tile, tile_size=tile, overlap=tile // 4)
+            if tile
+            else dict(max_pixels=MAX_PIXELS)
+        )
         return Inferencer(predictor=self.predictor, scale=scale, **tiles)
 
     def _watch(self, model: nn.Module) -> None:
@@ -98,8 +108,13 @@ class Model:
 
 
 def list_models(*, device: str | None, given: tuple[Config, str] | None = None) -> dict[str, Model]:
-    """The models of the page by name, the default first: that of ``given`` (config, checkpoint), the shipped ones."""
-    models = [Model(entry.name, entry.about, str(entry.config_file), entry.name, device) for entry in _shipped()]
+    """The models of the page by name, the default first: that of ``given`` (config, checkpoint),
+    the shipped ones.
+    """
+    models = [
+        Model(entry.name, entry.about, str(entry.config_file), entry.name, device)
+        for entry in _shipped()
+    ]
     if given is not None:
         cfg, checkpoint = given
         about = f'{Path(cfg.filename).name}, given on the command line'
@@ -109,4 +124,6 @@ def list_models(*, device: str | None, given: tuple[Config, str] | None = None) 
 
 def _shipped() -> list[ShippedWeights]:
     # Boxes say most at a first look.
-    return sorted(shipped_weights().values(), key=lambda entry: ('retinanet' not in entry.name, entry.name))
+    return sorted(
+        shipped_weights().values(), key=lambda entry: ('retinanet' not in entry.name, entry.name)
+    )

@@ -1,8 +1,9 @@
 """The HTTP server of the page, and its bounds.
 
-An image travels in the body of each request, and the answer in its response: nothing is kept between requests, so that
-users cannot see each other's. No path or address from a client is opened. All models run in one thread, one request
-after the other; a request ends when its client closes the connection.
+An image travels in the body of each request, and the answer in its response: nothing is kept
+between requests, so that users cannot see each other's. No path or address from a client is opened.
+All models run in one thread, one request after the other; a request ends when its client closes the
+connection.
 """
 
 import json
@@ -27,13 +28,20 @@ from .examples import EXAMPLES
 from .models import Job, Model, Stopped
 
 STATIC = Path(__file__).parent / 'static'
-TYPES = {'.html': 'text/html', '.css': 'text/css', '.js': 'text/javascript', '.svg': 'image/svg+xml'}
+TYPES = {
+    '.html': 'text/html',
+    '.css': 'text/css',
+    '.js': 'text/javascript',
+    '.svg': 'image/svg+xml',
+}
 LINES = 'application/x-ndjson'
 LOCAL = ('127.0.0.1', 'localhost', '::1')
 HEADERS = {
     # The browser itself refuses what is not from here.
-    'Content-Security-Policy': "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    'Content-Security-Policy': (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     'Cross-Origin-Resource-Policy': 'same-origin',
     'X-Content-Type-Options': 'nosniff',
     'Referrer-Policy': 'no-referrer',
@@ -50,15 +58,26 @@ class Refused(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """The server; ``models`` by name, the default first. As a context, it removes its temporary folder at the end."""
+    """The server; ``models`` by name, the default first.
+
+    As a context, it removes its temporary folder at the end.
+    """
 
     daemon_threads = True
 
     def __init__(
-        self, address: tuple[str, int], models: Mapping[str, Model], *, max_bytes: int, read_limit: int, waiting: int
+        self,
+        address: tuple[str, int],
+        models: Mapping[str, Model],
+        *,
+        max_bytes: int,
+        read_limit: int,
+        waiting: int,
     ) -> None:
         self.models, self.max_bytes, self.read_limit = models, max_bytes, read_limit
-        self.places = threading.BoundedSemaphore(waiting + 1)  # for bodies, which are held in memory
+        self.places = threading.BoundedSemaphore(
+            waiting + 1
+        )  # for bodies, which are held in memory
         self.worker = ThreadPoolExecutor(1)
         self.address_family = socket.AF_INET6 if ':' in address[0] else socket.AF_INET
         super().__init__(address, Handler)
@@ -68,10 +87,14 @@ class Server(ThreadingHTTPServer):
         """Load the default model."""
         self.worker.submit(lambda: next(iter(self.models.values())).predictor).result()
 
-    def run(self, job: Job, call: Call, model: Model | None, body: bytes, options: dict[str, Any]) -> dict[str, Any]:
+    def run(
+        self, job: Job, call: Call, model: Model | None, body: bytes, options: dict[str, Any]
+    ) -> dict[str, Any]:
         """Answer a request; in the worker's thread."""
         job.check()
-        with tempfile.NamedTemporaryFile(dir=self.folder.name) as file:  # the one reader of images takes files
+        with tempfile.NamedTemporaryFile(
+            dir=self.folder.name
+        ) as file:  # the one reader of images takes files
             file.write(body)
             file.flush()
             image, seconds = work.read(job, Path(file.name), self.read_limit)
@@ -107,7 +130,11 @@ class Handler(BaseHTTPRequestHandler):
             if path == '/api/models':
                 self._send(self._about())
             elif path == '/docs':
-                page = (STATIC / 'docs.html').read_text(encoding='utf-8').replace('<!-- calls -->', document_calls())
+                page = (
+                    (STATIC / 'docs.html')
+                    .read_text(encoding='utf-8')
+                    .replace('<!-- calls -->', document_calls())
+                )
                 self._send(page.encode(), 'text/html')
             elif path == f'/examples/{name}' and name in EXAMPLES:
                 self._send(EXAMPLES[name].jpeg(), 'image/jpeg')
@@ -124,10 +151,18 @@ class Handler(BaseHTTPRequestHandler):
         size = int(length) if length.isdecimal() else 0
         try:
             self._check_origin()
-            if (call := CALLS.get(address.path.removeprefix('/api/'))) is None or not address.path.startswith('/api/'):
-                raise Refused(HTTPStatus.NOT_FOUND, f'there is no such call; under /api/ are {", ".join(CALLS)}')
+            if (
+                call := CALLS.get(address.path.removeprefix('/api/'))
+            ) is None or not address.path.startswith('/api/'):
+                raise Refused(
+                    HTTPStatus.NOT_FOUND,
+                    f'there is no such call; under /api/ are {", ".join(CALLS)}',
+                )
             if not size:
-                raise Refused(HTTPStatus.LENGTH_REQUIRED, 'the body must be an image file, with its Content-Length')
+                raise Refused(
+                    HTTPStatus.LENGTH_REQUIRED,
+                    'the body must be an image file, with its Content-Length',
+                )
             if size > self.server.max_bytes:
                 many = f'the image has {size} bytes, more than {self.server.max_bytes}'
                 raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, many)
@@ -137,7 +172,10 @@ class Handler(BaseHTTPRequestHandler):
             except ValueError as error:
                 raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
             if not self.server.places.acquire(blocking=False):
-                raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, 'busy: too many requests wait; try again in a moment')
+                raise Refused(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    'busy: too many requests wait; try again in a moment',
+                )
         except Refused as error:
             # A body is read, or the client would see a broken connection instead of the answer.
             left = min(size, 4 * self.server.max_bytes)
@@ -153,8 +191,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _about(self) -> dict[str, Any]:
         return dict(
-            models=[dict(name=model.name, about=model.about) for model in self.server.models.values()],
-            examples=[dict(name=name, about=one.about, model=one.model) for name, one in EXAMPLES.items()],
+            models=[
+                dict(name=model.name, about=model.about) for model in self.server.models.values()
+            ],
+            examples=[
+                dict(name=name, about=one.about, model=one.model) for name, one in EXAMPLES.items()
+            ],
             **dict(max_bytes=self.server.max_bytes, read_limit=self.server.read_limit),
             **dict(smallest=work.SMALLEST_SIDE, sides=work.EXPLAINED, factors=work.FACTORS),
         )
@@ -163,20 +205,29 @@ class Handler(BaseHTTPRequestHandler):
         """Refuse what another page in the user's browser sends."""
         host, origin = self.headers.get('Host', ''), self.headers.get('Origin')
         # A name of another site may resolve to this machine.
-        foreign = self.server.server_address[0] in LOCAL and urlsplit(f'//{host}').hostname not in LOCAL
+        foreign = (
+            self.server.server_address[0] in LOCAL and urlsplit(f'//{host}').hostname not in LOCAL
+        )
         foreign |= origin is not None and urlsplit(origin).netloc != host
         if foreign or self.headers.get('Sec-Fetch-Site') in ('cross-site', 'same-site'):
             raise Refused(HTTPStatus.FORBIDDEN, 'requests from other pages are refused')
 
-    def _answer(self, call: Call, model: Model | None, options: dict[str, Any], body: bytes) -> None:
-        """Wait for the worker; tell its states to a client that wants them, stop for one that is gone."""
+    def _answer(
+        self, call: Call, model: Model | None, options: dict[str, Any], body: bytes
+    ) -> None:
+        """Wait for the worker.
+
+        Tell its states to a client that wants them, stop for one that is gone.
+        """
         job, lines, told = Job(), LINES in self.headers.get('Accept', ''), None
         future = self.server.worker.submit(self.server.run, job, call, model, body, options)
         try:
             if lines:
                 self._start(HTTPStatus.OK, LINES)
             while not wait([future], timeout=0.05).done:
-                if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(
+                    1, socket.MSG_PEEK
+                ):
                     raise BrokenPipeError
                 if lines and told is not job.state:
                     told = job.state
@@ -192,7 +243,10 @@ class Handler(BaseHTTPRequestHandler):
             wait([future])  # the body counts until then
 
     def _send(
-        self, content: bytes | dict[str, Any], kind: str = 'application/json', status: HTTPStatus = HTTPStatus.OK
+        self,
+        content: bytes | dict[str, Any],
+        kind: str = 'application/json',
+        status: HTTPStatus = HTTPStatus.OK,
     ) -> None:
         sent = content if isinstance(content, bytes) else json.dumps(content).encode()
         try:
@@ -219,7 +273,11 @@ def _outcome(future: Any) -> tuple[HTTPStatus, dict[str, Any]]:
     except Stopped:
         return HTTPStatus.OK, dict(error='stopped')
     except (ValueError, ImportError) as error:
-        return HTTPStatus.BAD_REQUEST, dict(error=error.reason if isinstance(error, ImageError) else str(error))
+        return HTTPStatus.BAD_REQUEST, dict(
+            error=error.reason if isinstance(error, ImageError) else str(error)
+        )
     except Exception as error:
         traceback.print_exception(error)
-        return HTTPStatus.INTERNAL_SERVER_ERROR, dict(error=f'the model failed: {type(error).__name__}: {error}')
+        return HTTPStatus.INTERNAL_SERVER_ERROR, dict(
+            error=f'the model failed: {type(error).__name__}: {error}'
+        )

@@ -1,4 +1,6 @@
-"""Draw the figures of docs/how_it_works.md from the package's own functions: python docs/site/figures.py"""
+"""Draw the figures of docs/how_it_works.md from the package's own functions: python
+docs/site/figures.py
+"""
 
 from pathlib import Path
 
@@ -21,7 +23,9 @@ BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
 
 def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure of axes without ticks, origin at the top left."""
-    figure, axes = plt.subplots(1, count, figsize=(width, height), squeeze=False, layout='constrained')
+    figure, axes = plt.subplots(
+        1, count, figsize=(width, height), squeeze=False, layout='constrained'
+    )
     for axis in axes[0]:
         axis.set(aspect='equal')
         axis.axis('off')
@@ -52,11 +56,22 @@ def peg() -> Figure:
     for parameter in module.parameters():
         parameter.fill_(1)
     for axis, (rows, columns) in zip(results, ((5, 5), (5, 9)), strict=True):
-        values = module(torch.ones(1, rows * columns, 1), (rows, columns)).view(rows, columns).numpy()
+        values = (
+            module(torch.ones(1, rows * columns, 1), (rows, columns)).view(rows, columns).numpy()
+        )
         axis.imshow(values, cmap='viridis', vmin=0)
         for (row, column), value in np.ndenumerate(values):
-            axis.text(column, row, f'{value:g}', ha='center', va='center', color='white' if value < 9 else 'black')
-        axis.set_title(f'{rows} x {columns} equal tokens, weights 1:\nafter PEG, a token knows the border')
+            axis.text(
+                column,
+                row,
+                f'{value:g}',
+                ha='center',
+                va='center',
+                color='white' if value < 9 else 'black',
+            )
+        axis.set_title(
+            f'{rows} x {columns} equal tokens, weights 1:\nafter PEG, a token knows the border'
+        )
     return figure
 
 
@@ -70,7 +85,11 @@ def multi_scale() -> Figure:
         axis.vlines(np.arange(columns) * stride, 0, rows * stride, 'white', linewidth=0.5)
         axis.hlines(np.arange(rows) * stride, 0, columns * stride, 'white', linewidth=0.5)
         axis.add_patch(Rectangle((0, 0), 150, 100, fill=False, edgecolor=ORANGE, linewidth=2))
-        axis.set(xlim=(-2, 162), ylim=(130, -2), title=f'stride {stride}: {channels} x {rows} x {columns}')
+        axis.set(
+            xlim=(-2, 162),
+            ylim=(130, -2),
+            title=f'stride {stride}: {channels} x {rows} x {columns}',
+        )
     return figure
 
 
@@ -83,7 +102,11 @@ def any_size() -> Figure:
         cells(axis, np.full((rows, columns), 'none', object), 16, hatch='////', edgecolor=GREY)
         axis.add_patch(Rectangle((0, 0), width, height, facecolor=BLUE))
         cells(axis, np.full((rows, columns), 'none', object), 16)
-        axis.set(xlim=(-1, 161), ylim=(161, -1), title=f'{height} x {width} px: {rows} x {columns} tokens')
+        axis.set(
+            xlim=(-1, 161),
+            ylim=(161, -1),
+            title=f'{height} x {width} px: {rows} x {columns} tokens',
+        )
     return figure
 
 
@@ -96,14 +119,21 @@ def padded_batch() -> Figure:
     batch[0, :, :96, :128], batch[1] = small, torch.randn(3, 160, 192)
     with torch.no_grad():
         alone = model(small)[0][0]
-        results = [model(batch, valid_sizes=sizes)[0][0, :, :6, :8] for sizes in (None, [size, (160, 192)])]
+        results = [
+            model(batch, valid_sizes=sizes)[0][0, :, :6, :8] for sizes in (None, [size, (160, 192)])
+        ]
     figure, (padded, *axes) = panels(3, 9, 2.8)
-    cells(padded, np.where(np.add.outer(10 * (np.arange(10) > 5), 10 * (np.arange(12) > 7)), GREY, BLUE))
+    cells(
+        padded,
+        np.where(np.add.outer(10 * (np.arange(10) > 5), 10 * (np.arange(12) > 7)), GREY, BLUE),
+    )
     padded.set_title('an image of 96 x 128 px in a\nbatch of 160 x 192 px; grey: padding')
     for axis, result, name in zip(axes, results, ('without', 'with'), strict=True):
         error = (result - alone).norm(dim=0) / alone.norm(dim=0)
         picture = axis.imshow(error.numpy(), cmap='magma', vmin=0, vmax=0.25)
-        axis.set_title(f'{name} valid_sizes: relative\ndifference to the image alone, max. {error.max():.2g}')
+        axis.set_title(
+            f'{name} valid_sizes: relative\ndifference to the image alone, max. {error.max():.2g}'
+        )
     figure.colorbar(picture, ax=axes, shrink=0.7)
     return figure
 
@@ -114,11 +144,23 @@ def tiles() -> Figure:
     figure, (image, weights) = plt.subplots(1, 2, figsize=(9, 3), layout='constrained')
     for top, bottom in grid.rows:
         for left, right in grid.columns:
-            image.add_patch(Rectangle((left, top), right - left, bottom - top, color=BLUE, alpha=0.25))
-    image.set(xlim=(0, 2400), ylim=(1500, 0), aspect='equal', xlabel='px', title='1500 x 2400 px: six tiles of 1024 px')
-    for span, weight, colour in zip(grid.columns, ramp_weights(grid.columns), (BLUE, ORANGE, GREEN), strict=True):
+            image.add_patch(
+                Rectangle((left, top), right - left, bottom - top, color=BLUE, alpha=0.25)
+            )
+    image.set(
+        xlim=(0, 2400),
+        ylim=(1500, 0),
+        aspect='equal',
+        xlabel='px',
+        title='1500 x 2400 px: six tiles of 1024 px',
+    )
+    for span, weight, colour in zip(
+        grid.columns, ramp_weights(grid.columns), (BLUE, ORANGE, GREEN), strict=True
+    ):
         weights.plot(np.arange(*span), weight, color=colour, linewidth=2)
-    weights.set(xlabel='px', title='weights of a row: they sum to 1', ylim=(0, 1.05), xlim=(0, 2400))
+    weights.set(
+        xlabel='px', title='weights of a row: they sum to 1', ylim=(0, 1.05), xlim=(0, 2400)
+    )
     return figure
 
 

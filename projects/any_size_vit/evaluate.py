@@ -1,4 +1,6 @@
-"""Features of images at several sizes: nearest neighbours, a linear probe, and cosine to the teacher."""
+"""Features of images at several sizes: nearest neighbours, a linear probe, and cosine to the
+teacher.
+"""
 
 from typing import Any
 
@@ -14,7 +16,9 @@ def normalised(features: np.ndarray) -> np.ndarray:
 
 
 def by_neighbours(gallery: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Class of each query: that of most of its nearest neighbours in the gallery, weighted by cosine."""
+    """Class of each query: that of most of its nearest neighbours in the gallery, weighted by
+    cosine.
+    """
     cosines = normalised(queries) @ normalised(gallery).T
     nearest = np.argsort(-cosines, axis=1, kind='stable')[:, :NEIGHBOURS]
     votes = np.zeros((len(queries), labels.max() + 1))
@@ -35,7 +39,11 @@ def by_probe(gallery: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> np
 
 
 def score(
-    gallery: np.ndarray, gallery_labels: np.ndarray, queries: np.ndarray, labels: np.ndarray, teacher: np.ndarray
+    gallery: np.ndarray,
+    gallery_labels: np.ndarray,
+    queries: np.ndarray,
+    labels: np.ndarray,
+    teacher: np.ndarray,
 ) -> dict[str, Any]:
     """Results of one size.
 
@@ -45,7 +53,8 @@ def score(
         teacher: The teacher's features (Q, C) of the queries at its own size.
 
     Returns:
-        dict: ``neighbours`` and ``probe``, one digit a query (1: right), and ``cosines``, per mille.
+        dict: ``neighbours`` and ``probe``, one digit a query (1: right), and ``cosines``, per
+            mille.
     """
     row: dict[str, Any] = dict(queries=len(queries))
     for name, rule in (('neighbours', by_neighbours), ('probe', by_probe)):

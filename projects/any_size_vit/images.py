@@ -27,9 +27,15 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def choose_by_class(folder: Path, count: int) -> list[tuple[Path, int]]:
-    """``count`` images, and their classes, of each class folder in ``folder``, at even distances in sorted order."""
+    """``count`` images, and their classes, of each class folder in ``folder``, at even distances in
+    sorted order.
+    """
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    return [(file, label) for label, path in enumerate(classes) for file in evenly(files_in(path), count)]
+    return [
+        (file, label)
+        for label, path in enumerate(classes)
+        for file in evenly(files_in(path), count)
+    ]
 
 
 def both(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -38,7 +44,10 @@ def both(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def decode(files: Sequence[Path], size: int | tuple[int, int]) -> Tensor:
-    """Images as uint8 (N, 3, H, W), resized bicubically where they have another size; an integer is H and W."""
+    """Images as uint8 (N, 3, H, W), resized bicubically where they have another size.
+
+    An integer is H and W.
+    """
     height, width = both(size)
     pixels = torch.empty(len(files), 3, height, width, dtype=torch.uint8)
     for index, file in enumerate(files):
@@ -50,8 +59,11 @@ def decode(files: Sequence[Path], size: int | tuple[int, int]) -> Tensor:
     return pixels
 
 
-def prepare(pixels: Tensor, size: int | tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 images of any size to normalised (B, 3, H, W), resized bicubically with a low-pass filter.
+def prepare(
+    pixels: Tensor, size: int | tuple[int, int], mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
+    """uint8 images of any size to normalised (B, 3, H, W), resized bicubically with a low-pass
+    filter.
 
     Args:
         pixels: The images.
@@ -60,5 +72,7 @@ def prepare(pixels: Tensor, size: int | tuple[int, int], mean: Sequence[float], 
     """
     images = pixels.float()
     if both(size) != tuple(pixels.shape[-2:]):
-        images = F.interpolate(images, size=both(size), mode='bicubic', antialias=True).clamp(0, 255)
+        images = F.interpolate(images, size=both(size), mode='bicubic', antialias=True).clamp(
+            0, 255
+        )
     return (images / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)

@@ -20,11 +20,12 @@ from .student import TABLE, Source
 
 
 def adapt_own(args: argparse.Namespace) -> None:
-    """Stage ``adapt``: write the weights of the backbone in ``args.config``, adapted to ``args.sizes``.
+    """Stage ``adapt``: write the weights of the backbone in ``args.config``, adapted to
+    ``args.sizes``.
 
     Raises:
-        ValueError: The backbone is no CPVT with a class token, or the folder was begun with other weights, images or
-            settings.
+        ValueError: The backbone is no CPVT with a class token, or the folder was begun with other
+            weights, images or settings.
     """
     out = check_destination(args.out)
     cfg = read_config(args.config).to_dict()
@@ -33,10 +34,15 @@ def adapt_own(args: argparse.Namespace) -> None:
     backbone: dict[str, Any] = dict(cfg['model']['backbone'])
     position = backbone.pop('position', None)
     if backbone.pop('type', None) != 'CPVT' or not backbone.get('with_cls_token', True):
-        raise ValueError(f'config: the backbone must be a CPVT with a class token, got {cfg["model"]["backbone"]}')
+        raise ValueError(
+            'config: the backbone must be a CPVT with a class token, got'
+            f' {cfg["model"]["backbone"]}'
+        )
     pretrained = CPVT(**backbone, position=TABLE)
     weights, _ = convert_state_dict(read_checkpoint(args.weights), pretrained)
-    weights = {name.replace('pos_embed.0', 'pos_embed'): value for name, value in weights.items()}  # timm's name
+    weights = {
+        name.replace('pos_embed.0', 'pos_embed'): value for name, value in weights.items()
+    }  # timm's name
     source = Source(backbone, weights, mean, std)
     student = source.build(position)
     side = int(backbone.get('img_size', 224))
@@ -50,13 +56,18 @@ def adapt_own(args: argparse.Namespace) -> None:
 
     def tokens(start: int, end: int) -> Tensor:
         print(f'teacher: image {start} of {len(pixels)}', flush=True)
-        with torch.inference_mode(), torch.autocast('cpu', precision, enabled=precision != torch.float32):
+        with (
+            torch.inference_mode(),
+            torch.autocast('cpu', precision, enabled=precision != torch.float32),
+        ):
             return teacher(prepare(pixels[start:end], side, source.mean, source.std))[0]
 
     shape = (len(pixels), (side // teacher.out_strides[0]) ** 2 + 1, teacher.embed_dims)
     targets = stored_array(folder / 'teacher_tokens.npy', shape, tokens)
     adapt(student, source, pixels, targets, recipe, folder / 'checkpoint.pth', precision=precision)
-    write_checkpoint(student.state_dict(), out, meta=dict(source=str(args.weights), recipe=str(recipe)))
+    write_checkpoint(
+        student.state_dict(), out, meta=dict(source=str(args.weights), recipe=str(recipe))
+    )
     print(f'{out}: load it with init_cfg=dict(type="Pretrained", checkpoint={str(out)!r})')
 
 

@@ -1,4 +1,6 @@
-"""Why encodings differ at sizes that training has not seen: what tokens know of their place, where attention looks."""
+"""Why encodings differ at sizes that training has not seen: what tokens know of their place, where
+attention looks.
+"""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +25,9 @@ FILE = 'reasons.json'
 
 
 def explain(study: Study, runs: Sequence[AdaptRun], sizes: Sequence[int] = SIZES) -> None:
-    """Write ``reasons.json`` into the folder of each finished run that has none: a row for each size."""
+    """Write ``reasons.json`` into the folder of each finished run that has none: a row for each
+    size.
+    """
     (gallery, _), (queries, _) = study.test_images()
     depth = study.source.build(None).depth
     for run in runs:
@@ -44,7 +48,9 @@ def explain(study: Study, runs: Sequence[AdaptRun], sizes: Sequence[int] = SIZES
 
 def read_reasons(folder: Path) -> list[dict[str, Any]]:
     """Rows of all runs of a study's folder."""
-    return [row for file in sorted(folder.glob(f'*/{FILE}')) for row in json.loads(file.read_text())]
+    return [
+        row for file in sorted(folder.glob(f'*/{FILE}')) for row in json.loads(file.read_text())
+    ]
 
 
 def some(pixels: Tensor, count: int) -> Tensor:
@@ -54,7 +60,9 @@ def some(pixels: Tensor, count: int) -> Tensor:
 
 def patch_tokens(study: Study, model: CPVT, pixels: Tensor, side: int) -> np.ndarray:
     """Patch tokens of the middle block, (B, h, h, C)."""
-    found = torch.cat([study.run_model(model, pixels[i : i + 1], side)[0] for i in range(len(pixels))])
+    found = torch.cat(
+        [study.run_model(model, pixels[i : i + 1], side)[0] for i in range(len(pixels))]
+    )
     grid = -(-side // model.out_strides[0])
     return found[:, 1:].unflatten(1, (grid, grid)).float().numpy()
 
@@ -62,7 +70,9 @@ def patch_tokens(study: Study, model: CPVT, pixels: Tensor, side: int) -> np.nda
 def places(tokens: np.ndarray) -> np.ndarray:
     """Row and column of each token's centre as shares of the image, (B * h * w, 2)."""
     batch, height, width, _ = tokens.shape
-    centres = np.meshgrid((np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width, indexing='ij')
+    centres = np.meshgrid(
+        (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width, indexing='ij'
+    )
     return np.tile(np.stack(centres, axis=-1).reshape(-1, 2), (batch, 1))
 
 
@@ -72,18 +82,25 @@ def fit_places(tokens: np.ndarray) -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), Ridge(alpha=100.0)).fit(tokens.reshape(-1, tokens.shape[-1]), places(tokens))
+    return make_pipeline(StandardScaler(), Ridge(alpha=100.0)).fit(
+        tokens.reshape(-1, tokens.shape[-1]), places(tokens)
+    )
 
 
 def read_places(probe: Any, tokens: np.ndarray) -> float:
-    """Share of the variance of rows and columns that the probe explains (R2); below 0 it is worse than the centre."""
+    """Share of the variance of rows and columns that the probe explains (R2).
+
+    Below 0 it is worse than the centre.
+    """
     return float(probe.score(tokens.reshape(-1, tokens.shape[-1]), places(tokens)))
 
 
 def look(study: Study, model: CPVT, pixels: Tensor, side: int) -> dict[str, float]:
-    """Mean distance from a patch to the patches it attends to (1: the image's side), and entropy (1: all alike).
+    """Mean distance from a patch to the patches it attends to (1: the image's side), and entropy
+    (1: all alike).
 
-    Means over images, heads, queries, and every third layer; the attention to the class token is left out.
+    Means over images, heads, queries, and every third layer; the attention to the class token is
+    left out.
     """
     images = prepare(pixels, side, study.source.mean, study.source.std)
     distances, entropies = [], []
@@ -97,4 +114,6 @@ def look(study: Study, model: CPVT, pixels: Tensor, side: int) -> dict[str, floa
         distances.append((weights * torch.cdist(cells, cells)).sum(dim=-1).mean().item())
         logs = torch.special.entr(weights).sum(dim=-1).mean().item()
         entropies.append(logs / float(np.log(height * width)))
-    return dict(distance=round(float(np.mean(distances)), 4), entropy=round(float(np.mean(entropies)), 4))
+    return dict(
+        distance=round(float(np.mean(distances)), 4), entropy=round(float(np.mean(entropies)), 4)
+    )

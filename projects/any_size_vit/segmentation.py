@@ -1,4 +1,6 @@
-"""A dense task: a linear segmentor on the frozen tokens of each student, trained at one size and tested at others."""
+"""A dense task: a linear segmentor on the frozen tokens of each student, trained at one size and
+tested at others.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -29,16 +31,23 @@ STEPS, BATCH = 400, 16
 FILE = 'segmentation.json'
 
 
-def segment(study: Study, runs: Sequence[AdaptRun], data: Path, size: tuple[int, int] = SIZE) -> None:
-    """Write ``segmentation.json`` into the folder of each finished run: a row for each factor of the size.
+def segment(
+    study: Study, runs: Sequence[AdaptRun], data: Path, size: tuple[int, int] = SIZE
+) -> None:
+    """Write ``segmentation.json`` into the folder of each finished run: a row for each factor of
+    the size.
 
     Args:
         study: Of the runs.
         runs: Those that are not finished are left out.
-        data: CamVid: ``images/{train,test}/*.jpg`` and ``labels/{train,test}/*.png`` of the same names.
+        data: CamVid: ``images/{train,test}/*.jpg`` and ``labels/{train,test}/*.png`` of the same
+            names.
         size: Height and width that the linear layer is trained at, px.
     """
-    (pixels, labels), (test_pixels, test_labels) = read(data, 'train', TRAIN_STEP), read(data, 'test', TEST_STEP)
+    (pixels, labels), (test_pixels, test_labels) = (
+        read(data, 'train', TRAIN_STEP),
+        read(data, 'test', TEST_STEP),
+    )
     for run in runs:
         folder = study.folder / run.name
         file = folder / FILE
@@ -66,16 +75,25 @@ def segment(study: Study, runs: Sequence[AdaptRun], data: Path, size: tuple[int,
             row |= dict(size=factor, height=height, width=width)
             rows.append(row | dict(images=len(counts), counts=pack(counts)))
             write_json(file, rows)
-            print(f'{run.name}: {factor:g} x: mIoU {miou(unpack(rows[-1]["counts"])):.1f} of {len(counts)}', flush=True)
+            print(
+                f'{run.name}: {factor:g} x: mIoU {miou(unpack(rows[-1]["counts"])):.1f} of'
+                f' {len(counts)}',
+                flush=True,
+            )
 
 
 def read_segmentation(folder: Path) -> list[dict[str, Any]]:
     """Rows of all runs of a study's folder."""
-    return [row for file in sorted(folder.glob(f'*/{FILE}')) for row in json.loads(file.read_text())]
+    return [
+        row for file in sorted(folder.glob(f'*/{FILE}')) for row in json.loads(file.read_text())
+    ]
 
 
 def read(data: Path, part: str, step: int) -> tuple[Tensor, Tensor]:
-    """Images, uint8 (N, 3, H, W), and labels, uint8 (N, H, W), of every ``step``-th file; of one size."""
+    """Images, uint8 (N, 3, H, W), and labels, uint8 (N, H, W), of every ``step``-th file.
+
+    Of one size.
+    """
     files = files_in(data / 'images' / part)[::step]
     labels = []
     for file in files:
@@ -96,8 +114,12 @@ def maps(study: Study, model: CPVT, pixels: Tensor, size: tuple[int, int]) -> Te
     return study.run_model(model, pixels, size)[0][:, 1:].unflatten(1, grid_of(size, model))
 
 
-def fit(tokens: Tensor, labels: Tensor, size: tuple[int, int], stride: int, seed: int) -> Callable[[Tensor], Tensor]:
-    """A linear layer on standardised tokens (N, h, w, C), trained with cross-entropy at each pixel of ``size``."""
+def fit(
+    tokens: Tensor, labels: Tensor, size: tuple[int, int], stride: int, seed: int
+) -> Callable[[Tensor], Tensor]:
+    """A linear layer on standardised tokens (N, h, w, C), trained with cross-entropy at each pixel
+    of ``size``.
+    """
     std, mean = torch.std_mean(tokens.float(), dim=(0, 1, 2))
     targets = F.interpolate(labels[:, None].float(), size, mode='nearest')[:, 0].long()
     with torch.random.fork_rng():
@@ -108,7 +130,9 @@ def fit(tokens: Tensor, labels: Tensor, size: tuple[int, int], stride: int, seed
         for _ in range(STEPS):
             chosen = torch.randint(len(tokens), (min(BATCH, len(tokens)),))
             logits = head((tokens[chosen].float() - mean) / std)
-            loss = F.cross_entropy(to_pixels(logits, size, stride), targets[chosen], ignore_index=IGNORED)
+            loss = F.cross_entropy(
+                to_pixels(logits, size, stride), targets[chosen], ignore_index=IGNORED
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -117,7 +141,9 @@ def fit(tokens: Tensor, labels: Tensor, size: tuple[int, int], stride: int, seed
 
 
 def to_pixels(logits: Tensor, size: tuple[int, int], stride: int) -> Tensor:
-    """Logits of patches (B, h, w, K) as maps (B, K, H, W) of the image, without the padding of its last patches."""
+    """Logits of patches (B, h, w, K) as maps (B, K, H, W) of the image, without the padding of its
+    last patches.
+    """
     whole = F.interpolate(logits.permute(0, 3, 1, 2), scale_factor=stride, mode='bilinear')
     return whole[:, :, : size[0], : size[1]]
 
@@ -132,7 +158,9 @@ def overlaps(found: Tensor, labels: Tensor) -> np.ndarray:
 
 def pack(counts: Sequence[np.ndarray]) -> str:
     """Sums over blocks of consecutive images as text."""
-    blocks = [np.sum(counts[start : start + BLOCK], axis=0) for start in range(0, len(counts), BLOCK)]
+    blocks = [
+        np.sum(counts[start : start + BLOCK], axis=0) for start in range(0, len(counts), BLOCK)
+    ]
     return ' '.join(map(str, np.stack(blocks).ravel()))
 
 
@@ -147,8 +175,12 @@ def miou(blocks: np.ndarray) -> float:
     return float(100 * (both[either > 0] / either[either > 0]).mean())
 
 
-def resampled(seeds: Sequence[np.ndarray], other: np.ndarray, draws: int = 2000) -> tuple[float, float]:
-    """95 % interval of the mean mIoU of seeds minus another one on the same images: blocks drawn with replacement."""
+def resampled(
+    seeds: Sequence[np.ndarray], other: np.ndarray, draws: int = 2000
+) -> tuple[float, float]:
+    """95 % interval of the mean mIoU of seeds minus another one on the same images: blocks drawn
+    with replacement.
+    """
     rng = np.random.default_rng(0)
     chosen = rng.integers(len(other), size=(draws, len(other)))
     gaps = [np.mean([miou(one[index]) for one in seeds]) - miou(other[index]) for index in chosen]

@@ -1,4 +1,7 @@
-"""Arrays on disk that are computed once, a chunk at a time; an interruption loses the current chunk."""
+"""Arrays on disk that are computed once, a chunk at a time.
+
+An interruption loses the current chunk.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,9 +34,14 @@ def stored_array(
     with FileLock(file.with_suffix('.lock')):
         begun = counter.is_file()
         mode = 'r+' if begun else 'w+'
-        array = np.lib.format.open_memmap(file, mode, None if begun else np.float16, None if begun else tuple(shape))
+        array = np.lib.format.open_memmap(
+            file, mode, None if begun else np.float16, None if begun else tuple(shape)
+        )
         if array.shape != tuple(shape):
-            raise ValueError(f'file: {file} holds an array of {array.shape}, got {tuple(shape)}; use another folder')
+            raise ValueError(
+                f'file: {file} holds an array of {array.shape}, got {tuple(shape)}; use another'
+                ' folder'
+            )
         for start in range(int(counter.read_text()) if begun else 0, shape[0], chunk):
             end = min(start + chunk, shape[0])
             array[start:end] = compute(start, end).half().numpy()

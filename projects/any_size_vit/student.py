@@ -29,7 +29,8 @@ class Source:
     """A pretrained model.
 
     Args:
-        backbone: Arguments of :class:`cpvt_backbones.CPVT`, without ``position``, ``out_indices`` and ``out_type``.
+        backbone: Arguments of :class:`cpvt_backbones.CPVT`, without ``position``, ``out_indices``
+            and ``out_type``.
         weights: State dict, in any form that :func:`cpvt_backbones.convert_state_dict` recognises.
         mean, std: Normalisation of the images, of values from 0 to 1.
     """
@@ -40,17 +41,21 @@ class Source:
     std: tuple[float, float, float]
 
     def build(self, position: Any, **options: Any) -> CPVT:
-        """The model with another position encoding; its output are tokens. A PEG starts as the identity.
+        """The model with another position encoding; its output are tokens.
+
+        A PEG starts as the identity.
 
         ``options`` are other arguments of the backbone.
 
-        A model without a table keeps the table's mean over the patches, as the bias of the patch embedding, and the
-        class token's own entry.
+        A model without a table keeps the table's mean over the patches, as the bias of the patch
+        embedding, and the class token's own entry.
         """
         model = CPVT(**self.backbone, position=position, out_type='raw', **options)
         weights = dict(self.weights)
         table = weights.get('pos_embed')
-        if table is not None and not any(isinstance(part, LearnedTable) for part in model.position_encodings):
+        if table is not None and not any(
+            isinstance(part, LearnedTable) for part in model.position_encodings
+        ):
             del weights['pos_embed']
             bias = weights.get('patch_embed.proj.bias', torch.zeros(model.embed_dims))
             weights['patch_embed.proj.bias'] = bias + table[0, 1:].mean(dim=0)

@@ -28,11 +28,14 @@ GALLERY = 10
 QUERIES = 20
 """Validation images of a class in the gallery, and those that are queries."""
 TEST_SIZES = {64: 1, 96: 1, 160: 1, 224: 2, 320: 4, 448: 8, 640: 8}
-"""Side in px to the distance between the queries that are tested at it: all, every second, fourth, or eighth."""
+"""Side in px to the distance between the queries that are tested at it: all, every second,
+fourth, or eighth.
+"""
 
 
 class AdaptRun(NamedTuple):
-    """A student: ``training`` is ``'mixed'`` sizes, ``'long'`` (the same with four times the steps), ``'single'``, or
+    """A student: ``training`` is ``'mixed'`` sizes, ``'long'`` (the same with four times the
+    steps), ``'single'``, or
     ``'untrained'``.
     """
 
@@ -51,8 +54,9 @@ class Study(RunFolder):
     """Adaptations of one model.
 
     Args:
-        plan: ``data`` (folder with train/ and val/ of class folders), ``images`` of a class that students are adapted
-            on, ``sizes`` and ``single`` (mixed and single sizes), ``steps``, and ``precision``.
+        plan: ``data`` (folder with train/ and val/ of class folders), ``images`` of a class that
+            students are adapted on, ``sizes`` and ``single`` (mixed and single sizes), ``steps``,
+            and ``precision``.
         runs: In order of importance.
         source: The pretrained model.
     """
@@ -78,12 +82,19 @@ class Study(RunFolder):
         """The student of a finished run; ``options`` are arguments of the backbone."""
         model = self.source.build(POSITIONS[run.variant], **options).eval()
         if run.training != 'untrained':
-            model.load_state_dict(read_checkpoint(self.folder / run.name / 'checkpoint.pth')['state_dict'])
+            model.load_state_dict(
+                read_checkpoint(self.folder / run.name / 'checkpoint.pth')['state_dict']
+            )
         return model
 
-    def run_model(self, model: Callable[[Tensor], Any], pixels: Tensor, side: int | tuple[int, int]) -> Tensor:
+    def run_model(
+        self, model: Callable[[Tensor], Any], pixels: Tensor, side: int | tuple[int, int]
+    ) -> Tensor:
         """Output of a model for images at a size, without gradients."""
-        with torch.inference_mode(), torch.autocast('cpu', self.precision, enabled=self.precision != torch.float32):
+        with (
+            torch.inference_mode(),
+            torch.autocast('cpu', self.precision, enabled=self.precision != torch.float32),
+        ):
             return model(prepare(pixels, side, self.source.mean, self.source.std))
 
     def tokens(self, pixels: Tensor) -> np.ndarray:
@@ -100,7 +111,9 @@ class Study(RunFolder):
     def features(self, model: CPVT, file: Path, pixels: Tensor, side: int) -> np.ndarray:
         """Class token's features at a size."""
         shape = (len(pixels), self.source_width)
-        return stored_array(file, shape, lambda a, b: self.run_model(model, pixels[a:b], side)[0][:, 0], chunk=10)
+        return stored_array(
+            file, shape, lambda a, b: self.run_model(model, pixels[a:b], side)[0][:, 0], chunk=10
+        )
 
     @property
     def source_width(self) -> int:
@@ -111,7 +124,9 @@ class Study(RunFolder):
         folder = self.folder / run.name
         folder.mkdir(exist_ok=True)
         commits = add_commit(folder / 'commits.txt')
-        training, testing = (Clock(folder / f'{stage}_cpu_seconds.txt') for stage in ('training', 'testing'))
+        training, testing = (
+            Clock(folder / f'{stage}_cpu_seconds.txt') for stage in ('training', 'testing')
+        )
 
         def note(text: str) -> None:
             print(f'{run.name}: {text}', flush=True)
@@ -122,7 +137,10 @@ class Study(RunFolder):
         if run.training == 'untrained':
             recipe = replace(recipe, steps=0)
         else:
-            pixels = decode([file for file, _ in choose_by_class(self._data / 'train', self.plan['images'])], 128)
+            pixels = decode(
+                [file for file, _ in choose_by_class(self._data / 'train', self.plan['images'])],
+                128,
+            )
             targets = self.tokens(pixels)
             checkpoint = folder / 'checkpoint.pth'
             with training.running(note) as tell:
@@ -142,9 +160,14 @@ class Study(RunFolder):
         shared = dict(precision=self.plan['precision'], steps=recipe.steps, loss=loss)
         shared |= dict(training_s=round(training.seconds), testing_s=round(testing.seconds))
         record = dict(
-            run=run._asdict(), rows=[shared | row for row in rows], commits=commits, environment=environment()
+            run=run._asdict(),
+            rows=[shared | row for row in rows],
+            commits=commits,
+            environment=environment(),
         )
-        text = str(asdict(replace(recipe, seed=0)) | dict(plan=self.plan, position=POSITIONS[run.variant]))
+        text = str(
+            asdict(replace(recipe, seed=0)) | dict(plan=self.plan, position=POSITIONS[run.variant])
+        )
         record['config'] = text
         write_json(folder / 'record.json', record)
         return record
@@ -154,11 +177,14 @@ class Study(RunFolder):
         return Path(self.plan['data'])
 
     def probe(self, runs: Sequence[AdaptRun], data: Path) -> None:
-        """Test finished runs on another data set, up to the teacher's size; records are in the folder :data:`OTHER`.
+        """Test finished runs on another data set, up to the teacher's size.
+
+        Records are in the folder :data:`OTHER`.
 
         Args:
             runs: Those of which the study has no record are left out.
-            data: Folder with val/ of class folders, of :data:`GALLERY` + :data:`QUERIES` images or more.
+            data: Folder with val/ of class folders, of :data:`GALLERY` + :data:`QUERIES` images or
+                more.
         """
         other = replace(self, folder=self.folder / OTHER, plan=self.plan | dict(data=str(data)))
         for run in runs:
@@ -177,10 +203,17 @@ class Study(RunFolder):
         """Images, uint8 (N, 3, S, S), and classes, of the gallery and of the queries."""
         chosen = choose_by_class(self._data / 'val', GALLERY + QUERIES)
         parts = [split(chosen, gallery) for gallery in (True, False)]
-        return [(decode([file for file, _ in part], TEACHER_SIDE), np.array([k for _, k in part])) for part in parts]
+        return [
+            (decode([file for file, _ in part], TEACHER_SIDE), np.array([k for _, k in part]))
+            for part in parts
+        ]
 
     def test(
-        self, model: CPVT, folder: Path, note: Callable[[str], None] = print, largest: int | None = None
+        self,
+        model: CPVT,
+        folder: Path,
+        note: Callable[[str], None] = print,
+        largest: int | None = None,
     ) -> list[dict[str, Any]]:
         """A row of results for each size, or each that is not above ``largest``."""
         (gallery, gallery_labels), (queries, labels) = self.test_images()
@@ -200,13 +233,18 @@ class Study(RunFolder):
 
 
 def split(chosen: Sequence[tuple[Path, int]], gallery: bool) -> list[tuple[Path, int]]:
-    """Gallery or queries of images in the order of their classes: every third image is of the gallery."""
+    """Gallery or queries of images in the order of their classes: every third image is of the
+    gallery.
+    """
     period = (GALLERY + QUERIES) // GALLERY
     return [image for index, image in enumerate(chosen) if (index % period == 0) == gallery]
 
 
 class Clock:
-    """CPU seconds of a stage, of this process and of those that worked on it before; kept in a file."""
+    """CPU seconds of a stage, of this process and of those that worked on it before.
+
+    Kept in a file.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -214,7 +252,10 @@ class Clock:
 
     @contextmanager
     def running(self, note: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-        """Count what is computed within; yields ``note`` that also writes the seconds so far to the file."""
+        """Count what is computed within.
+
+        Yields ``note`` that also writes the seconds so far to the file.
+        """
         before, begun = self.seconds, time.process_time()
 
         def tell(text: str = '') -> None:

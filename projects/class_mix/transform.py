@@ -12,8 +12,9 @@ from mmseg.registry import TRANSFORMS
 class ClassMix(BaseTransform):
     """Put the pixels of half of another image's classes, with their labels, on an image.
 
-    A transform of mmseg's `MultiImageMixDataset`, whose inner data set crops and distorts each image alone. Images of
-    different sizes overlap from their top left corner; an image keeps its size.
+    A transform of mmseg's `MultiImageMixDataset`, whose inner data set crops and distorts each
+    image alone. Images of different sizes overlap from their top left corner; an image keeps its
+    size.
 
     Args:
         prob: share of images that are mixed, 0 to 1.
@@ -34,7 +35,9 @@ class ClassMix(BaseTransform):
         return [int(np.random.randint(len(dataset)))]
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Mix `img` (H, W, 3) and `gt_seg_map` (H, W) with those of the one dict in `mix_results`."""
+        """Mix `img` (H, W, 3) and `gt_seg_map` (H, W) with those of the one dict in
+        `mix_results`.
+        """
         (other,) = results['mix_results']
         labels = np.setdiff1d(other['gt_seg_map'], [self.ignore_index])
         if len(labels) and np.random.random() < self.prob:

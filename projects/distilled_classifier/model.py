@@ -1,7 +1,8 @@
-"""An image classifier that learns at several sizes from labels and from the stored features of a frozen CNN.
+"""An image classifier that learns at several sizes from labels and from the stored features of a
+frozen CNN.
 
-It needs mmpretrain; list this module in the ``custom_imports`` of a config that uses it, with ``projects`` in
-``PYTHONPATH``.
+It needs mmpretrain; list this module in the ``custom_imports`` of a config that uses it, with
+``projects`` in ``PYTHONPATH``.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,14 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from cpvt_backbones.engine.decoded import BatchRandomResizedCrop
-from cpvt_backbones.layers.checks import check, check_fraction, check_int, is_int, is_sequence, strict_keywords
+from cpvt_backbones.layers.checks import (
+    check,
+    check_fraction,
+    check_int,
+    is_int,
+    is_sequence,
+    strict_keywords,
+)
 
 from .resize import resize
 from .views import MAP_CHANNELS, POOLED_CHANNELS, read_teacher
@@ -49,24 +57,28 @@ class OneHotLabel(BaseTransform):
 class FeatureDistillation(ImageClassifier):
     """mmpretrain's image classifier with four more losses, against a frozen EfficientNet-Lite0.
 
-    They are the divergences from the teacher's probabilities of the student's classes and of all 1,000, and the squared
-    errors of two linear maps: of the pooled features to the teacher's, and of an earlier block's tokens to the
-    teacher's map of stride 16. The targets of the errors are normalised over their channels. The student gets
-    each crop of ``StoredViews``, flipped or not, at a size that is drawn for the batch.
+    They are the divergences from the teacher's probabilities of the student's classes and of all
+    1,000, and the squared errors of two linear maps: of the pooled features to the teacher's, and
+    of an earlier block's tokens to the teacher's map of stride 16. The targets of the errors are
+    normalised over their channels. The student gets each crop of ``StoredViews``, flipped or not,
+    at a size that is drawn for the batch.
 
-    Each image needs a score for each class (:class:`OneHotLabel`). One without a label has the losses of the features
-    and of all classes.
+    Each image needs a score for each class (:class:`OneHotLabel`). One without a label has the
+    losses of the features and of all classes.
 
     Args:
         backbone: With ``out_type='featmap'`` and two ``out_indices``, the second the last block.
-        neck: Pools the maps; the same model with ``out_type='avg_featmap'`` and no neck has the same weights.
+        neck: Pools the maps; the same model with ``out_type='avg_featmap'`` and no neck has the
+            same weights.
         head: A linear classifier of mmpretrain.
         teacher: Checkpoint that ``tools/make_teacher.py`` wrote.
         teacher_classes: The teacher's index of each class of the student.
-        area: That of ``StoredViews``, which holds the teacher's features of these crops: it must be the same.
+        area: That of ``StoredViews``, which holds the teacher's features of these crops: it must be
+            the same.
         sizes: Sides of the student's images in px.
-        cutmix: Probability that a rectangle of whole cells of the teacher's map comes from another image of the batch,
-            with its part of the map; labels, probabilities and pooled features are mixed by area.
+        cutmix: Probability that a rectangle of whole cells of the teacher's map comes from another
+            image of the batch, with its part of the map; labels, probabilities and pooled features
+            are mixed by area.
         data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
 
     Raises:
@@ -88,14 +100,22 @@ class FeatureDistillation(ImageClassifier):
         data_preprocessor: dict[str, Any] | None = None,
         init_cfg: Any = None,
     ) -> None:
-        super().__init__(backbone, neck=neck, head=head, data_preprocessor=data_preprocessor, init_cfg=init_cfg)
+        super().__init__(
+            backbone, neck=neck, head=head, data_preprocessor=data_preprocessor, init_cfg=init_cfg
+        )
         check(
-            'a list of sides > 0', lambda v: is_sequence(v) and v and all(is_int(s) and s > 0 for s in v), sizes=sizes
+            'a list of sides > 0',
+            lambda v: is_sequence(v) and v and all(is_int(s) and s > 0 for s in v),
+            sizes=sizes,
         )
         check_fraction(cutmix=cutmix)
         number = self.head.num_classes
         accepted = f'{number} indices in [0, 1000)'
-        check(accepted, lambda v: len(v) == number and set(v) <= set(range(1000)), teacher_classes=teacher_classes)
+        check(
+            accepted,
+            lambda v: len(v) == number and set(v) <= set(range(1000)),
+            teacher_classes=teacher_classes,
+        )
         self._teacher = [read_teacher(teacher).classifier]
         self.teacher_classes, self.sizes, self.cutmix = list(teacher_classes), tuple(sizes), cutmix
         self.crop = BatchRandomResizedCrop(size=max(sizes), area=area, flip=0)
@@ -111,8 +131,8 @@ class FeatureDistillation(ImageClassifier):
     def batch(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
         """The crops of images (B, 3, H, W), and their targets.
 
-        ``images`` (B, 3, S, S), ``labels`` and ``probabilities`` (B, classes), ``classes`` (B, 1000), ``pooled``
-        (B, 1280), ``map`` (B, 112, 7, 7).
+        ``images`` (B, 3, S, S), ``labels`` and ``probabilities`` (B, classes), ``classes`` (B,
+        1000), ``pooled`` (B, 1280), ``map`` (B, 112, 7, 7).
         """
 
         def stack(name: str) -> Tensor:
@@ -122,7 +142,9 @@ class FeatureDistillation(ImageClassifier):
         scores = self._teacher[0].to(inputs.device)(pooled).float()
         batch = dict(images=self.crop.crop(inputs, stack('draw').cpu().T), map=target_map)
         batch |= dict(labels=stack('gt_score'), pooled=pooled)
-        batch |= dict(probabilities=scores[:, self.teacher_classes].softmax(1), classes=scores.softmax(1))
+        batch |= dict(
+            probabilities=scores[:, self.teacher_classes].softmax(1), classes=scores.softmax(1)
+        )
         flipped = (torch.rand(len(inputs)) < 0.5).to(inputs.device)[:, None, None, None]
         for name in ('images', 'map'):
             batch[name] = torch.where(flipped, batch[name].flip(3), batch[name])
@@ -144,7 +166,8 @@ class FeatureDistillation(ImageClassifier):
         target_map = resize(batch['map'], maps[0].shape[2:]).permute(0, 2, 3, 1)
         return dict(
             loss_label=-(batch['labels'] * scores).sum() / known.sum().clamp(min=1),
-            loss_probabilities=(known * _divergence(scores, batch['probabilities'])).sum() / known.sum().clamp(min=1),
+            loss_probabilities=(known * _divergence(scores, batch['probabilities'])).sum()
+            / known.sum().clamp(min=1),
             loss_classes=_divergence(
                 self.to_teacher['classes'](pooled[-1]).float().log_softmax(1), batch['classes']
             ).mean(),

@@ -1,4 +1,6 @@
-"""Crops of a data set's images that are drawn once, with the features that a frozen CNN has for them."""
+"""Crops of a data set's images that are drawn once, with the features that a frozen CNN has for
+them.
+"""
 
 import hashlib
 from pathlib import Path
@@ -20,7 +22,9 @@ from .resize import resize
 
 TEACHER = 'tf_efficientnet_lite0'
 MAP, MAP_CHANNELS, POOLED_CHANNELS = 3, 112, 1280
-"""Of the teacher: timm's index of the map of stride 16, its channels, and those of the pooled features."""
+"""Of the teacher: timm's index of the map of stride 16, its channels, and those of the
+pooled features.
+"""
 GRID = 7
 """Rows and columns of the stored map."""
 PART = 10_000
@@ -29,7 +33,8 @@ PART = 10_000
 
 def read_teacher(checkpoint: str) -> Any:
     """The frozen EfficientNet-Lite0 of a file that ``tools/make_teacher.py`` wrote."""
-    # Building it must not advance the generator: another teacher would draw other weights of the student.
+    # Building it must not advance the generator: another teacher would draw other weights of the
+    # student.
     with torch.random.fork_rng():
         network = timm.create_model(TEACHER)
     load_weights(network, checkpoint, strict=True)
@@ -38,12 +43,13 @@ def read_teacher(checkpoint: str) -> Any:
 
 @DATASETS.register_module()
 class StoredViews(DecodedDataset):
-    """:class:`DecodedDataset` with ``views`` crops of each image and the teacher's features of each crop.
+    """:class:`DecodedDataset` with ``views`` crops of each image and the teacher's features of each
+    crop.
 
-    The features are computed once, in a folder beside the decoded images; the processes of a training share the work,
-    and an interruption loses a few seconds of it. An image gets ``draw`` (5,), its crop for
-    :meth:`BatchRandomResizedCrop.crop`, ``target_map`` (112, 7, 7) and ``target_pooled`` (1280,). List these in the
-    ``algorithm_keys`` of ``PackInputs``.
+    The features are computed once, in a folder beside the decoded images; the processes of a
+    training share the work, and an interruption loses a few seconds of it. An image gets ``draw``
+    (5,), its crop for :meth:`BatchRandomResizedCrop.crop`, ``target_map`` (112, 7, 7) and
+    ``target_pooled`` (1280,). List these in the ``algorithm_keys`` of ``PackInputs``.
 
     Args:
         views: Number of crops of an image.
@@ -79,16 +85,29 @@ class StoredViews(DecodedDataset):
             return
         super().full_init()
         recipe = repr(
-            (self.crop.size, self.crop.area, self.amp, hashlib.sha256(Path(self.teacher).read_bytes()).hexdigest())
+            (
+                self.crop.size,
+                self.crop.area,
+                self.amp,
+                hashlib.sha256(Path(self.teacher).read_bytes()).hexdigest(),
+            )
         )
         images = Path(str(self.images.filename))
         folder = images.parent / f'{images.stem}_{hashlib.sha256(recipe.encode()).hexdigest()[:16]}'
         network = read_teacher(self.teacher)
-        self.draws = [torch.rand(5, len(self.images), generator=seeded(view)) for view in range(self.views)]
-        parts = [(view, start) for view in range(self.views) for start in range(0, len(self.images), PART)]
+        self.draws = [
+            torch.rand(5, len(self.images), generator=seeded(view)) for view in range(self.views)
+        ]
+        parts = [
+            (view, start)
+            for view in range(self.views)
+            for start in range(0, len(self.images), PART)
+        ]
         # Each process begins with another part.
         first = get_rank() * len(parts) // get_world_size()
-        targets = {part: self._targets(folder, *part, network) for part in parts[first:] + parts[:first]}
+        targets = {
+            part: self._targets(folder, *part, network) for part in parts[first:] + parts[:first]
+        }
         self.targets = [targets[part] for part in parts]
 
     def _targets(self, folder: Path, view: int, begin: int, network: Any) -> np.ndarray:
@@ -98,12 +117,16 @@ class StoredViews(DecodedDataset):
 
         def compute(start: int, end: int) -> Tensor:
             print(f'{file}: image {start} of {len(images)}', flush=True)
-            pixels = torch.from_numpy(images[start:end][..., ::-1].copy()).permute(0, 3, 1, 2).float()
+            pixels = (
+                torch.from_numpy(images[start:end][..., ::-1].copy()).permute(0, 3, 1, 2).float()
+            )
             crops = self.crop.crop(pixels, draws[:, start:end])
             with torch.autocast('cpu', torch.bfloat16, enabled=self.amp):
                 return torch.cat([target.flatten(1) for target in features(network, crops)], 1)
 
-        return stored_array(file, (len(images), MAP_CHANNELS * GRID**2 + POOLED_CHANNELS), compute, chunk=512)
+        return stored_array(
+            file, (len(images), MAP_CHANNELS * GRID**2 + POOLED_CHANNELS), compute, chunk=512
+        )
 
     def get_data_info(self, idx: int, *, decoded: bool = True) -> dict[str, Any]:
         """``DecodedDataset``'s entry of an image, with a view of it."""
@@ -116,7 +139,9 @@ class StoredViews(DecodedDataset):
         target = torch.from_numpy(stored[row].astype(np.float32))
         target_map, target_pooled = target.split([MAP_CHANNELS * GRID**2, POOLED_CHANNELS])
         target_map = target_map.view(MAP_CHANNELS, GRID, GRID)
-        return info | dict(draw=self.draws[view][:, image], target_map=target_map, target_pooled=target_pooled)
+        return info | dict(
+            draw=self.draws[view][:, image], target_map=target_map, target_pooled=target_pooled
+        )
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -126,7 +151,9 @@ def seeded(seed: int) -> torch.Generator:
 
 @torch.inference_mode()
 def features(network: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """The teacher's map (B, 112, 7, 7) and pooled features (B, 1280) of pixels (B, 3, H, W), RGB, 0 to 255."""
+    """The teacher's map (B, 112, 7, 7) and pooled features (B, 1280) of pixels (B, 3, H, W), RGB, 0
+    to 255.
+    """
     inputs = (pixels / 127.5 - 1).contiguous(memory_format=torch.channels_last)
     last, (middle,) = network.forward_intermediates(inputs, indices=[MAP])
     return resize(middle.float(), GRID), last.float().mean((2, 3))

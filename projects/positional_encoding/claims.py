@@ -32,7 +32,9 @@ class Difference(NamedTuple):
     p_value: float | None = None
 
     @classmethod
-    def between(cls, left: Sequence[float], right: Sequence[float] | None, bound: float = 0.0) -> 'Difference':
+    def between(
+        cls, left: Sequence[float], right: Sequence[float] | None, bound: float = 0.0
+    ) -> 'Difference':
         """Mean of ``left`` minus mean of ``right``; ``None`` stands for exactly 0."""
         from scipy.stats import ttest_1samp, ttest_ind
 
@@ -79,7 +81,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 class Comparison(NamedTuple):
-    """A testable part of a claim: ``measure`` of ``left`` minus ``right`` is greater than ``bound``.
+    """A testable part of a claim: ``measure`` of ``left`` minus ``right`` is greater than
+    ``bound``.
 
     ``claims.yaml`` explains the attributes; ``what`` describes ``measure``, ``greater=False`` asks
     for less than ``bound``. The comparisons of one ``family`` are corrected together.
@@ -181,7 +184,9 @@ def count_tested(judged: Sequence[Judged]) -> tuple[int, int]:
 
 def accuracy(size: int) -> Measure:
     """Top-1 accuracy at a size."""
-    return lambda results, variant: results[results['variant'].eq(variant) & results['size'].eq(size)]['top1'].tolist()
+    return lambda results, variant: results[
+        results['variant'].eq(variant) & results['size'].eq(size)
+    ]['top1'].tolist()
 
 
 def change(size: int, base: int) -> Measure:
@@ -201,7 +206,9 @@ def shift_errors(results: pd.DataFrame, variant: str) -> list[float]:
 
 
 def best_rates(results: pd.DataFrame, train_size: int) -> pd.DataFrame:
-    """Results of each variant at the learning rate that is best on its first seed; of equals, the lowest rate.
+    """Results of each variant at the learning rate that is best on its first seed.
+
+    Of equals, the lowest rate.
 
     It is chosen by the column ``tuning`` where there is one.
     """
@@ -221,7 +228,9 @@ def claims(train_size: int) -> list[Claim]:
     """The claims of ``claims.yaml``, for classifiers trained at ``train_size`` px."""
     sizes = dict(larger=round(train_size * 12 / 7 / 8) * 8, largest=train_size * 2)
 
-    def comparison(left: str, right: str | None = None, size: str = '', measure: str = '', **rest: Any) -> Comparison:
+    def comparison(
+        left: str, right: str | None = None, size: str = '', measure: str = '', **rest: Any
+    ) -> Comparison:
         if measure:
             return Comparison(left, right, shift_errors, SHIFT, family=SHIFT, **rest)
         if size:
@@ -229,7 +238,9 @@ def claims(train_size: int) -> list[Claim]:
             return Comparison(left, right, change(sizes[size], train_size), what, **rest)
         return Comparison(left, right, accuracy(train_size), f'top-1 at {train_size} px', **rest)
 
-    entries = yaml.safe_load(Path(__file__).with_suffix('.yaml').read_text(encoding='utf-8')).items()
+    entries = yaml.safe_load(
+        Path(__file__).with_suffix('.yaml').read_text(encoding='utf-8')
+    ).items()
     found = []
     for letter, entry in entries:
         parts = [comparison(**part) for part in entry['parts']]

@@ -1,4 +1,6 @@
-"""Classifiers with different position encodings: each is trained alike and tested at several image sizes."""
+"""Classifiers with different position encodings: each is trained alike and tested at several image
+sizes.
+"""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,9 +48,10 @@ class Classification(TrainingFolder):
     """Trainings of classifiers.
 
     Args:
-        plan: ``epochs`` and ``batch_size`` of each training, ``sizes`` (sides in px that each run is tested at without
-            fine-tuning, the first one that of the training), ``data_root``, ``amp_dtype`` (``'bfloat16'`` or
-            ``'float16'`` for mixed precision, else ``None``), and ``data_set``, by default ``'imagenette'``.
+        plan: ``epochs`` and ``batch_size`` of each training, ``sizes`` (sides in px that each run
+            is tested at without fine-tuning, the first one that of the training), ``data_root``,
+            ``amp_dtype`` (``'bfloat16'`` or ``'float16'`` for mixed precision, else ``None``), and
+            ``data_set``, by default ``'imagenette'``.
         configs: Config file of each variant.
         seeds: Seeds of each variant, the most important variant first.
         rate_factors: Learning rates of each variant, relative to the config's.
@@ -63,7 +66,9 @@ class Classification(TrainingFolder):
         trials = self._rate_trials(variant)
         if len(trials) == 1:
             return trials[0].rate_factor
-        firsts = {run.rate_factor: record['rows'][0] for run in trials if (record := self.record(run))}
+        firsts = {
+            run.rate_factor: record['rows'][0] for run in trials if (record := self.record(run))
+        }
         scores = {rate: row.get('tuning', row['top1']) for rate, row in firsts.items()}
         return max(scores, key=scores.__getitem__) if len(scores) == len(trials) else None
 
@@ -73,7 +78,10 @@ class Classification(TrainingFolder):
         return ready, runs.count(None)
 
     def _rate_trials(self, variant: str) -> list[ClassifyRun]:
-        return [ClassifyRun(variant, self.seeds[variant][0], factor) for factor in self.rate_factors[variant]]
+        return [
+            ClassifyRun(variant, self.seeds[variant][0], factor)
+            for factor in self.rate_factors[variant]
+        ]
 
     def _in_order(self) -> Iterator[ClassifyRun | None]:
         """All runs; ``None`` for one whose rate is not known yet."""
@@ -92,13 +100,17 @@ class Classification(TrainingFolder):
         cfg = read_config(self.configs[run.variant], cfg_options=options)
         cfg.train_cfg = dict(by_epoch=True, max_epochs=plan['epochs'])
         cfg.param_scheduler[-1].end = plan['epochs']
-        if plan['epochs'] <= cfg.param_scheduler[-1].begin:  # a smoke test has no time for a warm-up
+        if (
+            plan['epochs'] <= cfg.param_scheduler[-1].begin
+        ):  # a smoke test has no time for a warm-up
             cfg.param_scheduler = [dict(cfg.param_scheduler[-1], begin=0)]
         cfg.optim_wrapper.optimizer.lr *= run.rate_factor
         cfg.train_dataloader.batch_size = plan['batch_size']
         for loader in (cfg.train_dataloader, cfg.test_dataloader):
             loader.dataset.data_root = plan['data_root']
-        cfg.default_hooks.checkpoint = dict(type='DurableCheckpointHook', interval=1, max_keep_ckpts=1)
+        cfg.default_hooks.checkpoint = dict(
+            type='DurableCheckpointHook', interval=1, max_keep_ckpts=1
+        )
         if plan['amp_dtype']:
             use_amp(cfg, plan['amp_dtype'])
         return cfg
@@ -116,10 +128,22 @@ class Classification(TrainingFolder):
             (row,) = test_sizes(tuning, weights, [TestSize(side=sizes[0])])
             tuned = dict(tuning=round(row.metrics['accuracy/top1'], 3))
         found = test_sizes(cfg, weights, [TestSize(side=size) for size in sizes])
-        paths = [sample['img_path'] for sample in Runner.build_dataloader(cfg.test_dataloader).dataset.load_data_list()]
-        errors = [shift_error(FeatureExtractor(cfg, weights), paths, sizes[0]), *[None] * (len(sizes) - 1)]
+        paths = [
+            sample['img_path']
+            for sample in Runner.build_dataloader(cfg.test_dataloader).dataset.load_data_list()
+        ]
+        errors = [
+            shift_error(FeatureExtractor(cfg, weights), paths, sizes[0]),
+            *[None] * (len(sizes) - 1),
+        ]
         return [
-            dict(epochs=epochs, size=size, top1=round(row.metrics['accuracy/top1'], 3), shift_error=error) | tuned
+            dict(
+                epochs=epochs,
+                size=size,
+                top1=round(row.metrics['accuracy/top1'], 3),
+                shift_error=error,
+            )
+            | tuned
             for size, row, error in zip(sizes, found, errors, strict=True)
         ]
 
@@ -129,12 +153,18 @@ def shift_error(model: FeatureExtractor, paths: Sequence[str], size: int) -> flo
     stride = int(model.backbone.out_strides[-1])
     side, count = size + stride, min(SHIFT_IMAGES, len(paths))  # objects as large as in the test
     opened = [Image.open(paths[i * len(paths) // count]).convert('RGB') for i in range(count)]
-    pictures = [np.asarray(image.resize((side, side), Image.Resampling.BICUBIC)) for image in opened]
-    (found,) = measure_equivariance(model, model.normalise(pictures), size=size, shifts=[stride], stride=stride)
+    pictures = [
+        np.asarray(image.resize((side, side), Image.Resampling.BICUBIC)) for image in opened
+    ]
+    (found,) = measure_equivariance(
+        model, model.normalise(pictures), size=size, shifts=[stride], stride=stride
+    )
     return round(found.error, 5)
 
 
-def epochs_within(minutes: float, config: Path, plan: Mapping[str, Any], *, runs: int, train: int, val: int) -> int:
+def epochs_within(
+    minutes: float, config: Path, plan: Mapping[str, Any], *, runs: int, train: int, val: int
+) -> int:
     """Number of epochs that fit in a time budget, testing included, on this machine in one process.
 
     Args:
@@ -155,7 +185,9 @@ def epochs_within(minutes: float, config: Path, plan: Mapping[str, Any], *, runs
     epochs = int((minutes * 60 / seconds / runs - testing) / epoch)
     if epochs < 1:
         needed = (testing + epoch) * runs * seconds / 60
-        raise ValueError(f'--budget: one epoch of {runs} runs takes about {needed:.0f} minutes, got {minutes:g}')
+        raise ValueError(
+            f'--budget: one epoch of {runs} runs takes about {needed:.0f} minutes, got {minutes:g}'
+        )
     return epochs
 
 
@@ -167,5 +199,7 @@ def seconds_per_iteration(config: Path, batch_size: int, size: int) -> float:
     backbone = MODELS.build(cfg.model.backbone).to(device)
     images = torch.randn(batch_size, 3, size, size, device=device)
     names, threads = dict(backbone=backbone, images=images), torch.get_num_threads()
-    step = Timer('backbone(images)[-1].square().mean().backward()', globals=names, num_threads=threads)
+    step = Timer(
+        'backbone(images)[-1].square().mean().backward()', globals=names, num_threads=threads
+    )
     return min(step.timeit(1).median for _ in range(6))

@@ -1,6 +1,7 @@
 """Accuracy by the size of the image and of the object, from Tiny ImageNet's boxes.
 
-A resized image has larger objects and more tokens. A padded one keeps its objects' size and has more tokens alone.
+A resized image has larger objects and more tokens. A padded one keeps its objects' size and has
+more tokens alone.
 """
 
 import copy
@@ -30,7 +31,8 @@ WAYS = ('resized', 'padded')
 
 
 def split_by_object(folder: Path) -> None:
-    """Write ``objects.json`` into the folder of each finished run that has none: a row for each size, way and group.
+    """Write ``objects.json`` into the folder of each finished run that has none: a row for each
+    size, way and group.
 
     Args:
         folder: Of the classifiers of Tiny ImageNet.
@@ -41,8 +43,12 @@ def split_by_object(folder: Path) -> None:
     """
     runs = [ClassifyRun(**record['run']) for record in read_records(folder)]
     if not runs:
-        raise FileNotFoundError(f'--work-dir: {folder} has no finished run; train it with `classify`')
-    stage = Classification(folder, None, {run.variant: classify_config(run.variant) for run in runs}, {}, {})
+        raise FileNotFoundError(
+            f'--work-dir: {folder} has no finished run; train it with `classify`'
+        )
+    stage = Classification(
+        folder, None, {run.variant: classify_config(run.variant) for run in runs}, {}, {}
+    )
     root = Path(stage.plan['data_root'])
     groups = group_images(root)
     first, *larger = stage.plan['sizes'][::2]
@@ -54,29 +60,45 @@ def split_by_object(folder: Path) -> None:
             side = size if way == 'resized' else first
             hits = classify(stage.config(run), file.with_name('weights.pth'), side, size)
             for group in GROUPS:
-                found = [hit for path, hit in hits.items() if groups[path.relative_to(root).as_posix()] == group]
+                found = [
+                    hit
+                    for path, hit in hits.items()
+                    if groups[path.relative_to(root).as_posix()] == group
+                ]
                 counts = dict(correct=sum(found), images=len(found))
                 rows.append(run._asdict() | dict(way=way, size=size, object=group) | counts)
-            print(f'{run.name}: {way} to {size} px, top-1 {100 * np.mean(list(hits.values())):.1f}', flush=True)
+            print(
+                f'{run.name}: {way} to {size} px, top-1 {100 * np.mean(list(hits.values())):.1f}',
+                flush=True,
+            )
         write_json(file, rows)
 
 
 def read_objects(folder: Path) -> list[dict[str, Any]]:
     """Rows of all runs of a stage's folder."""
-    return [row for file in sorted(folder.glob(f'*/{FILE}')) for row in json.loads(file.read_text())]
+    return [
+        row for file in sorted(folder.glob(f'*/{FILE}')) for row in json.loads(file.read_text())
+    ]
 
 
 def group_images(root: Path) -> dict[str, str]:
-    """Path of each image that is classified, as in ``meta/test.txt``, to the third that its box is in.
+    """Path of each image that is classified, as in ``meta/test.txt``, to the third that its box is
+    in.
 
-    ``boxes.tsv`` has a path and x1, y1, x2, y2 in px between tabs, the last pixels included. All images have one
-    size.
+    ``boxes.tsv`` has a path and x1, y1, x2, y2 in px between tabs, the last pixels included. All
+    images have one size.
     """
     if not (root / 'boxes.tsv').is_file():
-        raise FileNotFoundError(f'data_root: {root}/boxes.tsv is needed: path, x1, y1, x2, y2 between tabs')
-    table = pd.read_csv(root / 'boxes.tsv', sep='\t', names=['path', 'x1', 'y1', 'x2', 'y2'], index_col='path')
+        raise FileNotFoundError(
+            f'data_root: {root}/boxes.tsv is needed: path, x1, y1, x2, y2 between tabs'
+        )
+    table = pd.read_csv(
+        root / 'boxes.tsv', sep='\t', names=['path', 'x1', 'y1', 'x2', 'y2'], index_col='path'
+    )
     areas = (table['x2'] - table['x1'] + 1) * (table['y2'] - table['y1'] + 1)
-    tested = [line.rsplit(' ', 1)[0] for line in (root / 'meta/test.txt').read_text().splitlines()][::EVERY]
+    tested = [line.rsplit(' ', 1)[0] for line in (root / 'meta/test.txt').read_text().splitlines()][
+        ::EVERY
+    ]
     if missing := [path for path in tested if path not in areas]:
         raise ValueError(f'data_root: {root}/boxes.tsv has no box of {missing[0]}')
     thirds = np.digitize(areas[tested], np.quantile(areas[tested], [1 / 3, 2 / 3]))
@@ -97,9 +119,13 @@ def classify(cfg: Config, weights: Path, side: int, canvas: int) -> dict[Path, b
     loader = cfg.test_dataloader
     resize, *_, pack = loader.dataset.pipeline
     resize.scale = (side, side)
-    pad = dict(type='Pad', size=(canvas, canvas), pad_val=dict(img=tuple(cfg.data_preprocessor.mean[::-1])))
+    pad = dict(
+        type='Pad', size=(canvas, canvas), pad_val=dict(img=tuple(cfg.data_preprocessor.mean[::-1]))
+    )
     count = len(Runner.build_dataloader(copy.deepcopy(loader)).dataset)
     loader.dataset.update(pipeline=[resize, pad, pack], indices=list(range(0, count, EVERY)))
     with torch.inference_mode():
-        samples = [sample for batch in Runner.build_dataloader(loader) for sample in model.test_step(batch)]
+        samples = [
+            sample for batch in Runner.build_dataloader(loader) for sample in model.test_step(batch)
+        ]
     return {Path(sample.img_path): bool(sample.pred_label == sample.gt_label) for sample in samples}

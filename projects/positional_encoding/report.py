@@ -39,8 +39,8 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
 
     Args:
         work_dir: Folder of the stages' runs. Runs of the CSV files that are not there are kept.
-        docs: Markdown page whose marked parts become the tables, with CSV files and plots in a folder of its name;
-            ``None`` writes all into ``work_dir``.
+        docs: Markdown page whose marked parts become the tables, with CSV files and plots in a
+            folder of its name; ``None`` writes all into ``work_dir``.
 
     Raises:
         ValueError: There are neither finished runs nor CSV files.
@@ -71,7 +71,9 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     if rows := read_objects(work_dir / 'classify-tiny-imagenet'):
         collect_rows(rows, ['variant', 'seed', 'rate_factor'], objects)
     if objects.exists() and 'tiny-imagenet' in parts:
-        parts['tiny-imagenet'] += objects_report(pd.read_csv(objects), pd.read_csv(folder / 'tiny_imagenet.csv'))
+        parts['tiny-imagenet'] += objects_report(
+            pd.read_csv(objects), pd.read_csv(folder / 'tiny_imagenet.csv')
+        )
     if not parts:
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     if docs is None:
@@ -91,14 +93,22 @@ def run_row(record: Record) -> dict[str, Any]:
 
 
 def collect(records: Sequence[Record], results: Path, runs: Path) -> None:
-    """Write the results and the environments of finished runs to two CSV files; keep other runs that these have."""
+    """Write the results and the environments of finished runs to two CSV files.
+
+    Keep other runs that these have.
+    """
     names = list(records[0]['run'])
-    collect_rows([{**record['run'], **row} for record in records for row in record['rows']], names, results)
+    collect_rows(
+        [{**record['run'], **row} for record in records for row in record['rows']], names, results
+    )
     collect_rows(list(map(run_row, records)), names, runs)
 
 
 def collect_rows(rows: Sequence[dict[str, Any]], names: list[str], path: Path) -> None:
-    """Write rows of runs, which the columns ``names`` tell apart, to a CSV file; keep other runs that it has."""
+    """Write rows of runs, which the columns ``names`` tell apart, to a CSV file.
+
+    Keep other runs that it has.
+    """
     table = pd.DataFrame(rows)
     if path.exists():
         new = set(table[names].astype(str).itertuples(index=False, name=None))
@@ -121,7 +131,10 @@ def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = ''
     size, epochs = results['size'].min(), results['epochs'].iloc[0]
     rates = rates_table(results, size)
     parts = [
-        f'Top-1 (%), mean ± standard deviation over seeds; trained at {size} px for {epochs} epochs.',
+        (
+            f'Top-1 (%), mean ± standard deviation over seeds; trained at {size} px for {epochs}'
+            ' epochs.'
+        ),
         summary_table(results, size),
         f'![Top-1 against image size]({pictures}/{prefix}sizes.png)',
         f'![Top-1 of every encoding at {size} px]({pictures}/{prefix}variants.png)',
@@ -136,7 +149,9 @@ def summary_table(results: pd.DataFrame, train_size: int) -> str:
     variants = best_rates(results, train_size).groupby('variant')
     table = variants.agg(seeds=('seed', 'nunique'))
     for size in sorted(results['size'].unique()):
-        table[f'{size} px'] = variants.apply(lambda rows, at=size: spread(rows.loc[rows['size'] == at, 'top1'], 1))
+        table[f'{size} px'] = variants.apply(
+            lambda rows, at=size: spread(rows.loc[rows['size'] == at, 'top1'], 1)
+        )
     table['shift error'] = variants['shift_error'].agg(lambda errors: spread(errors.dropna(), 3))
     table = table.loc[[name for name in VARIANTS if name in table.index]]
     table.insert(0, 'encoding', [VARIANTS[name].label for name in table.index])
@@ -144,7 +159,9 @@ def summary_table(results: pd.DataFrame, train_size: int) -> str:
 
 
 def rates_table(results: pd.DataFrame, train_size: int) -> str:
-    """Top-1 accuracy of the first seed at the training size, of the variants that were run at several rates."""
+    """Top-1 accuracy of the first seed at the training size, of the variants that were run at
+    several rates.
+    """
     trials = rate_trials(results, train_size)
     trials = trials[trials.duplicated('variant', keep=False)]
     if trials.empty:
@@ -173,7 +190,10 @@ def was_run(part: Tested) -> bool:
 
 
 def claims_summary(judged: Sequence[Judged], all_claims: bool) -> str:
-    """The number of the paper's claims that are tested, and the correction; of a part, the latter."""
+    """The number of the paper's claims that are tested, and the correction.
+
+    Of a part, the latter.
+    """
     parts = [part for one in judged for part in one.parts if part.comparison.family == TOP1]
     found = [part.difference.p_value for part in parts if part.difference.p_value is not None]
     nominal = sum(p_value < LEVEL for p_value in found)
@@ -186,7 +206,10 @@ def claims_summary(judged: Sequence[Judged], all_claims: bool) -> str:
         return correction
     tested, of_paper = count_tested(judged)
     others = ', '.join(one.claim.letter for one in judged if not one.claim.in_paper)
-    return f"{tested} of the paper's {of_paper} claims are tested; {others} is not the paper's. {correction}"
+    return (
+        f"{tested} of the paper's {of_paper} claims are tested; {others} is not the paper's."
+        f' {correction}'
+    )
 
 
 def claims_table(judged: Sequence[Judged]) -> str:
@@ -219,38 +242,61 @@ def p_text(p_value: float | None) -> str:
 
 
 def objects_report(objects: pd.DataFrame, results: pd.DataFrame) -> str:
-    """Top-1 by the size of the image and of the object, of each variant's runs at its best rate, as Markdown."""
+    """Top-1 by the size of the image and of the object, of each variant's runs at its best rate, as
+    Markdown.
+    """
     runs = ['variant', 'seed', 'rate_factor']
-    rows = objects.merge(best_rates(results, results['size'].min())[runs].drop_duplicates(), on=runs)
+    rows = objects.merge(
+        best_rates(results, results['size'].min())[runs].drop_duplicates(), on=runs
+    )
     rows = rows[rows['images'] > 0]
     if rows.empty:
         return ''
-    every = rows.groupby([*runs, 'way', 'size'], as_index=False)[['correct', 'images']].sum().assign(object='all')
+    every = (
+        rows.groupby([*runs, 'way', 'size'], as_index=False)[['correct', 'images']]
+        .sum()
+        .assign(object='all')
+    )
     images = rows.groupby('object')['images'].first()
     rows = pd.concat([every, rows]).assign(top1=lambda rows: 100 * rows['correct'] / rows['images'])
-    rows['column'] = rows['size'].map('{} px'.format) + rows['way'].map({WAYS[0]: '', WAYS[1]: ', padded'})
-    columns = [f'{size} px{text}' for text in ('', ', padded') for size in sorted(rows['size'].unique())]
+    rows['column'] = rows['size'].map('{} px'.format) + rows['way'].map(
+        {WAYS[0]: '', WAYS[1]: ', padded'}
+    )
+    columns = [
+        f'{size} px{text}' for text in ('', ', padded') for size in sorted(rows['size'].unique())
+    ]
     lines = []
-    for variant, group in product([name for name in VARIANTS if name in set(rows['variant'])], ('all', *GROUPS)):
-        found = rows[(rows['variant'] == variant) & (rows['object'] == group)].groupby('column')['top1']
+    for variant, group in product(
+        [name for name in VARIANTS if name in set(rows['variant'])], ('all', *GROUPS)
+    ):
+        found = rows[(rows['variant'] == variant) & (rows['object'] == group)].groupby('column')[
+            'top1'
+        ]
         cells = {name: spread(found.get_group(name), 1) for name in columns if name in found.groups}
         lines.append({'encoding': VARIANTS[variant].label, 'object': group, **cells})
     counted = ', '.join(f'{images[group]} {group}' for group in GROUPS if group in images)
     about = (
-        'Top-1 (%) by the share of the picture that the object has, mean ± standard deviation over seeds; thirds of '
-        f'every third test image: {counted}.'
+        'Top-1 (%) by the share of the picture that the object has, mean ± standard deviation over'
+        f' seeds; thirds of every third test image: {counted}.'
     )
     return f'\n\n{about}\n\n{markdown(pd.DataFrame(lines), "ll")}'
 
 
 def transfer_report(results: pd.DataFrame, pictures: str = '.') -> str:
-    """Report on the dense transfer as Markdown; ``pictures`` is the folder of the plots, relative to the report."""
+    """Report on the dense transfer as Markdown.
+
+    ``pictures`` is the folder of the plots, relative to the report.
+    """
     parts = [
-        'Mean ± standard deviation over seeds; differences with their uncorrected 95 % confidence interval (Welch). '
-        "\\*: differs from 0 at the 5 % level also after Holm's correction over the sizes of its row."
+        'Mean ± standard deviation over seeds; differences with their uncorrected 95 % confidence'
+        " interval (Welch). \\*: differs from 0 at the 5 % level also after Holm's correction over"
+        ' the sizes of its row.'
     ]
     for (task, metric), rows in results.groupby(['task', 'metric']):
-        parts += [f'**{task}, {metric}**', transfer_table(rows, digits=1 if metric == 'mIoU' else 3)]
+        parts += [
+            f'**{task}, {metric}**',
+            transfer_table(rows, digits=1 if metric == 'mIoU' else 3),
+        ]
     return '\n\n'.join([*parts, f'![Accuracy against test size]({pictures}/dense_transfer.png)'])
 
 
@@ -262,12 +308,23 @@ def transfer_table(results: pd.DataFrame, digits: int) -> str:
     groups = results.groupby(['start', 'encoding'])
     values = {key: rows.groupby('size')['value'].apply(list).tolist() for key, rows in groups}
     rows = [
-        (start, encoding, len(values[start, encoding][0]), *(spread(cell, digits) for cell in values[start, encoding]))
+        (
+            start,
+            encoding,
+            len(values[start, encoding][0]),
+            *(spread(cell, digits) for cell in values[start, encoding]),
+        )
         for start, encoding in product(starts, encodings)
     ]
-    compared = [(f'{start}: {peg} minus {other}', (start, peg), (start, other)) for start in starts for other in others]
+    compared = [
+        (f'{start}: {peg} minus {other}', (start, peg), (start, other))
+        for start in starts
+        for other in others
+    ]
     if len(starts) == 2:
-        compared += [(f'{e}: pretrained minus scratch', ('pretrained', e), ('scratch', e)) for e in encodings]
+        compared += [
+            (f'{e}: pretrained minus scratch', ('pretrained', e), ('scratch', e)) for e in encodings
+        ]
     for name, left, right in compared:
         found = list(map(Difference.between, values[left], values[right]))
         rows.append((name, '', '', *marked(found, digits)))
@@ -276,7 +333,10 @@ def transfer_table(results: pd.DataFrame, digits: int) -> str:
 
 
 def marked(differences: Sequence[Difference], digits: int) -> list[str]:
-    """Differences as text; a star marks one that differs from 0 after Holm's correction over all."""
+    """Differences as text.
+
+    A star marks one that differs from 0 after Holm's correction over all.
+    """
     texts = []
     corrected = holm([difference.p_value for difference in differences])
     for difference, p_value in zip(differences, corrected, strict=True):
@@ -298,21 +358,36 @@ def spread(values: Iterable[float], digits: int) -> str:
 
 
 def markdown(table: pd.DataFrame, align: str = 'l') -> str:
-    """A Markdown table; ``align`` has ``l`` or ``r`` for the first columns, the rest is aligned right."""
+    """A Markdown table.
+
+    ``align`` has ``l`` or ``r`` for the first columns, the rest is aligned right.
+    """
     columns = ['left' if letter == 'l' else 'right' for letter in align.ljust(table.shape[1], 'r')]
     return table.to_markdown(index=False, disable_numparse=True, colalign=columns)
 
 
 def draw_classify(results: pd.DataFrame, folder: Path, prefix: str = '') -> None:
-    """Top-1 accuracy of the main variants and RoPE against image size, and of all variants at the training size."""
+    """Top-1 accuracy of the main variants and RoPE against image size, and of all variants at the
+    training size.
+    """
     train_size = results['size'].min()
     kept = best_rates(results, train_size)
     figure, (axis,) = new_figure(8, 4.4)
     for name in (*MAIN, 'rope'):
         if not (rows := kept[kept['variant'] == name]).empty:
-            draw_line(axis, rows, 'top1', label=VARIANTS[name].label, ls='-' if name.startswith('peg') else '--')
+            draw_line(
+                axis,
+                rows,
+                'top1',
+                label=VARIANTS[name].label,
+                ls='-' if name.startswith('peg') else '--',
+            )
     side = f'side of the test images (px); trained at {train_size} px'
-    axis.set(xticks=sorted(kept['size'].unique()), xlabel=side, ylabel='top-1 (%), mean and range over seeds')
+    axis.set(
+        xticks=sorted(kept['size'].unique()),
+        xlabel=side,
+        ylabel='top-1 (%), mean and range over seeds',
+    )
     axis.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
     figure.savefig(folder / f'{prefix}sizes.png', dpi=110)
     shown = {name: values for name in VARIANTS if (values := accuracy(train_size)(kept, name))}
@@ -329,7 +404,9 @@ def draw_classify(results: pd.DataFrame, folder: Path, prefix: str = '') -> None
 
 
 def draw_transfer(results: pd.DataFrame, folder: Path) -> None:
-    """Metric against test size, a panel for each task: dashed from scratch, a colour for each encoding."""
+    """Metric against test size, a panel for each task: dashed from scratch, a colour for each
+    encoding.
+    """
     tasks = results.groupby(['task', 'metric'])
     figure, axes = new_figure(4.6 * len(tasks), 3.6, panels=len(tasks))
     for axis, ((task, metric), rows) in zip(axes, tasks, strict=True):

@@ -27,7 +27,10 @@ Record = dict[str, Any]
 
 
 def fix_plan(folder: Path, plan: Any) -> Any:
-    """Write a plan into a folder's ``plan.json``, or read it for ``None``; errors: those of :class:`RunFolder`."""
+    """Write a plan into a folder's ``plan.json``, or read it for ``None``.
+
+    Errors: those of :class:`RunFolder`.
+    """
     file, plan = folder / 'plan.json', json.loads(json.dumps(plan))  # a tuple is a list there
     begun = json.loads(file.read_text()) if file.exists() else None
     if not (plan or begun):
@@ -42,8 +45,9 @@ def fix_plan(folder: Path, plan: Any) -> Any:
 class RunFolder(ABC):
     """A folder of runs that share a plan.
 
-    ``plan.json`` holds the plan. Every run has a folder of its own with ``record.json`` once it is finished: the run,
-    its results, commits, environment, and config. A run is a named tuple with a ``seed`` and a unique ``name``.
+    ``plan.json`` holds the plan. Every run has a folder of its own with ``record.json`` once it is
+    finished: the run, its results, commits, environment, and config. A run is a named tuple with a
+    ``seed`` and a unique ``name``.
 
     Args:
         folder: Folder of the runs.
@@ -62,7 +66,9 @@ class RunFolder(ABC):
 
     @abstractmethod
     def pending(self) -> tuple[list[Any], int]:
-        """Runs that can start, most important first, and the number of those that wait for the result of others."""
+        """Runs that can start, most important first, and the number of those that wait for the
+        result of others.
+        """
 
     @abstractmethod
     def _train(self, run: Any) -> Record:
@@ -78,12 +84,18 @@ class RunFolder(ABC):
         file = self.folder / run.name / 'record.json'
         return json.loads(file.read_text()) if file.exists() else None
 
-    def work(self, *, done: Callable[[Any, Record], None] = lambda run, record: None, patience: float = 10.0) -> None:
+    def work(
+        self,
+        *,
+        done: Callable[[Any, Record], None] = lambda run, record: None,
+        patience: float = 10.0,
+    ) -> None:
         """Train until all runs are finished; skip those that other processes have begun.
 
         Args:
             done: Called after every run of this process.
-            patience: Seconds to wait before looking again when other processes hold all remaining runs.
+            patience: Seconds to wait before looking again when other processes hold all remaining
+                runs.
         """
         while self.left():
             for run in self.pending()[0]:
@@ -127,9 +139,13 @@ class TrainingFolder(RunFolder):
         folder.mkdir(parents=True, exist_ok=True)
         commits = add_commit(folder / 'commits.txt')
         cfg = self.config(run)
-        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None  # tested after training, at every size
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = (
+            None  # tested after training, at every size
+        )
         # Equal for all seeds of a variant; `read_records` relies on it.
-        text = Config({k: v for k, v in cfg.to_dict().items() if k not in ('work_dir', 'randomness')}).pretty_text
+        text = Config(
+            {k: v for k, v in cfg.to_dict().items() if k not in ('work_dir', 'randomness')}
+        ).pretty_text
         cfg.randomness, cfg.work_dir, cfg.resume = dict(seed=run.seed), str(folder), self.resumable
         cfg.experiment_name = f'{run.name}_{time.time_ns()}'  # mmengine keeps loggers by name
         with (folder / 'console.log').open('a') as log, redirect_stdout(log):
@@ -138,17 +154,26 @@ class TrainingFolder(RunFolder):
             torch.save({'state_dict': runner.model.state_dict()}, folder / 'weights.pth')
             cfg.resume = False
             rows = self.evaluate(cfg, folder / 'weights.pth')
-            for handler in list(runner.logger.handlers):  # the next run must not log to a closed file
+            for handler in list(
+                runner.logger.handlers
+            ):  # the next run must not log to a closed file
                 if getattr(handler, 'stream', None) is log:
                     runner.logger.removeHandler(handler)
-        record = dict(run=run._asdict(), rows=rows, commits=commits, environment=environment(), config=text)
+        record = dict(
+            run=run._asdict(), rows=rows, commits=commits, environment=environment(), config=text
+        )
         write_json(folder / 'record.json', record)
-        for checkpoint in (*folder.glob('epoch_*.pth'), *folder.glob('iter_*.pth')):  # four times the weights' size
+        for checkpoint in (
+            *folder.glob('epoch_*.pth'),
+            *folder.glob('iter_*.pth'),
+        ):  # four times the weights' size
             checkpoint.unlink()
         return record
 
 
-def test_sizes(cfg: Config, weights: Path, sizes: Sequence[TestSize], images: int | None = None) -> list[SweepRow]:
+def test_sizes(
+    cfg: Config, weights: Path, sizes: Sequence[TestSize], images: int | None = None
+) -> list[SweepRow]:
     """Test a run's weights at several image sizes, on ``images`` evenly spaced images, or all."""
     table = weights.with_name('sizes.csv')
     table.unlink(missing_ok=True)  # left by an interruption
@@ -168,17 +193,22 @@ def read_records(folder: Path) -> list[Record]:
         other = first.setdefault(str(run), record)
         if record['config'] != other['config']:
             seeds = f'{other["run"]["seed"]} and {record["run"]["seed"]}'
-            raise ValueError(f'{folder}: seeds {seeds} of {run} were trained with different configs')
+            raise ValueError(
+                f'{folder}: seeds {seeds} of {run} were trained with different configs'
+            )
     return records
 
 
 def current_commit(folder: Path = Path(__file__).parent) -> str:
-    """Commit of the repository around ``folder``, with ``+`` if tracked files have been changed since.
+    """Commit of the repository around ``folder``, with ``+`` if tracked files have been changed
+    since.
 
     mmengine's ``get_git_hash`` describes the working directory instead, and ignores changes.
     """
     command = ['git', 'describe', '--always', '--abbrev=40', '--exclude=*', '--dirty=+']
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def environment() -> dict[str, str]:
@@ -193,7 +223,9 @@ def origin() -> dict[str, str]:
 
 
 def add_commit(file: Path) -> str:
-    """Append the current commit to a run's file, and return all commits that the run was trained with."""
+    """Append the current commit to a run's file, and return all commits that the run was trained
+    with.
+    """
     commits = file.read_text().split() if file.exists() else []
     if current_commit() not in commits[-1:]:
         commits.append(current_commit())

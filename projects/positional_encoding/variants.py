@@ -15,9 +15,11 @@ class Variant(NamedTuple):
     """A classifier of the comparison; its config is ``configs/classify/<name>_imagenette.py``."""
 
     label: str  # in the report
-    # 1: the main results, with --seeds; 2: the other claims, 3: the rest, with --other-seeds. Lower numbers run first.
+    # 1: the main results, with --seeds; 2: the other claims, 3: the rest, with --other-seeds. Lower
+    # numbers run first.
     priority: int
-    # Relative to the config's, each tried on the first seed; all seeds use the best one at the training size.
+    # Relative to the config's, each tried on the first seed; all seeds use the best one at the
+    # training size.
     rate_factors: Sequence[float] = (1.0,)
 
 
@@ -52,7 +54,9 @@ DATA_SETS = {
     'imagenette': [112, 128, 160, 192, 224],
     'tiny-imagenet': [32, 40, 48, 56, 64],
 }
-"""Data sets of the classifiers, with the sides of their test images in px; the first one is that of the training."""
+"""Data sets of the classifiers, with the sides of their test images in px; the first one is
+that of the training.
+"""
 
 MAIN = [name for name, variant in VARIANTS.items() if variant.priority == 1]
 

@@ -30,7 +30,11 @@ def picture(index, height, width):
     y, x = np.mgrid[:height, :width]
     wave = np.sin((x if index % 2 else y) / (1.5 + index))
     rng = np.random.default_rng(index)
-    return (127 + 90 * wave[..., None] + rng.normal(0, 20, (height, width, 3))).clip(0, 255).astype(np.uint8)
+    return (
+        (127 + 90 * wave[..., None] + rng.normal(0, 20, (height, width, 3)))
+        .clip(0, 255)
+        .astype(np.uint8)
+    )
 
 
 def segmentation(root, count=6):
@@ -39,7 +43,9 @@ def segmentation(root, count=6):
     for index in range(count):
         pixels = picture(index, 33 + index, 50)
         Image.fromarray(pixels).save(root / 'images' / f'{index}.png')
-        Image.fromarray((pixels[..., 0] // 86).astype(np.uint8)).save(root / 'labels' / f'{index}.png')
+        Image.fromarray((pixels[..., 0] // 86).astype(np.uint8)).save(
+            root / 'labels' / f'{index}.png'
+        )
     dataset = dict(
         type='BaseSegDataset',
         data_root=str(root),
@@ -48,7 +54,15 @@ def segmentation(root, count=6):
         metainfo=CLASSES,
         pipeline=[LOAD, dict(type='LoadAnnotations'), dict(type='PackSegInputs')],
     )
-    head = dict(type='FCNHead', in_channels=16, channels=16, num_convs=0, concat_input=False, num_classes=3, in_index=0)
+    head = dict(
+        type='FCNHead',
+        in_channels=16,
+        channels=16,
+        num_convs=0,
+        concat_input=False,
+        num_classes=3,
+        in_index=0,
+    )
     return dict(
         default_scope='mmseg',
         model=dict(
@@ -68,7 +82,12 @@ def classification(root, count=6):
         folder = root / 'abc'[index % 3]
         folder.mkdir(exist_ok=True)
         Image.fromarray(picture(index, 40, 44 + index)).save(folder / f'{index}.png')
-    steps = [LOAD, dict(type='ResizeEdge', scale=36), dict(type='CenterCrop', crop_size=32), dict(type='PackInputs')]
+    steps = [
+        LOAD,
+        dict(type='ResizeEdge', scale=36),
+        dict(type='CenterCrop', crop_size=32),
+        dict(type='PackInputs'),
+    ]
     return dict(
         default_scope='mmpretrain',
         model=dict(
@@ -80,7 +99,9 @@ def classification(root, count=6):
         test_dataloader=dict(
             batch_size=2,
             collate_fn=dict(type='default_collate'),
-            dataset=dict(type='CustomDataset', data_root=str(root), classes=['a', 'b', 'c'], pipeline=steps),
+            dataset=dict(
+                type='CustomDataset', data_root=str(root), classes=['a', 'b', 'c'], pipeline=steps
+            ),
         ),
         test_evaluator=dict(type='Accuracy', topk=1),
     )
@@ -92,7 +113,9 @@ def detection(root, count=6):
         Image.fromarray(picture(index, 48, 64)).save(root / f'{index}.png')
         images.append(dict(id=index, file_name=f'{index}.png', height=48, width=64))
         box = [4 + index, 6, 20, 24]
-        annotations.append(dict(id=index + 1, image_id=index, category_id=index % 3, bbox=box, area=480, iscrowd=0))
+        annotations.append(
+            dict(id=index + 1, image_id=index, category_id=index % 3, bbox=box, area=480, iscrowd=0)
+        )
     names = [dict(id=i, name=name) for i, name in enumerate('abc')]
     truth = root / 'truth.json'
     truth.write_text(json.dumps(dict(images=images, annotations=annotations, categories=names)))
@@ -100,7 +123,10 @@ def detection(root, count=6):
         LOAD,
         dict(type='Resize', scale=(64, 48), keep_ratio=True),
         dict(type='LoadAnnotations', with_bbox=True),
-        dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+        dict(
+            type='PackDetInputs',
+            meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+        ),
     ]
     head = dict(
         type='RetinaHead',
@@ -109,7 +135,11 @@ def detection(root, count=6):
         feat_channels=8,
         stacked_convs=1,
         anchor_generator=dict(
-            type='AnchorGenerator', octave_base_scale=2, scales_per_octave=1, ratios=[1.0], strides=[8]
+            type='AnchorGenerator',
+            octave_base_scale=2,
+            scales_per_octave=1,
+            ratios=[1.0],
+            strides=[8],
         ),
         bbox_coder=dict(type='DeltaXYWHBBoxCoder'),
         loss_bbox=dict(type='L1Loss'),
@@ -118,11 +148,15 @@ def detection(root, count=6):
         default_scope='mmdet',
         model=dict(
             type='RetinaNet',
-            data_preprocessor=dict(type='DetDataPreprocessor', bgr_to_rgb=True, pad_size_divisor=8, **PIXELS),
+            data_preprocessor=dict(
+                type='DetDataPreprocessor', bgr_to_rgb=True, pad_size_divisor=8, **PIXELS
+            ),
             backbone=BACKBONE,
             neck=dict(type='FPN', in_channels=[16], out_channels=16, num_outs=1),
             bbox_head=head,
-            test_cfg=dict(nms_pre=100, score_thr=0.0, nms=dict(type='nms', iou_threshold=0.5), max_per_img=30),
+            test_cfg=dict(
+                nms_pre=100, score_thr=0.0, nms=dict(type='nms', iou_threshold=0.5), max_per_img=30
+            ),
         ),
         test_dataloader=dict(
             dataset=dict(
@@ -150,16 +184,22 @@ def unformatted_configs(monkeypatch):
 
 @pytest.fixture
 def trained(tmp_path, unformatted_configs):
-    """``trained('mmseg')``: a config file and a checkpoint with predictions that depend on the image."""
+    """``trained('mmseg')``: a config file and a checkpoint with predictions that depend on the
+    image.
+    """
 
     def build(scope, name='model'):
         pytest.importorskip(scope)
         folder = tmp_path / name
         folder.mkdir()
         described = TASKS[scope](folder)
-        loader = dict(batch_size=1, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False))
+        loader = dict(
+            batch_size=1, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False)
+        )
         described['test_dataloader'] = {**loader, **described['test_dataloader']}
-        described |= dict(custom_imports=dict(imports=['cpvt_backbones']), test_cfg=dict(), log_level='ERROR')
+        described |= dict(
+            custom_imports=dict(imports=['cpvt_backbones']), test_cfg=dict(), log_level='ERROR'
+        )
         path = tmp_path / f'{name}.py'
         path.write_text('\n'.join(f'{key} = {value!r}' for key, value in described.items()))
         torch.manual_seed(0)

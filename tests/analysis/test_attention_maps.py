@@ -79,7 +79,11 @@ def test_spatial_reduction(stage, grid, key_grid, with_cls_token):
     with torch.no_grad():
         p = found.num_prefix
         keys = tokens if module.sr_ratio == 1 else module.reduce(tokens[:, p:], grid)
-        values = module.kv(keys)[..., tokens.shape[-1] :].unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+        values = (
+            module.kv(keys)[..., tokens.shape[-1] :]
+            .unflatten(-1, (module.num_heads, -1))
+            .transpose(1, 2)
+        )
         expected = module.proj((found.weights @ values).transpose(1, 2).flatten(2))
     assert torch.allclose(expected, output, atol=1e-5)
 
@@ -91,7 +95,9 @@ def test_model_is_unchanged_after_recording():
         before = model(images)[-1]
         attention_weights(model, images, 'blocks.1.attn')
         assert torch.equal(model(images)[-1], before)
-    with pytest.raises(ValueError, match=r"layer must be one of \['blocks.0.attn', .*\], got 'attn'"):
+    with pytest.raises(
+        ValueError, match=r"layer must be one of \['blocks.0.attn', .*\], got 'attn'"
+    ):
         attention_weights(model, images, 'attn')
 
     def broken(*_, **__):
@@ -151,7 +157,9 @@ def test_locality(key_grid, num_prefix):
         weights[0, 0, p:, p:], weights[0, 1, p:, p:] = own / 2, far / 2
         distance, near = locality(AttentionWeights(weights, p, grid, grid))
         assert distance[0] == 0 and distance[1] > 1
-        neighbours = (3 * 4 - 2) * (3 * 6 - 2) / 24  # cells of a 3 x 3 neighbourhood within the grid, on average
+        neighbours = (
+            (3 * 4 - 2) * (3 * 6 - 2) / 24
+        )  # cells of a 3 x 3 neighbourhood within the grid, on average
         assert near[0].item() == pytest.approx(24 / neighbours) and near[1] < near[0]
 
 
@@ -215,25 +223,33 @@ def test_command_line(call, refused, trained, tmp_path):
     photos = []
     for index in range(2):
         photos.append(tmp_path / f'{index}.png')
-        Image.fromarray(np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)).save(photos[-1])
+        Image.fromarray(np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)).save(
+            photos[-1]
+        )
     out = tmp_path / 'out'
     common = [path, checkpoint, *photos, '--shape', '44x60', '--out-dir', out]
     call('attention_maps', *common, '--layers', 0, -1, '--query', 10, 20, '--query', 59, 43)
     names = {file.name for file in out.iterdir()}
     assert names == {
-        'maps.csv', 'maps.png', 'matrices.png', 'matrix_blocks.0.attn.csv', 'matrix_blocks.1.attn.csv',
+        'maps.csv', 'maps.png', 'matrices.png', 'matrix_blocks.0.attn.csv',
+            'matrix_blocks.1.attn.csv',
         'grids.png', 'locality.csv',
     }  # fmt: skip
     matrix = np.loadtxt(out / 'matrix_blocks.1.attn.csv', delimiter=',')
     assert matrix.shape == (6 * 8, 6 * 8)
     assert matrix.sum(axis=1) == pytest.approx(1, abs=1e-3)
     assert len((out / 'maps.csv').read_text().splitlines()) == 1 + 2 * 2 * 2 * 6 * 8
-    pictures = {name: (out / name).read_bytes() for name in ('maps.png', 'matrices.png', 'grids.png')}
+    pictures = {
+        name: (out / name).read_bytes() for name in ('maps.png', 'matrices.png', 'grids.png')
+    }
     checkpoint.unlink()
     for name in pictures:
         (out / name).unlink()
     call('attention_maps', *common, '--draw')
     assert {name: (out / name).read_bytes() for name in pictures} == pictures
-    for options, message in ((['--layers', 2], '--layers must be in'), (['--query', 60, 0], 'query must lie within')):
+    for options, message in (
+        (['--layers', 2], '--layers must be in'),
+        (['--query', 60, 0], 'query must lie within'),
+    ):
         words = [path, '-', photos[0], '--shape', '44x60', '--out-dir', tmp_path / 'no']
         assert message in refused('attention_maps', *words, *options)

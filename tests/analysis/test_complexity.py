@@ -1,4 +1,6 @@
-"""Parameters and operations against published numbers and arithmetic, counted on the meta device."""
+"""Parameters and operations against published numbers and arithmetic, counted on the meta
+device.
+"""
 
 import math
 
@@ -13,7 +15,8 @@ from cpvt_backbones.layers.patch_embed import PatchEmbed
 
 RETINANET = 'retinanet/retinanet_pyramid-cpvt-{}_fpn_1x_coco'
 SEMANTIC_FPN = 'semantic_fpn/semantic-fpn_pyramid-cpvt-{}_8xb2-80k_ade20k-512x512'
-# The authors' detectors and segmentors contain the unused classifier: a final norm and a linear layer.
+# The authors' detectors and segmentors contain the unused classifier: a final norm and a linear
+# layer.
 CLASSIFIER = 2 * 512 + 512 * 1000 + 1000
 
 
@@ -75,17 +78,29 @@ def test_published_operations_of_retinanet(arch, giga, config, monkeypatch):
 
 
 def test_attention_of_spatial_reduction(config):
-    """Two products of queries, keys and channels a block; reductions by 8, 4, 2, 1 leave 16 x 16 keys in each stage."""
+    """Two products of queries, keys and channels a block.
+
+    Reductions by 8, 4, 2, 1 leave 16 x 16 keys in each stage.
+    """
     found = measured(config(SEMANTIC_FPN.format('s')), 512, 512)
     stages = zip((3, 4, 6, 3), (128, 64, 32, 16), (64, 128, 320, 512), strict=True)
-    assert found.attention_gmacs * 1e9 == sum(depth * 2 * side**2 * 16**2 * dim for depth, side, dim in stages)
+    assert found.attention_gmacs * 1e9 == sum(
+        depth * 2 * side**2 * 16**2 * dim for depth, side, dim in stages
+    )
 
 
 ARCH = dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=3)
 
 
 def classifier(**backbone):
-    backbone = dict(type='CPVT', arch=ARCH, patch_size=8, with_cls_token=False, out_type='avg_featmap', **backbone)
+    backbone = dict(
+        type='CPVT',
+        arch=ARCH,
+        patch_size=8,
+        with_cls_token=False,
+        out_type='avg_featmap',
+        **backbone,
+    )
     head = dict(type='LinearClsHead', num_classes=5, in_channels=16)
     pixels = dict(mean=[127.5] * 3, std=[127.5] * 3)
     model = dict(type='ImageClassifier', backbone=backbone, head=head)
@@ -111,10 +126,17 @@ def test_counts_of_a_classifier(height, width, device):
 
 def test_windows_reduce_attention_only():
     pytest.importorskip('mmpretrain')
-    whole, windowed = measured(classifier(), 128, 128), measured(classifier(window_size=4), 128, 128)
+    whole, windowed = (
+        measured(classifier(), 128, 128),
+        measured(classifier(window_size=4), 128, 128),
+    )
     assert whole.parameters == windowed.parameters
-    assert whole.gmacs - whole.attention_gmacs == pytest.approx(windowed.gmacs - windowed.attention_gmacs)
-    assert windowed.attention_gmacs * 16 == pytest.approx(whole.attention_gmacs)  # 16 x 16 cells in 16 windows
+    assert whole.gmacs - whole.attention_gmacs == pytest.approx(
+        windowed.gmacs - windowed.attention_gmacs
+    )
+    assert windowed.attention_gmacs * 16 == pytest.approx(
+        whole.attention_gmacs
+    )  # 16 x 16 cells in 16 windows
 
 
 def test_weights_of_init_cfg_are_not_loaded():
@@ -127,7 +149,9 @@ def test_weights_of_init_cfg_are_not_loaded():
 
 def test_second_stage_is_counted(config):
     small = {
-        'model.backbone.arch': dict(_delete_=True, embed_dims=16, depth=1, num_heads=2, mlp_ratio=1),
+        'model.backbone.arch': dict(
+            _delete_=True, embed_dims=16, depth=1, num_heads=2, mlp_ratio=1
+        ),
         'model.backbone.position': dict(type='PEG', after_blocks=(0,)),
         'model.neck.in_channels': [4, 8, 16, 16],
         'model.neck.out_channels': 8,
@@ -142,11 +166,14 @@ def test_second_stage_is_counted(config):
     }
     name = 'mask_rcnn/mask-rcnn_multiscale-cpvt-s_fpn_1x_coco'
     few, more = (
-        complexity_against_size({'': config(name, **small, **{'model.test_cfg.rpn.max_per_img': rois})}, [(64, 96)])[0]
+        complexity_against_size(
+            {'': config(name, **small, **{'model.test_cfg.rpn.max_per_img': rois})}, [(64, 96)]
+        )[0]
         for rois in (2, 7)
     )
     assert few.parameters == more.parameters
-    # Five boxes more: two linear layers, then scores and corners of 80 classes; and masks, 14 x 14 to 28 x 28 px.
+    # Five boxes more: two linear layers, then scores and corners of 80 classes; and masks, 14 x 14
+    # to 28 x 28 px.
     box = 8 * 7**2 * 8 + 8**2 + 8 * (81 + 4 * 80)
     mask = 14**2 * (4 * 9 * 8**2 + 4 * 8**2) + 28**2 * 8 * 80
     assert (more.gmacs - few.gmacs) * 1e9 == pytest.approx(5 * (box + mask))
@@ -176,7 +203,10 @@ def test_counts_by_image_size():
 def test_configs_other_packages_and_memory(trained, tmp_path):
     path, _ = trained('mmseg')
     cfg = read_config(path, work_dir=tmp_path / 'work')
-    models = {'config': cfg, 'theirs': dict(type='mmseg.VisionTransformer', embed_dims=24, num_heads=3, num_layers=1)}
+    models = {
+        'config': cfg,
+        'theirs': dict(type='mmseg.VisionTransformer', embed_dims=24, num_heads=3, num_layers=1),
+    }
     rows = complexity_against_size(models, [(64, 96)], memory='cpu')
     cells = 4 * 6 + 1
     assert rows[1].attention_gmacs * 1e9 == pytest.approx(2 * cells**2 * 24)

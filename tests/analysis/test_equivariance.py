@@ -9,13 +9,20 @@ from PIL import Image
 from tiny import COLUMN
 from torch import nn
 
-from cpvt_backbones.analysis.equivariance import EquivarianceRow, measure_equivariance, measure_invariance
+from cpvt_backbones.analysis.equivariance import (
+    EquivarianceRow,
+    measure_equivariance,
+    measure_invariance,
+)
 from tools.equivariance import ENCODINGS, build_untrained, synthetic_images
 from tools.plots import draw_equivariance
 
 
 class Convolutions(nn.Module):
-    """A patch embedding, a padded 3 x 3 convolution and an optional position table; the last of two maps."""
+    """A patch embedding, a padded 3 x 3 convolution and an optional position table.
+
+    The last of two maps.
+    """
 
     def __init__(self, cells, *, table=0.0):
         super().__init__()
@@ -51,21 +58,26 @@ def test_a_map_without_its_border_has_a_stride_of_its_own(images):
 
 def test_position_table_has_an_error(images):
     small, large = (
-        measure_equivariance(Convolutions(10, table=std), images, size=80, shifts=[0, 8])[1] for std in (0.01, 5.0)
+        measure_equivariance(Convolutions(10, table=std), images, size=80, shifts=[0, 8])[1]
+        for std in (0.01, 5.0)
     )
     assert 1e-3 < small.error < 0.2
     assert large.error == pytest.approx(math.sqrt(2), rel=0.2)  # unrelated tables
 
 
 def test_error_of_a_ramp():
-    """A map of column indices, independent of the image: a shift by one cell gives a difference of 1 everywhere."""
+    """A map of column indices, independent of the image: a shift by one cell gives a difference of
+    1 everywhere.
+    """
     ramp = torch.arange(8.0).expand(1, 1, 8, 8)
 
     def model(crops):
         return (ramp + 0 * crops[:, :1, ::4, ::4],)
 
     (row,) = measure_equivariance(model, torch.zeros(2, 3, 36, 36), size=32, shifts=[4])
-    assert row == EquivarianceRow(shift=4, error=pytest.approx(1 / np.std(np.arange(8))), spread=0.0)
+    assert row == EquivarianceRow(
+        shift=4, error=pytest.approx(1 / np.std(np.arange(8))), spread=0.0
+    )
 
 
 def test_linear_maps_are_interpolated_between_patches():
@@ -76,7 +88,9 @@ def test_linear_maps_are_interpolated_between_patches():
         (row,) = measure_equivariance(lambda crops: (pool(crops),), x, size=32, shifts=[shift])
         assert row.error < 1e-5
     # Not for noise.
-    (row,) = measure_equivariance(lambda crops: (pool(crops),), torch.randn(1, 3, 64, 64), size=32, shifts=[2])
+    (row,) = measure_equivariance(
+        lambda crops: (pool(crops),), torch.randn(1, 3, 64, 64), size=32, shifts=[2]
+    )
     assert 0.3 < row.error < 1.5
 
 
@@ -86,7 +100,9 @@ def test_spread_is_the_deviation_over_images(images):
     assert all(row.spread == 0 for row in single)
     (row,) = measure_equivariance(model, images, size=80, shifts=[8])
     errors = [row.error for row in single]
-    assert row.error == pytest.approx(np.mean(errors)) and row.spread == pytest.approx(np.std(errors), rel=1e-3)
+    assert row.error == pytest.approx(np.mean(errors)) and row.spread == pytest.approx(
+        np.std(errors), rel=1e-3
+    )
 
 
 def test_errors_of_the_encodings(images):
@@ -96,7 +112,9 @@ def test_errors_of_the_encodings(images):
         model = build_untrained(name, size=80, arch=COLUMN)
         rows = measure_equivariance(model, synthetic_images(3, 112), size=80, shifts=[16, 32])
         error[name] = [row.error for row in rows]
-    for none, peg, learned, sin_cos in zip(*(error[n] for n in ('none', 'PEG', 'Learned', 'SinCos')), strict=True):
+    for none, peg, learned, sin_cos in zip(
+        *(error[n] for n in ('none', 'PEG', 'Learned', 'SinCos')), strict=True
+    ):
         assert none < 0.1  # content that entered and left the crop, through global attention
         assert peg < 0.1
         assert learned > 5 * peg and sin_cos > 3 * peg
@@ -125,10 +143,13 @@ def test_pooled_vectors_ignore_the_place_of_an_object_unless_the_encoding_is_abs
     objects, shifts = synthetic_images(3, 32), [0, 16, 32]
     error = {}
     for name in ('none', 'PEG', 'PEG-0-5', 'SinCos', 'Learned'):
-        rows = measure_invariance(pooled(name, 176), objects, size=176, shifts=shifts)  # not at the border of 11 tokens
+        rows = measure_invariance(
+            pooled(name, 176), objects, size=176, shifts=shifts
+        )  # not at the border of 11 tokens
         error[name] = [row.error for row in rows]
     assert all(errors[0] == 0 for errors in error.values())
-    # Sums in another order: float32 rounding of some 100 terms, relative to an effect that is not small.
+    # Sums in another order: float32 rounding of some 100 terms, relative to an effect that is not
+    # small.
     assert max(error['none'] + error['PEG']) < 1e-4
     assert error['Learned'][1] > 0.1 and error['SinCos'][1] > 0.02
     assert all(error['PEG'][n] < error['PEG-0-5'][n] < error['Learned'][n] for n in (1, 2))
@@ -171,7 +192,9 @@ def test_command_line(call, refused, trained, tmp_path):
     call('equivariance', '--models', f'trained={path}:{checkpoint}', '--images', photo, *common)
     lines = out.read_text().splitlines()
     assert lines[0] == 'model,size,shift,error,spread'
-    assert [line.split(',')[:3] for line in lines[1:]] == [['trained', '48', str(s)] for s in (0, 8, 11)]
+    assert [line.split(',')[:3] for line in lines[1:]] == [
+        ['trained', '48', str(s)] for s in (0, 8, 11)
+    ]
     picture = out.with_suffix('.png').read_bytes()
     call('equivariance', '--out', out)
     assert out.with_suffix('.png').read_bytes() == picture
@@ -181,5 +204,7 @@ def test_command_line(call, refused, trained, tmp_path):
     call('equivariance', '--models', f'trained={path}:{checkpoint}', '--object', 24, *common)
     names = [line.split(',')[0] for line in out.read_text().splitlines()[1:]]
     assert names == [f'trained {what}' for what in ('pooled', 'prediction') for _ in range(3)]
-    assert 'images must be at least' in refused('equivariance', '--encodings', 'none', '--images', photo)
+    assert 'images must be at least' in refused(
+        'equivariance', '--encodings', 'none', '--images', photo
+    )
     assert "invalid choice: 'CAPE'" in refused('equivariance', '--encodings', 'CAPE')

@@ -5,7 +5,12 @@ import pytest
 import torch
 from PIL import Image
 
-from cpvt_backbones.analysis.features import FeatureExtractor, channel_norm, load_picture, principal_colours
+from cpvt_backbones.analysis.features import (
+    FeatureExtractor,
+    channel_norm,
+    load_picture,
+    principal_colours,
+)
 from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.engine.launch import read_config
@@ -14,7 +19,9 @@ from tools.plots import enlarge, to_map
 
 
 def test_principal_components_recover_patterns():
-    """Three independent patterns of decreasing strength, mixed into ten channels, become red, green and blue."""
+    """Three independent patterns of decreasing strength, mixed into ten channels, become red, green
+    and blue.
+    """
     patterns = torch.rand(3, 20, 30, dtype=torch.double) * 2 - 1
     basis = torch.linalg.qr(torch.randn(10, 3, dtype=torch.double)).Q
     mixed = torch.einsum('ck,khw->chw', basis * torch.tensor([16.0, 4.0, 1.0]), patterns) + 3
@@ -40,7 +47,9 @@ def test_enlarge_and_to_map():
     values = np.arange(6.0).reshape(2, 3)
     large = enlarge(values, 4, (7, 10))
     assert large.shape == (7, 10) and large[6, 9] == 5 and large[3, 3] == 0
-    records = [dict(row=str(r), column=str(c), value=str(values[r, c])) for r in range(2) for c in range(3)]
+    records = [
+        dict(row=str(r), column=str(c), value=str(values[r, c])) for r in range(2) for c in range(3)
+    ]
     assert np.array_equal(to_map(records[::-1], 'value'), values)
 
 
@@ -52,7 +61,9 @@ def test_weights_and_normalisation_are_those_of_the_config(scope, trained, tmp_p
     photo = np.random.default_rng(0).integers(0, 255, (40, 48, 3), np.uint8)
     images = features.normalise([photo, photo[::-1]])
     assert images.shape == (2, 3, 40, 48)
-    expected = (torch.from_numpy(photo).permute(2, 0, 1).float() - 127.5) / 60  # RGB, as all these configs say
+    expected = (
+        torch.from_numpy(photo).permute(2, 0, 1).float() - 127.5
+    ) / 60  # RGB, as all these configs say
     assert torch.allclose(images[0], expected, atol=1e-5)
     with torch.no_grad():
         (found,) = features(images)

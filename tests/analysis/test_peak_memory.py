@@ -19,7 +19,9 @@ def blocks(mib):
 def test_peak_is_independent_of_earlier_allocations():
     for before in (8, 200, 3):
         kept = blocks(before)
-        assert peak_memory(lambda: blocks(32), 'cpu') == pytest.approx(64, abs=1e-4)  # and the scalar that is added
+        assert peak_memory(lambda: blocks(32), 'cpu') == pytest.approx(
+            64, abs=1e-4
+        )  # and the scalar that is added
         del kept
 
 

@@ -36,7 +36,9 @@ def candidate(trained):
 def test_factor_one_equals_the_plain_test(scope, candidate, tmp_path):
     model = candidate(scope)
     rows = sweep([model], [TestSize(factor=1), TestSize(factor=2)], table=tmp_path / 'sweep.csv')
-    plain = launch.test(read_config(tmp_path / 'model.py', work_dir=tmp_path / 'work'), checkpoint=model.checkpoint)
+    plain = launch.test(
+        read_config(tmp_path / 'model.py', work_dir=tmp_path / 'work'), checkpoint=model.checkpoint
+    )
     assert rows[0].metrics == {name: float(value) for name, value in plain.items()}
     assert any(value > 0 for value in rows[0].metrics.values())
     if scope != 'mmpretrain':  # too few images for a difference
@@ -61,11 +63,29 @@ def test_factor_one_equals_the_plain_test(scope, candidate, tmp_path):
 )
 def test_good_sizes_are_those_around_the_best(scores, low, high):
     rows = [
-        SweepRow('a', f'{factor:g}', 6, 30 * factor, 120 * factor, 0.1, 1.0, 'cpu', 'x', dict(mIoU=score), 0.5 * factor)
+        SweepRow(
+            'a',
+            f'{factor:g}',
+            6,
+            30 * factor,
+            120 * factor,
+            0.1,
+            1.0,
+            'cpu',
+            'x',
+            dict(mIoU=score),
+            0.5 * factor,
+        )
         for factor, score in zip((0.5, 1, 1.5, 2), scores, strict=True)
     ]
     found = good_sizes(rows[::-1])
-    assert (found.low, found.high, found.side, found.zoom, found.metric) == (low, high, 60, 0.5, 'mIoU')
+    assert (found.low, found.high, found.side, found.zoom, found.metric) == (
+        low,
+        high,
+        60,
+        0.5,
+        'mIoU',
+    )
     with pytest.raises(ValueError, match=r"size '1' with a zoom, got sizes \['0.5'\]"):
         good_sizes(rows[:1])
 
@@ -88,7 +108,9 @@ def test_limit_restricts_images_and_annotations(scope, candidate, tmp_path):
         cfg.test_dataloader.dataset.ann_file = 'part.json'
     else:
         cfg.test_dataloader.dataset.indices = [0, 3]
-    assert row.metrics == {k: float(v) for k, v in launch.test(cfg, checkpoint=model.checkpoint).items()}
+    assert row.metrics == {
+        k: float(v) for k, v in launch.test(cfg, checkpoint=model.checkpoint).items()
+    }
 
 
 def test_finished_sizes_are_not_repeated(candidate, tmp_path, monkeypatch):
@@ -96,7 +118,9 @@ def test_finished_sizes_are_not_repeated(candidate, tmp_path, monkeypatch):
     ran = []
     before = ForwardMeter.before_test
     monkeypatch.setattr(
-        ForwardMeter, 'before_test', lambda self, runner: ran.append(self.label) or before(self, runner)
+        ForwardMeter,
+        'before_test',
+        lambda self, runner: ran.append(self.label) or before(self, runner),
     )
     sweep([model], [TestSize(factor=0.5)], table=table)
     first = read_rows(table)
@@ -160,18 +184,30 @@ def test_several_models_and_the_plot_of_the_table(candidate, tmp_path):
 def test_command_line(trained, call, refused, tmp_path, capsys):
     path, checkpoint = trained('mmseg')
     out = tmp_path / 'out/sweep.csv'
-    call('resolution_sweep', '--models', f'tiny={path}:{checkpoint}', '--sizes', '0.5', '48px', '--out', out)
+    call(
+        'resolution_sweep',
+        '--models',
+        f'tiny={path}:{checkpoint}',
+        '--sizes',
+        '0.5',
+        '48px',
+        '--out',
+        out,
+    )
     assert out.with_suffix('.png').is_file()
     printed = capsys.readouterr().out
     assert 'tiny' in printed and 'mIoU' in printed and '48px' in printed
     out.with_suffix('.png').unlink()
     call('resolution_sweep', '--out', out)
     assert out.with_suffix('.png').is_file()
-    line = refused('resolution_sweep', '--models', f'tiny={path}:{tmp_path / "none.pth"}', '--out', out)
+    line = refused(
+        'resolution_sweep', '--models', f'tiny={path}:{tmp_path / "none.pth"}', '--out', out
+    )
     assert 'there is no file' in line
 
 
-# -- the pipeline ------------------------------------------------------------------------------------------------------
+# -- the pipeline
+# --------------------------------------------------------------------------------------------------
 
 LOAD, PACK = dict(type='LoadImageFromFile'), dict(type='PackInputs')
 
@@ -192,10 +228,32 @@ CROP = [dict(type='ResizeEdge', scale=256, edge='short'), dict(type='CenterCrop'
         ([RESIZE], '0.5', [{**RESIZE, 'scale': (666, 400)}]),
         ([RESIZE], '1', [RESIZE]),
         ([RESIZE], '1200px', [{**RESIZE, 'scale': (2000, 1200)}]),
-        ([dict(type='mmdet.Resize', scale_factor=0.5)], '3', [dict(type='mmdet.Resize', scale_factor=1.5)]),
-        (CROP, '2', [dict(type='ResizeEdge', scale=512, edge='short'), dict(type='CenterCrop', crop_size=448)]),
-        (CROP, '112px', [dict(type='ResizeEdge', scale=128, edge='short'), dict(type='CenterCrop', crop_size=112)]),
-        ([RESIZE, dict(type='Pad', size_divisor=32)], '1', [RESIZE, dict(type='Pad', size_divisor=32)]),
+        (
+            [dict(type='mmdet.Resize', scale_factor=0.5)],
+            '3',
+            [dict(type='mmdet.Resize', scale_factor=1.5)],
+        ),
+        (
+            CROP,
+            '2',
+            [
+                dict(type='ResizeEdge', scale=512, edge='short'),
+                dict(type='CenterCrop', crop_size=448),
+            ],
+        ),
+        (
+            CROP,
+            '112px',
+            [
+                dict(type='ResizeEdge', scale=128, edge='short'),
+                dict(type='CenterCrop', crop_size=112),
+            ],
+        ),
+        (
+            [RESIZE, dict(type='Pad', size_divisor=32)],
+            '1',
+            [RESIZE, dict(type='Pad', size_divisor=32)],
+        ),
         ([], '1', []),
         ([], '2', [dict(type='mmcv.Resize', keep_ratio=False, scale_factor=2.0)]),
         ([], '64px', [dict(type='mmcv.Resize', keep_ratio=True, scale=(1_000_000, 64))]),
@@ -225,7 +283,9 @@ def test_pipelines_without_images_are_refused():
     with pytest.raises(ValueError, match='loads no image'):
         scale_test_images(cfg, TestSize(factor=2))
     with pytest.raises(ValueError, match='has no pipeline'):
-        scale_test_images(Config(dict(test_dataloader=dict(dataset=dict(type='Pictures')))), TestSize(factor=2))
+        scale_test_images(
+            Config(dict(test_dataloader=dict(dataset=dict(type='Pictures')))), TestSize(factor=2)
+        )
 
 
 def test_pipelines_of_wrapped_data_sets_are_scaled():
@@ -245,6 +305,8 @@ def test_wrong_sizes_are_refused(text):
 
 
 def test_a_data_set_that_decodes_its_images_needs_no_loading_step():
-    cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=[dict(type='Resize', scale=(8, 8)), PACK]))))
+    cfg = Config(
+        dict(test_dataloader=dict(dataset=dict(pipeline=[dict(type='Resize', scale=(8, 8)), PACK])))
+    )
     scale_test_images(cfg, TestSize(factor=2))
     assert cfg.test_dataloader.dataset.pipeline[0].scale == (16, 16)

@@ -70,13 +70,17 @@ def test_patch_sizes(patch_size, source, size):
 @pytest.mark.parametrize('name', DENSE)
 @pytest.mark.parametrize('size', [(33, 50), (16, 17), (5, 3)])
 def test_no_pixel_is_ignored(models, name, size):
-    """The gradient of a random sum of all outputs reaches every pixel, those of the last row and column included."""
+    """The gradient of a random sum of all outputs reaches every pixel, those of the last row and
+    column included.
+    """
     model = models[name]
     images = torch.randn(1, 3, *size, requires_grad=True)
     outputs = model(images)
     sum((out * torch.randn_like(out)).sum() for out in outputs).backward()
     seen = images.grad != 0
-    assert seen.all(), f'{(~seen).sum().item()} values go unseen, e.g. {(~seen).nonzero()[0].tolist()}'
+    assert seen.all(), (
+        f'{(~seen).sum().item()} values go unseen, e.g. {(~seen).nonzero()[0].tolist()}'
+    )
 
 
 @pytest.mark.parametrize('name', DENSE)
@@ -88,7 +92,12 @@ def test_changing_one_pixel_changes_the_output(models, name, data):
     images = torch.randn(1, 3, height, width)
     with torch.no_grad():
         before = models[name](images)
-        for y, x in ((row, column_), (height - 1, column_), (row, width - 1), (height - 1, width - 1)):
+        for y, x in (
+            (row, column_),
+            (height - 1, column_),
+            (row, width - 1),
+            (height - 1, width - 1),
+        ):
             changed = images.clone()
             changed[0, :, y, x] += torch.tensor([3.0, -2.0, 1.0])
             after = models[name](changed)
@@ -109,15 +118,25 @@ def test_an_image_alone_and_in_a_batch(models, name):
 def test_memory_format_does_not_matter(models, name):
     images = torch.randn(2, 3, 45, 70)
     with torch.no_grad():
-        for a, b in zip(models[name](images), models[name](images.to(memory_format=torch.channels_last)), strict=True):
+        for a, b in zip(
+            models[name](images),
+            models[name](images.to(memory_format=torch.channels_last)),
+            strict=True,
+        ):
             assert torch.allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.parametrize('fused', [False, True])
 @pytest.mark.parametrize('with_cls_token', [True, False])
 def test_what_runs_past_the_blocks_keeps_its_precision(with_cls_token, fused):
-    """Under autocast the residual stream is fp32, with and without a class token that makes it so."""
-    model = column(position=dict(type='PEG', after_blocks=(0, 1)), with_cls_token=with_cls_token, out_type='raw').eval()
+    """Under autocast the residual stream is fp32, with and without a class token that makes
+    it so.
+    """
+    model = column(
+        position=dict(type='PEG', after_blocks=(0, 1)),
+        with_cls_token=with_cls_token,
+        out_type='raw',
+    ).eval()
     model = model.fuse() if fused else model
     seen = []
     for block in model.blocks:
@@ -131,7 +150,9 @@ def test_what_runs_past_the_blocks_keeps_its_precision(with_cls_token, fused):
 @pytest.mark.parametrize('window_size', [None, 3])
 @pytest.mark.parametrize('with_cls_token', [True, False])
 def test_mixed_and_low_precision(position, window_size, with_cls_token):
-    model = column(position=POSITIONS[position], window_size=window_size, with_cls_token=with_cls_token)
+    model = column(
+        position=POSITIONS[position], window_size=window_size, with_cls_token=with_cls_token
+    )
     images = torch.randn(2, 3, 80, 50)
     with torch.autocast('cpu', dtype=torch.bfloat16):
         (out,) = model(images)

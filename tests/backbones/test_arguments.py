@@ -64,21 +64,49 @@ def test_values(build, arguments, parts):
             'num_heads must divide embed_dims, got num_heads=5 for embed_dims=24',
         ),
         (column, dict(arch={**COLUMN, 'depth': 0}), 'depth must be an integer >= 1, got 0'),
-        (column, dict(arch={**COLUMN, 'embed_dims': 24.0}), 'embed_dims must be an integer >= 1, got 24.0'),
+        (
+            column,
+            dict(arch={**COLUMN, 'embed_dims': 24.0}),
+            'embed_dims must be an integer >= 1, got 24.0',
+        ),
         (column, dict(patch_size=0), 'patch_size must be an integer >= 1, got 0'),
-        (column, dict(arch={**COLUMN, 'mlp_ratio': 0}), 'mlp_ratio must be a finite number > 0, got 0'),
+        (
+            column,
+            dict(arch={**COLUMN, 'mlp_ratio': 0}),
+            'mlp_ratio must be a finite number > 0, got 0',
+        ),
         (pyramid, dict(embed_norm_eps=-1), 'embed_norm_eps must be a finite number > 0, got -1'),
-        (column, dict(arch={**COLUMN, 'mlp_ratio': math.inf}), 'mlp_ratio must be a finite number > 0, got inf'),
+        (
+            column,
+            dict(arch={**COLUMN, 'mlp_ratio': math.inf}),
+            'mlp_ratio must be a finite number > 0, got inf',
+        ),
         (column, dict(with_dist_token=1), 'with_dist_token must be True or False, got 1'),
-        (column, dict(layer_scale_init=math.inf), 'layer_scale_init must be a finite number > 0, got inf'),
+        (
+            column,
+            dict(layer_scale_init=math.inf),
+            'layer_scale_init must be a finite number > 0, got inf',
+        ),
         (
             multi_scale,
             dict(arch={**COLUMN, 'embed_dims': 4}, patch_size=32),
             "embed_dims must be >= 8 with source='last' (it is halved 3 times), got 4",
         ),
-        (column, dict(layer_scale_init='1'), "layer_scale_init must be a finite number > 0, got '1'"),
-        (column, dict(global_blocks=(1,)), 'global_blocks must be empty without window_size, got (1,)'),
-        (multi_scale, dict(arch={**COLUMN, 'depth': 'x'}), "depth must be an integer >= 1, got 'x'"),
+        (
+            column,
+            dict(layer_scale_init='1'),
+            "layer_scale_init must be a finite number > 0, got '1'",
+        ),
+        (
+            column,
+            dict(global_blocks=(1,)),
+            'global_blocks must be empty without window_size, got (1,)',
+        ),
+        (
+            multi_scale,
+            dict(arch={**COLUMN, 'depth': 'x'}),
+            "depth must be an integer >= 1, got 'x'",
+        ),
         (column, dict(window_size=0), 'window_size must be an integer >= 1, got 0'),
         (
             column,
@@ -100,8 +128,16 @@ def test_values(build, arguments, parts):
             dict(out_type='cls_token', with_cls_token=False),
             "out_type must not be 'cls_token' with with_cls_token=False",
         ),
-        (pyramid, dict(out_type='cls_token'), "out_type must not be 'cls_token' with with_cls_token=False"),
-        (pyramid, dict(out_type='cls_token', with_cls_token=True), "out_indices must be -1 with out_type='cls_token'"),
+        (
+            pyramid,
+            dict(out_type='cls_token'),
+            "out_type must not be 'cls_token' with with_cls_token=False",
+        ),
+        (
+            pyramid,
+            dict(out_type='cls_token', with_cls_token=True),
+            "out_indices must be -1 with out_type='cls_token'",
+        ),
         (
             pyramid,
             dict(with_cls_token=True, out_indices=(0, 1)),
@@ -117,14 +153,38 @@ def test_values(build, arguments, parts):
             dict(arch={**PYRAMID, 'depths': (1, 1, 1)}),
             'arch must give 4 numbers for depths, one a stage, got (1, 1, 1)',
         ),
-        (pyramid, dict(arch={**PYRAMID, 'depths': (1, 1, 0, 1)}), 'depths must be an integer >= 1, got 0'),
-        (pyramid, dict(arch={**PYRAMID, 'sr_ratios': 1}), 'arch must give 4 numbers for sr_ratios, one a stage, got 1'),
-        (pyramid, dict(arch={**PYRAMID, 'sr_ratios': (0, 1, 1, 1)}), 'must be an integer >= 1, got 0'),
-        (pyramid, dict(position=dict(type='PEG', padding='none')), "padding must be 'zero' in a pyramid"),
-        (multi_scale, dict(position=dict(type='PEG', padding='none')), "padding must be 'zero' in a model for dense"),
+        (
+            pyramid,
+            dict(arch={**PYRAMID, 'depths': (1, 1, 0, 1)}),
+            'depths must be an integer >= 1, got 0',
+        ),
+        (
+            pyramid,
+            dict(arch={**PYRAMID, 'sr_ratios': 1}),
+            'arch must give 4 numbers for sr_ratios, one a stage, got 1',
+        ),
+        (
+            pyramid,
+            dict(arch={**PYRAMID, 'sr_ratios': (0, 1, 1, 1)}),
+            'must be an integer >= 1, got 0',
+        ),
+        (
+            pyramid,
+            dict(position=dict(type='PEG', padding='none')),
+            "padding must be 'zero' in a pyramid",
+        ),
+        (
+            multi_scale,
+            dict(position=dict(type='PEG', padding='none')),
+            "padding must be 'zero' in a model for dense",
+        ),
         (multi_scale, dict(source='first'), "source must be one of ['last', 'taps'], got 'first'"),
         (multi_scale, dict(patch_size=14), 'patch_size must be one of (4, 8, 16, 32), got 14'),
-        (multi_scale, dict(taps=(0, 1, 2, 3)), "taps must be None with source='last', got (0, 1, 2, 3)"),
+        (
+            multi_scale,
+            dict(taps=(0, 1, 2, 3)),
+            "taps must be None with source='last', got (0, 1, 2, 3)",
+        ),
         (
             multi_scale,
             dict(source='taps', taps=(0, 1, 2)),
@@ -164,7 +224,9 @@ def test_multi_scale_accepts_the_trunk_s_arguments_and_says_so():
     trunk, named = (list(inspect.signature(cls).parameters) for cls in (CPVT, MultiScaleCPVT))
     assert set(named) == {*trunk, 'source', 'taps'} - {'out_type', 'with_dist_token'}
     for refused in (dict(out_type='raw'), dict(with_dist_token=True)):
-        with pytest.raises(TypeError, match=rf'MultiScaleCPVT got an unknown argument {next(iter(refused))}='):
+        with pytest.raises(
+            TypeError, match=rf'MultiScaleCPVT got an unknown argument {next(iter(refused))}='
+        ):
             multi_scale(**refused)
 
 
@@ -185,12 +247,32 @@ def test_a_subclass_may_take_more():
 @pytest.mark.parametrize(
     ('images', 'error', 'message'),
     [
-        (torch.zeros(1, 1, 32, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 1, 32, 32)'),
+        (
+            torch.zeros(1, 1, 32, 32),
+            ValueError,
+            'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 1, 32, 32)',
+        ),
         (None, TypeError, 'images must be a torch.Tensor (B, 3, H, W), got NoneType'),
-        ([torch.zeros(3, 32, 32)], TypeError, 'images must be a torch.Tensor (B, 3, H, W), got list'),
-        (np.zeros((1, 3, 32, 32)), TypeError, 'images must be a torch.Tensor (B, 3, H, W), got ndarray'),
-        (torch.zeros(3, 32, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (3, 32, 32)'),
-        (torch.zeros(1, 3, 0, 32), ValueError, 'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 3, 0, 32)'),
+        (
+            [torch.zeros(3, 32, 32)],
+            TypeError,
+            'images must be a torch.Tensor (B, 3, H, W), got list',
+        ),
+        (
+            np.zeros((1, 3, 32, 32)),
+            TypeError,
+            'images must be a torch.Tensor (B, 3, H, W), got ndarray',
+        ),
+        (
+            torch.zeros(3, 32, 32),
+            ValueError,
+            'images must be (B, 3, H, W) with H, W >= 1, got shape (3, 32, 32)',
+        ),
+        (
+            torch.zeros(1, 3, 0, 32),
+            ValueError,
+            'images must be (B, 3, H, W) with H, W >= 1, got shape (1, 3, 0, 32)',
+        ),
         (torch.zeros(1, 3, 4, 32, 32), ValueError, 'images must be (B, 3, H, W)'),
         (
             torch.zeros(1, 3, 32, 32, dtype=torch.uint8),

@@ -1,4 +1,6 @@
-"""`torch.compile`: no break in the graph, the same numbers, and few compilations however the size changes."""
+"""`torch.compile`: no break in the graph, the same numbers, and few compilations however the size
+changes.
+"""
 
 import pytest
 import torch
@@ -29,7 +31,11 @@ MODELS = {
     'sin_cos': lambda: CPVT(arch=COLUMN, position=POSITIONS['sin_cos']),
     'relative': lambda: CPVT(arch=COLUMN, position=POSITIONS['relative']),
     'rope_windowed': lambda: MultiScaleCPVT(
-        arch=COLUMN, window_size=4, global_blocks=(1,), num_registers=2, position=POSITIONS['rope_dinov3']
+        arch=COLUMN,
+        window_size=4,
+        global_blocks=(1,),
+        num_registers=2,
+        position=POSITIONS['rope_dinov3'],
     ),
     'rope_pyramid': lambda: PyramidCPVT(
         arch=ONE_BLOCK_A_STAGE, out_indices=0, position=dict(type='RoPE', mode='mixed')
@@ -39,7 +45,9 @@ MODELS = {
     'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=4, global_blocks=(1,)),
     'pyramid': lambda: PyramidCPVT(arch=ONE_BLOCK_A_STAGE),
     'pyramid_tables': lambda: PyramidCPVT(
-        arch=ONE_BLOCK_A_STAGE, out_indices=(0, 1), position=dict(type='Learned', interpolation='bilinear')
+        arch=ONE_BLOCK_A_STAGE,
+        out_indices=(0, 1),
+        position=dict(type='Learned', interpolation='bilinear'),
     ),
     'fused': lambda: CPVT(arch=COLUMN).fuse(),
 }

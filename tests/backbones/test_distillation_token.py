@@ -45,7 +45,9 @@ def test_both_tokens_are_timms(deit, size, record_property):
         wanted = deit.forward_features(images)
         ((cls_token, dist_token),) = model(images)
     assert max_difference(wanted[:, 0], wanted[:, 1]) > 0.1
-    difference = max(max_difference(cls_token, wanted[:, 0]), max_difference(dist_token, wanted[:, 1]))
+    difference = max(
+        max_difference(cls_token, wanted[:, 0]), max_difference(dist_token, wanted[:, 1])
+    )
     record_property('difference', f'{difference:.1e}')
     assert difference <= 1e-5
 
@@ -73,12 +75,16 @@ def test_a_resized_table_keeps_both_prefix_entries(deit, size, by_hook):
     assert table.shape == (1, 2 + (size // 16) ** 2, 192)
     assert torch.equal(table[:, :2], state['pos_embed'][:, :2])
     entries = state['pos_embed'][:, 2:].unflatten(1, (14, 14)).permute(0, 3, 1, 2)
-    wanted = F.interpolate(entries, size=(size // 16,) * 2, mode='bicubic', align_corners=False, antialias=True)
+    wanted = F.interpolate(
+        entries, size=(size // 16,) * 2, mode='bicubic', align_corners=False, antialias=True
+    )
     assert max_difference(table[:, 2:], wanted.flatten(2).transpose(1, 2)) <= 1e-5
 
 
 def test_a_distillation_token_stands_beside_a_class_token():
-    with pytest.raises(ValueError, match=r'with_dist_token must be False with with_cls_token=False, got True'):
+    with pytest.raises(
+        ValueError, match=r'with_dist_token must be False with with_cls_token=False, got True'
+    ):
         CPVT(arch=COLUMN, with_cls_token=False, with_dist_token=True)
 
 
@@ -93,5 +99,7 @@ def test_outputs_with_two_tokens(size):
     ):
         (output,) = CPVT(arch=COLUMN, patch_size=8, with_dist_token=True, out_type=out_type)(images)
         assert output.shape == shape
-    ((first, second),) = CPVT(arch=COLUMN, patch_size=8, with_dist_token=True, out_type='cls_token')(images)
+    ((first, second),) = CPVT(
+        arch=COLUMN, patch_size=8, with_dist_token=True, out_type='cls_token'
+    )(images)
     assert first.shape == second.shape == (2, 24)

@@ -1,6 +1,7 @@
 """`fuse()`: the same numbers from fewer operations, on a copy.
 
-Compared in fp64: one rounding is 1e-16, and a hundred operations in a row amplify it to no more than 1e-12.
+Compared in fp64: one rounding is 1e-16, and a hundred operations in a row amplify it to no more
+than 1e-12.
 """
 
 import pytest
@@ -10,7 +11,11 @@ from torch import nn
 
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
 
-PEGS = {name: position for name, position in POSITIONS.items() if name.startswith('peg') or name.endswith('peg')}
+PEGS = {
+    name: position
+    for name, position in POSITIONS.items()
+    if name.startswith('peg') or name.endswith('peg')
+}
 PEGS['stacked'] = dict(type='PEG', num_layers=3, kernel_size=5)
 PEGS['no_bias'] = dict(type='PEG', bias=False)
 PEGS['bn'] = dict(type='PEG', norm='BN', bias=False)
@@ -21,8 +26,16 @@ NOT_FUSED = ('peg_bn', 'separable', 'unpadded')  # an activation, a 1 x 1 convol
 
 def models(position):
     yield CPVT(arch=COLUMN, position=position)
-    yield PyramidCPVT(arch=PYRAMID, position=position) if 'none' not in str(position) else CPVT(arch=COLUMN)
-    yield MultiScaleCPVT(arch=COLUMN, position=position) if 'none' not in str(position) else CPVT(arch=COLUMN)
+    yield (
+        PyramidCPVT(arch=PYRAMID, position=position)
+        if 'none' not in str(position)
+        else CPVT(arch=COLUMN)
+    )
+    yield (
+        MultiScaleCPVT(arch=COLUMN, position=position)
+        if 'none' not in str(position)
+        else CPVT(arch=COLUMN)
+    )
 
 
 @pytest.mark.parametrize('name', PEGS)

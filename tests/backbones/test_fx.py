@@ -1,4 +1,7 @@
-"""torch.fx: a backbone is a leaf of a traced model; within it, sizes are computed, which tracing does not record."""
+"""torch.fx: a backbone is a leaf of a traced model.
+
+Within it, sizes are computed, which tracing does not record.
+"""
 
 import pytest
 import torch

@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from tiny import DENSE, assert_equal_outputs, column, max_difference, multi_scale, pyramid, randomise
+from tiny import (
+    DENSE,
+    assert_equal_outputs,
+    column,
+    max_difference,
+    multi_scale,
+    pyramid,
+    randomise,
+)
 
 IMAGES = (2, 3, 40, 70)
 
@@ -26,12 +34,18 @@ def test_out_indices_are_not_mutated_and_may_be_negative(name, indices):
 
 @pytest.mark.parametrize('name', DENSE)
 def test_maps_are_contiguous(name):
-    """mmcv's compiled operators read a map so, whatever its strides: others give other features of a region."""
+    """mmcv's compiled operators read a map so, whatever its strides: others give other features of
+    a region.
+    """
     model = DENSE[name](out_indices=tuple(range(4))).eval()
     images = torch.randn(IMAGES)
     sizes = [(40, 70), (33, 51)]
     with torch.no_grad():
-        calls = model(images), model(images.to(memory_format=torch.channels_last)), model(images, valid_sizes=sizes)
+        calls = (
+            model(images),
+            model(images.to(memory_format=torch.channels_last)),
+            model(images, valid_sizes=sizes),
+        )
     assert all(feature_map.is_contiguous() for outputs in calls for feature_map in outputs)
 
 
@@ -69,7 +83,11 @@ def same_weights(build, **variants):
 def test_out_types_agree(build, with_cls_token):
     types = ['raw', 'featmap', 'avg_featmap'] + (['cls_token'] if with_cls_token else [])
     models = same_weights(
-        build, **{t: dict(out_type=t, out_indices=-1, with_cls_token=with_cls_token, final_norm=True) for t in types}
+        build,
+        **{
+            t: dict(out_type=t, out_indices=-1, with_cls_token=with_cls_token, final_norm=True)
+            for t in types
+        },
     )
     images = torch.randn(2, 3, 70, 100)
     with torch.no_grad():
@@ -92,7 +110,9 @@ def test_the_final_norm_normalises_the_last_block_only():
     first, last = model.eval()(images)
     bare_first, bare_last = bare.eval()(images)
     assert torch.equal(first, bare_first)
-    assert max_difference(model.norm(bare_last.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), last) < 1e-6
+    assert (
+        max_difference(model.norm(bare_last.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), last) < 1e-6
+    )
 
 
 def test_a_dense_pyramid_has_no_final_norm_and_a_classifier_has():
@@ -141,7 +161,9 @@ def test_levels_are_made_as_documented():
     four, eight, sixteen, thirty_two = model(images)
     up = model.pyramid['0'][0]
     assert (up.kernel_size, up.stride) == ((2, 2), (2, 2))
-    wanted = torch.nn.functional.conv_transpose2d(eight, up.weight, up.bias, stride=2)[:, :, :11, :18]
+    wanted = torch.nn.functional.conv_transpose2d(eight, up.weight, up.bias, stride=2)[
+        :, :, :11, :18
+    ]
     assert max_difference(four, wanted) < 1e-5
     for coarse, factor in ((sixteen, 2), (thirty_two, 4)):
         for y in range(coarse.shape[2]):

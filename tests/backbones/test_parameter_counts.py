@@ -1,4 +1,6 @@
-"""Parameter counts of every named size against the published and derived constants (reference/cpvt.md)."""
+"""Parameter counts of every named size against the published and derived constants
+(reference/cpvt.md).
+"""
 
 import pytest
 import torch
@@ -8,7 +10,8 @@ from cpvt_backbones.layers import SpatialReductionAttention
 
 FIVE = dict(type='PEG', after_blocks=(0, 1, 2, 3, 4))
 
-# Section 3, with a 1000-class head: learned table, one PEG, five PEGs, five PEGs without class token.
+# Section 3, with a 1000-class head: learned table, one PEG, five PEGs, five PEGs without class
+# token.
 COLUMNS = {
     'tiny': (5_717_416, 5_681_512, 5_689_192, 5_689_000),
     'small': (22_050_664, 21_978_856, 21_994_216, 21_993_832),
@@ -30,7 +33,11 @@ def count(cls, **kwargs):
 
 
 def test_the_tables_below_know_every_size():
-    assert list_archs() == {'CPVT': tuple(COLUMNS), 'MultiScaleCPVT': tuple(COLUMNS), 'PyramidCPVT': tuple(PYRAMIDS)}
+    assert list_archs() == {
+        'CPVT': tuple(COLUMNS),
+        'MultiScaleCPVT': tuple(COLUMNS),
+        'PyramidCPVT': tuple(PYRAMIDS),
+    }
 
 
 @pytest.mark.parametrize('arch', list_archs()['CPVT'])
@@ -42,21 +49,28 @@ def test_columns(arch):
     assert count(CPVT, arch=arch) + head == one
     assert count(CPVT, arch=arch, position=FIVE) + head == five
     assert count(CPVT, arch=arch, position=FIVE, with_cls_token=False) + head == gap
-    assert count(CPVT, arch=arch, position=FIVE, with_cls_token=False, out_type='avg_featmap') + head == gap
+    assert (
+        count(CPVT, arch=arch, position=FIVE, with_cls_token=False, out_type='avg_featmap') + head
+        == gap
+    )
 
 
 @pytest.mark.parametrize('arch', list_archs()['MultiScaleCPVT'])
 def test_multi_scale_trunk_is_the_gap_model(arch):
     with torch.device('meta'):
         model = MultiScaleCPVT(arch=arch)
-    trunk = sum(p.numel() for name, p in model.named_parameters() if not name.startswith('pyramid.'))
+    trunk = sum(
+        p.numel() for name, p in model.named_parameters() if not name.startswith('pyramid.')
+    )
     assert trunk + model.embed_dims * 1000 + 1000 == COLUMNS[arch][3]
 
 
 @pytest.mark.parametrize('arch', list_archs()['PyramidCPVT'])
 def test_pyramids(arch):
     with_head, alone = PYRAMIDS[arch]
-    assert count(PyramidCPVT, arch=arch, out_type='avg_featmap', out_indices=-1) + 513_000 == with_head
+    assert (
+        count(PyramidCPVT, arch=arch, out_type='avg_featmap', out_indices=-1) + 513_000 == with_head
+    )
     assert count(PyramidCPVT, arch=arch, final_norm=True) + 513_000 == with_head
     assert count(PyramidCPVT, arch=arch) == alone
 
@@ -66,7 +80,9 @@ def test_peg_of_the_paper_and_the_table_it_replaces():
         with torch.device('meta'):
             model = CPVT(arch='tiny', **kwargs)
         return sum(
-            p.numel() for name, p in model.named_parameters() if name.startswith(('pos_block', 'pos_embed', 'rel_pos'))
+            p.numel()
+            for name, p in model.named_parameters()
+            if name.startswith(('pos_block', 'pos_embed', 'rel_pos'))
         )
 
     assert position(position=dict(type='PEG', bias=False)) == 1728
@@ -88,7 +104,10 @@ def test_epsilons_of_a_pyramid(arch):
     assert {found[name] for name in found if name not in inner} == {1e-6}
     assert 'norm' in found
     with torch.device('meta'):
-        assert set(norms(PyramidCPVT(arch=arch, embed_norm_eps=1e-6, norm_eps=1e-3)).values()) == {1e-3, 1e-6}
+        assert set(norms(PyramidCPVT(arch=arch, embed_norm_eps=1e-6, norm_eps=1e-3)).values()) == {
+            1e-3,
+            1e-6,
+        }
 
 
 def test_epsilons_of_a_column():
@@ -111,7 +130,12 @@ def test_shape_of_a_column(arch):
 
 @pytest.mark.parametrize(
     ('arch', 'depths'),
-    [('tiny', [2, 2, 2, 2]), ('small', [3, 4, 6, 3]), ('base', [3, 4, 18, 3]), ('large', [3, 8, 27, 3])],
+    [
+        ('tiny', [2, 2, 2, 2]),
+        ('small', [3, 4, 6, 3]),
+        ('base', [3, 4, 18, 3]),
+        ('large', [3, 8, 27, 3]),
+    ],
 )
 def test_shape_of_a_pyramid(arch, depths):
     with torch.device('meta'):
@@ -126,4 +150,6 @@ def test_shape_of_a_pyramid(arch, depths):
             assert block.mlp.fc1.weight.shape == (dim * ratio, dim)
     assert model.out_channels == (64, 128, 320, 512)
     assert model.out_strides == (4, 8, 16, 32)
-    assert {name.split('.')[1] for name in model.state_dict() if name.startswith('pos_block')} == set('0123')
+    assert {
+        name.split('.')[1] for name in model.state_dict() if name.startswith('pos_block')
+    } == set('0123')

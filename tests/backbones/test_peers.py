@@ -21,7 +21,9 @@ def from_timm(name, **kwargs):
 
 
 def fill(model):
-    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases included."""
+    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases
+    included.
+    """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
@@ -44,7 +46,10 @@ def build(cls, state, **kwargs):
 
 
 def compare(ours, theirs, outputs, record, *, sizes=SIZES, double=SIZES[1]):
-    """Float32 at each size, float64 at size ``double``. ``outputs`` (peer, images): what ours should hand out."""
+    """Float32 at each size, float64 at size ``double``.
+
+    ``outputs`` (peer, images): what ours should hand out.
+    """
 
     def differences(size, dtype):
         images = torch.randn(1, 3, *size, dtype=dtype)
@@ -80,7 +85,9 @@ def test_pyramid_and_timm_twins(arch, record_property):
 
 def test_pyramid_and_timm_twins_as_classifiers(record_property):
     theirs = from_timm('twins_pcpvt_small')
-    ours = build(PyramidCPVT, theirs.state_dict(), arch='small', out_type='avg_featmap', out_indices=-1)
+    ours = build(
+        PyramidCPVT, theirs.state_dict(), arch='small', out_type='avg_featmap', out_indices=-1
+    )
     compare(ours, theirs, lambda peer, x: [peer(x)], record_property, sizes=SIZES[1:2])
 
 
@@ -91,18 +98,34 @@ DOUBLE = {'tiny': SIZES[0], 'small': SIZES[0], 'base': None}
 @pytest.mark.parametrize('arch', DOUBLE)
 def test_column_with_a_learned_table_and_timm_deit(arch, record_property):
     theirs = from_timm(f'deit_{arch}_patch16_224', dynamic_img_size=True)
-    ours = build(CPVT, theirs.state_dict(), arch=arch, position=dict(type='Learned'), out_type='raw')
-    compare(ours, theirs, lambda peer, x: [peer.forward_features(x)], record_property, double=DOUBLE[arch])
+    ours = build(
+        CPVT, theirs.state_dict(), arch=arch, position=dict(type='Learned'), out_type='raw'
+    )
+    compare(
+        ours,
+        theirs,
+        lambda peer, x: [peer.forward_features(x)],
+        record_property,
+        double=DOUBLE[arch],
+    )
 
 
 def test_column_and_timm_deit_at_each_tap(record_property):
     theirs = from_timm('deit_tiny_patch16_224', dynamic_img_size=True)
-    ours = build(CPVT, theirs.state_dict(), arch='tiny', position=dict(type='Learned'), out_indices=(2, 5, 8, 11))
+    ours = build(
+        CPVT,
+        theirs.state_dict(),
+        arch='tiny',
+        position=dict(type='Learned'),
+        out_indices=(2, 5, 8, 11),
+    )
     ours.norm = torch.nn.Identity()
     compare(
         ours,
         theirs,
-        lambda peer, x: peer.forward_intermediates(x, indices=[2, 5, 8, 11], norm=False, intermediates_only=True),
+        lambda peer, x: peer.forward_intermediates(
+            x, indices=[2, 5, 8, 11], norm=False, intermediates_only=True
+        ),
         record_property,
         sizes=SIZES[1:2],
         double=None,
@@ -113,7 +136,9 @@ def test_column_and_timm_deit_at_each_tap(record_property):
 def test_column_and_timm_deit3(arch, record_property):
     theirs = from_timm(f'deit3_{arch}_patch16_224', dynamic_img_size=True)
     arch = arch if arch == 'small' else dict(embed_dims=512, depth=12, num_heads=8, mlp_ratio=4.0)
-    ours = CPVT(arch=arch, position=dict(type='Learned'), layer_scale_init=1e-6, out_type='raw').eval()
+    ours = CPVT(
+        arch=arch, position=dict(type='Learned'), layer_scale_init=1e-6, out_type='raw'
+    ).eval()
     state, report = convert_state_dict(theirs.state_dict(), ours)
     assert not report.dropped and not report.added
     ours.load_state_dict(state, strict=True)
@@ -151,7 +176,9 @@ def from_mmdet(state):
             leaf = '.'.join(rest[1:])
             if 'in_proj' in leaf:
                 dim, kind = value.shape[0] // 3, leaf.rsplit('_', 1)[1]
-                renamed[f'{block}.attn.q.{kind}'], renamed[f'{block}.attn.kv.{kind}'] = value.split((dim, 2 * dim))
+                renamed[f'{block}.attn.q.{kind}'], renamed[f'{block}.attn.kv.{kind}'] = value.split(
+                    (dim, 2 * dim)
+                )
                 continue
             for old, new in (
                 ('attn.attn.out_proj', 'attn.proj'),
@@ -179,4 +206,10 @@ def test_pyramid_with_tables_and_mmdet_pvt(arch, record_property):
         embed_norm_eps=1e-6,
         position=dict(type='Learned', interpolation='bilinear', antialias=False),
     )
-    compare(ours, theirs, lambda peer, x: peer(x), record_property, double=None if arch == 'large' else SIZES[1])
+    compare(
+        ours,
+        theirs,
+        lambda peer, x: peer(x),
+        record_property,
+        double=None if arch == 'large' else SIZES[1],
+    )

@@ -1,4 +1,6 @@
-"""Names of public weights: each builds a model that takes every key of timm's and computes what timm computes."""
+"""Names of public weights: each builds a model that takes every key of timm's and computes what
+timm computes.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,13 @@ from cpvt_backbones.layers.position import POSITIONS
 timm = pytest.importorskip('timm')
 
 # Those whose pretrained weights are on the hub, by name without tag.
-NAMES = sorted({name.split('.')[0] for name in timm.list_models(pretrained=True) if public_backbone(f'timm://{name}')})
+NAMES = sorted(
+    {
+        name.split('.')[0]
+        for name in timm.list_models(pretrained=True)
+        if public_backbone(f'timm://{name}')
+    }
+)
 FAMILIES = [
     'deit_tiny_patch16_224',
     'deit_small_distilled_patch16_224',
@@ -52,7 +60,11 @@ def compare_with_timm(name, theirs_options, ours_options, record):
     def ours(**arguments):
         model = cls(**{**built, **ours_options, **arguments}).eval()
         state, report = convert_state_dict(theirs.state_dict(), model)
-        assert set(theirs.state_dict()) <= {*report.loaded, *report.dropped, *(old for old, _ in report.renamed)}
+        assert set(theirs.state_dict()) <= {
+            *report.loaded,
+            *report.dropped,
+            *(old for old, _ in report.renamed),
+        }
         assert set(report.dropped) <= {'norm.weight', 'norm.bias'} and not report.missing
         model.load_state_dict(state, strict=True)
         return model
@@ -65,7 +77,10 @@ def compare_with_timm(name, theirs_options, ours_options, record):
         with torch.inference_mode():
             outputs = (*tokens(images), *maps(images))
             options = dict(indices=list(taps), norm=False, intermediates_only=True)
-            wanted = (theirs.forward_features(images), *theirs.forward_intermediates(images, **options))
+            wanted = (
+                theirs.forward_features(images),
+                *theirs.forward_intermediates(images, **options),
+            )
         for got, want in zip(outputs, wanted, strict=True):
             assert got.shape == want.shape
             difference = max_difference(got, want) / max(1, want.abs().max().item())
@@ -93,7 +108,9 @@ def test_the_whole_model_computes_what_timm_computes(name, record_property):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_size_is_timms(name):
-    """But for biases of keys and of the patch embedding, and entries of prefix tokens in a table, which are zero."""
+    """But for biases of keys and of the patch embedding, and entries of prefix tokens in a table,
+    which are zero.
+    """
     skip_without_encoding(name)
     built = public_backbone(f'timm://{name}.tag')
     cls = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')]

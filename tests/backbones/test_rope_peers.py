@@ -1,4 +1,5 @@
-"""Same weights, same numbers: timm's RoPE-ViT and DINOv3, the intermediate maps and the tokens of the last block.
+"""Same weights, same numbers: timm's RoPE-ViT and DINOv3, the intermediate maps and the tokens of
+the last block.
 
 timm refuses sizes that are no multiple of the patch; this package pads the last patches with zeros.
 """
@@ -25,7 +26,9 @@ def timm_model(name, **kwargs):
 
 
 def converted(theirs, **kwargs):
-    """Our model with their weights: none missing, none dropped, none added but what the source leaves at zero."""
+    """Our model with their weights: none missing, none dropped, none added but what the source
+    leaves at zero.
+    """
     ours = CPVT(**kwargs).eval()
     state, report = convert_state_dict(theirs.state_dict(), ours)
     assert not report.dropped and not report.missing
@@ -35,12 +38,16 @@ def converted(theirs, **kwargs):
 
 def compare_all(theirs, record, **kwargs):
     ours = converted(theirs, out_type='raw', **kwargs)
-    compare(ours, theirs, lambda peer, x: [peer.forward_features(x)], record, sizes=SIZES, double=None)
+    compare(
+        ours, theirs, lambda peer, x: [peer.forward_features(x)], record, sizes=SIZES, double=None
+    )
     images = torch.randn(1, 3, *SIZES[1])
     with torch.no_grad():
         expected = ours(images)[0]
         ours._rotations = lambda *_: []
-        assert max_difference(ours(images)[0], expected) > 1e-3, 'the rotation has no weight in this comparison'
+        assert max_difference(ours(images)[0], expected) > 1e-3, (
+            'the rotation has no weight in this comparison'
+        )
     taps = [ours.depth * (i + 1) // 4 - 1 for i in range(4)]
     ours = converted(theirs, out_indices=taps, **kwargs)
     compare(
@@ -57,7 +64,9 @@ def compare_all(theirs, record, **kwargs):
 
 
 @pytest.mark.parametrize('variant', ['rope', 'rope_mixed', 'rope_ape', 'rope_mixed_ape'])
-@pytest.mark.parametrize('size', ['small', *(pytest.param(size, marks=pytest.mark.slow) for size in ('base', 'large'))])
+@pytest.mark.parametrize(
+    'size', ['small', *(pytest.param(size, marks=pytest.mark.slow) for size in ('base', 'large'))]
+)
 def test_rope_vit(size, variant, record_property):
     theirs = timm_model(f'vit_{size}_patch16_{variant}_224', dynamic_img_size=True)
     position = [dict(type='RoPE', mode='mixed' if 'mixed' in variant else 'axial')]
@@ -68,7 +77,11 @@ def test_rope_vit(size, variant, record_property):
 
 
 DINOV3 = dict(
-    position=dict(type='RoPE', mode='dinov3'), num_registers=4, qkv_bias=False, norm_eps=1e-5, layer_scale_init=1e-5
+    position=dict(type='RoPE', mode='dinov3'),
+    num_registers=4,
+    qkv_bias=False,
+    norm_eps=1e-5,
+    layer_scale_init=1e-5,
 )
 
 
@@ -76,7 +89,9 @@ DINOV3 = dict(
     ('name', 'options'),
     [
         ('small_patch16_dinov3', dict(arch='small')),
-        pytest.param('small_patch16_dinov3_qkvb', dict(arch='small', qkv_bias=True), marks=pytest.mark.slow),
+        pytest.param(
+            'small_patch16_dinov3_qkvb', dict(arch='small', qkv_bias=True), marks=pytest.mark.slow
+        ),
         (
             'small_plus_patch16_dinov3',
             dict(arch='small', activation='swiglu'),
@@ -91,7 +106,11 @@ def test_dinov3(name, options, record_property):
 
 
 @pytest.mark.parametrize(
-    'folder', ['retinanet', *(pytest.param(f, marks=pytest.mark.slow) for f in ('mask_rcnn', 'semantic_fpn'))]
+    'folder',
+    [
+        'retinanet',
+        *(pytest.param(f, marks=pytest.mark.slow) for f in ('mask_rcnn', 'semantic_fpn')),
+    ],
 )
 def test_the_recipes_start_as_dinov3(folder, pytestconfig, record_property):
     """The map of stride 16 is timm's, with PEG."""
@@ -109,7 +128,9 @@ def test_the_recipes_start_as_dinov3(folder, pytestconfig, record_property):
     images = torch.randn(1, 3, 64, 96)
     with torch.inference_mode():
         got = ours(images)[ours.out_strides.index(16)]
-        wanted = theirs.forward_intermediates(images, norm=True, indices=1, intermediates_only=True)[0]
+        wanted = theirs.forward_intermediates(
+            images, norm=True, indices=1, intermediates_only=True
+        )[0]
     difference = max_difference(got, wanted) / max(1, wanted.abs().max().item())
     record_property('difference', f'{difference:.1e}')
     assert difference <= 1e-5

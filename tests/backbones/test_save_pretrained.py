@@ -18,11 +18,16 @@ def test_a_folder_gives_the_model_back(name, tmp_path):
     images = torch.randn(2, 3, 40, 56)
     with torch.no_grad():
         assert_equal_outputs(loaded(images), model(images))
-    assert sorted(path.name for path in (tmp_path / 'folder').iterdir()) == ['config.json', 'model.safetensors']
+    assert sorted(path.name for path in (tmp_path / 'folder').iterdir()) == [
+        'config.json',
+        'model.safetensors',
+    ]
 
 
 def test_arguments_may_be_overridden(tmp_path):
-    column(drop_path_rate=0.1, init_cfg=dict(type='Pretrained', checkpoint='gone.pth')).save_pretrained(tmp_path)
+    column(
+        drop_path_rate=0.1, init_cfg=dict(type='Pretrained', checkpoint='gone.pth')
+    ).save_pretrained(tmp_path)
     model = CPVT.from_pretrained(tmp_path, out_type='avg_featmap')
     assert (model.drop_path_rate, model.out_type) == (0.1, 'avg_featmap')
     assert model(torch.randn(1, 3, 32, 32))[0].shape == (1, 24)

@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from tiny import COLUMN, DENSE, POSITIONS, assert_equal_outputs, column, multi_scale, pyramid, randomise
+from tiny import (
+    COLUMN,
+    DENSE,
+    POSITIONS,
+    assert_equal_outputs,
+    column,
+    multi_scale,
+    pyramid,
+    randomise,
+)
 
 from cpvt_backbones import CPVT, MultiScaleCPVT
 
@@ -28,7 +37,9 @@ def test_round_trip_with_any_position(position, tmp_path):
 def test_pretrained_init_cfg(tmp_path):
     model = randomise(column()).eval()
     torch.save(dict(state_dict=model.state_dict()), tmp_path / 'weights.pth')
-    twin = column(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'weights.pth')), frozen_stages=2)
+    twin = column(
+        init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'weights.pth')), frozen_stages=2
+    )
     twin.init_weights()
     images = torch.randn(1, 3, 50, 70)
     assert_equal_outputs(model(images), twin.eval()(images))
@@ -37,7 +48,9 @@ def test_pretrained_init_cfg(tmp_path):
 @pytest.mark.parametrize('source', ['last', 'taps'])
 @pytest.mark.parametrize('cls', [True, False])
 def test_a_column_s_checkpoint_loads_into_the_multi_scale_model(source, cls):
-    shared = dict(arch=COLUMN, with_cls_token=cls, position=dict(type='PEG', after_blocks=(0, 1, 2, 3)))
+    shared = dict(
+        arch=COLUMN, with_cls_token=cls, position=dict(type='PEG', after_blocks=(0, 1, 2, 3))
+    )
     trunk = randomise(CPVT(**shared)).eval()
     model = MultiScaleCPVT(source=source, **shared).eval()
     keys = model.load_state_dict(trunk.state_dict(), strict=False)
@@ -59,7 +72,8 @@ def test_keys_of_a_column_are_timm_s():
     assert all(ours[key].shape == theirs[key].shape for key in set(ours) & set(theirs))
 
 
-# -- layer depth -------------------------------------------------------------------------------------------------------
+# -- layer depth
+# --------------------------------------------------------------------------------------------------
 
 
 def depth_of_use(model):
@@ -96,13 +110,20 @@ def test_layer_depth_is_complete_and_follows_the_order_of_use(name):
     ]
     ranks = [depth for _, depth in sorted(used)]
     assert ranks == sorted(ranks)
-    assert model.get_layer_depth('head.fc.weight', 'backbone.') == (model.num_layers - 1, model.num_layers)
+    assert model.get_layer_depth('head.fc.weight', 'backbone.') == (
+        model.num_layers - 1,
+        model.num_layers,
+    )
 
 
 @pytest.mark.parametrize('build', [column, multi_scale])
 def test_layer_depth_of_a_column(build):
     model = build(
-        position=[dict(type='Learned'), dict(type='PEG', after_blocks=(-1, 2)), dict(type='Relative')],
+        position=[
+            dict(type='Learned'),
+            dict(type='PEG', after_blocks=(-1, 2)),
+            dict(type='Relative'),
+        ],
         with_cls_token=True,
     )
     wanted = {
@@ -124,7 +145,9 @@ def test_layer_depth_of_a_column(build):
 
 
 def test_layer_depth_of_a_pyramid():
-    model = pyramid(position=[dict(type='Learned'), dict(type='PEG')], with_cls_token=True, final_norm=True)
+    model = pyramid(
+        position=[dict(type='Learned'), dict(type='PEG')], with_cls_token=True, final_norm=True
+    )
     wanted = {
         'patch_embeds.0.proj.weight': 0,
         'pos_embed.0': 0,
@@ -170,11 +193,16 @@ def test_mmpretrain_layer_wise_rates():
             rates[by_id[id(p)]] = group['lr']
     assert rates['head.weight'] == rates['backbone.norm.weight'] == 1.0
     assert rates['backbone.blocks.3.attn.qkv.weight'] == 0.5
-    assert rates['backbone.blocks.0.attn.qkv.weight'] == rates['backbone.pos_block.0.proj.0.weight'] == 0.5**4
+    assert (
+        rates['backbone.blocks.0.attn.qkv.weight']
+        == rates['backbone.pos_block.0.proj.0.weight']
+        == 0.5**4
+    )
     assert rates['backbone.cls_token'] == rates['backbone.patch_embed.proj.weight'] == 0.5**5
 
 
-# -- weight decay ------------------------------------------------------------------------------------------------------
+# -- weight decay
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('position', POSITIONS)
@@ -187,19 +215,25 @@ def test_no_weight_decay_names_every_position_parameter(build, position):
     parameters = dict(model.named_parameters())
     assert names <= set(parameters)
     trunk = build(position=None)
-    assert names == set(parameters) - {name for name, _ in trunk.named_parameters()} | ({'cls_token'} & set(parameters))
+    assert names == set(parameters) - {name for name, _ in trunk.named_parameters()} | (
+        {'cls_token'} & set(parameters)
+    )
 
 
 def test_weight_decay_spares_peg_in_the_optimizer():
     from mmengine.optim import DefaultOptimWrapperConstructor
 
-    model = torch.nn.ModuleDict({'backbone': column(position=[dict(type='Learned'), dict(type='PEG')])})
+    model = torch.nn.ModuleDict(
+        {'backbone': column(position=[dict(type='Learned'), dict(type='PEG')])}
+    )
     keys = {name: dict(decay_mult=0.0) for name in model['backbone'].no_weight_decay()}
     optimizer = DefaultOptimWrapperConstructor(
         dict(optimizer=dict(type='AdamW', lr=1.0, weight_decay=0.1)), dict(custom_keys=keys)
     )(model).optimizer
     by_id = {id(p): name for name, p in model.named_parameters()}
-    spared = {by_id[id(p)] for g in optimizer.param_groups if g['weight_decay'] == 0 for p in g['params']}
+    spared = {
+        by_id[id(p)] for g in optimizer.param_groups if g['weight_decay'] == 0 for p in g['params']
+    }
     assert spared == {
         'backbone.cls_token',
         'backbone.pos_embed.0',

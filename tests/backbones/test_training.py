@@ -1,4 +1,6 @@
-"""What training needs: gradients everywhere, checkpointing, stochastic depth, freezing, one DDP step, same seeds."""
+"""What training needs: gradients everywhere, checkpointing, stochastic depth, freezing, one DDP
+step, same seeds.
+"""
 
 import copy
 
@@ -58,7 +60,12 @@ def test_no_parameter_is_unused_with_any_position(position, after, out_type):
 
 @pytest.mark.parametrize(
     'position',
-    [POSITIONS['peg'], POSITIONS['learned'], POSITIONS['relative'], dict(type='PEG', after_blocks=(0, 1, 2, 3))],
+    [
+        POSITIONS['peg'],
+        POSITIONS['learned'],
+        POSITIONS['relative'],
+        dict(type='PEG', after_blocks=(0, 1, 2, 3)),
+    ],
 )
 def test_no_parameter_is_unused_when_the_class_token_is_handed_out(position):
     assert without_gradient(column(position=position, out_type='cls_token')) == []
@@ -72,7 +79,8 @@ def test_no_parameter_is_unused_when_the_class_token_is_handed_out(position):
         assert without_gradient(model) == []
 
 
-# -- checkpointing -----------------------------------------------------------------------------------------------------
+# -- checkpointing
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('rate', [0.0, 0.5])
@@ -122,7 +130,8 @@ def test_checkpointing_really_recomputes():
         assert len(calls) == 4
 
 
-# -- stochastic depth --------------------------------------------------------------------------------------------------
+# -- stochastic depth
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('name', DENSE)
@@ -143,7 +152,11 @@ def test_stochastic_depth_is_applied_once_a_branch(name):
 @pytest.mark.parametrize('build', [column, pyramid])
 def test_drop_path_of_a_cut_model_is_that_of_the_whole(build):
     whole = [m.rate for m in build(drop_path_rate=0.4).modules() if isinstance(m, DropPath)]
-    cut = [m.rate for m in build(drop_path_rate=0.4, out_indices=(1,)).modules() if isinstance(m, DropPath)]
+    cut = [
+        m.rate
+        for m in build(drop_path_rate=0.4, out_indices=(1,)).modules()
+        if isinstance(m, DropPath)
+    ]
     assert 0 < len(cut) < len(whole)
     assert cut == whole[: len(cut)]
 
@@ -154,7 +167,9 @@ def test_a_branch_is_dropped_as_often_as_its_rate_says():
         for m in (block.drop_path1, block.drop_path2):
             m.rate = 0.0
     kept = []
-    model.blocks[3].drop_path1.register_forward_hook(lambda _, inputs, out: kept.append((out != 0).any(-1).any(-1)))
+    model.blocks[3].drop_path1.register_forward_hook(
+        lambda _, inputs, out: kept.append((out != 0).any(-1).any(-1))
+    )
     with torch.no_grad():
         model(torch.randn(1, 3, 16, 16).expand(2000, -1, -1, -1))
     assert kept[0].float().mean().item() == pytest.approx(0.6, abs=0.04)
@@ -170,7 +185,8 @@ def test_evaluation_is_deterministic(name):
     assert any(not torch.equal(a, b) for a, b in zip(model(images), model(images), strict=True))
 
 
-# -- freezing ----------------------------------------------------------------------------------------------------------
+# -- freezing
+# --------------------------------------------------------------------------------------------------
 
 
 def expected_frozen(model, stage, name):
@@ -193,14 +209,21 @@ def expected_frozen(model, stage, name):
 
 
 FREEZABLE = {
-    'column': lambda **kw: column(position=[dict(type='Learned'), dict(type='PEG', after_blocks=(0, 1, 2, 3))], **kw),
+    'column': lambda **kw: column(
+        position=[dict(type='Learned'), dict(type='PEG', after_blocks=(0, 1, 2, 3))], **kw
+    ),
     'column_bn': lambda **kw: column(
-        position=dict(type='PEG', after_blocks=(0, 1, 2, 3), norm='BN', act='ReLU'), drop_path_rate=0.3, **kw
+        position=dict(type='PEG', after_blocks=(0, 1, 2, 3), norm='BN', act='ReLU'),
+        drop_path_rate=0.3,
+        **kw,
     ),
     'multi_scale': lambda **kw: multi_scale(**kw),
     'pyramid': lambda **kw: pyramid(**kw),
     'pyramid_both': lambda **kw: pyramid(
-        position=[dict(type='Learned'), dict(type='PEG')], with_cls_token=True, final_norm=True, **kw
+        position=[dict(type='Learned'), dict(type='PEG')],
+        with_cls_token=True,
+        final_norm=True,
+        **kw,
     ),
 }
 
@@ -245,7 +268,8 @@ def test_frozen_stages_inside_another_model():
     assert not model.eval().backbone.blocks[2].training
 
 
-# -- reproducible, distributed -----------------------------------------------------------------------------------------
+# -- reproducible, distributed
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('name', DENSE)
@@ -275,7 +299,9 @@ def test_deepcopy(name):
 @pytest.fixture(scope='module')
 def process_group(tmp_path_factory):
     store = tmp_path_factory.mktemp('ddp') / 'store'
-    torch.distributed.init_process_group('gloo', init_method=f'file://{store}', rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        'gloo', init_method=f'file://{store}', rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 
@@ -285,7 +311,9 @@ def process_group(tmp_path_factory):
 def test_a_distributed_step_without_find_unused_parameters(process_group, name, with_cp):
     model = nn.parallel.DistributedDataParallel(DENSE[name](with_cp=with_cp, frozen_stages=1))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    for _ in range(2):  # the second forward is the one that complains of parameters unused in the first
+    for _ in range(
+        2
+    ):  # the second forward is the one that complains of parameters unused in the first
         optimizer.zero_grad()
         loss_of(model(torch.randn(IMAGES))).backward()
         optimizer.step()

@@ -8,19 +8,26 @@ from tiny import COLUMN, POSITIONS, PYRAMID
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 
-PYRAMID_POSITIONS = {name: p for name, p in POSITIONS.items() if name != 'relative'}  # it needs every key
+PYRAMID_POSITIONS = {
+    name: p for name, p in POSITIONS.items() if name != 'relative'
+}  # it needs every key
 MODELS = {
     **{
         f'column_{name}': (lambda p=p: CPVT(arch=COLUMN, out_indices=(1, 3), position=p))
         for name, p in POSITIONS.items()
     },
-    **{f'pyramid_{name}': (lambda p=p: PyramidCPVT(arch=PYRAMID, position=p)) for name, p in PYRAMID_POSITIONS.items()},
+    **{
+        f'pyramid_{name}': (lambda p=p: PyramidCPVT(arch=PYRAMID, position=p))
+        for name, p in PYRAMID_POSITIONS.items()
+    },
     'pyramid_class_token': lambda: PyramidCPVT(arch=PYRAMID, with_cls_token=True),
     'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=2, global_blocks=(3,)),
     'windowed_class_token': lambda: CPVT(arch=COLUMN, window_size=2),
     'multi_scale': lambda: MultiScaleCPVT(arch=COLUMN),
     'taps': lambda: MultiScaleCPVT(arch=COLUMN, source='taps', patch_size=8),
-    'unpadded_peg': lambda: CPVT(arch=COLUMN, patch_size=4, position=dict(type='PEG', padding='none')),
+    'unpadded_peg': lambda: CPVT(
+        arch=COLUMN, patch_size=4, position=dict(type='PEG', padding='none')
+    ),
     'vector': lambda: CPVT(arch=COLUMN, with_cls_token=False, out_type='avg_featmap'),
     'class_token': lambda: CPVT(arch=COLUMN, out_type='cls_token'),
     'two_tokens': lambda: CPVT(arch=COLUMN, out_type='cls_token', with_dist_token=True),
@@ -41,7 +48,9 @@ def test_each_image_as_if_alone(name, data):
     sizes = data.draw(st.lists(st.tuples(side, side), min_size=1, max_size=4))
     height = max(h for h, _ in sizes) + data.draw(st.integers(0, 20))
     width = max(w for _, w in sizes) + data.draw(st.integers(0, 20))
-    images = torch.full((len(sizes), 3, height, width), 7.0)  # what is in the padding must not matter
+    images = torch.full(
+        (len(sizes), 3, height, width), 7.0
+    )  # what is in the padding must not matter
     alone = []
     for index, (h, w) in enumerate(sizes):
         image = torch.randn(1, 3, h, w)
@@ -59,11 +68,15 @@ def test_each_image_as_if_alone(name, data):
                     torch.testing.assert_close(a[index], expected, atol=1e-5, rtol=1e-5)
                     continue
                 rows, columns = expected.shape[1:]
-                torch.testing.assert_close(a[index, :, :rows, :columns], expected, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(
+                    a[index, :, :rows, :columns], expected, atol=1e-5, rtol=1e-5
+                )
                 assert not a[index, :, rows:].any() and not a[index, :, :, columns:].any()
 
 
-@pytest.mark.parametrize('name', ['column_peg', 'pyramid_peg', 'multi_scale', 'windowed', 'class_token'])
+@pytest.mark.parametrize(
+    'name', ['column_peg', 'pyramid_peg', 'multi_scale', 'windowed', 'class_token']
+)
 def test_gradients_are_the_sum_of_those_alone(name):
     torch.manual_seed(0)
     model = MODELS[name]().eval()

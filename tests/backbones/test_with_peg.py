@@ -14,7 +14,9 @@ SIZES = ((64, 96), (97, 131), (33, 200))
 
 
 def swin(scope):
-    return dict(type=f'{scope}.SwinTransformer', embed_dims=12, depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4))
+    return dict(
+        type=f'{scope}.SwinTransformer', embed_dims=12, depths=(1, 1, 2, 1), num_heads=(1, 2, 3, 4)
+    )
 
 
 # toolbox: backbone, blocks, widths
@@ -23,7 +25,12 @@ BACKBONES = {
     'mmseg_swin': ('mmseg', swin('mmseg'), ('stages.0.blocks.0', 'stages.2.blocks.1'), (12, 48)),
     'mmdet_pvt': (
         'mmdet',
-        dict(type='mmdet.PyramidVisionTransformer', embed_dims=8, num_layers=[1, 1, 2, 1], num_heads=[1, 1, 1, 1]),
+        dict(
+            type='mmdet.PyramidVisionTransformer',
+            embed_dims=8,
+            num_layers=[1, 1, 2, 1],
+            num_heads=[1, 1, 1, 1],
+        ),
         ('layers.0.1.0', 'layers.2.1.1'),
         (8, 8),
     ),
@@ -47,7 +54,9 @@ BACKBONES = {
 
 
 def with_peg(backbone, after, **options):
-    return MODELS.build(dict(type='WithPEG', backbone=copy.deepcopy(backbone), after=after, **options))
+    return MODELS.build(
+        dict(type='WithPEG', backbone=copy.deepcopy(backbone), after=after, **options)
+    )
 
 
 def outputs(model, size):
@@ -88,7 +97,9 @@ def test_starts_as_the_backbone_and_encodes_from_then_on(case):
     with torch.no_grad():
         for parameter in twin.pos_block.parameters():
             parameter.zero_()
-    assert all(torch.equal(a, b) for a, b in zip(outputs(plain, size), outputs(twin, size), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(outputs(plain, size), outputs(twin, size), strict=True)
+    )
     assert max_difference(outputs(plain, size)[-1], outputs(model, size)[-1]) > 1e-3
 
 
@@ -130,7 +141,9 @@ def test_maps_with_channels_last():
     (found,) = outputs(model, (5, 7))
     images = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
     assert peg.dim == 3
-    assert torch.equal(found, peg(images.permute(0, 2, 3, 1).flatten(1, 2), (5, 7)).unflatten(1, (5, 7)))
+    assert torch.equal(
+        found, peg(images.permute(0, 2, 3, 1).flatten(1, 2), (5, 7)).unflatten(1, (5, 7))
+    )
 
 
 def test_initial_weights_are_those_the_backbone_names(tmp_path):
@@ -141,7 +154,10 @@ def test_initial_weights_are_those_the_backbone_names(tmp_path):
     init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth'))
     model = with_peg({**backbone, 'init_cfg': init_cfg}, ('layer1', 'layer2'))
     model.init_weights()
-    assert all(torch.equal(a, b) for a, b in zip(outputs(source, (64, 64)), outputs(model, (64, 64)), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(outputs(source, (64, 64)), outputs(model, (64, 64)), strict=True)
+    )
 
 
 def test_whole_model_is_saved():
@@ -152,19 +168,28 @@ def test_whole_model_is_saved():
     torch.save(model, file)
     file.seek(0)
     again = torch.load(file, weights_only=False)
-    assert all(torch.equal(a, b) for a, b in zip(outputs(model, (64, 96)), outputs(again, (64, 96)), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(outputs(model, (64, 96)), outputs(again, (64, 96)), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (dict(after=('stages.0.blocks.7',)), r"such as \['stages.0.blocks.0'.*got 'stages.0.blocks.7'"),
+        (
+            dict(after=('stages.0.blocks.7',)),
+            r"such as \['stages.0.blocks.0'.*got 'stages.0.blocks.7'",
+        ),
         (dict(after=('stages.0.blocks.0',) * 2), 'after must be different names'),
         (dict(after='stages.0.blocks.0'), 'after must be different names'),
         (dict(after=()), 'after must be different names'),
         (dict(after=('stages',)), "must name modules that SwinTransformer calls, got 'stages'"),
         (dict(after=('stages.0.blocks.0',), padding='none'), "padding must be 'zero'.*got 'none'"),
-        (dict(after=('stages.0.blocks.0',), channels_last=1), 'channels_last must be True or False, got 1'),
+        (
+            dict(after=('stages.0.blocks.0',), channels_last=1),
+            'channels_last must be True or False, got 1',
+        ),
         (dict(after=('stages.0.blocks.0',), kernel_size=2), 'kernel_size must be an odd integer'),
     ],
 )
@@ -185,14 +210,17 @@ def test_refuses_an_unknown_argument_and_a_trunk_of_this_package():
 def test_refuses_tokens_without_a_grid():
     pytest.importorskip('mmpretrain')
     vit = dict(type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=64, patch_size=16)
-    with pytest.raises(ValueError, match=r"tokens of 'layers.0' must fill .*64 x 64 px\), got 17 \(a class token"):
+    with pytest.raises(
+        ValueError, match=r"tokens of 'layers.0' must fill .*64 x 64 px\), got 17 \(a class token"
+    ):
         with_peg(vit, ('layers.0',))
     patches = with_peg({**vit, 'with_cls_token': False, 'out_type': 'avg_featmap'}, ('layers.0',))
     for size in ((64, 144), (96, 64), (32, 128)):  # 4 x 9 tokens are no square
         outputs(patches, size)
 
 
-# -- DETR ------------------------------------------------------------------------------------------------------------
+# -- DETR
+# --------------------------------------------------------------------------------------------------
 
 
 def detr(**encoder):
@@ -207,10 +235,19 @@ def detr(**encoder):
             type='DETRWithPEG',
             num_queries=4,
             backbone=dict(type='mmdet.ResNet', depth=18, base_channels=8, out_indices=(3,)),
-            neck=dict(type='mmdet.ChannelMapper', in_channels=[64], out_channels=16, act_cfg=None, num_outs=1),
-            encoder=dict(num_layers=2, layer_cfg=dict(self_attn_cfg=attention, ffn_cfg=ffn), **encoder),
+            neck=dict(
+                type='mmdet.ChannelMapper',
+                in_channels=[64],
+                out_channels=16,
+                act_cfg=None,
+                num_outs=1,
+            ),
+            encoder=dict(
+                num_layers=2, layer_cfg=dict(self_attn_cfg=attention, ffn_cfg=ffn), **encoder
+            ),
             decoder=dict(
-                num_layers=1, layer_cfg=dict(self_attn_cfg=attention, cross_attn_cfg={**attention}, ffn_cfg=ffn)
+                num_layers=1,
+                layer_cfg=dict(self_attn_cfg=attention, cross_attn_cfg={**attention}, ffn_cfg=ffn),
             ),
             positional_encoding=dict(num_feats=8, normalize=True),
             bbox_head=dict(type='mmdet.DETRHead', num_classes=3, embed_dims=16, loss_cls=loss_cls),

@@ -21,7 +21,15 @@ def rows():
     """``rows(case, seconds={'a': 0.5}, round=2, peak_mib=3.0)``: a row for each model of a case."""
 
     def build(case, seconds, **figures):
-        defaults = dict(round=1, peak_mib=10.0, gflop=1.0, matmul_share=0.5, gbyte=1.0, copy_share=0.25, peg_share=0.25)
+        defaults = dict(
+            round=1,
+            peak_mib=10.0,
+            gflop=1.0,
+            matmul_share=0.5,
+            gbyte=1.0,
+            copy_share=0.25,
+            peg_share=0.25,
+        )
         records = [
             {
                 **case.setting,

@@ -70,7 +70,9 @@ def test_flops_of_cpvt_are_those_of_deit_and_five_pegs():
 def test_a_compiled_model_has_the_operations_of_the_eager_one(monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, 'compile', lambda model: compiled.append(model) or model)
-    eager, other = measure_case(BenchmarkCase(('narrow', 'narrow_compiled'), 32, 48, 2, repeats=1), 1)
+    eager, other = measure_case(
+        BenchmarkCase(('narrow', 'narrow_compiled'), 32, 48, 2, repeats=1), 1
+    )
     assert len(compiled) == 1
     assert (eager['gflop'], eager['gbyte']) == (other['gflop'], other['gbyte'])
 
@@ -103,7 +105,9 @@ def test_peg_share_is_that_of_the_costliest_peg(monkeypatch):
     monkeypatch.setattr(measure, 'time', SimpleNamespace(perf_counter=lambda: next(ticks)))
     layers = nn.Sequential(Layer(0), Layer(3), Layer(1))
     # From start to stop 1, 4 and 2; two more readings between the layers, one before and one after.
-    assert peg_share(list(layers), lambda: layers(torch.ones(1)), repeats=5) == (1 + 3) / (1 + 4 + 2 + 4)
+    assert peg_share(list(layers), lambda: layers(torch.ones(1)), repeats=5) == (1 + 3) / (
+        1 + 4 + 2 + 4
+    )
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
 
 
@@ -113,7 +117,9 @@ def test_the_machine_is_described():
     assert f'torch {torch.__version__}' in measure.describe_machine(case.device)
 
 
-@pytest.mark.parametrize(('kept', 'text'), [(True, 'memory kept'), (False, "the allocator's default")])
+@pytest.mark.parametrize(
+    ('kept', 'text'), [(True, 'memory kept'), (False, "the allocator's default")]
+)
 def test_a_row_records_the_day_and_what_becomes_of_freed_memory(monkeypatch, kept, text):
     """Page faults decide ratios at large sizes, so that rows of two settings must be told apart."""
     monkeypatch.setattr(measure, 'keep_memory', lambda: kept)
@@ -126,7 +132,10 @@ def test_a_row_records_the_day_and_what_becomes_of_freed_memory(monkeypatch, kep
     [
         (dict(models=('nobody',)), r"models must be one of \[.*got 'nobody'"),
         (dict(models=('pyramid_cpvt_tiny_fused',), mode='train'), 'models must be trainable'),
-        (dict(models=('pyramid_cpvt_tiny_fused_compiled',), mode='train'), 'models must be trainable'),
+        (
+            dict(models=('pyramid_cpvt_tiny_fused_compiled',), mode='train'),
+            'models must be trainable',
+        ),
         (dict(models=('narrow',), dtype='fp8'), 'dtype must be one of'),
         (dict(models=('narrow',), repeats=0), 'repeats must be'),
     ],
@@ -143,4 +152,6 @@ def test_operations_are_those_of_the_committed_measurements():
     models = {name: case for case in cases for name in case.models}
     for name, case in models.items():
         (gflop,) = case.select(rows).query('model == @name')['gflop'].unique()
-        assert count_flops(name, case) / 1e9 == pytest.approx(gflop, rel=1e-4), name  # five digits in the CSV
+        assert count_flops(name, case) / 1e9 == pytest.approx(gflop, rel=1e-4), (
+            name
+        )  # five digits in the CSV

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_models_of_the_command_line_are_a_comparison_of_their_own():
     comparisons = []
     for peer in ('timm_deit_tiny', 'cpvt_tiny_compiled'):
-        (case,), ratios = speed.cases_of(speed.parse_args(['--models', 'cpvt_tiny', peer, '--sizes', '64x32:3']))
+        (case,), ratios = speed.cases_of(
+            speed.parse_args(['--models', 'cpvt_tiny', peer, '--sizes', '64x32:3'])
+        )
         assert (case.height, case.width, case.batch, ratios) == (64, 32, 3, [])
         comparisons.append(case.comparison)
     assert comparisons == ['cpvt_tiny / timm_deit_tiny', 'cpvt_tiny / cpvt_tiny_compiled']
@@ -27,7 +29,10 @@ def test_models_of_the_command_line_are_a_comparison_of_their_own():
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        (['--models', 'cpvt_tiny', '--sizes', '64x64'], r"HEIGHTxWIDTH:BATCH is expected.*got '64x64'"),
+        (
+            ['--models', 'cpvt_tiny', '--sizes', '64x64'],
+            r"HEIGHTxWIDTH:BATCH is expected.*got '64x64'",
+        ),
         (['--models', 'nobody'], 'invalid choice'),
         (['--models', 'cpvt_tiny', '--docs', 'README.md'], '--docs needs --suite'),
         (
@@ -92,14 +97,25 @@ def test_script_measures_in_a_process_of_its_own(tmp_path):
 
 
 def test_the_pages_show_the_committed_measurements(tmp_path, monkeypatch):
-    monkeypatch.setattr(speed, 'measure', lambda todo, out: todo and pytest.fail(f'{out} lacks {todo}'))
+    monkeypatch.setattr(
+        speed, 'measure', lambda todo, out: todo and pytest.fail(f'{out} lacks {todo}')
+    )
     pages = [ROOT / name for name in ('README.md', 'docs/speed.md')]
     for page in (*pages, ROOT / 'docs/benchmarks/cpu.csv'):
         shutil.copy(page, tmp_path)
     copies = [tmp_path / page.name for page in pages]
     for copy in copies:
         copy.write_text(copy.read_text().replace('Measured on', 'To be measured on'))
-    words = ['--suite', 'cpu', '--rounds', '3', '--out', f'{tmp_path}/cpu.csv', '--docs', *map(str, copies)]
+    words = [
+        '--suite',
+        'cpu',
+        '--rounds',
+        '3',
+        '--out',
+        f'{tmp_path}/cpu.csv',
+        '--docs',
+        *map(str, copies),
+    ]
     speed.main(words)
     assert [copy.read_text() for copy in copies] == [page.read_text() for page in pages]
     assert (tmp_path / 'cpu.md').read_text() == (ROOT / 'docs/benchmarks/cpu.md').read_text()

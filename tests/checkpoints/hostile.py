@@ -1,4 +1,7 @@
-"""Files that would run something if they were unpickled, or that are damaged; none of them may do more than fail."""
+"""Files that would run something if they were unpickled, or that are damaged.
+
+None of them may do more than fail.
+"""
 
 import io
 import os
@@ -61,7 +64,9 @@ def _as_archive(data: bytes, *, inner: str = 'data.pkl', **more: bytes) -> bytes
 
 def _as_legacy(data: bytes) -> bytes:
     system = dict(protocol_version=PROTOCOL, little_endian=True, type_sizes={})
-    return b''.join((*(pickle.dumps(part, 2) for part in (MAGIC, PROTOCOL, system)), data, pickle.dumps([], 2)))
+    return b''.join(
+        (*(pickle.dumps(part, 2) for part in (MAGIC, PROTOCOL, system)), data, pickle.dumps([], 2))
+    )
 
 
 def _as_tar(data: bytes) -> bytes:
@@ -75,7 +80,10 @@ def _as_tar(data: bytes) -> bytes:
 
 
 def hostile_pickles(command: str) -> dict[str, bytes]:
-    """One pickle for each way that the format knows to get at code; each runs ``command`` if ``pickle`` loads it."""
+    """One pickle for each way that the format knows to get at code.
+
+    Each runs ``command`` if ``pickle`` loads it.
+    """
     module = os.system.__module__  # posix
     call = f'c{module}\nsystem\n'.encode()
     argument = _text(command) + b'\x85'  # TUPLE1
@@ -124,7 +132,12 @@ def hostile_pickles(command: str) -> dict[str, bytes]:
         + end,
         'ext1': b'\x80\x02}' + _text('state_dict') + b'\x82\xf0' + argument + b'R' + end,
         'ext2': b'\x80\x02}' + _text('state_dict') + b'\x83\xf0\x01' + argument + b'R' + end,
-        'ext4': b'\x80\x02}' + _text('state_dict') + b'\x84\xf0\x01\x00\x00' + argument + b'R' + end,
+        'ext4': b'\x80\x02}'
+        + _text('state_dict')
+        + b'\x84\xf0\x01\x00\x00'
+        + argument
+        + b'R'
+        + end,
         'persid': b'\x80\x02}' + _text('state_dict') + f'P{command}\n'.encode() + end,
         'binpersid': start + _text(command) + b'Q' + end,
         'binpersid_of_a_call': start + call + argument + b'RQ' + end,
@@ -172,7 +185,11 @@ def hostile_pickles(command: str) -> dict[str, bytes]:
         + argument
         + b'}tR'
         + end,
-        'rebuild_parameter': start + b'ctorch._utils\n_rebuild_parameter_with_state\n(' + call + b'\x88}}tR' + end,
+        'rebuild_parameter': start
+        + b'ctorch._utils\n_rebuild_parameter_with_state\n('
+        + call
+        + b'\x88}}tR'
+        + end,
         'dotted_name': start + b'ctorch\nserialization.os.system\n' + argument + b'R' + end,
         'dotted_module': start + b'ctorch.serialization.os\nsystem\n' + argument + b'R' + end,
         'type': start + b'c__builtin__\ntype\n(' + _text('T') + b')}tR' + end,
@@ -181,12 +198,19 @@ def hostile_pickles(command: str) -> dict[str, bytes]:
 
 
 def write_hostile_files(folder: Path, command: str) -> list[Path]:
-    """Each pickle bare, in torch's zip archive, in its older format and in a tar; and archives in archives."""
+    """Each pickle bare, in torch's zip archive, in its older format and in a tar.
+
+    And archives in archives.
+    """
     wraps = dict(bare=bytes, zip=_as_archive, legacy=_as_legacy, tar=_as_tar)
     files = {}
     for name, data in hostile_pickles(command).items():
         # Every pickle goes into the format of today; the older ones read pickles in one way.
-        kinds = wraps if name in ('global_reduce', 'stack_global', 'build', 'inst') else dict(zip=_as_archive)
+        kinds = (
+            wraps
+            if name in ('global_reduce', 'stack_global', 'build', 'inst')
+            else dict(zip=_as_archive)
+        )
         files |= {f'{name}-{kind}-case': wrap(data) for kind, wrap in kinds.items()}
     evil = hostile_pickles(command)['global_reduce']
     good = pickle.dumps(dict(state_dict={}), 2)
@@ -195,7 +219,9 @@ def write_hostile_files(folder: Path, command: str) -> list[Path]:
     files['second_of_one_name'] = _as_archive(good, **{'data.pkl': evil})
     files['constants'] = _as_archive(good, **{'constants.pkl': evil})
     files['after_the_end'] = _as_archive(good + evil)
-    files['script'] = _as_archive(evil, **{'constants.pkl': evil, 'code/__torch__.py': b'import os'})
+    files['script'] = _as_archive(
+        evil, **{'constants.pkl': evil, 'code/__torch__.py': b'import os'}
+    )
     paths = []
     for name, data in files.items():
         paths.append(folder / f'{name}.pth')
@@ -203,7 +229,8 @@ def write_hostile_files(folder: Path, command: str) -> list[Path]:
     return paths
 
 
-# -- small files of large cost -----------------------------------------------------------------------------------------
+# -- small files of large cost
+# -----------------------------------------------------------------------------------------
 
 _START, _END = b'\x80\x02}' + _text('state_dict'), b's.'
 
@@ -225,11 +252,15 @@ def _nested_hex(levels: int) -> bytes:
 
 
 def costly_pickles() -> dict[str, bytes]:
-    """Pickles that take the interpreter's stack, minutes or gigabytes where they are loaded as they are."""
+    """Pickles that take the interpreter's stack, minutes or gigabytes where they are loaded as they
+    are.
+    """
     nested = b')' + b'\x85' * 200_000
     doubled = b')' + b'q\x00h\x00\x86' * 60
     collisions = [_long((2**61 - 1) * (number + 8) + 1) for number in range(30_000)]
-    call = {name: f'c{name}\n'.encode() for name in ('torch\nTensor', 'torch.storage\nUntypedStorage')}
+    call = {
+        name: f'c{name}\n'.encode() for name in ('torch\nTensor', 'torch.storage\nUntypedStorage')
+    }
     call |= {
         'ordered': b'ccollections\nOrderedDict\n',
         'counter': b'ccollections\nCounter\n',
@@ -241,9 +272,19 @@ def costly_pickles() -> dict[str, bytes]:
         'doubled_key': b'\x80\x02}' + doubled + b'K\x01s.',
         'key_of_one_tuple': b'\x80\x02})K\x01s.',
         'long_keys': b'\x80\x02}(' + b''.join(key + b'K\x01' for key in collisions) + b'u.',
-        'long_keys_one_by_one': b'\x80\x02}' + b''.join(key + b'K\x01s' for key in collisions) + b'.',
-        'nested_value_of_a_call': _START + b'ctorch._tensor\n_rebuild_from_type_v2\n(' + nested + b'}}}tR' + _END,
-        'doubled_value_of_a_call': _START + b'ctorch._tensor\n_rebuild_from_type_v2\n(' + doubled + b'}}}tR' + _END,
+        'long_keys_one_by_one': b'\x80\x02}'
+        + b''.join(key + b'K\x01s' for key in collisions)
+        + b'.',
+        'nested_value_of_a_call': _START
+        + b'ctorch._tensor\n_rebuild_from_type_v2\n('
+        + nested
+        + b'}}}tR'
+        + _END,
+        'doubled_value_of_a_call': _START
+        + b'ctorch._tensor\n_rebuild_from_type_v2\n('
+        + doubled
+        + b'}}}tR'
+        + _END,
         'doubled_value': _START + doubled + _END,
         'nested_value': _START + nested + _END,
         'set_of_nested': _START + call['set'] + b'](' + nested + b'e\x85R' + _END,
@@ -259,7 +300,9 @@ def costly_pickles() -> dict[str, bytes]:
         + b'e\x85R'
         + _END,
         'set_by_newobj': _START + call['set'] + b'](' + doubled + b'e\x85\x81' + _END,
-        'punycode': _START + _encoded(_text(''.join(map(chr, range(0x4E00, 0x9E00))) * 3), 'punycode') + _END,
+        'punycode': _START
+        + _encoded(_text(''.join(map(chr, range(0x4E00, 0x9E00))) * 3), 'punycode')
+        + _END,
         'nested_hex': _START + _nested_hex(24) + _END,
         'encoding_by_memo': _START
         + b'c_codecs\nencode\n'
@@ -273,7 +316,10 @@ def costly_pickles() -> dict[str, bytes]:
         'storage_of_a_size': _START + call['torch.storage\nUntypedStorage'] + huge + b'R' + _END,
         'empty_sets': b'\x80\x02](' + b'\x8f' * 2_000_000 + b'e.',
         'empty_dicts': b'\x80\x02](' + b'}' * 2_000_000 + b'e.',
-        'many_calls': b'\x80\x02](' + b'ccollections\nOrderedDict\nq\x00)R' + b'h\x00)R' * 300_000 + b'e.',
+        'many_calls': b'\x80\x02]('
+        + b'ccollections\nOrderedDict\nq\x00)R'
+        + b'h\x00)R' * 300_000
+        + b'e.',
         'long_name': b'\x80\x02c' + b'a' * 10**7 + b'\nb\n.',
     }
     return pickles
@@ -283,7 +329,8 @@ def write_costly_files(folder: Path) -> list[Path]:
     """Each costly pickle in torch's archive, and archives that cost much by themselves."""
     files = {name: _as_archive(data) for name, data in costly_pickles().items()}
     files |= {
-        f'{name}_legacy': _as_legacy(costly_pickles()[name]) for name in ('nested_key', 'doubled_key', 'nested_hex')
+        f'{name}_legacy': _as_legacy(costly_pickles()[name])
+        for name in ('nested_key', 'doubled_key', 'nested_hex')
     }
     files['many_members'] = _with_members(300_000)
     paths = []
@@ -304,6 +351,9 @@ def _with_members(count: int) -> bytes:
 
 
 def with_two_directories(first: dict[str, Any], second: dict[str, Any]) -> bytes:
-    """An archive in which Python's reader finds the second content and torch's the first; both are of one size."""
+    """An archive in which Python's reader finds the second content and torch's the first.
+
+    Both are of one size.
+    """
     one, two = (_as_archive(pickle.dumps(content, 2)) for content in (first, second))
     return one[:-22] + two

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 
-def run_limited(function: Callable[[], Any], log: Path, *, seconds: int = 20, mebibytes: int = 1024) -> int:
-    """Exit code of a process that calls the function; negative for a signal, as after too much time of the processor.
+def run_limited(
+    function: Callable[[], Any], log: Path, *, seconds: int = 20, mebibytes: int = 1024
+) -> int:
+    """Exit code of a process that calls the function.
+
+    Negative for a signal, as after too much time of the processor.
 
     Args:
         function: What to run.

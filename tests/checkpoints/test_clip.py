@@ -1,4 +1,6 @@
-"""CLIP's vision transformers: every name is recognised, with and without the norm before the first block."""
+"""CLIP's vision transformers: every name is recognised, with and without the norm before the first
+block.
+"""
 
 from functools import partial
 
@@ -19,7 +21,10 @@ def clip_names(state):
         'pos_embed': 'positional_embedding',
         'patch_embed.proj.weight': 'conv1.weight',
     }
-    renamed = {'logit_scale': torch.ones(()), 'transformer.resblocks.0.attn.in_proj_weight': torch.ones(6, 2)}
+    renamed = {
+        'logit_scale': torch.ones(()),
+        'transformer.resblocks.0.attn.in_proj_weight': torch.ones(6, 2),
+    }
     for key, value in state.items():
         if key in ('patch_embed.proj.bias',) or key.startswith('head'):
             continue
@@ -36,7 +41,11 @@ def clip_names(state):
         key = key.replace('norm_pre.', 'ln_pre.')
         key = f'ln_post.{key[5:]}' if key.startswith('norm.') else key
         renamed[f'visual.{key}'] = (
-            value[0, 0] if key == 'class_embedding' else value[0] if key == 'positional_embedding' else value
+            value[0, 0]
+            if key == 'class_embedding'
+            else value[0]
+            if key == 'positional_embedding'
+            else value
         )
     return renamed
 
@@ -61,11 +70,15 @@ def clip_state(names):
         pytest.importorskip('mmseg')
         from mmseg.models.backbones import VisionTransformer
 
-        theirs = VisionTransformer(img_size=64, embed_dims=24, num_layers=4, num_heads=2, pre_norm=True)
+        theirs = VisionTransformer(
+            img_size=64, embed_dims=24, num_layers=4, num_heads=2, pre_norm=True
+        )
     else:
         from timm.layers import LayerNorm, QuickGELU
 
-        theirs = timm_vit(pre_norm=True, act_layer=QuickGELU, norm_layer=partial(LayerNorm, eps=1e-5))
+        theirs = timm_vit(
+            pre_norm=True, act_layer=QuickGELU, norm_layer=partial(LayerNorm, eps=1e-5)
+        )
     state = theirs.state_dict()
     return theirs, clip_names(state) if names == 'open_clip' else state
 
@@ -101,7 +114,9 @@ def test_clip_needs_a_model_with_its_first_norm(names):
     pytest.importorskip('timm')
     _, state = clip_state(names)
     ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED)
-    with pytest.raises(CheckpointError, match=r'wrong architecture: .*build a CPVT with pre_norm=True'):
+    with pytest.raises(
+        CheckpointError, match=r'wrong architecture: .*build a CPVT with pre_norm=True'
+    ):
         convert_state_dict(state, ours)
     plain = {key: value for key, value in timm_vit().state_dict().items()}
     with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: norm_pre\.weight'):

@@ -7,14 +7,21 @@ from tiny import COLUMN, PYRAMID, max_difference, randomise
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError, export_state_dict
 
-SMALL = dict(depths=(3, 4, 6, 3), embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4))
+SMALL = dict(
+    depths=(3, 4, 6, 3),
+    embed_dims=(64, 128, 320, 512),
+    num_heads=(1, 2, 5, 8),
+    mlp_ratios=(8, 8, 4, 4),
+)
 SMALL['sr_ratios'] = (8, 4, 2, 1)
 TABLES = dict(type='Learned', interpolation='bilinear', antialias=False)
 LEARNED = dict(type='Learned')
 
 
 def scaled(model):
-    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases included."""
+    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases
+    included.
+    """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
@@ -70,7 +77,9 @@ def timm_vit(cls='VisionTransformer', **kwargs):
         num_classes=10,
         dynamic_img_size=True,
     )
-    return scaled(getattr(deit if 'Distilled' in cls else vision_transformer, cls)(**{**arguments, **kwargs}))
+    return scaled(
+        getattr(deit if 'Distilled' in cls else vision_transformer, cls)(**{**arguments, **kwargs})
+    )
 
 
 def mmseg_pcpvt(arch, **kwargs):
@@ -111,7 +120,8 @@ def mmdet_pvt(**kwargs):
 PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24), 'num_heads': (1, 2, 2, 3)}
 
 
-# -- Twins-PCPVT -------------------------------------------------------------------------------------------------------
+# -- Twins-PCPVT
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
@@ -122,9 +132,16 @@ def test_timm_twins(arch, record_property):
     report = load(ours, theirs.state_dict())
     assert report.dropped == dict.fromkeys(['head.weight', 'head.bias'], 'classifier head')
     assert not report.renamed and not report.added
-    assert_close(ours, lambda x: theirs.forward_intermediates(x, norm=True, intermediates_only=True), record_property)
+    assert_close(
+        ours,
+        lambda x: theirs.forward_intermediates(x, norm=True, intermediates_only=True),
+        record_property,
+    )
     back, _ = export_state_dict(ours.state_dict(), ours, to='timm')
-    assert set(theirs.load_state_dict(back, strict=False).missing_keys) == {'head.weight', 'head.bias'}
+    assert set(theirs.load_state_dict(back, strict=False).missing_keys) == {
+        'head.weight',
+        'head.bias',
+    }
 
 
 @pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
@@ -143,24 +160,35 @@ def test_mmseg_has_no_final_norm():
     pytest.importorskip('mmseg')
     state = mmseg_pcpvt(PYRAMID).state_dict()
     ours = PyramidCPVT(arch=PYRAMID, final_norm=True)
-    message = r'lacks 2 keys of the model: norm.weight, norm.bias; a model without .* final_norm=False;'
+    message = (
+        r'lacks 2 keys of the model: norm.weight, norm.bias; a model without .* final_norm=False;'
+    )
     for options in ({}, dict(allow_missing='norm.*'), dict(allow_missing='*')):
-        with pytest.raises(CheckpointError, match=rf'{message} allow_missing is for new parts only'):
+        with pytest.raises(
+            CheckpointError, match=rf'{message} allow_missing is for new parts only'
+        ):
             convert_state_dict(state, ours, **options)
     _, report = convert_state_dict(state, PyramidCPVT(arch=PYRAMID, final_norm=False))
     assert not report.missing
     _, report = export_state_dict(ours.state_dict(), ours, to='mmseg')
     assert set(report.dropped) == {'norm.weight', 'norm.bias'}
-    with pytest.raises(CheckpointError, match=r'wrong architecture: norm_list.0.weight: it normalises what goes'):
+    with pytest.raises(
+        CheckpointError, match=r'wrong architecture: norm_list.0.weight: it normalises what goes'
+    ):
         convert_state_dict(mmseg_pcpvt(PYRAMID, norm_after_stage=True).state_dict(), ours)
 
 
 @pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
 def test_mmpretrain_pcpvt_and_back(arch, record_property):
     pytest.importorskip('mmpretrain')
-    theirs = mmpretrain_pcpvt(arch, norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3))
+    theirs = mmpretrain_pcpvt(
+        arch, norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3)
+    )
     classifier = {f'backbone.{key}': value for key, value in theirs.state_dict().items()}
-    classifier |= {'head.fc.weight': torch.zeros(10, arch['embed_dims'][-1]), 'head.fc.bias': torch.zeros(10)}
+    classifier |= {
+        'head.fc.weight': torch.zeros(10, arch['embed_dims'][-1]),
+        'head.fc.bias': torch.zeros(10),
+    }
     ours = PyramidCPVT(arch=arch, final_norm=True, norm_eps=1e-5)
     report = load(ours, dict(state_dict=classifier))
     assert set(report.dropped) == {'head.fc.weight', 'head.fc.bias'}
@@ -192,15 +220,24 @@ def test_every_name_of_a_peg(pattern, stages):
             state[pattern.format(stage=stage, leaf=leaf)] = value
     twin = PyramidCPVT(arch=PYRAMID) if stages == 4 else CPVT(arch=COLUMN)
     assert not load(twin, state).added
-    assert all(torch.equal(value, twin.state_dict()[key]) for key, value in ours.state_dict().items())
+    assert all(
+        torch.equal(value, twin.state_dict()[key]) for key, value in ours.state_dict().items()
+    )
 
 
-# -- PVT ---------------------------------------------------------------------------------------------------------------
+# -- PVT
+# --------------------------------------------------------------------------------------------------
 
 
 def pvt_authors_names(state, extra_entries):
-    """mmdet's PVT to its authors' names, the inverse of mmdet's own converter, with a class token in stage 4."""
-    renamed = {'cls_token': torch.zeros(1, 1, 24), 'norm.weight': torch.ones(24), 'norm.bias': torch.zeros(24)}
+    """mmdet's PVT to its authors' names, the inverse of mmdet's own converter, with a class token
+    in stage 4.
+    """
+    renamed = {
+        'cls_token': torch.zeros(1, 1, 24),
+        'norm.weight': torch.ones(24),
+        'norm.bias': torch.zeros(24),
+    }
     for key, value in state.items():
         _, stage, part, *rest = key.split('.')
         number = int(stage) + 1
@@ -214,11 +251,16 @@ def pvt_authors_names(state, extra_entries):
             block, leaf = f'block{number}.{int(rest[0]) - 1}.', '.'.join(rest[1:])
             if 'in_proj' in leaf:
                 kind, dim = leaf.rsplit('_', 1)[1], value.shape[0] // 3
-                renamed[f'{block}attn.q.{kind}'], renamed[f'{block}attn.kv.{kind}'] = value[:dim], value[dim:]
+                renamed[f'{block}attn.q.{kind}'], renamed[f'{block}attn.kv.{kind}'] = (
+                    value[:dim],
+                    value[dim:],
+                )
                 continue
             leaf = leaf.replace('attn.attn.out_proj', 'attn.proj')
             leaf = leaf.replace('ffn.layers.0', 'mlp.fc1').replace('ffn.layers.3', 'mlp.fc2')
-            renamed[block + leaf] = value.flatten(1) if value.dim() == 4 and 'mlp' in leaf else value
+            renamed[block + leaf] = (
+                value.flatten(1) if value.dim() == 4 and 'mlp' in leaf else value
+            )
     return renamed
 
 
@@ -247,7 +289,8 @@ def test_pvt_v2_is_refused():
         convert_state_dict(state, PyramidCPVT(arch={**PVT_ARCH, 'depths': (1, 1, 1, 1)}))
 
 
-# -- ViT and DeiT ------------------------------------------------------------------------------------------------------
+# -- ViT and DeiT
+# --------------------------------------------------------------------------------------------------
 
 
 def test_timm_deit_at_full_size_and_back(record_property):
@@ -258,11 +301,15 @@ def test_timm_deit_at_full_size_and_back(record_property):
     assert set(report.dropped) == {'head.weight', 'head.bias'}
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
     back, _ = export_state_dict(ours.state_dict(), ours, to='timm')
-    assert all(torch.equal(back[key], value) for key, value in theirs.state_dict().items() if key in back)
+    assert all(
+        torch.equal(back[key], value) for key, value in theirs.state_dict().items() if key in back
+    )
     assert set(theirs.state_dict()) - set(back) == {'head.weight', 'head.bias'}
 
 
-@pytest.mark.parametrize('options', [dict(init_values=0.5), dict(qkv_bias=False)], ids=['layer_scale', 'no_qkv_bias'])
+@pytest.mark.parametrize(
+    'options', [dict(init_values=0.5), dict(qkv_bias=False)], ids=['layer_scale', 'no_qkv_bias']
+)
 def test_timm_vit_with_options(options, record_property):
     pytest.importorskip('timm')
     theirs = timm_vit(**options)
@@ -272,12 +319,18 @@ def test_timm_vit_with_options(options, record_property):
     load(ours, theirs.state_dict())
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
     if 'init_values' in options:
-        with pytest.raises(CheckpointError, match=r'blocks.0.ls1.gamma: layer scale: build .* layer_scale_init=1.0'):
+        with pytest.raises(
+            CheckpointError, match=r'blocks.0.ls1.gamma: layer scale: build .* layer_scale_init=1.0'
+        ):
             convert_state_dict(theirs.state_dict(), CPVT(**kwargs))
     else:
-        with pytest.raises(CheckpointError, match=r'lacks 4 keys of the model: blocks.0.attn.qkv.bias'):
+        with pytest.raises(
+            CheckpointError, match=r'lacks 4 keys of the model: blocks.0.attn.qkv.bias'
+        ):
             convert_state_dict(theirs.state_dict(), CPVT(**kwargs))
-        with pytest.raises(CheckpointError, match=r'blocks.0.attn.qkv.bias: build the model with qkv_bias=True'):
+        with pytest.raises(
+            CheckpointError, match=r'blocks.0.attn.qkv.bias: build the model with qkv_bias=True'
+        ):
             convert_state_dict(timm_vit().state_dict(), ours)
 
 
@@ -346,7 +399,13 @@ def mmseg_vit(**kwargs):
     from mmseg.models.backbones import VisionTransformer
 
     arguments = dict(
-        img_size=64, embed_dims=24, num_layers=4, num_heads=2, mlp_ratio=2, patch_bias=True, final_norm=True
+        img_size=64,
+        embed_dims=24,
+        num_layers=4,
+        num_heads=2,
+        mlp_ratio=2,
+        patch_bias=True,
+        final_norm=True,
     )
     return scaled(VisionTransformer(**arguments, **kwargs))
 
@@ -372,10 +431,14 @@ def test_tables_are_resized_as_the_source_does(package, size, record_property):
     assert not any('resizes its table' in note for note in report.notes)
     assert_close(ours, theirs, record_property, size=size)
     report = load(cls(position=LEARNED, **options), theirs.state_dict())
-    assert any(note.startswith(f'the source resizes its table with {names}, ') for note in report.notes)
+    assert any(
+        note.startswith(f'the source resizes its table with {names}, ') for note in report.notes
+    )
 
 
-@pytest.mark.parametrize('name', ['vit-base-p16_a', 'deit-small_b', 'deit3-base-p16_c', 'deit-tiny-distilled_d'])
+@pytest.mark.parametrize(
+    'name', ['vit-base-p16_a', 'deit-small_b', 'deit3-base-p16_c', 'deit-tiny-distilled_d']
+)
 @pytest.mark.parametrize('size', [(64, 64), (48, 112), (144, 32)])
 def test_names_of_mmpretrain_resize_as_mmpretrain(name, size, tmp_path, record_property):
     pytest.importorskip('mmpretrain')
@@ -401,7 +464,10 @@ def test_names_of_mmpretrain_resize_as_mmpretrain(name, size, tmp_path, record_p
     ],
 )
 def test_mmpretrains_deit3_is_noted(kind, options, noted, record_property):
-    """Its blocks apply ``ln1`` twice; with ``norm2`` as a copy of ``norm1`` ours compute the same."""
+    """Its blocks apply ``ln1`` twice.
+
+    With ``norm2`` as a copy of ``norm1`` ours compute the same.
+    """
     pytest.importorskip('mmpretrain')
     theirs = mmpretrain_vit(kind, out_type='featmap', **options)
     mine = dict(arch=COLUMN, img_size=64, position=dict(type='Learned', antialias=False))
@@ -419,7 +485,8 @@ def test_mmpretrains_deit3_is_noted(kind, options, noted, record_property):
         assert_close(ours, theirs, record_property, size=(64, 80))
 
 
-# -- this package's own ------------------------------------------------------------------------------------------------
+# -- this package's own
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -432,7 +499,11 @@ def test_mmpretrains_deit3_is_noted(kind, options, noted, record_property):
         ),
         (lambda: CPVT(arch=COLUMN, position=None), 'timm', r'has no position encoding'),
         (lambda: CPVT(arch=COLUMN), 'mmseg', r"CPVT goes to timm's names alone"),
-        (lambda: PyramidCPVT(arch=PYRAMID, position=TABLES), 'timm', r'Twins-PCPVT has one PEG .* pos_block.0.proj'),
+        (
+            lambda: PyramidCPVT(arch=PYRAMID, position=TABLES),
+            'timm',
+            r'Twins-PCPVT has one PEG .* pos_block.0.proj',
+        ),
         (lambda: PyramidCPVT(arch=PYRAMID, with_cls_token=True), 'mmseg', r'differs in cls_token'),
     ],
 )
@@ -440,5 +511,8 @@ def test_export_without_a_counterpart_is_refused(model, to, message):
     model = model()
     with pytest.raises(CheckpointError, match=message):
         export_state_dict(model.state_dict(), model, to=to)
-    with pytest.raises(ValueError, match=r"to must be one of \['cpvt', 'mmpretrain', 'mmseg', 'timm'\], got 'keras'"):
+    with pytest.raises(
+        ValueError,
+        match=r"to must be one of \['cpvt', 'mmpretrain', 'mmseg', 'timm'\], got 'keras'",
+    ):
         export_state_dict(model.state_dict(), model, to='keras')

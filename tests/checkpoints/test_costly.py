@@ -1,4 +1,7 @@
-"""Small files that crash, stop or fill a process that reads them carelessly; each ends in one line, in bounds."""
+"""Small files that crash, stop or fill a process that reads them carelessly.
+
+Each ends in one line, in bounds.
+"""
 
 import json
 import sys
@@ -33,12 +36,20 @@ def files(tmp_path_factory):
     return {file.stem: file for file in write_costly_files(tmp_path_factory.mktemp('costly'))}
 
 
-NAMES = [*costly_pickles(), 'nested_key_legacy', 'doubled_key_legacy', 'nested_hex_legacy', 'many_members']
+NAMES = [
+    *costly_pickles(),
+    'nested_key_legacy',
+    'doubled_key_legacy',
+    'nested_hex_legacy',
+    'many_members',
+]
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_small_files_end_in_one_line_within_bounds(name, files, tmp_path):
-    assert run_limited(lambda: refuse(files[name]), tmp_path / 'log') == 0, (tmp_path / 'log').read_text()
+    assert run_limited(lambda: refuse(files[name]), tmp_path / 'log') == 0, (
+        tmp_path / 'log'
+    ).read_text()
 
 
 def test_an_archive_with_two_lists_of_files(tmp_path):
@@ -47,7 +58,10 @@ def test_an_archive_with_two_lists_of_files(tmp_path):
     with zipfile.ZipFile(file) as archive:
         assert archive.namelist() == ['archive/data.pkl', 'archive/version', 'archive/byteorder']
     assert torch.load(file, weights_only=True) == dict(weight=1)
-    with pytest.raises(CheckpointError, match=r"w.pth' is truncated or damaged \(its list of files is not at its end"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"w.pth' is truncated or damaged \(its list of files is not at its end",
+    ):
         read_checkpoint(file)
     torch.save(dict(weight=torch.ones(2)), file)
     for more in (b'PK\x05\x06' + bytes(18), bytes(1), bytes(200)):
@@ -69,7 +83,9 @@ def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
     found = read_checkpoint(tmp_path / 'w.pth')
     assert vars(found['state_dict']) == dict(_metadata={'': dict(version=1)})
     assert list(found['milestones'].items()) == [('a', 1)]
-    assert torch.isfinite(found['state_dict']['weight']).all() and not vars(found['state_dict']['weight'])
+    assert torch.isfinite(found['state_dict']['weight']).all() and not vars(
+        found['state_dict']['weight']
+    )
     model = nn.Linear(2, 2)
     load_weights(model, tmp_path / 'w.pth')
     assert torch.equal(model.weight, torch.ones(2, 2)) and torch.equal(model.bias, torch.zeros(2))
@@ -78,7 +94,9 @@ def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
 def test_an_archive_compressed_by_a_method_that_torch_does_not_know(tmp_path):
     with zipfile.ZipFile(tmp_path / 'w.pth', 'w', zipfile.ZIP_BZIP2) as archive:
         archive.writestr('archive/data.pkl', bytes(10**6))
-    with pytest.raises(CheckpointError, match='it is compressed by a method that torch does not know'):
+    with pytest.raises(
+        CheckpointError, match='it is compressed by a method that torch does not know'
+    ):
         read_checkpoint(tmp_path / 'w.pth')
 
 
@@ -86,7 +104,9 @@ def test_dimensions(tmp_path):
     torch.save(dict(weight=torch.ones(1).view((1,) * 64)), tmp_path / 'w.pth')
     assert read_checkpoint(tmp_path / 'w.pth')['weight'].dim() == 64
     torch.save(dict(weight=torch.ones(1).view((1,) * 100_000)), tmp_path / 'w.pth')
-    with pytest.raises(CheckpointError, match='is refused: weight has 100000 dimensions; at most 64 are read'):
+    with pytest.raises(
+        CheckpointError, match='is refused: weight has 100000 dimensions; at most 64 are read'
+    ):
         read_checkpoint(tmp_path / 'w.pth')
 
 
@@ -95,7 +115,11 @@ def test_keys_that_are_read(tmp_path):
     torch.save(dict(state_dict={}, meta=content, ids={1, 'a', 2**62}), tmp_path / 'w.pth')
     assert read_checkpoint(tmp_path / 'w.pth')['meta'] == content
     assert read_checkpoint(tmp_path / 'w.pth')['ids'] == {1, 'a', 2**62}
-    for key, kind in {(1, 2): 'a tuple', 2**63: 'an integer of more', torch.float32: 'an object'}.items():
+    for key, kind in {
+        (1, 2): 'a tuple',
+        2**63: 'an integer of more',
+        torch.float32: 'an object',
+    }.items():
         torch.save(dict(state_dict={}, meta={key: 1}), tmp_path / 'w.pth')
         with pytest.raises(CheckpointError, match=f'is refused: a key of a dict is {kind}'):
             read_checkpoint(tmp_path / 'w.pth')
@@ -123,8 +147,12 @@ def test_large_checkpoints_are_within_the_limits(tmp_path):
     shared = torch.zeros(1)
     weights = {f'backbone.blocks.{i}.weight': shared for i in range(5000)}
     states = {i: dict(step=shared, exp_avg=shared, exp_avg_sq=shared) for i in range(5000)}
-    hub = dict(log_scalars={name: HistoryBuffer([0.1] * 160_000, [1] * 160_000) for name in 'abcdefgh'})
-    content = dict(state_dict=weights, optimizer=dict(state=states, param_groups=[]), message_hub=hub)
+    hub = dict(
+        log_scalars={name: HistoryBuffer([0.1] * 160_000, [1] * 160_000) for name in 'abcdefgh'}
+    )
+    content = dict(
+        state_dict=weights, optimizer=dict(state=states, param_groups=[]), message_hub=hub
+    )
     torch.save(content, tmp_path / 'w.pth')
     assert read_checkpoint(tmp_path / 'w.pth')['state_dict'].keys() == weights.keys()
     scan = opcodes.PickleScan()
@@ -133,7 +161,8 @@ def test_large_checkpoints_are_within_the_limits(tmp_path):
     assert scan.opcodes < opcodes.MAX_OPCODES / 2 and scan.calls < opcodes.MAX_CALLS / 2
 
 
-# -- safetensors -------------------------------------------------------------------------------------------------------
+# -- safetensors
+# --------------------------------------------------------------------------------------------------
 
 
 def safetensors(header, data=b''):
@@ -147,11 +176,15 @@ def tensor(shape, start=0, stop=0):
 
 SAFETENSORS = {
     'many_tensors': lambda: safetensors({f't{number}': tensor([0]) for number in range(150_000)}),
-    'long_header': lambda: safetensors({f'tensor_{number}' * 10: tensor([0]) for number in range(150_000)}),
+    'long_header': lambda: safetensors(
+        {f'tensor_{number}' * 10: tensor([0]) for number in range(150_000)}
+    ),
     'many_dimensions': lambda: safetensors({'weight': tensor([1] * 100_000, 0, 4)}, bytes(4)),
     'many_dimensions_of_nothing': lambda: safetensors({'weight\n': tensor([0] * 65)}),
     'nested': lambda: safetensors(b'[' * 10**6),
-    'nested_metadata': lambda: safetensors(b'{"__metadata__":{"a":' + b'[' * 10**6 + b']' * 10**6 + b'}}'),
+    'nested_metadata': lambda: safetensors(
+        b'{"__metadata__":{"a":' + b'[' * 10**6 + b']' * 10**6 + b'}}'
+    ),
     'nested_tensor': lambda: safetensors(b'{"a":' * 10**6 + b'}' * 10**6),
     'product_of_zero': lambda: safetensors({'weight': tensor([2**62, 2**62], 0, 4)}, bytes(4)),
     'negative': lambda: safetensors({'weight': tensor([-1], 0, 4)}, bytes(4)),
@@ -163,22 +196,35 @@ SAFETENSORS = {
 def test_small_safetensors_files_end_in_one_line_within_bounds(name, tmp_path):
     file = tmp_path / f'{name}.safetensors'
     file.write_bytes(SAFETENSORS[name]())
-    assert run_limited(lambda: refuse(file), tmp_path / 'log', mebibytes=256) == 0, (tmp_path / 'log').read_text()
+    assert run_limited(lambda: refuse(file), tmp_path / 'log', mebibytes=256) == 0, (
+        tmp_path / 'log'
+    ).read_text()
 
 
 def test_dimensions_of_safetensors(tmp_path):
     file = tmp_path / 'w.safetensors'
-    weights = {'scalar': torch.tensor(1.5), 'empty': torch.zeros(0, 3), 'deep': torch.ones(1).view((1,) * 64)}
+    weights = {
+        'scalar': torch.tensor(1.5),
+        'empty': torch.zeros(0, 3),
+        'deep': torch.ones(1).view((1,) * 64),
+    }
     save_file(weights, file)
     found = read_checkpoint(file)
-    assert found.keys() == weights.keys() and all(torch.equal(found[key], weights[key]) for key in weights)
+    assert found.keys() == weights.keys() and all(
+        torch.equal(found[key], weights[key]) for key in weights
+    )
     save_file({'deep': torch.ones(1).view((1,) * 65)}, file)
-    with pytest.raises(CheckpointError, match='is refused: deep has 65 dimensions; at most 64 are read'):
+    with pytest.raises(
+        CheckpointError, match='is refused: deep has 65 dimensions; at most 64 are read'
+    ):
         read_checkpoint(file)
 
 
 def test_shapes_are_checked_before_values(tmp_path):
-    save_file({'weight': torch.full((3, 2), float('nan')), 'bias': torch.zeros(2)}, tmp_path / 'w.safetensors')
+    save_file(
+        {'weight': torch.full((3, 2), float('nan')), 'bias': torch.zeros(2)},
+        tmp_path / 'w.safetensors',
+    )
     with pytest.raises(CheckpointError, match=r'have other shapes \(\(3, 2\), not \(2, 2\)\)'):
         load_weights(nn.Linear(2, 2), tmp_path / 'w.safetensors')
     with pytest.raises(CheckpointError, match='it does not fit the model: other shapes of weight'):

@@ -1,7 +1,9 @@
-"""Every model of timm that is recognised either computes here what it computes there, or is refused.
+"""Every model of timm that is recognised either computes here what it computes there, or is
+refused.
 
-The model of this package that fits best is built from the keys and from what no key shows (activation, epsilon, rotary
-mode). Whatever loads into it must agree, at the native size and at two others.
+The model of this package that fits best is built from the keys and from what no key shows
+(activation, epsilon, rotary mode). Whatever loads into it must agree, at the native size and at two
+others.
 """
 
 import re
@@ -125,7 +127,9 @@ def fitted(theirs, state, mode):
         with_cls_token='cls_token' in names,
         with_dist_token='dist_token' in names,
         num_registers=state['reg_token'].shape[1] if 'reg_token' in names else 0,
-        layer_scale_init=1.0 if any(re.search(r'\.(gamma_1|ls1\.gamma)$', n) for n in names) else None,
+        layer_scale_init=1.0
+        if any(re.search(r'\.(gamma_1|ls1\.gamma)$', n) for n in names)
+        else None,
         activation='swiglu' if swiglu else ACTIVATIONS.get(activation, 'gelu'),
         pre_norm='norm_pre.weight' in names,
         final_norm=bool(names & {'norm.weight', 'fc_norm.weight'}),
@@ -240,8 +244,14 @@ def test_every_vit_of_timm_agrees_or_is_refused(name, record_property):
 @pytest.mark.parametrize(
     ('name', 'reason'),
     [
-        ('vit_srelpos_small_patch16_224', r'shared_rel_pos\.mlp\.fc1\.weight: a relative position bias'),
-        ('vit_relpos_small_patch16_224', r'blocks\.0\.attn\.rel_pos\.mlp.*: a relative position bias'),
+        (
+            'vit_srelpos_small_patch16_224',
+            r'shared_rel_pos\.mlp\.fc1\.weight: a relative position bias',
+        ),
+        (
+            'vit_relpos_small_patch16_224',
+            r'blocks\.0\.attn\.rel_pos\.mlp.*: a relative position bias',
+        ),
         ('beit_base_patch16_224', r'relative_position_bias_table: a relative position bias'),
         ('samvit_base_patch16_224', r'blocks\.0\.attn\.rel_pos_h: a relative position bias'),
         ('test_vit4', r'lacks \d+ keys of the model: blocks\.0\.norm1\.bias'),
@@ -254,12 +264,19 @@ def test_the_reason_is_the_right_one(name, reason):
 def test_names_of_models_that_no_key_tells_apart(tmp_path):
     """Post-norm blocks have the keys of others: the name is all that there is to know them by."""
     model = CPVT(arch=dict(embed_dims=48, depth=1, num_heads=4, mlp_ratio=2.0))
-    for name in ('vit_base_patch16_rpn_224.sw_in1k.safetensors', 'vit_base_patch16_rpn_224-sw-3b07e89d.pth'):
-        with pytest.raises(CheckpointError, match=rf'{re.escape(name)}.*normalise after attention and MLP'):
+    for name in (
+        'vit_base_patch16_rpn_224.sw_in1k.safetensors',
+        'vit_base_patch16_rpn_224-sw-3b07e89d.pth',
+    ):
+        with pytest.raises(
+            CheckpointError, match=rf'{re.escape(name)}.*normalise after attention and MLP'
+        ):
             load_checkpoint(model, tmp_path / name)
 
 
-@pytest.mark.parametrize('name', ['faster_rcnn_rpn_2.pth', 'my_vit_pe_run.pth', 'rpn.pth', 'é_rpn_.pth'])
+@pytest.mark.parametrize(
+    'name', ['faster_rcnn_rpn_2.pth', 'my_vit_pe_run.pth', 'rpn.pth', 'é_rpn_.pth']
+)
 def test_a_file_of_the_user_is_not_refused_for_its_name(name, tmp_path):
     model = CPVT(arch=dict(embed_dims=48, depth=1, num_heads=4, mlp_ratio=2.0))
     torch.save(model.state_dict(), tmp_path / name)

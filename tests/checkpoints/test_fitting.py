@@ -1,4 +1,6 @@
-"""Fitting a checkpoint to a model: added PEGs, resized tables, dropped keys, refused checkpoints."""
+"""Fitting a checkpoint to a model: added PEGs, resized tables, dropped keys, refused
+checkpoints.
+"""
 
 import warnings
 
@@ -32,7 +34,8 @@ def load(model, state, **kwargs):
     return report
 
 
-# -- DeiT into CPVT ----------------------------------------------------------------------------------------------------
+# -- DeiT into CPVT
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('arch', ['tiny', COLUMN], ids=['deit_tiny', 'small_column'])
@@ -41,12 +44,16 @@ def test_added_pegs_start_as_the_identity(arch, record_property):
     if arch == 'tiny':
         theirs = timm.create_model('deit_tiny_patch16_224', num_classes=0)
     else:
-        theirs = timm.models.VisionTransformer(embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0)
+        theirs = timm.models.VisionTransformer(
+            embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0
+        )
     randomise(theirs).eval()
     ours = CPVT(arch=arch, position=FIVE, out_type='raw')
     report = load(ours, dict(model=theirs.state_dict()))
     assert report.dropped == {'pos_embed': 'the model has no learned table'}
-    assert set(report.added) == {f'pos_block.{i}.proj.0.{leaf}' for i in range(4) for leaf in ('weight', 'bias')}
+    assert set(report.added) == {
+        f'pos_block.{i}.proj.0.{leaf}' for i in range(4) for leaf in ('weight', 'bias')
+    }
     assert 'added 8: pos_block.0.proj.0.' in str(report)
     images = torch.randn(1, 3, 224, 224)
     with torch.no_grad():
@@ -82,17 +89,25 @@ def test_any_peg_starts_as_the_identity_and_learns(options):
     assert all(p.grad is not None for p in model.parameters())
     last = [p for name, p in model.named_parameters() if name.startswith('pos_block.0.proj')][-1]
     assert last.grad.abs().max() > 0
-    optimizer = torch.optim.SGD([p for n, p in model.named_parameters() if n.startswith('pos_block')], lr=1.0)
+    optimizer = torch.optim.SGD(
+        [p for n, p in model.named_parameters() if n.startswith('pos_block')], lr=1.0
+    )
     for _ in range(2):  # with the last layer off zero, gradients reach the first
         optimizer.step()
         optimizer.zero_grad()
         model(images)[0].square().sum().backward()
-    assert all(p.grad.abs().max() > 0 for n, p in model.named_parameters() if 'pos_block.0.proj.0' in n and p.dim() > 1)
+    assert all(
+        p.grad.abs().max() > 0
+        for n, p in model.named_parameters()
+        if 'pos_block.0.proj.0' in n and p.dim() > 1
+    )
 
 
 def test_missing_peg_without_residual_is_refused():
     model = column(position=dict(type='PEG', padding='none'))
-    with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: pos_block.0.proj.0.weight'):
+    with pytest.raises(
+        CheckpointError, match=r'lacks 2 keys of the model: pos_block.0.proj.0.weight'
+    ):
         convert_state_dict(column(position=None).state_dict(), model)
 
 
@@ -106,10 +121,14 @@ def test_table_is_kept_with_an_added_peg():
 
 def test_fewer_pegs_need_allow_missing():
     state = column(position=dict(type='PEG')).state_dict()
-    with pytest.raises(CheckpointError, match=r'lacks 6 keys of the model: pos_block.1.proj.0.weight'):
+    with pytest.raises(
+        CheckpointError, match=r'lacks 6 keys of the model: pos_block.1.proj.0.weight'
+    ):
         convert_state_dict(state, column(position=FIVE))
     report = load(column(position=FIVE), state, allow_missing=['pos_block.*'])
-    assert set(report.missing.values()) == {'allowed by allow_missing: it keeps its initial weights'}
+    assert set(report.missing.values()) == {
+        'allowed by allow_missing: it keeps its initial weights'
+    }
     report = load(column(), state, allow_missing='pos_embed.0')
     assert report.dropped == dict.fromkeys(
         ['pos_block.0.proj.0.weight', 'pos_block.0.proj.0.bias'], 'the model has no such PEG'
@@ -127,7 +146,8 @@ def test_more_or_larger_pegs_are_refused():
         with pytest.raises(CheckpointError, match=rf'pos_block.0.proj.*: {words}'):
             convert_state_dict(source.state_dict(), column(position=dict(type='PEG', bias=False)))
     pyramid = {
-        key.replace('pos_block.3.', 'pos_block.4.'): v for key, v in PyramidCPVT(arch=PYRAMID).state_dict().items()
+        key.replace('pos_block.3.', 'pos_block.4.'): v
+        for key, v in PyramidCPVT(arch=PYRAMID).state_dict().items()
     }
     with pytest.raises(CheckpointError, match=words):
         convert_state_dict(pyramid, PyramidCPVT(arch=PYRAMID))
@@ -139,10 +159,13 @@ def test_pegs_that_no_output_needs_are_dropped():
     for options in (dict(out_indices=1), dict(out_type='cls_token')):
         model = column(position=FIVE, **options)
         assert 'pos_block.3.proj.0.weight' not in model.state_dict()
-        assert load(model, source).dropped['pos_block.3.proj.0.weight'] == 'the model has no such PEG'
+        assert (
+            load(model, source).dropped['pos_block.3.proj.0.weight'] == 'the model has no such PEG'
+        )
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
+# -- tables
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('size', [96, (64, 128)])
@@ -162,19 +185,26 @@ def test_table_of_another_grid_is_resized(size, cls):
 def test_a_patch_gives_what_the_source_gives_for_it_resized(old, new):
     source, model = column(patch_size=old), column(patch_size=new)
     report = load(model, source.state_dict())
-    assert f'patch_embed.proj.weight: fitted to patches of {new} x {new} px, from {old} x {old} px' in report.notes
+    assert (
+        f'patch_embed.proj.weight: fitted to patches of {new} x {new} px, from {old} x {old} px'
+        in report.notes
+    )
     patch = torch.randn(5, 3, new, new)
     resized = F.interpolate(patch, (old, old), mode='bilinear', antialias=True)
     weights = (m.patch_embed.proj for m in (model, source))
     found, expected = (
-        torch.einsum('bcij,ocij->bo', x, m.weight) for x, m in zip((patch, resized), weights, strict=True)
+        torch.einsum('bcij,ocij->bo', x, m.weight)
+        for x, m in zip((patch, resized), weights, strict=True)
     )
     # Sums of 3 * 16 * 16 terms, each with a few roundings.
     assert max_difference(found, expected) <= 1e-4 * expected.abs().max()
 
 
 def test_a_rectangular_table_keeps_its_grid():
-    """10 + 1 entries are 2 x 5 and a class token; the 10 alone must not be read as 3 x 3 and one."""
+    """10 + 1 entries are 2 x 5 and a class token.
+
+    The 10 alone must not be read as 3 x 3 and one.
+    """
     for cls in (True, False):
         source = randomise(column(img_size=(32, 80), with_cls_token=cls))
         model = column(img_size=(32, 80), with_cls_token=cls)
@@ -188,7 +218,10 @@ def test_square_table_is_read_as_square(cells, side):
     source = randomise(column(img_size=16 * side)).eval()
     model, twin = (column(img_size=(16 * cells[0], 16 * cells[1])).eval() for _ in range(2))
     report = load(model, source.state_dict())
-    assert f'pos_embed.0: resized from {side} x {side} to {cells[0]} x {cells[1]} tokens' in report.notes
+    assert (
+        f'pos_embed.0: resized from {side} x {side} to {cells[0]} x {cells[1]} tokens'
+        in report.notes
+    )
     twin.load_state_dict(source.state_dict(), strict=False)
     assert torch.equal(model.pos_embed.get_parameter('0'), twin.pos_embed.get_parameter('0'))
 
@@ -202,7 +235,9 @@ def without_grids(state):
 @pytest.mark.parametrize(('old', 'new'), [((32, 128), 64), (64, (128, 32)), ((144, 256), 192)])
 @pytest.mark.parametrize('save', ['pth', 'safetensors', 'mmengine'])
 def test_as_many_entries_in_another_grid_are_resized(save, old, new, cls, tmp_path):
-    source, model, twin = (randomise(column(img_size=size, with_cls_token=cls)).eval() for size in (old, new, new))
+    source, model, twin = (
+        randomise(column(img_size=size, with_cls_token=cls)).eval() for size in (old, new, new)
+    )
     path = tmp_path / ('weights.safetensors' if save == 'safetensors' else 'weights.pth')
     if save == 'safetensors':
         save_file(source.state_dict(), path)
@@ -212,9 +247,14 @@ def test_as_many_entries_in_another_grid_are_resized(save, old, new, cls, tmp_pa
         torch.save(source.state_dict(), path)
     grids = [source.pos_embed.grids[0], model.pos_embed.grids[0]]
     report = load_checkpoint(model, path)
-    assert 'pos_embed.0: resized from {} x {} to {} x {} tokens'.format(*grids[0], *grids[1]) in report.notes
+    assert (
+        'pos_embed.0: resized from {} x {} to {} x {} tokens'.format(*grids[0], *grids[1])
+        in report.notes
+    )
     table = source.pos_embed.get_parameter('0')[:, int(cls) :]
-    assert torch.equal(model.pos_embed.get_parameter('0')[:, int(cls) :], model.pos_embed.resize(table, *grids))
+    assert torch.equal(
+        model.pos_embed.get_parameter('0')[:, int(cls) :], model.pos_embed.resize(table, *grids)
+    )
     content = read_checkpoint(path)
     twin.load_state_dict(content.get('state_dict', content))
     images = torch.randn(1, 3, 80, 96)
@@ -228,12 +268,19 @@ def test_the_grid_of_a_table_is_assumed_aloud():
     square, wide, odd = (column(img_size=size) for size in (64, (32, 128), (32, 80)))
     bare = without_grids(square.state_dict())
     notes = load(column(img_size=96), bare).notes
-    assert notes[0] == 'pos_embed.0: the checkpoint does not say its grid; 4 x 4 is assumed, a square'
+    assert (
+        notes[0] == 'pos_embed.0: the checkpoint does not say its grid; 4 x 4 is assumed, a square'
+    )
     assert not load(column(), bare).notes
     (note,) = load(column(img_size=(32, 80)), without_grids(odd.state_dict())).notes
-    assert note == "pos_embed.0: the checkpoint does not say its grid; 2 x 5 is assumed, the model's grid"
+    assert (
+        note
+        == "pos_embed.0: the checkpoint does not say its grid; 2 x 5 is assumed, the model's grid"
+    )
     for state in (bare, without_grids(wide.state_dict())):
-        with pytest.raises(CheckpointError, match=r'may be 4 x 4 or 2 x 8, and the .* table_grid=\(height'):
+        with pytest.raises(
+            CheckpointError, match=r'may be 4 x 4 or 2 x 8, and the .* table_grid=\(height'
+        ):
             convert_state_dict(state, wide)
         assert not load(column(img_size=(32, 128)), state, table_grid=(2, 8)).notes
     load(column(img_size=(32, 128)), bare, table_grid=[4, 4])
@@ -289,9 +336,13 @@ def test_other_packages_get_no_grid():
 
 def test_register_tokens_and_table_without_class_token_entry():
     timm = pytest.importorskip('timm')
-    arguments = dict(img_size=64, embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0, reg_tokens=2)
+    arguments = dict(
+        img_size=64, embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0, reg_tokens=2
+    )
     for no_embed_class in (False, True):
-        theirs = randomise(timm.models.VisionTransformer(**arguments, no_embed_class=no_embed_class))
+        theirs = randomise(
+            timm.models.VisionTransformer(**arguments, no_embed_class=no_embed_class)
+        )
         model = column()
         report = load(model, theirs.state_dict())
         assert report.dropped == {'reg_token': 'the model has no register tokens'}
@@ -301,7 +352,8 @@ def test_register_tokens_and_table_without_class_token_entry():
         assert torch.equal(table[:, :1], wanted)
 
 
-# -- parts of models ---------------------------------------------------------------------------------------------------
+# -- parts of models
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('source', ['last', 'taps'])
@@ -317,17 +369,26 @@ def test_a_column_into_the_multi_scale_model(source, cls):
         assert torch.equal(model(images)[2], trunk(images)[0])
     back = column(position=FIVE, with_cls_token=cls)
     assert all(key.startswith('pyramid.') for key in load(back, model.state_dict()).dropped)
-    state = {key: value for key, value in trunk.state_dict().items() if 'blocks.2.mlp.fc1' not in key}
-    with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: blocks.2.mlp.fc1.weight'):
+    state = {
+        key: value for key, value in trunk.state_dict().items() if 'blocks.2.mlp.fc1' not in key
+    }
+    with pytest.raises(
+        CheckpointError, match=r'lacks 2 keys of the model: blocks.2.mlp.fc1.weight'
+    ):
         convert_state_dict(state, model)
 
 
 def test_blocks_and_stages_that_no_output_needs_are_dropped():
     report = load(column(out_indices=1), column().state_dict())
-    assert report.dropped['blocks.3.mlp.fc2.bias'] == 'of a block or stage that no output needs (out_indices)'
+    assert (
+        report.dropped['blocks.3.mlp.fc2.bias']
+        == 'of a block or stage that no output needs (out_indices)'
+    )
     assert report.dropped['norm.weight'] == 'the model does not normalise its last block'
     assert len(report.dropped) == 2 * 12 + 2
-    report = load(PyramidCPVT(arch=PYRAMID, out_indices=(0, 2)), PyramidCPVT(arch=PYRAMID).state_dict())
+    report = load(
+        PyramidCPVT(arch=PYRAMID, out_indices=(0, 2)), PyramidCPVT(arch=PYRAMID).state_dict()
+    )
     assert {key.split('.')[0] + key.split('.')[1] for key in report.dropped} == {
         'patch_embeds3',
         'blocks3',
@@ -342,12 +403,18 @@ def test_blocks_and_stages_that_no_output_needs_are_dropped():
     [
         lambda state: state,
         lambda state: dict(model=state, epoch=3),
-        lambda state: dict(state_dict=dict(state), optimizer=dict(state={0: dict(step=torch.ones(()))})),
+        lambda state: dict(
+            state_dict=dict(state), optimizer=dict(state={0: dict(step=torch.ones(()))})
+        ),
         lambda state: dict(state_dict=dict(model=state), best=torch.ones(())),
         lambda state: {f'module.{key}': value for key, value in state.items()},
         lambda state: {f'_orig_mod.module.backbone.{key}': value for key, value in state.items()},
-        lambda state: {key.replace('blocks.1.', 'blocks.1._orig_mod.'): value for key, value in state.items()},
-        lambda state: dict(state_dict={'backbone.' + k: v for k, v in state.items()} | {'neck.w': torch.ones(1)}),
+        lambda state: {
+            key.replace('blocks.1.', 'blocks.1._orig_mod.'): value for key, value in state.items()
+        },
+        lambda state: dict(
+            state_dict={'backbone.' + k: v for k, v in state.items()} | {'neck.w': torch.ones(1)}
+        ),
     ],
 )
 def test_wrappers_and_prefixes_are_removed(wrap):
@@ -355,7 +422,9 @@ def test_wrappers_and_prefixes_are_removed(wrap):
     checkpoint = wrap(source.state_dict())
     report = load(model, checkpoint)
     assert not report.missing and set(report.dropped) <= {'neck.w'}
-    assert all(torch.equal(value, model.state_dict()[key]) for key, value in source.state_dict().items())
+    assert all(
+        torch.equal(value, model.state_dict()[key]) for key, value in source.state_dict().items()
+    )
 
 
 def test_prefix_argument():
@@ -364,8 +433,12 @@ def test_prefix_argument():
     both |= {f'student.{key}': value for key, value in student.items()}
     state_dict, report = convert_state_dict(both, column(), prefix='teacher')
     assert all(torch.equal(state_dict[key], value) for key, value in teacher.items())
-    assert len(report.dropped) == len(student) and set(report.dropped.values()) == {"not under 'teacher.'"}
-    with pytest.raises(CheckpointError, match=r"prefix='backbone.': no key starts with it; .* student., teacher."):
+    assert len(report.dropped) == len(student) and set(report.dropped.values()) == {
+        "not under 'teacher.'"
+    }
+    with pytest.raises(
+        CheckpointError, match=r"prefix='backbone.': no key starts with it; .* student., teacher."
+    ):
         convert_state_dict(both, column(), prefix='backbone.')
 
 
@@ -377,14 +450,18 @@ def test_averaged_weights_need_ema():
             state_dict, _ = convert_state_dict(checkpoint, column(), ema=ema)
             assert all(torch.equal(state_dict[key], value) for key, value in wanted.items())
     with pytest.raises(
-        CheckpointError, match=r"holds averaged weights alone \('model_ema'\): ask for them by ema=True"
+        CheckpointError,
+        match=r"holds averaged weights alone \('model_ema'\): ask for them by ema=True",
     ):
         convert_state_dict(dict(model_ema=averaged), column())
-    with pytest.raises(CheckpointError, match=r'ema=True: the checkpoint has none of model_ema, .*; it has model'):
+    with pytest.raises(
+        CheckpointError, match=r'ema=True: the checkpoint has none of model_ema, .*; it has model'
+    ):
         convert_state_dict(dict(model=state), column(), ema=True)
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- errors
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -398,19 +475,29 @@ def test_averaged_weights_need_ema():
             lambda: column().state_dict() | {'pos_embed': torch.ones(1, 17, 24)},
             r'two keys for pos_embed.0: pos_embed.0 and pos_embed',
         ),
-        (lambda: PyramidCPVT(arch=PYRAMID).state_dict(), r'wrong architecture: the checkpoint is a pyramid \(Twins'),
+        (
+            lambda: PyramidCPVT(arch=PYRAMID).state_dict(),
+            r'wrong architecture: the checkpoint is a pyramid \(Twins',
+        ),
         (
             lambda: column(arch={**COLUMN, 'embed_dims': 32}).state_dict(),
-            r'not fit CPVT: shape mismatch: cls_token is \(1, 1, 32\) in the checkpoint, \(1, 1, 24\) in the model '
+            r'not fit CPVT: shape mismatch: cls_token is \(1, 1, 32\) in the checkpoint, \(1, 1,'
+            r' 24\) in the model '
             r'\(and \d+ more keys\)',
         ),
         (
             lambda: column().state_dict() | {'patch_embed.proj.weight': torch.ones(24, 1, 8, 8)},
-            r'shape mismatch: patch_embed.proj.weight is \(24, 1, 8, 8\) in the checkpoint, \(24, 3, 16, 16\)',
+            (
+                r'shape mismatch: patch_embed.proj.weight is \(24, 1, 8, 8\) in the checkpoint,'
+                r' \(24, 3, 16, 16\)'
+            ),
         ),
         (
             lambda: column(arch={**COLUMN, 'depth': 5}).state_dict(),
-            r'wrong architecture: the checkpoint \(ViT.*\) has 5 blocks, CPVT 4; choose the arch that fits',
+            (
+                r'wrong architecture: the checkpoint \(ViT.*\) has 5 blocks, CPVT 4; choose the'
+                r' arch that fits'
+            ),
         ),
         (
             lambda: column(arch={**COLUMN, 'depth': 3}).state_dict(),
@@ -422,7 +509,10 @@ def test_averaged_weights_need_ema():
         ),
         (
             lambda: column().state_dict() | {'blocks.0.adapter.weight': torch.ones(12)},
-            r'wrong architecture: blocks.0.adapter.weight: a part of a block that this package does not know',
+            (
+                r'wrong architecture: blocks.0.adapter.weight: a part of a block that this package'
+                r' does not know'
+            ),
         ),
     ],
 )
@@ -437,7 +527,10 @@ def test_misfits_are_refused(state, message):
 
 def test_a_pyramid_of_another_depth():
     state = PyramidCPVT(arch={**PYRAMID, 'depths': (2, 1, 5, 2)}).state_dict()
-    with pytest.raises(CheckpointError, match=r'the checkpoint \(.*\) has 2, 1, 5, 2 blocks, PyramidCPVT 2, 1, 2, 2'):
+    with pytest.raises(
+        CheckpointError,
+        match=r'the checkpoint \(.*\) has 2, 1, 5, 2 blocks, PyramidCPVT 2, 1, 2, 2',
+    ):
         convert_state_dict(state, PyramidCPVT(arch=PYRAMID))
 
 
@@ -447,28 +540,43 @@ def test_an_unrelated_checkpoint():
         with torch.device('meta'):
             state = timm.create_model(name).state_dict()
         with pytest.raises(
-            CheckpointError, match=r'none of those recognised: its keys are .* and \d+ more; recognised'
+            CheckpointError,
+            match=r'none of those recognised: its keys are .* and \d+ more; recognised',
         ):
             convert_state_dict(state, column())
 
 
-@pytest.mark.parametrize('build', [lambda: torch.nn.Linear(2, 2), lambda: torch.nn.ModuleDict({'backbone': column()})])
+@pytest.mark.parametrize(
+    'build', [lambda: torch.nn.Linear(2, 2), lambda: torch.nn.ModuleDict({'backbone': column()})]
+)
 def test_a_model_that_is_no_backbone(build):
-    with pytest.raises(TypeError, match=r'model must be a CPVT, MultiScaleCPVT or PyramidCPVT .* its backbone'):
+    with pytest.raises(
+        TypeError, match=r'model must be a CPVT, MultiScaleCPVT or PyramidCPVT .* its backbone'
+    ):
         convert_state_dict(column().state_dict(), build())
 
 
 def test_text_of_the_report():
-    state = {f'backbone.{key}': value for key, value in column().state_dict().items()} | {'head.w': torch.ones(1)}
+    state = {f'backbone.{key}': value for key, value in column().state_dict().items()} | {
+        'head.w': torch.ones(1)
+    }
     state['backbone.pos_block.pos.weight'], state['backbone.pos_block.pos.bias'] = (
         torch.ones(24, 1, 3, 3),
         torch.ones(24),
     )
     _, report = convert_state_dict(state, column(position=dict(type='PEG')))
     assert str(report).split('\n') == [
-        "ViT, DeiT or CPVT, timm's or this package's names (under 'backbone.') to CPVT: 55 keys loaded",
-        '  renamed 2: backbone.pos_block.pos.weight -> pos_block.0.proj.0.weight, '
-        'backbone.pos_block.pos.bias -> pos_block.0.proj.0.bias',
+        (
+            "ViT, DeiT or CPVT, timm's or this package's names (under 'backbone.') to CPVT: 55 keys"
+            ' loaded'
+        ),
+        (
+            '  renamed 2: backbone.pos_block.pos.weight -> pos_block.0.proj.0.weight, '
+            'backbone.pos_block.pos.bias -> pos_block.0.proj.0.bias'
+        ),
         "  dropped 1: head.w (not under 'backbone.')",
-        '  dropped 2: backbone.pos_embed.0, backbone.pos_embed.grid_0 (the model has no learned table)',
+        (
+            '  dropped 2: backbone.pos_embed.0, backbone.pos_embed.grid_0 (the model has no learned'
+            ' table)'
+        ),
     ]

@@ -1,4 +1,7 @@
-"""No checkpoint runs anything, whichever door it comes through; damaged ones end in one error that names the file."""
+"""No checkpoint runs anything, whichever door it comes through.
+
+Damaged ones end in one error that names the file.
+"""
 
 import copyreg
 import os
@@ -16,13 +19,20 @@ from tiny import COLUMN
 from torch import nn
 
 from cpvt_backbones import CPVT
-from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, load_weights, read_checkpoint
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    load_checkpoint,
+    load_weights,
+    read_checkpoint,
+)
 
 ARGUMENTS = dict(arch=COLUMN, img_size=32)
 
 
 def load_by_init_cfg(file):
-    MODELS.build(dict(type='CPVT', init_cfg=dict(type='Pretrained', checkpoint=str(file)), **ARGUMENTS)).init_weights()
+    MODELS.build(
+        dict(type='CPVT', init_cfg=dict(type='Pretrained', checkpoint=str(file)), **ARGUMENTS)
+    ).init_weights()
 
 
 DOORS = dict(
@@ -30,7 +40,9 @@ DOORS = dict(
     load_weights=lambda file: load_weights(nn.Linear(2, 2), file),
     load_checkpoint=lambda file: load_checkpoint(CPVT(**ARGUMENTS), file),
     init_cfg=load_by_init_cfg,
-    mmengine=lambda file: CheckpointLoader.load_checkpoint(str(file), map_location='cpu', logger='silent'),
+    mmengine=lambda file: CheckpointLoader.load_checkpoint(
+        str(file), map_location='cpu', logger='silent'
+    ),
 )
 
 
@@ -82,7 +94,8 @@ def test_nothing_runs_in_training(resume, tmp_path):
     assert not trace.exists()
 
 
-# -- damaged files -----------------------------------------------------------------------------------------------------
+# -- damaged files
+# --------------------------------------------------------------------------------------------------
 
 
 def recursive():
@@ -109,7 +122,9 @@ DAMAGED = {
     'deep': nested(150),
     'sparse': dict(state_dict=dict(weight=torch.eye(2).to_sparse())),
     'meta': dict(state_dict=dict(weight=torch.empty(2, 2, device='meta'))),
-    'quantized': dict(state_dict=dict(weight=torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8))),
+    'quantized': dict(
+        state_dict=dict(weight=torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8))
+    ),
     'repeated': dict(state_dict=dict(weight=torch.zeros(1).expand(10**10, 192))),
     'repeated_often': dict(state_dict={str(i): torch.zeros(1).expand(1000) for i in range(1000)}),
 }
@@ -132,7 +147,10 @@ def test_content_that_is_no_checkpoint(content, zipped, tmp_path):
 
 @pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
 def test_flipped_bits(zipped, tmp_path):
-    """In an archive no flip stays unseen; in the older format a pickle may turn into anything but code."""
+    """In an archive no flip stays unseen.
+
+    In the older format a pickle may turn into anything but code.
+    """
     file = tmp_path / 'w.pth'
     weights = dict(weight=torch.randn(2, 2), bias=torch.randn(2))
     torch.save(weights, file, _use_new_zipfile_serialization=zipped)
@@ -153,16 +171,25 @@ def test_flipped_bits(zipped, tmp_path):
 
 def test_an_archive_that_unpacks_to_more_than_its_size(tmp_path):
     torch.save(dict(weight=torch.zeros(10**6)), tmp_path / 'w.pth')
-    with zipfile.ZipFile(tmp_path / 'w.pth') as old, zipfile.ZipFile(tmp_path / 'bomb.pth', 'w') as new:
+    with (
+        zipfile.ZipFile(tmp_path / 'w.pth') as old,
+        zipfile.ZipFile(tmp_path / 'bomb.pth', 'w') as new,
+    ):
         for name in old.namelist():
             new.writestr(name, old.read(name), compress_type=zipfile.ZIP_DEFLATED)
-    with pytest.raises(CheckpointError, match=r"bomb.pth' is truncated or damaged \(it would unpack to more"):
+    with pytest.raises(
+        CheckpointError, match=r"bomb.pth' is truncated or damaged \(it would unpack to more"
+    ):
         read_checkpoint(tmp_path / 'bomb.pth')
 
 
 def test_a_bytearray_of_any_size_is_not_allocated(tmp_path):
-    (tmp_path / 'w.pth').write_bytes(b'\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85R.')
-    with pytest.raises(CheckpointError, match=r'refused: opening it would import builtins.bytearray'):
+    (tmp_path / 'w.pth').write_bytes(
+        b'\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85R.'
+    )
+    with pytest.raises(
+        CheckpointError, match=r'refused: opening it would import builtins.bytearray'
+    ):
         read_checkpoint(tmp_path / 'w.pth')
 
 
@@ -178,7 +205,10 @@ def test_what_names_the_newest_checkpoint_is_no_text(tmp_path):
         b'\x80\x02}.',
         (1 << 60).to_bytes(8, 'little') + b'{}',
         b'\x10' + bytes(7) + b'{"a": {"dtype":}',
-        b'\x3c' + bytes(7) + b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4]}}' + bytes(4),
+        b'\x3c'
+        + bytes(7)
+        + b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4]}}'
+        + bytes(4),
     ],
     ids=['pickle', 'long_header', 'bad_header', 'shape_beyond_the_data'],
 )
@@ -187,7 +217,9 @@ def test_safetensors_that_are_damaged(data, tmp_path):
     file = tmp_path / 'damaged.safetensors'
     file.write_bytes(data)
     for door in DOORS.values():
-        with pytest.raises(CheckpointError, match=r"damaged.safetensors' is truncated or no safetensors file"):
+        with pytest.raises(
+            CheckpointError, match=r"damaged.safetensors' is truncated or no safetensors file"
+        ):
             door(file)
 
 
@@ -205,11 +237,15 @@ def test_sha256(beside, tmp_path):
         if fits:
             assert torch.equal(read_checkpoint(file)['weight'], torch.ones(2))
         else:
-            with pytest.raises(CheckpointError, match=f'is damaged: its SHA-256 is {digest}, not {told[:8]}'):
+            with pytest.raises(
+                CheckpointError, match=f'is damaged: its SHA-256 is {digest}, not {told[:8]}'
+            ):
                 read_checkpoint(file)
 
 
-@pytest.mark.parametrize('name', ['run-20201122', 'run-abcdef0', 'run-0123456789ab', 'run', '12345678'])
+@pytest.mark.parametrize(
+    'name', ['run-20201122', 'run-abcdef0', 'run-0123456789ab', 'run', '12345678']
+)
 def test_names_without_a_hash(name, tmp_path):
     torch.save(dict(weight=torch.ones(2)), tmp_path / f'{name}.pth')
     assert read_checkpoint(tmp_path / f'{name}.pth')
@@ -220,8 +256,14 @@ def test_names_without_a_hash(name, tmp_path):
     [
         (torch.tensor([[1.0, float('nan')]] * 2), 'weight has values that are NaN or infinite'),
         (torch.full((2, 2), float('inf')), 'weight has values that are NaN or infinite'),
-        (torch.ones(2, 2, dtype=torch.int64), 'weight is of type torch.int64, the model has torch.float32'),
-        (torch.ones(2, 2, dtype=torch.bool), 'weight is of type torch.bool, the model has torch.float32'),
+        (
+            torch.ones(2, 2, dtype=torch.int64),
+            'weight is of type torch.int64, the model has torch.float32',
+        ),
+        (
+            torch.ones(2, 2, dtype=torch.bool),
+            'weight is of type torch.bool, the model has torch.float32',
+        ),
     ],
 )
 def test_weights_that_are_no_numbers(value, message, tmp_path):
@@ -233,7 +275,9 @@ def test_weights_that_are_no_numbers(value, message, tmp_path):
     key = 'blocks.0.attn.proj.weight'
     state[key] = torch.full_like(state[key], value[0, 1].item(), dtype=value.dtype)
     torch.save(state, tmp_path / 'backbone.pth')
-    with pytest.raises(CheckpointError, match=message.partition(' ')[2].replace('torch.float32', '')):
+    with pytest.raises(
+        CheckpointError, match=message.partition(' ')[2].replace('torch.float32', '')
+    ):
         load_checkpoint(model, tmp_path / 'backbone.pth')
 
 
@@ -253,7 +297,11 @@ def test_toolbox_inferencers_open_nothing_themselves(tmp_path):
     trace = tmp_path / 'trace'
     file = write_hostile_files(tmp_path, f'touch {trace}')[0]
     head = dict(type='LinearClsHead', num_classes=2, in_channels=32)
-    model = dict(type='ImageClassifier', backbone=dict(type='CPVT', out_type='avg_featmap', **ARGUMENTS), head=head)
+    model = dict(
+        type='ImageClassifier',
+        backbone=dict(type='CPVT', out_type='avg_featmap', **ARGUMENTS),
+        head=head,
+    )
     with pytest.raises(CheckpointError, match='is refused'):
         apis.get_model(Config(dict(model=model, default_scope='mmpretrain')), pretrained=str(file))
     assert not trace.exists()

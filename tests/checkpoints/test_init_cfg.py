@@ -1,4 +1,6 @@
-"""``init_cfg=dict(type='Pretrained', ...)``: foreign checkpoints in training, in testing, inside a detector."""
+"""``init_cfg=dict(type='Pretrained', ...)``: foreign checkpoints in training, in testing, inside a
+detector.
+"""
 
 import pytest
 import torch
@@ -21,7 +23,9 @@ def source():
 def foreign(source, tmp_path):
     """A segmentor's checkpoint with mmseg's names."""
     state, _ = export_state_dict(source.state_dict(), source, to='mmseg')
-    state = {f'backbone.{key}': value for key, value in state.items()} | {'decode_head.w': torch.ones(1)}
+    state = {f'backbone.{key}': value for key, value in state.items()} | {
+        'decode_head.w': torch.ones(1)
+    }
     torch.save(dict(state_dict=state), tmp_path / 'foreign.pth')
     return str(tmp_path / 'foreign.pth')
 
@@ -36,7 +40,11 @@ class Segmentor(BaseModel):
 
 
 def config(checkpoint, **kwargs):
-    return dict(type='PyramidCPVT', arch=PYRAMID, init_cfg=dict(type='Pretrained', checkpoint=checkpoint, **kwargs))
+    return dict(
+        type='PyramidCPVT',
+        arch=PYRAMID,
+        init_cfg=dict(type='Pretrained', checkpoint=checkpoint, **kwargs),
+    )
 
 
 @pytest.mark.parametrize('prefix', [None, 'backbone', 'backbone.'])
@@ -49,7 +57,9 @@ def test_init_weights_loads_a_foreign_checkpoint(prefix, nested, source, foreign
 
 
 def test_forward_and_fuse_read_no_file(tmp_path):
-    """As everywhere in mmengine, ``init_cfg`` takes effect in ``init_weights()`` and nowhere else."""
+    """As everywhere in mmengine, ``init_cfg`` takes effect in ``init_weights()`` and
+    nowhere else.
+    """
     model = MODELS.build(config(str(tmp_path / 'gone.pth'))).eval()
     random = {key: value.clone() for key, value in model.state_dict().items()}
     for got, wanted in zip(model.fuse()(IMAGES), model(IMAGES), strict=True):
@@ -104,7 +114,13 @@ def test_incomplete_or_missing_checkpoint_is_refused(tmp_path):
     state = {key: value for key, value in trunk.state_dict().items() if not key.startswith('norm.')}
     torch.save(state, tmp_path / 'part.pth')
     init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'part.pth'))
-    cfg = dict(type='MultiScaleCPVT', arch=COLUMN, position=dict(type='PEG'), with_cls_token=True, init_cfg=init_cfg)
+    cfg = dict(
+        type='MultiScaleCPVT',
+        arch=COLUMN,
+        position=dict(type='PEG'),
+        with_cls_token=True,
+        init_cfg=init_cfg,
+    )
     with pytest.raises(CheckpointError, match=r'lacks 2 keys of the model: norm.weight, norm.bias'):
         MODELS.build(cfg).init_weights()
     with pytest.raises(CheckpointError, match=r'allow_missing is for new parts only'):
@@ -113,19 +129,27 @@ def test_incomplete_or_missing_checkpoint_is_refused(tmp_path):
     assert isinstance(model, MultiScaleCPVT)
     model.init_weights()
     assert torch.equal(model.blocks[0].attn.qkv.weight, trunk.blocks[0].attn.qkv.weight)
-    with pytest.raises(FileNotFoundError, match=r"checkpoint: there is no file or folder 'gone.pth'"):
-        MODELS.build(cfg | dict(init_cfg=dict(type='Pretrained', checkpoint='gone.pth'))).init_weights()
+    with pytest.raises(
+        FileNotFoundError, match=r"checkpoint: there is no file or folder 'gone.pth'"
+    ):
+        MODELS.build(
+            cfg | dict(init_cfg=dict(type='Pretrained', checkpoint='gone.pth'))
+        ).init_weights()
 
 
 def test_report_is_logged(foreign, caplog, monkeypatch):
     from cpvt_backbones.checkpoints import pretrained
 
     told = []
-    monkeypatch.setattr(pretrained, 'print_log', lambda message, logger: told.append((message, logger)))
+    monkeypatch.setattr(
+        pretrained, 'print_log', lambda message, logger: told.append((message, logger))
+    )
     MODELS.build(config(foreign)).init_weights()
     ((message, logger),) = told
     assert logger == 'current'
-    assert message.startswith(f"load {foreign}: Twins-PCPVT, mmseg's names (under 'backbone.') to PyramidCPVT: ")
+    assert message.startswith(
+        f"load {foreign}: Twins-PCPVT, mmseg's names (under 'backbone.') to PyramidCPVT: "
+    )
     assert "dropped 1: decode_head.w (not under 'backbone.')" in message
 
 
@@ -134,5 +158,8 @@ def test_a_name_or_a_file_as_init_cfg(foreign, source):
     model.init_weights()
     assert_equal_outputs(model.eval()(IMAGES), source(IMAGES))
     shipped = CPVT(arch='tiny', with_cls_token=False, init_cfg='no_such_weights')
-    with pytest.raises(FileNotFoundError, match="'no_such_weights', and no weights of that name come with the package"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="'no_such_weights', and no weights of that name come with the package",
+    ):
         shipped.init_weights()

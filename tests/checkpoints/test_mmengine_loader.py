@@ -1,4 +1,6 @@
-"""mmengine opens files by ``read_checkpoint``: ``load_from``, ``resume``, names of its model zoo."""
+"""mmengine opens files by ``read_checkpoint``: ``load_from``, ``resume``, names of its
+model zoo.
+"""
 
 import json
 import pathlib
@@ -28,11 +30,15 @@ class Regression(BaseModel):
 
 def make_runner(folder, iterations, **options):
     torch.manual_seed(0)
-    data = [dict(inputs=torch.randn(3, generator=torch.Generator().manual_seed(i))) for i in range(4)]
+    data = [
+        dict(inputs=torch.randn(3, generator=torch.Generator().manual_seed(i))) for i in range(4)
+    ]
     return Runner(
         Regression(),
         str(folder),
-        train_dataloader=DataLoader(data, batch_size=2, sampler=DefaultSampler(data, shuffle=False)),
+        train_dataloader=DataLoader(
+            data, batch_size=2, sampler=DefaultSampler(data, shuffle=False)
+        ),
         train_cfg=dict(by_epoch=False, max_iters=iterations),
         optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
         param_scheduler=[dict(type='LinearLR', start_factor=0.1, end=4, by_epoch=False)],
@@ -61,7 +67,10 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path):
     second.train()
     for key, value in whole.model.state_dict().items():
         assert torch.equal(second.model.state_dict()[key], value), key
-    assert second.optim_wrapper.state_dict()['param_groups'] == whole.optim_wrapper.state_dict()['param_groups']
+    assert (
+        second.optim_wrapper.state_dict()['param_groups']
+        == whole.optim_wrapper.state_dict()['param_groups']
+    )
     log, count = second.message_hub.get_scalar('train/loss').data
     wanted, _ = whole.message_hub.get_scalar('train/loss').data
     assert log.dtype == np.float64 and count.sum() == 4 and np.array_equal(log, wanted)
@@ -76,20 +85,44 @@ def test_plain_data_is_restored_and_other_objects_are_none(tmp_path):
     from argparse import Namespace
 
     array = np.arange(6, dtype='>i2').reshape(2, 3)
-    content = dict(model={}, args=Namespace(a=1), array=array.T, words=np.array(['a'], dtype=object), flag=np.bool_(1))
+    content = dict(
+        model={},
+        args=Namespace(a=1),
+        array=array.T,
+        words=np.array(['a'], dtype=object),
+        flag=np.bool_(1),
+    )
     shared = [1, dict(a=(2, np.float32(1)))]
     content |= dict(meta=ConfigDict(classes=['a']), part=slice(1, None), one=shared, two=[shared])
-    content |= dict(log=HistoryBuffer([1.0, 2.0], [1, 3]), where=pathlib.Path('a/b'), nothing=b'', some=b'x')
+    content |= dict(
+        log=HistoryBuffer([1.0, 2.0], [1, 3]), where=pathlib.Path('a/b'), nothing=b'', some=b'x'
+    )
     torch.save(content, tmp_path / 'w.pth')
     found = CheckpointLoader.load_checkpoint(str(tmp_path / 'w.pth'), logger='silent')
-    assert (found['args'], found['words'], found['where'], found['nothing']) == (None, None, 'a/b', b'')
-    assert found['array'].dtype == array.dtype and np.array_equal(found['array'], array.T) and found['some'] == b'x'
+    assert (found['args'], found['words'], found['where'], found['nothing']) == (
+        None,
+        None,
+        'a/b',
+        b'',
+    )
+    assert (
+        found['array'].dtype == array.dtype
+        and np.array_equal(found['array'], array.T)
+        and found['some'] == b'x'
+    )
     assert isinstance(found['flag'], np.bool_) and found['flag']
     assert isinstance(found['log'], HistoryBuffer) and found['log'].mean() == pytest.approx(0.75)
-    assert type(found['meta']) is dict and found['meta'] == dict(classes=['a']) and found['part'] == slice(1, None)
+    assert (
+        type(found['meta']) is dict
+        and found['meta'] == dict(classes=['a'])
+        and found['part'] == slice(1, None)
+    )
     assert found['one'] == shared and found['two'][0] is found['one']
     torch.save(found, tmp_path / 'again.pth')
-    assert CheckpointLoader.load_checkpoint(str(tmp_path / 'again.pth'), logger='silent')['where'] == 'a/b'
+    assert (
+        CheckpointLoader.load_checkpoint(str(tmp_path / 'again.pth'), logger='silent')['where']
+        == 'a/b'
+    )
 
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
@@ -104,18 +137,30 @@ def test_load_from(suffix, tmp_path):
     assert all(torch.equal(value, wanted[key]) for key, value in runner.model.state_dict().items())
 
 
-@pytest.mark.parametrize('name', ['torchvision://tiny', 'open-mmlab://tiny', 'mmcls://tiny', 'open-mmlab://local'])
+@pytest.mark.parametrize(
+    'name', ['torchvision://tiny', 'open-mmlab://tiny', 'mmcls://tiny', 'open-mmlab://local']
+)
 def test_names_of_model_zoos(name, tmp_path, monkeypatch):
-    """Names stand for addresses or files in the folder of mmengine; `mmcls://` gives the backbone of a classifier."""
+    """Names stand for addresses or files in the folder of mmengine.
+
+    `mmcls://` gives the backbone of a classifier.
+    """
     monkeypatch.setenv('MMENGINE_HOME', str(tmp_path))
     state = {'backbone.weight': torch.ones(2), 'head.weight': torch.ones(1)}
     torch.save(dict(state_dict=state), tmp_path / 'tiny.pth')
     (tmp_path / 'open_mmlab.json').write_text(json.dumps(dict(local='tiny.pth')))
     for scheme in ('torchvision', 'mmcls'):
-        monkeypatch.setitem(pretrained._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth'))
+        monkeypatch.setitem(
+            pretrained._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth')
+        )
     if 'local' not in name:
-        monkeypatch.setitem(pretrained._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth'))
-        monkeypatch.setattr('cpvt_backbones.checkpoints.sources._fetch', lambda url: tmp_path / url.rpartition('/')[2])
+        monkeypatch.setitem(
+            pretrained._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth')
+        )
+        monkeypatch.setattr(
+            'cpvt_backbones.checkpoints.sources._fetch',
+            lambda url: tmp_path / url.rpartition('/')[2],
+        )
     found = CheckpointLoader.load_checkpoint(name, logger='silent')['state_dict']
     assert set(found) == ({'weight'} if name.startswith('mmcls') else set(state))
     with pytest.raises(CheckpointError, match=r"mmengine knows no model '.*://none'"):
@@ -126,6 +171,7 @@ def test_every_scheme_of_mmengine_is_replaced():
     loaders = {loader.__module__ for loader in CheckpointLoader._schemes.values()}
     assert loaders == {pretrained.__name__}
     with pytest.raises(
-        CheckpointError, match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 'pavi://a'"
+        CheckpointError,
+        match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 'pavi://a'",
     ):
         CheckpointLoader.load_checkpoint('pavi://a', logger='silent')

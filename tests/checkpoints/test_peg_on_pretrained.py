@@ -1,4 +1,6 @@
-"""A detector on a pretrained trunk with its own encoding and new PEGs: step 0 is the trunk without PEG, bit for bit."""
+"""A detector on a pretrained trunk with its own encoding and new PEGs: step 0 is the trunk without
+PEG, bit for bit.
+"""
 
 import pytest
 import torch
@@ -6,7 +8,9 @@ from tiny import COLUMN, build, column, randomise, retinanet
 
 PRETRAINED = {
     'deit': dict(position=[dict(type='Learned')]),
-    'rope_vit': dict(position=[dict(type='Learned'), dict(type='RoPE', mode='mixed')], layer_scale_init=0.1),
+    'rope_vit': dict(
+        position=[dict(type='Learned'), dict(type='RoPE', mode='mixed')], layer_scale_init=0.1
+    ),
     'dinov3': dict(
         position=[dict(type='RoPE', mode='dinov3')],
         num_registers=4,
@@ -21,7 +25,10 @@ TRAIN_CFG = dict(
     allowed_border=-1,
     pos_weight=-1,
 )
-PEGS = {'dense': dict(type='PEG', after_blocks='0-5'), 'bn': dict(type='PEG', norm='BN', act='GELU', bias=False)}
+PEGS = {
+    'dense': dict(type='PEG', after_blocks='0-5'),
+    'bn': dict(type='PEG', norm='BN', act='GELU', bias=False),
+}
 
 
 def losses(model):
@@ -31,9 +38,13 @@ def losses(model):
 
     samples = []
     for height, width in ((64, 96), (64, 80)):
-        sample = DetDataSample(metainfo=dict(img_shape=(height, width), pad_shape=(64, 96), batch_input_shape=(64, 96)))
+        sample = DetDataSample(
+            metainfo=dict(img_shape=(height, width), pad_shape=(64, 96), batch_input_shape=(64, 96))
+        )
         sample.gt_instances = InstanceData(
-            bboxes=torch.tensor([[10.0, 12.0, 60.0, 50.0]]), labels=torch.tensor([1]), ignored=torch.tensor([False])
+            bboxes=torch.tensor([[10.0, 12.0, 60.0, 50.0]]),
+            labels=torch.tensor([1]),
+            ignored=torch.tensor([False]),
         )
         samples.append(sample)
     images = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
@@ -62,9 +73,15 @@ def test_step_0_has_the_losses_of_the_trunk_without_peg(trunk, peg, window_size,
     with_peg = build(retinanet(both, train_cfg=TRAIN_CFG))
     for model in (without, with_peg):
         model.init_weights()
-    new = {k: v for k, v in without.state_dict().items() if not k.startswith('backbone.') or '.pyramid.' in k}
+    new = {
+        k: v
+        for k, v in without.state_dict().items()
+        if not k.startswith('backbone.') or '.pyramid.' in k
+    }
     with_peg.load_state_dict(new, strict=False)
     expected, found = losses(without), losses(with_peg)
-    assert expected.keys() == found.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    assert expected.keys() == found.keys() and all(
+        torch.equal(found[name], expected[name]) for name in expected
+    )
     pegs = [p for name, p in with_peg.named_parameters() if '.pos_block.' in name]
     assert pegs and any(p.grad.abs().max() > 0 for p in pegs)

@@ -15,7 +15,13 @@ import torch
 from tiny import COLUMN, randomise
 
 from cpvt_backbones import CPVT, convert_state_dict
-from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint, sources, write_checkpoint, writing
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    read_checkpoint,
+    sources,
+    write_checkpoint,
+    writing,
+)
 
 WEIGHTS = {'a.weight': torch.arange(6.0).view(2, 3), 'b.bias': torch.ones(4, dtype=torch.float16)}
 
@@ -45,13 +51,19 @@ def test_write_and_read(suffix, tmp_path):
     assert_same(content if suffix == '.safetensors' else content['state_dict'], weights)
     plain = tmp_path / 'plain'
     plain.touch()
-    assert (tmp_path / 'new' / f'w{suffix}').stat().st_mode == plain.stat().st_mode  # others may read it, as any file
-    with pytest.raises(ValueError, match=r"destination must end in one of .pth, .pt, .safetensors, got 'w.h5'"):
+    assert (
+        tmp_path / 'new' / f'w{suffix}'
+    ).stat().st_mode == plain.stat().st_mode  # others may read it, as any file
+    with pytest.raises(
+        ValueError, match=r"destination must end in one of .pth, .pt, .safetensors, got 'w.h5'"
+    ):
         write_checkpoint(weights, 'w.h5', meta={})
 
 
 def runner_checkpoint(folder):
-    """Train two iterations: the checkpoint has HistoryBuffers, numpy scalars and an average of the weights."""
+    """Train two iterations: the checkpoint has HistoryBuffers, numpy scalars and an average of the
+    weights.
+    """
     from mmengine.dataset import DefaultSampler
     from mmengine.model import BaseModel
     from mmengine.runner import Runner
@@ -93,7 +105,9 @@ def test_work_directory(tmp_path):
     # The optimizer steps once more before the hook stores: EMAHook swaps the two on saving.
     model = CPVT(arch=COLUMN, img_size=32)
     averaged = content['state_dict']['backbone.norm.weight']
-    assert torch.equal(trained.backbone.norm.weight, content['ema_state_dict']['module.backbone.norm.weight'])
+    assert torch.equal(
+        trained.backbone.norm.weight, content['ema_state_dict']['module.backbone.norm.weight']
+    )
     assert not torch.equal(trained.backbone.norm.weight, averaged)
     for ema in (False, True):
         state_dict, _ = convert_state_dict(content, model, ema=ema)
@@ -104,34 +118,51 @@ def test_work_directory(tmp_path):
 
 def test_an_unreadable_checkpoint_of_a_run_is_passed_over(tmp_path):
     for iteration in (2, 4):
-        torch.save(dict(state_dict=WEIGHTS, meta=dict(iter=iteration)), tmp_path / f'iter_{iteration}.pth')
+        torch.save(
+            dict(state_dict=WEIGHTS, meta=dict(iter=iteration)), tmp_path / f'iter_{iteration}.pth'
+        )
     assert read_checkpoint(tmp_path)['meta']['iter'] == 4
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_4.pth'))
     (tmp_path / 'iter_4.pth').write_bytes(b'')
     with pytest.warns(UserWarning, match=r'iter_4.pth is skipped: .* is empty'):
         assert read_checkpoint(tmp_path)['meta']['iter'] == 2
     (tmp_path / 'iter_2.pth').write_bytes(b'')
-    with pytest.raises(CheckpointError, match=r'none of the checkpoints in .* can be read'), pytest.warns(UserWarning):
+    with (
+        pytest.raises(CheckpointError, match=r'none of the checkpoints in .* can be read'),
+        pytest.warns(UserWarning),
+    ):
         read_checkpoint(tmp_path)
 
 
 def test_atomic_write_flushes_before_it_renames(tmp_path, monkeypatch):
     flushed = []
-    monkeypatch.setattr(writing.os, 'fsync', lambda handle: flushed.append(sorted(p.name for p in tmp_path.iterdir())))
+    monkeypatch.setattr(
+        writing.os,
+        'fsync',
+        lambda handle: flushed.append(sorted(p.name for p in tmp_path.iterdir())),
+    )
     with writing.atomic_write(tmp_path / 'w') as file:
         file.write(b'content')
         assert not (tmp_path / 'w').exists()
     (part,), folder = flushed
-    assert part.endswith('.part') and folder == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
+    assert (
+        part.endswith('.part') and folder == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
+    )
     with pytest.raises(KeyboardInterrupt), writing.atomic_write(tmp_path / 'w') as file:
         file.write(b'half')
         raise KeyboardInterrupt
-    assert [path.name for path in tmp_path.iterdir()] == ['w'] and (tmp_path / 'w').read_bytes() == b'content'
+    assert [path.name for path in tmp_path.iterdir()] == ['w'] and (
+        tmp_path / 'w'
+    ).read_bytes() == b'content'
 
 
 def test_other_content_of_training_scripts(tmp_path):
     """Command lines (DeiT, Twins), numpy scalars and arrays, paths."""
-    beside = dict(args=Namespace(lr=1.0, out=pathlib.PurePosixPath('x').name), best=np.float64(1.5), seed=np.arange(3))
+    beside = dict(
+        args=Namespace(lr=1.0, out=pathlib.PurePosixPath('x').name),
+        best=np.float64(1.5),
+        seed=np.arange(3),
+    )
     beside |= dict(where=pathlib.Path('x'), epoch=3, name='deit', size=torch.Size([1]))
     torch.save(dict(model=WEIGHTS, **beside), tmp_path / 'w.pth')
     before = set(torch.serialization.get_safe_globals())
@@ -164,15 +195,21 @@ def test_pickle_that_calls_a_function_is_refused(form, tmp_path):
     if form.startswith('pickle'):
         file.write_bytes(pickle.dumps(dict(model=evil), protocol=int(form[-1])))
     else:
-        torch.save(dict(model=WEIGHTS, extra=evil), file, _use_new_zipfile_serialization=form != 'legacy')
-    with pytest.raises(CheckpointError, match=f"w.pth' is refused: opening it would import {wanted},"):
+        torch.save(
+            dict(model=WEIGHTS, extra=evil), file, _use_new_zipfile_serialization=form != 'legacy'
+        )
+    with pytest.raises(
+        CheckpointError, match=f"w.pth' is refused: opening it would import {wanted},"
+    ):
         read_checkpoint(file)
     assert not trace.exists()
 
 
 def test_stored_module_is_refused_by_class_name(tmp_path):
     torch.save(dict(model=torch.nn.Linear(2, 2)), tmp_path / 'w.pth')
-    with pytest.raises(CheckpointError, match=r'refused: .* import torch.nn.modules.linear.Linear,'):
+    with pytest.raises(
+        CheckpointError, match=r'refused: .* import torch.nn.modules.linear.Linear,'
+    ):
         read_checkpoint(tmp_path / 'w.pth')
 
 
@@ -187,7 +224,9 @@ def test_truncated(suffix, part, tmp_path):
     else:
         torch.save(weights, file, _use_new_zipfile_serialization=suffix == '.pth')
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
-    with pytest.raises(CheckpointError, match=r"checkpoint: '.*' is (truncated|no checkpoint, or) "):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint: '.*' is (truncated|no checkpoint, or) "
+    ):
         read_checkpoint(file)
 
 
@@ -195,7 +234,10 @@ def test_truncated(suffix, part, tmp_path):
     ('content', 'message'),
     [
         (b'', r"the file '.*w.pth' is empty"),
-        (b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n', r'is no checkpoint, or damaged'),
+        (
+            b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n',
+            r'is no checkpoint, or damaged',
+        ),
         (b'<!DOCTYPE html><html>404</html>', r'is no checkpoint, or damaged'),
     ],
 )
@@ -219,16 +261,24 @@ def test_a_tensor_is_no_checkpoint(tmp_path):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"checkpoint: there is no file or folder 'none.pth'"):
+    with pytest.raises(
+        FileNotFoundError, match=r"checkpoint: there is no file or folder 'none.pth'"
+    ):
         read_checkpoint('none.pth')
     with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no 'last_checkpoint'"):
         read_checkpoint(tmp_path)
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/iter_3.pth\n')
-    with pytest.raises(FileNotFoundError, match=r"last_checkpoint' names '/elsewhere/iter_3.pth', which is not there"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"last_checkpoint' names '/elsewhere/iter_3.pth', which is not there",
+    ):
         read_checkpoint(tmp_path)
     with pytest.raises(
         CheckpointError,
-        match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 's3://bucket/w.pth'",
+        match=(
+            r'must be a file, a folder, an https:// address, or timm://NAME, .* got'
+            r" 's3://bucket/w.pth'"
+        ),
     ):
         read_checkpoint('s3://bucket/w.pth')
 
@@ -256,6 +306,9 @@ def test_an_address_that_cannot_be_reached(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
     monkeypatch.setattr(sources, 'urlopen', offline)
-    with pytest.raises(CheckpointError, match=r'^checkpoint: https://example.org/w.pth could not be fetched .*network'):
+    with pytest.raises(
+        CheckpointError,
+        match=r'^checkpoint: https://example.org/w.pth could not be fetched .*network',
+    ):
         read_checkpoint('https://example.org/w.pth')
     assert not list(tmp_path.rglob('*.pth'))

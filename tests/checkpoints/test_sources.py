@@ -1,4 +1,6 @@
-"""Names and addresses of weights: timm's through a hub on the loopback address, mmpretrain's, https; nothing online."""
+"""Names and addresses of weights: timm's through a hub on the loopback address, mmpretrain's,
+https; nothing online.
+"""
 
 import hashlib
 import threading
@@ -60,21 +62,27 @@ def server(tmp_path, monkeypatch):
         monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
         monkeypatch.setattr(constants, 'ENDPOINT', server.address)
         template = '{endpoint}/{repo_id}/resolve/{revision}/{filename}'
-        monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', f'{server.address}{template[10:]}')
+        monkeypatch.setattr(
+            constants, 'HUGGINGFACE_CO_URL_TEMPLATE', f'{server.address}{template[10:]}'
+        )
         yield server
         server.shutdown()
         thread.join()
 
 
 def weights(model):
-    state = {key.replace('pos_embed.0', 'pos_embed'): value for key, value in model.state_dict().items()}
+    state = {
+        key.replace('pos_embed.0', 'pos_embed'): value for key, value in model.state_dict().items()
+    }
     return save(state | {'head.weight': torch.zeros(2, 24), 'head.bias': torch.zeros(2)})
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """DeiT-tiny made small, in the table of public weights too."""
-    pattern = next(key for key in public._COLUMNS if key.startswith('deit_') and 'distilled' not in key)
+    pattern = next(
+        key for key in public._COLUMNS if key.startswith('deit_') and 'distilled' not in key
+    )
     monkeypatch.setitem(public._COLUMNS, pattern, dict(position=dict(type='Learned')))
     monkeypatch.setitem(public._SIZES, 'tiny', TINY)
     return CPVT(arch=TINY, position=dict(type='Learned')).eval()
@@ -89,7 +97,9 @@ def test_weights_of_timm_are_fetched_once(server, tiny):
     fetched = server.asked.count(f'GET /{REPOSITORY}/resolve/main/model.safetensors')
     server.files.clear()
     # Without its tag, from the cache, into another class of the same blocks.
-    other = MultiScaleCPVT.from_pretrained('timm://deit_tiny_patch16_224', out_indices=(1, 2)).eval()
+    other = MultiScaleCPVT.from_pretrained(
+        'timm://deit_tiny_patch16_224', out_indices=(1, 2)
+    ).eval()
     assert torch.equal(other.blocks[1].mlp.fc2.weight, tiny.blocks[1].mlp.fc2.weight)
     assert fetched == 1 == server.asked.count(f'GET /{REPOSITORY}/resolve/main/model.safetensors')
 
@@ -101,7 +111,9 @@ def test_dinov3_by_its_name(server, monkeypatch):
     monkeypatch.setitem(public._SIZES, 'small', {**TINY, 'mlp_ratio': 4.0})
     sizes = dict(embed_dim=24, depth=2, num_heads=2)
     theirs = timm.create_model(name, num_classes=0, dynamic_img_size=True, **sizes).eval()
-    server.files[f'/timm/{name}.lvd1689m/resolve/main/model.safetensors'] = save(dict(theirs.state_dict()))
+    server.files[f'/timm/{name}.lvd1689m/resolve/main/model.safetensors'] = save(
+        dict(theirs.state_dict())
+    )
     ours = CPVT.from_pretrained(f'timm://{name}.lvd1689m', out_type='raw').eval()
     images = torch.randn(1, 3, 48, 80)
     with torch.no_grad():
@@ -112,11 +124,15 @@ def test_dinov3_by_its_name(server, monkeypatch):
 def test_a_repository_of_the_hub(server, tmp_path, monkeypatch):
     huggingface_hub = pytest.importorskip('huggingface_hub')
     model, uploaded = PyramidCPVT(arch=PYRAMID, init_cfg=None).eval(), {}
-    monkeypatch.setattr(huggingface_hub, 'create_repo', lambda repository, **options: uploaded.update(options))
+    monkeypatch.setattr(
+        huggingface_hub, 'create_repo', lambda repository, **options: uploaded.update(options)
+    )
 
     def upload_folder(*, repo_id, folder_path, token):
         files = {file.name: file.read_bytes() for file in Path(folder_path).iterdir()}
-        server.files = {f'/{repo_id}/resolve/main/{name}': content for name, content in files.items()}
+        server.files = {
+            f'/{repo_id}/resolve/main/{name}': content for name, content in files.items()
+        }
 
     monkeypatch.setattr(huggingface_hub, 'upload_folder', upload_folder)
     model.push_to_hub('me/my-pyramid.v2', private=True)
@@ -128,7 +144,9 @@ def test_a_repository_of_the_hub(server, tmp_path, monkeypatch):
     config = PyramidCPVT(arch=PYRAMID, init_cfg='hf://me/my-pyramid.v2')
     config.init_weights()
     assert torch.equal(config.patch_embeds[0].proj.weight, model.patch_embeds[0].proj.weight)
-    with pytest.raises(CheckpointError, match='me/other/resolve/main/config.json could not be fetched') as error:
+    with pytest.raises(
+        CheckpointError, match='me/other/resolve/main/config.json could not be fetched'
+    ) as error:
         PyramidCPVT.from_pretrained('me/other')
     line_of(error)
     with pytest.raises(ValueError, match='name must be one of the weights'):
@@ -157,7 +175,9 @@ def test_a_damaged_cache_is_refused(server, tiny, tmp_path):
     read_checkpoint(f'timm://{NAME}')
     (blob,) = (tmp_path / 'hub').rglob('blobs/*')
     blob.write_bytes(blob.read_bytes()[:-1] + b'?')
-    with pytest.raises(CheckpointError, match=r'is damaged: its SHA-256 is .* as in its name; fetch it again'):
+    with pytest.raises(
+        CheckpointError, match=r'is damaged: its SHA-256 is .* as in its name; fetch it again'
+    ):
         read_checkpoint(f'timm://{NAME}')
 
 
@@ -172,7 +192,10 @@ def test_a_gated_repository(server, tmp_path):
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(f'timm://{NAME}')
     line = line_of(error)
-    assert f'{NAME!r} is gated: accept its terms at https://huggingface.co/{REPOSITORY} and log in' in line
+    assert (
+        f'{NAME!r} is gated: accept its terms at https://huggingface.co/{REPOSITORY} and log in'
+        in line
+    )
     assert line.endswith(f'or put the file at {str(tmp_path / "torch" / "checkpoints" / FILE)!r}')
 
 
@@ -183,7 +206,10 @@ def test_no_network_and_the_file_put_where_the_error_says(server, tiny, tmp_path
     with pytest.raises(CheckpointError) as error:
         CPVT.from_pretrained(f'timm://{NAME}')
     line, file = line_of(error), tmp_path / 'torch' / 'checkpoints' / FILE
-    assert f'https://huggingface.co/{REPOSITORY}/resolve/main/model.safetensors could not be fetched' in line
+    assert (
+        f'https://huggingface.co/{REPOSITORY}/resolve/main/model.safetensors could not be fetched'
+        in line
+    )
     assert line.endswith(f'without a network, put the file at {str(file)!r}')
     file.parent.mkdir(parents=True)
     file.write_bytes(weights(tiny))
@@ -193,7 +219,9 @@ def test_no_network_and_the_file_put_where_the_error_says(server, tiny, tmp_path
 
 def test_unknown_names(server):
     for name, message in {
-        'timm://deit_tiny_patch16_224.no_such': r'timm has no weights of the name .*Invalid pretrained tag',
+        'timm://deit_tiny_patch16_224.no_such': (
+            r'timm has no weights of the name .*Invalid pretrained tag'
+        ),
         'timm://no_such_model': r"timm has no weights of the name 'no_such_model'",
         'ftp://w.pth': r'checkpoint must be a file, a folder, an https:// address, or timm://NAME',
     }.items():
@@ -221,11 +249,17 @@ def test_an_address_with_a_hash_in_its_name(server):
     content = save({'weight': torch.ones(2)})
     digest = hashlib.sha256(content).hexdigest()
     server.files = {f'/w-{digest[:8]}.safetensors': content, '/w-abcd0123.safetensors': content}
-    assert torch.equal(read_checkpoint(f'{server.address}/w-{digest[:8]}.safetensors')['weight'], torch.ones(2))
-    with pytest.raises(CheckpointError, match=r'is damaged: .* not abcd0123 as in its name; fetch it again') as error:
+    assert torch.equal(
+        read_checkpoint(f'{server.address}/w-{digest[:8]}.safetensors')['weight'], torch.ones(2)
+    )
+    with pytest.raises(
+        CheckpointError, match=r'is damaged: .* not abcd0123 as in its name; fetch it again'
+    ) as error:
         read_checkpoint(f'{server.address}/w-abcd0123.safetensors')
     line_of(error)
-    with pytest.raises(CheckpointError, match=r'could not be fetched .*404.*; without a network, put the file at'):
+    with pytest.raises(
+        CheckpointError, match=r'could not be fetched .*404.*; without a network, put the file at'
+    ):
         read_checkpoint(f'{server.address}/gone.pth')
 
 
@@ -241,13 +275,23 @@ def test_other_weights_than_the_class_takes():
 @pytest.mark.parametrize(
     'checkpoint, wanted',
     {
-        'weights/vit_small_patch16_dinov3.lvd1689m.safetensors': dict(type='CPVT', arch='small', num_registers=4),
-        'https://dl.fbaipublicfiles.com/deit/deit_base_patch16_384-8de9b5d1.pth': dict(arch='base', img_size=384),
+        'weights/vit_small_patch16_dinov3.lvd1689m.safetensors': dict(
+            type='CPVT', arch='small', num_registers=4
+        ),
+        'https://dl.fbaipublicfiles.com/deit/deit_base_patch16_384-8de9b5d1.pth': dict(
+            arch='base', img_size=384
+        ),
         'mmpretrain://deit-base_224px-pre_3rdparty_in1k-384px': dict(arch='base', img_size=384),
         'mmpretrain://deit-small_4xb256_in1k': dict(arch='small', img_size=224),
-        'mmpretrain://twins-pcpvt-large_3rdparty_16xb64_in1k': dict(type='PyramidCPVT', arch='large'),
-        'https://github.com/whai362/PVT/releases/download/v2/pvt_medium.pth': dict(type='PyramidCPVT', arch='base'),
-        'timm://vit_large_patch14_clip_quickgelu_336.openai': dict(patch_size=14, activation='quick_gelu'),
+        'mmpretrain://twins-pcpvt-large_3rdparty_16xb64_in1k': dict(
+            type='PyramidCPVT', arch='large'
+        ),
+        'https://github.com/whai362/PVT/releases/download/v2/pvt_medium.pth': dict(
+            type='PyramidCPVT', arch='base'
+        ),
+        'timm://vit_large_patch14_clip_quickgelu_336.openai': dict(
+            patch_size=14, activation='quick_gelu'
+        ),
         'vit_base': None,
     }.items(),
 )
@@ -275,11 +319,17 @@ def test_training_without_a_network_ends_before_it_reads_data(server, monkeypatc
     from cpvt_backbones.engine.launch import train
 
     monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-    backbone = dict(type='CPVT', arch=TINY, init_cfg=[dict(type='Pretrained', checkpoint=f'timm://{NAME}')])
+    backbone = dict(
+        type='CPVT', arch=TINY, init_cfg=[dict(type='Pretrained', checkpoint=f'timm://{NAME}')]
+    )
     config = Config(dict(model=dict(type='Detector', backbone=backbone), work_dir=str(tmp_path)))
-    with pytest.raises(CheckpointError, match=r'could not be fetched .*without a network, put the file at') as error:
+    with pytest.raises(
+        CheckpointError, match=r'could not be fetched .*without a network, put the file at'
+    ) as error:
         train(config)
     line_of(error)
     config.model.backbone.init_cfg = None
-    with pytest.raises(Exception, match='Detector'):  # the next thing that is wrong with this config
+    with pytest.raises(
+        Exception, match='Detector'
+    ):  # the next thing that is wrong with this config
         train(config)

@@ -1,4 +1,6 @@
-"""Register tokens, biases on queries and values alone, SwiGLU: timm's and Meta's names, equal outputs."""
+"""Register tokens, biases on queries and values alone, SwiGLU: timm's and Meta's names, equal
+outputs.
+"""
 
 from functools import partial
 
@@ -19,22 +21,31 @@ def learned(**kwargs):
 
 @pytest.mark.parametrize('in_table', [True, False])
 def test_register_tokens(in_table, record_property):
-    """The table of timm's model has entries for the class token and the registers, or for neither."""
+    """The table of timm's model has entries for the class token and the registers, or for
+    neither.
+    """
     theirs = timm_vit(reg_tokens=4, no_embed_class=not in_table)
     ours = learned(num_registers=4)
     report = load(ours, theirs.state_dict())
     assert set(report.dropped) == {'head.weight', 'head.bias'}
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
-    meta = {key.replace('reg_token', 'storage_tokens'): value for key, value in theirs.state_dict().items()}
+    meta = {
+        key.replace('reg_token', 'storage_tokens'): value
+        for key, value in theirs.state_dict().items()
+    }
     assert ('storage_tokens', 'reg_token') in load(learned(num_registers=4), meta).renamed
-    with pytest.raises(CheckpointError, match=r'shape mismatch: reg_token is \(1, 4, 24\) in the checkpoint'):
+    with pytest.raises(
+        CheckpointError, match=r'shape mismatch: reg_token is \(1, 4, 24\) in the checkpoint'
+    ):
         convert_state_dict(theirs.state_dict(), learned(num_registers=3))
     report = convert_state_dict(theirs.state_dict(), learned())[1]
     assert report.dropped['reg_token'] == 'the model has no register tokens'
 
 
 def official_dinov2(theirs):
-    """State dict of timm's DINOv2 with registers in Meta's names: the table has the class token's entry."""
+    """State dict of timm's DINOv2 with registers in Meta's names: the table has the class token's
+    entry.
+    """
     state = dict(theirs.state_dict())
     entry = torch.randn(1, 1, 24) * 0.1
     state['register_tokens'] = state.pop('reg_token')
@@ -77,7 +88,14 @@ def test_allow_missing_does_not_cover_the_trunk(key, argument):
 
 @pytest.mark.parametrize(
     'key',
-    ['cls_token', 'dist_token', 'reg_token', 'blocks.0.ls1.gamma', 'pos_embed.0', 'pos_block.0.proj.0.weight']
+    [
+        'cls_token',
+        'dist_token',
+        'reg_token',
+        'blocks.0.ls1.gamma',
+        'pos_embed.0',
+        'pos_block.0.proj.0.weight',
+    ]
     + ['rope.freqs.0', 'blocks.1.adapter.down.weight', 'lora_gate.weight'],
 )
 def test_allow_missing_covers_new_parts(key):
@@ -88,33 +106,43 @@ def test_allow_missing_covers_new_parts(key):
     model.lora_gate = torch.nn.Linear(24, 2)
     state = model.state_dict()
     del state[key]
-    with pytest.raises(CheckpointError, match=f'lacks 1 keys of the model: {key}; .*allow_missing names those'):
+    with pytest.raises(
+        CheckpointError, match=f'lacks 1 keys of the model: {key}; .*allow_missing names those'
+    ):
         convert_state_dict(state, model)
     assert key in convert_state_dict(state, model, allow_missing=key)[1].missing
 
 
 def test_registers_without_a_class_token(record_property):
-    theirs = timm_vit(reg_tokens=1, no_embed_class=True, class_token=False, global_pool='avg', fc_norm=False)
+    theirs = timm_vit(
+        reg_tokens=1, no_embed_class=True, class_token=False, global_pool='avg', fc_norm=False
+    )
     ours = learned(num_registers=1, with_cls_token=False)
     load(ours, theirs.state_dict())
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
 
 
 def test_a_table_loads_directly_beside_registers():
-    """By torch's own ``load_state_dict``: the table is resized, the entries of prefix tokens are not."""
+    """By torch's own ``load_state_dict``: the table is resized, the entries of prefix tokens are
+    not.
+    """
     source, other = learned(num_registers=2), learned(num_registers=2)
     state = source.state_dict()
     state['pos_embed'] = torch.cat((state['pos_embed.0'][:, :3], torch.randn(1, 36, 24)), dim=1)
     del state['pos_embed.0'], state['pos_embed.grid_0']
     other.load_state_dict(state)
-    assert torch.equal(other.pos_embed.get_parameter('0')[:, :3], source.pos_embed.get_parameter('0')[:, :3])
+    assert torch.equal(
+        other.pos_embed.get_parameter('0')[:, :3], source.pos_embed.get_parameter('0')[:, :3]
+    )
 
 
 @pytest.mark.parametrize('grid', [4, 6])
 @pytest.mark.parametrize('directly', [True, False])
 @pytest.mark.parametrize('registers', [4, 0])
 def test_entries_of_a_table_follow_their_tokens(registers, directly, grid):
-    """Of class, distillation and register tokens to a model without the first two, as the peer that never had them."""
+    """Of class, distillation and register tokens to a model without the first two, as the peer that
+    never had them.
+    """
     source = learned(num_registers=4, with_dist_token=True)
     ours = learned(num_registers=registers, with_cls_token=False)
     state = source.state_dict()
@@ -148,7 +176,9 @@ def test_biases_of_queries_and_values_alone(names, record_property):
             query, _, state[f'{stem}.v_bias'] = state.pop(f'{stem}.qkv.bias').chunk(3)
             state[f'{stem}.q_bias'] = query
         else:
-            state[f'{stem}.qkv.bias'] = state[f'{stem}.qkv.bias'] + torch.eye(3)[1].repeat_interleave(24)
+            state[f'{stem}.qkv.bias'] = state[f'{stem}.qkv.bias'] + torch.eye(3)[
+                1
+            ].repeat_interleave(24)
             state[f'{stem}.qkv.bias_mask'] = 1 - torch.eye(3)[1].repeat_interleave(24)
     if names == 'Meta':
         state['mask_token'], state['rope_embed.periods'] = torch.zeros(1, 24), torch.ones(16)
@@ -173,7 +203,8 @@ def test_swiglu(names, record_property):
     from timm.layers import SwiGLU
 
     theirs = timm_vit(
-        mlp_layer=lambda act_layer, **kwargs: SwiGLU(**kwargs), norm_layer=partial(torch.nn.LayerNorm, eps=1e-5)
+        mlp_layer=lambda act_layer, **kwargs: SwiGLU(**kwargs),
+        norm_layer=partial(torch.nn.LayerNorm, eps=1e-5),
     )
     state = theirs.state_dict()
     if names == 'Meta':

@@ -15,7 +15,9 @@ from cpvt_backbones.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = (ROOT / 'projects').glob('*/configs/*/*.py')
-CONFIGS = sorted(p for p in (*(ROOT / 'configs').rglob('*.py'), *PROJECTS) if '_base_' not in p.parts)
+CONFIGS = sorted(
+    p for p in (*(ROOT / 'configs').rglob('*.py'), *PROJECTS) if '_base_' not in p.parts
+)
 FACTOR = 8  # of widths and of image sizes
 
 
@@ -55,7 +57,10 @@ def overrides(cfg: Config) -> dict:
     if model.backbone.type in ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT'):
         small['model.backbone.arch'] = {'_delete_': True, **small_arch(model.backbone)}
     elif model.backbone.type == 'PyramidVisionTransformer':
-        small |= {'model.backbone.embed_dims': 64 // FACTOR, 'model.backbone.num_layers': [1, 1, 2, 1]}
+        small |= {
+            'model.backbone.embed_dims': 64 // FACTOR,
+            'model.backbone.num_layers': [1, 1, 2, 1],
+        }
     elif model.backbone.type == 'ResNet':
         small['model.backbone.base_channels'] = 64 // FACTOR
     elif 'SwinTransformer' in (wrapped := model.backbone.get('backbone', model.backbone)).type:
@@ -87,14 +92,23 @@ def overrides(cfg: Config) -> dict:
             if key != 'in_channels' or behind_neck:
                 new = [32] * len(old) if isinstance(old, (list, tuple)) else 32
             else:
-                new = [c // FACTOR for c in old] if isinstance(old, (list, tuple)) else old // FACTOR
+                new = (
+                    [c // FACTOR for c in old] if isinstance(old, (list, tuple)) else old // FACTOR
+                )
             small[f'{at}.{key}'] = new
         if 'stacked_convs' in options:
             small[f'{at}.stacked_convs'] = 1
     if 'roi_head' in model:
         heads = model.roi_head.bbox_head
-        for at in [f'bbox_head.{i}' for i in range(len(heads))] if isinstance(heads, list) else ['bbox_head']:
-            small |= {f'model.roi_head.{at}.in_channels': 32, f'model.roi_head.{at}.fc_out_channels': 32}
+        for at in (
+            [f'bbox_head.{i}' for i in range(len(heads))]
+            if isinstance(heads, list)
+            else ['bbox_head']
+        ):
+            small |= {
+                f'model.roi_head.{at}.in_channels': 32,
+                f'model.roi_head.{at}.fc_out_channels': 32,
+            }
             small[f'model.roi_head.{at}.conv_out_channels'] = 32
         small |= {
             'model.roi_head.bbox_roi_extractor.out_channels': 32,
@@ -163,7 +177,9 @@ def read_small(path: Path) -> Config:
     cfg.merge_from_dict(overrides(cfg))
     for backbone in (cfg.model.backbone, cfg.model.backbone.get('backbone', {})):
         backbone.pop('init_cfg', None)  # weights of the full size
-    wrapper = {k: v for k, v in cfg.optim_wrapper.items() if k not in ('dtype', 'use_fsdp', 'loss_scale')}
+    wrapper = {
+        k: v for k, v in cfg.optim_wrapper.items() if k not in ('dtype', 'use_fsdp', 'loss_scale')
+    }
     cfg.optim_wrapper = {**wrapper, 'type': 'OptimWrapper'}
     return cfg
 
@@ -177,7 +193,9 @@ def build(cfg: Config) -> torch.nn.Module:
 
 
 class Scene:
-    """A random image with two objects, labelled for any task, in the form that the toolboxes' datasets return."""
+    """A random image with two objects, labelled for any task, in the form that the toolboxes'
+    datasets return.
+    """
 
     def __init__(self, folder: Path, height: int, width: int) -> None:
         import mmcv

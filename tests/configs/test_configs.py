@@ -1,4 +1,6 @@
-"""Every config: its numbers fit together, it trains a step, it predicts, and its learning rates are as documented."""
+"""Every config: its numbers fit together, it trains a step, it predicts, and its learning rates are
+as documented.
+"""
 
 import json
 import math
@@ -76,13 +78,22 @@ def test_trains_a_step_and_predicts_at_two_sizes(path, scenes, teacher):
     for group in wrapper.optimizer.param_groups:
         for parameter in group['params']:
             seen.add(id(parameter))
-            foreign = names[id(parameter)].startswith('backbone.') and type(model.backbone).__name__ not in OURS
+            foreign = (
+                names[id(parameter)].startswith('backbone.')
+                and type(model.backbone).__name__ not in OURS
+            )
             if foreign and 'pos_block' not in names[id(parameter)]:
                 continue  # a backbone of a toolbox has its own rules
-            if 'bias_decay_mult' not in cfg.optim_wrapper.get('paramwise_cfg', {}):  # the rules of a toolbox's recipe
+            if 'bias_decay_mult' not in cfg.optim_wrapper.get(
+                'paramwise_cfg', {}
+            ):  # the rules of a toolbox's recipe
                 assert 'pos_block' not in names[id(parameter)] or group['weight_decay'] == 0.0
                 continue
-            expected = 0.0 if without_decay(names[id(parameter)], owners[id(parameter)]) else base.weight_decay
+            expected = (
+                0.0
+                if without_decay(names[id(parameter)], owners[id(parameter)])
+                else base.weight_decay
+            )
             assert group['weight_decay'] == pytest.approx(expected), names[id(parameter)]
             scale = 1.0
             if rate != 1.0 and names[id(parameter)].startswith('backbone.'):
@@ -135,7 +146,10 @@ def test_full_size_model_fits_together(path):
 
 
 def test_training_crops_have_the_images_orientation():
-    """All data here is wider than high. mmdet's RandomCrop takes (width, height), mmseg's (height, width)."""
+    """All data here is wider than high.
+
+    Mmdet's RandomCrop takes (width, height), mmseg's (height, width).
+    """
     image = np.zeros((1500, 2000, 3), np.uint8)
     tested = 0
     for path in CONFIGS:
@@ -146,7 +160,12 @@ def test_training_crops_have_the_images_orientation():
         if not steps or steps[0].get('crop_type', 'absolute') != 'absolute':
             continue
         init_default_scope(cfg.default_scope)
-        results = dict(img=image, img_shape=image.shape[:2], gt_seg_map=image[..., 0], seg_fields=['gt_seg_map'])
+        results = dict(
+            img=image,
+            img_shape=image.shape[:2],
+            gt_seg_map=image[..., 0],
+            seg_fields=['gt_seg_map'],
+        )
         height, width = TRANSFORMS.build(steps[0])(results)['img'].shape[:2]
         assert {height, width} == set(steps[0].crop_size) and width >= height, name(path)
         tested += 1
@@ -161,11 +180,16 @@ def learning_rates(schedule):
     by_epoch = 'max_epochs' in train_cfg
     schedulers = []
     for scheduler in options:
-        cls, convert = PARAM_SCHEDULERS.get(scheduler.pop('type')), scheduler.pop('convert_to_iter_based', False)
+        cls, convert = (
+            PARAM_SCHEDULERS.get(scheduler.pop('type')),
+            scheduler.pop('convert_to_iter_based', False),
+        )
         if not by_epoch or not scheduler.get('by_epoch', True):
             schedulers.append((cls(optimizer, **scheduler), 1))
         elif convert:
-            schedulers.append((cls.build_iter_from_epoch(optimizer=optimizer, **scheduler, epoch_length=30), 1))
+            schedulers.append(
+                (cls.build_iter_from_epoch(optimizer=optimizer, **scheduler, epoch_length=30), 1)
+            )
         else:
             schedulers.append((cls(optimizer, **scheduler), 30))
     rates = []
@@ -180,17 +204,27 @@ def learning_rates(schedule):
 
 @pytest.mark.parametrize('path', CONFIGS, ids=name)
 def test_learning_rate_decays(path):
-    """The schedule is walked to its end: mmseg's for Semantic FPN ends at the rate where it starts."""
+    """The schedule is walked to its end: mmseg's for Semantic FPN ends at the rate where it
+    starts.
+    """
     cfg = read(path)
     base = cfg.optim_wrapper.optimizer.lr
-    schedulers = cfg.param_scheduler if isinstance(cfg.param_scheduler, list) else [cfg.param_scheduler]
-    if steps := [s for s in schedulers if s.type == 'MultiStepLR']:  # within the training, after any warm-up
+    schedulers = (
+        cfg.param_scheduler if isinstance(cfg.param_scheduler, list) else [cfg.param_scheduler]
+    )
+    if steps := [
+        s for s in schedulers if s.type == 'MultiStepLR'
+    ]:  # within the training, after any warm-up
         length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters
         assert steps[0].gamma == 0.1 and all(length / 2 < m < length for m in steps[0].milestones)
         return
     parts = 10 if cfg.train_cfg.get('max_iters', 0) >= 1000 else 1  # a tenth of many iterations
     schedule = [
-        {k: v // parts if k in ('begin', 'end', 'T_max') else v for k, v in s.items() if k != '_scope_'}
+        {
+            k: v // parts if k in ('begin', 'end', 'T_max') else v
+            for k, v in s.items()
+            if k != '_scope_'
+        }
         for s in schedulers
     ]
     train_cfg = {k: v // parts if k == 'max_iters' else v for k, v in cfg.train_cfg.items()}
@@ -204,7 +238,9 @@ def test_learning_rate_decays(path):
 
 @pytest.mark.parametrize('path', CONFIGS, ids=name)
 def test_base_batch_size_is_the_one_in_the_name(path):
-    """`auto_scale_lr` compares the batch in use with `base_batch_size`: 8 GPUs times the batch of the loader."""
+    """`auto_scale_lr` compares the batch in use with `base_batch_size`: 8 GPUs times the batch of
+    the loader.
+    """
     cfg = read(path)
     if path.parent.name in ('demo', 'bccd', 'camvid', 'imagenette', 'classify', 'transfer'):
         return
@@ -220,7 +256,11 @@ def test_leaves_are_short():
 
 def test_every_config_is_in_its_folders_readme():
     readmes = {
-        path: next(file for file in (folder / 'README.md' for folder in path.parents) if file.exists()).read_text()
+        path: (
+            next(
+                file for file in (folder / 'README.md' for folder in path.parents) if file.exists()
+            ).read_text()
+        )
         for path in CONFIGS
     }
     assert not [name(path) for path in CONFIGS if path.name not in readmes[path]]
@@ -242,11 +282,15 @@ def test_documented_configs_exist():
             assert f'retinanet/retinanet_pyramid-cpvt-{size}_fpn_{schedule}_coco.py' in names
 
 
-@pytest.mark.parametrize('path', [path for path in CONFIGS if path.parent.name == 'mask_rcnn'], ids=name)
+@pytest.mark.parametrize(
+    'path', [path for path in CONFIGS if path.parent.name == 'mask_rcnn'], ids=name
+)
 def test_mask_rcnn_refuses_test_time_augmentation(path):
     """mmdet's DetTTAModel asserts that there are no masks, after the first image."""
     with pytest.raises(ValueError, match='tta: the config has no tta_model'):
-        launch.test(read(path), checkpoint=path, tta=True)  # refused before the checkpoint is opened
+        launch.test(
+            read(path), checkpoint=path, tta=True
+        )  # refused before the checkpoint is opened
 
 
 FOLDERS = ('retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet', 'dino', 'mask2former', 'vitdet')

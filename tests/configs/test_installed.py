@@ -1,4 +1,6 @@
-"""Contents of the wheel and the source archive, use of installed configs by other tools, and the metafiles."""
+"""Contents of the wheel and the source archive, use of installed configs by other tools, and the
+metafiles.
+"""
 
 import json
 import os
@@ -13,18 +15,33 @@ import yaml
 from digit_scenes import write_scenes
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = ('imagenet', 'retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet', 'detr', 'dino', 'mask2former', 'vitdet')
+RECIPES = (
+    'imagenet',
+    'retinanet',
+    'mask_rcnn',
+    'semantic_fpn',
+    'upernet',
+    'detr',
+    'dino',
+    'mask2former',
+    'vitdet',
+)
 USERS_CONFIGS = {
-    'mmdet': """
+    'mmdet': (
+        """
 _base_ = 'cpvt_backbones::retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'
-model = dict(backbone=dict(arch='tiny', frozen_stages=1, init_cfg=None), bbox_head=dict(num_classes=7))
+model = dict(backbone=dict(arch='tiny', frozen_stages=1, init_cfg=None),
+    bbox_head=dict(num_classes=7))
 train_dataloader = dict(batch_size=5)
-""",
-    'mmseg': """
+"""
+    ),
+    'mmseg': (
+        """
 _base_ = ['cpvt_backbones::semantic_fpn/semantic-fpn_multiscale-cpvt-t_8xb4-40k_ade20k-512x512.py']
 model = dict(backbone=dict(window_size=7, init_cfg=None), decode_head=dict(num_classes=7))
 train_dataloader = dict(batch_size=5)
-""",
+"""
+    ),
 }
 READ_AND_BUILD = """
 import json, sys
@@ -44,10 +61,13 @@ for scope in ('mmdet', 'mmseg'):
         scope=cfg.default_scope,
         batch=cfg.train_dataloader.batch_size,
         data=cfg.train_dataloader.dataset.type,
-        types=[type(module).__module__.split('.')[0] for module in (model, model.neck, model.backbone)],
+        types=[type(module).__module__.split('.')[0] for module in (model, model.neck,
+            model.backbone)],
         backbone=type(model.backbone).__name__,
-        frozen=sorted({n.split('.')[0] for n, p in model.backbone.named_parameters() if not p.requires_grad}),
-        windows=sorted({getattr(b.attn, 'window_size', 0) for b in model.backbone.blocks}) if scope == 'mmseg' else [],
+        frozen=sorted({n.split('.')[0] for n,
+            p in model.backbone.named_parameters() if not p.requires_grad}),
+        windows=sorted({getattr(b.attn, 'window_size',
+            0) for b in model.backbone.blocks}) if scope == 'mmseg' else [],
         out_channels=last.out_channels,
     )
 print(json.dumps(answers))
@@ -84,7 +104,12 @@ def run(installed, tmp_path):
     """Run Python with the installed package, in a folder with nothing of the repository."""
 
     def python(*arguments):
-        environment = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
+        environment = {
+            **os.environ,
+            'PYTHONPATH': str(installed),
+            'OMP_NUM_THREADS': '1',
+            'CUDA_VISIBLE_DEVICES': '',
+        }
         done = subprocess.run(
             [sys.executable, '-W', 'ignore', *map(str, arguments)],
             cwd=tmp_path,
@@ -109,12 +134,23 @@ def test_package_configs_tools_and_weights_are_installed(installed):
         }
         assert found == expected
     weights = Path('cpvt_backbones/weights')
-    names = {path.name for path in (ROOT / weights).iterdir() if path.suffix in ('.json', '.md', '.safetensors')}
-    assert all((installed / weights / name).read_bytes() == (ROOT / weights / name).read_bytes() for name in names)
+    names = {
+        path.name
+        for path in (ROOT / weights).iterdir()
+        if path.suffix in ('.json', '.md', '.safetensors')
+    }
+    assert all(
+        (installed / weights / name).read_bytes() == (ROOT / weights / name).read_bytes()
+        for name in names
+    )
     assert (inside / 'model-index.yml').read_bytes() == (ROOT / 'model-index.yml').read_bytes()
-    modules = {path.relative_to(installed) for path in installed.rglob('*.py') if '.mim' not in path.parts}
+    modules = {
+        path.relative_to(installed) for path in installed.rglob('*.py') if '.mim' not in path.parts
+    }
     assert modules == {
-        path.relative_to(ROOT) for path in (ROOT / 'cpvt_backbones').rglob('*.py') if '.mim' not in path.parts
+        path.relative_to(ROOT)
+        for path in (ROOT / 'cpvt_backbones').rglob('*.py')
+        if '.mim' not in path.parts
     }
 
 
@@ -128,7 +164,11 @@ def test_wheel_has_no_benchmark_study_or_demo(installed):
     } - {b''}
     scripts = [path for path in installed.rglob('*.py') if 'configs' not in path.parts]
     assert not [str(path) for path in scripts if path.read_bytes() in left_out]
-    assert not [str(path) for path in scripts if re.search('benchmark|contestant|demo|study|scenes', path.name)]
+    assert not [
+        str(path)
+        for path in scripts
+        if re.search('benchmark|contestant|demo|study|scenes', path.name)
+    ]
 
 
 def test_source_archive_builds_the_wheel_and_holds_no_more(archives):
@@ -136,7 +176,15 @@ def test_source_archive_builds_the_wheel_and_holds_no_more(archives):
     with zipfile.ZipFile(file) as archive:
         names = [name.partition('/')[2] for name in archive.namelist()]
     top = {name.split('/')[0] for name in names} - {''}
-    assert {'cpvt_backbones', 'configs', 'tools', 'setup.py', 'pyproject.toml', 'model-index.yml', 'LICENSE'} <= top
+    assert {
+        'cpvt_backbones',
+        'configs',
+        'tools',
+        'setup.py',
+        'pyproject.toml',
+        'model-index.yml',
+        'LICENSE',
+    } <= top
     assert not top & {'benchmarks', 'demo', 'docs', 'projects', 'tests', 'data', 'work_dirs'}
 
 
@@ -167,12 +215,16 @@ def test_mmdets_own_tool_trains_an_installed_config(installed, run, tmp_path):
     tool = Path(mmdet.__file__).parent / '.mim' / 'tools' / 'train.py'
     if not tool.is_file():
         pytest.skip(f'mmdet is installed without its tools: there is no {tool}')
-    config = installed / 'cpvt_backbones/.mim/configs/retinanet/retinanet_pyramid-cpvt-t_fpn_1x_coco.py'
+    config = (
+        installed / 'cpvt_backbones/.mim/configs/retinanet/retinanet_pyramid-cpvt-t_fpn_1x_coco.py'
+    )
     scenes = write_scenes(root=tmp_path, split='train', height=48, width=64, count=2)
     labels = scenes / 'instances.json'
     data = json.loads(labels.read_text())
     for category, name in zip(
-        data['categories'], ('person', 'car', 'dog', 'cat', 'cow', 'cup', 'bed', 'tv', 'bus', 'kite'), strict=True
+        data['categories'],
+        ('person', 'car', 'dog', 'cat', 'cow', 'cup', 'bed', 'tv', 'bus', 'kite'),
+        strict=True,
     ):
         category['name'] = name
     labels.write_text(json.dumps(data))
@@ -198,7 +250,8 @@ def test_mmdets_own_tool_trains_an_installed_config(installed, run, tmp_path):
     assert (tmp_path / 'work' / 'epoch_1.pth').is_file()
 
 
-# -- metafiles ---------------------------------------------------------------------------------------------------------
+# -- metafiles
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_model_index_lists_the_metafiles():

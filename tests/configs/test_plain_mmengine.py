@@ -1,4 +1,6 @@
-"""Configs of the package as bases in programs that are not this package's: mmengine alone, and mmdet's own."""
+"""Configs of the package as bases in programs that are not this package's: mmengine alone, and
+mmdet's own.
+"""
 
 import itertools
 import os
@@ -31,7 +33,8 @@ model = dict(
     test_cfg=dict(score_thr=0))
 workerless = dict(num_workers=0, persistent_workers=False)
 train_dataloader = dict(**workerless, batch_size=2, dataset=dict(data_root=r'{scenes}/train_48x64'))
-val_dataloader = test_dataloader = dict(**workerless, dataset=dict(data_root=r'{scenes}/heldout_37x61'))
+val_dataloader = test_dataloader = dict(**workerless,
+    dataset=dict(data_root=r'{scenes}/heldout_37x61'))
 val_evaluator = test_evaluator = dict(ann_file=r'{scenes}/heldout_37x61/instances.json')
 train_cfg = dict(max_iters=1, val_interval=1)
 """
@@ -69,7 +72,12 @@ def test_runner_and_detector_of_a_named_base(config, tmp_path):
 
 def test_train_tool_of_mmdet(config, tmp_path, monkeypatch):
     script = Path(find_spec('mmdet').origin).parent / '.mim/tools/train.py'
-    words = [script, config(f'__import__("cpvt_backbones") and {NAMED!r}'), '--work-dir', tmp_path / 'work']
+    words = [
+        script,
+        config(f'__import__("cpvt_backbones") and {NAMED!r}'),
+        '--work-dir',
+        tmp_path / 'work',
+    ]
     monkeypatch.setattr(sys, 'argv', list(map(str, words)))
     runpy.run_path(str(script), run_name='__main__')
     assert (tmp_path / 'work/iter_1.pth').is_file()
@@ -79,7 +87,11 @@ def test_clone_that_is_not_installed(tmp_path):
     """In a process that imports the package only because the config names it."""
     source = Path(cpvt_backbones.__file__).parents[1]
     for name in ('cpvt_backbones', 'configs'):
-        shutil.copytree(source / name, tmp_path / 'clone' / name, ignore=shutil.ignore_patterns('.mim', '__pycache__'))
+        shutil.copytree(
+            source / name,
+            tmp_path / 'clone' / name,
+            ignore=shutil.ignore_patterns('.mim', '__pycache__'),
+        )
     base = "_base_ = __import__('cpvt_backbones') and 'cpvt_backbones::_base_/options/ema.py'"
     (tmp_path / 'mine.py').write_text(base)
     code = 'from mmengine.config import Config; assert Config.fromfile("mine.py").custom_hooks'
@@ -91,12 +103,18 @@ def test_classifier_of_own_class_folders(tmp_path):
     """As the README of configs/imagenette says."""
     pytest.importorskip('mmpretrain')
     source = Path(cpvt_backbones.__file__).parents[1]
-    (text,) = re.findall(r'```python\n(.*?)```', (source / 'configs/imagenette/README.md').read_text(), re.DOTALL)
+    (text,) = re.findall(
+        r'```python\n(.*?)```', (source / 'configs/imagenette/README.md').read_text(), re.DOTALL
+    )
     for split, name in itertools.product(('train', 'val'), ('ash', 'birch', 'cedar')):
         (tmp_path / split / name).mkdir(parents=True)
         for side in (90, 130):
-            Image.new('RGB', (side, 120), (side, 40, 200)).save(tmp_path / split / name / f'{side}.png')
-    text = text.replace('data/mine', str(tmp_path)).replace('dict(dataset=', f'dict({WORKERLESS}, dataset=')
+            Image.new('RGB', (side, 120), (side, 40, 200)).save(
+                tmp_path / split / name / f'{side}.png'
+            )
+    text = text.replace('data/mine', str(tmp_path)).replace(
+        'dict(dataset=', f'dict({WORKERLESS}, dataset='
+    )
     (tmp_path / 'mine.py').write_text(f'{text}work_dir = {str(tmp_path / "work")!r}\n')
     cfg = Config.fromfile(tmp_path / 'mine.py')
     assert 'batch_augments' not in str(cfg)  # one crop, that of the pipeline

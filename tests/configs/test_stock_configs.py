@@ -1,4 +1,6 @@
-"""Stock configs of mmdet and mmseg, with another backbone and on another folder of data, train and are evaluated."""
+"""Stock configs of mmdet and mmseg, with another backbone and on another folder of data, train and
+are evaluated.
+"""
 
 import math
 import re
@@ -22,11 +24,17 @@ WORKERLESS = {
     for key, value in dict(num_workers=0, persistent_workers=False).items()
 }
 DETECTORS = {
-    'pvt': "model = dict(backbone=dict(_delete_=True, type='PyramidCPVT', arch='tiny', drop_path_rate=0.2))",
-    'r50': """model = dict(
-    backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='tiny', window_size=14, global_blocks=(2, 5, 8, 11)),
+    'pvt': (
+        "model = dict(backbone=dict(_delete_=True, type='PyramidCPVT', arch='tiny',"
+        ' drop_path_rate=0.2))'
+    ),
+    'r50': (
+        """model = dict(
+    backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='tiny', window_size=14,
+        global_blocks=(2, 5, 8, 11)),
     neck=dict(in_channels=[48, 96, 192, 192]))
-""",
+"""
+    ),
 }
 STOCK_DETECTORS = {
     'pvt': 'mmdet::pvt/retinanet_pvt-t_fpn_1x_coco.py',
@@ -42,7 +50,9 @@ model = dict(
 
 def write(folder, base, backbone):
     config = folder / 'config.py'
-    config.write_text(f"_base_ = '{base}'\ncustom_imports = dict(imports=['cpvt_backbones'])\n{backbone}\n")
+    config.write_text(
+        f"_base_ = '{base}'\ncustom_imports = dict(imports=['cpvt_backbones'])\n{backbone}\n"
+    )
     return config
 
 
@@ -56,16 +66,23 @@ def train_and_test(config, options, checkpoint, folder):
     runner = launch.train(cfg)
     assert runner.iter == 2
     assert type(runner.model.backbone).__module__.startswith('cpvt_backbones.')
-    losses = [value for value, _ in zip(*runner.message_hub.get_scalar('train/loss').data, strict=True)]
+    losses = [
+        value for value, _ in zip(*runner.message_hub.get_scalar('train/loss').data, strict=True)
+    ]
     assert len(losses) == 2
     assert all(math.isfinite(loss) for loss in losses)
     path = folder / 'work' / checkpoint
     weights = torch.load(path, weights_only=False)['state_dict']
     assert all(torch.isfinite(value).all() for value in weights.values())
-    return launch.test(launch.read_config(config, cfg_options=options, work_dir=folder / 'work'), checkpoint=path)
+    return launch.test(
+        launch.read_config(config, cfg_options=options, work_dir=folder / 'work'), checkpoint=path
+    )
 
 
-@pytest.mark.skipif(not COCO.is_dir(), reason=f'there is no {COCO.relative_to(ROOT)}: 128 images in the layout of COCO')
+@pytest.mark.skipif(
+    not COCO.is_dir(),
+    reason=f'there is no {COCO.relative_to(ROOT)}: 128 images in the layout of COCO',
+)
 @pytest.mark.parametrize('name', STOCK_DETECTORS)
 def test_a_stock_detector(name, tmp_path):
     pytest.importorskip('mmdet')
@@ -91,7 +108,9 @@ def test_a_stock_detector(name, tmp_path):
 
 
 def test_the_readme_shows_the_change_that_is_tested():
-    pattern = rf"_base_ = '{re.escape(STOCK_DETECTORS['pvt'])}'\n.*?\n{re.escape(DETECTORS['pvt'])}\n"
+    pattern = (
+        rf"_base_ = '{re.escape(STOCK_DETECTORS['pvt'])}'\n.*?\n{re.escape(DETECTORS['pvt'])}\n"
+    )
     assert re.search(pattern, README, re.DOTALL)
 
 
@@ -104,10 +123,17 @@ STOCK_SEGMENTORS = (
 
 @pytest.mark.parametrize('name', STOCK_SEGMENTORS)
 def test_mmsegs_configs_are_found(name, tmp_path):
-    """mmengine looks for a distribution called mmsegmentation; the maintained fork has another name."""
+    """mmengine looks for a distribution called mmsegmentation.
+
+    The maintained fork has another name.
+    """
     pytest.importorskip('mmseg')
     model = "backbone=dict(_delete_=True, type='MultiScaleCPVT', arch='tiny')"
-    config = write(tmp_path, f'mmseg::{name}', f"default_scope = 'mmseg'\nmodel = dict(pretrained=None, {model})")
+    config = write(
+        tmp_path,
+        f'mmseg::{name}',
+        f"default_scope = 'mmseg'\nmodel = dict(pretrained=None, {model})",
+    )
     cfg = launch.read_config(config)
     assert cfg.model.type == 'EncoderDecoder'
     assert cfg.model.backbone == dict(type='MultiScaleCPVT', arch='tiny')
@@ -118,14 +144,22 @@ def test_mmsegs_configs_are_found(name, tmp_path):
 from mmengine.config import Config
 print(Config.fromfile({str(plain)!r}).model.backbone.type)
 """
-    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, '-c', program], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip().endswith('MultiScaleCPVT'), done.stderr
 
 
 def test_mmpretrains_configs_are_found(tmp_path):
     pytest.importorskip('mmpretrain')
-    backbone = "model = dict(backbone=dict(_delete_=True, type='CPVT', arch='tiny', out_type='cls_token'))"
-    config = write(tmp_path, 'mmpretrain::deit/deit-small_4xb256_in1k.py', f"default_scope = 'mmpretrain'\n{backbone}")
+    backbone = (
+        "model = dict(backbone=dict(_delete_=True, type='CPVT', arch='tiny', out_type='cls_token'))"
+    )
+    config = write(
+        tmp_path,
+        'mmpretrain::deit/deit-small_4xb256_in1k.py',
+        f"default_scope = 'mmpretrain'\n{backbone}",
+    )
     assert launch.read_config(config).model.backbone.type == 'CPVT'
 
 
@@ -147,7 +181,9 @@ def test_a_stock_segmentor(tmp_path):
     stock = Path(mmseg.__file__).parent / '.mim/configs/sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py'
     if not stock.is_file():
         pytest.skip(f'mmseg is installed without its configs: there is no {stock}')
-    names = ('sky building pole road pavement tree sign fence car pedestrian bicyclist void').split()
+    names = (
+        'sky building pole road pavement tree sign fence car pedestrian bicyclist void'
+    ).split()
     config = write(tmp_path, stock, SEGMENTOR)
     options = {
         **WORKERLESS,
@@ -164,10 +200,14 @@ def test_a_stock_segmentor(tmp_path):
         dataset = f'{part}_dataloader.dataset'
         options |= {
             f'{dataset}.type': 'BaseSegDataset',
-            f'{dataset}.metainfo': dict(classes=names, palette=[(20 * i, 0, 0) for i in range(len(names))]),
+            f'{dataset}.metainfo': dict(
+                classes=names, palette=[(20 * i, 0, 0) for i in range(len(names))]
+            ),
             f'{dataset}.img_suffix': '.jpg',
             f'{dataset}.data_root': str(CAMVID),
-            f'{dataset}.data_prefix': dict(img_path=f'images/{part}', seg_map_path=f'labels/{part}'),
+            f'{dataset}.data_prefix': dict(
+                img_path=f'images/{part}', seg_map_path=f'labels/{part}'
+            ),
             # ADE20K alone counts its classes from 1.
             f'{dataset}.pipeline.{1 if part == "train" else 2}.reduce_zero_label': False,
         }

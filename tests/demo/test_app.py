@@ -1,4 +1,6 @@
-"""The page's server and its calls, without a browser: results, bounds, users side by side, stopping."""
+"""The page's server and its calls, without a browser: results, bounds, users side by side,
+stopping.
+"""
 
 import base64
 import http.client
@@ -68,11 +70,15 @@ def test_boxes_are_those_of_the_inferencer(server, models, tmp_path):
     cells = EXAMPLES['cells'].jpeg()
     found = result(server, f'/api/predict?model={DETECTOR}&score=0.4&size=300', cells)
     (tmp_path / 'cells.jpg').write_bytes(cells)
-    own, _ = models[DETECTOR].inferencer(scale=(300, 300), tile=0)(read_image(tmp_path / 'cells.jpg'), score_thr=0.4)
+    own, _ = models[DETECTOR].inferencer(scale=(300, 300), tile=0)(
+        read_image(tmp_path / 'cells.jpg'), score_thr=0.4
+    )
     assert [one['box'] for one in found['boxes']] == own['boxes'] and len(own['boxes']) > 5
     assert [one['score'] for one in found['boxes']] == own['scores']
     assert found['seen'] == [300, 237] and found['grids'] == [[15, 19]] and found['tiles'] == 0
-    assert [one['bbox'][:2] for one in found['coco']['annotations']] == [box[:2] for box in own['boxes']]
+    assert [one['bbox'][:2] for one in found['coco']['annotations']] == [
+        box[:2] for box in own['boxes']
+    ]
     assert sum(one['count'] for one in found['classes']) == len(own['boxes'])
     assert {*found['seconds']} == {'read', 'forward', 'draw'}
     tiled = result(server, f'/api/predict?model={DETECTOR}&tile=200&size=300', cells)
@@ -83,7 +89,9 @@ def test_overlay_is_the_class_map(server, models, tmp_path):
     temple = EXAMPLES['temple'].jpeg()
     found = result(server, f'/api/predict?model={SEGMENTOR}&size=160', temple)
     (tmp_path / 'temple.jpg').write_bytes(temple)
-    own, _ = models[SEGMENTOR].inferencer(scale=(160, 160), tile=0)(read_image(tmp_path / 'temple.jpg'))
+    own, _ = models[SEGMENTOR].inferencer(scale=(160, 160), tile=0)(
+        read_image(tmp_path / 'temple.jpg')
+    )
     picture = decoded(found['overlay'])
     np.testing.assert_array_equal(np.asarray(picture), own['seg_map'])
     palette = np.array(picture.getpalette()).reshape(-1, 3)
@@ -142,14 +150,24 @@ def test_no_path_or_address_is_opened(server, body):
         ('/api/predict', GREY[:100], 400, 'damaged'),
         ('/api/predict', b'', 411, 'Content-Length'),
         ('/api/predict?size=63', GREY, 400, 'size must be an integer in [64, 1000000]'),
-        ('/api/predict?size=321', GREY, 400, 'size must be in [64, 320] px for this image, got 321'),
+        (
+            '/api/predict?size=321',
+            GREY,
+            400,
+            'size must be in [64, 320] px for this image, got 321',
+        ),
         ('/api/predict?tile=127', GREY, 400, 'tile must be 0 or at least 128 px, got 127'),
         ('/api/predict?score=nan', GREY, 400, 'score must be a number in [0, 1]'),
         ('/api/predict?model=../../etc/passwd', GREY, 400, 'model must be one of'),
         ('/api/predict?checkpoint=evil.pth', GREY, 400, "'checkpoint' is not a parameter"),
         ('/api/attention?x=80&y=0', GREY, 400, 'x and y must lie within 80 x 60 px'),
         ('/api/attention?y=0', GREY, 400, 'x must be an integer'),
-        (f'/api/attention?model={CLASSIFIER}&x=0&y=0&layer=12', GREY, 400, 'layer must be in [-12, 11]'),
+        (
+            f'/api/attention?model={CLASSIFIER}&x=0&y=0&layer=12',
+            GREY,
+            400,
+            'layer must be in [-12, 11]',
+        ),
         ('/api/none', GREY, 404, 'there is no such call'),
     ],
 )
@@ -160,7 +178,8 @@ def test_bounds(server, path, body, status, word):
 
 
 @pytest.mark.parametrize(
-    'path', ['/app.py', '/../app.py', '/static/page.js', '/examples/..', '/%2e%2e/app.py', '//etc/passwd']
+    'path',
+    ['/app.py', '/../app.py', '/static/page.js', '/examples/..', '/%2e%2e/app.py', '//etc/passwd'],
 )
 def test_only_listed_files_are_served(server, path):
     assert ask(server, path, method='GET')[0] == 404
@@ -175,7 +194,10 @@ def test_requests_of_other_pages_are_refused(server):
         {'Host': own, 'Origin': 'null'},
     ):
         assert ask(server, '/api/predict', GREY, **headers)[0] == 403
-    assert ask(server, f'/api/predict?model={CLASSIFIER}', GREY, Host=own, Origin=f'http://{own}')[0] == 200
+    assert (
+        ask(server, f'/api/predict?model={CLASSIFIER}', GREY, Host=own, Origin=f'http://{own}')[0]
+        == 200
+    )
 
 
 def test_users_side_by_side_get_their_own_results(server):
@@ -196,7 +218,9 @@ def test_users_side_by_side_get_their_own_results(server):
 
 def test_requests_beyond_the_bound_are_refused_and_others_wait(server, monkeypatch):
     gate, started, run = threading.Event(), threading.Semaphore(0), server.run
-    monkeypatch.setattr(server, 'run', lambda *arguments: (started.release(), gate.wait(), run(*arguments))[-1])
+    monkeypatch.setattr(
+        server, 'run', lambda *arguments: (started.release(), gate.wait(), run(*arguments))[-1]
+    )
     path = f'/api/predict?model={CLASSIFIER}'
     with ThreadPoolExecutor(3) as users:
         try:
@@ -226,7 +250,8 @@ def test_progress_and_stop(server, monkeypatch):
     monkeypatch.setattr(server, 'run', watched)
     body = EXAMPLES['cells'].jpeg()
     head = (
-        f'POST /api/sizes?model={DETECTOR}&size=1500 HTTP/1.0\r\nHost: 127.0.0.1\r\nAccept: {server_module.LINES}\r\n'
+        f'POST /api/sizes?model={DETECTOR}&size=1500 HTTP/1.0\r\nHost: 127.0.0.1\r\nAccept:'
+        f' {server_module.LINES}\r\n'
     )
     connection = socket.create_connection(('127.0.0.1', server.server_port))
     connection.sendall(f'{head}Content-Length: {len(body)}\r\n\r\n'.encode() + body)
@@ -241,15 +266,24 @@ def test_progress_and_stop(server, monkeypatch):
 def test_documentation_has_every_call_and_nothing_is_fetched_from_elsewhere(server):
     connection = http.client.HTTPConnection('127.0.0.1', server.server_port)
     texts = {}
-    for path in ('/', '/docs', *(f'/{file.name}' for file in STATIC.iterdir() if file.suffix in ('.css', '.js'))):
+    for path in (
+        '/',
+        '/docs',
+        *(f'/{file.name}' for file in STATIC.iterdir() if file.suffix in ('.css', '.js')),
+    ):
         connection.request('GET', path)
         answer = connection.getresponse()
         texts[path] = answer.read().decode()
         assert "default-src 'none'" in answer.headers['Content-Security-Policy']
     for text in texts.values():
-        assert {*re.findall(r'https?://[^/\'"]+', text)} <= {'http://127.0.0.1:7860', 'http://www.w3.org'}
+        assert {*re.findall(r'https?://[^/\'"]+', text)} <= {
+            'http://127.0.0.1:7860',
+            'http://www.w3.org',
+        }
     for name, call in CALLS.items():
         assert f'POST /api/{name}<' in texts['/docs']
         assert all(f'<code>{field}</code>' in texts['/docs'] for field in call.fields)
     listed = ask(server, '/api/models', method='GET')[1]
-    assert [one['name'] for one in listed['models']] == MODELS and listed['max_bytes'] == server.max_bytes
+    assert [one['name'] for one in listed['models']] == MODELS and listed[
+        'max_bytes'
+    ] == server.max_bytes

@@ -1,4 +1,5 @@
-"""The page in Chromium: every control, kinds of images, two users, stopping, the keyboard, accessibility, no network.
+"""The page in Chromium: every control, kinds of images, two users, stopping, the keyboard,
+accessibility, no network.
 
 ``make test-app`` runs it; the pictures of what it saw are in build/app.
 """
@@ -17,11 +18,16 @@ from PIL import ExifTags, Image
 from try_images.examples import EXAMPLES
 
 playwright = pytest.importorskip('playwright.sync_api', reason="pip install '.[browser]'")
-axe = pytest.importorskip('axe_playwright_python.sync_playwright', reason="pip install '.[browser]'")
+axe = pytest.importorskip(
+    'axe_playwright_python.sync_playwright', reason="pip install '.[browser]'"
+)
 for package in ('mmdet', 'mmseg', 'mmpretrain'):
     pytest.importorskip(package)
 CHROMIUM = shutil.which('chromium') or shutil.which('google-chrome')
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason='no chromium or google-chrome')]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason='no chromium or google-chrome'),
+]
 
 SEEN = Path(__file__).resolve().parents[2] / 'build/app'
 SEGMENTOR, CLASSIFIER = 'semantic_fpn_cpvt_tiny_gap-camvid', 'cpvt_tiny_gap-imagenette'
@@ -46,14 +52,20 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, server):
-    """A page of a new user; at the end, no error was told and nothing was asked of another server."""
+    """A page of a new user.
+
+    At the end, no error was told and nothing was asked of another server.
+    """
     problems, asked, contexts = [], [], []
 
     def open_page(width=1280, height=900, **options):
         contexts.append(browser.new_context(viewport=dict(width=width, height=height), **options))
         page = contexts[-1].new_page()
         page.set_default_timeout(120_000)
-        page.on('console', lambda message: message.type in ('error', 'warning') and problems.append(message.text))
+        page.on(
+            'console',
+            lambda message: message.type in ('error', 'warning') and problems.append(message.text),
+        )
         page.on('pageerror', lambda error: problems.append(str(error)))
         page.on('request', lambda request: asked.append(request.url))
         page.goto(f'http://127.0.0.1:{server.server_port}/')
@@ -119,10 +131,13 @@ def test_boxes_and_their_downloads(page):
     assert coco['images'][0]['file_name'] == 'cells.jpg'
     name, content = downloaded(page, '#save-picture')
     drawn, own = (
-        np.asarray(Image.open(io.BytesIO(data)).convert('RGB'), int) for data in (content, EXAMPLES['cells'].jpeg())
+        np.asarray(Image.open(io.BytesIO(data)).convert('RGB'), int)
+        for data in (content, EXAMPLES['cells'].jpeg())
     )
     assert name == 'cells_predicted.png' and drawn.shape == own.shape
-    assert 0.01 < (np.abs(drawn - own).max(2) > 40).mean() < 0.5  # boxes, and the image between them
+    assert (
+        0.01 < (np.abs(drawn - own).max(2) > 40).mean() < 0.5
+    )  # boxes, and the image between them
     expect(page.locator('#save-index')).to_be_disabled()
 
 
@@ -185,7 +200,9 @@ def test_five_sizes(page):
     picture(page, 'sizes', full_page=True)
     captions = page.locator('#panels figcaption').all_inner_texts()
     assert [int(text.split()[0]) for text in captions] == [152, 228, 304, 456, 608]
-    assert page.locator('#followed tbody tr').count() == page.locator('#chart polyline').count() >= 20
+    assert (
+        page.locator('#followed tbody tr').count() == page.locator('#chart polyline').count() >= 20
+    )
     example(page, 'temple')
     expect(page.locator('#panels figure')).to_have_count(5)
 
@@ -202,7 +219,8 @@ def test_attention_from_a_point_and_features(page):
     picture(page, 'attention')
     assert abs(int(page.input_value('#x')) - 96) < 2 and abs(int(page.input_value('#y')) - 75) < 2
     expect(page.locator('#attended')).to_have_attribute(
-        'aria-label', f'Attention of blocks.11.attn from {page.input_value("#x")}, {page.input_value("#y")}'
+        'aria-label',
+        f'Attention of blocks.11.attn from {page.input_value("#x")}, {page.input_value("#y")}',
     )
     before = page.locator('#attention-facts').inner_text()
     page.select_option('#head', '1')
@@ -242,7 +260,8 @@ def test_kinds_of_images(page, name):
 
 def test_dropped_and_pasted_images(page):
     transfer = """bytes => { const data = new DataTransfer();
-        data.items.add(new File([new Uint8Array(bytes)], 'given.png', {type: 'image/png'})); return data; }"""
+        data.items.add(new File([new Uint8Array(bytes)], 'given.png',
+            {type: 'image/png'})); return data; }"""
     for event in ('drop', 'paste'):
         data = page.evaluate_handle(transfer, list(encoded(NOISE[:, :, :3])))
         page.evaluate(
@@ -261,7 +280,11 @@ def test_a_file_that_is_no_image(page, content):
     example(page, 'cells')
     give(page, 'file.png', content, text='Choose another image.')
     expect(page.locator('#error')).to_contain_text('file.png: not an image of an accepted format')
-    assert page.locator('#table tr').count() == 0 and page.is_disabled('#run') and page.is_disabled('#save-coco')
+    assert (
+        page.locator('#table tr').count() == 0
+        and page.is_disabled('#run')
+        and page.is_disabled('#save-coco')
+    )
     example(page, 'cells')
     expect(page.locator('#error')).to_have_text('')
 
@@ -273,12 +296,16 @@ def test_a_truncated_image(page):
 
 
 def test_an_image_of_12000_px_its_progress_and_stop(page):
-    large = np.tile(np.asarray(Image.open(io.BytesIO(EXAMPLES['cells'].jpeg()))), (4, 32, 1))[:1080, :12000]
+    large = np.tile(np.asarray(Image.open(io.BytesIO(EXAMPLES['cells'].jpeg()))), (4, 32, 1))[
+        :1080, :12000
+    ]
     give(page, 'large.jpg', encoded(large, 'JPEG'))
     expect(page.locator('#facts')).to_contain_text('Image: 12000 x 1080 px')
     assert page.locator('#table tbody tr').count() >= 50
     page.select_option('#tile', '256')
-    expect(page.locator('#status')).to_have_text(re.compile(r'Running the model, [1-9]\d* of \d+ \.\.\.'))
+    expect(page.locator('#status')).to_have_text(
+        re.compile(r'Running the model, [1-9]\d* of \d+ \.\.\.')
+    )
     assert page.locator('#progress').is_visible()
     picture(page, 'progress')
     page.click('#stop')
@@ -347,7 +374,12 @@ def test_the_keyboard_is_enough(page):
     def focus(name):
         for _ in range(60):
             page.keyboard.press('Tab')
-            if page.evaluate('document.activeElement.id || document.activeElement.textContent.trim()') == name:
+            if (
+                page.evaluate(
+                    'document.activeElement.id || document.activeElement.textContent.trim()'
+                )
+                == name
+            ):
                 return
         raise AssertionError(f'{name} is not reached by Tab')
 
@@ -382,7 +414,9 @@ def test_the_keyboard_is_enough(page):
     done(page)
     page.keyboard.press('ArrowDown')
     done(page)
-    assert [int(page.input_value(f'#{name}')) - int(old) for name, old in zip('xy', before, strict=True)] == [12, 12]
+    assert [
+        int(page.input_value(f'#{name}')) - int(old) for name, old in zip('xy', before, strict=True)
+    ] == [12, 12]
 
 
 def test_time_from_click_to_boxes(page, capsys):
@@ -397,5 +431,8 @@ def test_time_from_click_to_boxes(page, capsys):
         seconds.append(time.perf_counter() - started)
     facts = page.locator('#facts').inner_text()
     with capsys.disabled():
-        print(f'\nclick to boxes, 640 x 505 px: median {np.median(seconds):.2f} s of {len(seconds)}; {facts}')
+        print(
+            f'\nclick to boxes, 640 x 505 px: median {np.median(seconds):.2f} s of {len(seconds)};'
+            f' {facts}'
+        )
     assert 'Image: 640 x 505 px' in facts

@@ -1,4 +1,6 @@
-"""The demo: targets, threads, picture, a run with little data and (slow) the whole demo with its commands."""
+"""The demo: targets, threads, picture, a run with little data and (slow) the whole demo with its
+commands.
+"""
 
 import json
 import os
@@ -42,7 +44,10 @@ def test_targets_reached():
     [
         ((0.849, 0.849, 0.6), 'AP50 at the training size is 0.849, below 0.85'),
         ((0.85, 0.85, 0.499), 'mIoU at the training size is 0.499, below 0.5'),
-        ((0.9, 0.849, 0.6), 'AP50 at 1.6 times the training size is lower by 0.051, more than 0.05'),
+        (
+            (0.9, 0.849, 0.6),
+            'AP50 at 1.6 times the training size is lower by 0.051, more than 0.05',
+        ),
     ],
 )
 def test_missed_target_is_named(figures, words):
@@ -84,7 +89,9 @@ def test_picture_shows_every_size(tmp_path):
     assert palette[0] in colours and palette[4] in colours, 'masks, and the box of a 3'
 
 
-@pytest.mark.parametrize(('cores', 'load', 'threads'), [(2, 0.1, 1), (2, 9.0, 1), (8, 0.4, 4), (8, 5.0, 1), (64, 0, 4)])
+@pytest.mark.parametrize(
+    ('cores', 'load', 'threads'), [(2, 0.1, 1), (2, 9.0, 1), (8, 0.4, 4), (8, 5.0, 1), (64, 0, 4)]
+)
 def test_threads_are_those_that_others_leave(monkeypatch, cores, load, threads):
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(cores)))
     monkeypatch.setattr(os, 'getloadavg', lambda: (load, 0, 0))
@@ -94,11 +101,19 @@ def test_threads_are_those_that_others_leave(monkeypatch, cores, load, threads):
 def little(tmp_path):
     size = demo.TestSize
     folders = dict(work_dir=tmp_path / 'work', data_root=tmp_path / 'data')
-    return dict(folders, sizes=(size(128, 128, 2, 4), size(75, 50, 2, 2)), train_scenes=8, iterations=1, seed=3)
+    return dict(
+        folders,
+        sizes=(size(128, 128, 2, 4), size(75, 50, 2, 2)),
+        train_scenes=8,
+        iterations=1,
+        seed=3,
+    )
 
 
 class Here:
-    """In place of a training's process: ``tools/train.py`` in this one, without importing the toolboxes again."""
+    """In place of a training's process: ``tools/train.py`` in this one, without importing the
+    toolboxes again.
+    """
 
     def __init__(self, command, **options):
         train.main(command[2:])
@@ -110,7 +125,9 @@ class Here:
 def test_demo_with_little_data(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, 'subprocess', SimpleNamespace(Popen=Here))
     monkeypatch.setattr(shipped_models, 'SIDES', (96, 128))
-    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **options: (text, False))  # seconds each
+    monkeypatch.setattr(
+        'yapf.yapflib.yapf_api.FormatCode', lambda text, **options: (text, False)
+    )  # seconds each
     results = demo.run(**little(tmp_path))
     assert [(row['width'], row['height']) for row in results['sizes']] == [(128, 128), (75, 50)]
     assert len(results['missed']) == 2, 'one iteration teaches nothing'

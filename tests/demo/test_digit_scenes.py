@@ -1,4 +1,6 @@
-"""Digit scenes: labels match the image at any size, the splits share nothing, and the files hold the scene."""
+"""Digit scenes: labels match the image at any size, the splits share nothing, and the files hold
+the scene.
+"""
 
 import json
 import sys
@@ -25,7 +27,9 @@ sides = st.integers(MIN_SIDE, 160)
 
 
 @settings(max_examples=40, deadline=None)
-@given(split=st.sampled_from(['train', 'heldout']), height=sides, width=sides, seed=st.integers(0, 99))
+@given(
+    split=st.sampled_from(['train', 'heldout']), height=sides, width=sides, seed=st.integers(0, 99)
+)
 def test_boxes_masks_and_seg_map_agree(split, height, width, seed):
     scene = compose_scene(split=split, height=height, width=width, index=3, seed=seed)
     assert scene.image.shape == (height, width, 3) and scene.image.dtype == np.uint8
@@ -33,7 +37,12 @@ def test_boxes_masks_and_seg_map_agree(split, height, width, seed):
     expected = np.zeros((height, width), np.uint8)
     for digit in scene.digits:
         rows, columns = np.nonzero(digit.mask)
-        tight = (columns.min(), rows.min(), columns.max() - columns.min() + 1, rows.max() - rows.min() + 1)
+        tight = (
+            columns.min(),
+            rows.min(),
+            columns.max() - columns.min() + 1,
+            rows.max() - rows.min() + 1,
+        )
         assert digit.box == tight
         assert not expected[digit.mask].any(), 'masks overlap'
         expected[digit.mask] = digit.label + 1
@@ -43,7 +52,10 @@ def test_boxes_masks_and_seg_map_agree(split, height, width, seed):
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 99), index=st.integers(0, 99))
 def test_splits_share_no_digit_and_no_photograph(seed, index):
-    train, heldout = (compose_scene(split=split, index=index, seed=seed, **SMALL) for split in ('train', 'heldout'))
+    train, heldout = (
+        compose_scene(split=split, index=index, seed=seed, **SMALL)
+        for split in ('train', 'heldout')
+    )
     assert all(digit.source < FIRST_HELDOUT_DIGIT for digit in train.digits)
     assert all(digit.source >= FIRST_HELDOUT_DIGIT for digit in heldout.digits)
     assert not set(PHOTOS['train']) & set(PHOTOS['heldout'])
@@ -76,7 +88,9 @@ def test_digits_contrast_with_their_surroundings(split):
 
 def test_larger_scenes_hold_more_digits_of_the_same_size():
     def digits(height, width, scenes):
-        found = [compose_scene(split='train', height=height, width=width, index=i) for i in range(scenes)]
+        found = [
+            compose_scene(split='train', height=height, width=width, index=i) for i in range(scenes)
+        ]
         boxes = np.array([digit.box for scene in found for digit in scene.digits])
         return len(boxes) / (scenes * height * width), boxes[:, 3].mean()
 
@@ -87,7 +101,10 @@ def test_larger_scenes_hold_more_digits_of_the_same_size():
 
 
 def test_number_of_digits_on_one_tile():
-    counts = {len(compose_scene(split='train', height=128, width=128, index=index).digits) for index in range(40)}
+    counts = {
+        len(compose_scene(split='train', height=128, width=128, index=index).digits)
+        for index in range(40)
+    }
     assert counts == set(range(DIGITS_PER_TILE[0], DIGITS_PER_TILE[1] + 1))
 
 
@@ -112,7 +129,9 @@ def test_written_files_hold_the_scene(tmp_path):
 
 
 def contents(folder):
-    return {path.name: path.stat().st_mtime_ns for path in sorted(folder.rglob('*')) if path.is_file()}
+    return {
+        path.name: path.stat().st_mtime_ns for path in sorted(folder.rglob('*')) if path.is_file()
+    }
 
 
 def test_finished_set_is_kept_and_other_parameters_replace_it(tmp_path):
@@ -178,7 +197,9 @@ def test_stock_data_sets_read_them(tmp_path):
         pipeline=[],
     )
     assert len(found) == 3
-    assert sum(len(found.get_data_info(i)['instances']) for i in range(3)) == len(coco['annotations'])
+    assert sum(len(found.get_data_info(i)['instances']) for i in range(3)) == len(
+        coco['annotations']
+    )
     maps = seg_datasets.BaseSegDataset(
         data_root=str(folder),
         img_suffix='.jpg',
@@ -196,7 +217,11 @@ def test_command_line_writes_sets_height_first(tmp_path, monkeypatch, capsys):
         main()
 
     call('--train', '30x40:2', '--heldout', '40x30:1', '20:1')
-    assert {path.name for path in tmp_path.iterdir()} == {'train_30x40', 'heldout_40x30', 'heldout_20x20'}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        'train_30x40',
+        'heldout_40x30',
+        'heldout_20x20',
+    }
     assert Image.open(tmp_path / 'train_30x40/images/000000.jpg').size == (40, 30)
     for wrong, message in (
         ('40', "HEIGHTxWIDTH:COUNT is expected, such as 640x1024:8, got '40'"),

@@ -5,7 +5,10 @@ from hypothesis import strategies as st
 from try_images.follow import follow_objects
 
 BOXES = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 9), st.integers(0, 1), st.floats(0, 1)), max_size=6
+    st.tuples(
+        st.integers(0, 3), st.integers(0, 3), st.integers(1, 9), st.integers(0, 1), st.floats(0, 1)
+    ),
+    max_size=6,
 )
 
 
@@ -29,7 +32,14 @@ def test_an_object_seen_at_all_sizes_and_one_seen_once():
 def test_boxes_of_other_classes_or_of_little_overlap_are_other_objects():
     assert len(follow_objects([prediction((0, 0, 8, 0, 0.5)), prediction((0, 0, 8, 1, 0.5))])) == 2
     assert len(follow_objects([prediction((0, 0, 9, 0, 0.5)), prediction((0, 0, 6, 0, 0.5))])) == 2
-    assert len(follow_objects([prediction((0, 0, 9, 0, 0.5)), prediction((0, 0, 6, 0, 0.5))], min_iou=0.4)) == 1
+    assert (
+        len(
+            follow_objects(
+                [prediction((0, 0, 9, 0, 0.5)), prediction((0, 0, 6, 0, 0.5))], min_iou=0.4
+            )
+        )
+        == 1
+    )
 
 
 @given(st.lists(BOXES, max_size=4))
@@ -37,7 +47,9 @@ def test_every_box_is_in_one_object(sizes):
     predictions = [prediction(*found) for found in sizes]
     objects = follow_objects(predictions)
     for number, one in enumerate(predictions):
-        scores = [found['scores'][number] for found in objects if found['scores'][number] is not None]
+        scores = [
+            found['scores'][number] for found in objects if found['scores'][number] is not None
+        ]
         assert sorted(scores) == sorted(one['scores'])
     bests = [max(score for score in found['scores'] if score is not None) for found in objects]
     assert bests == sorted(bests, reverse=True)

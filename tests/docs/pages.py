@@ -7,7 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SETS = ('train', 'val', 'test')
 SMALL = [
-    f'{one}_dataloader.{key}' for one in SETS for key in ('num_workers=0', 'persistent_workers=False', 'batch_size=4')
+    f'{one}_dataloader.{key}'
+    for one in SETS
+    for key in ('num_workers=0', 'persistent_workers=False', 'batch_size=4')
 ]
 
 

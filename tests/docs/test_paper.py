@@ -17,10 +17,18 @@ from cpvt_backbones.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / 'docs/paper.md').read_text()
-TABLE = [[cell.strip() for cell in line.strip('|').split('|')] for line in PAGE.splitlines() if line.startswith('| ')]
+TABLE = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in PAGE.splitlines()
+    if line.startswith('| ')
+]
 COMPUTED = {row[1].strip('`'): row[3] for row in TABLE if row[1].startswith('`')}
 CONFIGS = [re.search(r'\]\((.+?)\)', row[1])[1] for row in TABLE if row[1].startswith('[')]
-COMMANDS = [line for block in re.findall(r'```bash\n(.*?)```', PAGE, re.DOTALL) for line in block.splitlines()]
+COMMANDS = [
+    line
+    for block in re.findall(r'```bash\n(.*?)```', PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
 FIVE = dict(type='PEG', after_blocks='0-5')
 ONE = dict(type='PEG', after_blocks=(0,))
 
@@ -46,7 +54,9 @@ def total(model):
 
 def gmacs(kind, arch, position=None):
     options = (
-        dict(out_indices=-1, final_norm=True) if position is None else dict(position=position, out_type='cls_token')
+        dict(out_indices=-1, final_norm=True)
+        if position is None
+        else dict(position=position, out_type='cls_token')
     )
     (row,) = complexity_against_size({'model': dict(type=kind, arch=arch, **options)}, [(224, 224)])
     return row.gmacs
@@ -115,7 +125,9 @@ def test_throughput_is_that_of_the_csv():
         ('CPVT-S‡', 'cpvt_small', 'timm_deit_small', ''),
         ('CPVT-B‡', 'cpvt_base', 'timm_deit_base', ', two rounds'),
     ):
-        seconds = rows.pivot(index='round', columns='model', values='seconds')[[peer, model]].dropna()
+        seconds = rows.pivot(index='round', columns='model', values='seconds')[
+            [peer, model]
+        ].dropna()
         speed = seconds[peer] / seconds[model]
         expected = f'{speed.median():.2f} ({speed.min():.2f}-{speed.max():.2f}){suffix}'
         assert told[row] == expected, row
@@ -126,18 +138,37 @@ def test_commands_run(command, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, script, *words = shlex.split(command)
     tool = Path(script).stem
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)).save('photo.jpg')
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)).save(
+        'photo.jpg'
+    )
     if tool == 'speed':  # measured for minutes
         cases, ratios = read_suite(words[words.index('--suite') + 1])
         assert cases and ratios
-    elif tool in ('train', 'resolution_sweep'):  # each config trains a step, and the sweep runs, in their own tests
+    elif tool in (
+        'train',
+        'resolution_sweep',
+    ):  # each config trains a step, and the sweep runs, in their own tests
         (config,) = re.findall(r'configs/\S+?\.py', command)
         assert read_config(ROOT / config).model.backbone.type == 'CPVT'
     elif tool == 'attention_maps':
         call(tool, *words, '--shape', '48', '--layers', '0', '--out-dir', tmp_path / 'out')
         assert (tmp_path / 'out/grids.png').is_file()
     elif tool == 'equivariance':
-        call(tool, *words, '--object', '16', '--size', '64', '--count', '1', '--shifts', '0', '16', '--out', 'out.csv')
+        call(
+            tool,
+            *words,
+            '--object',
+            '16',
+            '--size',
+            '64',
+            '--count',
+            '1',
+            '--shifts',
+            '0',
+            '16',
+            '--out',
+            'out.csv',
+        )
     else:
         assert tool == 'get_flops'
         call(tool, *words)

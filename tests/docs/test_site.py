@@ -22,7 +22,11 @@ LOADED = dict(script='src', img='src', iframe='src', source='src', video='src')
 
 def recipes():
     index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
-    return [model for file in index['Import'] for model in yaml.safe_load((ROOT / file).read_text())['Models']]
+    return [
+        model
+        for file in index['Import']
+        for model in yaml.safe_load((ROOT / file).read_text())['Models']
+    ]
 
 
 def costs():
@@ -33,7 +37,11 @@ def costs():
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r'[\w./-]+\.md', (ROOT / 'docs/mkdocs.yml').read_text())
     folders = ('docs', 'configs', 'projects', 'cpvt_backbones/weights')
-    pages = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob('*.md')}
+    pages = {
+        path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in (ROOT / folder).rglob('*.md')
+    }
     assert pages - {*listed} == set()  # add it to `nav`
     assert len(listed) == len({*listed})
 
@@ -64,7 +72,9 @@ def test_accuracies_in_the_readme_are_those_of_the_cards():
         rows_of_card = re.findall(r'^\| ([\d.]+)(?:px)? \| (\d+) x \d+ \| ([\d.]+) \|$', card, re.M)
         measured = {key: value for size, width, value in rows_of_card for key in (size, width)}
         for value, size in zip(values.split(' / '), sizes.split(' / '), strict=True):
-            assert abs(float(measured[size]) - float(value)) <= 0.51 * 10.0 ** -len(value.partition('.')[2]), (
+            assert abs(float(measured[size]) - float(value)) <= 0.51 * 10.0 ** -len(
+                value.partition('.')[2]
+            ), (
                 name,
                 size,
             )
@@ -95,7 +105,16 @@ class Loads(HTMLParser):
 def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     for module in ('material', 'mkdocstrings_handlers.python'):
         pytest.importorskip(module, reason='`make docs` installs MkDocs')
-    command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml', '-d', tmp_path]
+    command = [
+        sys.executable,
+        '-m',
+        'mkdocs',
+        'build',
+        '-f',
+        ROOT / 'docs/mkdocs.yml',
+        '-d',
+        tmp_path,
+    ]
     environment = {**os.environ, 'NO_MKDOCS_2_WARNING': '1'}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -107,10 +126,16 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
         for address in loads.found:
             assert not re.match('(https?:)?//', address), f'{page.name} fetches {address}'
             if page.name != '404.html' and not address.startswith('data:'):
-                assert (page.parent / address.partition('?')[0].partition('#')[0]).exists(), f'{page.name}: {address}'
+                assert (page.parent / address.partition('?')[0].partition('#')[0]).exists(), (
+                    f'{page.name}: {address}'
+                )
     for sheet in tmp_path.rglob('*.css'):
-        assert not re.search(r'(url\(|@import )["\']?(https?:)?//', sheet.read_text(encoding='utf-8')), sheet.name
+        assert not re.search(
+            r'(url\(|@import )["\']?(https?:)?//', sheet.read_text(encoding='utf-8')
+        ), sheet.name
     index = json.loads((tmp_path / 'search/search_index.json').read_text())
-    assert {'index.html', 'docs/how_it_works.html', 'api/backbones.html'} <= {one['location'] for one in index['docs']}
+    assert {'index.html', 'docs/how_it_works.html', 'api/backbones.html'} <= {
+        one['location'] for one in index['docs']
+    }
     zoo = (tmp_path / 'docs/models.html').read_text()
     assert all(f'>{model["Name"]}</a>' in zoo for model in recipes())

@@ -10,7 +10,11 @@ from PIL import Image
 from cpvt_backbones.checkpoints import write_checkpoint
 from cpvt_backbones.weights import shipped_weights
 
-SCENES = {'--train 128x128:200': '--train 128x128:12', '--length 400': '--length 2', 'iter_400': 'iter_2'}
+SCENES = {
+    '--train 128x128:200': '--train 128x128:12',
+    '--length 400': '--length 2',
+    'iter_400': 'iter_2',
+}
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +28,11 @@ def predictions(folder):
 
 def test_detector_from_coco(call, tmp_path):
     pytest.importorskip('mmdet')
-    page = run_page('docs/tutorials/detector_coco.md', call, {**SCENES, '--heldout 128x128:50': '--heldout 128x128:4'})
+    page = run_page(
+        'docs/tutorials/detector_coco.md',
+        call,
+        {**SCENES, '--heldout 128x128:50': '--heldout 128x128:4'},
+    )
     assert len(page['coco']['categories']) == 10
     assert len([*(tmp_path / 'out/vis').iterdir()]) == 4 and predictions(tmp_path) is not None
 
@@ -33,9 +41,16 @@ def test_detector_from_coco(call, tmp_path):
 def test_detector_from_voc(call, tmp_path):
     pytest.importorskip('mmdet')
     run_page('docs/tutorials/detector_voc.md', call, SCENES)
-    given = json.loads((tmp_path / 'data/digits/train_128x128/instances.json').read_text())['annotations']
-    parts = [json.loads((tmp_path / f'mine/voc/{part}.json').read_text())['annotations'] for part in ('train', 'val')]
-    assert sorted(one['bbox'] for one in given) == sorted(one['bbox'] for part in parts for one in part)
+    given = json.loads((tmp_path / 'data/digits/train_128x128/instances.json').read_text())[
+        'annotations'
+    ]
+    parts = [
+        json.loads((tmp_path / f'mine/voc/{part}.json').read_text())['annotations']
+        for part in ('train', 'val')
+    ]
+    assert sorted(one['bbox'] for one in given) == sorted(
+        one['bbox'] for part in parts for one in part
+    )
     assert len([*(tmp_path / 'out/vis').iterdir()]) == 12
 
 
@@ -48,23 +63,39 @@ def test_segmentor(call, tmp_path):
 @pytest.mark.slow
 def test_classifier(call, tmp_path):
     pytest.importorskip('mmpretrain')
-    few = {'--train 128x128:1000': '--train 128x128:40', '--length 10': '--length 2', 'epoch_10': 'epoch_2'}
+    few = {
+        '--train 128x128:1000': '--train 128x128:40',
+        '--length 10': '--length 2',
+        'epoch_10': 'epoch_2',
+    }
     run_page('docs/tutorials/classifier.md', call, few)
     assert {one['class'] for one in predictions(tmp_path)} <= {'3', '5', '8'}
 
 
 @pytest.mark.slow
 def test_public_weights(call, tmp_path):
-    """With random weights in place of those that the name would fetch, under their name, which says the model."""
+    """With random weights in place of those that the name would fetch, under their name, which says
+    the model.
+    """
     pytest.importorskip('mmpretrain')
     timm = pytest.importorskip('timm')
     name = 'deit_tiny_patch16_224.fb_in1k'
-    write_checkpoint(timm.create_model(name.partition('.')[0]).state_dict(), tmp_path / f'{name}.safetensors', meta={})
+    write_checkpoint(
+        timm.create_model(name.partition('.')[0]).state_dict(),
+        tmp_path / f'{name}.safetensors',
+        meta={},
+    )
     for kind in ('ash', 'birch'):
         (tmp_path / f'photos/{kind}').mkdir(parents=True)
         for i in range(5):
-            Image.new('RGB', (130, 120), (40 * i, 40, 200)).save(tmp_path / f'photos/{kind}/{i}.png')
-    few = {f'timm://{name}': f'{tmp_path}/{name}.safetensors', '--length 10': '--length 2', 'epoch_10': 'epoch_2'}
+            Image.new('RGB', (130, 120), (40 * i, 40, 200)).save(
+                tmp_path / f'photos/{kind}/{i}.png'
+            )
+    few = {
+        f'timm://{name}': f'{tmp_path}/{name}.safetensors',
+        '--length 10': '--length 2',
+        'epoch_10': 'epoch_2',
+    }
     page = run_page('docs/tutorials/finetune.md', call, few)
     assert page['model'] and (tmp_path / 'work_dirs/deit/epoch_2.pth').is_file()
 
@@ -76,5 +107,7 @@ def test_onnx(call, tmp_path):
     photo = np.random.default_rng(0).integers(0, 255, (160, 160, 3), np.uint8)
     Image.fromarray(photo).save(tmp_path / 'photo.jpg')
     page = run_page('docs/tutorials/onnx.md', call, {})
-    assert page['about']['classes'] == list(shipped_weights()['cpvt_tiny_gap-imagenette'].dataset_meta['classes'])
+    assert page['about']['classes'] == list(
+        shipped_weights()['cpvt_tiny_gap-imagenette'].dataset_meta['classes']
+    )
     assert page['scores'].shape == (1, 10) and predictions(tmp_path)

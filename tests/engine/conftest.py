@@ -16,7 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def _fork_server():
     here = Path(__file__).parent
     path = os.pathsep.join([str(ROOT), str(here), os.environ.get('PYTHONPATH', '')])
-    environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
+    environment = {
+        **os.environ,
+        'PYTHONPATH': path,
+        'OMP_NUM_THREADS': '1',
+        'CUDA_VISIBLE_DEVICES': '',
+    }
     server = subprocess.Popen(
         [sys.executable, '-W', 'ignore', str(here / 'fork_server.py')],
         stdin=subprocess.PIPE,
@@ -37,18 +42,27 @@ def _fork_server():
 
 @pytest.fixture
 def train(_fork_server, tmp_path_factory):
-    """Run tools/train.py in processes that know of each other: ``train('mmseg', config, '--resume', processes=2)``.
+    """Run tools/train.py in processes that know of each other: ``train('mmseg', config, '--resume',
+    processes=2)``.
 
-    Returns the exit codes, negative for a signal. Without ``exit_codes`` a run that fails fails the test.
+    Returns the exit codes, negative for a signal. Without ``exit_codes`` a run that fails fails the
+    test.
     """
 
     def run(scope, *arguments, processes=1, exit_codes=None):
         folder = tmp_path_factory.mktemp('job')
         launcher = ['--launcher', 'pytorch'] if processes > 1 else []
-        job = dict(scope=scope, processes=processes, folder=str(folder), arguments=[*map(str, arguments), *launcher])
+        job = dict(
+            scope=scope,
+            processes=processes,
+            folder=str(folder),
+            arguments=[*map(str, arguments), *launcher],
+        )
         print(json.dumps(job), file=_fork_server.stdin, flush=True)
         codes = json.loads(_fork_server.stdout.readline())
-        printed = '\n'.join(f'{path.name}: {path.read_text()[-3000:]}' for path in sorted(folder.glob('*.txt')))
+        printed = '\n'.join(
+            f'{path.name}: {path.read_text()[-3000:]}' for path in sorted(folder.glob('*.txt'))
+        )
         assert codes == (exit_codes or [0] * processes), printed
         return codes
 

@@ -1,4 +1,6 @@
-"""Imported by a config, this trains in fp64: rounding then explains no difference that a test could notice."""
+"""Imported by a config, this trains in fp64: rounding then explains no difference that a test could
+notice.
+"""
 
 import torch
 

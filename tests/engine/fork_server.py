@@ -1,8 +1,9 @@
 """Runs tools/train.py again and again, each time in fresh processes, and pays for the imports once.
 
-A process of its own. Each line of standard input is a job in JSON: ``processes``, ``arguments``, ``scope`` (the
-toolbox), ``folder``. Each line of standard output is the list of exit codes, negative for the signal that ended a
-process. What the processes print goes to ``<folder>/<rank>.txt``.
+A process of its own. Each line of standard input is a job in JSON: ``processes``, ``arguments``,
+``scope`` (the toolbox), ``folder``. Each line of standard output is the list of exit codes,
+negative for the signal that ended a process. What the processes print goes to
+``<folder>/<rank>.txt``.
 """
 
 import importlib
@@ -24,9 +25,15 @@ def run(job: dict, rank: int) -> None:
         # mmengine's own launcher asks for a GPU, and leaves alone a process group that is there.
         import torch
 
-        os.environ |= {'RANK': str(rank), 'LOCAL_RANK': str(rank), 'WORLD_SIZE': str(job['processes'])}
+        os.environ |= {
+            'RANK': str(rank),
+            'LOCAL_RANK': str(rank),
+            'WORLD_SIZE': str(job['processes']),
+        }
         store = f'file://{job["folder"]}/store'
-        torch.distributed.init_process_group('gloo', init_method=store, rank=rank, world_size=job['processes'])
+        torch.distributed.init_process_group(
+            'gloo', init_method=store, rank=rank, world_size=job['processes']
+        )
     sys.argv = ['train.py', *job['arguments']]
     sys.path.insert(0, str(ROOT / 'tools'))
     runpy.run_path(str(ROOT / 'tools' / 'train.py'), run_name='__main__')
@@ -38,7 +45,9 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         job = json.loads(line)
-        importlib.import_module('cpvt_backbones')  # before the toolbox: it may provide mmcv's operators
+        importlib.import_module(
+            'cpvt_backbones'
+        )  # before the toolbox: it may provide mmcv's operators
         importlib.import_module(f'{job["scope"]}.utils').register_all_modules()
         children = []
         for rank in range(job['processes']):

@@ -187,7 +187,9 @@ def config(work_dir, *, length=6, val=3, metric=None, hooks=(), checkpoint=None,
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(Runner, '_log_env', lambda *_: None)  # starts compilers to ask for their versions
+    monkeypatch.setattr(
+        Runner, '_log_env', lambda *_: None
+    )  # starts compilers to ask for their versions
 
 
 def trained(cfg):
@@ -232,7 +234,9 @@ def test_the_better_of_both_is_saved_as_best(key, tmp_path):
     assert f'{key}: {line}; the {better} ones count' in log_of(tmp_path)
     # A checkpoint that is saved again during the validation stays complete.
     assert {'optimizer', 'ema_state_dict'} <= read(tmp_path / 'iter_6.pth').keys()
-    assert last['message_hub']['runtime_info']['best_score'] == pytest.approx(best['state_dict']['weight'].item())
+    assert last['message_hub']['runtime_info']['best_score'] == pytest.approx(
+        best['state_dict']['weight'].item()
+    )
 
 
 def test_the_first_metric_is_compared_with_save_best_auto(tmp_path):
@@ -244,11 +248,17 @@ def test_the_first_metric_is_compared_with_save_best_auto(tmp_path):
 @pytest.mark.parametrize('beyond', ['nothing', 'nan'])
 def test_weights_without_a_score_are_never_the_better(beyond, tmp_path):
     """As a detector that finds nothing: mmdet then gives no metrics at all."""
-    metric = dict(limit=5.8 * RATE, beyond=beyond)  # between the average and the raw weights of iteration 6
-    runner = trained(config(tmp_path, val=6, metric=metric, checkpoint=dict(save_best='higher', rule='greater')))
+    metric = dict(
+        limit=5.8 * RATE, beyond=beyond
+    )  # between the average and the raw weights of iteration 6
+    runner = trained(
+        config(tmp_path, val=6, metric=metric, checkpoint=dict(save_best='higher', rule='greater'))
+    )
     best = read(tmp_path / 'best_higher_iter_6.pth')
     assert best['state_dict']['weight'] < 6 * RATE
-    assert runner.message_hub.log_scalars['val/higher'].current() == pytest.approx(best['state_dict']['weight'].item())
+    assert runner.message_hub.log_scalars['val/higher'].current() == pytest.approx(
+        best['state_dict']['weight'].item()
+    )
 
 
 @pytest.mark.parametrize('beyond', ['nothing', 'nan'])
@@ -266,7 +276,9 @@ def test_without_save_best_the_average_alone_is_validated(tmp_path):
 
 @pytest.mark.parametrize('length', [1, 2, 5])
 def test_every_file_of_a_training_can_be_tested(length, tmp_path):
-    trained(config(tmp_path / 'run', length=length, checkpoint=dict(save_best='higher', rule='greater')))
+    trained(
+        config(tmp_path / 'run', length=length, checkpoint=dict(save_best='higher', rule='greater'))
+    )
     files = sorted((tmp_path / 'run').glob('*.pth'))
     assert {file.name for file in files} >= {f'iter_{length}.pth', f'best_higher_iter_{length}.pth'}
     for file in files:
@@ -397,7 +409,9 @@ class Rising(RightShare):
 def stripes(work_dir, length, hook, **options):
     loader = dict(num_workers=0, collate_fn=dict(type='default_collate'), persistent_workers=False)
     test_set = dict(type='TwoTextures', count=64, first=10_000)
-    in_order = dict(loader, batch_size=32, dataset=test_set, sampler=dict(type='DefaultSampler', shuffle=False))
+    in_order = dict(
+        loader, batch_size=32, dataset=test_set, sampler=dict(type='DefaultSampler', shuffle=False)
+    )
     return config(
         work_dir,
         length=length,
@@ -438,7 +452,9 @@ def scores(tmp_path_factory):
             folder = tmp_path_factory.mktemp('stripes')
             trained(stripes(folder, length, dict(type=hook, momentum=1e-3)))
             last = read(folder / f'iter_{length}.pth')
-            raw = {key.removeprefix('module.'): value for key, value in last['ema_state_dict'].items()}
+            raw = {
+                key.removeprefix('module.'): value for key, value in last['ema_state_dict'].items()
+            }
             del raw['steps']
             best = read(folder / f'best_accuracy_iter_{length}.pth')
             weights = last['state_dict'], raw, best['state_dict']

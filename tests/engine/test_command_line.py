@@ -12,7 +12,13 @@ from mmengine.registry import Registry
 
 from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import CheckpointError
-from cpvt_backbones.engine.command_line import make_parser, parse_model, parse_size, run, split_model
+from cpvt_backbones.engine.command_line import (
+    make_parser,
+    parse_model,
+    parse_size,
+    run,
+    split_model,
+)
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 NAME = next(iter(shipped_weights()))
@@ -23,21 +29,30 @@ def test_a_size_is_height_by_width_or_a_side(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize('text', ['', '0', '0x4', '4x', 'x4', '480X640', '1x2x3', '-4', '4.5', '480 640'])
+@pytest.mark.parametrize(
+    'text', ['', '0', '0x4', '4x', 'x4', '480X640', '1x2x3', '-4', '4.5', '480 640']
+)
 def test_other_sizes_are_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match='HEIGHTxWIDTH or SIDE in px is expected'):
         parse_size(text)
 
 
-@pytest.mark.parametrize('words', [['--fresh', '--score-threshold', '0.5'], ['--fresh', '--score-threshold=0.5']])
+@pytest.mark.parametrize(
+    'words', [['--fresh', '--score-threshold', '0.5'], ['--fresh', '--score-threshold=0.5']]
+)
 def test_old_flags_are_accepted_with_a_warning(words, capsys):
-    parser = make_parser('Doc.', renamed={'--fresh': '--overwrite', '--score-threshold': '--score-thr'})
+    parser = make_parser(
+        'Doc.', renamed={'--fresh': '--overwrite', '--score-threshold': '--score-thr'}
+    )
     parser.add_argument('--overwrite', action='store_true')
     parser.add_argument('--score-thr', type=float)
     args = parser.parse_args(words)
     assert args.overwrite and args.score_thr == 0.5
     warnings = capsys.readouterr().err
-    assert 'warning: --fresh is deprecated and will be removed in the next release; use --overwrite' in warnings
+    assert (
+        'warning: --fresh is deprecated and will be removed in the next release; use --overwrite'
+        in warnings
+    )
     assert '--score-threshold is deprecated' in warnings
     parser.parse_args(['--overwrite', '--score-thr', '0.5'])
     assert not capsys.readouterr().err
@@ -45,7 +60,11 @@ def test_old_flags_are_accepted_with_a_warning(words, capsys):
 
 def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
     config = str(find_shipped(NAME).config_file)
-    assert split_model(['c.py', 'x.pth', 'a.jpg', 'b.py'], images=True) == ('c.py', 'x.pth', ['a.jpg', 'b.py'])
+    assert split_model(['c.py', 'x.pth', 'a.jpg', 'b.py'], images=True) == (
+        'c.py',
+        'x.pth',
+        ['a.jpg', 'b.py'],
+    )
     assert split_model([NAME, 'a.jpg'], images=True) == (config, NAME, ['a.jpg'])
     assert split_model(['c.py', NAME]) == ('c.py', NAME, [])
     assert split_model(['m.onnx'], exported=('.onnx',)) == (None, 'm.onnx', [])
@@ -62,7 +81,10 @@ def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
         ('a tile of 8 x 8 with long_side=4', 'a tile of 8 x 8 with --long-side 4'),
         # Keys of a config, files, quoted text, positional arguments, other words.
         ('long_side: the config has no a.long_side', '--long-side: the config has no a.long_side'),
-        ("image: there is no file 'long_side/out.jpg'", "image: there is no file 'long_side/out.jpg'"),
+        (
+            "image: there is no file 'long_side/out.jpg'",
+            "image: there is no file 'long_side/out.jpg'",
+        ),
         ('the image is out of range, run out', 'the image is out of range, run out'),
         ('outer must be less', 'outer must be less'),
     ],
@@ -101,9 +123,13 @@ def test_words_after_a_model_are_refused():
         split_model(['c.py', 'x.pth', 'a.jpg'])
 
 
-@pytest.mark.parametrize('text', ['', 'a', 'a=', '=c.py:x.pth', 'a=c.py', 'a=c.py:', 'a=x.pth:c.py'])
+@pytest.mark.parametrize(
+    'text', ['', 'a', 'a=', '=c.py:x.pth', 'a=c.py', 'a=c.py:', 'a=x.pth:c.py']
+)
 def test_other_named_models_are_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match='NAME=CONFIG:CHECKPOINT or shipped weights are expected'):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match='NAME=CONFIG:CHECKPOINT or shipped weights are expected'
+    ):
         parse_model(text)
 
 
@@ -120,7 +146,10 @@ def raise_(error):
 @pytest.mark.parametrize(
     ('main', 'message'),
     [
-        (lambda: raise_(ValueError('size must be even,\n  got 3')), 'error: size must be even, got 3\n'),
+        (
+            lambda: raise_(ValueError('size must be even,\n  got 3')),
+            'error: size must be even, got 3\n',
+        ),
         (lambda: raise_(CheckpointError('no weights')), 'error: no weights\n'),
         (lambda: open('none.csv'), "error: [Errno 2] No such file or directory: 'none.csv'\n"),
         (lambda: __import__('no_such_package'), "error: No module named 'no_such_package'\n"),
@@ -162,7 +191,9 @@ def test_interruption_is_one_line(capsys):
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='a setting of glibc')
 @pytest.mark.parametrize('settings', [{}, {'MALLOC_ARENA_MAX': '4'}])
 def test_freed_memory_is_kept(settings):
-    """Counted in page faults: 64 MB that are filled and freed four times have 16,000 pages each time."""
+    """Counted in page faults: 64 MB that are filled and freed four times have 16,000 pages each
+    time.
+    """
     script = """
     import resource
     from cpvt_backbones.engine.command_line import keep_memory
@@ -175,9 +206,15 @@ def test_freed_memory_is_kept(settings):
 
     print(faults(), keep_memory(), faults(), faults())
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(('MALLOC_', 'GLIBC_'))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(('MALLOC_', 'GLIBC_'))
+    }
     command = [sys.executable, '-c', textwrap.dedent(script)]
-    result = subprocess.run(command, env={**environment, **settings}, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        command, env={**environment, **settings}, capture_output=True, text=True, check=True
+    )
     before, kept, _, after = result.stdout.split()
     assert kept == str(not settings)
     assert int(before) > 30_000 and (int(after) < 1000) == (kept == 'True')

@@ -1,4 +1,7 @@
-"""The decoded data set gives what CustomDataset gives; the batch crop shows the image it was cut from."""
+"""The decoded data set gives what CustomDataset gives.
+
+The batch crop shows the image it was cut from.
+"""
 
 import cv2
 import numpy as np
@@ -75,7 +78,9 @@ def ramp(count, height, width):
 def test_crops_are_upright_rectangles_within_bounds():
     torch.manual_seed(0)
     images, labels = ramp(200, 64, 64), torch.eye(2).repeat(100, 1)
-    crops, scores = BatchRandomResizedCrop(size=16, area=(0.25, 0.5), ratio=(0.5, 2.0), flip=0.5)(images, labels)
+    crops, scores = BatchRandomResizedCrop(size=16, area=(0.25, 0.5), ratio=(0.5, 2.0), flip=0.5)(
+        images, labels
+    )
     assert crops.shape == (200, 3, 16, 16)
     assert torch.equal(scores, labels)
     steps = crops.diff(dim=3)[:, 1, 8, 4:12], crops.diff(dim=2)[:, 0, 4:12, 8]
@@ -95,13 +100,20 @@ def test_crops_are_upright_rectangles_within_bounds():
 
 def test_whole_area_and_no_flip_is_a_resize():
     images = torch.rand(2, 3, 32, 32)
-    crops, _ = BatchRandomResizedCrop(size=32, area=(1, 1), ratio=(1, 1), flip=0)(images, torch.eye(2))
+    crops, _ = BatchRandomResizedCrop(size=32, area=(1, 1), ratio=(1, 1), flip=0)(
+        images, torch.eye(2)
+    )
     torch.testing.assert_close(crops, images, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
     ('options', 'name'),
-    [({'size': 0}, 'size'), ({'area': (0, 1)}, 'area'), ({'ratio': (2, 1)}, 'ratio'), ({'flip': 2}, 'flip')],
+    [
+        ({'size': 0}, 'size'),
+        ({'area': (0, 1)}, 'area'),
+        ({'ratio': (2, 1)}, 'ratio'),
+        ({'flip': 2}, 'flip'),
+    ],
 )
 def test_bad_arguments_are_named(options, name):
     with pytest.raises(ValueError, match=name):
@@ -115,7 +127,11 @@ def test_a_batch_goes_through_mmpretrains_preprocessor(folder):
     augment = dict(type='BatchRandomResizedCrop', size=8)
     preprocessor = MODELS.build(
         dict(
-            type='ClsDataPreprocessor', num_classes=2, mean=[0] * 3, std=[1] * 3, batch_augments=dict(augments=augment)
+            type='ClsDataPreprocessor',
+            num_classes=2,
+            mean=[0] * 3,
+            std=[1] * 3,
+            batch_augments=dict(augments=augment),
         )
     )
     batch = default_collate([decoded[0], decoded[5]])

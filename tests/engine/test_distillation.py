@@ -47,7 +47,9 @@ def folder(tmp_path_factory):
     model = randomise(MODELS.build(mm_classifier()))
     model.head.fc.weight.data.normal_()
     torch.save(dict(state_dict=model.state_dict()), path / 'mm.pth')
-    torch.save(timm.create_model('test_resnet', num_classes=CLASSES).state_dict(), path / 'timm.pth')
+    torch.save(
+        timm.create_model('test_resnet', num_classes=CLASSES).state_dict(), path / 'timm.pth'
+    )
     return path
 
 
@@ -63,8 +65,13 @@ def timm_teacher(folder):
     return dict(type='TimmClassifier', **name, checkpoint_path=str(folder / 'timm.pth'))
 
 
-def student(teacher, *, tokens=TOKENS, head=None, pixels=STUDENT_PIXELS, num_classes=CLASSES, **kwargs):
-    head = {**dict(type='DistillationHead', num_classes=num_classes, in_channels=24), **(head or {})}
+def student(
+    teacher, *, tokens=TOKENS, head=None, pixels=STUDENT_PIXELS, num_classes=CLASSES, **kwargs
+):
+    head = {
+        **dict(type='DistillationHead', num_classes=num_classes, in_channels=24),
+        **(head or {}),
+    }
     model = MODELS.build(
         dict(
             type='HardDistillation',
@@ -103,7 +110,8 @@ def seen_by(network):
     return seen
 
 
-# -- what the teacher sees ---------------------------------------------------------------------------------------------
+# -- what the teacher sees
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('teacher_rgb', [True, False])
@@ -156,12 +164,17 @@ def test_normalisation_must_be_known(mm_teacher, who):
     if who == 'data_preprocessor':
         model = student(mm_teacher, pixels=None)
     else:
-        model = student({key: value for key, value in mm_teacher.items() if key != 'data_preprocessor'})
-    with pytest.raises(ValueError, match=rf'^{who} must have mean and std, got mean=None, std=None'):
+        model = student(
+            {key: value for key, value in mm_teacher.items() if key != 'data_preprocessor'}
+        )
+    with pytest.raises(
+        ValueError, match=rf'^{who} must have mean and std, got mean=None, std=None'
+    ):
         model.loss(torch.zeros(2, 3, 32, 32), samples([0, 1]))
 
 
-# -- what the teacher is -----------------------------------------------------------------------------------------------
+# -- what the teacher is
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('kind', ['mm', 'timm'])
@@ -171,8 +184,12 @@ def test_the_teacher_stays_as_it_is(kind, request):
     losses = model.train().loss(*prepared(model, raw_pixels()))
     sum(losses.values()).backward()
     model.train()
-    networks = [child for name, child in model.teacher.named_children() if name != 'data_preprocessor']
-    assert networks and not any(module.training for network in networks for module in network.modules())
+    networks = [
+        child for name, child in model.teacher.named_children() if name != 'data_preprocessor'
+    ]
+    assert networks and not any(
+        module.training for network in networks for module in network.modules()
+    )
     assert not any(p.requires_grad or p.grad is not None for p in model.teacher.parameters())
     assert (set(model.state_dict()), {id(p) for p in model.parameters()}) == before
     assert not {id(p) for p in model.parameters()} & {id(p) for p in model.teacher.parameters()}
@@ -184,7 +201,11 @@ def test_an_mm_teacher_has_the_weights_of_the_file(mm_teacher, folder):
     model = student(mm_teacher)
     model.init_weights()
     model.loss(*prepared(model, raw_pixels()))
-    got = {key: value for key, value in model.teacher.state_dict().items() if 'data_preprocessor' not in key}
+    got = {
+        key: value
+        for key, value in model.teacher.state_dict().items()
+        if 'data_preprocessor' not in key
+    }
     assert got.keys() == weights.keys()
     assert all(torch.equal(got[key], weights[key]) for key in weights)
     reference = MODELS.build(mm_classifier()).eval()
@@ -200,7 +221,10 @@ def test_it_is_not_built_before_the_first_loss(timm_teacher):
     model = student(timm_teacher)
     model.init_weights()
     images, labels = prepared(model, raw_pixels())
-    assert all(sample.pred_score.shape == (CLASSES,) for sample in model.eval()(images, labels, mode='predict'))
+    assert all(
+        sample.pred_score.shape == (CLASSES,)
+        for sample in model.eval()(images, labels, mode='predict')
+    )
     copy.deepcopy(model)
     with pytest.raises(FileNotFoundError):
         model.loss(images, labels)
@@ -212,11 +236,19 @@ def test_it_is_not_built_before_the_first_loss(timm_teacher):
         dict(init_cfg=None),
         dict(init_cfg=[dict(type='Constant', layer='Linear', val=0)]),
         dict(type='TimmClassifier', model_name='test_resnet', init_cfg=None),
-        dict(type='TimmClassifier', model_name='test_resnet', init_cfg=None, pretrained=False, checkpoint_path=''),
+        dict(
+            type='TimmClassifier',
+            model_name='test_resnet',
+            init_cfg=None,
+            pretrained=False,
+            checkpoint_path='',
+        ),
     ],
 )
 def test_a_teacher_without_weights(mm_teacher, change):
-    with pytest.raises(ValueError, match=r'teacher must come with weights: pretrained=True or checkpoint_path'):
+    with pytest.raises(
+        ValueError, match=r'teacher must come with weights: pretrained=True or checkpoint_path'
+    ):
         student({**mm_teacher, **change})
 
 
@@ -244,19 +276,26 @@ def test_a_wrong_head(mm_teacher, kind):
 
 @pytest.mark.parametrize('weight', [-0.1, 1.1, True, 'a'])
 def test_a_wrong_weight(mm_teacher, weight):
-    with pytest.raises(ValueError, match=rf'distillation_weight must be a number in \[0, 1\], got {weight!r}'):
+    with pytest.raises(
+        ValueError, match=rf'distillation_weight must be a number in \[0, 1\], got {weight!r}'
+    ):
         student(mm_teacher, distillation_weight=weight)
 
 
 def test_classes_must_match(mm_teacher):
     model = student(mm_teacher, num_classes=CLASSES + 1)
-    with pytest.raises(ValueError, match=r'teacher must know the 4 classes of the student, got 3; teacher_classes'):
+    with pytest.raises(
+        ValueError, match=r'teacher must know the 4 classes of the student, got 3; teacher_classes'
+    ):
         model.loss(*prepared(model, raw_pixels()))
 
 
 def test_teacher_classes_selects(mm_teacher):
     order = [2, 0]
-    all_of_them, model = student(mm_teacher), student(mm_teacher, num_classes=2, teacher_classes=order)
+    all_of_them, model = (
+        student(mm_teacher),
+        student(mm_teacher, num_classes=2, teacher_classes=order),
+    )
     images, labels = prepared(model, raw_pixels(16))
     scores = all_of_them.teacher(model._for_teacher(images))
     wanted = scores[:, order].argmax(1)
@@ -265,7 +304,8 @@ def test_teacher_classes_selects(mm_teacher):
     assert torch.isfinite(sum(model.loss(images, labels).values()))
 
 
-# -- what the student learns -------------------------------------------------------------------------------------------
+# -- what the student learns
+# -------------------------------------------------------------------------------------------
 
 
 def scores_by_hand(model, images):
@@ -290,18 +330,27 @@ def test_the_loss_by_hand(mm_teacher, tokens, batch, weight):
     scores = scores_by_hand(model, images)
     with torch.no_grad():
         decided = model.teacher(model._for_teacher(images)).argmax(1)
-    on_labels, on_teacher = F.cross_entropy(scores[0], torch.tensor(labels)), F.cross_entropy(scores[1], decided)
+    on_labels, on_teacher = (
+        F.cross_entropy(scores[0], torch.tensor(labels)),
+        F.cross_entropy(scores[1], decided),
+    )
     assert losses['loss_label'].item() == pytest.approx((1 - weight) * on_labels.item(), abs=1e-6)
     assert losses['loss_teacher'].item() == pytest.approx(weight * on_teacher.item(), abs=1e-6)
     total, _ = model.parse_losses(losses)
-    assert total.item() == pytest.approx(((1 - weight) * on_labels + weight * on_teacher).item(), abs=1e-6)
+    assert total.item() == pytest.approx(
+        ((1 - weight) * on_labels + weight * on_teacher).item(), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize('tokens', [TOKENS, POOLED], ids=['tokens', 'pooled'])
 def test_gradients_reach_both_heads(mm_teacher, tokens):
     model = student(mm_teacher, tokens=tokens).train()
     sum(model.loss(*prepared(model, raw_pixels())).values()).backward()
-    names = ['head.layers.head.weight', 'head.layers.head_dist.weight', 'backbone.patch_embed.proj.weight']
+    names = [
+        'head.layers.head.weight',
+        'head.layers.head_dist.weight',
+        'backbone.patch_embed.proj.weight',
+    ]
     if tokens is TOKENS:
         names += ['backbone.cls_token', 'backbone.dist_token']
     for name in names:
@@ -315,7 +364,10 @@ def test_each_head_learns_from_its_own(mm_teacher):
     losses = model.loss(*prepared(model, raw_pixels()))
     heads = [model.head.layers.head.weight, model.head.layers.head_dist.weight]
     reached = [
-        [g is not None for g in torch.autograd.grad(losses[name], heads, retain_graph=True, allow_unused=True)]
+        [
+            g is not None
+            for g in torch.autograd.grad(losses[name], heads, retain_graph=True, allow_unused=True)
+        ]
         for name in ('loss_label', 'loss_teacher')
     ]
     assert reached == [[True, False], [False, True]]
@@ -370,11 +422,16 @@ def test_deepcopy(mm_teacher, built):
     twin = copy.deepcopy(model)
     assert twin.teacher is not model.teacher
     wanted, got = model.loss(images, labels), twin.loss(images, labels)
-    assert {key: value.item() for key, value in wanted.items()} == {key: value.item() for key, value in got.items()}
+    assert {key: value.item() for key, value in wanted.items()} == {
+        key: value.item() for key, value in got.items()
+    }
 
 
 def test_an_unknown_argument_is_named(mm_teacher):
-    with pytest.raises(TypeError, match=r'HardDistillation got an unknown argument temperature=3; accepted: backbone'):
+    with pytest.raises(
+        TypeError,
+        match=r'HardDistillation got an unknown argument temperature=3; accepted: backbone',
+    ):
         HardDistillation(backbone=backbone(**TOKENS), head={}, teacher=mm_teacher, temperature=3)
 
 

@@ -11,13 +11,19 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKBONES = {
-    'multi_scale': """dict(
-    type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0), patch_size=8,
-    position=dict(type='PEG', after_blocks=(0, 1)), window_size=3, global_blocks=(1,))""",
-    'pyramid': """dict(
+    'multi_scale': (
+        """dict(
+    type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0),
+        patch_size=8,
+    position=dict(type='PEG', after_blocks=(0, 1)), window_size=3, global_blocks=(1,))"""
+    ),
+    'pyramid': (
+        """dict(
     type='PyramidCPVT',
-    arch=dict(depths=(1, 2, 1, 1), embed_dims=(8, 16, 16, 24), num_heads=(1, 2, 2, 3), mlp_ratios=(2.0,) * 4,
-              sr_ratios=(4, 2, 2, 1)))""",
+    arch=dict(depths=(1, 2, 1, 1), embed_dims=(8, 16, 16, 24), num_heads=(1, 2, 2, 3),
+        mlp_ratios=(2.0,) * 4,
+              sr_ratios=(4, 2, 2, 1)))"""
+    ),
 }
 CHANNELS = {'multi_scale': [16, 32, 32, 32], 'pyramid': [8, 16, 16, 24]}
 CONFIG = """
@@ -35,8 +41,10 @@ train_dataloader = dict(
     batch_size={batch_size}, num_workers=0, sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(type='Pictures', scope='mmseg'))
 val_cfg = test_cfg = None
-# Not AdamW: it divides by the size of a gradient, also where that is rounding error and nothing else.
-optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=0.1, momentum=0.9, weight_decay=0.05),
+# Not AdamW: it divides by the size of a gradient,
+    also where that is rounding error and nothing else.
+optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=0.1, momentum=0.9,
+    weight_decay=0.05),
                      clip_grad=dict(max_norm=1.0))
 param_scheduler = [dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=2)]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=4)
@@ -72,7 +80,12 @@ def test_two_nodes_train_and_resume(train, tmp_path):
     """Two torchruns that meet at an address, here of one machine; stopped halfway and resumed."""
     pytest.importorskip('mmseg')
     config = tmp_path / 'config.py'
-    values = dict(configs=ROOT / 'configs', backbone=BACKBONES['pyramid'], channels=CHANNELS['pyramid'], batch_size=2)
+    values = dict(
+        configs=ROOT / 'configs',
+        backbone=BACKBONES['pyramid'],
+        channels=CHANNELS['pyramid'],
+        batch_size=2,
+    )
     config.write_text(CONFIG.format(**values).replace('interval=4', 'interval=2'))
     train('mmseg', config, '--work-dir', tmp_path / 'processes', processes=2)
 
@@ -80,20 +93,40 @@ def test_two_nodes_train_and_resume(train, tmp_path):
         with socket.socket() as probe:
             probe.bind(('127.0.0.1', 0))
             port = str(probe.getsockname()[1])
-        path = os.pathsep.join([str(ROOT), str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')])
-        environment = dict(
-            os.environ, PYTHONPATH=path, PYTHON=sys.executable, OMP_NUM_THREADS='1', NNODES='2', PORT=port
+        path = os.pathsep.join(
+            [str(ROOT), str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')]
         )
-        command = [ROOT / 'tools/dist_train.sh', config, '1', '--work-dir', tmp_path / 'nodes', *arguments]
+        environment = dict(
+            os.environ,
+            PYTHONPATH=path,
+            PYTHON=sys.executable,
+            OMP_NUM_THREADS='1',
+            NNODES='2',
+            PORT=port,
+        )
+        command = [
+            ROOT / 'tools/dist_train.sh',
+            config,
+            '1',
+            '--work-dir',
+            tmp_path / 'nodes',
+            *arguments,
+        ]
         started = [
-            subprocess.Popen(command, env=dict(environment, NODE_RANK=rank, CUDA_VISIBLE_DEVICES='')) for rank in '01'
+            subprocess.Popen(
+                command, env=dict(environment, NODE_RANK=rank, CUDA_VISIBLE_DEVICES='')
+            )
+            for rank in '01'
         ]
         assert [process.wait() for process in started] == [0, 0]
 
     nodes('--cfg-options', 'train_cfg.max_iters=2')
     nodes('--resume')
     weights = [
-        torch.load(tmp_path / run / 'iter_4.pth', weights_only=False)['state_dict'] for run in ('processes', 'nodes')
+        torch.load(tmp_path / run / 'iter_4.pth', weights_only=False)['state_dict']
+        for run in ('processes', 'nodes')
     ]
     assert weights[0].keys() == weights[1].keys()
-    assert max((weights[0][name] - weights[1][name]).abs().max().item() for name in weights[0]) < 1e-10
+    assert (
+        max((weights[0][name] - weights[1][name]).abs().max().item() for name in weights[0]) < 1e-10
+    )

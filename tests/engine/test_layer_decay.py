@@ -26,7 +26,9 @@ def classifier(backbone, **kwargs):
 def segmentor(backbone, in_channels):
     pytest.importorskip('mmseg')
     init_default_scope('mmseg')
-    neck = dict(type='FPN', in_channels=list(in_channels), out_channels=8, num_outs=len(in_channels))
+    neck = dict(
+        type='FPN', in_channels=list(in_channels), out_channels=8, num_outs=len(in_channels)
+    )
     head = dict(type='FCNHead', in_channels=8, in_index=0, channels=8, num_convs=1, num_classes=2)
     head['norm_cfg'] = dict(type='GN', num_groups=2)
     return MODELS.build(dict(type='EncoderDecoder', backbone=backbone, neck=neck, decode_head=head))
@@ -34,20 +36,28 @@ def segmentor(backbone, in_channels):
 
 BUILDERS = {
     'CPVT': lambda **kw: classifier(
-        dict(type='CPVT', arch=COLUMN, img_size=64, with_dist_token=True, out_type='cls_token', **kw)
+        dict(
+            type='CPVT', arch=COLUMN, img_size=64, with_dist_token=True, out_type='cls_token', **kw
+        )
     ),
     'MultiScaleCPVT': lambda **kw: tiny.build(
         tiny.retinanet(dict(type='MultiScaleCPVT', arch=COLUMN, img_size=64, source='taps', **kw))
     ),
     'PyramidCPVT': lambda **kw: segmentor(
-        dict(type='PyramidCPVT', arch=PYRAMID, img_size=64, with_cls_token=True, **kw), PYRAMID['embed_dims']
+        dict(type='PyramidCPVT', arch=PYRAMID, img_size=64, with_cls_token=True, **kw),
+        PYRAMID['embed_dims'],
     ),
 }
 
 
 def build(model, constructor='LayerDecayOptimWrapperConstructor', **paramwise_cfg):
     optimizer = dict(type='AdamW', lr=LR, weight_decay=WEIGHT_DECAY)
-    cfg = dict(type='OptimWrapper', constructor=constructor, optimizer=optimizer, paramwise_cfg=paramwise_cfg)
+    cfg = dict(
+        type='OptimWrapper',
+        constructor=constructor,
+        optimizer=optimizer,
+        paramwise_cfg=paramwise_cfg,
+    )
     return build_optim_wrapper(model, cfg).optimizer
 
 
@@ -60,7 +70,10 @@ def groups_by_name(model, optimizer):
 
 
 def layers_behind(kind, name):
-    """Layers between a parameter and the end, told from its name alone; 0 for what learns at the full rate."""
+    """Layers between a parameter and the end, told from its name alone.
+
+    0 for what learns at the full rate.
+    """
     if not name.startswith('backbone.'):
         return 0
     part, first, second, *_ = [*name.removeprefix('backbone.').split('.'), '', '']
@@ -68,7 +81,9 @@ def layers_behind(kind, name):
         return 0
     if kind != 'PyramidCPVT':
         # The one PEG stands behind block 0.
-        return COLUMN['depth'] - int(first) if part in ('blocks', 'pos_block') else COLUMN['depth'] + 1
+        return (
+            COLUMN['depth'] - int(first) if part in ('blocks', 'pos_block') else COLUMN['depth'] + 1
+        )
     depths = PYRAMID['depths']
     stage = 3 if part == 'cls_token' else int(first)
     if stage == 0 and part in ('patch_embeds', 'pos_embed'):
@@ -77,7 +92,10 @@ def layers_behind(kind, name):
 
 
 def test_is_found_from_every_scope():
-    assert OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor') is LayerDecayOptimWrapperConstructor
+    assert (
+        OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
+        is LayerDecayOptimWrapperConstructor
+    )
 
 
 @pytest.mark.parametrize('only', [True, False], ids=['alone', 'with_decay_rules'])
@@ -94,7 +112,9 @@ def test_rates_follow_the_depth(kind, only):
         assert name.startswith('backbone.') or group['lr'] == LR, name
         # And not because get_layer_depth says so: a layer is a block, the stem is the slowest.
         assert group['lr'] == pytest.approx(LR * RATE ** layers_behind(kind, name)), name
-    assert min(group['lr'] for group in groups.values()) == pytest.approx(LR * RATE ** (model.backbone.num_layers - 1))
+    assert min(group['lr'] for group in groups.values()) == pytest.approx(
+        LR * RATE ** (model.backbone.num_layers - 1)
+    )
 
 
 @pytest.mark.parametrize('kind', BUILDERS)
@@ -103,7 +123,11 @@ def test_rates_grow_from_stem_to_neck(kind):
     groups = groups_by_name(model, build(model, layer_decay_rate=RATE))
     first = 'patch_embeds.0' if kind == 'PyramidCPVT' else 'patch_embed'
     if kind == 'PyramidCPVT':
-        blocks = [f'blocks.{stage}.{block}' for stage, depth in enumerate(PYRAMID['depths']) for block in range(depth)]
+        blocks = [
+            f'blocks.{stage}.{block}'
+            for stage, depth in enumerate(PYRAMID['depths'])
+            for block in range(depth)
+        ]
     else:
         blocks = [f'blocks.{block}' for block in range(COLUMN['depth'])]
     outside = {group['lr'] for name, group in groups.items() if not name.startswith('backbone.')}
@@ -184,7 +208,9 @@ def test_the_same_rates_as_mmpretrain_gives():
     ours, theirs = classifier(their_backbone(), head=head), classifier(their_backbone(), head=head)
     rules = dict(layer_decay_rate=RATE, norm_decay_mult=0.0, bias_decay_mult=0.0)
     got = groups_by_name(ours, build(ours, **rules))
-    want = groups_by_name(theirs, build(theirs, constructor='LearningRateDecayOptimWrapperConstructor', **rules))
+    want = groups_by_name(
+        theirs, build(theirs, constructor='LearningRateDecayOptimWrapperConstructor', **rules)
+    )
     assert got.keys() == want.keys()
     assert len({group['lr'] for group in want.values()}) == 5
     for name in want:
@@ -199,8 +225,12 @@ def test_their_transformer_in_a_segmentor():
     groups = groups_by_name(model, build(model, layer_decay_rate=RATE))
     assert groups['backbone.patch_embed.projection.weight']['lr'] == pytest.approx(LR * RATE**4)
     for block in range(3):
-        assert groups[f'backbone.layers.{block}.ln1.weight']['lr'] == pytest.approx(LR * RATE ** (3 - block))
-    assert {group['lr'] for name, group in groups.items() if not name.startswith('backbone.')} == {LR}
+        assert groups[f'backbone.layers.{block}.ln1.weight']['lr'] == pytest.approx(
+            LR * RATE ** (3 - block)
+        )
+    assert {group['lr'] for name, group in groups.items() if not name.startswith('backbone.')} == {
+        LR
+    }
 
 
 def test_a_backbone_without_depths():
@@ -208,9 +238,14 @@ def test_a_backbone_without_depths():
     pytest.importorskip('mmpretrain')
     for model in (
         segmentor(dict(type='ResNet', depth=18), (64, 128, 256, 512)),
-        classifier(dict(type='LeNet5', num_classes=-1), head=dict(type='LinearClsHead', num_classes=2, in_channels=84)),
+        classifier(
+            dict(type='LeNet5', num_classes=-1),
+            head=dict(type='LinearClsHead', num_classes=2, in_channels=84),
+        ),
     ):
-        with pytest.raises(ValueError, match=r'paramwise_cfg\.layer_decay_rate: \w+ has no backbone with get_layer'):
+        with pytest.raises(
+            ValueError, match=r'paramwise_cfg\.layer_decay_rate: \w+ has no backbone with get_layer'
+        ):
             build(model, layer_decay_rate=RATE)
 
 
@@ -218,13 +253,17 @@ def test_a_backbone_without_depths():
 def test_wrong_rates(value):
     options = {} if value == 'missing' else dict(layer_decay_rate=value)
     shown = repr(None if value == 'missing' else value)
-    with pytest.raises(ValueError, match=rf'layer_decay_rate must be a number in \(0, 1\], got {shown}$'):
+    with pytest.raises(
+        ValueError, match=rf'layer_decay_rate must be a number in \(0, 1\], got {shown}$'
+    ):
         LayerDecayOptimWrapperConstructor(dict(optimizer=dict(type='AdamW', lr=LR)), options)
 
 
 def test_a_rate_of_one_changes_no_rate():
     model = BUILDERS['CPVT']()
-    assert {g['lr'] for g in groups_by_name(model, build(model, layer_decay_rate=1)).values()} == {LR}
+    assert {g['lr'] for g in groups_by_name(model, build(model, layer_decay_rate=1)).values()} == {
+        LR
+    }
 
 
 def test_the_config_is_left_as_it_was():
@@ -235,7 +274,8 @@ def test_the_config_is_left_as_it_was():
     assert cfg == dict(optimizer=dict(type='AdamW', lr=LR, weight_decay=WEIGHT_DECAY))
 
 
-# -- mmengine's own constructor with the keys of this package's schedule -----------------------------------------------
+# -- mmengine's own constructor with the keys of this package's schedule
+# -----------------------------------------------
 
 TRUNKS = {
     'CPVT': lambda **kw: column(with_dist_token=True, **kw),
@@ -248,7 +288,9 @@ TRUNKS = {
 @pytest.mark.parametrize('kind', TRUNKS)
 def test_the_schedule_spares_tokens_and_positions(kind, position, pytestconfig):
     """A step without gradients moves exactly the parameters that decay."""
-    schedule = Config.fromfile(pytestconfig.rootpath / 'configs/_base_/schedules/adamw.py').optim_wrapper
+    schedule = Config.fromfile(
+        pytestconfig.rootpath / 'configs/_base_/schedules/adamw.py'
+    ).optim_wrapper
     options = {}
     if kind == 'PyramidCPVT' and position == 'relative':  # it needs keys that are not reduced
         options = dict(arch={**PYRAMID, 'sr_ratios': (1, 1, 1, 1)})
@@ -262,11 +304,21 @@ def test_the_schedule_spares_tokens_and_positions(kind, position, pytestconfig):
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     wrapper.optimizer.step()
-    still = {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
+    still = {
+        name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])
+    }
     tokens_and_positions = {f'backbone.{name}' for name in model.backbone.no_weight_decay()}
     assert tokens_and_positions <= still
     encodings = (p for encoding in model.backbone.position_encodings for p in encoding.parameters())
-    held = {id(p) for p in encodings} | {id(t) for t in (model.backbone.cls_token, model.backbone.dist_token)}
-    assert {f'backbone.{n}' for n, p in model.backbone.named_parameters() if id(p) in held} == tokens_and_positions
-    decaying = {n for n in before if n.endswith(('qkv.weight', 'fc1.weight', 'fc2.weight', 'attn.proj.weight'))}
+    held = {id(p) for p in encodings} | {
+        id(t) for t in (model.backbone.cls_token, model.backbone.dist_token)
+    }
+    assert {
+        f'backbone.{n}' for n, p in model.backbone.named_parameters() if id(p) in held
+    } == tokens_and_positions
+    decaying = {
+        n
+        for n in before
+        if n.endswith(('qkv.weight', 'fc1.weight', 'fc2.weight', 'attn.proj.weight'))
+    }
     assert decaying and not decaying & still

@@ -1,4 +1,6 @@
-"""mmcv's operators on torchvision's kernels: equal to the compiled ones, or to the definition where a CPU has none."""
+"""mmcv's operators on torchvision's kernels: equal to the compiled ones, or to the definition where
+a CPU has none.
+"""
 
 import importlib
 import importlib.machinery
@@ -20,11 +22,17 @@ from cpvt_backbones.engine.mmcv_operators import OperatorFinder, operators, prov
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = importlib.machinery.PathFinder.find_spec('mmcv._ext', mmcv.__path__) is not None
-NAMES = 'bbox deform_conv focal_loss modulated_deform_conv multi_scale_deform_attn nms roi_align roi_pool'
+NAMES = (
+    'bbox deform_conv focal_loss modulated_deform_conv multi_scale_deform_attn nms roi_align'
+    ' roi_pool'
+)
 WRAPPERS = {name: importlib.import_module(f'mmcv.ops.{name}') for name in NAMES.split()}
-needs_compiled = pytest.mark.skipif(not COMPILED, reason='mmcv has no compiled operators to compare with')
+needs_compiled = pytest.mark.skipif(
+    not COMPILED, reason='mmcv has no compiled operators to compare with'
+)
 IMAGE = dict(batch=2, channels=4, height=9, width=13)
-# The sums of a convolution or of a region have some hundred terms, in another order: rounding of sqrt(100) steps.
+# The sums of a convolution or of a region have some hundred terms, in another order: rounding of
+# sqrt(100) steps.
 CLOSE = {
     torch.float64: dict(rtol=1e-12, atol=1e-12),
     torch.float32: dict(rtol=1e-6, atol=1e-5),
@@ -61,13 +69,16 @@ def boxes_and_scores(count, kind='random'):
     boxes = torch.cat((corner, corner + torch.rand(count, 2) * 40), dim=1)
     scores = torch.rand(count)
     if kind == 'integer':
-        boxes = boxes.div(8, rounding_mode='floor') * 8  # many of the same box, some without an area
+        boxes = (
+            boxes.div(8, rounding_mode='floor') * 8
+        )  # many of the same box, some without an area
     if kind in ('integer', 'equal scores'):
         scores = (scores * 3).round() / 3
     return boxes, scores
 
 
-# -- boxes -----------------------------------------------------------------------------------------------------------
+# -- boxes
+# --------------------------------------------------------------------------------------------------
 
 KINDS = st.sampled_from(['random', 'integer', 'equal scores'])
 COUNTS = st.sampled_from([0, 1, 2, 17, 90])
@@ -89,13 +100,17 @@ def test_nms(count, kind, threshold, offset):
 @needs_compiled
 @given(
     count=COUNTS, kind=KINDS, threshold=THRESHOLDS, offset=st.sampled_from([0, 1]),
-    method=st.sampled_from(['naive', 'linear', 'gaussian']), min_score=st.sampled_from([0.0, 1e-3, 0.3]),
+    method=st.sampled_from(['naive', 'linear', 'gaussian']), min_score=st.sampled_from([0.0, 1e-3,
+        0.3]),
 )  # fmt: skip
 def test_soft_nms(count, kind, threshold, offset, method, min_score):
     inputs = (*boxes_and_scores(count, kind), threshold, 0.5, min_score, method, offset)
-    # A gaussian score is a product of at most 90 exponentials, each with an error of two steps of fp32.
+    # A gaussian score is a product of at most 90 exponentials, each with an error of two steps of
+    # fp32.
     tolerance = 2 * 90 * 2.0**-23 if method == 'gaussian' else 0
-    assert_same_boxes(ours(WRAPPERS['nms'].soft_nms, *inputs), WRAPPERS['nms'].soft_nms(*inputs), tolerance)
+    assert_same_boxes(
+        ours(WRAPPERS['nms'].soft_nms, *inputs), WRAPPERS['nms'].soft_nms(*inputs), tolerance
+    )
 
 
 @needs_compiled
@@ -111,8 +126,15 @@ def test_nms_match(count, kind, threshold):
 @pytest.mark.parametrize('kind', ['nms', 'soft_nms'])
 def test_batched_nms(kind, split):
     boxes, scores = boxes_and_scores(60)
-    inputs = (boxes, scores, torch.arange(60) % 3, dict(type=kind, iou_threshold=0.4, split_thr=split))
-    assert_same_boxes(ours(WRAPPERS['nms'].batched_nms, *inputs), WRAPPERS['nms'].batched_nms(*inputs))
+    inputs = (
+        boxes,
+        scores,
+        torch.arange(60) % 3,
+        dict(type=kind, iou_threshold=0.4, split_thr=split),
+    )
+    assert_same_boxes(
+        ours(WRAPPERS['nms'].batched_nms, *inputs), WRAPPERS['nms'].batched_nms(*inputs)
+    )
 
 
 def test_nms_of_half_precision_and_of_doubles_keeps_the_boxes_of_fp32():
@@ -120,7 +142,9 @@ def test_nms_of_half_precision_and_of_doubles_keeps_the_boxes_of_fp32():
     boxes, scores = boxes.half(), scores.half()
     expected = ours(WRAPPERS['nms'].nms, boxes.float(), scores.float(), 0.5)[1]
     for dtype in (torch.float16, torch.float64):
-        assert torch.equal(ours(WRAPPERS['nms'].nms, boxes.to(dtype), scores.to(dtype), 0.5)[1], expected)
+        assert torch.equal(
+            ours(WRAPPERS['nms'].nms, boxes.to(dtype), scores.to(dtype), 0.5)[1], expected
+        )
 
 
 @needs_compiled
@@ -131,11 +155,14 @@ def test_bbox_overlaps(mode, aligned, offset):
     one, two = boxes_and_scores(20)[0], boxes_and_scores(20 if aligned else 31, 'integer')[0]
     inputs = (one, two, mode, aligned, offset)
     torch.testing.assert_close(
-        ours(WRAPPERS['bbox'].bbox_overlaps, *inputs), WRAPPERS['bbox'].bbox_overlaps(*inputs), **CLOSE[torch.float32]
+        ours(WRAPPERS['bbox'].bbox_overlaps, *inputs),
+        WRAPPERS['bbox'].bbox_overlaps(*inputs),
+        **CLOSE[torch.float32],
     )
 
 
-# -- regions ---------------------------------------------------------------------------------------------------------
+# -- regions
+# --------------------------------------------------------------------------------------------------
 
 
 def image(dtype):
@@ -168,22 +195,44 @@ def test_roi_align(count, ratio, aligned, dtype):
 
 def test_roi_align_with_maxima_is_named():
     with pytest.raises(NotImplementedError, match="pool_mode='max'"):
-        ours(WRAPPERS['roi_align'].roi_align, image(torch.float32), regions(2, torch.float32), 2, 1.0, 0, 'max')
+        ours(
+            WRAPPERS['roi_align'].roi_align,
+            image(torch.float32),
+            regions(2, torch.float32),
+            2,
+            1.0,
+            0,
+            'max',
+        )
 
 
 def test_roi_pool():
-    """The largest value of each bin, whose borders are rounded outwards; a CPU has no compiled operator for it."""
+    """The largest value of each bin, whose borders are rounded outwards.
+
+    A CPU has no compiled operator for it.
+    """
     features, rois = image(torch.float64), regions(8, torch.float64)
-    found = ours(outputs_and_gradients, lambda x: WRAPPERS['roi_pool'].roi_pool(x, rois, (2, 3), 0.25), features)
+    found = ours(
+        outputs_and_gradients,
+        lambda x: WRAPPERS['roi_pool'].roi_pool(x, rois, (2, 3), 0.25),
+        features,
+    )
 
     def pool(features):
         cells = []
         for index, x1, y1, x2, y2 in rois.float().numpy():
             x1, y1, x2, y2 = (np.float32(v) / 4 for v in (x1, y1, x2 + 1, y2 + 1))
-            ys, xs = (np.arange(n + 1, dtype=np.float32) * ((b - a) / n) + a for a, b, n in ((y1, y2, 2), (x1, x2, 3)))
+            ys, xs = (
+                np.arange(n + 1, dtype=np.float32) * ((b - a) / n) + a
+                for a, b, n in ((y1, y2, 2), (x1, x2, 3))
+            )
             for i, j in np.ndindex(2, 3):
-                rows = slice(*(int(np.clip(f(ys[k]), 0, 9)) for f, k in ((np.floor, i), (np.ceil, i + 1))))
-                columns = slice(*(int(np.clip(f(xs[k]), 0, 13)) for f, k in ((np.floor, j), (np.ceil, j + 1))))
+                rows = slice(
+                    *(int(np.clip(f(ys[k]), 0, 9)) for f, k in ((np.floor, i), (np.ceil, i + 1)))
+                )
+                columns = slice(
+                    *(int(np.clip(f(xs[k]), 0, 13)) for f, k in ((np.floor, j), (np.ceil, j + 1)))
+                )
                 values = features[int(index), :, rows, columns].flatten(1)
                 cells.append(values.amax(1) if values.numel() else values.new_zeros(4))
         return torch.stack(cells).view(len(rois), 2, 3, 4).permute(0, 3, 1, 2)
@@ -193,7 +242,8 @@ def test_roi_pool():
     assert ours(WRAPPERS['roi_pool'].roi_pool, features, rois[:0], 2, 1.0).shape == (0, 4, 2, 2)
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------
+# -- losses
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.float16], ids=str)
@@ -201,7 +251,10 @@ def test_roi_pool():
 @pytest.mark.parametrize('weighted', [False, True])
 @pytest.mark.parametrize('kind', ['sigmoid', 'softmax'])
 def test_focal_losses(kind, weighted, reduction, dtype):
-    """Against the definition, differentiated by autograd; a CPU has no compiled operators for them."""
+    """Against the definition, differentiated by autograd.
+
+    A CPU has no compiled operators for them.
+    """
     logits = (torch.randn(12, 4, dtype=torch.float64) * 3).to(dtype)
     target = torch.arange(12) % (4 if weighted or kind == 'softmax' else 5)  # 4 is the background
     weight = torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=dtype) if weighted else None
@@ -215,24 +268,34 @@ def test_focal_losses(kind, weighted, reduction, dtype):
             loss = loss * weight[target] if weighted else loss
         else:
             p, own = logits.sigmoid(), target[:, None] == torch.arange(4)
-            loss = torch.where(own, -alpha * (1 - p) ** gamma * p.log(), -(1 - alpha) * p**gamma * (1 - p).log())
+            loss = torch.where(
+                own, -alpha * (1 - p) ** gamma * p.log(), -(1 - alpha) * p**gamma * (1 - p).log()
+            )
             loss = loss * weight[target][:, None] if weighted else loss
         return dict(none=loss, mean=loss.sum() / len(logits), sum=loss.sum())[reduction]
 
     function = getattr(WRAPPERS['focal_loss'], f'{kind}_focal_loss')
     if reduction == 'none' and kind == 'softmax':
         # mmcv multiplies (N, C) by the incoming (N,): its own backward needs a scalar.
-        assert torch.allclose(ours(function, logits, target, gamma, alpha, weight, reduction).double(), define(logits),
+        assert torch.allclose(ours(function, logits, target, gamma, alpha, weight,
+            reduction).double(), define(logits),
                               **CLOSE[dtype])  # fmt: skip
         return
     expected = outputs_and_gradients(define, logits)
-    found = ours(outputs_and_gradients, lambda x: function(x, target, gamma, alpha, weight, reduction), logits)
+    found = ours(
+        outputs_and_gradients,
+        lambda x: function(x, target, gamma, alpha, weight, reduction),
+        logits,
+    )
     for left, right in zip(found, expected, strict=True):
         scale = right.abs().max().item()
-        torch.testing.assert_close(left.double(), right.double(), rtol=0, atol=CLOSE[dtype]['rtol'] * max(scale, 1) * 4)
+        torch.testing.assert_close(
+            left.double(), right.double(), rtol=0, atol=CLOSE[dtype]['rtol'] * max(scale, 1) * 4
+        )
 
 
-# -- deformable convolution and attention ----------------------------------------------------------------------------
+# -- deformable convolution and attention
+# ----------------------------------------------------------------------------
 
 
 @needs_compiled
@@ -275,7 +338,9 @@ def test_deformable_convolution_in_half_precision():
     for left, right in zip(found, expected, strict=True):
         assert left.dtype == torch.float16
         # The incoming gradient is rounded too.
-        torch.testing.assert_close(left.float(), right, rtol=2**-9, atol=2**-9 * right.abs().max().item())
+        torch.testing.assert_close(
+            left.float(), right, rtol=2**-9, atol=2**-9 * right.abs().max().item()
+        )
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16], ids=str)
@@ -284,11 +349,16 @@ def test_multi_scale_deformable_attention(dtype):
     module = WRAPPERS['multi_scale_deform_attn']
     shapes = torch.tensor([[5, 7], [3, 2]])
     value = torch.randn(2, 41, 2, 4).to(dtype)
-    locations, weights = (torch.rand(2, 6, 2, 2, 3, 2) * 1.4 - 0.2).to(dtype), torch.rand(2, 6, 2, 2, 3).to(dtype)
+    locations, weights = (
+        (torch.rand(2, 6, 2, 2, 3, 2) * 1.4 - 0.2).to(dtype),
+        torch.rand(2, 6, 2, 2, 3).to(dtype),
+    )
     starts = torch.tensor([0, 35])
 
     def attend(value, locations, weights):
-        return module.MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
+        return module.MultiScaleDeformableAttnFunction.apply(
+            value, shapes, starts, locations, weights, 64
+        )
 
     def define(value, locations, weights):
         return module.multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
@@ -298,10 +368,13 @@ def test_multi_scale_deformable_attention(dtype):
     for left, right in zip(found, outputs_and_gradients(define, *wide), strict=True):
         assert left.dtype == dtype
         atol = 2**-9 * right.abs().max().item() if dtype == torch.float16 else 0
-        torch.testing.assert_close(left.to(right.dtype), right, rtol=2**-9 if atol else 0, atol=atol)
+        torch.testing.assert_close(
+            left.to(right.dtype), right, rtol=2**-9 if atol else 0, atol=atol
+        )
 
 
-# -- where they come from --------------------------------------------------------------------------------------------
+# -- where they come from
+# --------------------------------------------------------------------------------------------
 
 
 def run(code, **environment):
@@ -347,12 +420,17 @@ except ModuleNotFoundError as error:
 """,
         CPVT_MMCV_OPERATORS='compiled',
     )
-    assert 'CPVT_MMCV_OPERATORS=compiled, and mmcv has no compiled operators' in printed and 'mmcv._ext' in printed
+    assert (
+        'CPVT_MMCV_OPERATORS=compiled, and mmcv has no compiled operators' in printed
+        and 'mmcv._ext' in printed
+    )
 
 
 def test_another_value_of_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv('CPVT_MMCV_OPERATORS', 'torch')
-    with pytest.raises(ValueError, match="CPVT_MMCV_OPERATORS must be 'auto' or 'compiled', got 'torch'"):
+    with pytest.raises(
+        ValueError, match="CPVT_MMCV_OPERATORS must be 'auto' or 'compiled', got 'torch'"
+    ):
         provide()
 
 

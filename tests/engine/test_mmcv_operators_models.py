@@ -1,4 +1,6 @@
-"""A training step and a prediction of detectors: compiled operators and those on torchvision's kernels agree."""
+"""A training step and a prediction of detectors: compiled operators and those on torchvision's
+kernels agree.
+"""
 
 import pytest
 import tiny
@@ -18,12 +20,18 @@ DCN = dict(
 def detectors():
     widths = [6, 12, 24, 24]
     return {
-        'retinanet': lambda: tiny.stock_detector('retinanet/retinanet_r50_fpn_1x_coco.py', COLUMN, widths),
+        'retinanet': lambda: tiny.stock_detector(
+            'retinanet/retinanet_r50_fpn_1x_coco.py', COLUMN, widths
+        ),
         'retinanet, DCN': lambda: tiny.stock_detector(
             'retinanet/retinanet_r50_fpn_1x_coco.py', DCN, [32, 64, 128, 256]
         ),
-        'mask_rcnn': lambda: tiny.stock_detector('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
-        'cascade_rcnn': lambda: tiny.stock_detector('cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', COLUMN, widths),
+        'mask_rcnn': lambda: tiny.stock_detector(
+            'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', COLUMN, widths
+        ),
+        'cascade_rcnn': lambda: tiny.stock_detector(
+            'cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', COLUMN, widths
+        ),
     }
 
 

@@ -16,13 +16,21 @@ pytest.importorskip('mmseg')
 pytest.importorskip('mmpretrain')
 
 PYRAMID = dict(
-    embed_dims=(16, 16, 32, 32), depths=(1,) * 4, num_heads=(1, 1, 2, 2), mlp_ratios=(2,) * 4, sr_ratios=(4, 2, 1, 1)
+    embed_dims=(16, 16, 32, 32),
+    depths=(1,) * 4,
+    num_heads=(1, 1, 2, 2),
+    mlp_ratios=(2,) * 4,
+    sr_ratios=(4, 2, 1, 1),
 )
 ARCH = dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2.0)
 SIZES = [(64, 96), (90, 57), (64, 96), (33, 120)]
 BACKBONES = {
-    'MultiScaleCPVT': dict(type='MultiScaleCPVT', arch=ARCH, patch_size=8, position=dict(type='PEG')),
-    'windows': dict(type='MultiScaleCPVT', arch=ARCH, patch_size=8, window_size=3, global_blocks=(1,)),
+    'MultiScaleCPVT': dict(
+        type='MultiScaleCPVT', arch=ARCH, patch_size=8, position=dict(type='PEG')
+    ),
+    'windows': dict(
+        type='MultiScaleCPVT', arch=ARCH, patch_size=8, window_size=3, global_blocks=(1,)
+    ),
     'PyramidCPVT': dict(
         type='PyramidCPVT',
         arch=PYRAMID,
@@ -48,7 +56,9 @@ def semantic_fpn(backbone):
     """Its GroupNorm sees the whole map, padding included."""
     import cpvt_backbones.engine.preprocessors  # noqa: F401
 
-    preprocessor = dict(type='ValidSizesSegDataPreProcessor', test_cfg=dict(size_divisor=32), **PIXELS)
+    preprocessor = dict(
+        type='ValidSizesSegDataPreProcessor', test_cfg=dict(size_divisor=32), **PIXELS
+    )
     return build(tiny.semantic_fpn(backbone, data_preprocessor=dict(_delete_=True, **preprocessor)))
 
 
@@ -58,7 +68,9 @@ def batch_of(task, images):
 
     sample = DetDataSample if task is retinanet else SegDataSample
     shapes = [tuple(image.shape[1:]) for image in images]
-    samples = [sample(metainfo=dict(img_shape=s, ori_shape=s, scale_factor=(1.0, 1.0))) for s in shapes]
+    samples = [
+        sample(metainfo=dict(img_shape=s, ori_shape=s, scale_factor=(1.0, 1.0))) for s in shapes
+    ]
     return dict(inputs=[image.clone() for image in images], data_samples=samples)
 
 
@@ -66,13 +78,17 @@ def predict(model, task, images):
     with torch.no_grad():
         found = model.test_step(batch_of(task, images))
     if task is retinanet:
-        return [torch.cat((f.pred_instances.bboxes, f.pred_instances.scores[:, None]), dim=1) for f in found]
+        return [
+            torch.cat((f.pred_instances.bboxes, f.pred_instances.scores[:, None]), dim=1)
+            for f in found
+        ]
     return [f.seg_logits.data for f in found]
 
 
 def furthest(left, right):
     return max(
-        (a - b).abs().max().item() if a.shape == b.shape else float('inf') for a, b in zip(left, right, strict=True)
+        (a - b).abs().max().item() if a.shape == b.shape else float('inf')
+        for a, b in zip(left, right, strict=True)
     )
 
 
@@ -83,11 +99,15 @@ def images():
 
 @pytest.fixture
 def double_precision(monkeypatch):
-    """In fp32 a product of other sizes rounds differently, and boxes of nearly equal scores change places."""
+    """In fp32 a product of other sizes rounds differently, and boxes of nearly equal scores change
+    places.
+    """
     operators = importlib.import_module('mmcv.ops.nms').ext_module
     nms = operators.nms  # takes fp32 only
     monkeypatch.setattr(
-        operators, 'nms', lambda boxes, scores, **options: nms(boxes.float(), scores.float(), **options)
+        operators,
+        'nms',
+        lambda boxes, scores, **options: nms(boxes.float(), scores.float(), **options),
     )
     torch.set_default_dtype(torch.float64)
     yield
@@ -110,7 +130,10 @@ def test_the_neighbours_do_not_matter(task, backbone, images, double_precision):
     alone = [predict(model, task, [image])[0] for image in images]
     assert furthest(together, alone) < 1e-9  # px for boxes
     assert furthest(together, backwards) < 1e-9
-    assert all(part.shape[1:] == size for part, size in zip(together, SIZES, strict=True)) or task is retinanet
+    assert (
+        all(part.shape[1:] == size for part, size in zip(together, SIZES, strict=True))
+        or task is retinanet
+    )
 
     # Without it they do, so the comparison above could fail.
     mixed = predict(plain, task, images)
@@ -140,7 +163,13 @@ def test_the_model_stays_what_it_was(images):
     assert model.state_dict().keys() == weights.keys()
     twin = copy.deepcopy(model)  # as an average of weights does
     twin.load_state_dict(weights)
-    assert furthest(predict(twin.eval(), retinanet, images[:2]), predict(model.eval(), retinanet, images[:2])) == 0
+    assert (
+        furthest(
+            predict(twin.eval(), retinanet, images[:2]),
+            predict(model.eval(), retinanet, images[:2]),
+        )
+        == 0
+    )
 
 
 def test_a_config_needs_one_line():

@@ -1,4 +1,6 @@
-"""The sizes of a padded batch reach the backbone through each toolbox's own preprocessor, detector and segmentor."""
+"""The sizes of a padded batch reach the backbone through each toolbox's own preprocessor, detector
+and segmentor.
+"""
 
 import sys
 from importlib import import_module
@@ -36,7 +38,9 @@ def detector(preprocessor):
 
 
 def segmentor(preprocessor):
-    data_preprocessor = dict(_delete_=True, type=preprocessor, bgr_to_rgb=True, size_divisor=1, **PIXELS)
+    data_preprocessor = dict(
+        _delete_=True, type=preprocessor, bgr_to_rgb=True, size_divisor=1, **PIXELS
+    )
     return build(semantic_fpn(BACKBONE, data_preprocessor=data_preprocessor))
 
 
@@ -85,7 +89,9 @@ def test_features_in_a_batch_are_those_alone(scope, make, name, stock):
     for index in range(2):
         for together, alone in zip(features[0], features[1 + index], strict=True):
             rows, columns = alone.shape[2:]
-            torch.testing.assert_close(together[index, :, :rows, :columns], alone[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                together[index, :, :rows, :columns], alone[0], atol=1e-5, rtol=1e-5
+            )
 
     # The toolbox's own preprocessor says nothing of sizes, and then the neighbour matters.
     plain = make(stock).eval()
@@ -120,10 +126,20 @@ def test_a_batch_that_was_enlarged_is_refused():
 
     init_default_scope('mmdet')
     MessageHub.get_current_instance().update_info('iter', 0)  # as a Runner does
-    resize = dict(type='BatchSyncRandomResize', random_size_range=(128, 128), size_divisor=32, interval=1)
-    for augment, accepted in ((dict(type='BatchFixedSizePad', size=(128, 128)), True), (resize, False)):
+    resize = dict(
+        type='BatchSyncRandomResize', random_size_range=(128, 128), size_divisor=32, interval=1
+    )
+    for augment, accepted in (
+        (dict(type='BatchFixedSizePad', size=(128, 128)), True),
+        (resize, False),
+    ):
         preprocessor = MODELS.build(
-            dict(type='ValidSizesDetDataPreprocessor', batch_augments=[augment], pad_size_divisor=32, **PIXELS)
+            dict(
+                type='ValidSizesDetDataPreprocessor',
+                batch_augments=[augment],
+                pad_size_divisor=32,
+                **PIXELS,
+            )
         )
         first, second = (batch('mmdet', pictures()) for _ in range(2))
         for sample in first['data_samples'] + second['data_samples']:
@@ -139,8 +155,16 @@ def test_a_batch_that_was_enlarged_is_refused():
 @pytest.mark.parametrize(
     ('old', 'new', 'names'),
     [
-        ('cpvt_backbones.preprocessors', 'cpvt_backbones.engine.preprocessors', ['ValidSizes', 'PARENTS']),
-        ('cpvt_backbones.classifiers', 'cpvt_backbones.engine.distillation', ['HardDistillation', 'DistillationHead']),
+        (
+            'cpvt_backbones.preprocessors',
+            'cpvt_backbones.engine.preprocessors',
+            ['ValidSizes', 'PARENTS'],
+        ),
+        (
+            'cpvt_backbones.classifiers',
+            'cpvt_backbones.engine.distillation',
+            ['HardDistillation', 'DistillationHead'],
+        ),
         ('cpvt_backbones.datasets.decoded', 'cpvt_backbones.engine.decoded', ['DecodedDataset']),
     ],
 )

@@ -1,7 +1,9 @@
-"""A run that is killed and resumed ends where an uninterrupted one ends: weights, averages, optimizer and schedule.
+"""A run that is killed and resumed ends where an uninterrupted one ends: weights, averages,
+optimizer and schedule.
 
-What is not compared is augmentation. mmengine saves no random states: after a resume the data come in the order they
-would have come in, but random crops, flips, dropout and stochastic depth start again from the seed.
+What is not compared is augmentation. mmengine saves no random states: after a resume the data come
+in the order they would have come in, but random crops, flips, dropout and stochastic depth start
+again from the seed.
 """
 
 from pathlib import Path
@@ -21,7 +23,8 @@ _base_ = [
 custom_imports = dict(imports=['cpvt_backbones', 'tiny_runs'])
 model = dict(
     backbone=dict(
-        type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2.0), patch_size=8,
+        type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2.0),
+            patch_size=8,
         position=dict(type='PEG', after_blocks=(0, 1))),
     neck=dict(in_channels=[16, 32, 32, 32], out_channels=32),
     decode_head=dict(in_channels=[32] * 4, channels=32, num_classes=3, dropout_ratio=0))
@@ -32,7 +35,8 @@ val_cfg = test_cfg = None
 # Rates that change in every iteration, first up and then down.
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=4),
-    dict(type='CosineAnnealingLR', T_max={LAST - 4}, eta_min=1e-5, by_epoch=False, begin=4, end={LAST}),
+    dict(type='CosineAnnealingLR', T_max={LAST - 4}, eta_min=1e-5, by_epoch=False, begin=4,
+        end={LAST}),
 ]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters={LAST})
 default_hooks = dict(checkpoint=dict(interval={SAVED_EVERY}, max_keep_ckpts=-1))
@@ -55,7 +59,11 @@ def assert_same(left, right):
     left, right = flat(left), flat(right)
     assert left.keys() == right.keys()
     for key, value in left.items():
-        same = torch.equal(value, right[key]) if isinstance(value, torch.Tensor) else value == right[key]
+        same = (
+            torch.equal(value, right[key])
+            if isinstance(value, torch.Tensor)
+            else value == right[key]
+        )
         assert same, f'{key}: {value} and {right[key]}'
 
 
@@ -83,7 +91,9 @@ def test_a_killed_run_ends_as_if_it_had_not_been(workers, train, tmp_path):
         with pytest.raises(AssertionError):
             assert_same(saved[part], actual[part])
     # The average, which is what is saved as the weights, is not the weights that are trained.
-    trained = {k.removeprefix('module.'): v for k, v in actual['ema_state_dict'].items() if k != 'steps'}
+    trained = {
+        k.removeprefix('module.'): v for k, v in actual['ema_state_dict'].items() if k != 'steps'
+    }
     assert trained.keys() == actual['state_dict'].keys()
     with pytest.raises(AssertionError):
         assert_same(trained, actual['state_dict'])

@@ -137,7 +137,11 @@ def run(
             val_cfg={},
             val_evaluator=Evaluator(Score()),
         )
-    loop = dict(by_epoch=True, max_epochs=epochs) if epochs else dict(by_epoch=False, max_iters=iterations)
+    loop = (
+        dict(by_epoch=True, max_epochs=epochs)
+        if epochs
+        else dict(by_epoch=False, max_iters=iterations)
+    )
     hook = dict(interval=1 if epochs else 10, by_epoch=bool(epochs)) | (checkpoint or {})
     optim_wrapper = dict(optimizer=optimizer or dict(type='SGD', lr=0.1, momentum=0.9))
     if clip is not None:
@@ -199,13 +203,17 @@ def test_a_resume_with_another_batch_size_starts_the_next_epoch_whole(batch_size
 
 
 @pytest.mark.parametrize(('batch_size', 'again'), [(1, 0), (2, 0), (3, 0), (4, 2), (8, 6)])
-def test_within_an_epoch_a_resume_goes_on_after_the_samples_that_were_read(batch_size, again, tmp_path, warnings):
+def test_within_an_epoch_a_resume_goes_on_after_the_samples_that_were_read(
+    batch_size, again, tmp_path, warnings
+):
     """Six samples of the second epoch were read, in the order of a whole training."""
     by_iteration = dict(interval=1, by_epoch=False)
     whole = run(tmp_path / 'whole', epochs=2)
     broken = run(tmp_path / 'run', epochs=2, hooks=[StopAfter(11)], checkpoint=by_iteration)
     assert broken.read == whole.read[:22]
-    resumed = run(tmp_path / 'run', epochs=2, batch_size=batch_size, checkpoint=by_iteration, resume=True)
+    resumed = run(
+        tmp_path / 'run', epochs=2, batch_size=batch_size, checkpoint=by_iteration, resume=True
+    )
     unread = whole.read[22 - again :]
     assert resumed.read[: len(unread)] == unread  # the last batch may be filled up
     said = [line for line in warnings if f'batches have {batch_size} samples, they had 2' in line]
@@ -237,7 +245,14 @@ def warm_cosine(iterations):
 
 
 def steps(iterations):
-    return [dict(type='MultiStepLR', by_epoch=False, milestones=[iterations // 2, iterations * 3 // 4], gamma=0.1)]
+    return [
+        dict(
+            type='MultiStepLR',
+            by_epoch=False,
+            milestones=[iterations // 2, iterations * 3 // 4],
+            gamma=0.1,
+        )
+    ]
 
 
 def poly_and_momentum(iterations):
@@ -256,14 +271,19 @@ def test_a_longer_training_has_the_rates_of_its_own_schedule(schedule, tmp_path,
         assert rate == pytest.approx(whole.rates[iteration], rel=1e-9), iteration
     momentum = whole.optim_wrapper.optimizer.param_groups[0]['momentum']
     assert longer.optim_wrapper.optimizer.param_groups[0]['momentum'] == pytest.approx(momentum)
-    assert any("the learning rate schedule is not the one of the checkpoint; it is the config's" in w for w in warnings)
+    assert any(
+        "the learning rate schedule is not the one of the checkpoint; it is the config's" in w
+        for w in warnings
+    )
 
 
 @pytest.mark.parametrize('convert', [False, True], ids=['an epoch', 'an iteration'])
 def test_a_longer_training_by_epochs(convert, tmp_path):
     def schedule(epochs):
         options = dict(by_epoch=True, end=epochs)
-        return [dict(type='CosineAnnealingLR', T_max=epochs, convert_to_iter_based=convert, **options)]
+        return [
+            dict(type='CosineAnnealingLR', T_max=epochs, convert_to_iter_based=convert, **options)
+        ]
 
     whole = run(tmp_path / 'whole', epochs=4, schedule=schedule(4))
     run(tmp_path / 'run', epochs=2, schedule=schedule(2))
@@ -283,15 +303,27 @@ def test_an_unchanged_schedule_is_resumed_without_a_word(tmp_path, warnings):
 
 
 def test_a_config_without_a_seed_resumes_in_the_same_order(tmp_path):
-    """The seed is drawn anew at each start, and the sampler has it before the checkpoint is read."""
-    first = run(tmp_path, epochs=2, seed=None, hooks=[StopAfter(11)], checkpoint=dict(interval=1, by_epoch=False))
-    second = run(tmp_path, epochs=2, seed=None, resume=True, checkpoint=dict(interval=1, by_epoch=False))
+    """The seed is drawn anew at each start, and the sampler has it before the checkpoint is
+    read.
+    """
+    first = run(
+        tmp_path,
+        epochs=2,
+        seed=None,
+        hooks=[StopAfter(11)],
+        checkpoint=dict(interval=1, by_epoch=False),
+    )
+    second = run(
+        tmp_path, epochs=2, seed=None, resume=True, checkpoint=dict(interval=1, by_epoch=False)
+    )
     order = first.read[:22] + second.read
     assert sorted(order[:16]) == sorted(order[16:32]) == list(range(16))
 
 
 def test_a_validation_that_was_missed_is_made_after_the_resume(tmp_path):
-    """A training that was killed in its last validation still gets its score and its best checkpoint."""
+    """A training that was killed in its last validation still gets its score and its best
+    checkpoint.
+    """
 
     class Killed(Hook):
         def before_val(self, runner):
@@ -305,7 +337,11 @@ def test_a_validation_that_was_missed_is_made_after_the_resume(tmp_path):
     assert [file.name for file in (tmp_path / 'run').glob('best_*')] == ['best_score_epoch_1.pth']
     run(tmp_path / 'run', resume=True, **options)
     best = [file.name for file in (tmp_path / 'whole').glob('best_*')]
-    assert [file.name for file in (tmp_path / 'run').glob('best_*')] == best == ['best_score_epoch_2.pth']
+    assert (
+        [file.name for file in (tmp_path / 'run').glob('best_*')]
+        == best
+        == ['best_score_epoch_2.pth']
+    )
 
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
@@ -365,9 +401,15 @@ EDITS = {
     'no meta': (lambda content: content.pop('meta'), 'no training to resume'),
     'meta is a list': (lambda content: content.update(meta=[]), 'no training to resume|meta'),
     'no message hub': (lambda content: content.pop('message_hub'), 'message_hub must be a dict'),
-    'message hub is a list': (lambda content: content.update(message_hub=[1]), 'message_hub must be a dict'),
+    'message hub is a list': (
+        lambda content: content.update(message_hub=[1]),
+        'message_hub must be a dict',
+    ),
     'no optimizer': (lambda content: content.pop('optimizer'), 'no optimizer state'),
-    'optimizer is a list': (lambda content: content.update(optimizer=[]), 'optimizer must be a dict'),
+    'optimizer is a list': (
+        lambda content: content.update(optimizer=[]),
+        'optimizer must be a dict',
+    ),
     'optimizer without groups': (
         lambda content: content['optimizer'].update(param_groups=[]),
         'has 0 groups of parameters, SGD here 1',
@@ -376,10 +418,22 @@ EDITS = {
     'parameters are text': (edit_group(params=['a', 'b']), 'must number its parameters'),
     'rate is nan': (edit_group(lr=float('nan')), 'lr of its optimizer must be finite'),
     'rate is text': (edit_group(lr='fast'), 'lr of its optimizer must be finite'),
-    'momentum is nan': (edit_momentum(lambda value: value * float('nan')), 'momentum_buffer of parameter 0 .* NaN'),
-    'momentum of another shape': (edit_momentum(lambda value: value[:, :2]), r'has the shape \(1, 2\)'),
-    'momentum is text': (edit_momentum(lambda value: 'x'), "momentum_buffer of parameter 0 .* is 'x'"),
-    'schedules are text': (lambda content: content.update(param_schedulers='x'), 'param_schedulers must be'),
+    'momentum is nan': (
+        edit_momentum(lambda value: value * float('nan')),
+        'momentum_buffer of parameter 0 .* NaN',
+    ),
+    'momentum of another shape': (
+        edit_momentum(lambda value: value[:, :2]),
+        r'has the shape \(1, 2\)',
+    ),
+    'momentum is text': (
+        edit_momentum(lambda value: 'x'),
+        "momentum_buffer of parameter 0 .* is 'x'",
+    ),
+    'schedules are text': (
+        lambda content: content.update(param_schedulers='x'),
+        'param_schedulers must be',
+    ),
     'random states of text': (edit_runtime(random_states=['x']), 'random states of .* are damaged'),
     'random states without torch': (
         lambda content: content['message_hub']['runtime_info']['random_states'][0].pop('torch'),
@@ -387,7 +441,10 @@ EDITS = {
     ),
     'score is text': (edit_runtime(best_score='good'), 'best_score must be a number'),
     'progress is text': (edit_runtime(data_progress='x'), 'data_progress must hold the counts'),
-    'progress is huge': (edit_runtime(data_progress=dict(samples=10**12, batch=2)), 'data_progress must hold'),
+    'progress is huge': (
+        edit_runtime(data_progress=dict(samples=10**12, batch=2)),
+        'data_progress must hold',
+    ),
 }
 
 
@@ -407,7 +464,10 @@ def test_an_edited_checkpoint_is_refused_by_name(name, tmp_path):
 
 @pytest.mark.parametrize(
     ('optimizer', 'match'),
-    [(dict(type='AdamW', lr=0.1), 'another one than AdamW: it has no betas'), (dict(type='Rprop'), 'Rprop')],
+    [
+        (dict(type='AdamW', lr=0.1), 'another one than AdamW: it has no betas'),
+        (dict(type='Rprop'), 'Rprop'),
+    ],
 )
 def test_a_resume_with_another_optimizer_is_refused(optimizer, match, tmp_path):
     run(tmp_path, iterations=10)

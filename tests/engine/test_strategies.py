@@ -24,7 +24,8 @@ _base_ = [
 custom_imports = dict(imports=['cpvt_backbones', 'tiny_runs', 'double_precision'])
 model = dict(
     backbone=dict(
-        type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2.0), patch_size=8,
+        type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2.0),
+            patch_size=8,
         position=dict(type='PEG', after_blocks=(0, 1))),
     neck=dict(in_channels=[16, 32, 32, 32], out_channels=32),
     decode_head=dict(in_channels=[32] * 4, channels=32, num_classes=3, dropout_ratio=0))
@@ -44,7 +45,8 @@ model = dict(
     backbone=dict(
         type='CPVT', arch=dict(embed_dims=32, depth=1, num_heads=2, mlp_ratio=2.0), patch_size=8,
         position=dict(type='PEG', after_blocks=(0,)), with_cls_token=False, out_type='avg_featmap'),
-    head=dict(type='LinearClsHead', num_classes=3, in_channels=32, loss=dict(type='CrossEntropyLoss')))
+    head=dict(type='LinearClsHead', num_classes=3, in_channels=32,
+        loss=dict(type='CrossEntropyLoss')))
 data_preprocessor = dict(mean=[127.5] * 3, std=[127.5] * 3, num_classes=3)
 train_dataloader = dict(
     batch_size=2, num_workers=0, sampler=dict(type='InfiniteSampler', shuffle=False),
@@ -90,7 +92,8 @@ def furthest(left, right):
     return max((left[key] - right[key]).abs().max().item() for key in left)
 
 
-# -- average -----------------------------------------------------------------------------------------------------------
+# -- average
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_average_is_what_is_saved(train, tmp_path):
@@ -106,18 +109,24 @@ def test_the_average_is_what_is_saved(train, tmp_path):
     torch.testing.assert_close(next_average, average + 10 / 11 * way, atol=1e-12, rtol=0)
 
 
-# -- compilation -------------------------------------------------------------------------------------------------------
+# -- compilation
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_compiled_training_step_is_a_plain_one(train, tmp_path):
-    """mmengine compiles the whole step: the data, the losses and the optimizer too. On a CPU that takes minutes."""
+    """mmengine compiles the whole step: the data, the losses and the optimizer too.
+
+    On a CPU that takes minutes.
+    """
     pytest.importorskip('mmpretrain')
     weights = {}
     for run in ('plain', 'compile'):
         config = tmp_path / f'{run}.py'
-        config.write_text(CLASSIFIER.format(options=f"'{OPTIONS}/compile.py'" if run == 'compile' else ''))
+        config.write_text(
+            CLASSIFIER.format(options=f"'{OPTIONS}/compile.py'" if run == 'compile' else '')
+        )
         train('mmpretrain', config, '--work-dir', tmp_path / run)
         weights[run] = saved(tmp_path / run, 2)['state_dict']
     graphs = json.loads((tmp_path / 'compile' / 'notes_0.json').read_text())['graphs']
@@ -127,7 +136,9 @@ def test_a_compiled_training_step_is_a_plain_one(train, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize('windows', [dict(), dict(window_size=3, global_blocks=(1,))], ids=['global', 'windows'])
+@pytest.mark.parametrize(
+    'windows', [dict(), dict(window_size=3, global_blocks=(1,))], ids=['global', 'windows']
+)
 def test_the_compile_option_takes_any_size(windows):
     from torch._dynamo.utils import counters
 
@@ -135,7 +146,9 @@ def test_the_compile_option_takes_any_size(windows):
     torch.compiler.reset()
     torch.manual_seed(0)
     arch = dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2.0)
-    model = MultiScaleCPVT(arch=arch, position=dict(type='PEG', after_blocks=(0, 1)), out_indices=(1, 2), **windows)
+    model = MultiScaleCPVT(
+        arch=arch, position=dict(type='PEG', after_blocks=(0, 1)), out_indices=(1, 2), **windows
+    )
 
     def loss(images):
         return sum(output.square().mean() for output in model(images))
@@ -154,23 +167,27 @@ def test_the_compile_option_takes_any_size(windows):
     torch.compiler.reset()
 
 
-# -- sharded -----------------------------------------------------------------------------------------------------------
+# -- sharded
+# --------------------------------------------------------------------------------------------------
 
 
 def sharded_config(folder):
-    """The shipped config less what needs a GPU: bf16 by autocast, and states moved from a GPU to the CPU when saved."""
+    """The shipped config less what needs a GPU: bf16 by autocast, and states moved from a GPU to
+    the CPU when saved.
+    """
     config = folder / 'sharded.py'
     config.write_text(
         f"_base_ = '{FSDP}'\n"
         + SMALL_DETECTOR
         # Not AdamW: without the move to the CPU, torch saves its second average in place of both.
-        + "optim_wrapper = dict(_delete_=True, type='OptimWrapper', clip_grad={{_base_.optim_wrapper.clip_grad}},\n"
-        '    paramwise_cfg={{_base_.optim_wrapper.paramwise_cfg}},\n'
-        "    optimizer=dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=0.05))\n"
-        "strategy = dict(model_wrapper=dict(device_id='cpu'), state_dict_cfg=dict(\n"
-        "    _delete_=True, state_dict_type='FULL_STATE_DICT',\n"
-        "    state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),\n"
-        "    optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True)))\n"
+        + "optim_wrapper = dict(_delete_=True, type='OptimWrapper',"
+        ' clip_grad={{_base_.optim_wrapper.clip_grad}},\n   '
+        " paramwise_cfg={{_base_.optim_wrapper.paramwise_cfg}},\n    optimizer=dict(type='SGD',"
+        ' lr=0.1, momentum=0.9, weight_decay=0.05))\nstrategy ='
+        " dict(model_wrapper=dict(device_id='cpu'), state_dict_cfg=dict(\n    _delete_=True,"
+        " state_dict_type='FULL_STATE_DICT',\n   "
+        " state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),\n   "
+        " optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True)))\n"
     )
     return config
 
@@ -189,7 +206,9 @@ def test_sharded_training_is_plain_training(train, tmp_path):
     assert furthest(expected['state_dict'], actual['state_dict']) < 1e-10
 
     # -- each process has its half of the weights, one unit a block
-    notes = [json.loads((tmp_path / 'sharded' / f'notes_{rank}.json').read_text()) for rank in (0, 1)]
+    notes = [
+        json.loads((tmp_path / 'sharded' / f'notes_{rank}.json').read_text()) for rank in (0, 1)
+    ]
     for note in notes:
         assert note['runner'] == 'FlexibleRunner'
         assert note['units'] == ['RetinaNet'] + ['Block'] * 5
@@ -200,25 +219,38 @@ def test_sharded_training_is_plain_training(train, tmp_path):
     assert max(halves) < 0.6 * sum(halves)
 
     # -- weight decay as in plain training, parameter by parameter
-    decay = {name: group['weight_decay'] for group in actual['optimizer']['param_groups'] for name in group['params']}
+    decay = {
+        name: group['weight_decay']
+        for group in actual['optimizer']['param_groups']
+        for name in group['params']
+    }
     names = [name for name in expected['state_dict']]
-    plain_decay = [group['weight_decay'] for group in expected['optimizer']['param_groups'] for _ in group['params']]
+    plain_decay = [
+        group['weight_decay']
+        for group in expected['optimizer']['param_groups']
+        for _ in group['params']
+    ]
     assert decay == dict(zip(names, plain_decay, strict=True))
     assert {decay[name] for name in names if 'pos_block' in name or name.endswith('bias')} == {0.0}
     assert decay['backbone.blocks.0.attn.qkv.weight'] == 0.05
 
     # -- and a run that is resumed ends in the same place
     broken = tmp_path / 'broken'
-    train('mmdet', config, '--work-dir', broken, '--cfg-options', 'train_cfg.max_iters=2', processes=2)
+    train(
+        'mmdet', config, '--work-dir', broken, '--cfg-options', 'train_cfg.max_iters=2', processes=2
+    )
     train('mmdet', config, '--work-dir', broken, '--resume', processes=2)
     assert furthest(saved(broken, 3)['state_dict'], actual['state_dict']) < 1e-10
 
 
-# -- what mmengine takes -----------------------------------------------------------------------------------------------
+# -- what mmengine takes
+# -----------------------------------------------------------------------------------------------
 
 
 def accepted(cls):
-    """Names that a class takes, those of its parents too where it hands on what it does not know."""
+    """Names that a class takes, those of its parents too where it hands on what it does not
+    know.
+    """
     names = set()
     for parent in cls.__mro__:
         if '__init__' not in vars(parent):
@@ -261,10 +293,20 @@ def test_deepspeed_trains_and_resumes(train, tmp_path):
     config = tmp_path / 'config.py'
     config.write_text(f"_base_ = '{DEEPSPEED}'\n{SMALL_DETECTOR}")
     work_dir = tmp_path / 'work'
-    train('mmdet', config, '--work-dir', work_dir, '--cfg-options', 'train_cfg.max_iters=2', processes=2)
+    train(
+        'mmdet',
+        config,
+        '--work-dir',
+        work_dir,
+        '--cfg-options',
+        'train_cfg.max_iters=2',
+        processes=2,
+    )
     train('mmdet', config, '--work-dir', work_dir, '--resume', processes=2)
     states = [
-        torch.load(work_dir / f'iter_{n}.pth' / 'mp_rank_00_model_states.pt', weights_only=False)['module']
+        torch.load(work_dir / f'iter_{n}.pth' / 'mp_rank_00_model_states.pt', weights_only=False)[
+            'module'
+        ]
         for n in (2, 3)
     ]
     assert all(value.dtype == torch.bfloat16 for value in states[0].values())

@@ -1,4 +1,6 @@
-"""Starting from a model of other classes, and heads whose number of classes is not that of the data."""
+"""Starting from a model of other classes, and heads whose number of classes is not that of the
+data.
+"""
 
 import logging
 import re
@@ -17,7 +19,9 @@ from cpvt_backbones.engine.training_checks import TrainingCheckHook, check_neck
 
 COLUMN = dict(type='MultiScaleCPVT', **ONE_BLOCK)
 BUILDERS = {
-    'bbox_head.retina_cls': lambda **options: tiny.retinanet(dict(COLUMN, out_indices=(1, 2, 3)), **options),
+    'bbox_head.retina_cls': lambda **options: tiny.retinanet(
+        dict(COLUMN, out_indices=(1, 2, 3)), **options
+    ),
     'decode_head.conv_seg': lambda **options: tiny.semantic_fpn(COLUMN, **options),
     'head.fc': lambda **options: tiny.image_classifier(
         dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **ONE_BLOCK), **options
@@ -31,7 +35,10 @@ def layer(request):
 
 
 def content_of(model):
-    return dict(state_dict={f'module.{key}': value.clone() for key, value in model.state_dict().items()}, meta={})
+    return dict(
+        state_dict={f'module.{key}': value.clone() for key, value in model.state_dict().items()},
+        meta={},
+    )
 
 
 def test_the_class_layer_stays_random_and_is_named(layer, caplog):
@@ -56,7 +63,11 @@ def meta_of(names):
 
 @pytest.mark.parametrize(
     ('names', 'kind'),
-    [('cab', 'the same classes in another order'), ('abx', 'other classes'), ('abcd', 'other classes')],
+    [
+        ('cab', 'the same classes in another order'),
+        ('abx', 'other classes'),
+        ('abcd', 'other classes'),
+    ],
 )
 def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch):
     """Their number is the same, so that no shape shows it."""
@@ -65,7 +76,10 @@ def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch)
     told = []
     monkeypatch.setattr(pretrained, 'print_log', lambda message, logger: told.append(message))
     TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
-    lists = rf'{kind}: ({", ".join(names)}), the config has (a, b, c), so {layer} starts from random weights'
+    lists = (
+        rf'{kind}: ({", ".join(names)}), the config has (a, b, c), so {layer} starts from random'
+        r' weights'
+    )
     assert len(told) == 1 and lists in told[0]
     for key, value in before.state_dict().items():
         kept = torch.equal(content['state_dict'][f'module.{key}'], value)
@@ -83,13 +97,17 @@ def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch)
                 check_loaded(content, model, 'a.pth', classes=['a', 'b', 'c'])
 
 
-@pytest.mark.parametrize('meta', [{}, meta_of(()), meta_of(['a', 'b', 'c']), dict(iter=3, CLASSES=('a', 'b', 'c'))])
+@pytest.mark.parametrize(
+    'meta', [{}, meta_of(()), meta_of(['a', 'b', 'c']), dict(iter=3, CLASSES=('a', 'b', 'c'))]
+)
 def test_the_same_or_unknown_names_keep_the_class_layer(layer, meta, monkeypatch):
     monkeypatch.delattr(pretrained, 'print_log')  # nothing to say
     model, before = (tiny.build(BUILDERS[layer](classes=3)) for _ in range(2))
     content = dict(content_of(before), meta=meta)
     TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
-    TrainingCheckHook().after_load_checkpoint(Running(model, None), dict(content_of(before), meta=meta_of('xyz')))
+    TrainingCheckHook().after_load_checkpoint(
+        Running(model, None), dict(content_of(before), meta=meta_of('xyz'))
+    )
     for key, value in before.state_dict().items():
         assert torch.equal(content['state_dict'][f'module.{key}'], value)
 
@@ -102,7 +120,9 @@ def test_other_names_without_a_known_class_layer_are_refused():
             self.rpn_head = torch.nn.ModuleDict(dict(rpn_cls=torch.nn.Linear(2, 3)))
 
     content = dict(content_of(Head()), meta=meta_of('abx'))
-    with pytest.raises(CheckpointError, match='other classes: .* the layer .* is not known, .* cannot start anew'):
+    with pytest.raises(
+        CheckpointError, match='other classes: .* the layer .* is not known, .* cannot start anew'
+    ):
         check_loaded(content, Head(), 'a.pth', other_classes=True, classes=['a', 'b', 'c'])
 
 
@@ -140,8 +160,14 @@ def test_another_difference_is_an_error(layer):
 
 def test_another_kind_of_model_is_refused_with_its_parts(layer):
     other = next(name for name in BUILDERS if name != layer)
-    model, content = tiny.build(BUILDERS[layer](classes=3)), content_of(tiny.build(BUILDERS[other](classes=3)))
-    parts = f"it has {other.split('.')[0]}.*, the model {layer.split('.')[0]}.*; .* init_cfg=.* prefix='backbone.'"
+    model, content = (
+        tiny.build(BUILDERS[layer](classes=3)),
+        content_of(tiny.build(BUILDERS[other](classes=3))),
+    )
+    parts = (
+        f'it has {other.split(".")[0]}.*, the model {layer.split(".")[0]}.*; .* init_cfg=.*'
+        " prefix='backbone.'"
+    )
     with pytest.raises(CheckpointError, match=f"'a.pth': it is of another kind of model: {parts}"):
         check_loaded(content, model, 'a.pth', other_classes=True)
 
@@ -159,7 +185,11 @@ class Running(Runner):
 
 class Loop(BaseLoop):
     def __init__(self, classes):
-        data = type('Data', (torch.utils.data.Dataset,), dict(metainfo=dict(classes=classes), __len__=lambda _: 1))()
+        data = type(
+            'Data',
+            (torch.utils.data.Dataset,),
+            dict(metainfo=dict(classes=classes), __len__=lambda _: 1),
+        )()
         self.dataloader = torch.utils.data.DataLoader(data)
 
     def run(self):
@@ -181,7 +211,8 @@ def test_another_number_of_classes_is_refused_with_its_key(layer):
     TrainingCheckHook().before_train(Running(model, None))
     head = layer.split('.')[0]
     message = (
-        rf'model.{head}.num_classes must be 6, the number of train_dataloader.*classes \(a, b, c, d, e, ...\), got 3'
+        rf'model.{head}.num_classes must be 6, the number of train_dataloader.*classes \(a, b, c,'
+        r' d, e, ...\), got 3'
     )
     with pytest.raises(ValueError, match=message):
         TrainingCheckHook().before_train(Running(model, 'abcdef'))
@@ -194,7 +225,9 @@ def test_a_neck_must_take_the_channels_of_the_backbone(layer):
         return
     given = config['neck']['in_channels']
     for wrong in ([*given[:-1], given[-1] + 1], given[1:]):
-        message = re.escape(f'must be {given}, the channels of the maps of model.backbone, got {wrong}')
+        message = re.escape(
+            f'must be {given}, the channels of the maps of model.backbone, got {wrong}'
+        )
         other = tiny.build({**config, 'neck': {**config['neck'], 'in_channels': wrong}})
         with pytest.raises(ValueError, match=f'model.neck.in_channels {message}'):
             check_neck(other)

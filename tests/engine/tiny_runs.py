@@ -14,7 +14,9 @@ from mmengine.structures import InstanceData, PixelData
 
 @DATASETS.register_module()
 class Pictures(torch.utils.data.Dataset):
-    """Generated pictures of one size, each with its own content, every pixel labelled; no augmentation.
+    """Generated pictures of one size, each with its own content, every pixel labelled.
+
+    No augmentation.
 
     Args:
         scope: The toolbox whose samples to hand out.
@@ -49,9 +51,13 @@ class Pictures(torch.utils.data.Dataset):
             from mmdet.structures import DetDataSample
 
             corner = torch.from_numpy(rng.uniform(0, 10, (2, 2))).float()
-            boxes = torch.cat((corner, corner + torch.from_numpy(rng.uniform(16, 28, (2, 2))).float()), dim=1)
+            boxes = torch.cat(
+                (corner, corner + torch.from_numpy(rng.uniform(16, 28, (2, 2))).float()), dim=1
+            )
             instances = InstanceData(bboxes=boxes, labels=torch.tensor([index % 3, 1]))
-            sample = DetDataSample(gt_instances=instances, ignored_instances=InstanceData(bboxes=boxes[:0]))
+            sample = DetDataSample(
+                gt_instances=instances, ignored_instances=InstanceData(bboxes=boxes[:0])
+            )
             sample.set_metainfo(meta)
         return dict(inputs=inputs, data_samples=sample)
 

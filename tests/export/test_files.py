@@ -45,18 +45,30 @@ def check_model(model, path, *, logits=False, **options):
 
 
 def test_backbone_in_onnx(tmp_path):
-    """Windows larger than some grids, complete and padded windows, prefix tokens and coordinates of the whole grid."""
+    """Windows larger than some grids, complete and padded windows, prefix tokens and coordinates of
+    the whole grid.
+    """
     pytest.importorskip('onnxscript')
     options = dict(with_cls_token=True, num_registers=2, position=[POSITIONS['rope_dinov3'], PEG])
     backbone = multi_scale(arch=TWO_BLOCKS, window_size=3, global_blocks=(1,), **options)
-    exported = check_backbone(backbone, tmp_path / 'model.onnx', sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
+    exported = check_backbone(
+        backbone, tmp_path / 'model.onnx', sizes=[*VERIFIED_SIZES, (1, 1), LARGE]
+    )
     assert exported.metadata['strides'] == [4, 8, 16, 32]
     assert exported.metadata['input'] == 'normalised'
     pytest.importorskip('openvino')
     in_openvino = ExportedModel(tmp_path / 'model.onnx', runtime='openvino')
-    assert in_openvino.metadata == exported.metadata and in_openvino.fingerprint != exported.fingerprint
+    assert (
+        in_openvino.metadata == exported.metadata
+        and in_openvino.fingerprint != exported.fingerprint
+    )
     graph = Features(backbone, preprocess=Preprocess(mean=[120.0] * 3, std=[60.0] * 3))
-    assert all(one.agrees for one in verify(in_openvino, features_of(graph, backbone), sizes=[(1, 1), *VERIFIED_SIZES]))
+    assert all(
+        one.agrees
+        for one in verify(
+            in_openvino, features_of(graph, backbone), sizes=[(1, 1), *VERIFIED_SIZES]
+        )
+    )
     bfloat16 = ExportedModel(tmp_path / 'model.onnx', runtime='openvino-bfloat16')
     for one in verify(bfloat16, features_of(graph, backbone), sizes=[(64, 96)]):
         assert one.difference < 0.1
@@ -65,7 +77,9 @@ def test_backbone_in_onnx(tmp_path):
 def test_detector_in_onnx(tmp_path):
     pytest.importorskip('onnxscript')
     pytest.importorskip('mmdet')
-    exported = check_model(detector(), tmp_path / 'model.onnx', settings=dict(classes=['a', 'b', 'c']))
+    exported = check_model(
+        detector(), tmp_path / 'model.onnx', settings=dict(classes=['a', 'b', 'c'])
+    )
     assert exported.metadata['score_threshold'] == 0.05
     assert exported.metadata['classes'] == exported.classes == ['a', 'b', 'c']
     assert exported.metadata['versions']['torch'] == torch.__version__
@@ -75,7 +89,9 @@ def test_detector_in_onnx(tmp_path):
     graph = onnx.load(tmp_path / 'model.onnx').graph
     operators = [node.op_type for node in graph.node]
     assert operators.count('NonMaxSuppression') == 1
-    assert operators.count('MultiHeadAttention') == 2 and 'Softmax' not in operators, 'one operator a block'
+    assert operators.count('MultiHeadAttention') == 2 and 'Softmax' not in operators, (
+        'one operator a block'
+    )
     sizes = [dim.dim_param or dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
     assert sizes == ['batch', 3, 'height', 'width']
 
@@ -132,16 +148,24 @@ def test_detector_in_every_format(format, backbone, tmp_path):
     path = tmp_path / f'model{EXPORT_FORMATS[format]}'
     exported = check_model(detector(backbone, divisor=32), path, format=format)
     graph = graph_of(detector(backbone, divisor=32))
-    large = list(verify(exported, reference_of(graph, Toolbox(detector(backbone, divisor=32))), sizes=[LARGE]))
+    large = list(
+        verify(
+            exported, reference_of(graph, Toolbox(detector(backbone, divisor=32))), sizes=[LARGE]
+        )
+    )
     assert [one.batch for one in large] == [1, 3] and all(one.agrees for one in large)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'build', [lambda: multi_scale(window_size=3), pyramid, column], ids=['windows', 'pyramid', 'column']
+    'build',
+    [lambda: multi_scale(window_size=3), pyramid, column],
+    ids=['windows', 'pyramid', 'column'],
 )
 def test_backbones_as_aoti(build, tmp_path):
-    check_backbone(build(), tmp_path / 'model.pt2', format='aoti', sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
+    check_backbone(
+        build(), tmp_path / 'model.pt2', format='aoti', sizes=[*VERIFIED_SIZES, (1, 1), LARGE]
+    )
 
 
 @pytest.mark.slow
@@ -157,14 +181,18 @@ def test_portable_files(opset, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('format', EXPORT_FORMATS)
-@pytest.mark.parametrize('config', ['mask_rcnn/mask-rcnn_r50', 'cascade_rcnn/cascade-mask-rcnn_r50'])
+@pytest.mark.parametrize(
+    'config', ['mask_rcnn/mask-rcnn_r50', 'cascade_rcnn/cascade-mask-rcnn_r50']
+)
 def test_two_stage_detectors(config, format, tmp_path):
     model = rcnn(f'{config}_fpn_1x_coco.py')
     path = tmp_path / f'model{EXPORT_FORMATS[format]}'
     exported = check_model(model, path, format=format, sizes=VERIFIED_SIZES)
     assert exported.metadata['mask_threshold'] == 0.5
     if format == 'onnx' and importlib.util.find_spec('openvino'):
-        found = verify(ExportedModel(path, runtime='openvino'), reference_of(graph_of(model), Toolbox(model)))
+        found = verify(
+            ExportedModel(path, runtime='openvino'), reference_of(graph_of(model), Toolbox(model))
+        )
         assert all(one.agrees for one in found)
 
 
@@ -172,10 +200,17 @@ def test_two_stage_detectors(config, format, tmp_path):
 @pytest.mark.parametrize('format', EXPORT_FORMATS)
 def test_upernet(format, tmp_path):
     path = tmp_path / f'model{EXPORT_FORMATS[format]}'
-    check_model(segmentor(upernet=True), path, logits=True, format=format, sizes=[*VERIFIED_SIZES, (1, 1), LARGE])
+    check_model(
+        segmentor(upernet=True),
+        path,
+        logits=True,
+        format=format,
+        sizes=[*VERIFIED_SIZES, (1, 1), LARGE],
+    )
 
 
-# -- verification ----------------------------------------------------------------------------------------------------
+# -- verification
+# --------------------------------------------------------------------------------------------------
 
 
 class File:
@@ -186,7 +221,9 @@ class File:
 
 
 def compare(task, found, expected):
-    (one,) = verify(File(task, lambda _: [found]), lambda _: [expected], sizes=[(5, 7)], batches=[1])
+    (one,) = verify(
+        File(task, lambda _: [found]), lambda _: [expected], sizes=[(5, 7)], batches=[1]
+    )
     return one
 
 
@@ -235,18 +272,25 @@ def test_different_maps_and_features_disagree():
     for change, agrees in ((5e-5, True), (2e-4, False), (np.nan, False)):
         found = [features[0], features[1] + np.float32(change)]
         assert compare('features', dict(features=found), dict(features=features)).agrees == agrees
-    assert not compare('features', dict(features=[features[0][:, :1], features[1]]), dict(features=features)).agrees
+    assert not compare(
+        'features', dict(features=[features[0][:, :1], features[1]]), dict(features=features)
+    ).agrees
     assert not compare('classification', dict(scores=np.ones(3)), dict(scores=np.zeros(3))).agrees
 
 
-# -- errors ----------------------------------------------------------------------------------------------------------
+# -- errors
+# --------------------------------------------------------------------------------------------------
 
 
 def test_wrong_arguments_are_refused(tmp_path):
     graph = Features(column())
-    with pytest.raises(ValueError, match=r"format must be one of \['aoti', 'onnx', 'torch_export'\], got 'trt'"):
+    with pytest.raises(
+        ValueError, match=r"format must be one of \['aoti', 'onnx', 'torch_export'\], got 'trt'"
+    ):
         export(graph, tmp_path / 'model.onnx', format='trt')
-    with pytest.raises(ValueError, match=r"path must have the suffix .pt2 for format='aoti', got .*model.onnx"):
+    with pytest.raises(
+        ValueError, match=r"path must have the suffix .pt2 for format='aoti', got .*model.onnx"
+    ):
         export(graph, tmp_path / 'model.onnx', format='aoti')
 
 

@@ -50,16 +50,24 @@ def test_detections_equal_those_of_mmdet(options):
         for place, expected in enumerate(Toolbox(model).predict(images)):
             count = int(outputs['counts'][place])
             assert count == len(expected['boxes'])
-            prediction = {name: outputs[name][place].numpy() for name in ('boxes', 'scores', 'labels')}
-            assert match_boxes({name: value[:count] for name, value in prediction.items()}, expected) < 2e-3
+            prediction = {
+                name: outputs[name][place].numpy() for name in ('boxes', 'scores', 'labels')
+            }
+            assert (
+                match_boxes({name: value[:count] for name, value in prediction.items()}, expected)
+                < 2e-3
+            )
             assert not any(value[count:].any() for value in prediction.values())
             found += count
-            assert len({tuple(box) for box in expected['boxes'].tolist()}) > count // 4, 'boxes are not distinct'
+            assert len({tuple(box) for box in expected['boxes'].tolist()}) > count // 4, (
+                'boxes are not distinct'
+            )
     assert found > 30
 
 
 @pytest.mark.parametrize(
-    'config', ['mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 'cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py']
+    'config',
+    ['mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 'cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py'],
 )
 def test_instances_equal_those_of_mmdet(config):
     model = rcnn(config)
@@ -70,9 +78,14 @@ def test_instances_equal_those_of_mmdet(config):
         for place, expected in enumerate(toolbox.predict(images)):
             count = int(outputs['counts'][place])
             assert count == len(expected['boxes']) > 3
-            found = {name: value[place][:count].numpy() for name, value in outputs.items() if name != 'counts'}
+            found = {
+                name: value[place][:count].numpy()
+                for name, value in outputs.items()
+                if name != 'counts'
+            }
             masks = [
-                paste_mask(mask, box, size) >= 0.5 for mask, box in zip(found['masks'], found['boxes'], strict=True)
+                paste_mask(mask, box, size) >= 0.5
+                for mask, box in zip(found['masks'], found['boxes'], strict=True)
             ]
             assert match_boxes(found | dict(masks=np.array(masks)), expected) < 2e-3
             assert expected['masks'].any(axis=(1, 2)).sum() > count // 2
@@ -82,7 +95,8 @@ def test_unsupported_two_stage_heads_are_refused():
     model = rcnn()
     model.roi_head.bbox_roi_extractor = torch.nn.Identity()
     with pytest.raises(
-        ValueError, match=r"bbox_roi_extractor\) must be one of \['SingleRoIExtractor'\], got 'Identity'"
+        ValueError,
+        match=r"bbox_roi_extractor\) must be one of \['SingleRoIExtractor'\], got 'Identity'",
     ):
         graph_of(model)
 
@@ -95,7 +109,13 @@ def test_images_without_detections():
 
 @pytest.mark.parametrize(
     'options',
-    [{}, dict(upernet=True), dict(classes=1), dict(padding=dict(size_divisor=32), pad_val=9), dict(size_divisor=32)],
+    [
+        {},
+        dict(upernet=True),
+        dict(classes=1),
+        dict(padding=dict(size_divisor=32), pad_val=9),
+        dict(size_divisor=32),
+    ],
     ids=str,
 )
 def test_class_maps_equal_those_of_mmseg(options):
@@ -151,7 +171,9 @@ def test_strides_and_channels_of_a_backbone(build):
     (images,) = (graph.example(batch=2, height=70, width=50),)
     outputs = graph(images)
     assert len(outputs) == len(graph.output_names) == len(graph.settings['strides'])
-    for output, stride, channels in zip(outputs, graph.settings['strides'], graph.settings['channels'], strict=True):
+    for output, stride, channels in zip(
+        outputs, graph.settings['strides'], graph.settings['channels'], strict=True
+    ):
         assert output.shape == (2, channels, -(-70 // stride), -(-50 // stride))
 
 
@@ -160,8 +182,14 @@ def test_strides_and_channels_of_a_backbone(build):
     [
         (dict(nms_pre=-1), r'test_cfg.nms_pre must be an integer >= 1, got -1'),
         (dict(max_per_img=-1), r'test_cfg.max_per_img must be an integer >= 1, got -1'),
-        (dict(nms=dict(type='soft_nms', iou_threshold=0.5)), r"test_cfg.nms must be .*got \{'type': 'soft_nms'"),
-        (dict(nms=dict(type='nms', iou_threshold=0.5, score_threshold=0.1)), r'test_cfg.nms must be .*score_threshold'),
+        (
+            dict(nms=dict(type='soft_nms', iou_threshold=0.5)),
+            r"test_cfg.nms must be .*got \{'type': 'soft_nms'",
+        ),
+        (
+            dict(nms=dict(type='nms', iou_threshold=0.5, score_threshold=0.1)),
+            r'test_cfg.nms must be .*score_threshold',
+        ),
     ],
 )
 def test_unsupported_test_settings_are_refused(options, message):
@@ -175,15 +203,20 @@ def test_other_models_are_refused():
     pytest.importorskip('mmseg')
     model = detector()
     model.bbox_head = torch.nn.Identity()
-    with pytest.raises(ValueError, match='must be a detector with a RetinaHead, got RetinaNet with Identity'):
+    with pytest.raises(
+        ValueError, match='must be a detector with a RetinaHead, got RetinaNet with Identity'
+    ):
         Detections(model)
     with pytest.raises(ValueError, match=r"test_cfg.mode must be 'whole', got 'slide'"):
         graph_of(segmentor(test_cfg=dict(mode='slide', crop_size=(32, 32), stride=(16, 16))))
     with pytest.raises(
-        ValueError, match='logits must be False unless the model is a segmentor, got True for RetinaNet'
+        ValueError,
+        match='logits must be False unless the model is a segmentor, got True for RetinaNet',
     ):
         graph_of(detector(), logits=True)
-    with pytest.raises(ValueError, match=r"part must be one of \['backbone', 'model'\], got 'neck'"):
+    with pytest.raises(
+        ValueError, match=r"part must be one of \['backbone', 'model'\], got 'neck'"
+    ):
         graph_of(detector(), part='neck')
     with pytest.raises(ValueError, match='model must be a backbone of this package.* got Linear'):
         Features(torch.nn.Linear(1, 1))
@@ -205,5 +238,7 @@ def test_multi_label_classifiers_are_refused():
 
     model = classifier()
     model.head = MultiLabelLinearClsHead(num_classes=7, in_channels=24)
-    with pytest.raises(ValueError, match=r'model\.head must give .* one class.*MultiLabelLinearClsHead'):
+    with pytest.raises(
+        ValueError, match=r'model\.head must give .* one class.*MultiLabelLinearClsHead'
+    ):
         graph_of(model)

@@ -12,13 +12,16 @@ custom_imports = dict(imports=['cpvt_backbones'])
 default_scope = 'mmpretrain'
 model = dict(
     type='ImageClassifier',
-    backbone=dict(type='CPVT', arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2), patch_size=8),
+    backbone=dict(type='CPVT', arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2),
+        patch_size=8),
     neck=None,
     head=dict(type='LinearClsHead', num_classes=3, in_channels=16))
-model['backbone'].update(with_cls_token=False, out_type='avg_featmap', position=dict(type='PEG', after_blocks=(0,)))
+model['backbone'].update(with_cls_token=False, out_type='avg_featmap', position=dict(type='PEG',
+    after_blocks=(0,)))
 data_preprocessor = dict(mean=[127.5] * 3, std=[127.5] * 3, to_rgb=True, num_classes=3)
 test_dataloader = dict(dataset=dict(
-    type='CustomDataset', data_root='', pipeline=[dict(type='LoadImageFromFile'), dict(type='PackInputs')]))
+    type='CustomDataset', data_root='', pipeline=[dict(type='LoadImageFromFile'),
+        dict(type='PackInputs')]))
 """
 
 
@@ -40,7 +43,17 @@ def trained(tmp_path):
 
 def test_verified_file_is_written(trained, tmp_path, call, capsys):
     out = tmp_path / 'new' / 'model.pt2'
-    call('export', *trained, '--format', 'torch_export', '--out', out, '--verify-sizes', '9x21', '40x40')
+    call(
+        'export',
+        *trained,
+        '--format',
+        'torch_export',
+        '--out',
+        out,
+        '--verify-sizes',
+        '9x21',
+        '40x40',
+    )
     words = capsys.readouterr().out
     assert words.count('  agrees') == 4 and '9 x 21' in words and 'DIFFERS' not in words
     assert [path.name for path in out.parent.iterdir()] == ['model.pt2']
@@ -66,7 +79,16 @@ def test_verified_file_is_written(trained, tmp_path, call, capsys):
 def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch):
     monkeypatch.setitem(MEASURES, 'classification', ('scores', -1.0))  # no difference is as small
     with pytest.raises(SystemExit) as stop:
-        call('export', *trained, '--format', 'torch_export', '--out', tmp_path / 'model.pt2', '--verify-sizes', '20x20')
+        call(
+            'export',
+            *trained,
+            '--format',
+            'torch_export',
+            '--out',
+            tmp_path / 'model.pt2',
+            '--verify-sizes',
+            '20x20',
+        )
     assert 'model.pt2 was not written' in str(stop.value.code)
     assert 'DIFFERS' in capsys.readouterr().out
     assert not list(tmp_path.glob('*.pt2'))
@@ -76,7 +98,10 @@ def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch)
     ('arguments', 'message'),
     [
         (['--out', 'model.pt2'], "path must have the suffix .onnx for --format 'onnx'"),
-        (['--out', 'model.onnx', '--logits'], 'logits must be False unless the model is a segmentor'),
+        (
+            ['--out', 'model.onnx', '--logits'],
+            'logits must be False unless the model is a segmentor',
+        ),
         (
             ['--out', 'model.onnx', '--verify-sizes', '20x'],
             'HEIGHTxWIDTH or SIDE in px is expected, such as',
@@ -88,7 +113,9 @@ def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch)
         (['--out', 'model.onnx', '--verify-images', 'none'], "there is no file or folder 'none'"),
     ],
 )
-def test_wrong_arguments_end_in_one_line(arguments, message, trained, refused, tmp_path, monkeypatch):
+def test_wrong_arguments_end_in_one_line(
+    arguments, message, trained, refused, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert message in refused('export', *trained, *arguments)
     assert not [*tmp_path.glob('*.onnx'), *tmp_path.glob('*.pt2')]

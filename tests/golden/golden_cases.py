@@ -1,8 +1,10 @@
-"""The cases whose outputs are recorded, the weights and images they run on, and the numbers kept of an output.
+"""The cases whose outputs are recorded, the weights and images they run on, and the numbers kept of
+an output.
 
-Weights are functions of a parameter's name and shape alone, so the order in which a model builds its parts does not
-matter. They are uniform random numbers, whose generation involves no transcendental function: every processor makes
-the same ones. Matrices are scaled by their fan-in and norms are near 1, so that rounding errors are not amplified.
+Weights are functions of a parameter's name and shape alone, so the order in which a model builds
+its parts does not matter. They are uniform random numbers, whose generation involves no
+transcendental function: every processor makes the same ones. Matrices are scaled by their fan-in
+and norms are near 1, so that rounding errors are not amplified.
 """
 
 import zlib
@@ -40,12 +42,15 @@ PYRAMID = dict(
 PEG = dict(type='PEG', after_blocks=(0, 1))
 
 
-# -- weights and images ----------------------------------------------------------------------------------------------
+# -- weights and images
+# ----------------------------------------------------------------------------------------------
 
 
 def uniform(name: str, *shape: int) -> np.ndarray:
     """Numbers of mean 0 and variance 1 that depend on the name and the shape alone."""
-    rng = np.random.RandomState(zlib.crc32(name.encode()))  # its stream is frozen, unlike default_rng's
+    rng = np.random.RandomState(
+        zlib.crc32(name.encode())
+    )  # its stream is frozen, unlike default_rng's
     return (rng.random_sample(shape) - 0.5) * 12**0.5
 
 
@@ -82,7 +87,8 @@ def pixels(size: tuple[int, int], batch: int = 2) -> Tensor:
     return (images(size, batch) * 40 + 120).clamp(0, 255).round().to(torch.uint8)
 
 
-# -- cases -----------------------------------------------------------------------------------------------------------
+# -- cases
+# --------------------------------------------------------------------------------------------------
 
 
 def name_outputs(outputs: Any, prefix: str = '') -> Iterator[tuple[str, np.ndarray]]:
@@ -94,7 +100,9 @@ def name_outputs(outputs: Any, prefix: str = '') -> Iterator[tuple[str, np.ndarr
             yield from name_outputs(output, f'{prefix}[{index}]')
 
 
-def add_backbone(name: str, build: Callable[[], nn.Module], *, size: tuple[int, int] = SMALL, **forward: Any) -> None:
+def add_backbone(
+    name: str, build: Callable[[], nn.Module], *, size: tuple[int, int] = SMALL, **forward: Any
+) -> None:
     """A case that runs a backbone on one batch."""
 
     def run(_: Path) -> Outputs:
@@ -108,7 +116,9 @@ def add_backbone(name: str, build: Callable[[], nn.Module], *, size: tuple[int, 
 def add_registered_sizes() -> None:
     for cls in (CPVT, PyramidCPVT, MultiScaleCPVT):
         for arch in list_archs()[cls.__name__]:
-            add_backbone(f'{cls.__name__} {arch}', lambda cls=cls, arch=arch: cls(arch=arch), size=LARGE)
+            add_backbone(
+                f'{cls.__name__} {arch}', lambda cls=cls, arch=arch: cls(arch=arch), size=LARGE
+            )
 
 
 def add_variants() -> None:
@@ -121,7 +131,10 @@ def add_variants() -> None:
         'distillation token': (CPVT, dict(out_type='cls_token', with_dist_token=True)),
         'raw, distillation token': (CPVT, dict(out_type='raw', with_dist_token=True)),
         'windows': (CPVT, dict(patch_size=8, window_size=3, global_blocks=(1,))),
-        'windows, GAP': (CPVT, dict(patch_size=8, window_size=3, global_blocks=(-1,), with_cls_token=False)),
+        'windows, GAP': (
+            CPVT,
+            dict(patch_size=8, window_size=3, global_blocks=(-1,), with_cls_token=False),
+        ),
         'layer scale': (CPVT, dict(layer_scale_init=0.1, qkv_bias=False)),
         'no final norm': (CPVT, dict(final_norm=False, patch_size=7, norm_eps=1e-3)),
         'last': (MultiScaleCPVT, dict()),
@@ -130,21 +143,35 @@ def add_variants() -> None:
         'last, patch 32': (MultiScaleCPVT, dict(patch_size=32)),
         'last, windows': (MultiScaleCPVT, dict(patch_size=4, window_size=4, global_blocks=(1, 3))),
         'taps': (MultiScaleCPVT, dict(source='taps')),
-        'taps, patch 8': (MultiScaleCPVT, dict(source='taps', taps=(0, 1, 1, 3), patch_size=8, final_norm=False)),
+        'taps, patch 8': (
+            MultiScaleCPVT,
+            dict(source='taps', taps=(0, 1, 1, 3), patch_size=8, final_norm=False),
+        ),
         'map': (PyramidCPVT, dict()),
         'map, norm': (PyramidCPVT, dict(final_norm=True, out_indices=(-1, 0))),
-        'map, class token': (PyramidCPVT, dict(with_cls_token=True, norm_eps=1e-3, embed_norm_eps=1e-6)),
-        'pyramid, class token': (PyramidCPVT, dict(with_cls_token=True, out_type='cls_token', out_indices=-1)),
+        'map, class token': (
+            PyramidCPVT,
+            dict(with_cls_token=True, norm_eps=1e-3, embed_norm_eps=1e-6),
+        ),
+        'pyramid, class token': (
+            PyramidCPVT,
+            dict(with_cls_token=True, out_type='cls_token', out_indices=-1),
+        ),
         'pyramid, GAP': (PyramidCPVT, dict(out_type='avg_featmap', out_indices=-1)),
         'pyramid, raw': (PyramidCPVT, dict(with_cls_token=True, out_type='raw', qkv_bias=False)),
         'two stages built': (PyramidCPVT, dict(out_indices=1)),
     }
     for name, (cls, options) in variants.items():
         arch = PYRAMID if cls is PyramidCPVT else COLUMN
-        add_backbone(f'{cls.__name__}, {name}', lambda cls=cls, options=options, arch=arch: cls(arch=arch, **options))
+        add_backbone(
+            f'{cls.__name__}, {name}',
+            lambda cls=cls, options=options, arch=arch: cls(arch=arch, **options),
+        )
     for cls, arch in ((CPVT, COLUMN), (MultiScaleCPVT, COLUMN), (PyramidCPVT, PYRAMID)):
         add_backbone(
-            f'{cls.__name__}, padded batch', lambda cls=cls, arch=arch: cls(arch=arch), valid_sizes=[(50, 20), (33, 37)]
+            f'{cls.__name__}, padded batch',
+            lambda cls=cls, arch=arch: cls(arch=arch),
+            valid_sizes=[(50, 20), (33, 37)],
         )
 
 
@@ -167,9 +194,16 @@ def add_encodings() -> None:
         'SinCos': dict(type='SinCos'),
         'SinCos, temperature': dict(type='SinCos', temperature=100.0),
         'Learned and PEG': [dict(type='Learned'), PEG],
-        **{f'RoPE, {mode}': dict(type='RoPE', mode=mode) for mode in ('axial', 'mixed', 'dinov3', 'eva')},
+        **{
+            f'RoPE, {mode}': dict(type='RoPE', mode=mode)
+            for mode in ('axial', 'mixed', 'dinov3', 'eva')
+        },
         'Learned, RoPE and PEG': [dict(type='Learned'), dict(type='RoPE', temperature=50.0), PEG],
-        'PEG twice and SinCos': [PEG, dict(type='SinCos'), dict(type='PEG', after_blocks=(-1,), target='qk')],
+        'PEG twice and SinCos': [
+            PEG,
+            dict(type='SinCos'),
+            dict(type='PEG', after_blocks=(-1,), target='qk'),
+        ],
     }
     column_only: dict[str, Any] = {
         'PEG, unpadded': dict(type='PEG', after_blocks=(0,), padding='none'),
@@ -180,7 +214,9 @@ def add_encodings() -> None:
     for name, position in (encodings | column_only).items():
         add_backbone(
             f'column, {name}',
-            lambda position=position: CPVT(arch=COLUMN, img_size=32, patch_size=8, position=position, out_type='raw'),
+            lambda position=position: CPVT(
+                arch=COLUMN, img_size=32, patch_size=8, position=position, out_type='raw'
+            ),
         )
     for name, position in encodings.items():
         first = _in_first_block(position)  # the second stage has one block
@@ -188,12 +224,16 @@ def add_encodings() -> None:
         arch = {**PYRAMID, 'num_heads': (1, 3, 2, 3)} if 'RoPE' in name else PYRAMID
         add_backbone(
             f'pyramid, {name}',
-            lambda position=first, arch=arch: PyramidCPVT(arch=arch, img_size=64, position=position),
+            lambda position=first, arch=arch: PyramidCPVT(
+                arch=arch, img_size=64, position=position
+            ),
         )
     for name in ('PEG, BN and ReLU', 'PEG, two layers', 'PEG before and after'):
         add_backbone(
             f'column, {name}, fused',
-            lambda position=encodings[name]: fill(CPVT(arch=COLUMN, patch_size=8, position=position)).fuse(),
+            lambda position=encodings[name]: fill(
+                CPVT(arch=COLUMN, patch_size=8, position=position)
+            ).fuse(),
         )
 
 
@@ -207,11 +247,17 @@ def add_loaded_tables() -> None:
     """Learned tables of a checkpoint for another image size, resized on loading."""
     models = {
         'column': (CPVT, dict(arch=COLUMN, patch_size=8), dict(type='Learned')),
-        'pyramid': (PyramidCPVT, dict(arch=PYRAMID), dict(type='Learned', interpolation='bilinear', antialias=False)),
+        'pyramid': (
+            PyramidCPVT,
+            dict(arch=PYRAMID),
+            dict(type='Learned', interpolation='bilinear', antialias=False),
+        ),
     }
     for name, (cls, options, position) in models.items():
 
-        def run(_: Path, cls: Any = cls, options: Any = options, position: Any = position) -> Outputs:
+        def run(
+            _: Path, cls: Any = cls, options: Any = options, position: Any = position
+        ) -> Outputs:
             trained = fill(cls(img_size=64, position=position, **options))
             model = cls(img_size=96, position=position, **options).eval()
             model.load_state_dict(trained.state_dict())
@@ -223,8 +269,14 @@ def add_loaded_tables() -> None:
 
 SHIPPED = {
     'classifier': ('imagenette/cpvt-tiny-gap_imagenette.py', 'cpvt_tiny_gap-imagenette'),
-    'classifier, patches of 8 px': ('imagenette/cpvt-tiny-gap-p8_imagenette.py', 'cpvt_tiny_gap_p8-imagenette'),
-    'segmentor': ('camvid/semantic-fpn_cpvt-tiny-gap_camvid.py', 'semantic_fpn_cpvt_tiny_gap-camvid'),
+    'classifier, patches of 8 px': (
+        'imagenette/cpvt-tiny-gap-p8_imagenette.py',
+        'cpvt_tiny_gap_p8-imagenette',
+    ),
+    'segmentor': (
+        'camvid/semantic-fpn_cpvt-tiny-gap_camvid.py',
+        'semantic_fpn_cpvt_tiny_gap-camvid',
+    ),
     'segmentor, patches of 8 px': (
         'camvid/semantic-fpn_cpvt-tiny-gap-p8_camvid-trainval.py',
         'semantic_fpn_cpvt_tiny_gap_p8-camvid',
@@ -232,7 +284,9 @@ SHIPPED = {
     'detector': ('bccd/retinanet_cpvt-tiny-gap_bccd.py', 'retinanet_cpvt_tiny_gap-bccd'),
 }
 SHIPPED_SIZES = ((97, 131), (112, 112), (120, 160), (70, 200), (129, 65))
-"""Above 64 px: a GroupNorm over a map of one cell divides by the deviation of few values, and amplifies rounding."""
+"""Above 64 px: a GroupNorm over a map of one cell divides by the deviation of few values,
+and amplifies rounding.
+"""
 
 
 def read_model(config: str) -> Config:
@@ -266,7 +320,9 @@ def add_shipped_models() -> None:
 
 
 def add_exported_graphs() -> None:
-    """The shipped models cut to one block and one convolution a branch, and their backbone, as ONNX."""
+    """The shipped models cut to one block and one convolution a branch, and their backbone, as
+    ONNX.
+    """
     one_block = dict(embed_dims=192, depth=1, num_heads=3, mlp_ratio=4.0)
 
     def run(folder: Path, config: str, part: str) -> Outputs:
@@ -279,7 +335,9 @@ def add_exported_graphs() -> None:
             cfg.model.bbox_head.stacked_convs = 1
             cfg.model.test_cfg.max_per_img = 8
         model = fill(MODELS.build(cfg.model))
-        export(graph_of(model, part=part, logits=hasattr(model, 'decode_head')), folder / 'model.onnx')
+        export(
+            graph_of(model, part=part, logits=hasattr(model, 'decode_head')), folder / 'model.onnx'
+        )
         exported = ExportedModel(folder / 'model.onnx', device='cpu')
         outputs: Outputs = {}
         for size in ((50, 37), (97, 131)):
@@ -300,7 +358,8 @@ add_shipped_models()
 add_exported_graphs()
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
+# -- numbers
+# --------------------------------------------------------------------------------------------------
 
 Summary = dict[str, list[float]]
 SAMPLES = 8
@@ -310,23 +369,34 @@ def summarise(output: np.ndarray) -> Summary:
     """A few numbers of an output.
 
     Returns:
-        dict: ``shape``; ``statistics``: mean, standard deviation, and a sum with the signs and sizes of a cosine,
-        scaled so that it varies as much as one value (mean and deviation hardly notice what a LayerNorm undoes);
-        ``values`` at evenly spaced places.
+        dict: ``shape``; ``statistics``: mean, standard deviation, and a sum with the signs and
+        sizes of a cosine, scaled so that it varies as much as one value (mean and deviation hardly
+        notice what a LayerNorm undoes); ``values`` at evenly spaced places.
     """
     flat = output.ravel().astype(np.float64)
     wave = flat @ np.cos(np.arange(flat.size)) / max(flat.size, 1) ** 0.5
     places = [(flat.size - 1) * i // (SAMPLES - 1) for i in range(SAMPLES)]
     statistics = [float(flat.mean()), float(flat.std()), float(wave)]
-    return dict(shape=list(output.shape), statistics=statistics, values=[float(flat[place]) for place in places])
+    return dict(
+        shape=list(output.shape),
+        statistics=statistics,
+        values=[float(flat[place]) for place in places],
+    )
 
 
 def difference(found: Summary, expected: Summary) -> float:
-    """Largest difference, relative to the root mean square of the expected output; infinite if shapes differ."""
+    """Largest difference, relative to the root mean square of the expected output.
+
+    Infinite if shapes differ.
+    """
     if found['shape'] != expected['shape']:
         return float('inf')
     mean, deviation, _ = expected['statistics']
     scale = (mean**2 + deviation**2) ** 0.5 or 1.0
-    pairs = zip(found['statistics'] + found['values'], expected['statistics'] + expected['values'], strict=True)
+    pairs = zip(
+        found['statistics'] + found['values'],
+        expected['statistics'] + expected['values'],
+        strict=True,
+    )
     worst = max(abs(a - b) for a, b in pairs) / scale
     return worst if worst == worst else float('inf')

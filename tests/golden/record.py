@@ -1,7 +1,8 @@
-"""Write golden.json anew: ``python tests/golden/record.py [PART OF A CASE'S NAME ...]``, all cases without a name.
+"""Write golden.json anew: ``python tests/golden/record.py [PART OF A CASE'S NAME ...]``, all cases
+without a name.
 
-For a change that is meant to change outputs; the difference in golden.json then says which. Prints the largest
-relative difference from what was recorded before.
+For a change that is meant to change outputs; the difference in golden.json then says which. Prints
+the largest relative difference from what was recorded before.
 """
 
 import json
@@ -37,13 +38,22 @@ def main() -> None:
             continue
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            recorded[name] = {key: rounded(summarise(output)) for key, output in run(Path(folder)).items()}
+            recorded[name] = {
+                key: rounded(summarise(output)) for key, output in run(Path(folder)).items()
+            }
         old = golden.get(name, {})
-        worst = max((difference(s, old[key]) if key in old else float('inf') for key, s in recorded[name].items()))
+        worst = max(
+            (
+                difference(s, old[key]) if key in old else float('inf')
+                for key, s in recorded[name].items()
+            )
+        )
         print(f'{worst:8.1e} {time.perf_counter() - start:5.1f} s  {name}', flush=True)
     lines = []
     for name, outputs in recorded.items():
-        body = ',\n'.join(f'    {json.dumps(key)}: {json.dumps(summary)}' for key, summary in outputs.items())
+        body = ',\n'.join(
+            f'    {json.dumps(key)}: {json.dumps(summary)}' for key, summary in outputs.items()
+        )
         lines.append(f'  {json.dumps(name)}: {{\n{body}\n  }}')
     FILE.write_text('{\n' + ',\n'.join(lines) + '\n}\n', encoding='utf-8')
 

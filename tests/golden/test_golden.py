@@ -1,12 +1,14 @@
 """Outputs of every backbone, encoding, shipped model and exported graph are those of golden.json.
 
-They change with no refactoring and no upgrade of torch. `python tests/golden/record.py` writes the file anew.
+They change with no refactoring and no upgrade of torch. `python tests/golden/record.py` writes the
+file anew.
 
-The tolerance is relative to the root mean square of an output. An fp32 operation rounds by up to 2**-24 = 6e-8. A
-product of matrices that sums in another order differs by about three times that, independently in each of the up to
-200 products in a row, so the errors add like a random walk: sqrt(200) * 3 * 6e-8 = 2.5e-6 is their standard deviation.
-The largest of some thousand recorded numbers is off by four of these, 1e-5; twice as much is allowed.
-On one machine, GOLDEN_TOLERANCE=1e-6 is the strict comparison for a refactoring.
+The tolerance is relative to the root mean square of an output. An fp32 operation rounds by up to
+2**-24 = 6e-8. A product of matrices that sums in another order differs by about three times that,
+independently in each of the up to 200 products in a row, so the errors add like a random walk:
+sqrt(200) * 3 * 6e-8 = 2.5e-6 is their standard deviation. The largest of some thousand recorded
+numbers is off by four of these, 1e-5; twice as much is allowed. On one machine,
+GOLDEN_TOLERANCE=1e-6 is the strict comparison for a refactoring.
 """
 
 import os
@@ -33,7 +35,9 @@ def check(name, folder):
     assert {key: value for key, value in differences.items() if value > TOLERANCE} == {}
 
 
-@pytest.mark.parametrize('name', [name for name in CASES if name.split()[0] not in ('shipped', 'exported')])
+@pytest.mark.parametrize(
+    'name', [name for name in CASES if name.split()[0] not in ('shipped', 'exported')]
+)
 def test_backbones(name, tmp_path):
     check(name, tmp_path)
 

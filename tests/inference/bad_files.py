@@ -68,7 +68,9 @@ def write_folder(folder: Path) -> Path:
         frame.putpalette([value for i in range(256) for value in (i * 20 % 256, i, 255 - i)])
     frames[0].save(folder / 'animated.gif', save_all=True, append_images=frames[1:])
     photo.convert('CMYK').save(folder / 'cmyk.jpg', quality=95)
-    Image.fromarray((np.arange(1200).reshape(30, 40) * 54).astype(np.uint16)).save(folder / 'grey_16.png')
+    Image.fromarray((np.arange(1200).reshape(30, 40) * 54).astype(np.uint16)).save(
+        folder / 'grey_16.png'
+    )
     photo.quantize(64).save(folder / 'palette.png', transparency=bytes(range(64)))
     Image.fromarray(picture(1, 5000)).save(folder / 'line.png')
     Image.new('RGB', (1, 1), (10, 20, 30)).save(folder / 'point.png')
@@ -81,6 +83,11 @@ def write_folder(folder: Path) -> Path:
 def write_huge_header(path: Path) -> Path:
     """The header of a PNG of 30,000 x 30,000 px, without pixels."""
     header = struct.pack('>IIBBBBB', 30_000, 30_000, 8, 2, 0, 0, 0)
-    chunk = struct.pack('>I', len(header)) + b'IHDR' + header + struct.pack('>I', zlib.crc32(b'IHDR' + header))
+    chunk = (
+        struct.pack('>I', len(header))
+        + b'IHDR'
+        + header
+        + struct.pack('>I', zlib.crc32(b'IHDR' + header))
+    )
     path.write_bytes(b'\x89PNG\r\n\x1a\n' + chunk + struct.pack('>I', 4) + b'IDAT')
     return path

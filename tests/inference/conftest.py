@@ -21,7 +21,9 @@ def predictor(model):
 def forwards(predictor):
     """Shapes of the batches that the model's backbone sees."""
     shapes = []
-    hook = predictor.model.backbone.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
+    hook = predictor.model.backbone.register_forward_pre_hook(
+        lambda _, inputs: shapes.append(tuple(inputs[0].shape))
+    )
     yield shapes
     hook.remove()
 

@@ -33,5 +33,9 @@ def read(out, name):
 
 def snapshot(out):
     """All output files except records and lock."""
-    files = [file for file in out.rglob('*') if file.is_file() and not file.name.startswith(('records.jsonl', '.lock'))]
+    files = [
+        file
+        for file in out.rglob('*')
+        if file.is_file() and not file.name.startswith(('records.jsonl', '.lock'))
+    ]
     return {str(file.relative_to(out)): file.read_bytes() for file in files}

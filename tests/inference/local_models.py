@@ -51,7 +51,11 @@ class BlockDetector(Counting):
                     found.append((columns.start, rows.start, columns.stop, rows.stop, channel))
             found = np.array(found, np.float32).reshape(-1, 5)
             predictions.append(
-                dict(boxes=found[:, :4], labels=found[:, 4].astype(int), scores=np.full(len(found), 0.9, np.float32))
+                dict(
+                    boxes=found[:, :4],
+                    labels=found[:, 4].astype(int),
+                    scores=np.full(len(found), 0.9, np.float32),
+                )
             )
         return predictions
 

@@ -35,13 +35,19 @@ def photos(tmp_path):
 
 
 def test_comparisons_against_values_by_hand():
-    maps = [[dict(seg_map=np.array(values, np.uint8))] for values in ([[0, 0, 1, 1]], [[0, 0, 0, 3]])]
+    maps = [
+        [dict(seg_map=np.array(values, np.uint8))] for values in ([[0, 0, 1, 1]], [[0, 0, 0, 3]])
+    ]
     assert compare_maps(*maps) == dict(equal=0.5, mIoU=pytest.approx((2 / 3 + 0 + 0) / 3))
     assert compare_maps(*(one * 2 for one in maps)) == compare_maps(*maps)
     whole = dict(boxes=[[0, 0, 10, 10], [20, 0, 30, 10], [50, 0, 60, 10]], labels=[0, 1, 0])
-    tiled = dict(boxes=[[1, 0, 10, 10], [20, 0, 30, 10], [0, 0, 10, 4], [80, 0, 90, 10]], labels=[0, 0, 0, 0])
+    tiled = dict(
+        boxes=[[1, 0, 10, 10], [20, 0, 30, 10], [0, 0, 10, 4], [80, 0, 90, 10]], labels=[0, 0, 0, 0]
+    )
     none = dict(boxes=[], labels=[])
-    assert compare_boxes([whole], [tiled]) == dict(whole=3, tiled=4, found=pytest.approx(1 / 3), confirmed=1 / 4)
+    assert compare_boxes([whole], [tiled]) == dict(
+        whole=3, tiled=4, found=pytest.approx(1 / 3), confirmed=1 / 4
+    )
     assert compare_boxes([whole, none], [tiled, none]) == compare_boxes([whole], [tiled])
     assert compare_boxes([none], [tiled]) == dict(
         whole=0, tiled=4, found=pytest.approx(np.nan, nan_ok=True), confirmed=0
@@ -53,7 +59,9 @@ def test_pixelwise_models_agree_with_themselves(photos, long_side):
     done = []
     options = dict(long_side=long_side, tiles=[(48, 44), (56, 44)], on_image=lambda: done.append(1))
     segmentor, detector = LocalSegmentor(), BlockDetector()
-    for row, tile in zip(measure_agreement(segmentor, [str(photos)], **options), (48, 56), strict=True):
+    for row, tile in zip(
+        measure_agreement(segmentor, [str(photos)], **options), (48, 56), strict=True
+    ):
         # Of enlarged images, the logits of whole images are resized, but the classes of tiled ones.
         equal, miou = (1, 1) if long_side is None else (pytest.approx(1, abs=0.02), row['mIoU'])
         assert row == dict(tile=tile, overlap=44, images=2, equal=equal, mIoU=miou)
@@ -70,7 +78,9 @@ def test_differences_are_measured(photos):
 
 
 def test_invalid_comparisons(photos):
-    with pytest.raises(ValueError, match=r'tiles must be smaller than the images, got 96 px for .*a\.png'):
+    with pytest.raises(
+        ValueError, match=r'tiles must be smaller than the images, got 96 px for .*a\.png'
+    ):
         measure_agreement(LocalSegmentor(), [str(photos)], long_side=None, tiles=[(96, 16)])
     with pytest.raises(ValueError, match=r"predictor\.task must be .*, got 'classification'"):
         measure_agreement(Brightness(), [str(photos)], long_side=None, tiles=[(48, 16)])
@@ -83,7 +93,11 @@ def test_tiled_class_maps_agree_with_whole_ones(tmp_path):
     if not checkpoint.is_file():
         pytest.skip('no trained demo: run `make demo ARGS=--long`')
     scenes = write_scenes(root=tmp_path, split='heldout', width=1536, height=1152, count=1)
-    predictor = ToolboxPredictor(cfg=read_config(DEMO / 'config.py'), checkpoint=checkpoint, device='cpu')
-    (row,) = measure_agreement(predictor, [str(scenes / 'images')], long_side=None, tiles=[(1024, 256)])  # the default
+    predictor = ToolboxPredictor(
+        cfg=read_config(DEMO / 'config.py'), checkpoint=checkpoint, device='cpu'
+    )
+    (row,) = measure_agreement(
+        predictor, [str(scenes / 'images')], long_side=None, tiles=[(1024, 256)]
+    )  # the default
     assert row['equal'] > 0.995
     assert row['mIoU'] >= 0.98

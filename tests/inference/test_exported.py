@@ -24,7 +24,10 @@ PALETTE = [[10 * i, 0, 0] for i in range(5)]
 
 def photos():
     rng = np.random.default_rng(0)
-    return [rng.integers(0, 256, (*size, 3), np.uint8) for size in ((40, 60), (33, 17), (40, 60), (64, 64))]
+    return [
+        rng.integers(0, 256, (*size, 3), np.uint8)
+        for size in ((40, 60), (33, 17), (40, 60), (64, 64))
+    ]
 
 
 def one_level_detector():
@@ -47,7 +50,9 @@ def files(tmp_path_factory):
 
 
 def test_images_of_any_sizes_in_one_call(files):
-    """Images of one size share a batch, the order is kept, and images are normalised for a file that expects it."""
+    """Images of one size share a batch, the order is kept, and images are normalised for a file
+    that expects it.
+    """
     exported = ExportedModel(files / 'detector.pt2', device='cpu')
     assert exported.metadata['input'] == 'normalised' and exported.task == 'detection'
     toolbox = Toolbox(one_level_detector())
@@ -60,7 +65,9 @@ def test_images_of_any_sizes_in_one_call(files):
 def test_an_inferencer_runs_a_file(files):
     toolbox = Toolbox(segmentor('single'))
     for name in ('maps', 'logits'):
-        inferencer = Inferencer(predictor=ExportedModel(files / f'{name}.pt2', device='cpu'), batch_size=2)
+        inferencer = Inferencer(
+            predictor=ExportedModel(files / f'{name}.pt2', device='cpu'), batch_size=2
+        )
         for image, result in zip(photos(), inferencer.predict(photos()), strict=True):
             if result.error is not None:
                 raise result.error
@@ -69,14 +76,18 @@ def test_an_inferencer_runs_a_file(files):
 
 
 def test_class_maps_and_logits_agree(files):
-    maps, logits = (ExportedModel(files / f'{name}.pt2', device='cpu') for name in ('maps', 'logits'))
+    maps, logits = (
+        ExportedModel(files / f'{name}.pt2', device='cpu') for name in ('maps', 'logits')
+    )
     assert (maps.classes, maps.palette) == (list('abcde'), PALETTE)
     assert maps.fingerprint != logits.fingerprint
     for one, other in zip(maps.predict(photos()), logits.predict(photos()), strict=True):
         assert (one['seg_map'] == other['seg_map']).mean() > 0.999
     votes = maps.logits(photos()[:1])
     assert votes.shape == (1, 5, 40, 60) and torch.equal(votes.sum(1), torch.ones(1, 40, 60))
-    assert torch.equal(maps.to_classes(votes[0]), torch.from_numpy(maps.predict(photos()[:1])[0]['seg_map']))
+    assert torch.equal(
+        maps.to_classes(votes[0]), torch.from_numpy(maps.predict(photos()[:1])[0]['seg_map'])
+    )
 
 
 @pytest.fixture(scope='module')
@@ -98,28 +109,39 @@ def test_features_from_onnx(onnx_file):
     with torch.no_grad():
         (expected,) = backbone(images)
     np.testing.assert_allclose(found['features'][0], expected[0].numpy(), atol=1e-3)
-    with pytest.raises(ValueError, match=r'images must be \(B, 3, H, W\) .* float32, got shape \(1, 3, 5, 5\), uint8'):
+    with pytest.raises(
+        ValueError,
+        match=r'images must be \(B, 3, H, W\) .* float32, got shape \(1, 3, 5, 5\), uint8',
+    ):
         exported.run(np.zeros((1, 3, 5, 5), np.uint8))
     with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda.*, got 'mps'"):
         ExportedModel(path, device='mps')
 
 
 def test_runtimes_that_cannot_run_a_file(onnx_file, files, monkeypatch):
-    with pytest.raises(ValueError, match=r"runtime must be one of \['onnxruntime'\], got 'openvino'"):
+    with pytest.raises(
+        ValueError, match=r"runtime must be one of \['onnxruntime'\], got 'openvino'"
+    ):
         ExportedModel(files / 'maps.pt2', runtime='openvino')
     with pytest.raises(ValueError, match=r"runtime must be one of .*'openvino', .*got 'tensorrt'"):
         ExportedModel(onnx_file[1], runtime='tensorrt')
-    monkeypatch.setattr(module, '_openvino_core', module._openvino_core.__wrapped__)  # it may be there
+    monkeypatch.setattr(
+        module, '_openvino_core', module._openvino_core.__wrapped__
+    )  # it may be there
     monkeypatch.setitem(sys.modules, 'openvino', None)
     with pytest.raises(ImportError, match=r"runtime='openvino' needs `pip install openvino`"):
         ExportedModel(onnx_file[1], runtime='openvino')
     monkeypatch.setitem(sys.modules, 'openvino', object())
-    with pytest.raises(ValueError, match=r"device must be 'cpu' with runtime='openvino', got 'cuda:0'"):
+    with pytest.raises(
+        ValueError, match=r"device must be 'cpu' with runtime='openvino', got 'cuda:0'"
+    ):
         ExportedModel(onnx_file[1], runtime='openvino', device='cuda:0')
 
 
 def test_signals_after_files_of_openvino_are_closed(onnx_file):
-    """OpenVINO replaces the stack of signal handlers, which is of no use once its owner is deleted."""
+    """OpenVINO replaces the stack of signal handlers, which is of no use once its owner is
+    deleted.
+    """
     pytest.importorskip('openvino')
     script = """
 import signal, sys
@@ -134,12 +156,17 @@ signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_mask_fills_its_box():
-    """Bilinear within the box, in pixels whose centres it covers; nothing for a box without extent."""
+    """Bilinear within the box, in pixels whose centres it covers.
+
+    Nothing for a box without extent.
+    """
     pasted = paste_mask(np.ones((4, 4), np.float32), np.array([2, 1, 6, 3], np.float32), (5, 8))
     expected = np.zeros((5, 8), bool)
     expected[1:3, 2:6] = True
     np.testing.assert_array_equal(pasted >= 0.5, expected)
-    assert not paste_mask(np.ones((4, 4), np.float32), np.array([8, 1, 8, 3], np.float32), (5, 8)).any()
+    assert not paste_mask(
+        np.ones((4, 4), np.float32), np.array([8, 1, 8, 3], np.float32), (5, 8)
+    ).any()
 
 
 def refusal(path):
@@ -157,8 +184,15 @@ def test_onnx_file_damaged_by_a_flipped_bit(onnx_file, tmp_path):
     assert content.endswith(hashlib.sha256(content[:-SEAL]).hexdigest().encode())
     metadata = content.index(b'"task"') + 2
     rng = np.random.default_rng(0)
-    for position in [metadata, *rng.integers(0, len(content) - 64, 30), len(content) - 70, len(content) - 1]:
-        damaged.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+    for position in [
+        metadata,
+        *rng.integers(0, len(content) - 64, 30),
+        len(content) - 70,
+        len(content) - 1,
+    ]:
+        damaged.write_bytes(
+            content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+        )
         assert 'is damaged' in refusal(damaged)
 
 
@@ -196,8 +230,13 @@ def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):
     with zipfile.ZipFile(files / 'detector.pt2') as archive:
         entries = [info for info in archive.infolist() if info.file_size > 1000]
     metadata = content.index(b'"task"') + 2
-    for position in [metadata, *(info.header_offset + 200 + info.file_size // 2 for info in entries)]:
-        damaged.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+    for position in [
+        metadata,
+        *(info.header_offset + 200 + info.file_size // 2 for info in entries),
+    ]:
+        damaged.write_bytes(
+            content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+        )
         assert 'is damaged: the checksum of its part' in refusal(damaged)
     for length in (0, 10, len(content) // 2, len(content) - 1):
         damaged.write_bytes(content[:length])
@@ -206,7 +245,9 @@ def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):
 
 def test_other_arrays_are_refused(files):
     exported = ExportedModel(files / 'maps.pt2')
-    with pytest.raises(ValueError, match=r'images must be \(H, W, 3\), uint8, got shape \(5, 5\), uint8'):
+    with pytest.raises(
+        ValueError, match=r'images must be \(H, W, 3\), uint8, got shape \(5, 5\), uint8'
+    ):
         exported.predict([np.zeros((5, 5), np.uint8)])
     with pytest.raises(ValueError, match=r'uint8, got shape \(5, 5, 3\), float64'):
         exported.predict([np.zeros((5, 5, 3))])
@@ -218,16 +259,22 @@ def test_other_files_are_refused(files, tmp_path):
     (tmp_path / 'model.pth').write_bytes(b'')
     with pytest.raises(ValueError, match='path must end in .onnx or .pt2, got'):
         ExportedModel(tmp_path / 'model.pth')
-    with pytest.raises(ValueError, match="device must be 'cpu', for which .* was exported, got 'cuda:1'"):
+    with pytest.raises(
+        ValueError, match="device must be 'cpu', for which .* was exported, got 'cuda:1'"
+    ):
         ExportedModel(files / 'maps.pt2', device='cuda:1')
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
     torch.export.save(program, tmp_path / 'foreign.pt2')
-    with pytest.raises(ValueError, match='path must be a file that tools/export.py wrote; .* has no entry'):
+    with pytest.raises(
+        ValueError, match='path must be a file that tools/export.py wrote; .* has no entry'
+    ):
         ExportedModel(tmp_path / 'foreign.pt2')
 
 
 def test_metadata_is_plain_data(files):
     metadata = ExportedModel(files / 'detector.pt2').metadata
     assert json.loads(json.dumps(metadata)) == metadata
-    assert metadata['mean'] == pytest.approx([123.675, 116.28, 103.53]) and metadata['flip_channels']
+    assert (
+        metadata['mean'] == pytest.approx([123.675, 116.28, 103.53]) and metadata['flip_channels']
+    )
     assert metadata['iou_threshold'] == 0.5 and metadata['max_per_img'] == 30

@@ -1,4 +1,6 @@
-"""Damaged records and outputs, folders that cannot be written to, and predictions that cannot be written."""
+"""Damaged records and outputs, folders that cannot be written to, and predictions that cannot be
+written.
+"""
 
 import json
 import resource
@@ -17,7 +19,9 @@ from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
 @pytest.fixture
 def warnings_of_folders(monkeypatch):
     messages = []
-    monkeypatch.setattr('cpvt_backbones.inference.folders.print_log', lambda message, *_: messages.append(message))
+    monkeypatch.setattr(
+        'cpvt_backbones.inference.folders.print_log', lambda message, *_: messages.append(message)
+    )
     return messages
 
 
@@ -77,14 +81,21 @@ def test_overwrite_works_whatever_is_there(tmp_path, warnings_of_folders):
 def test_overwrite_deletes_only_what_a_run_wrote(tmp_path):
     folder, out = write_images(tmp_path / 'images'), tmp_path / 'out'
     run(LocalSegmentor(), folder, out)
-    own = {'pred/mine.txt': b'a', 'vis/holiday.jpg': b'b', 'vis/deep/1.jpg': b'c', 'notes.txt': b'd'}
+    own = {
+        'pred/mine.txt': b'a',
+        'vis/holiday.jpg': b'b',
+        'vis/deep/1.jpg': b'c',
+        'notes.txt': b'd',
+    }
     for name, content in own.items():
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_bytes(content)
     run(LocalSegmentor(), folder / '0.png', out, overwrite=True)
     written = snapshot(out)
     assert {name: written.pop(name) for name in own} == own
-    assert {'pred/0.png', 'vis/0.jpg'} < set(written) and not any(name.endswith('1.png') for name in written)
+    assert {'pred/0.png', 'vis/0.jpg'} < set(written) and not any(
+        name.endswith('1.png') for name in written
+    )
 
 
 def test_a_record_names_no_file_outside_the_two_folders(tmp_path):
@@ -94,7 +105,13 @@ def test_a_record_names_no_file_outside_the_two_folders(tmp_path):
     (out / 'vis' / 'deep').mkdir()
     (out / 'vis' / 'deep' / 'mine.txt').write_text('mine')
     record = json.loads((out / 'records.jsonl').read_text())
-    outside = ['../mine.txt', 'pred/../../mine.txt', str(tmp_path / 'mine.txt'), 'vis/deep/mine.txt', 'vis/..']
+    outside = [
+        '../mine.txt',
+        'pred/../../mine.txt',
+        str(tmp_path / 'mine.txt'),
+        'vis/deep/mine.txt',
+        'vis/..',
+    ]
     record['files'] = dict.fromkeys(outside, 1)
     (out / 'records.jsonl').write_text(json.dumps(record) + '\n')
     run(LocalSegmentor(), folder, out, overwrite=True)
@@ -131,7 +148,9 @@ def test_inputs_in_the_output_folder_are_named(tmp_path):
     again = run(LocalSegmentor(), tmp_path / '**' / '*.*g', tmp_path / 'link')
     assert again.found == 2 and again.predicted == 0
     assert sorted(Path(name).name for name in again.skipped) == ['0.jpg', '0.png', '1.jpg', '1.png']
-    with pytest.raises(ValueError, match='all 2 images, such as .*0.jpg.*, lie in the output folder'):
+    with pytest.raises(
+        ValueError, match='all 2 images, such as .*0.jpg.*, lie in the output folder'
+    ):
         run(LocalSegmentor(), out / 'vis', out)
 
 
@@ -154,7 +173,9 @@ def test_outputs_of_vanished_images_are_reported(tmp_path):
     summary = run(LocalSegmentor(), folder, out)
     assert list(summary.failed) == [str(folder / '4.png')]
     assert sorted(summary.orphaned) == ['pred/3.png', 'pred/4.png', 'vis/4.jpg']
-    assert {entry['seg_map'] for entry in read(out, 'predictions.json')} == {f'pred/{i}.png' for i in (0, 1, 2, 5)}
+    assert {entry['seg_map'] for entry in read(out, 'predictions.json')} == {
+        f'pred/{i}.png' for i in (0, 1, 2, 5)
+    }
 
 
 class NotFinite:
@@ -181,7 +202,9 @@ class NotFinite:
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
 @pytest.mark.parametrize('kind', MODELS)
-@pytest.mark.parametrize('options', [{}, dict(batch_size=3), dict(max_pixels=400, tile_size=20, overlap=4)])
+@pytest.mark.parametrize(
+    'options', [{}, dict(batch_size=3), dict(max_pixels=400, tile_size=20, overlap=4)]
+)
 def test_predictions_that_are_not_finite_are_errors_of_their_image(tmp_path, kind, value, options):
     model = type('Model', (NotFinite, kind), {})(value)
     folder = tmp_path / 'images'
@@ -191,7 +214,9 @@ def test_predictions_that_are_not_finite_are_errors_of_their_image(tmp_path, kin
     if kind is Brightness and 'max_pixels' in options:
         options = {}
     inferencer = Inferencer(predictor=model, **options)
-    summary = predict_to_folder(inferencer, find_images(folder), out_dir=tmp_path / 'out', vis=False, progress=False)
+    summary = predict_to_folder(
+        inferencer, find_images(folder), out_dir=tmp_path / 'out', vis=False, progress=False
+    )
     assert (summary.predicted, list(summary.failed)) == (2, [str(folder / '1.png')])
     assert 'must be finite, got NaN or infinite values' in summary.failed[str(folder / '1.png')]
     for file in ('predictions.json', 'failed.json'):
@@ -229,7 +254,9 @@ def test_a_full_disk_is_named_and_the_run_continues_later(tmp_path):
     for limit in (10, size // 2):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
         try:
-            with pytest.raises(OSError, match=r'^out_dir: .* cannot be written to: File too large$'):
+            with pytest.raises(
+                OSError, match=r'^out_dir: .* cannot be written to: File too large$'
+            ):
                 run(LocalSegmentor(), photos, out, vis=False)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -23,7 +23,10 @@ def test_a_folder_of_everything(model, tmp_path):
     folder = write_folder(tmp_path / 'images')
     summary = run(model(), folder, tmp_path / 'out')
     assert (summary.predicted, summary.found) == (len(GOOD), 0)
-    assert {Path(name).name: reason[: len(BAD[Path(name).name])] for name, reason in summary.failed.items()} == BAD
+    assert {
+        Path(name).name: reason[: len(BAD[Path(name).name])]
+        for name, reason in summary.failed.items()
+    } == BAD
     assert read(tmp_path / 'out', 'failed.json') == [
         dict(file_name=name, reason=reason) for name, reason in summary.failed.items()
     ]
@@ -35,7 +38,9 @@ def test_a_folder_of_everything(model, tmp_path):
     if model is not BlockDetector:
         assert len(predicted) == len(GOOD)
     # Pictures have the stem of the file.
-    assert {file.stem for file in (tmp_path / 'out' / 'vis').iterdir()} == {Path(name).stem for name in GOOD}
+    assert {file.stem for file in (tmp_path / 'out' / 'vis').iterdir()} == {
+        Path(name).stem for name in GOOD
+    }
 
 
 @pytest.mark.parametrize('model', [BlockDetector, BlockInstances])
@@ -163,7 +168,10 @@ def test_other_settings_are_refused(tmp_path):
             run(predictor, folder, out, **options)
     with pytest.raises(ValueError, match=r'scale was None, is \[20, 20\]'):
         predict_to_folder(
-            Inferencer(predictor=LocalSegmentor(), long_side=20), find_images(folder), out_dir=out, progress=False
+            Inferencer(predictor=LocalSegmentor(), long_side=20),
+            find_images(folder),
+            out_dir=out,
+            progress=False,
         )
     assert snapshot(out) == before
     run(LocalSegmentor(), folder / '0.png', out, overwrite=True, vis=False)
@@ -179,7 +187,11 @@ def test_inputs_of_one_name_do_not_overwrite_each_other(tmp_path):
     out = tmp_path / 'out'
     run(LocalSegmentor(), [tmp_path / 'b', tmp_path / 'c'], out)
     # Names are kept when other images precede in a later run.
-    run(LocalSegmentor(), [tmp_path / 'a', tmp_path / 'b', tmp_path / 'c', tmp_path / 'a/x.png'], out)
+    run(
+        LocalSegmentor(),
+        [tmp_path / 'a', tmp_path / 'b', tmp_path / 'c', tmp_path / 'a/x.png'],
+        out,
+    )
     listed = {image['id']: image for image in read(out, 'images.json')['images']}
     assert len(listed) == 5
     entries = read(out, 'predictions.json')
@@ -266,7 +278,10 @@ def test_own_outputs_are_no_inputs(tmp_path, monkeypatch):
     write_images(tmp_path / 'outputs' / 'pred_of_mine', count=1, first=5)
     for predictor in (LocalSegmentor(), LocalSegmentor()):
         run(predictor, '**/*.png', 'outputs')
-        listed = [Path(image['file_name']).name for image in read(tmp_path / 'outputs', 'images.json')['images']]
+        listed = [
+            Path(image['file_name']).name
+            for image in read(tmp_path / 'outputs', 'images.json')['images']
+        ]
         assert sorted(listed) == ['0.png', '1.png', '5.png']
     assert not predictor.forwards
 
@@ -288,7 +303,9 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
 @pytest.mark.parametrize('threshold', [float('nan'), -0.1, 1.1, True, '0.3'])
 def test_invalid_score_thr(tmp_path, threshold):
     photos = write_images(tmp_path / 'photos', count=1)
-    with pytest.raises(ValueError, match=rf'score_thr must be a number in \[0, 1\], got {threshold!r}'):
+    with pytest.raises(
+        ValueError, match=rf'score_thr must be a number in \[0, 1\], got {threshold!r}'
+    ):
         run(BlockDetector(), photos, tmp_path / 'out', score_thr=threshold)
     assert not (tmp_path / 'out').exists()
     with pytest.raises(ValueError, match='score_thr'):
@@ -296,7 +313,12 @@ def test_invalid_score_thr(tmp_path, threshold):
 
 
 @pytest.mark.parametrize(
-    ('old', 'new'), [(dict(score_threshold=0.95), 'score_thr'), (dict(pictures=False), 'vis'), (dict(fresh=True), None)]
+    ('old', 'new'),
+    [
+        (dict(score_threshold=0.95), 'score_thr'),
+        (dict(pictures=False), 'vis'),
+        (dict(fresh=True), None),
+    ],
 )
 def test_old_names_of_arguments_work_with_a_warning(tmp_path, old, new):
     photos, out = write_images(tmp_path / 'photos', count=1), tmp_path / 'out'
@@ -306,7 +328,9 @@ def test_old_names_of_arguments_work_with_a_warning(tmp_path, old, new):
         run(BlockDetector(), photos, tmp_path / 'new' if new else out, **old)
     if new:
         assert read(tmp_path / 'new', 'run.json')[new] == value
-        with pytest.raises(TypeError, match=f'got both {new}={value} and its old name {name}={value}'):
+        with pytest.raises(
+            TypeError, match=f'got both {new}={value} and its old name {name}={value}'
+        ):
             run(BlockDetector(), photos, out, **old, **{new: value})
     else:
         assert read(out, 'run.json')['score_thr'] == 0.3, 'the old output is deleted'
@@ -319,8 +343,17 @@ def test_ids_are_those_of_a_coco_json(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new('RGB', size, (0, 0, 255)).save(tmp_path / name)
     content = dict(
-        images=[dict(id=70, file_name='b/x.png'), dict(id='seven', file_name='x.png'), dict(id=3, file_name='y.png')],
-        categories=[dict(id=90, name='b'), dict(id=11, name='a'), dict(id=5, name='c'), dict(id=1, name='d')],
+        images=[
+            dict(id=70, file_name='b/x.png'),
+            dict(id='seven', file_name='x.png'),
+            dict(id=3, file_name='y.png'),
+        ],
+        categories=[
+            dict(id=90, name='b'),
+            dict(id=11, name='a'),
+            dict(id=5, name='c'),
+            dict(id=1, name='d'),
+        ],
     )
     ann = tmp_path / 'ann.json'
     ann.write_text(json.dumps(content))
@@ -330,9 +363,16 @@ def test_ids_are_those_of_a_coco_json(tmp_path):
     assert {entry['image_id'] for entry in found} == {70, 'seven', 3}
     assert {entry['category_id'] for entry in found} == {11}  # label 0 is class a
     listed = json.loads((tmp_path / 'out/images.json').read_text())
-    assert {(image['id'], image['width']) for image in listed['images']} == {('seven', 40), (70, 20), (3, 25)}
+    assert {(image['id'], image['width']) for image in listed['images']} == {
+        ('seven', 40),
+        (70, 20),
+        (3, 25),
+    }
     assert [category['id'] for category in listed['categories']] == [11, 90, 5, 1]
-    for key, message in (('images', "has no image '.*y.png' .1 are"), ('categories', "has no category 'd'")):
+    for key, message in (
+        ('images', "has no image '.*y.png' .1 are"),
+        ('categories', "has no category 'd'"),
+    ):
         ann.write_text(json.dumps({**content, key: content[key][:-1]}))
         with pytest.raises(ValueError, match=message):
             run(BlockDetector(), inputs, tmp_path / 'out', ann=ann)

@@ -1,4 +1,6 @@
-"""Finding and reading images: supported files and arrays, and errors that name the file and the reason."""
+"""Finding and reading images: supported files and arrays, and errors that name the file and the
+reason.
+"""
 
 import os
 import threading
@@ -34,7 +36,8 @@ def test_a_good_file_is_bgr_of_8_bits(folder, name):
 
 
 @pytest.mark.parametrize(
-    ('name', 'tolerance'), [('photo.jpg', 6), ('cmyk.jpg', 12), ('alpha.png', 0), ('palette.png', 40)]
+    ('name', 'tolerance'),
+    [('photo.jpg', 6), ('cmyk.jpg', 12), ('alpha.png', 0), ('palette.png', 40)],
 )
 def test_colours_are_what_they_were(folder, name, tolerance):
     """Of an image with alpha, also the colours of transparent pixels."""
@@ -45,7 +48,9 @@ def test_colours_are_what_they_were(folder, name, tolerance):
 def test_exif_orientation_is_applied(folder):
     # Orientation 6: the file's first row is the upright image's right side.
     upright = np.rot90(read_image(folder / 'photo.jpg'), -1)
-    np.testing.assert_allclose(read_image(folder / 'turned.jpg').astype(int), upright.astype(int), atol=6)
+    np.testing.assert_allclose(
+        read_image(folder / 'turned.jpg').astype(int), upright.astype(int), atol=6
+    )
 
 
 @pytest.mark.parametrize('orientation', range(1, 9))
@@ -54,7 +59,9 @@ def test_exif_orientation_of_a_tiff_that_is_not_compressed(tmp_path, kind, orien
     """The same as of a compressed one."""
     values = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
     image = (
-        Image.fromarray(values[..., 0] * np.uint16(257)) if kind == 'I;16' else Image.fromarray(values).convert(kind)
+        Image.fromarray(values[..., 0] * np.uint16(257))
+        if kind == 'I;16'
+        else Image.fromarray(values).convert(kind)
     )
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -72,7 +79,9 @@ def test_first_frame_of_an_animation(folder):
 def test_16_bits_keep_their_range(folder, tmp_path):
     values = np.arange(1200).reshape(30, 40) * 54
     expected = np.round(values / 257).astype(np.uint8)
-    np.testing.assert_array_equal(read_image(folder / 'grey_16.png'), np.repeat(expected[..., None], 3, axis=2))
+    np.testing.assert_array_equal(
+        read_image(folder / 'grey_16.png'), np.repeat(expected[..., None], 3, axis=2)
+    )
     (tmp_path / 'grey_16.pgm').write_bytes(b'P5 40 30 65535\n' + values.astype('>u2').tobytes())
     np.testing.assert_array_equal(read_image(tmp_path / 'grey_16.pgm')[..., 1], expected)
     array = np.array([[0, 128, 129, 257, 65535]], np.uint16)
@@ -84,8 +93,12 @@ def test_arrays():
     colours = np.random.default_rng(0).integers(0, 255, (5, 7, 4), np.uint8)
     assert read_image(colours[..., :3]) is not None
     np.testing.assert_array_equal(read_image(colours), colours[..., :3])
-    np.testing.assert_array_equal(read_image(colours[..., 0]), np.repeat(colours[..., :1], 3, axis=2))
-    np.testing.assert_array_equal(read_image(colours[..., :1]), np.repeat(colours[..., :1], 3, axis=2))
+    np.testing.assert_array_equal(
+        read_image(colours[..., 0]), np.repeat(colours[..., :1], 3, axis=2)
+    )
+    np.testing.assert_array_equal(
+        read_image(colours[..., :1]), np.repeat(colours[..., :1], 3, axis=2)
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +108,10 @@ def test_arrays():
         (np.zeros((4, 4, 3), np.float32), 'uint8 and uint16 are accepted, got float32'),
         (np.zeros((4, 4), np.int64), 'uint8 and uint16 are accepted, got int64'),
         (np.zeros((0, 4, 3), np.uint8), r'no pixels: the shape is \(0, 4, 3\)'),
-        (np.zeros((3, 40, 50), np.uint8), r'shapes \(H, W\) and \(H, W, 1 or 3 or 4\) are accepted, got \(3, 40, 50\)'),
+        (
+            np.zeros((3, 40, 50), np.uint8),
+            r'shapes \(H, W\) and \(H, W, 1 or 3 or 4\) are accepted, got \(3, 40, 50\)',
+        ),
         (np.zeros(4, np.uint8), r'got \(4,\)'),
         (None, 'a path or a numpy array is accepted, got NoneType'),
     ],
@@ -115,7 +131,9 @@ def test_a_url_is_refused(url):
         lambda source: find_images([source]),
         lambda source: read_image(Path(source)),
     ):
-        with pytest.raises(ImageError, match='URLs are not fetched; download the file and give its path'):
+        with pytest.raises(
+            ImageError, match='URLs are not fetched; download the file and give its path'
+        ):
             call(url)
 
 
@@ -145,7 +163,10 @@ def test_read_limit_replaces_pillows_limit(folder, tmp_path, monkeypatch):
         read_image(folder / 'photo.jpg', read_limit=1199)
     # Refused by the header, before memory for the pixels is allocated.
     bomb = write_huge_header(tmp_path / 'bomb.png')
-    message = '30000 x 30000 is 900000000 pixels, more than read_limit=500000000; decoding takes 6.3 GB of memory'
+    message = (
+        '30000 x 30000 is 900000000 pixels, more than read_limit=500000000; decoding takes 6.3 GB'
+        ' of memory'
+    )
     with pytest.raises(ImageError, match=message):
         read_image(bomb, read_limit=500_000_000)
 
@@ -167,7 +188,8 @@ def test_only_decoders_of_the_documented_formats_are_reached(tmp_path, monkeypat
     Image.new('RGB', (8, 8)).save(tmp_path / 'y.png', format='TGA')
     for name in ('x.png', 'y.png'):
         with pytest.raises(
-            ImageError, match=r'not an image of an accepted format \(BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP'
+            ImageError,
+            match=r'not an image of an accepted format \(BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP',
         ):
             read_image(tmp_path / name)
     assert not started
@@ -209,7 +231,9 @@ def test_folders_patterns_and_lists(folder, tmp_path):
     for name in ('a/1.png', 'a/b/2.PNG', 'a/b/3.jpg', 'a/[x].png'):
         Image.new('L', (2, 2)).save(tmp_path / name)
     array = np.zeros((2, 2), np.uint8)
-    found = find_images([tmp_path / 'a/*.png', array, str(tmp_path / '**/*.*'), tmp_path / 'a/[x].png'])
+    found = find_images(
+        [tmp_path / 'a/*.png', array, str(tmp_path / '**/*.*'), tmp_path / 'a/[x].png']
+    )
     assert found[2] is array
     names = [image.name for image in found if image is not array]
     assert names == ['1.png', '[x].png', '1.png', '[x].png', '2.PNG', '3.jpg', '[x].png']
@@ -225,7 +249,10 @@ def test_folders_patterns_and_lists(folder, tmp_path):
 
 def test_reading_in_threads_restores_pillows_switches(folder):
     before = Image.MAX_IMAGE_PIXELS
-    threads = [threading.Thread(target=lambda: [read_image(folder / 'photo.jpg') for _ in range(20)]) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: [read_image(folder / 'photo.jpg') for _ in range(20)])
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

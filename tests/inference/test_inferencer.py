@@ -43,10 +43,14 @@ def same(a, b):
 
 def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards):
     inputs = images()
-    alone = [Inferencer(predictor=predictor, scale='native')(image, score_thr=0.0)[0] for image in inputs]
+    alone = [
+        Inferencer(predictor=predictor, scale='native')(image, score_thr=0.0)[0] for image in inputs
+    ]
     assert [shape[2:] for shape in forwards] == SIZES
     forwards.clear()
-    together = Inferencer(predictor=predictor, scale='native', batch_size=3).predict(inputs, score_thr=0.0)
+    together = Inferencer(predictor=predictor, scale='native', batch_size=3).predict(
+        inputs, score_thr=0.0
+    )
     # Full batches first, the others at the end; none is padded.
     batches = [(3, (40, 56)), (2, (33, 20)), (1, (56, 40)), (1, (1, 1)), (1, (40, 56))]
     assert [(shape[0], shape[2:]) for shape in forwards] == batches
@@ -66,7 +70,12 @@ def test_predictions_do_not_depend_on_neighbours_in_the_batch(predictor, forward
     black, white = np.zeros_like(image), np.full_like(image, 255)
     alone, _ = Inferencer(predictor=predictor)(image, score_thr=0.0)
     forwards.clear()
-    for batch in ([image, black, white], [noise, image, noise], [white, other, image], [image, image, black]):
+    for batch in (
+        [image, black, white],
+        [noise, image, noise],
+        [white, other, image],
+        [image, image, black],
+    ):
         results = Inferencer(predictor=predictor, batch_size=3).predict(batch, score_thr=0.0)
         for one, result in zip(batch, results, strict=True):
             if one is image:
@@ -76,7 +85,12 @@ def test_predictions_do_not_depend_on_neighbours_in_the_batch(predictor, forward
 
 def test_max_pixels_limits_batches(predictor, forwards):
     Inferencer(
-        predictor=predictor, scale='native', batch_size=8, max_pixels=2 * 40 * 56, tile_size=32, overlap=8
+        predictor=predictor,
+        scale='native',
+        batch_size=8,
+        max_pixels=2 * 40 * 56,
+        tile_size=32,
+        overlap=8,
     ).predict(images())
     assert max(shape[0] * shape[2] * shape[3] for shape in forwards) <= 2 * 40 * 56
     assert [shape[0] for shape in forwards if shape[2:] == (40, 56)] == [2, 2]
@@ -92,9 +106,15 @@ def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, pred
 
 def test_a_folder_of_everything(inferencer, tmp_path):
     folder = write_folder(tmp_path / 'images')
-    results = inferencer.predict([folder, np.full((4, 4, 3), np.nan), np.zeros((6, 5), np.uint16)], vis=True)
+    results = inferencer.predict(
+        [folder, np.full((4, 4, 3), np.nan), np.zeros((6, 5), np.uint16)], vis=True
+    )
     names = [result.name.rsplit('/')[-1] for result in results]
-    assert names == [*sorted([*BAD, *GOOD]), f'array {len(BAD) + len(GOOD)}', f'array {len(BAD) + len(GOOD) + 1}']
+    assert names == [
+        *sorted([*BAD, *GOOD]),
+        f'array {len(BAD) + len(GOOD)}',
+        f'array {len(BAD) + len(GOOD) + 1}',
+    ]
     for name, result in zip(names, results, strict=True):
         if name in GOOD or result is results[-1]:
             assert result.error is None
@@ -131,7 +151,12 @@ def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor)
 
     monkeypatch.setattr(predictor, name, fragile)
     results = Inferencer(predictor=predictor, batch_size=4).predict(inputs)
-    assert [str(result.error) if result.error else None for result in results] == [None, None, 'black', None]
+    assert [str(result.error) if result.error else None for result in results] == [
+        None,
+        None,
+        'black',
+        None,
+    ]
     assert [result.prediction is None for result in results] == [False, False, True, False]
 
 
@@ -163,7 +188,9 @@ def test_the_configs_own_size(model):
     cfg, checkpoint = model
     inferencer = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', scale='config')
     shapes = []
-    inferencer.predictor.model.backbone.register_forward_pre_hook(lambda _, x: shapes.append(tuple(x[0].shape[2:])))
+    inferencer.predictor.model.backbone.register_forward_pre_hook(
+        lambda _, x: shapes.append(tuple(x[0].shape[2:]))
+    )
     (image,) = images([(97, 20)])
     prediction, _ = inferencer(image, score_thr=0.0)
     assert shapes == [(24, 24) if cfg.default_scope == 'mmpretrain' else (48, 10)]
@@ -176,8 +203,12 @@ def test_the_configs_own_size(model):
 def test_a_large_image_is_tiled(predictor, forwards):
     (image,) = images([(150, 200)])
     tiles = []
-    inferencer = Inferencer(predictor=predictor, scale='native', max_pixels=64 * 64, tile_size=64, overlap=16)
-    ((_, result),) = inferencer.stream([image], score_thr=0.0, on_tiles=lambda *counts: tiles.append(counts))
+    inferencer = Inferencer(
+        predictor=predictor, scale='native', max_pixels=64 * 64, tile_size=64, overlap=16
+    )
+    ((_, result),) = inferencer.stream(
+        [image], score_thr=0.0, on_tiles=lambda *counts: tiles.append(counts)
+    )
     if predictor.task == 'classification':
         assert 'max_pixels=4096' in str(result.error)
         return
@@ -200,7 +231,9 @@ def test_files_and_arrays_give_the_same(inferencer, tmp_path):
 def test_wrong_arguments(model, predictor):
     cfg, checkpoint = model
     for wrong in ('big', (0, 60), (60,), 0.0, float('nan')):
-        with pytest.raises(ValueError, match=r"scale must be None, 'config', 'native', a factor .* in px, got"):
+        with pytest.raises(
+            ValueError, match=r"scale must be None, 'config', 'native', a factor .* in px, got"
+        ):
             Inferencer(predictor=predictor, scale=wrong)
     with pytest.raises(ValueError, match='cfg and checkpoint are needed, or a predictor'):
         Inferencer(cfg=cfg)
@@ -228,22 +261,32 @@ def test_failed_images_hold_no_memory():
             raise RuntimeError('no')
 
     held, alive = [], []
-    results = Inferencer(predictor=Failing(), batch_size=3).predict([np.zeros((8, 8, 3), np.uint8)] * 3)
+    results = Inferencer(predictor=Failing(), batch_size=3).predict(
+        [np.zeros((8, 8, 3), np.uint8)] * 3
+    )
     assert [str(result.error) for result in results] == ['no'] * 3
     assert alive == [1] * 4  # one batch, then single images
 
 
-@pytest.mark.parametrize(('old', 'value', 'new'), [('score_threshold', 0.95, 'score_thr'), ('draw', True, 'vis')])
+@pytest.mark.parametrize(
+    ('old', 'value', 'new'), [('score_threshold', 0.95, 'score_thr'), ('draw', True, 'vis')]
+)
 def test_old_names_of_arguments_work_with_a_warning(old, value, new):
     image = np.zeros((30, 40, 3), np.uint8)
     image[5:15, 5:25, 0] = 255
     inferencer = Inferencer(predictor=BlockDetector())
-    for call in (inferencer, inferencer.predict, lambda image, **options: list(inferencer.stream([image], **options))):
+    for call in (
+        inferencer,
+        inferencer.predict,
+        lambda image, **options: list(inferencer.stream([image], **options)),
+    ):
         with pytest.warns(DeprecationWarning, match=f'{old} is now {new}'):
             found = call(image, **{old: value})
         wanted = call(image, **{new: value})
         assert repr(found) == repr(wanted) != repr(call(image))
-        with pytest.raises(TypeError, match=f'got both {new}={value} and its old name {old}={value}'):
+        with pytest.raises(
+            TypeError, match=f'got both {new}={value} and its old name {old}={value}'
+        ):
             call(image, **{old: value, new: value})
 
 
@@ -265,13 +308,20 @@ def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
     """Stored as plain data, or as mmengine's ConfigDict."""
     cfg, checkpoint = model
     weights = torch.load(checkpoint, weights_only=False)['state_dict']
-    meta = dict(classes=tuple(f'class {i}' for i in range(4)), palette=[(i, 2 * i, 3 * i) for i in range(4)])
+    meta = dict(
+        classes=tuple(f'class {i}' for i in range(4)), palette=[(i, 2 * i, 3 * i) for i in range(4)]
+    )
     file = str(tmp_path / 'model.pth')
-    save_checkpoint(dict(state_dict=weights, meta=dict(dataset_meta=kind(meta), cfg=cfg.pretty_text)), file)
+    save_checkpoint(
+        dict(state_dict=weights, meta=dict(dataset_meta=kind(meta), cfg=cfg.pretty_text)), file
+    )
     cfg = copy.deepcopy(cfg)
     cfg.test_dataloader.dataset.pop('metainfo', None)
     inferencer = Inferencer(cfg=cfg, checkpoint=file, device='cpu')
-    assert (inferencer.predictor.classes, inferencer.predictor.palette) == (meta['classes'], meta['palette'])
+    assert (inferencer.predictor.classes, inferencer.predictor.palette) == (
+        meta['classes'],
+        meta['palette'],
+    )
     prediction, _ = inferencer(images([(40, 56)])[0], score_thr=0.0)
     if 'seg_map' not in prediction:
         assert set(prediction.get('classes') or [prediction['class']]) <= set(meta['classes'])
@@ -289,7 +339,10 @@ def test_other_classes_than_those_of_the_config_are_refused(model, tmp_path, ord
     content['meta'] = dict(dataset_meta=dict(classes=tuple(others)))
     torch.save(content, tmp_path / 'model.pth')
     kind = 'the same classes in another order' if order[0] else 'other classes'
-    lists = rf'{kind}: \({", ".join(others)}\), the config has \({", ".join(names)}\); give metainfo.classes'
+    lists = (
+        rf'{kind}: \({", ".join(others)}\), the config has \({", ".join(names)}\); give'
+        r' metainfo.classes'
+    )
     with pytest.raises(ValueError, match=lists):
         ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu')
     content['meta'] = dict(CLASSES=names)
@@ -318,7 +371,9 @@ def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monk
     cfg, checkpoint = model
     file = tmp_path / 'mine.safetensors'
     write_checkpoint(torch.load(checkpoint, weights_only=False)['state_dict'], file, meta={})
-    entry = dict(about='', backbone={}, config='', sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+    entry = dict(
+        about='', backbone={}, config='', sha256=hashlib.sha256(file.read_bytes()).hexdigest()
+    )
     (tmp_path / 'index.json').write_text(json.dumps(dict(mine=entry)))
     monkeypatch.setattr(weights, 'FOLDER', tmp_path)
     image = images([(40, 56)])[0]
@@ -330,7 +385,8 @@ def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    'step', ['Resize', 'FixShapeResize', 'ResizeShortestEdge', 'ResizeToMultiple', 'torchvision/Resize']
+    'step',
+    ['Resize', 'FixShapeResize', 'ResizeShortestEdge', 'ResizeToMultiple', 'torchvision/Resize'],
 )
 def test_no_step_of_the_pipeline_sets_the_size(model, step):
     from cpvt_backbones.inference.predictors import _adapt_pipeline
@@ -338,7 +394,10 @@ def test_no_step_of_the_pipeline_sets_the_size(model, step):
     cfg = copy.deepcopy(model[0])
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type=step))
     _adapt_pipeline(cfg)
-    assert [one['type'] for one in cfg.test_dataloader.dataset.pipeline][:2] == ['LoadImageFromFile', 'mmcv.Resize']
+    assert [one['type'] for one in cfg.test_dataloader.dataset.pipeline][:2] == [
+        'LoadImageFromFile',
+        'mmcv.Resize',
+    ]
     assert step not in [one['type'] for one in cfg.test_dataloader.dataset.pipeline]
 
 
@@ -354,7 +413,9 @@ def test_bytes_of_waiting_images_are_limited(monkeypatch):
     from cpvt_backbones.inference import images, pipeline, tiles
 
     monkeypatch.setattr(pipeline, 'WAITING_BYTES', 100_000)
-    buckets = pipeline.ShapeBuckets(tiles.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0))
+    buckets = pipeline.ShapeBuckets(
+        tiles.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0)
+    )
     waiting = left = 0
     for index in range(40):
         side = 20 + index if index < 20 else 100 + index
@@ -373,7 +434,9 @@ def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     predictor = LocalSegmentor()
     maps = [
-        Inferencer(predictor=predictor, long_side=40, max_pixels=bound, tile_size=8, overlap=2)(image)[0]['seg_map']
+        Inferencer(predictor=predictor, long_side=40, max_pixels=bound, tile_size=8, overlap=2)(
+            image
+        )[0]['seg_map']
         for bound in (1600, 2500, 10**6)
     ]
     assert np.array_equal(maps[0], maps[1])
@@ -392,7 +455,9 @@ def test_a_pipeline_in_pythons_own_style(model):
     wanted, _ = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)
     registry = importlib.import_module(f'{cfg.default_scope}.registry').TRANSFORMS
     pipeline = cfg.test_dataloader.dataset.pipeline
-    cfg.test_dataloader.dataset.pipeline = [dict(step, type=registry.get(step['type'])) for step in pipeline]
+    cfg.test_dataloader.dataset.pipeline = [
+        dict(step, type=registry.get(step['type'])) for step in pipeline
+    ]
     same(Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)[0], wanted)
 
 
@@ -418,4 +483,7 @@ def test_packages_for_tiles_are_missed_at_the_start(monkeypatch):
     Inferencer(predictor=BlockDetector(), max_pixels=2_000_000)
     Inferencer(predictor=LocalSegmentor())
     (message,) = said
-    assert 'images of more than 2000000 pixels will fail' in message and "pip install '.[infer]'" in message
+    assert (
+        'images of more than 2000000 pixels will fail' in message
+        and "pip install '.[infer]'" in message
+    )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-# Pillow's pixels and the array's while one is copied to the other, 7 bytes a pixel; afterwards the array and the class
-# map, 4 bytes a pixel, and the logits of a tile and of what two bands share.
+# Pillow's pixels and the array's while one is copied to the other, 7 bytes a pixel; afterwards the
+# array and the class map, 4 bytes a pixel, and the logits of a tile and of what two bands share.
 BYTES_A_PIXEL = 7
 REST = 400 << 20
 
@@ -28,7 +28,8 @@ def test_memory_of_a_tiled_image(tmp_path):
         levels = torch.linspace(0, 255, 11)
 
     def peak():  # not of getrusage, which includes the parent's peak
-        return next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM')) * 1024
+        lines = open('/proc/self/status')
+        return next(int(line.split()[1]) for line in lines if line.startswith('VmHWM')) * 1024
 
     path, out = {str(tmp_path / 'large.jpg')!r}, {str(tmp_path / 'peaks.json')!r}
     inferencer = Inferencer(predictor=Eleven())
@@ -41,7 +42,9 @@ def test_memory_of_a_tiled_image(tmp_path):
     from PIL import Image
 
     for name, side in (('large', 8000), ('small', 1024)):
-        Image.radial_gradient('L').resize((side, side)).convert('RGB').save(tmp_path / f'{name}.jpg')
+        Image.radial_gradient('L').resize((side, side)).convert('RGB').save(
+            tmp_path / f'{name}.jpg'
+        )
     subprocess.run([sys.executable, '-c', textwrap.dedent(script)], check=True)
     before, peak = json.loads((tmp_path / 'peaks.json').read_text())
     pixels = 8000 * 8000

@@ -47,7 +47,9 @@ def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeyp
     monkeypatch.setattr(pipeline, 'ThreadPoolExecutor', OneAfterTheOther)
     run(model(), folder, tmp_path / 'serial')
     assert snapshot(tmp_path / 'threads') == snapshot(tmp_path / 'serial')
-    assert len({(tmp_path / out / 'records.jsonl').read_bytes() for out in ('threads', 'serial')}) == 1
+    assert (
+        len({(tmp_path / out / 'records.jsonl').read_bytes() for out in ('threads', 'serial')}) == 1
+    )
 
 
 def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
@@ -78,7 +80,9 @@ def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monke
     inferencer = Inferencer(predictor=predictor)
     load = inferencer._load
     monkeypatch.setattr(
-        inferencer, '_load', lambda *args, **options: (reads.append(args[0]), load(*args, **options))[1]
+        inferencer,
+        '_load',
+        lambda *args, **options: (reads.append(args[0]), load(*args, **options))[1],
     )
     assert len(inferencer.predict(folder)) == 12
     assert sorted(reads) == list(range(12))
@@ -96,7 +100,9 @@ def test_an_error_while_writing_keeps_what_was_written(tmp_path, monkeypatch):
         return write(out, name, result)
 
     monkeypatch.setattr(folders, '_write', full)
-    with pytest.raises(OSError, match=r"out_dir: '.*' cannot be written to: No space left on device"):
+    with pytest.raises(
+        OSError, match=r"out_dir: '.*' cannot be written to: No space left on device"
+    ):
         run(LocalSegmentor(), folder, tmp_path / 'out')
     monkeypatch.setattr(folders, '_write', write)
     assert run(LocalSegmentor(), folder, tmp_path / 'out').found >= 3
@@ -112,7 +118,9 @@ def test_results_of_finished_forward_calls_survive_an_interruption():
 
     results = []
     with pytest.raises(KeyboardInterrupt):
-        results.extend(Inferencer(predictor=Interrupted()).stream([np.zeros((8, 8, 3), np.uint8)] * 9))
+        results.extend(
+            Inferencer(predictor=Interrupted()).stream([np.zeros((8, 8, 3), np.uint8)] * 9)
+        )
     before = threading.active_count()
     stream = Inferencer(predictor=LocalSegmentor()).stream([np.zeros((8, 8, 3), np.uint8)] * 9)
     next(stream)

@@ -35,7 +35,10 @@ def outputs(predictor, image):
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_outputs_agree_with_float32(model, predictor, dtype):
-    """The rounding of some fifty operations in a row, each of 2^-9, is below 1.5 %; of labels only ties may differ."""
+    """The rounding of some fifty operations in a row, each of 2^-9, is below 1.5 %.
+
+    Of labels only ties may differ.
+    """
     cfg, checkpoint = model
     reduced = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device='cpu', dtype=dtype)
     assert {p.dtype for p in reduced.model.backbone.parameters()} == {getattr(torch, dtype)}
@@ -62,14 +65,18 @@ def test_what_stays_in_float32():
                 module.register_forward_hook(note(name))
 
         def forward(self, x):
-            return self.roi_head.forward(self.neck(self.backbone(x)))  # as the toolboxes call some heads: no hooks
+            return self.roi_head.forward(
+                self.neck(self.backbone(x))
+            )  # as the toolboxes call some heads: no hooks
 
     model = Model().eval()
     reduce_precision(model, torch.bfloat16)
     assert model.backbone[1].running_var.dtype == model.backbone[1].weight.dtype == torch.float32
     images = torch.randn(2, 3, 5, 5)
     images.valid_sizes = [(5, 4), (5, 5)]
-    model.backbone.register_forward_hook(lambda _, inputs, output: seen.update(sizes=inputs[0].valid_sizes))
+    model.backbone.register_forward_hook(
+        lambda _, inputs, output: seen.update(sizes=inputs[0].valid_sizes)
+    )
     assert model(images).dtype == torch.float32
     assert seen['backbone'] == (torch.bfloat16, torch.bfloat16)
     assert seen['sizes'] == images.valid_sizes
@@ -91,7 +98,8 @@ def test_auto_follows_the_processor(monkeypatch, abilities, expected):
     assert next(iter(abilities), '') in reason or 'bfloat16 is slower here' in reason
     assert choose_dtype('float16', 'cpu')[0] == 'float16'
     with pytest.raises(
-        ValueError, match=r"dtype must be one of \['auto', 'bfloat16', 'float16', 'float32'\], got 'half'"
+        ValueError,
+        match=r"dtype must be one of \['auto', 'bfloat16', 'float16', 'float32'\], got 'half'",
     ):
         choose_dtype('half', 'cpu')
 
@@ -100,18 +108,24 @@ def test_a_folder_has_predictions_of_one_precision(model, predictor, tmp_path):
     cfg, checkpoint = model
     Image.fromarray(next(scenes())).save(tmp_path / 'scene.png')
     images = find_images(tmp_path / 'scene.png')
-    predict_to_folder(Inferencer(predictor=predictor), images, out_dir=tmp_path / 'out', vis=False, progress=False)
+    predict_to_folder(
+        Inferencer(predictor=predictor), images, out_dir=tmp_path / 'out', vis=False, progress=False
+    )
     assert 'dtype' not in json.loads((tmp_path / 'out' / 'run.json').read_text())
     reduced = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', dtype='bfloat16')
     with pytest.raises(ValueError, match="dtype was None, is 'bfloat16'"):
         predict_to_folder(reduced, images, out_dir=tmp_path / 'out', vis=False, progress=False)
-    with pytest.raises(ValueError, match="dtype must be 'auto' or 'float32' with an exported file or a predictor"):
+    with pytest.raises(
+        ValueError, match="dtype must be 'auto' or 'float32' with an exported file or a predictor"
+    ):
         Inferencer(predictor=LocalSegmentor(), dtype='bfloat16')
 
 
 def shipped_results(name, files, dtype, **options):
     config = read_config(str(find_shipped(name).config_file))
-    return Inferencer(cfg=config, checkpoint=name, device='cpu', dtype=dtype).predict(files, **options)
+    return Inferencer(cfg=config, checkpoint=name, device='cpu', dtype=dtype).predict(
+        files, **options
+    )
 
 
 def every_third(pattern):
@@ -125,14 +139,20 @@ def every_third(pattern):
 def test_shipped_classifier():
     files = every_third('imagenette/val/*/*.webp')
     labels = [
-        [result.prediction['label'] for result in shipped_results('cpvt_tiny_gap-imagenette', files, dtype)]
+        [
+            result.prediction['label']
+            for result in shipped_results('cpvt_tiny_gap-imagenette', files, dtype)
+        ]
         for dtype in ('float32', 'bfloat16')
     ]
     folders = [file.parent.name for file in files]
     truth = [sorted(set(folders)).index(folder) for folder in folders]
     accuracies = [np.mean(np.equal(found, truth)) for found in labels]
     equal = np.mean(np.equal(*labels))
-    print(f'{len(files)} images: float32 {accuracies[0]:.1%}, bfloat16 {accuracies[1]:.1%}, equal {equal:.1%}')
+    print(
+        f'{len(files)} images: float32 {accuracies[0]:.1%}, bfloat16 {accuracies[1]:.1%}, equal'
+        f' {equal:.1%}'
+    )
     assert equal >= 0.99
 
 
@@ -142,25 +162,41 @@ def test_shipped_segmentor():
     metrics = []
     for dtype in ('float32', 'bfloat16'):
         counts = np.zeros((11, 11))
-        for file, result in zip(files, shipped_results('semantic_fpn_cpvt_tiny_gap-camvid', files, dtype), strict=True):
-            truth = np.asarray(Image.open(DATA / 'camvid/labels/test' / f'{file.stem}.png')).astype(int)
+        for file, result in zip(
+            files, shipped_results('semantic_fpn_cpvt_tiny_gap-camvid', files, dtype), strict=True
+        ):
+            truth = np.asarray(Image.open(DATA / 'camvid/labels/test' / f'{file.stem}.png')).astype(
+                int
+            )
             pairs = truth * 11 + result.prediction['seg_map']
             counts += np.bincount(pairs[truth < 11], minlength=121).reshape(11, 11)
-        metrics.append(np.mean(counts.diagonal() / (counts.sum(0) + counts.sum(1) - counts.diagonal())))
+        metrics.append(
+            np.mean(counts.diagonal() / (counts.sum(0) + counts.sum(1) - counts.diagonal()))
+        )
     assert metrics[1] == pytest.approx(metrics[0], abs=0.003)
 
 
 @pytest.mark.slow
 def test_shipped_detector(tmp_path):
     files, name = every_third('bccd/test/*.jpg'), 'retinanet_cpvt_tiny_gap-bccd'
-    coco, cocoeval = pytest.importorskip('pycocotools.coco'), pytest.importorskip('pycocotools.cocoeval')
+    coco, cocoeval = (
+        pytest.importorskip('pycocotools.coco'),
+        pytest.importorskip('pycocotools.cocoeval'),
+    )
     truth, metrics = coco.COCO(DATA / 'bccd/annotations/test.json'), []
     ids = {image['file_name']: image['id'] for image in truth.dataset['images']}
     kinds = {kind['name']: kind['id'] for kind in truth.dataset['categories']}
     for dtype in ('float32', 'bfloat16'):
         entries = [
-            dict(image_id=ids[file.name], category_id=kinds[kind], bbox=[x1, y1, x2 - x1, y2 - y1], score=score)
-            for file, result in zip(files, shipped_results(name, files, dtype, score_thr=0.0), strict=True)
+            dict(
+                image_id=ids[file.name],
+                category_id=kinds[kind],
+                bbox=[x1, y1, x2 - x1, y2 - y1],
+                score=score,
+            )
+            for file, result in zip(
+                files, shipped_results(name, files, dtype, score_thr=0.0), strict=True
+            )
             for (x1, y1, x2, y2), kind, score in zip(
                 *(result.prediction[key] for key in ('boxes', 'classes', 'scores')), strict=True
             )

@@ -1,4 +1,6 @@
-"""Ray Data on a local cluster: results of a plain run, in both formats, though an actor is killed."""
+"""Ray Data on a local cluster: results of a plain run, in both formats, though an actor is
+killed.
+"""
 
 import base64
 import io
@@ -65,10 +67,19 @@ def test_two_actors_one_killed(cluster, file_format, tmp_path):
     options = dict(predictor=KilledOnce(notes))
     out = tmp_path / 'out'
     predict_with_ray(
-        options, [*images, tmp_path / 'bad.png'], out_dir=out, file_format=file_format, workers=2, batch_size=4
+        options,
+        [*images, tmp_path / 'bad.png'],
+        out_dir=out,
+        file_format=file_format,
+        workers=2,
+        batch_size=4,
     )
     assert (notes / 'killed').exists() and len(list(notes.iterdir())) >= 3
-    read = pandas.read_parquet if file_format == 'parquet' else lambda file: pandas.read_json(file, lines=True)
+    read = (
+        pandas.read_parquet
+        if file_format == 'parquet'
+        else lambda file: pandas.read_json(file, lines=True)
+    )
     table = pandas.concat([read(file) for file in out.iterdir()]).set_index('path')
     assert sorted(table.index) == sorted(map(str, [*images, tmp_path / 'bad.png']))
     assert 'not an image' in table.loc[str(tmp_path / 'bad.png'), 'error']

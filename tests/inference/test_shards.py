@@ -41,7 +41,10 @@ def test_merged_shards_are_one_run(model, inputs, tmp_path):
     run(model(), inputs, tmp_path / 'one')
     expected = snapshot(tmp_path / 'one')
     found = [run(model(), inputs, tmp_path / 'out', shard=(index, 3)) for index in (2, 0, 1)]
-    assert sum(summary.predicted for summary in found) == 8 and min(summary.predicted for summary in found) >= 2
+    assert (
+        sum(summary.predicted for summary in found) == 8
+        and min(summary.predicted for summary in found) >= 2
+    )
     assert sum(len(summary.failed) for summary in found) == 1
     assert not (tmp_path / 'out/predictions.json').exists()
     last = model()
@@ -50,7 +53,10 @@ def test_merged_shards_are_one_run(model, inputs, tmp_path):
     assert snapshot(tmp_path / 'out') == expected
     # -- the folder is now an ordinary one: shards go on from it, and one process does
     write_images(tmp_path / 'more', count=1, first=7)
-    assert sum(run(model(), inputs, tmp_path / 'out', shard=(index, 2)).predicted for index in (0, 1)) == 1
+    assert (
+        sum(run(model(), inputs, tmp_path / 'out', shard=(index, 2)).predicted for index in (0, 1))
+        == 1
+    )
     run(model(), inputs, tmp_path / 'out', merge=True)
     again = run(model(), inputs, tmp_path / 'one')
     assert again.predicted == 1 and snapshot(tmp_path / 'out') == snapshot(tmp_path / 'one')
@@ -69,8 +75,12 @@ def test_a_shard_goes_on_where_it_stopped(inputs, tmp_path):
     # What shard 1 lacks is predicted when merging.
     merged = run(LocalSegmentor(), inputs, out, merge=True)
     assert merged.found == first.predicted and merged.predicted == 8 - first.predicted
-    expected = {name: content for name, content in snapshot(out).items() if not name.endswith('.damaged')}
-    assert {key: value for key, value in expected.items() if not key.startswith('.lock')} == snapshot(tmp_path / 'one')
+    expected = {
+        name: content for name, content in snapshot(out).items() if not name.endswith('.damaged')
+    }
+    assert {
+        key: value for key, value in expected.items() if not key.startswith('.lock')
+    } == snapshot(tmp_path / 'one')
 
 
 def test_refusals(inputs, tmp_path):
@@ -113,14 +123,20 @@ def test_shards_and_plain_runs_exclude_each_other(inputs, tmp_path):
 def test_a_shard_waits_for_the_folder_a_short_time(inputs, tmp_path, monkeypatch):
     monkeypatch.setattr(folders, 'START_SECONDS', 0.1)
     (tmp_path / 'out').mkdir()
-    with FileLock(tmp_path / 'out' / '.lock'), pytest.raises(ValueError, match='another process is writing'):
+    with (
+        FileLock(tmp_path / 'out' / '.lock'),
+        pytest.raises(ValueError, match='another process is writing'),
+    ):
         run(BlockDetector(), inputs, tmp_path / 'out', shard=(0, 2))
     assert run(BlockDetector(), inputs, tmp_path / 'out', shard=(0, 2)).predicted
 
 
 def test_an_array_job_of_more_shards_than_images(tmp_path):
     images = write_images(tmp_path / 'images', count=2)
-    found = [run(BlockDetector(), images, tmp_path / 'out', shard=(index, 4)).predicted for index in range(4)]
+    found = [
+        run(BlockDetector(), images, tmp_path / 'out', shard=(index, 4)).predicted
+        for index in range(4)
+    ]
     assert sorted(found) == [0, 0, 1, 1]
     assert np.isin([0, 1], found).all()
     assert run(BlockDetector(), images, tmp_path / 'out', merge=True).found == 2

@@ -1,4 +1,6 @@
-"""The test scale: as the toolboxes have it, told, remembered by exported files, and compared with the good sizes."""
+"""The test scale: as the toolboxes have it, told, remembered by exported files, and compared with
+the good sizes.
+"""
 
 import copy
 import dataclasses
@@ -28,8 +30,14 @@ STEPS = [
     [dict(type='Resize', scale=29, interpolation='area')],
     [dict(type='Resize', scale_factor=0.7)],
     [dict(type='Resize', scale_factor=(1.3, 0.6), keep_ratio=True)],
-    [dict(type='mmseg.Resize', scale=(50, 40), keep_ratio=True), dict(type='mmseg.ResizeToMultiple', size_divisor=8)],
-    *([dict(type='mmpretrain.ResizeEdge', scale=37, edge=edge)] for edge in ('short', 'long', 'width', 'height')),
+    [
+        dict(type='mmseg.Resize', scale=(50, 40), keep_ratio=True),
+        dict(type='mmseg.ResizeToMultiple', size_divisor=8),
+    ],
+    *(
+        [dict(type='mmpretrain.ResizeEdge', scale=37, edge=edge)]
+        for edge in ('short', 'long', 'width', 'height')
+    ),
     [
         dict(type='mmpretrain.ResizeEdge', scale=39, backend='pillow', interpolation='bicubic'),
         dict(type='CenterCrop', crop_size=(28, 31)),
@@ -45,7 +53,9 @@ def test_every_step_gives_the_toolboxes_pixels(steps):
     import mmcv.transforms  # noqa: F401
 
     init_default_scope('mmengine')
-    plain = [{**step, 'type': step['type'].split('.')[-1]} for step in json.loads(json.dumps(steps))]
+    plain = [
+        {**step, 'type': step['type'].split('.')[-1]} for step in json.loads(json.dumps(steps))
+    ]
     for height, width in SHAPES:
         image = picture(height, width)
         wanted = dict(img=image)
@@ -68,15 +78,23 @@ def toolbox_result(cfg, checkpoint, image):
     if cfg.default_scope == 'mmpretrain':
         from mmpretrain import ImageClassificationInferencer
 
-        return ImageClassificationInferencer(cfg, pretrained=str(checkpoint), device='cpu')(image)[0]
+        return ImageClassificationInferencer(cfg, pretrained=str(checkpoint), device='cpu')(image)[
+            0
+        ]
     if cfg.default_scope == 'mmseg':
         from mmseg.apis import inference_model, init_model
 
         cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline  # the one that this function reads
-        return dict(seg_map=inference_model(init_model(cfg, str(checkpoint), device='cpu'), image).pred_sem_seg.data[0])
+        return dict(
+            seg_map=inference_model(
+                init_model(cfg, str(checkpoint), device='cpu'), image
+            ).pred_sem_seg.data[0]
+        )
     from mmdet.apis import inference_detector, init_detector
 
-    found = inference_detector(init_detector(cfg, str(checkpoint), device='cpu'), image).pred_instances
+    found = inference_detector(
+        init_detector(cfg, str(checkpoint), device='cpu'), image
+    ).pred_instances
     return dict(boxes=found.bboxes, scores=found.scores, labels=found.labels)
 
 
@@ -146,7 +164,9 @@ def test_sizes_outside_the_good_ones_are_told_once(scale, shape, outside, caplog
         inferencer.predict([picture(*shape)] * 3)
     assert inferencer.outside == 3 * outside
     height, width = shape
-    assert inferencer.sizing.size_of(width, height) == inferencer.sizing(picture(*shape)).shape[1::-1]
+    assert (
+        inferencer.sizing.size_of(width, height) == inferencer.sizing(picture(*shape)).shape[1::-1]
+    )
 
 
 def test_a_model_that_does_not_resize_has_good_sizes_in_px():
@@ -154,7 +174,9 @@ def test_a_model_that_does_not_resize_has_good_sizes_in_px():
     predictor.size_steps, predictor.sizes = [], dataclasses.replace(Scaled.sizes, zoom=1.0)
     inferencer = Inferencer(predictor=predictor, **BOUNDS)
     assert 'as in its test pipeline' in str(inferencer.sizing)
-    inferencer.predict([picture(40, 40), picture(20, 80), picture(20, 15), picture(85, 85), picture(200, 200)])
+    inferencer.predict(
+        [picture(40, 40), picture(20, 80), picture(20, 15), picture(85, 85), picture(200, 200)]
+    )
     assert inferencer.outside == 2
 
 
@@ -168,9 +190,13 @@ def test_an_unknown_way_to_set_the_size_needs_a_given_one():
     ):
         predictor = LocalSegmentor() if task == 'segmentation' else Brightness()
         predictor.size_steps = [step]
-        with pytest.raises(ValueError, match=f"scale must be 'native', a factor or a size.*{step['type']}"):
+        with pytest.raises(
+            ValueError, match=f"scale must be 'native', a factor or a size.*{step['type']}"
+        ):
             Inferencer(predictor=predictor)
-        assert Inferencer(predictor=predictor, scale=0.5).predict([picture(40, 30)])[0].error is None
+        assert (
+            Inferencer(predictor=predictor, scale=0.5).predict([picture(40, 30)])[0].error is None
+        )
     assert 'the model has no test scale' in str(Inferencer(predictor=LocalSegmentor()).sizing)
 
 
@@ -184,7 +210,9 @@ def test_the_range_of_a_checkpoint_is_beside_it(model, tmp_path, monkeypatch):
     assert ToolboxPredictor(cfg=cfg, checkpoint=copied, device='cpu').sizes == Scaled.sizes
     copied.write_bytes(b'another')
     said = []
-    monkeypatch.setattr('cpvt_backbones.inference.sizes.print_log', lambda message, *_: said.append(message))
+    monkeypatch.setattr(
+        'cpvt_backbones.inference.sizes.print_log', lambda message, *_: said.append(message)
+    )
     assert GoodSizes.of(copied) is None
     assert len(said) == 1 and f"{file.name}' is of another checkpoint" in said[0]
     for damaged in ('{', '{"low": 1}', '[]x'):

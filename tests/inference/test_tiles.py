@@ -9,7 +9,14 @@ from local_models import BlockDetector, BlockInstances, Brightness, LocalSegment
 
 from cpvt_backbones.inference import ImageError, Inferencer
 from cpvt_backbones.inference.tasks import decode_mask
-from cpvt_backbones.inference.tiles import blend_tiles, make_grid, make_panels, merge_groups, ramp_weights, tile_order
+from cpvt_backbones.inference.tiles import (
+    blend_tiles,
+    make_grid,
+    make_panels,
+    merge_groups,
+    ramp_weights,
+    tile_order,
+)
 
 pytest.importorskip('sahi')
 sides = st.integers(1, 150)
@@ -60,14 +67,19 @@ def blend(tiles, grid, to_classes, limit=1 << 30):
 
 @given(height=sides, width=sides, tile=tiles, seed=st.integers(0, 9))
 def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
-    """Compared with all logits of the image, summed in one array; panels of columns change nothing."""
+    """Compared with all logits of the image, summed in one array.
+
+    Panels of columns change nothing.
+    """
     size, overlap = tile
     grid = make_grid(height, width, tile_size=size, overlap=overlap)
     rng = np.random.default_rng(seed)
     summed = np.zeros((3, height, width))
     logits = {}
     for (top, bottom), row_weight in zip(grid.rows, ramp_weights(grid.rows), strict=True):
-        for (left, right), column_weight in zip(grid.columns, ramp_weights(grid.columns), strict=True):
+        for (left, right), column_weight in zip(
+            grid.columns, ramp_weights(grid.columns), strict=True
+        ):
             # Tiles differ in the pixels that they share.
             one = rng.normal(size=(3, bottom - top, right - left)).astype(np.float32)
             summed[:, top:bottom, left:right] += one * row_weight[:, None] * column_weight
@@ -97,7 +109,9 @@ def test_a_local_segmentor_is_tiled_exactly(size, overlap):
     image = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
     whole, _ = Inferencer(predictor=LocalSegmentor())(image)
     predictor = LocalSegmentor()
-    tiled, _ = Inferencer(predictor=predictor, max_pixels=1024, tile_size=32, overlap=overlap)(image)
+    tiled, _ = Inferencer(predictor=predictor, max_pixels=1024, tile_size=32, overlap=overlap)(
+        image
+    )
     if size[0] * size[1] > 1024:
         assert len(predictor.forwards) > 1
     assert max(h * w * len(batch) for batch in predictor.forwards for h, w in batch[:1]) <= 1024
@@ -108,7 +122,9 @@ def test_a_local_segmentor_is_tiled_exactly(size, overlap):
 def test_tiles_share_a_batch_within_the_bound():
     image = np.zeros((64, 200, 3), np.uint8)
     predictor = LocalSegmentor()
-    Inferencer(predictor=predictor, max_pixels=3 * 256, batch_size=8, tile_size=16, overlap=0)(image)
+    Inferencer(predictor=predictor, max_pixels=3 * 256, batch_size=8, tile_size=16, overlap=0)(
+        image
+    )
     assert [len(batch) for batch in predictor.forwards] == [3] * 17 + [1]
 
 
@@ -116,7 +132,9 @@ def blocks(size=(180, 260)):
     """An image and its rectangles: (x1, y1, x2, y2, label)."""
     image = np.zeros((*size, 3), np.uint8)
     boxes = []
-    for i, (x, y) in enumerate((x, y) for y in range(5, size[0] - 20, 30) for x in range(5, size[1] - 20, 30)):
+    for i, (x, y) in enumerate(
+        (x, y) for y in range(5, size[0] - 20, 30) for x in range(5, size[1] - 20, 30)
+    ):
         channel, w, h = i % 3, 8 + i % 7, 6 + i % 9
         image[y : y + h, x : x + w, channel] = 255
         boxes.append((x, y, x + w, y + h, channel))
@@ -128,7 +146,9 @@ def test_objects_smaller_than_the_overlap_are_found_once(predictor):
     image, boxes = blocks()
     inferencer = Inferencer(predictor=predictor, max_pixels=64 * 64, tile_size=64, overlap=20)
     prediction, _ = inferencer(image)
-    found = [(*box, label) for box, label in zip(prediction['boxes'], prediction['labels'], strict=True)]
+    found = [
+        (*box, label) for box, label in zip(prediction['boxes'], prediction['labels'], strict=True)
+    ]
     assert sorted(found) == boxes
     if 'masks' in prediction:
         from pycocotools import mask as coco_mask
@@ -136,7 +156,11 @@ def test_objects_smaller_than_the_overlap_are_found_once(predictor):
         for mask, (x1, y1, x2, y2) in zip(prediction['masks'], prediction['boxes'], strict=True):
             pixels = coco_mask.decode(mask)
             assert pixels.shape == image.shape[:2]
-            assert pixels.sum() == pixels[int(y1) : int(y2), int(x1) : int(x2)].sum() == (x2 - x1) * (y2 - y1)
+            assert (
+                pixels.sum()
+                == pixels[int(y1) : int(y2), int(x1) : int(x2)].sum()
+                == (x2 - x1) * (y2 - y1)
+            )
 
 
 def test_merge_groups():
@@ -163,23 +187,38 @@ def test_merge_groups():
     tiles[left], tiles[right] = (0, 0, 90, 60), (84, 0, 240, 60)
     tiles[4:6] = (0, 0, 56, 60), (57, 0, 147, 60)
     assert merge_groups(boxes, scores, labels, cut, tiles) == [[1], [2], [3], [7, 6], [8], [9]]
-    assert merge_groups(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int), np.zeros(0, bool), np.zeros((0, 4))) == []
+    assert (
+        merge_groups(
+            np.zeros((0, 4)), np.zeros(0), np.zeros(0, int), np.zeros(0, bool), np.zeros((0, 4))
+        )
+        == []
+    )
 
 
 def test_parts_of_parts_are_one_object():
     """Also if the first and the last do not overlap; but two parts of one tile are two objects."""
-    boxes = np.array([[0, 0, 4, 10], [0, 0, 30, 10], [14, 0, 40, 10], [36, 0, 40, 10], [60, 0, 64, 10]], np.float32)
+    boxes = np.array(
+        [[0, 0, 4, 10], [0, 0, 30, 10], [14, 0, 40, 10], [36, 0, 40, 10], [60, 0, 64, 10]],
+        np.float32,
+    )
     scores = np.array([0.9, 0.5, 0.6, 0.8, 0.7])
     lefts = np.array([-36, -10, 14, 36, 36])
     tiles = np.column_stack((lefts, np.zeros(5), lefts + 40, np.full(5, 40)))
-    assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [[0, 3, 2, 1], [4]]
+    assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [
+        [0, 3, 2, 1],
+        [4],
+    ]
     boxes[4] = 37, 0, 40, 10  # in the tile of another part, and inside the joined box
     assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [[0, 3, 2, 1]]
 
 
 def test_a_small_object_does_not_hide_a_large_one():
     boxes = np.array([[100, 100, 500, 700], [200, 300, 260, 360], [240, 100, 640, 700]], np.float32)
-    scores, labels, cut = np.array([0.95, 0.4, 0.9]), np.zeros(3, int), np.array([True, False, True])
+    scores, labels, cut = (
+        np.array([0.95, 0.4, 0.9]),
+        np.zeros(3, int),
+        np.array([True, False, True]),
+    )
     tiles = np.array([[0, 0, 500, 800], [0, 0, 500, 800], [240, 0, 740, 800]])
     assert merge_groups(boxes, scores, labels, cut, tiles) == [[0, 2], [1]]
     assert merge_groups(boxes[:2], scores[:2], labels[:2], cut[:2], tiles[:2]) == [[0], [1]]
@@ -200,17 +239,23 @@ def test_objects_much_longer_than_the_overlap_are_found_once(predictor, span):
 def test_an_object_that_no_tile_sees_whole_gets_one_box():
     image = np.zeros((40, 100, 3), np.uint8)
     image[10:20, 25:45] = [255, 0, 0]
-    prediction, _ = Inferencer(predictor=BlockDetector(), max_pixels=1600, tile_size=40, overlap=12)(image)
+    prediction, _ = Inferencer(
+        predictor=BlockDetector(), max_pixels=1600, tile_size=40, overlap=12
+    )(image)
     assert prediction['boxes'] == [[25, 10, 45, 20]]
 
 
 def test_a_size_policy_comes_before_tiling():
     image, boxes = blocks((180, 260))
-    inferencer = Inferencer(predictor=BlockDetector(), long_side=520, max_pixels=128 * 128, tile_size=128, overlap=40)
+    inferencer = Inferencer(
+        predictor=BlockDetector(), long_side=520, max_pixels=128 * 128, tile_size=128, overlap=40
+    )
     prediction, _ = inferencer(image)
     assert max(len(batch) for batch in inferencer.predictor.forwards) == 1
     assert len(inferencer.predictor.forwards) > 6
-    assert sorted(np.round(prediction['boxes']).astype(int).tolist()) == sorted([list(box[:4]) for box in boxes])
+    assert sorted(np.round(prediction['boxes']).astype(int).tolist()) == sorted(
+        [list(box[:4]) for box in boxes]
+    )
 
 
 @pytest.mark.parametrize('long_side', [61, 150])
@@ -219,7 +264,9 @@ def test_resized_maps_and_masks_are_not_shifted(long_side):
     image = np.zeros((97, 97, 3), np.uint8)
     image[20:34, 30:46] = 255
     options = dict(long_side=long_side, max_pixels=40 * 40, tile_size=40, overlap=30)
-    segmentor, instances = (Inferencer(predictor=kind(), **options) for kind in (LocalSegmentor, BlockInstances))
+    segmentor, instances = (
+        Inferencer(predictor=kind(), **options) for kind in (LocalSegmentor, BlockInstances)
+    )
     maps = [segmentor(picture)[0]['seg_map'] for picture in (image, image[:, ::-1].copy())]
     assert np.array_equal(maps[0], maps[1][:, ::-1])
     assert len(np.unique(maps[0])) > 1
@@ -235,7 +282,8 @@ def test_a_classifier_is_not_tiled():
     image = np.zeros((100, 100, 3), np.uint8)
     bounds = dict(max_pixels=4096, tile_size=64, overlap=8)
     with pytest.raises(
-        ImageError, match=r'10000 pixels, more than max_pixels=4096; a classifier cannot be tiled.*long_side'
+        ImageError,
+        match=r'10000 pixels, more than max_pixels=4096; a classifier cannot be tiled.*long_side',
     ):
         Inferencer(predictor=Brightness(), **bounds)(image)
     prediction, _ = Inferencer(predictor=Brightness(), long_side=64, **bounds)(image)
@@ -245,8 +293,14 @@ def test_a_classifier_is_not_tiled():
 @pytest.mark.parametrize(
     ('bounds', 'words'),
     [
-        (dict(tile_size=65, max_pixels=4096, overlap=0), 'a tile of 65 x 65 has more pixels than max_pixels=4096'),
-        (dict(tile_size=64, overlap=64), 'overlap must be at least 0 and below tile_size=64, got 64'),
+        (
+            dict(tile_size=65, max_pixels=4096, overlap=0),
+            'a tile of 65 x 65 has more pixels than max_pixels=4096',
+        ),
+        (
+            dict(tile_size=64, overlap=64),
+            'overlap must be at least 0 and below tile_size=64, got 64',
+        ),
         (dict(overlap=-1), 'overlap must be at least 0'),
         (dict(batch_size=0), 'batch_size must be an integer >= 1, got 0'),
         (dict(max_pixels=0), 'max_pixels must be an integer >= 1, got 0'),

@@ -1,4 +1,6 @@
-"""Images read by windows: predictions equal to those of images in memory, georeference, refusals."""
+"""Images read by windows: predictions equal to those of images in memory, georeference,
+refusals.
+"""
 
 import json
 import sys
@@ -37,7 +39,11 @@ def write_tiff(path, bands, *, georeference=False, **layout):
 @pytest.fixture(scope='module')
 def picture():
     """Smooth blobs, (H, W, 3), BGR."""
-    return cv2.resize(np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8), (330, 240), interpolation=2)
+    return cv2.resize(
+        np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8),
+        (330, 240),
+        interpolation=2,
+    )
 
 
 @pytest.fixture(scope='module')
@@ -52,15 +58,21 @@ def test_parts_of_a_resized_image_are_those_of_opencv(sizes, seed, data):
     height, width, new_height, new_width = sizes
     image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
     top, left = (data.draw(st.integers(0, side - 1)) for side in (new_height, new_width))
-    bottom, right = (data.draw(st.integers(a + 1, b)) for a, b in ((top, new_height), (left, new_width)))
-    whole = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)[top:bottom, left:right]
+    bottom, right = (
+        data.draw(st.integers(a + 1, b)) for a, b in ((top, new_height), (left, new_width))
+    )
+    whole = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)[
+        top:bottom, left:right
+    ]
     part = windows.Resized(image, (new_width, new_height))[top:bottom, left:right]
     assert np.abs(part.astype(int) - whole).max() <= 1
 
 
 @pytest.mark.parametrize('scale', ['native', 0.61, 1.37, (100, 120), (40, 60)])
 @pytest.mark.parametrize('kind', [LocalSegmentor, BlockDetector, BlockInstances])
-def test_predictions_are_those_of_the_image_in_memory(kind, scale, picture, scene, monkeypatch, tmp_path):
+def test_predictions_are_those_of_the_image_in_memory(
+    kind, scale, picture, scene, monkeypatch, tmp_path
+):
     monkeypatch.setattr(windows, 'WINDOW_PIXELS', 5000)
     models = [kind(), kind()]
     expected, _ = Inferencer(predictor=models[0], scale=scale, **BOUNDS)(str(scene))
@@ -71,12 +83,17 @@ def test_predictions_are_those_of_the_image_in_memory(kind, scale, picture, scen
     assert actual.pop('crs') == 'EPSG:32633' and actual.pop('transform') == TRANSFORM
     if 'seg_map' not in actual:
         assert expected['boxes']
-        # Pixels at a threshold may differ by a grey level on other processors; on none at native size.
+        # Pixels at a threshold may differ by a grey level on other processors; on none at native
+        # size.
         assert actual == expected or scale != 'native'
         assert len(actual['boxes']) == len(expected['boxes'])
         return
     with rasterio.open(actual['seg_map']) as file:
-        assert file.crs.to_string() == 'EPSG:32633' and file.transform[:6] == TRANSFORM and file.profile['tiled']
+        assert (
+            file.crs.to_string() == 'EPSG:32633'
+            and file.transform[:6] == TRANSFORM
+            and file.profile['tiled']
+        )
         differing = (file.read(1) != expected['seg_map']).mean()
     assert differing <= (0 if scale == 'native' else 1e-3)
     assert len(np.unique(expected['seg_map'])) > 2
@@ -96,27 +113,44 @@ def test_a_folder_has_the_map_as_tiff_and_resumes(scene, tmp_path):
     run(LocalSegmentor(), [scene], expected, inferencer=BOUNDS)
     assert written['vis/scene.jpg'] == (expected / 'vis/scene.jpg').read_bytes()
     again = LocalSegmentor()
-    assert run(again, [scene], tmp_path / 'out', inferencer=options).found == 1 and not again.forwards
+    assert (
+        run(again, [scene], tmp_path / 'out', inferencer=options).found == 1 and not again.forwards
+    )
     assert snapshot(tmp_path / 'out') == written
 
 
 def test_kinds_of_pixels(tmp_path):
     rng = np.random.default_rng(0)
-    grey, rgba = rng.integers(0, 256, (1, 90, 70), np.uint8), rng.integers(0, 256, (4, 90, 70), np.uint8)
+    grey, rgba = (
+        rng.integers(0, 256, (1, 90, 70), np.uint8),
+        rng.integers(0, 256, (4, 90, 70), np.uint8),
+    )
     files = dict(
         grey=write_tiff(tmp_path / 'grey.tif', grey),
         strips=write_tiff(tmp_path / 'strips.tif', grey, tiled=False, blockysize=4),
         rgba=write_tiff(tmp_path / 'rgba.tif', rgba, photometric='rgb'),
-        deep=write_tiff(tmp_path / 'deep.tif', rng.integers(0, 65536, (1, 90, 70)).astype(np.uint16)),
-        deep_rgb=write_tiff(tmp_path / 'rgb.tif', rng.integers(0, 65536, (3, 90, 70)).astype('u2'), photometric='rgb'),
+        deep=write_tiff(
+            tmp_path / 'deep.tif', rng.integers(0, 65536, (1, 90, 70)).astype(np.uint16)
+        ),
+        deep_rgb=write_tiff(
+            tmp_path / 'rgb.tif',
+            rng.integers(0, 65536, (3, 90, 70)).astype('u2'),
+            photometric='rgb',
+        ),
     )
     for name, path in files.items():
         image = windows.open_image(path, name=name, read_limit=10)
         assert image.shape == (90, 70, 3)
-        np.testing.assert_array_equal(image[10:75, 3:70], read_image(path)[10:75, 3:70], err_msg=name)
+        np.testing.assert_array_equal(
+            image[10:75, 3:70], read_image(path)[10:75, 3:70], err_msg=name
+        )
     # Pillow is not asked to read this one.
-    lossless = dict(driver='JP2OpenJPEG', quality='100', reversible='yes', tiled=False, compress=None)
-    image = windows.open_image(write_tiff(tmp_path / 'a.jp2', rgba[:3], **lossless), name='', read_limit=None)
+    lossless = dict(
+        driver='JP2OpenJPEG', quality='100', reversible='yes', tiled=False, compress=None
+    )
+    image = windows.open_image(
+        write_tiff(tmp_path / 'a.jp2', rgba[:3], **lossless), name='', read_limit=None
+    )
     np.testing.assert_array_equal(image[:90, :70][..., ::-1], np.moveaxis(rgba[:3], 0, 2))
 
 
@@ -127,18 +161,29 @@ def test_refusals(scene, tmp_path, monkeypatch):
 
     grey = np.zeros((1, 90, 70), np.uint8)
     Image.fromarray(grey[0]).save(tmp_path / 'grey.png')
-    refused(tmp_path / 'grey.png', 'more than read_limit=10; .*; .tif, .tiff, .jp2 are read by windows; this is none')
+    refused(
+        tmp_path / 'grey.png',
+        'more than read_limit=10; .*; .tif, .tiff, .jp2 are read by windows; this is none',
+    )
     for mode in ('P', 'CMYK'):
         Image.new(mode, (9, 9)).save(tmp_path / f'{mode}.tif')
         refused(tmp_path / f'{mode}.tif', r'grey or RGB, got \d bands of uint8, (palette|cmyk)')
     Image.fromarray(255 - grey[0]).save(tmp_path / 'white.tif', tiffinfo={262: 0})
     Image.fromarray(grey[0]).save(tmp_path / 'turned.tif', tiffinfo={274: 6})
     refused(tmp_path / 'turned.tif', 'more than read_limit=10; decoding takes .* memory$')
-    refused(write_tiff(tmp_path / 'five.tif', np.zeros((5, 9, 9), np.uint8)), 'got 5 bands of uint8', None)
+    refused(
+        write_tiff(tmp_path / 'five.tif', np.zeros((5, 9, 9), np.uint8)),
+        'got 5 bands of uint8',
+        None,
+    )
     refused(write_tiff(tmp_path / 'float.tif', grey.astype(np.float32)), 'got 1 bands of float32')
     monkeypatch.setattr(windows, 'BLOCK_BYTES', 5000)
     strip = write_tiff(tmp_path / 'strip.tif', grey, tiled=False, blockysize=90)
-    refused(strip, 'stored in blocks of 70 x 90 px, too large to read one by one; write it in tiles: gdal_translate')
+    refused(
+        strip,
+        'stored in blocks of 70 x 90 px, too large to read one by one; write it in tiles:'
+        ' gdal_translate',
+    )
     assert windows.open_image(strip, name='', read_limit=None).shape == (90, 70, 3)
     monkeypatch.setitem(sys.modules, 'rasterio', None)
     refused(scene, r"reading by windows needs rasterio: pip install '.\[large\]'")
@@ -148,20 +193,31 @@ def test_a_damaged_file_leaves_no_map(scene, tmp_path):
     damaged = tmp_path / 'damaged.tif'
     content = scene.read_bytes()
     damaged.write_bytes(content[: len(content) // 3] + bytes(len(content) - len(content) // 3))
-    summary = run(LocalSegmentor(), [damaged, scene], tmp_path / 'out', inferencer=dict(read_limit=100, **BOUNDS))
+    summary = run(
+        LocalSegmentor(),
+        [damaged, scene],
+        tmp_path / 'out',
+        inferencer=dict(read_limit=100, **BOUNDS),
+    )
     assert summary.predicted == 1
     assert 'damaged' in summary.failed[str(damaged)]
     assert [file.name for file in (tmp_path / 'out/pred').iterdir()] == ['scene.tif']
 
 
 def test_a_classifier_takes_one_that_is_shrunk_to_fit(scene):
-    prediction, picture = Inferencer(predictor=Brightness(), long_side=64, read_limit=10, **BOUNDS)(scene, vis=True)
+    prediction, picture = Inferencer(predictor=Brightness(), long_side=64, read_limit=10, **BOUNDS)(
+        scene, vis=True
+    )
     assert prediction['class'] in Brightness.classes
     with pytest.raises(ImageError, match='a classifier cannot be tiled'):
         Inferencer(predictor=Brightness(), read_limit=10, **BOUNDS)(scene)
 
 
-@given(place=st.tuples(*[st.integers(0, 4)] * 4), size=st.tuples(*[st.integers(1, 9)] * 2), seed=st.integers(0, 99))
+@given(
+    place=st.tuples(*[st.integers(0, 4)] * 4),
+    size=st.tuples(*[st.integers(1, 9)] * 2),
+    seed=st.integers(0, 99),
+)
 def test_encoded_masks_are_decoded_in_place(place, size, seed):
     top, left, below, beside = place
     mask = np.random.default_rng(seed).random(size) < 0.6

@@ -1,4 +1,6 @@
-"""A detector, a segmentor and a classifier of a few thousand random weights, as config and checkpoint."""
+"""A detector, a segmentor and a classifier of a few thousand random weights, as config and
+checkpoint.
+"""
 
 from pathlib import Path
 
@@ -29,30 +31,53 @@ def detector() -> Config:
         test_cfg=dict(max_per_img=20),
     )
     meta = dict(classes=('a', 'b', 'c'), palette=[(200, 0, 0), (0, 200, 0), (0, 0, 200)])
-    pack = dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+    pack = dict(
+        type='PackDetInputs',
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    )
     resize = dict(type='Resize', scale=(48, 32), keep_ratio=True)
     data = _dataset('CocoDataset', resize, pack, metainfo=meta, test_mode=True)
     return Config(
-        dict(default_scope='mmdet', model=model, meta=meta, visualizer=dict(type='DetLocalVisualizer'), **data)
+        dict(
+            default_scope='mmdet',
+            model=model,
+            meta=meta,
+            visualizer=dict(type='DetLocalVisualizer'),
+            **data,
+        )
     )
 
 
 def segmentor() -> Config:
     model = tiny.semantic_fpn(
-        dict(type='MultiScaleCPVT', **ONE_BLOCK), classes=4, data_preprocessor=NORM, neck=dict(norm_cfg=GN)
+        dict(type='MultiScaleCPVT', **ONE_BLOCK),
+        classes=4,
+        data_preprocessor=NORM,
+        neck=dict(norm_cfg=GN),
     )
-    meta = dict(classes=('a', 'b', 'c', 'd'), palette=[(0, 0, 0), (200, 0, 0), (0, 200, 0), (0, 0, 200)])
+    meta = dict(
+        classes=('a', 'b', 'c', 'd'), palette=[(0, 0, 0), (200, 0, 0), (0, 200, 0), (0, 0, 200)]
+    )
     resize = dict(type='Resize', scale=(48, 32), keep_ratio=True)
     data = _dataset('BaseSegDataset', resize, dict(type='PackSegInputs'), metainfo=meta)
     return Config(
-        dict(default_scope='mmseg', model=model, meta=meta, visualizer=dict(type='SegLocalVisualizer'), **data)
+        dict(
+            default_scope='mmseg',
+            model=model,
+            meta=meta,
+            visualizer=dict(type='SegLocalVisualizer'),
+            **data,
+        )
     )
 
 
 def classifier() -> Config:
     backbone = dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **ONE_BLOCK)
     model = tiny.image_classifier(backbone, classes=2)
-    preprocessor = {**model.pop('data_preprocessor'), **NORM}  # a separate key of mmpretrain's configs
+    preprocessor = {
+        **model.pop('data_preprocessor'),
+        **NORM,
+    }  # a separate key of mmpretrain's configs
     crop = dict(type='CenterCrop', crop_size=24)
     return Config(
         dict(
@@ -60,7 +85,9 @@ def classifier() -> Config:
             model=model,
             meta=dict(classes=('dark', 'light')),
             data_preprocessor=preprocessor,
-            **_dataset('CustomDataset', dict(type='ResizeEdge', scale=32), crop, dict(type='PackInputs')),
+            **_dataset(
+                'CustomDataset', dict(type='ResizeEdge', scale=32), crop, dict(type='PackInputs')
+            ),
         )
     )
 
@@ -69,7 +96,10 @@ CONFIGS = {'mmdet': detector, 'mmseg': segmentor, 'mmpretrain': classifier}
 
 
 def write_model(scope: str, folder: Path) -> tuple[Config, Path]:
-    """Config and checkpoint of a tiny model; large random weights, so that outputs differ between pixels."""
+    """Config and checkpoint of a tiny model.
+
+    Large random weights, so that outputs differ between pixels.
+    """
     cfg = CONFIGS[scope]()
     find_toolbox(cfg)
     init_default_scope(scope)
@@ -78,5 +108,8 @@ def write_model(scope: str, folder: Path) -> tuple[Config, Path]:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     checkpoint = folder / f'{scope}.pth'
-    save_checkpoint(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=cfg.meta.to_dict())), str(checkpoint))
+    save_checkpoint(
+        dict(state_dict=model.state_dict(), meta=dict(dataset_meta=cfg.meta.to_dict())),
+        str(checkpoint),
+    )
     return cfg, checkpoint

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from tiny import max_difference, randomise
 from torch.nn import functional
 
-from cpvt_backbones.layers import Attention, Relative, SpatialReductionAttention, Stage, WindowAttention
+from cpvt_backbones.layers import (
+    Attention,
+    Relative,
+    SpatialReductionAttention,
+    Stage,
+    WindowAttention,
+)
 from cpvt_backbones.layers.attention import SHORT, attend
 
 DIM, HEADS = 8, 2
@@ -44,7 +50,9 @@ def make(kind, **kwargs):
 
 
 def relative():
-    encoding = Relative([Stage(dim=DIM, depth=1, used=1, head_dim=DIM // HEADS, grid=(4, 4))], clip=2)
+    encoding = Relative(
+        [Stage(dim=DIM, depth=1, used=1, head_dim=DIM // HEADS, grid=(4, 4))], clip=2
+    )
     return lambda query, grid: encoding.attention_bias(0, 0, query, grid) * 20
 
 
@@ -53,7 +61,13 @@ def relative():
 @pytest.mark.parametrize('other_qk', [False, True])
 @pytest.mark.parametrize(
     ('kind', 'with_bias'),
-    [('global', False), ('global', True), ('window', False), ('window', True), ('reduction', False)],
+    [
+        ('global', False),
+        ('global', True),
+        ('window', False),
+        ('window', True),
+        ('reduction', False),
+    ],
 )
 def test_fused_and_reference_agree(kind, grid, num_prefix, other_qk, with_bias):
     attn = make(kind)
@@ -87,7 +101,9 @@ def test_attention_dropout_acts_in_training_only(kind, fused):
         attn.train()
         out = attn(x.expand(500, -1, -1), (4, 5))
         assert not torch.equal(out[0], out[1])
-        assert max_difference(out.mean(0, keepdim=True), plain(x, (4, 5))) < 0.25  # inverted dropout keeps the mean
+        assert (
+            max_difference(out.mean(0, keepdim=True), plain(x, (4, 5))) < 0.25
+        )  # inverted dropout keeps the mean
 
 
 def test_projection_dropout_acts():
@@ -97,7 +113,8 @@ def test_projection_dropout_acts():
         assert not (attn.eval()(x, (4, 5)) == 0).any()
 
 
-# -- windows -----------------------------------------------------------------------------------------------------------
+# -- windows
+# --------------------------------------------------------------------------------------------------
 
 
 def within_windows(attn, x, grid, num_prefix, window):
@@ -120,7 +137,12 @@ def within_windows(attn, x, grid, num_prefix, window):
 
 
 @settings(max_examples=10)
-@given(height=st.integers(1, 9), width=st.integers(1, 9), window=st.integers(1, 5), num_prefix=st.integers(0, 1))
+@given(
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    window=st.integers(1, 5),
+    num_prefix=st.integers(0, 1),
+)
 def test_windows_follow_the_definition(height, width, window, num_prefix):
     attn = randomise(WindowAttention(DIM, num_heads=HEADS, window_size=window)).double()
     x = torch.randn(2, num_prefix + height * width, DIM, dtype=torch.float64)
@@ -147,13 +169,21 @@ def test_a_window_that_covers_the_grid_is_global(grid, num_prefix):
     whole = Attention(DIM, num_heads=HEADS)
     whole.load_state_dict(window.state_dict())
     x = torch.randn(2, num_prefix + grid[0] * grid[1], DIM)
-    assert torch.equal(window(x, grid, num_prefix=num_prefix), whole(x, grid, num_prefix=num_prefix))
+    assert torch.equal(
+        window(x, grid, num_prefix=num_prefix), whole(x, grid, num_prefix=num_prefix)
+    )
 
 
-# -- spatial reduction -------------------------------------------------------------------------------------------------
+# -- spatial reduction
+# -------------------------------------------------------------------------------------------------
 
 
-@given(height=st.integers(1, 9), width=st.integers(1, 9), ratio=st.integers(1, 5), num_prefix=st.integers(0, 1))
+@given(
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    ratio=st.integers(1, 5),
+    num_prefix=st.integers(0, 1),
+)
 def test_spatial_reduction_follows_the_definition(height, width, ratio, num_prefix):
     attn = randomise(SpatialReductionAttention(DIM, num_heads=HEADS, sr_ratio=ratio)).double()
     x = torch.randn(2, num_prefix + height * width, DIM, dtype=torch.float64)
@@ -168,11 +198,18 @@ def test_spatial_reduction_follows_the_definition(height, width, ratio, num_pref
                 for i in range(min(ratio, height - top)):
                     for j in range(min(ratio, width - left)):
                         total = total + patches[:, top + i, left + j] @ attn.sr.weight[:, :, i, j].T
-                mean, variance = total.mean(-1, keepdim=True), total.var(-1, unbiased=False, keepdim=True)
-                keys.append((total - mean) / (variance + 1e-5).sqrt() * attn.norm.weight + attn.norm.bias)
+                mean, variance = (
+                    total.mean(-1, keepdim=True),
+                    total.var(-1, unbiased=False, keepdim=True),
+                )
+                keys.append(
+                    (total - mean) / (variance + 1e-5).sqrt() * attn.norm.weight + attn.norm.bias
+                )
         source = torch.stack(keys, dim=1)
     query = attn.q(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    key, value = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in attn.kv(source).chunk(2, dim=-1))
+    key, value = (
+        t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in attn.kv(source).chunk(2, dim=-1)
+    )
     out = (query @ key.mT / (DIM // HEADS) ** 0.5).softmax(-1) @ value
     wanted = attn.proj(out.transpose(1, 2).flatten(2))
     got = attn(x, (height, width), num_prefix=num_prefix)
@@ -185,25 +222,32 @@ def test_spatial_reduction_with_other_queries_and_keys(num_prefix):
     attn = make('reduction').double()
     x = torch.randn(2, num_prefix + 20, DIM, dtype=torch.float64)
     assert (
-        max_difference(attn(x, (4, 5), num_prefix=num_prefix, qk=x.clone()), attn(x, (4, 5), num_prefix=num_prefix))
+        max_difference(
+            attn(x, (4, 5), num_prefix=num_prefix, qk=x.clone()),
+            attn(x, (4, 5), num_prefix=num_prefix),
+        )
         < 1e-12
     )
     with torch.no_grad():  # keys that say nothing: the values alone decide, and they are made of x
         attn.kv.weight[:DIM] = 0
     assert (
         max_difference(
-            attn(x, (4, 5), num_prefix=num_prefix, qk=torch.randn_like(x)), attn(x, (4, 5), num_prefix=num_prefix)
+            attn(x, (4, 5), num_prefix=num_prefix, qk=torch.randn_like(x)),
+            attn(x, (4, 5), num_prefix=num_prefix),
         )
         < 1e-12
     )
 
 
 def test_spatial_reduction_refuses_a_bias():
-    with pytest.raises(ValueError, match='bias must be None: spatial-reduction attention has fewer keys'):
+    with pytest.raises(
+        ValueError, match='bias must be None: spatial-reduction attention has fewer keys'
+    ):
         make('reduction')(torch.randn(1, 20, DIM), (4, 5), bias=relative())
 
 
-# -- arguments ---------------------------------------------------------------------------------------------------------
+# -- arguments
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('kind', ['global', 'window', 'reduction'])
@@ -218,11 +262,23 @@ def test_qkv_bias(kind, qkv_bias):
 @pytest.mark.parametrize(
     ('build', 'message'),
     [
-        (lambda: Attention(8, num_heads=3), r'num_heads must divide embed_dims, got num_heads=3 for embed_dims=8'),
+        (
+            lambda: Attention(8, num_heads=3),
+            r'num_heads must divide embed_dims, got num_heads=3 for embed_dims=8',
+        ),
         (lambda: Attention(8, num_heads=0), r'num_heads must be an integer >= 1, got 0'),
-        (lambda: Attention(8, num_heads=2, attn_drop=1.0), r'attn_drop\w* must be a number in \[0, 1\), got 1\.0'),
-        (lambda: WindowAttention(8, num_heads=2, window_size=0), r'window_size must be an integer >= 1, got 0'),
-        (lambda: SpatialReductionAttention(8, num_heads=2, sr_ratio=0), r'sr_ratio must be an integer >= 1, got 0'),
+        (
+            lambda: Attention(8, num_heads=2, attn_drop=1.0),
+            r'attn_drop\w* must be a number in \[0, 1\), got 1\.0',
+        ),
+        (
+            lambda: WindowAttention(8, num_heads=2, window_size=0),
+            r'window_size must be an integer >= 1, got 0',
+        ),
+        (
+            lambda: SpatialReductionAttention(8, num_heads=2, sr_ratio=0),
+            r'sr_ratio must be an integer >= 1, got 0',
+        ),
     ],
 )
 def test_wrong_arguments(build, message):
@@ -236,7 +292,9 @@ def test_short_attention_in_training_is_rounded_once(masked):
     mask = torch.randn(2, HEADS, 49, 49).bfloat16() if masked else None
     inputs = [x.requires_grad_() for x in (query, key, value)]
     wide = [x.detach().float().requires_grad_() for x in inputs]
-    exact = functional.scaled_dot_product_attention(*wide, attn_mask=mask.float() if masked else None)
+    exact = functional.scaled_dot_product_attention(
+        *wide, attn_mask=mask.float() if masked else None
+    )
     with torch.autocast('cpu', torch.bfloat16):
         out = attend(*inputs, mask=mask)
     assert torch.equal(out, exact.bfloat16())
@@ -252,7 +310,9 @@ def test_a_program_exported_with_gradients_takes_any_number_of_tokens():
     call = lambda x: attn(x, (1, x.shape[1]))  # noqa: E731
     module = torch.nn.Module()
     module.attn, module.forward = attn, call
-    program = torch.export.export(module, (torch.randn(1, 9, DIM),), dynamic_shapes=({1: tokens},)).module()
+    program = torch.export.export(
+        module, (torch.randn(1, 9, DIM),), dynamic_shapes=({1: tokens},)
+    ).module()
     for count in (4, SHORT + 1):
         x = torch.randn(1, count, DIM)
         torch.testing.assert_close(program(x), call(x))

@@ -43,7 +43,9 @@ def test_drop_path_rate_out_of_range(rate):
 
 
 def test_stochastic_depth_once_a_branch():
-    """Of many samples, the fraction (1 - p)^2 keeps both branches, p^2 is passed through untouched."""
+    """Of many samples, the fraction (1 - p)^2 keeps both branches, p^2 is passed through
+    untouched.
+    """
     model, rate = block(drop_path=0.4), 0.4
     x = torch.randn(1, 4, 8).expand(4000, -1, -1)
     with torch.no_grad():
@@ -150,10 +152,11 @@ def in_bfloat16(embed, images, autocast):
 
 @pytest.mark.parametrize('autocast', [False, True])
 def test_patch_embedding_in_bfloat16_is_that_in_fp32(autocast):
-    """At every height up to 300: oneDNN's bf16 convolution is wrong on AMX for images one patch wide.
+    """At every height up to 300: oneDNN's bf16 convolution is wrong on AMX for images one patch
+    wide.
 
-    Weights and pixels are rounded to bf16 first. The rest is the rounding of the result, 2**-9 of its size, and sums of
-    768 products in fp32, whose rounding is 1000 times smaller.
+    Weights and pixels are rounded to bf16 first. The rest is the rounding of the result, 2**-9 of
+    its size, and sums of 768 products in fp32, whose rounding is 1000 times smaller.
     """
     torch.manual_seed(0)
     embed = PatchEmbed(3, 8, patch_size=16)
@@ -185,7 +188,8 @@ def test_key_reduction_in_bfloat16_is_that_in_fp32():
     tokens = torch.randn(2, 9 * 3, 16)
     wanted = attention.reduce(tokens, (9, 3))
     found = attention.bfloat16().reduce(tokens.bfloat16(), (9, 3))
-    # LayerNorm makes values of about 1 from sums of 256 products that were rounded to bf16, 2**-9, three times.
+    # LayerNorm makes values of about 1 from sums of 256 products that were rounded to bf16, 2**-9,
+    # three times.
     torch.testing.assert_close(found.float(), wanted, rtol=0, atol=4 * 2**-7)
 
 
@@ -215,7 +219,9 @@ def test_wrong_patch_embedding(arguments, message):
 
 @pytest.mark.parametrize('tokens', [1, 7, 40, 101])
 def test_inference_in_parts_gives_each_token_the_same(tokens, monkeypatch):
-    """On a CPU the MLP takes the tokens in parts when nothing has to be kept for a backward pass."""
+    """On a CPU the MLP takes the tokens in parts when nothing has to be kept for a backward
+    pass.
+    """
     torch.manual_seed(0)
     mlp = MLP(12, hidden_dim=20).eval()
     x = torch.randn(3, tokens, 12)
@@ -223,7 +229,9 @@ def test_inference_in_parts_gives_each_token_the_same(tokens, monkeypatch):
         whole = mlp(x)
     expected = mlp(x).detach()
     for limit in ('WHOLE_BYTES', 'PART_BYTES'):
-        monkeypatch.setattr(f'cpvt_backbones.layers.block.{limit}', 20 * 4 * 11)  # eleven tokens at a time
+        monkeypatch.setattr(
+            f'cpvt_backbones.layers.block.{limit}', 20 * 4 * 11
+        )  # eleven tokens at a time
     sizes = []
     mlp.fc1.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].numel() // 12))
     with torch.no_grad():

@@ -25,7 +25,9 @@ def test_new_keyword_and_default_do_not_warn():
 
 
 def test_old_and_new_keyword_together_are_refused():
-    with pytest.raises(TypeError, match='keep got both score_thr=0.1 and its old name score_threshold=0.2'):
+    with pytest.raises(
+        TypeError, match='keep got both score_thr=0.1 and its old name score_threshold=0.2'
+    ):
         keep([], score_thr=0.1, score_threshold=0.2)
 
 

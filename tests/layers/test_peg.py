@@ -13,7 +13,10 @@ from cpvt_backbones.layers import PEGPosition, Stage, map_to_tokens, tokens_to_m
 
 
 def convolve(x, weight, bias, *, padded=True):
-    """Depthwise convolution of a (B, H, W, C) map by its definition; what lies outside the map is zero."""
+    """Depthwise convolution of a (B, H, W, C) map by its definition.
+
+    What lies outside the map is zero.
+    """
     _, height, width, _ = x.shape
     reach = weight.shape[-1] // 2
     rows = range(height) if padded else range(reach, height - reach)
@@ -64,7 +67,12 @@ def test_forward_and_gradient_follow_the_definition(grid, kernel_size, bias):
 def test_single_precision_is_close_to_the_definition():
     peg = make(16)
     tokens = torch.randn(2, 7 * 9, 16)
-    assert max_difference(peg.float()(tokens, (7, 9)), definition(peg.double(), tokens.double(), (7, 9))) < 1e-5
+    assert (
+        max_difference(
+            peg.float()(tokens, (7, 9)), definition(peg.double(), tokens.double(), (7, 9))
+        )
+        < 1e-5
+    )
 
 
 def test_gradient_by_finite_differences():
@@ -103,7 +111,9 @@ def test_without_padding_the_map_shrinks_and_there_is_no_residual():
     for layer in peg.proj:
         wanted = convolve(wanted, layer.weight, layer.bias, padded=False)
     assert max_difference(peg(tokens, (7, 6)), wanted.flatten(1, 2)) < 1e-12
-    with pytest.raises(ValueError, match=r"grid must be larger than 4 x 4.*padding='none'.*got 4 x 9"):
+    with pytest.raises(
+        ValueError, match=r"grid must be larger than 4 x 4.*padding='none'.*got 4 x 9"
+    ):
         peg(torch.randn(1, 36, 4).double(), (4, 9))
 
 
@@ -179,17 +189,28 @@ def test_initial_values_are_those_of_torch_and_never_zero():
 
 def test_initial_values_in_a_pyramid_are_those_of_the_authors():
     model = pyramid(arch={**PYRAMID, 'embed_dims': (64, 96, 128, 192)})
-    weights = torch.cat([p.flatten() for n, p in model.named_parameters() if n.startswith('pos_block') and p.dim() > 1])
+    weights = torch.cat(
+        [
+            p.flatten()
+            for n, p in model.named_parameters()
+            if n.startswith('pos_block') and p.dim() > 1
+        ]
+    )
     assert weights.std().item() == pytest.approx((2 / 9) ** 0.5, rel=0.05)
-    assert not any(p.any() for n, p in model.named_parameters() if n.startswith('pos_block') and p.dim() == 1)
+    assert not any(
+        p.any() for n, p in model.named_parameters() if n.startswith('pos_block') and p.dim() == 1
+    )
 
 
-# -- in a trunk --------------------------------------------------------------------------------------------------------
+# -- in a trunk
+# --------------------------------------------------------------------------------------------------
 
 
 def pair(after_blocks, **kwargs):
     """A model with PEG and one without, of the same weights."""
-    model = randomise(column(position=dict(type='PEG', after_blocks=after_blocks, **kwargs), out_type='raw'))
+    model = randomise(
+        column(position=dict(type='PEG', after_blocks=after_blocks, **kwargs), out_type='raw')
+    )
     plain = column(position=None, out_type='raw')
     plain.load_state_dict(model.state_dict(), strict=False)
     return model.eval(), plain.eval()
@@ -237,7 +258,9 @@ def test_with_target_qk_the_values_do_not_see_the_position():
         for m in (model, plain):
             attn = m.blocks[0].attn
             with torch.no_grad():
-                if uniform:  # queries and keys that say nothing: the output is made of the values alone
+                if (
+                    uniform
+                ):  # queries and keys that say nothing: the output is made of the values alone
                     attn.qkv.weight[:48] = 0
                     attn.qkv.bias[:48] = 0
         with torch.no_grad():
@@ -273,7 +296,11 @@ def test_frozen_is_random_and_gets_no_gradient():
     peg = model.pos_block.get_submodule('0')
     assert peg.proj[0].weight.any()
     assert all(not p.requires_grad and p.grad is None for p in peg.parameters())
-    assert all(p.grad is not None for name, p in model.named_parameters() if not name.startswith('pos_block'))
+    assert all(
+        p.grad is not None
+        for name, p in model.named_parameters()
+        if not name.startswith('pos_block')
+    )
 
 
 def test_without_padding_in_a_column_the_output_shrinks():
@@ -310,21 +337,42 @@ def test_wrong_arguments(arguments, message):
     ('arguments', 'message'),
     [
         (dict(after_blocks=(4,)), r'after_blocks must hold integers in \[-1, 3\], got 4 in \(4,\)'),
-        (dict(after_blocks=(0, -2)), r'after_blocks must hold integers in \[-1, 3\], got -2 in \(0, -2\)'),
+        (
+            dict(after_blocks=(0, -2)),
+            r'after_blocks must hold integers in \[-1, 3\], got -2 in \(0, -2\)',
+        ),
         (dict(after_blocks=(0.0,)), r'after_blocks must hold integers in \[-1, 3\], got 0\.0'),
         (dict(after_blocks=()), r'after_blocks must name at least one block.*got \(\)'),
         (dict(after_blocks=(1, 1)), r'after_blocks must name each block once, got \(1, 1\)'),
-        (dict(after_blocks=0), r"after_blocks must be a sequence of block indices or a range such as '0-5', got 0"),
-        (dict(after_blocks='all'), r"after_blocks must be a sequence of block indices or a range .*, got 'all'"),
-        (dict(after_blocks='-1-3'), r"after_blocks must be a sequence of block indices or a range .*, got '-1-3'"),
-        (dict(after_blocks='4-6'), r"after_blocks must name at least one block in \[-1, 3\].*got '4-6'"),
-        (dict(after_blocks='2-2'), r"after_blocks must name at least one block in \[-1, 3\].*got '2-2'"),
+        (
+            dict(after_blocks=0),
+            r"after_blocks must be a sequence of block indices or a range such as '0-5', got 0",
+        ),
+        (
+            dict(after_blocks='all'),
+            r"after_blocks must be a sequence of block indices or a range .*, got 'all'",
+        ),
+        (
+            dict(after_blocks='-1-3'),
+            r"after_blocks must be a sequence of block indices or a range .*, got '-1-3'",
+        ),
+        (
+            dict(after_blocks='4-6'),
+            r"after_blocks must name at least one block in \[-1, 3\].*got '4-6'",
+        ),
+        (
+            dict(after_blocks='2-2'),
+            r"after_blocks must name at least one block in \[-1, 3\].*got '2-2'",
+        ),
         (
             dict(after_blocks=(i for i in (0, 1))),
             r'after_blocks must be a sequence of block indices or a range .*, got <',
         ),
         (dict(target='v'), r"target must be one of \['qk', 'qkv'\], got 'v'"),
-        (dict(target='qk', after_blocks=(3,)), r'after_blocks must hold integers in \[-1, 2\], got 3'),
+        (
+            dict(target='qk', after_blocks=(3,)),
+            r'after_blocks must hold integers in \[-1, 2\], got 3',
+        ),
         (dict(target='qk', padding='none'), r"padding must be 'zero' with target='qk'.*got 'none'"),
     ],
 )
@@ -349,13 +397,17 @@ def test_after_blocks(after_blocks, depth, target, wanted):
     stage = Stage(dim=8, depth=depth, used=depth, head_dim=4, grid=(4, 4))
     encoding = PEGPosition([stage], after_blocks=after_blocks, target=target)
     assert [block for _, block in encoding.layer_ids] == wanted == encoding.blocks_of(depth)
-    assert [encoding.layer_id(f'{i}.proj.0.weight') for i in range(len(wanted))] == [(0, block) for block in wanted]
+    assert [encoding.layer_id(f'{i}.proj.0.weight') for i in range(len(wanted))] == [
+        (0, block) for block in wanted
+    ]
 
 
 def test_signature_lists_the_arguments_that_are_handed_on():
     named = list(inspect.signature(PEGPosition).parameters)
     assert named[0] == 'stages'
-    assert {'after_blocks', 'target', *inspect.signature(PEG).parameters} - {'dim'} == set(named[1:])
+    assert {'after_blocks', 'target', *inspect.signature(PEG).parameters} - {'dim'} == set(
+        named[1:]
+    )
 
 
 @pytest.mark.parametrize(('batch', 'size'), [(1, 1), (2, 1), (1, 2)])
@@ -364,19 +416,25 @@ def test_batch_norm_is_not_trained_on_one_token(batch, size):
     if batch * size > 1:
         peg(tokens, (size, size))
     else:
-        with pytest.raises(ValueError, match=r"norm must be None to train PEG on fewer than two tokens, got 'BN'"):
+        with pytest.raises(
+            ValueError, match=r"norm must be None to train PEG on fewer than two tokens, got 'BN'"
+        ):
             peg(tokens, (1, 1))
     assert peg.eval()(tokens, (size, size)).isfinite().all()
 
 
 def test_unknown_keyword_is_named_with_what_is_accepted():
-    with pytest.raises(TypeError, match=r'PEG got an unknown argument kernel=3; accepted: .*kernel_size'):
+    with pytest.raises(
+        TypeError, match=r'PEG got an unknown argument kernel=3; accepted: .*kernel_size'
+    ):
         PEG(8, kernel=3)
 
 
 @pytest.mark.parametrize('shape', [(2, 11, 8), (2, 12, 9), (12, 8)])
 def test_tokens_that_do_not_fill_the_grid(shape):
-    with pytest.raises(ValueError, match=r'tokens must be \(B, 3 \* 4, 8\) for grid=\(3, 4\), got shape \(.*\)'):
+    with pytest.raises(
+        ValueError, match=r'tokens must be \(B, 3 \* 4, 8\) for grid=\(3, 4\), got shape \(.*\)'
+    ):
         PEG(8)(torch.randn(shape), (3, 4))
 
 

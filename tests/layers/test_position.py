@@ -25,10 +25,13 @@ from cpvt_backbones.layers import (
 
 
 def stage(dim=8, grid=(4, 4), **kwargs):
-    return Stage(**{'dim': dim, 'depth': 2, 'used': 2, 'head_dim': dim // 2, 'grid': grid, **kwargs})
+    return Stage(
+        **{'dim': dim, 'depth': 2, 'used': 2, 'head_dim': dim // 2, 'grid': grid, **kwargs}
+    )
 
 
-# -- learned -----------------------------------------------------------------------------------------------------------
+# -- learned
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('new', [(14, 14), (7, 9), (20, 3), (1, 1), (24, 33)])
@@ -51,7 +54,9 @@ def test_learned_without_antialias_is_plain_interpolation():
     table = LearnedTable([stage(8, (8, 6))], interpolation='bilinear', antialias=False)
     got, _, _ = table.before_stage(0, torch.zeros(1, 12, 8), None, (4, 3))
     parameter = table.get_parameter('0').view(4, 2, 3, 2, 8)
-    assert max_difference(got, parameter.mean((1, 3)).view(1, 12, 8)) < 1e-6  # halving: the mean of each 2 x 2
+    assert (
+        max_difference(got, parameter.mean((1, 3)).view(1, 12, 8)) < 1e-6
+    )  # halving: the mean of each 2 x 2
 
 
 def load(source, target, *, key='pos_embed.0'):
@@ -72,7 +77,9 @@ def learned(img_size, **kwargs):
 def test_a_table_of_another_grid_is_resized_on_loading(key):
     timm_layers = pytest.importorskip('timm.layers')
     source, target = learned(64), learned((96, 128))
-    wanted = timm_layers.resample_abs_pos_embed(source.pos_embed.get_parameter('0'), [6, 8], num_prefix_tokens=1)
+    wanted = timm_layers.resample_abs_pos_embed(
+        source.pos_embed.get_parameter('0'), [6, 8], num_prefix_tokens=1
+    )
     got = load(source, target, key=key)
     assert got.shape == (1, 1 + 48, 24)
     assert torch.equal(got[:, 0], source.pos_embed.get_parameter('0')[:, 0])
@@ -86,7 +93,9 @@ def test_a_class_token_s_entry_is_dropped_for_a_model_without_one(sizes):
     del state['cls_token']
     target.load_state_dict(state)
     table = source.pos_embed.get_parameter('0')
-    wanted = target.pos_embed.resize(table[:, 1:], source.pos_embed.grids[0], target.pos_embed.grids[0])
+    wanted = target.pos_embed.resize(
+        table[:, 1:], source.pos_embed.grids[0], target.pos_embed.grids[0]
+    )
     assert max_difference(target.pos_embed.get_parameter('0'), wanted) < 1e-6
 
 
@@ -116,17 +125,26 @@ def test_the_bare_key_is_read_below_a_prefix_and_by_mmengine():
     from mmengine.runner.checkpoint import load_state_dict
 
     source, holder = learned(64), torch.nn.ModuleDict({'backbone': learned(96)})
-    state = {f'backbone.{k}'.replace('pos_embed.0', 'pos_embed'): v for k, v in source.state_dict().items()}
+    state = {
+        f'backbone.{k}'.replace('pos_embed.0', 'pos_embed'): v
+        for k, v in source.state_dict().items()
+    }
     load_state_dict(holder, state, strict=True)
-    wanted = holder['backbone'].pos_embed.resize(source.pos_embed.get_parameter('0')[:, 1:], (4, 4), (6, 6))
+    wanted = holder['backbone'].pos_embed.resize(
+        source.pos_embed.get_parameter('0')[:, 1:], (4, 4), (6, 6)
+    )
     assert torch.equal(holder['backbone'].pos_embed.get_parameter('0')[:, 1:], wanted)
 
 
 def test_one_table_a_stage_in_a_pyramid():
     model = pyramid(
-        position=dict(type='Learned', interpolation='bilinear', antialias=False), img_size=(64, 96), with_cls_token=True
+        position=dict(type='Learned', interpolation='bilinear', antialias=False),
+        img_size=(64, 96),
+        with_cls_token=True,
     )
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if name.startswith('pos_embed')}
+    shapes = {
+        name: tuple(p.shape) for name, p in model.named_parameters() if name.startswith('pos_embed')
+    }
     assert shapes == {
         'pos_embed.0': (1, 16 * 24, 8),
         'pos_embed.1': (1, 8 * 12, 12),
@@ -135,7 +153,8 @@ def test_one_table_a_stage_in_a_pyramid():
     }
 
 
-# -- sin-cos -----------------------------------------------------------------------------------------------------------
+# -- sin-cos
+# --------------------------------------------------------------------------------------------------
 
 
 @given(height=st.integers(1, 40), width=st.integers(1, 40), dim=st.sampled_from([4, 8, 24]))
@@ -148,7 +167,10 @@ def test_sin_cos_follows_the_formula(height, width, dim):
         for x in range(width):
             for i in range(quarter):
                 frequency = 10000.0 ** (-i / quarter)
-                wanted[y, x, i], wanted[y, x, quarter + i] = math.sin(y * frequency), math.cos(y * frequency)
+                wanted[y, x, i], wanted[y, x, quarter + i] = (
+                    math.sin(y * frequency),
+                    math.cos(y * frequency),
+                )
                 wanted[y, x, 2 * quarter + i] = math.sin(x * frequency)
                 wanted[y, x, 3 * quarter + i] = math.cos(x * frequency)
     assert grid == (height, width)
@@ -160,7 +182,8 @@ def test_sin_cos_has_no_parameter():
     assert not list(column(position=dict(type='SinCos')).sin_cos.parameters())
 
 
-# -- relative ----------------------------------------------------------------------------------------------------------
+# -- relative
+# --------------------------------------------------------------------------------------------------
 
 
 def naive_relative(query, grid, row, col, clip):
@@ -187,7 +210,10 @@ def test_relative_bias_follows_the_formula(grid, clip):
 
 
 def attention_by_hand(attn, x, grid, num_prefix, bias_of, window):
-    """Attention within windows of real tokens, window by window; the prefix sees and is seen by all."""
+    """Attention within windows of real tokens, window by window.
+
+    The prefix sees and is seen by all.
+    """
     weight, offset = (
         (attn.qkv.weight, attn.qkv.bias)
         if hasattr(attn, 'qkv')
@@ -207,16 +233,24 @@ def attention_by_hand(attn, x, grid, num_prefix, bias_of, window):
     for top in range(0, grid[0], window):
         for left in range(0, grid[1], window):
             height, width = min(window, grid[0] - top), min(window, grid[1] - left)
-            tokens = [num_prefix + y * grid[1] + z for y in range(top, top + height) for z in range(left, left + width)]
+            tokens = [
+                num_prefix + y * grid[1] + z
+                for y in range(top, top + height)
+                for z in range(left, left + width)
+            ]
             bias = 0
             if bias_of is not None:
-                bias = torch.nn.functional.pad(bias_of(query[:, :, tokens], (height, width)), (num_prefix, 0))
+                bias = torch.nn.functional.pad(
+                    bias_of(query[:, :, tokens], (height, width)), (num_prefix, 0)
+                )
             write(tokens, prefix + tokens, bias)
     return attn.proj(out.transpose(1, 2).flatten(2))
 
 
 @pytest.mark.parametrize('num_prefix', [0, 1])
-@pytest.mark.parametrize(('kind', 'window'), [('global', 99), ('reduction', 99), ('window', 3), ('window', 4)])
+@pytest.mark.parametrize(
+    ('kind', 'window'), [('global', 99), ('reduction', 99), ('window', 3), ('window', 4)]
+)
 def test_relative_in_attention(kind, window, num_prefix):
     grid, clip = (7, 5), 2
     encoding = Relative([stage()], clip=clip).double()
@@ -231,9 +265,16 @@ def test_relative_in_attention(kind, window, num_prefix):
             parameter.normal_()
     tables = encoding.get_submodule('1')
     x = torch.randn(2, num_prefix + 35, 8, dtype=torch.float64)
-    got = attn(x, grid, num_prefix=num_prefix, bias=lambda q, g: encoding.attention_bias(0, 1, q, g))
+    got = attn(
+        x, grid, num_prefix=num_prefix, bias=lambda q, g: encoding.attention_bias(0, 1, q, g)
+    )
     wanted = attention_by_hand(
-        attn, x, grid, num_prefix, lambda q, g: naive_relative(q, g, tables['row'], tables['column'], clip), window
+        attn,
+        x,
+        grid,
+        num_prefix,
+        lambda q, g: naive_relative(q, g, tables['row'], tables['column'], clip),
+        window,
     )
     assert max_difference(got, wanted) < 1e-10
     without = attn(x, grid, num_prefix=num_prefix)
@@ -251,11 +292,14 @@ def test_relative_runs_in_a_pyramid_that_reduces_no_keys_and_is_refused_in_one_t
         sr_ratios=(1, 1, 1, 1),
     )
     assert len(pyramid(arch=arch, position=dict(type='Relative'))(torch.randn(1, 3, 40, 30))) == 4
-    with pytest.raises(ValueError, match=r"position type must not be 'Relative' where attention reduces.*stage 0"):
+    with pytest.raises(
+        ValueError, match=r"position type must not be 'Relative' where attention reduces.*stage 0"
+    ):
         pyramid(position=dict(type='Relative'))
 
 
-# -- combinations ------------------------------------------------------------------------------------------------------
+# -- combinations
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_list_adds_up_in_order():
@@ -301,11 +345,18 @@ def test_two_biases_add_up():
 
 
 def test_no_position_means_permutation_equivariance():
-    """The control: without position, the trunk cannot tell one order of the patches from another."""
+    """The control: without position, the trunk cannot tell one order of the patches from
+    another.
+    """
     images = torch.randn(1, 3, 64, 64)
     patches = images.unfold(2, 16, 16).unfold(3, 16, 16).flatten(2, 3)
     order = torch.randperm(16)
-    shuffled = patches[:, :, order].view(1, 3, 4, 4, 16, 16).permute(0, 1, 2, 4, 3, 5).reshape(1, 3, 64, 64)
+    shuffled = (
+        patches[:, :, order]
+        .view(1, 3, 4, 4, 16, 16)
+        .permute(0, 1, 2, 4, 3, 5)
+        .reshape(1, 3, 64, 64)
+    )
     for position, equivariant in (
         (None, True),
         (dict(type='PEG'), False),
@@ -315,7 +366,9 @@ def test_no_position_means_permutation_equivariance():
     ):
         model = randomise(column(position=position)).eval()
         with torch.no_grad():
-            difference = max_difference(model(images)[0].flatten(2)[:, :, order], model(shuffled)[0].flatten(2))
+            difference = max_difference(
+                model(images)[0].flatten(2)[:, :, order], model(shuffled)[0].flatten(2)
+            )
         assert (difference < 1e-5) == equivariant, (position, difference)
 
 
@@ -334,14 +387,21 @@ def test_a_new_encoding_is_one_class_and_one_registration():
     try:
         built = build_positions([dict(type='Ramp', slope=2.0), dict(type='Learned')], [stage()])
         assert list(built) == ['pos_embed', 'pos_embed_2'], 'one overwrote the other'
-        assert column(position=dict(type='Ramp'))(torch.randn(1, 3, 32, 32))[0].shape == (1, 24, 2, 2)
+        assert column(position=dict(type='Ramp'))(torch.randn(1, 3, 32, 32))[0].shape == (
+            1,
+            24,
+            2,
+            2,
+        )
         with pytest.raises(ValueError, match=r"name must be new, got 'Ramp', taken by Ramp"):
             register_position('Ramp')(Ramp)
     finally:
         del POSITIONS['Ramp']
 
 
-@pytest.mark.parametrize('position', [None, dict(type='Learned'), dict(type='Relative'), dict(type='PEG')])
+@pytest.mark.parametrize(
+    'position', [None, dict(type='Learned'), dict(type='Relative'), dict(type='PEG')]
+)
 def test_a_model_can_be_pickled(position):
     pickle.loads(pickle.dumps(column(position=position)))
 
@@ -349,9 +409,17 @@ def test_a_model_can_be_pickled(position):
 @pytest.mark.parametrize(
     ('position', 'error', 'message'),
     [
-        (dict(type='Rotary'), ValueError, r"position type must be one of \['Learned', 'PEG', .*\], got 'Rotary'"),
+        (
+            dict(type='Rotary'),
+            ValueError,
+            r"position type must be one of \['Learned', 'PEG', .*\], got 'Rotary'",
+        ),
         (dict(kernel_size=3), ValueError, r'position type must be one of .*, got None'),
-        ('PEG', ValueError, r"position must be None, a dict with a type, or a list of such dicts, got 'PEG'"),
+        (
+            'PEG',
+            ValueError,
+            r"position must be None, a dict with a type, or a list of such dicts, got 'PEG'",
+        ),
         (['PEG'], ValueError, r'position must be None, a dict.*got \[\'PEG\'\]'),
         (3, ValueError, r'position must be None, a dict.*got 3'),
         (
@@ -365,13 +433,21 @@ def test_a_model_can_be_pickled(position):
             ValueError,
             r"interpolation must be one of \['bicubic', 'bilinear'\], got 'nearest'",
         ),
-        (dict(type='SinCos', temperature=0), ValueError, r'temperature must be a finite number > 1, got 0'),
+        (
+            dict(type='SinCos', temperature=0),
+            ValueError,
+            r'temperature must be a finite number > 1, got 0',
+        ),
         (
             dict(type='SinCos', temperature=float('nan')),
             ValueError,
             r'temperature must be a finite number > 1, got nan',
         ),
-        (dict(type='Learned', antialias='False'), ValueError, r"antialias must be True or False, got 'False'"),
+        (
+            dict(type='Learned', antialias='False'),
+            ValueError,
+            r"antialias must be True or False, got 'False'",
+        ),
         (dict(type='Relative', clip=0), ValueError, r'clip must be an integer >= 1, got 0'),
         (dict(type='Relative', clip=2.5), ValueError, r'clip must be an integer >= 1, got 2\.5'),
     ],
@@ -382,5 +458,10 @@ def test_wrong_arguments(position, error, message):
 
 
 def test_sin_cos_needs_a_width_of_four_parts():
-    with pytest.raises(ValueError, match=r'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got 18'):
-        column(arch=dict(embed_dims=18, depth=1, num_heads=2, mlp_ratio=2.0), position=dict(type='SinCos'))
+    with pytest.raises(
+        ValueError, match=r'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got 18'
+    ):
+        column(
+            arch=dict(embed_dims=18, depth=1, num_heads=2, mlp_ratio=2.0),
+            position=dict(type='SinCos'),
+        )

@@ -15,7 +15,9 @@ GRIDS = [(14, 14), (9, 17), (1, 5)]
 
 
 def build(mode, *, dim=32, heads=2, sr_ratio=1, depth=2, **kwargs):
-    stage = Stage(dim=dim, depth=depth, used=depth, head_dim=dim // heads, grid=(4, 4), sr_ratio=sr_ratio)
+    stage = Stage(
+        dim=dim, depth=depth, used=depth, head_dim=dim // heads, grid=(4, 4), sr_ratio=sr_ratio
+    )
     return RoPE([stage], mode=mode, **kwargs)
 
 
@@ -25,15 +27,21 @@ def turned(encoding, grid, query, key, *, num_prefix=0, block=1, arrange=None):
 
 
 def by_hand(encoding, x, coordinates, grid, block):
-    """Patch tokens (B, heads, N, d) at (row, column) turned by the docstring's formulas, in double precision."""
+    """Patch tokens (B, heads, N, d) at (row, column) turned by the docstring's formulas, in double
+    precision.
+    """
     y, x_, quarter = *coordinates.double().unbind(-1), x.shape[-1] // 4
-    w = torch.tensor([encoding.temperature ** (-i / quarter) for i in range(quarter)], dtype=torch.float64)
+    w = torch.tensor(
+        [encoding.temperature ** (-i / quarter) for i in range(quarter)], dtype=torch.float64
+    )
     if encoding.mode == 'mixed':
         f, g = encoding.freqs[block].double()[:, :, None]
         angles = x_[:, None] * f + y[:, None] * g
     else:
         if encoding.mode == 'dinov3':
-            y, x_ = (2 * math.pi * (2 * (c + 0.5) / n - 1) for c, n in ((y, grid[0]), (x_, grid[1])))
+            y, x_ = (
+                2 * math.pi * (2 * (c + 0.5) / n - 1) for c, n in ((y, grid[0]), (x_, grid[1]))
+            )
         elif encoding.mode == 'eva':
             y, x_ = y * 16 / grid[0], x_ * 16 / grid[1]
         order = (x_, y) if encoding.mode == 'axial' else (y, x_)
@@ -52,7 +60,8 @@ def places(grid, *, cell=1):
     return torch.cartesian_prod(rows.double(), columns.double()).view(-1, 2)
 
 
-# -- formulas ----------------------------------------------------------------------------------------------------------
+# -- formulas
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('grid', GRIDS)
@@ -63,11 +72,17 @@ def test_rotation_equals_timm(mode, grid, record_property):
     if mode == 'dinov3':
         theirs = rope.RotaryEmbeddingDinoV3(16, temperature=100.0).get_embed(grid)
     elif mode == 'mixed':
-        peer = rope.RotaryEmbeddingMixed(dim=32, depth=2, num_heads=2, temperature=10.0, grid_indexing='xy')
+        peer = rope.RotaryEmbeddingMixed(
+            dim=32, depth=2, num_heads=2, temperature=10.0, grid_indexing='xy'
+        )
         ours.load_state_dict(peer.state_dict())
         theirs = peer.get_embed(grid)[1]
     else:
-        options = dict(temperature=100.0, grid_indexing='xy') if mode == 'axial' else dict(ref_feat_shape=[16, 16])
+        options = (
+            dict(temperature=100.0, grid_indexing='xy')
+            if mode == 'axial'
+            else dict(ref_feat_shape=[16, 16])
+        )
         theirs = rope.RotaryEmbeddingCat(16, in_pixels=False, **options).get_embed(grid)
     query = torch.rand(2, 2, grid[0] * grid[1], 16)
     got, _ = turned(ours, grid, query, query)
@@ -77,14 +92,24 @@ def test_rotation_equals_timm(mode, grid, record_property):
 
 
 @pytest.mark.parametrize('mode', MODES)
-@given(grid=st.tuples(st.integers(1, 30), st.integers(1, 30)), num_prefix=st.integers(0, 5), sr_ratio=st.integers(1, 4))
+@given(
+    grid=st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    num_prefix=st.integers(0, 5),
+    sr_ratio=st.integers(1, 4),
+)
 def test_rotation_follows_the_formula(mode, grid, num_prefix, sr_ratio):
-    """Keys of a reduction are at the centres of their cells; prefix tokens are not turned at all."""
+    """Keys of a reduction are at the centres of their cells.
+
+    Prefix tokens are not turned at all.
+    """
     ours = build(mode, sr_ratio=sr_ratio)
     cells = math.prod(-(-n // sr_ratio) for n in grid)
     query, key = (torch.randn(2, 2, num_prefix + n, 16) for n in (grid[0] * grid[1], cells))
     for got, given_, cell in zip(
-        turned(ours, grid, query, key, num_prefix=num_prefix), (query, key), (1, sr_ratio), strict=True
+        turned(ours, grid, query, key, num_prefix=num_prefix),
+        (query, key),
+        (1, sr_ratio),
+        strict=True,
     ):
         assert torch.equal(got[:, :, :num_prefix], given_[:, :, :num_prefix])
         wanted = by_hand(ours, given_[:, :, num_prefix:], places(grid, cell=cell), grid, 1)
@@ -100,7 +125,10 @@ def test_logits_depend_on_differences_of_coordinates(mode):
     logits = (rotated @ turned_key.mT).view(1, 2, *grid, *grid)
     for dy, dx in ((0, 1), (1, 0), (4, 3)):
         assert (
-            max_difference(logits[:, :, dy:, dx:, dy:, dx:], logits[:, :, : 9 - dy, : 11 - dx, : 9 - dy, : 11 - dx])
+            max_difference(
+                logits[:, :, dy:, dx:, dy:, dx:],
+                logits[:, :, : 9 - dy, : 11 - dx, : 9 - dy, : 11 - dx],
+            )
             < 1e-4
         )
     assert max_difference(logits[:, :, 0, 0], logits[:, :, 4, 3]) > 1e-2
@@ -109,21 +137,28 @@ def test_logits_depend_on_differences_of_coordinates(mode):
 def test_learned_frequencies_start_as_in_timm(monkeypatch):
     rope = pytest.importorskip('timm.layers.pos_embed_sincos')
     drawn = torch.rand(2, 3, 1)
-    monkeypatch.setattr(torch, 'rand', lambda *shape, **_: drawn if len(shape) == 3 else angles.pop(0))
+    monkeypatch.setattr(
+        torch, 'rand', lambda *shape, **_: drawn if len(shape) == 3 else angles.pop(0)
+    )
     angles = list(drawn)
     ours = build('mixed', dim=48, heads=3)
     wanted = rope.init_random_2d_freqs(16, depth=2, num_heads=3, temperature=10.0)
     assert max_difference(torch.stack(tuple(ours.freqs), dim=1), wanted) < 1e-6
 
 
-# -- in attention ------------------------------------------------------------------------------------------------------
+# -- in attention
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('num_prefix', [0, 5])
 @pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize(('kind', 'size'), [('global', 99), ('window', 3), ('window', 4), ('reduction', 2)])
+@pytest.mark.parametrize(
+    ('kind', 'size'), [('global', 99), ('window', 3), ('window', 4), ('reduction', 2)]
+)
 def test_attention_turns_queries_and_keys(kind, size, mode, num_prefix):
-    """Windows included, coordinates are those of the whole grid: patches and prefix tokens have a distance too."""
+    """Windows included, coordinates are those of the whole grid: patches and prefix tokens have a
+    distance too.
+    """
     grid, p = (7, 5), num_prefix
     attn = {
         'global': lambda: Attention(32, num_heads=2),
@@ -134,7 +169,12 @@ def test_attention_turns_queries_and_keys(kind, size, mode, num_prefix):
     ours = build(mode, sr_ratio=size if kind == 'reduction' else 1)
     x = torch.randn(2, p + 35, 32, dtype=torch.float64)
     prepared = ours.prepare(0, grid, p, x.device)
-    got = attn(x, grid, num_prefix=p, rotate=lambda q, k, arrange: ours.rotate(0, 1, q, k, prepared, arrange))
+    got = attn(
+        x,
+        grid,
+        num_prefix=p,
+        rotate=lambda q, k, arrange: ours.rotate(0, 1, q, k, prepared, arrange),
+    )
 
     query, key, value = (
         super(WindowAttention, attn).query_key_value(x, grid, p, None)
@@ -166,7 +206,12 @@ def test_a_bias_is_of_queries_before_their_rotation():
         return query.new_zeros(1, 2, 6, 6)
 
     prepared = ours.prepare(0, (2, 3), 0, x.device)
-    attn(x, (2, 3), bias=bias, rotate=lambda q, k, arrange: ours.rotate(0, 0, q, k, prepared, arrange))
+    attn(
+        x,
+        (2, 3),
+        bias=bias,
+        rotate=lambda q, k, arrange: ours.rotate(0, 0, q, k, prepared, arrange),
+    )
     assert torch.equal(seen[0], attn.query_key_value(x, (2, 3), 0, None)[0])
 
 
@@ -174,17 +219,22 @@ def test_a_bias_is_of_queries_before_their_rotation():
 def test_tables_are_made_once_a_stage_and_image_size(with_cp, monkeypatch):
     calls = []
     original = RoPE.prepare
-    monkeypatch.setattr(RoPE, 'prepare', lambda self, *args: calls.append(args[:3]) or original(self, *args))
+    monkeypatch.setattr(
+        RoPE, 'prepare', lambda self, *args: calls.append(args[:3]) or original(self, *args)
+    )
     images = torch.randn(3, 3, 64, 96)
     model = column(position=dict(type='RoPE', mode='dinov3'), num_registers=2, with_cp=with_cp)
     model(images, valid_sizes=[(64, 96), (33, 50), (64, 96)])[0].sum().backward()
     assert calls == [(0, (4, 6), 3), (0, (3, 4), 3)]
     calls.clear()
-    pyramid(position=dict(type='RoPE'), with_cls_token=True, with_cp=with_cp)(images)[0].sum().backward()
+    pyramid(position=dict(type='RoPE'), with_cls_token=True, with_cp=with_cp)(images)[
+        0
+    ].sum().backward()
     assert calls == [(0, (16, 24), 0), (1, (8, 12), 0), (2, (4, 6), 0), (3, (2, 3), 1)]
 
 
-# -- precision, training -----------------------------------------------------------------------------------------------
+# -- precision, training
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('mode', MODES)
@@ -204,16 +254,22 @@ def test_rescaling_is_of_training_and_one_factor_a_forward_pass():
     ours, grid = build('dinov3', rescale_coords=2.0), (1, 8)
     plain = build('dinov3').prepare(0, grid, 0, torch.device('cpu'))[0]
 
-    def outermost():  # the angle of the lowest frequency of the right border, below pi for any factor
+    # the angle of the lowest frequency of the right border, below pi for any factor
+    def outermost():
         cos, sin = ours.prepare(0, grid, 0, torch.device('cpu'))[0]
         return math.atan2(sin[0, -1, -1], cos[0, -1, -1])
 
     lowest = 2 * math.pi * (7 / 8) * 100 ** (-3 / 4)
     factors = [outermost() / lowest for _ in range(200)]
     assert 0.5 <= min(factors) < 0.6 and 1.7 < max(factors) <= 2.0
-    assert sum(factor < 1 for factor in factors) in range(60, 141)  # log-uniform: half of them; 5.6 deviations
+    assert sum(factor < 1 for factor in factors) in range(
+        60, 141
+    )  # log-uniform: half of them; 5.6 deviations
     ours.eval()
-    assert all(torch.equal(a, b) for a, b in zip(ours.prepare(0, grid, 0, torch.device('cpu'))[0], plain, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(ours.prepare(0, grid, 0, torch.device('cpu'))[0], plain, strict=True)
+    )
 
 
 def test_checkpointing_recomputes_with_the_same_factor_and_dropout():
@@ -224,7 +280,12 @@ def test_checkpointing_recomputes_with_the_same_factor_and_dropout():
     gradients = []
     for model in (plain, saving):
         torch.manual_seed(3)
-        sum(model(torch.ones(2, 3, 64, 64), valid_sizes=[(64, 48), (40, 64)])[0].square().mean().reshape(1)).backward()
+        sum(
+            model(torch.ones(2, 3, 64, 64), valid_sizes=[(64, 48), (40, 64)])[0]
+            .square()
+            .mean()
+            .reshape(1)
+        ).backward()
         gradients.append([p.grad for p in model.parameters()])
     for left, right in zip(*gradients, strict=True):
         torch.testing.assert_close(left, right)
@@ -263,7 +324,9 @@ def test_bad_arguments(position, message):
 
 def test_heads_of_an_odd_width_and_shrinking_maps_are_refused():
     arch = dict(embed_dims=12, depth=1, num_heads=2, mlp_ratio=2.0)
-    with pytest.raises(ValueError, match=r'embed_dims / num_heads must be a multiple of 4 for a rotary.*, got 6'):
+    with pytest.raises(
+        ValueError, match=r'embed_dims / num_heads must be a multiple of 4 for a rotary.*, got 6'
+    ):
         column(arch=arch, position=dict(type='RoPE'))
     with pytest.raises(ValueError, match=r"padding must be 'zero' beside a rotary encoding"):
         column(position=[dict(type='RoPE'), dict(type='PEG', padding='none')])

@@ -50,14 +50,19 @@ def write_config(tmp_path):
 def source():
     torch.manual_seed(0)
     model = CPVT(**TINY, position=TABLE, out_type='raw')
-    weights = {name.replace('pos_embed.0', 'pos_embed'): value for name, value in model.state_dict().items()}
+    weights = {
+        name.replace('pos_embed.0', 'pos_embed'): value
+        for name, value in model.state_dict().items()
+    }
     weights['pos_embed'] = torch.randn_like(weights['pos_embed'])
     return Source(TINY, weights, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 @pytest.fixture
 def scenes(tmp_path):
-    """Images (60, 80) with a bright part of class 3 on a dark one of class 1, and a column of void."""
+    """Images (60, 80) with a bright part of class 3 on a dark one of class 1, and a column
+    of void.
+    """
     rng = np.random.default_rng(0)
     for part in ('train', 'test'):
         for index in range(12):

@@ -21,7 +21,15 @@ from any_size_vit.images import choose_by_class, decode, evenly, files_in
 from any_size_vit.reasons import explain, fit_places, look, places, read_places, read_reasons
 from any_size_vit.report import interval, read_results, values, wilson, write_report
 from any_size_vit.run import main
-from any_size_vit.segmentation import miou, overlaps, pack, read_segmentation, resampled, segment, unpack
+from any_size_vit.segmentation import (
+    miou,
+    overlaps,
+    pack,
+    read_segmentation,
+    resampled,
+    segment,
+    unpack,
+)
 from any_size_vit.stored import stored_array
 from any_size_vit.student import POSITIONS, TABLE
 from any_size_vit.study import AdaptRun, Study
@@ -34,7 +42,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def pixels():
-    return torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
 
 
 @pytest.mark.parametrize('variant', ['table', 'table+peg'])
@@ -56,7 +66,9 @@ def test_a_student_without_table_keeps_the_mean_of_the_table(source):
         torch.testing.assert_close(student(images)[0], teacher(images)[0])
 
 
-def test_an_interrupted_training_continues_to_the_same_weights(source, pixels, tmp_path, monkeypatch):
+def test_an_interrupted_training_continues_to_the_same_weights(
+    source, pixels, tmp_path, monkeypatch
+):
     teacher = source.build(TABLE).eval()
     with torch.inference_mode():
         targets = teacher((pixels / 255 - 0.5) / 0.25)[0].numpy()
@@ -135,7 +147,11 @@ def test_neighbours_and_probe_find_separate_classes():
     for rule in (by_neighbours, by_probe):
         assert (rule(gallery, labels, queries) == labels).mean() > 0.9
     row = score(gallery, labels, gallery, labels, -gallery)
-    assert row['queries'] == 30 and row['neighbours'].count('1') >= 28 and set(row['cosines'].split()) == {'-1000'}
+    assert (
+        row['queries'] == 30
+        and row['neighbours'].count('1') >= 28
+        and set(row['cosines'].split()) == {'-1000'}
+    )
 
 
 def test_the_choice_of_images_is_a_rule(image_folders):
@@ -143,7 +159,9 @@ def test_the_choice_of_images_is_a_rule(image_folders):
     with pytest.raises(ValueError, match='11 are needed, got 10'):
         evenly(range(10), 11)
     chosen = choose_by_class(image_folders / 'train', 3)
-    assert [(file.name, label) for file, label in chosen] == [(f'{n}.png', k) for k in (0, 1) for n in (0, 2, 5)]
+    assert [(file.name, label) for file, label in chosen] == [
+        (f'{n}.png', k) for k in (0, 1) for n in (0, 2, 5)
+    ]
     assert decode([file for file, _ in chosen], 16).shape == (6, 3, 16, 16)
     with pytest.raises(ValueError, match='there are none in'):
         files_in(image_folders / 'nothing')
@@ -151,9 +169,13 @@ def test_the_choice_of_images_is_a_rule(image_folders):
 
 @pytest.fixture
 def study(source, image_folders, tmp_path, monkeypatch):
-    for name, value in dict(TEACHER_SIDE=32, GALLERY=1, QUERIES=2, TEST_SIZES={16: 1, 32: 2}).items():
+    for name, value in dict(
+        TEACHER_SIDE=32, GALLERY=1, QUERIES=2, TEST_SIZES={16: 1, 32: 2}
+    ).items():
         monkeypatch.setattr(study_module, name, value)
-    plan = dict(images=4, sizes=[16, 32], single=24, steps=4, precision='fp32', data=str(image_folders))
+    plan = dict(
+        images=4, sizes=[16, 32], single=24, steps=4, precision='fp32', data=str(image_folders)
+    )
 
     def make(folder, *runs):
         return Study(tmp_path / folder, plan, [AdaptRun(*run) for run in runs], source)
@@ -169,7 +191,10 @@ def test_a_seed_gives_one_row_and_an_untrained_table_is_the_teacher(study):
         assert each.left() == 0
     for run in first.runs:
         rows, others = (
-            [{k: v for k, v in row.items() if not k.endswith('_s')} for row in each.record(run)['rows']]
+            [
+                {k: v for k, v in row.items() if not k.endswith('_s')}
+                for row in each.record(run)['rows']
+            ]
             for each in (first, again)
         )
         assert rows == others
@@ -179,7 +204,9 @@ def test_a_seed_gives_one_row_and_an_untrained_table_is_the_teacher(study):
     text = (first.folder / 'report.md').read_text()
     assert 'PEG 0-5' in text and 'RoPE' in text and (first.folder / 'any_size_vit.png').is_file()
     results = first.folder / 'any_size_vit.csv'
-    results.write_text(results.read_text() + results.read_text().splitlines()[-1].replace('fp32', 'bf16'))
+    results.write_text(
+        results.read_text() + results.read_text().splitlines()[-1].replace('fp32', 'bf16')
+    )
     (first.folder / first.runs[0].name / 'record.json').unlink()  # the last of the file
     with pytest.raises(ValueError, match='different precisions'):
         write_report(first.folder)
@@ -192,7 +219,12 @@ def test_reasons_are_measured_once_for_finished_runs(study):
     runs = [*one.runs, AdaptRun('none', 'mixed', 0)]
     explain(one, runs, sizes=(16, 32))
     rows = read_reasons(one.folder)
-    assert [(row['variant'], row['size']) for row in rows] == [('peg', 16), ('peg', 32), ('table', 16), ('table', 32)]
+    assert [(row['variant'], row['size']) for row in rows] == [
+        ('peg', 16),
+        ('peg', 32),
+        ('table', 16),
+        ('table', 32),
+    ]
     for row in rows:
         assert row['processor'] and row['commit'] and row['precision'] == 'fp32'
         assert row['place'] <= 1 and 0 < row['distance'] < 2**0.5 and 0 < row['entropy'] <= 1
@@ -217,7 +249,9 @@ def test_finished_runs_are_tested_on_other_data(study, image_folders, tmp_path, 
     found = [other.record(run) for run in runs]
     assert found[2] is None and [len(record['rows']) for record in found[:2]] == [2, 2]
     queries = [one.record(run)['rows'][0]['queries'] for run in one.runs]
-    assert [record['rows'][0]['queries'] for record in found[:2]] == [count * 3 // 2 for count in queries]
+    assert [record['rows'][0]['queries'] for record in found[:2]] == [
+        count * 3 // 2 for count in queries
+    ]
     assert set(found[0]['rows'][1]['cosines'].split()) == {'1000'}
     one.probe(runs, tmp_path / 'other')
     assert [other.record(run) for run in runs] == found
@@ -280,7 +314,9 @@ def test_a_linear_segmentor_of_finished_runs(study, scenes):
 
 def test_mean_iou_is_that_of_a_confusion_matrix():
     rng = np.random.default_rng(0)
-    images = [[torch.from_numpy(rng.integers(0, high, (1, 9, 7))) for high in (11, 12)] for _ in range(8)]
+    images = [
+        [torch.from_numpy(rng.integers(0, high, (1, 9, 7))) for high in (11, 12)] for _ in range(8)
+    ]
     blocks = unpack(pack([overlaps(*pair) for pair in images]))
     assert blocks.shape == (2, 2, 11)
     found, labels = (torch.cat(part).flatten().numpy() for part in zip(*images, strict=True))
@@ -334,20 +370,29 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
     position = [TABLE, dict(type='PEG', after_blocks=[0])]
     backbone = dict(type='CPVT', **source.backbone, position=position)
     preprocessor = dict(mean=[127.5] * 3, std=[63.75] * 3)
-    content = dict(default_scope='mmpretrain', model=dict(backbone=backbone), data_preprocessor=preprocessor)
+    content = dict(
+        default_scope='mmpretrain', model=dict(backbone=backbone), data_preprocessor=preprocessor
+    )
 
     def run(config, out):
-        words = f'adapt --config {config} --weights {tmp_path}/weights.pth --images {image_folders}/train'
+        words = (
+            f'adapt --config {config} --weights {tmp_path}/weights.pth --images'
+            f' {image_folders}/train'
+        )
         main(f'{words} --sizes 16 24 --steps 3 --work-dir {tmp_path}/work --out {out}'.split())
 
     for _ in range(2):  # the second one continues
         run(write_config('own', content), tmp_path / 'adapted.pth')
     model = CPVT(
-        **source.backbone, position=position, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth'))
+        **source.backbone,
+        position=position,
+        init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'adapted.pth')),
     )
     model.init_weights()
     assert not torch.equal(model.pos_embed.get_parameter('0'), source.weights['pos_embed'])
-    torch.save({name: 2 * value for name, value in source.weights.items()}, tmp_path / 'weights.pth')
+    torch.save(
+        {name: 2 * value for name, value in source.weights.items()}, tmp_path / 'weights.pth'
+    )
     with pytest.raises(ValueError, match='was begun with'):
         run(write_config('own', content), tmp_path / 'other.pth')
     backbone['with_cls_token'] = False
@@ -371,7 +416,9 @@ def test_clip_is_dequantised(tmp_path):
         quantised = rng.integers(-128, 128, (inputs, outputs)).astype(np.int8)
         zero = rng.integers(-9, 9, outputs).astype(np.int8)
         scale = rng.random(outputs).astype(np.float32)
-        stored.update({f'{name}_quantized': quantised, f'{name}_zero_point': zero, f'{name}_scale': scale})
+        stored.update(
+            {f'{name}_quantized': quantised, f'{name}_zero_point': zero, f'{name}_scale': scale}
+        )
         nodes.append(
             helper.make_node(
                 'MatMulInteger',
@@ -398,13 +445,23 @@ def test_clip_is_dequantised(tmp_path):
             path = f'/vision_model/encoder/layers.{index}/{theirs.replace(".", "/")}'
             wanted[f'{block}.{ours}.weight'] = linear(path, inputs, outputs)
         path = f'/vision_model/encoder/layers.{index}/self_attn'
-        wanted[f'{block}.attn.qkv.weight'] = torch.cat([linear(f'{path}/{p}_proj', dim, dim) for p in 'qkv'])
+        wanted[f'{block}.attn.qkv.weight'] = torch.cat(
+            [linear(f'{path}/{p}_proj', dim, dim) for p in 'qkv']
+        )
         for norm in '12':
             for kind in ('weight', 'bias'):
-                wanted[f'{block}.norm{norm}.{kind}'] = plain(f'{layer}.layer_norm{norm}.{kind}', dim)
-    wanted['head.weight'], wanted['head.bias'] = linear('/visual_projection', dim, out), torch.zeros(out)
+                wanted[f'{block}.norm{norm}.{kind}'] = plain(
+                    f'{layer}.layer_norm{norm}.{kind}', dim
+                )
+    wanted['head.weight'], wanted['head.bias'] = (
+        linear('/visual_projection', dim, out),
+        torch.zeros(out),
+    )
     initializers = [numpy_helper.from_array(value, name) for name, value in stored.items()]
-    onnx.save(helper.make_model(helper.make_graph(nodes, 'clip', [], [], initializers)), tmp_path / 'clip.onnx')
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, 'clip', [], [], initializers)),
+        tmp_path / 'clip.onnx',
+    )
 
     found = read_clip(tmp_path / 'clip.onnx')
     assert found.keys() == wanted.keys()

@@ -1,4 +1,6 @@
-"""ClassMix: each pixel comes from one of the two images, with its label, and whole classes are put."""
+"""ClassMix: each pixel comes from one of the two images, with its label, and whole classes
+are put.
+"""
 
 from pathlib import Path
 
@@ -19,11 +21,18 @@ VOID = 11
 
 def image(rng, height, width, offset):
     """Labels in blocks of 4 px; the pixels of label k of this image are k + offset."""
-    labels = rng.integers(0, VOID + 1, (height // 4, width // 4)).repeat(4, 0).repeat(4, 1).astype(np.uint8)
+    labels = (
+        rng.integers(0, VOID + 1, (height // 4, width // 4))
+        .repeat(4, 0)
+        .repeat(4, 1)
+        .astype(np.uint8)
+    )
     return dict(img=(labels + offset)[..., None].repeat(3, 2), gt_seg_map=labels)
 
 
-@pytest.mark.parametrize('sizes', [((24, 32), (24, 32)), ((24, 32), (16, 40)), ((16, 20), (24, 12))])
+@pytest.mark.parametrize(
+    'sizes', [((24, 32), (24, 32)), ((24, 32), (16, 40)), ((16, 20), (24, 12))]
+)
 def test_half_of_the_other_images_classes_are_put_whole(sizes):
     rng = np.random.default_rng(0)
     np.random.seed(0)
@@ -38,8 +47,14 @@ def test_half_of_the_other_images_classes_are_put_whole(sizes):
         height, width = np.minimum(*sizes)
         inside = other['gt_seg_map'][:height, :width]
         chosen = np.unique(mixed['gt_seg_map'][put])
-        assert np.array_equal(put[:height, :width], np.isin(inside, chosen)) and put[:height, :width].sum() == put.sum()
-        assert VOID not in chosen and len(chosen) <= (len(np.setdiff1d(other['gt_seg_map'], [VOID])) + 1) // 2
+        assert (
+            np.array_equal(put[:height, :width], np.isin(inside, chosen))
+            and put[:height, :width].sum() == put.sum()
+        )
+        assert (
+            VOID not in chosen
+            and len(chosen) <= (len(np.setdiff1d(other['gt_seg_map'], [VOID])) + 1) // 2
+        )
         assert all(np.array_equal(kept[key], other[key]) for key in kept)
 
 
@@ -52,7 +67,9 @@ def test_prob_is_the_share_of_mixed_images():
         mixed += (transform.transform(results)['img'] >= 100).any()
     assert abs(mixed - count / 4) < 5 * (count * 0.25 * 0.75) ** 0.5
     void = dict(img=np.full((8, 8, 3), 100, np.uint8), gt_seg_map=np.full((8, 8), VOID, np.uint8))
-    results = ClassMix(prob=1, ignore_index=VOID).transform(dict(image(rng, 8, 8, 0), mix_results=[void]))
+    results = ClassMix(prob=1, ignore_index=VOID).transform(
+        dict(image(rng, 8, 8, 0), mix_results=[void])
+    )
     assert (results['img'] < 100).all()
 
 
@@ -68,11 +85,18 @@ def test_the_config_mixes_images_of_both_splits(scenes):
     parts = settings.dataset.datasets
     assert [part.data_prefix.img_path for part in parts] == ['images/train', 'images/val']
     for part, split in zip(parts, ('train', 'test'), strict=True):
-        part.update(data_root=str(scenes), data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'labels/{split}'))
+        part.update(
+            data_root=str(scenes),
+            data_prefix=dict(img_path=f'images/{split}', seg_map_path=f'labels/{split}'),
+        )
     dataset = DATASETS.build(settings)
     assert len(dataset) == 24
     np.random.seed(0)
     for index in range(0, 24, 5):
         sample = dataset[index]
         labels = sample['data_samples'].gt_sem_seg.data
-        assert sample['inputs'].shape[1:] == labels.shape[1:] and set(labels.unique().tolist()) <= {1, 3, VOID}
+        assert sample['inputs'].shape[1:] == labels.shape[1:] and set(labels.unique().tolist()) <= {
+            1,
+            3,
+            VOID,
+        }

@@ -1,4 +1,6 @@
-"""Classification stage: reproducible, resumable, and with the learning rates that the plan asks for."""
+"""Classification stage: reproducible, resumable, and with the learning rates that the plan asks
+for.
+"""
 
 import multiprocessing
 import os
@@ -34,12 +36,16 @@ def work(stage):
 
 @pytest.fixture
 def plan(image_folders):
-    return dict(epochs=3, batch_size=4, sizes=[32, 40], data_root=str(image_folders), amp_dtype=None)
+    return dict(
+        epochs=3, batch_size=4, sizes=[32, 40], data_root=str(image_folders), amp_dtype=None
+    )
 
 
 @pytest.fixture
 def configs(write_config):
-    backbone = dict(arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2), patch_size=8, img_size=32)
+    backbone = dict(
+        arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2), patch_size=8, img_size=32
+    )
     loader = dict(batch_size=4)
     return {
         name: write_config(
@@ -47,7 +53,10 @@ def configs(write_config):
             dict(
                 _base_=str(ROOT / 'projects/positional_encoding/configs/_base_/classifier.py'),
                 data_preprocessor=dict(num_classes=2, batch_augments=dict(augments=dict(size=32))),
-                model=dict(backbone={**backbone, 'position': position}, head=dict(in_channels=32, num_classes=2)),
+                model=dict(
+                    backbone={**backbone, 'position': position},
+                    head=dict(in_channels=32, num_classes=2),
+                ),
                 val_dataloader=loader,
                 test_dataloader=loader,
             ),
@@ -66,13 +75,17 @@ def stage(plan, configs, tmp_path):
 
 
 def test_a_seed_reproduces_its_results_and_so_does_a_killed_run_that_resumes(stage, configs):
-    whole, again, broken = stage('whole', peg=[4]), stage('again', peg=[4]), stage('broken', peg=[4])
+    whole, again, broken = (
+        stage('whole', peg=[4]),
+        stage('again', peg=[4]),
+        stage('broken', peg=[4]),
+    )
     whole.work()
     again.work()
     text = configs['peg'].read_text()
     configs['peg'].write_text(
-        f'{text}\ncustom_imports = dict(imports=["cpvt_backbones", "cpvt_backbones.engine.decoded"])'
-        '\ncustom_hooks = [dict(type="KillInSecondEpoch")]'
+        f'{text}\ncustom_imports = dict(imports=["cpvt_backbones",'
+        ' "cpvt_backbones.engine.decoded"])\ncustom_hooks = [dict(type="KillInSecondEpoch")]'
     )
     process = multiprocessing.get_context('spawn').Process(target=work, args=(broken,))
     process.start()
@@ -97,7 +110,9 @@ def test_a_record_holds_config_commit_environment_and_shift_error(stage):
     one = stage('one', peg=[0, 1])
     one.work()
     records = read_records(one.folder)
-    assert [record['run'] for record in records] == [ClassifyRun('peg', seed)._asdict() for seed in (0, 1)]
+    assert [record['run'] for record in records] == [
+        ClassifyRun('peg', seed)._asdict() for seed in (0, 1)
+    ]
     for record in records:
         assert "'type': 'PEG'" in record['config']
         assert record['commits'].split()
@@ -108,7 +123,10 @@ def test_a_record_holds_config_commit_environment_and_shift_error(stage):
 
 def finish(stage, run, **result):
     """Write the record of a run that was not trained."""
-    write_json(stage.folder / run.name / 'record.json', dict(run=run._asdict(), rows=[dict(size=32, **result)]))
+    write_json(
+        stage.folder / run.name / 'record.json',
+        dict(run=run._asdict(), rows=[dict(size=32, **result)]),
+    )
 
 
 def test_the_best_rate_of_the_first_seed_is_used_for_all_seeds(stage):
@@ -128,15 +146,23 @@ def test_the_best_rate_of_the_first_seed_is_used_for_all_seeds(stage):
 
 def test_the_rate_factor_scales_the_learning_rate(stage):
     one = stage('optimizer')
-    plain, twice = (one.config(ClassifyRun('learned', 0, factor)).optim_wrapper.optimizer.lr for factor in (1.0, 2.0))
+    plain, twice = (
+        one.config(ClassifyRun('learned', 0, factor)).optim_wrapper.optimizer.lr
+        for factor in (1.0, 2.0)
+    )
     assert twice == 2 * plain
 
 
 def test_a_budget_counts_training_and_tests(plan, monkeypatch):
-    monkeypatch.setattr('positional_encoding.classify.seconds_per_iteration', lambda config, batch_size, size: 0.5)
-    # A run has 4 iterations an epoch, and its tests cost 10 / 4 * (1 + 1.25 ** 2) / 3 = 2.1 iterations.
+    monkeypatch.setattr(
+        'positional_encoding.classify.seconds_per_iteration', lambda config, batch_size, size: 0.5
+    )
+    # A run has 4 iterations an epoch, and its tests cost 10 / 4 * (1 + 1.25 ** 2) / 3 = 2.1
+    # iterations.
     budget = dict(config=Path(), plan=plan, runs=2, train=16, val=10)
     assert epochs_within(14.2 / 60, **budget) == 3
     assert epochs_within(14.1 / 60, **budget) == 2
-    with pytest.raises(ValueError, match='--budget: one epoch of 2 runs takes about 0 minutes, got 0.05'):
+    with pytest.raises(
+        ValueError, match='--budget: one epoch of 2 runs takes about 0 minutes, got 0.05'
+    ):
         epochs_within(0.05, **budget)

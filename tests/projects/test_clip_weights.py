@@ -35,7 +35,9 @@ def photographs(size):
 @pytest.mark.slow
 def test_clip_computes_what_timm_computes_at_any_size(file, record_property):
     timm = pytest.importorskip('timm')
-    theirs = timm.create_model(NAME.partition('.')[0], num_classes=512, dynamic_img_size=True).eval()
+    theirs = timm.create_model(
+        NAME.partition('.')[0], num_classes=512, dynamic_img_size=True
+    ).eval()
     theirs.load_state_dict(read_clip(installed_file()))
     ours = CPVT.from_pretrained(str(file), out_type='raw').eval()
     position = [dict(type='Learned'), dict(type='PEG', after_blocks=(0, 1, 2, 3, 4))]
@@ -50,6 +52,8 @@ def test_clip_computes_what_timm_computes_at_any_size(file, record_property):
         record_property(f'{size[0]}x{size[1]}', f'{difference:.1e}')
         assert difference <= 1e-5
     with torch.inference_mode():
-        assert torch.equal(with_pegs(images[:1])[0], ours(images[:1])[0])  # each PEG starts as the identity
+        assert torch.equal(
+            with_pegs(images[:1])[0], ours(images[:1])[0]
+        )  # each PEG starts as the identity
     # The weights mean something: a photograph is next to itself at the other size.
     assert (features[0] @ features[1].T).argmax(dim=1).tolist() == [0, 1, 2]

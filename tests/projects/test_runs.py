@@ -46,8 +46,15 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path):
 
 
 def test_a_folder_keeps_its_plan(tmp_path):
-    assert Folder(tmp_path, PLAN).plan == Folder(tmp_path, PLAN).plan == Folder(tmp_path, None).plan == PLAN
-    with pytest.raises(ValueError, match=r'was begun with .*\[1, 2\].* got .*\[1\].* use another folder'):
+    assert (
+        Folder(tmp_path, PLAN).plan
+        == Folder(tmp_path, PLAN).plan
+        == Folder(tmp_path, None).plan
+        == PLAN
+    )
+    with pytest.raises(
+        ValueError, match=r'was begun with .*\[1, 2\].* got .*\[1\].* use another folder'
+    ):
         Folder(tmp_path, dict(sizes=[1]))
     with pytest.raises(FileNotFoundError, match='no study was begun in .*elsewhere'):
         Folder(tmp_path / 'elsewhere', None)
@@ -64,7 +71,9 @@ def test_seeds_must_share_their_config(tmp_path):
 
 def test_the_commit_marks_changed_files_anywhere_in_the_repository(tmp_path):
     def git(*arguments):
-        subprocess.run(['git', '-c', 'user.name=a', '-c', 'user.email=a', *arguments], cwd=tmp_path, check=True)
+        subprocess.run(
+            ['git', '-c', 'user.name=a', '-c', 'user.email=a', *arguments], cwd=tmp_path, check=True
+        )
 
     (tmp_path / 'inner').mkdir()
     (tmp_path / 'outer.py').write_text('1')

@@ -42,14 +42,26 @@ DOCS = Path(__file__).resolve().parents[2] / 'docs'
 
 
 def results_of(**scores):
-    """One row for each seed, of each variant's accuracies at 112 px, and twice as much lost at 224 px."""
+    """One row for each seed, of each variant's accuracies at 112 px, and twice as much lost at 224
+    px.
+    """
     rows = [
-        (name.replace('_', '-'), seed, 1.0, 8, size, top1 - loss, None if size > 112 else 0.1 * (seed + 1))
+        (
+            name.replace('_', '-'),
+            seed,
+            1.0,
+            8,
+            size,
+            top1 - loss,
+            None if size > 112 else 0.1 * (seed + 1),
+        )
         for name, values in scores.items()
         for seed, top1 in enumerate(values)
         for size, loss in ((112, 0), (224, 2 * seed))
     ]
-    return pd.DataFrame(rows, columns=['variant', 'seed', 'rate_factor', 'epochs', 'size', 'top1', 'shift_error'])
+    return pd.DataFrame(
+        rows, columns=['variant', 'seed', 'rate_factor', 'epochs', 'size', 'top1', 'shift_error']
+    )
 
 
 def dense_results(encodings, starts, seeds):
@@ -61,7 +73,9 @@ def dense_results(encodings, starts, seeds):
         for seed in seeds
         for size in (0.5, 1.0)
     ]
-    return pd.DataFrame(rows, columns=['task', 'encoding', 'start', 'seed', 'size', 'metric', 'value'])
+    return pd.DataFrame(
+        rows, columns=['task', 'encoding', 'start', 'seed', 'size', 'metric', 'value']
+    )
 
 
 def verdicts_of(comparisons, results):
@@ -155,7 +169,10 @@ def test_a_verdict_is_corrected_over_its_family():
 
 def test_the_correction_is_over_all_claims():
     results = results_of(peg_0=[50.0, 52.0, 54.0], none=[46.0, 47.0, 48.0])
-    asked = [Claim(letter, '', [Comparison('peg-0', 'none', accuracy(112), 'top-1')]) for letter in 'abcd']
+    asked = [
+        Claim(letter, '', [Comparison('peg-0', 'none', accuracy(112), 'top-1')])
+        for letter in 'abcd'
+    ]
     assert [one.verdict for one in judge(asked, results)] == [UNDECIDED] * 4
 
 
@@ -211,21 +228,38 @@ def test_a_claim_is_as_good_as_its_weakest_part():
 
 
 def test_larger_sizes_are_those_of_the_paper():
-    """384 and 448 px after 224 are 192 and 224 px after 112, and 56 (a multiple of 8) and 64 px after 32."""
+    """384 and 448 px after 224 are 192 and 224 px after 112, and 56 (a multiple of 8) and 64 px
+    after 32.
+    """
     assert {part.what for part in claims(32)[2].comparisons} == {'change of top-1, 32 to 56 px'}
-    parts = [str(part) for claim in claims(112) if claim.letter[0] == 'c' for part in claim.comparisons]
-    assert all('112 to 192 px' in text for text in parts[:6]) and all('112 to 224 px' in text for text in parts[6:])
+    parts = [
+        str(part) for claim in claims(112) if claim.letter[0] == 'c' for part in claim.comparisons
+    ]
+    assert all('112 to 192 px' in text for text in parts[:6]) and all(
+        '112 to 224 px' in text for text in parts[6:]
+    )
 
 
 def test_claims_compare_variants_of_the_first_two_priorities():
     assert [claim.letter for claim in claims(112)] == ['a', 'b', 'c', "c'", *'defghijklmnopqr']
-    named = {name for claim in claims(112) for part in claim.comparisons for name in (part.left, part.right) if name}
+    named = {
+        name
+        for claim in claims(112)
+        for part in claim.comparisons
+        for name in (part.left, part.right)
+        if name
+    }
     assert named == {name for name, variant in VARIANTS.items() if variant.priority <= 2}
 
 
 def test_of_several_rates_the_best_on_the_first_seed_counts():
     results = pd.DataFrame(
-        [('learned', 0, 1.0, 50.0), ('learned', 0, 2.0, 55.0), ('learned', 1, 2.0, 40.0), ('learned', 0, 0.5, 54.0)],
+        [
+            ('learned', 0, 1.0, 50.0),
+            ('learned', 0, 2.0, 55.0),
+            ('learned', 1, 2.0, 40.0),
+            ('learned', 0, 0.5, 54.0),
+        ],
         columns=['variant', 'seed', 'rate_factor', 'top1'],
     ).assign(size=112)
     assert best_rates(results, 112)['rate_factor'].tolist() == [2.0, 2.0]
@@ -235,7 +269,11 @@ def test_of_several_rates_the_best_on_the_first_seed_counts():
     tuned = results.assign(tuning=[60.0, 50.0, 50.0, 50.0])  # on images that are not tested
     assert best_rates(tuned, 112)['rate_factor'].tolist() == [1.0]
     shown = cells(rates_table(results, 112))[2:]
-    assert shown == [('learned table', '0.5', '54.0'), ('learned table', '1', '50.0'), ('learned table', '2', '55.0')]
+    assert shown == [
+        ('learned table', '0.5', '54.0'),
+        ('learned table', '1', '50.0'),
+        ('learned table', '2', '55.0'),
+    ]
 
 
 def test_the_report_has_the_numbers(tmp_path):
@@ -292,32 +330,52 @@ def test_the_page_is_reproduced_from_its_csv_files(tmp_path):
     write_report(tmp_path / 'nowhere', page)
     assert page.read_text() == (DOCS / 'evidence.md').read_text()
     for table, runs in (('positional_encoding', 'runs'), ('dense_transfer', 'dense_transfer_runs')):
-        assert (folder / f'{table}.csv').read_bytes() == (DOCS / 'evidence' / f'{table}.csv').read_bytes()
+        assert (folder / f'{table}.csv').read_bytes() == (
+            DOCS / 'evidence' / f'{table}.csv'
+        ).read_bytes()
         results, runs = pd.read_csv(folder / f'{table}.csv'), pd.read_csv(folder / f'{runs}.csv')
-        names = [name for name in ('variant', 'task', 'encoding', 'start', 'seed', 'rate_factor') if name in results]
-        assert set(runs[names].itertuples(index=False)) == set(results[names].itertuples(index=False))
+        names = [
+            name
+            for name in ('variant', 'task', 'encoding', 'start', 'seed', 'rate_factor')
+            if name in results
+        ]
+        assert set(runs[names].itertuples(index=False)) == set(
+            results[names].itertuples(index=False)
+        )
 
 
 def test_finished_runs_enter_the_csv_files(tmp_path):
     run = dict(variant='none', seed=0, rate_factor=1.0)
-    rows = [dict(epochs=3, size=size, top1=50.0, shift_error=error) for size, error in ((112, 0.25), (224, None))]
-    environment = dict(processor='two cores', threads='1', Python='3.11.7 (main)', PyTorch='2.11.0', OpenCV='4')
+    rows = [
+        dict(epochs=3, size=size, top1=50.0, shift_error=error)
+        for size, error in ((112, 0.25), (224, None))
+    ]
+    environment = dict(
+        processor='two cores', threads='1', Python='3.11.7 (main)', PyTorch='2.11.0', OpenCV='4'
+    )
     record = dict(run=run, rows=rows, commits='abc', environment=environment, config='')
     write_json(tmp_path / 'classify/none_seed-0/record.json', record)
     write_report(tmp_path)
-    assert (tmp_path / 'positional_encoding.csv').read_text() == (
-        'variant,seed,rate_factor,epochs,size,top1,shift_error\nnone,0,1.0,3,112,50.0,0.25\nnone,0,1.0,3,224,50.0,\n'
+    assert (
+        (tmp_path / 'positional_encoding.csv').read_text()
+        == 'variant,seed,rate_factor,epochs,size,top1,shift_error\n'
+        'none,0,1.0,3,112,50.0,0.25\nnone,0,1.0,3,224,50.0,\n'
     )
-    assert (tmp_path / 'runs.csv').read_text() == (
-        'variant,seed,rate_factor,epochs,commits,processor,threads,python,torch\n'
+    assert (
+        (tmp_path / 'runs.csv').read_text()
+        == 'variant,seed,rate_factor,epochs,commits,processor,threads,python,torch\n'
         'none,0,1.0,3,abc,two cores,1,3.11.7,2.11.0\n'
     )
-    assert ('no encoding', '1', '50.0', '50.0', '0.250') in cells((tmp_path / 'report.md').read_text())
+    assert ('no encoding', '1', '50.0', '50.0', '0.250') in cells(
+        (tmp_path / 'report.md').read_text()
+    )
     (tmp_path / 'classify/none_seed-0').rename(tmp_path / 'elsewhere')
     write_json(tmp_path / 'classify/none_seed-1/record.json', record | dict(run=dict(run, seed=1)))
     write_report(tmp_path)
     results = pd.read_csv(tmp_path / 'positional_encoding.csv')
-    assert results['seed'].tolist() == [0, 0, 1, 1] and results['top1'].tolist() == [50.0] * 4, 'seed 0 is kept'
+    assert results['seed'].tolist() == [0, 0, 1, 1] and results['top1'].tolist() == [50.0] * 4, (
+        'seed 0 is kept'
+    )
     assert pd.read_csv(tmp_path / 'runs.csv')['seed'].tolist() == [0, 1]
     with pytest.raises(ValueError, match='nowhere has no finished run'):
         write_report(tmp_path / 'nowhere')

@@ -1,4 +1,6 @@
-"""Dense transfer stage: reproducible, every run tested at every size, from the weights that it names."""
+"""Dense transfer stage: reproducible, every run tested at every size, from the weights that it
+names.
+"""
 
 from pathlib import Path
 
@@ -18,7 +20,10 @@ from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import read_checkpoint
 
 BACKBONE = dict(
-    arch=dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=2), patch_size=8, with_cls_token=False, img_size=40
+    arch=dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=2),
+    patch_size=8,
+    with_cls_token=False,
+    img_size=40,
 )
 POSITIONS = {'peg': dict(type='PEG', after_blocks=(0,)), 'learned': dict(type='Learned')}
 
@@ -32,7 +37,9 @@ def config(tmp_path):
     for index in range(4):
         label = rng.integers(0, 3, (33 + index, 50), dtype=np.uint8)
         cv2.imwrite(str(tmp_path / f'data/labels/{index}.png'), label)
-        cv2.imwrite(str(tmp_path / f'data/images/{index}.png'), np.repeat(label[..., None] * 80, 3, axis=2))
+        cv2.imwrite(
+            str(tmp_path / f'data/images/{index}.png'), np.repeat(label[..., None] * 80, 3, axis=2)
+        )
     load = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')]
     dataset = dict(
         type='BaseSegDataset',
@@ -43,7 +50,15 @@ def config(tmp_path):
     )
     crop = dict(type='RandomCrop', crop_size=(32, 40))
     pixels = dict(mean=[127.5] * 3, std=[60.0] * 3, size=(32, 40), test_cfg=dict(size_divisor=8))
-    head = dict(type='FCNHead', in_channels=16, channels=16, num_convs=0, concat_input=False, num_classes=3, in_index=0)
+    head = dict(
+        type='FCNHead',
+        in_channels=16,
+        channels=16,
+        num_convs=0,
+        concat_input=False,
+        num_classes=3,
+        in_index=0,
+    )
     return dict(
         default_scope='mmseg',
         custom_imports=dict(imports=['cpvt_backbones']),
@@ -82,9 +97,13 @@ def parts(tmp_path, config, write_config):
     for encoding, position in POSITIONS.items():
         config['model']['backbone']['position'] = position
         configs['camvid', encoding] = write_config(encoding, config)
-        classifier = CPVT(**{**BACKBONE, 'img_size': 16}, position=position)  # its table has another grid
+        classifier = CPVT(
+            **{**BACKBONE, 'img_size': 16}, position=position
+        )  # its table has another grid
         for seed in (0, 5):
-            weights = {f'backbone.{key}': value + seed for key, value in classifier.state_dict().items()}
+            weights = {
+                f'backbone.{key}': value + seed for key, value in classifier.state_dict().items()
+            }
             pretrained[encoding, seed] = tmp_path / f'{encoding}_{seed}.pth'
             torch.save(dict(state_dict=weights), pretrained[encoding, seed])
     return configs, pretrained
@@ -111,7 +130,9 @@ def test_a_seed_reproduces_its_results_also_after_an_interruption(stage, tmp_pat
     (broken / 'sizes.csv').write_text('half')
     again.work()
     records = read_records(first.folder)
-    assert [record['rows'] for record in read_records(again.folder)] == [record['rows'] for record in records]
+    assert [record['rows'] for record in read_records(again.folder)] == [
+        record['rows'] for record in records
+    ]
     assert [tuple(record['run'].values()) for record in records] == [
         ('camvid', 'peg', 'pretrained', 0),
         ('camvid', 'peg', 'scratch', 0),
@@ -121,7 +142,11 @@ def test_a_seed_reproduces_its_results_also_after_an_interruption(stage, tmp_pat
             (1.0, 'mIoU', 3),
             (1.5, 'mIoU', 3),
         ]
-        assert "'type': 'FCNHead'" in record['config'] and record['environment']['PyTorch'] and record['commits']
+        assert (
+            "'type': 'FCNHead'" in record['config']
+            and record['environment']['PyTorch']
+            and record['commits']
+        )
     assert not list(first.folder.glob('*/iter_*.pth'))
 
 
@@ -135,7 +160,11 @@ def test_pretrained_runs_start_from_the_weights_of_their_seed(stage, parts, tmp_
         for start in STARTS:
             weights = tmp_path / f'still/camvid_{encoding}_{start}_seed-5/weights.pth'
             found = read_checkpoint(weights)['state_dict']
-            same = [torch.equal(found[name], value) for name, value in wanted.items() if found[name].dim() == 4]
+            same = [
+                torch.equal(found[name], value)
+                for name, value in wanted.items()
+                if found[name].dim() == 4
+            ]
             assert all(same) if start == 'pretrained' else not any(same)
         # A table takes the grid of the crops, not of the classifier.
         tables = [value for name, value in found.items() if 'pos_embed' in name]

@@ -1,4 +1,5 @@
-"""Random constructor arguments and image sizes: each is refused with a clear error, or gives right, finite outputs.
+"""Random constructor arguments and image sizes: each is refused with a clear error, or gives right,
+finite outputs.
 
 python tests/reliability/fuzz.py --count 2000 --seed 0
 """
@@ -58,10 +59,14 @@ def some_arguments(rng: random.Random) -> tuple[type, dict[str, Any], bool]:
             sr_ratios=rng.choice([[8, 4, 2, 1], [1, 1, 1, 1]]),
         )
         choices: dict[str, list[Any]] = dict(
-            out_indices=[(0, 1, 2, 3), (3,), -1, (1, 2)], embed_norm_eps=[1e-5], with_cls_token=[False, False, True]
+            out_indices=[(0, 1, 2, 3), (3,), -1, (1, 2)],
+            embed_norm_eps=[1e-5],
+            with_cls_token=[False, False, True],
         )
     else:
-        arch = dict(embed_dims=rng.choice([16, 32]), depth=rng.choice([1, 2, 3]), num_heads=2, mlp_ratio=2.0)
+        arch = dict(
+            embed_dims=rng.choice([16, 32]), depth=rng.choice([1, 2, 3]), num_heads=2, mlp_ratio=2.0
+        )
         choices = dict(
             patch_size=[8, 16] if cls is CPVT else [8, 16, 4],
             with_cls_token=[True, False],
@@ -73,7 +78,11 @@ def some_arguments(rng: random.Random) -> tuple[type, dict[str, Any], bool]:
         if cls is CPVT:
             choices |= dict(out_indices=[-1, 0, (0, -1)], with_dist_token=[False, True])
         else:
-            choices |= dict(source=['last', 'taps'], out_indices=[(0, 1, 2, 3), (1, 3), 0], taps=[None, (0, 0, 0, 0)])
+            choices |= dict(
+                source=['last', 'taps'],
+                out_indices=[(0, 1, 2, 3), (1, 3), 0],
+                taps=[None, (0, 0, 0, 0)],
+            )
     choices |= dict(
         arch=[arch],
         img_size=[32, (24, 40)],
@@ -90,7 +99,11 @@ def some_arguments(rng: random.Random) -> tuple[type, dict[str, Any], bool]:
     )
     if cls is not MultiScaleCPVT:
         choices['out_type'] = ['featmap', 'featmap', 'cls_token', 'avg_featmap', 'raw']
-    arguments = {name: rng.choice(values) for name, values in choices.items() if name == 'arch' or rng.random() < 0.4}
+    arguments = {
+        name: rng.choice(values)
+        for name, values in choices.items()
+        if name == 'arch' or rng.random() < 0.4
+    }
     odd = rng.random() < 0.5
     if odd:
         if rng.random() < 0.3:
@@ -101,11 +114,42 @@ def some_arguments(rng: random.Random) -> tuple[type, dict[str, Any], bool]:
     return cls, arguments, odd
 
 
-def verdict(cls: type, arguments: dict[str, Any], shape: tuple[int, ...], *, train: bool) -> tuple[str, str]:
+def verdict(
+    cls: type, arguments: dict[str, Any], shape: tuple[int, ...], *, train: bool
+) -> tuple[str, str]:
     """What came of one configuration: passed, refused, unclear, wrong or non-finite; and why."""
-    known = {*arguments, 'arch', 'images', 'position', 'img_size', 'out_indices', 'with_cls_token', 'padding', 'grid'}
-    known |= {'embed_dims', 'depth', 'num_heads', 'mlp_ratio', 'sr_ratios', 'after_blocks', 'kernel_size', 'type'}
-    known |= {'target', 'frozen', 'norm', 'act', 'num_layers', 'kind', 'clip', 'temperature', 'depths'}
+    known = {
+        *arguments,
+        'arch',
+        'images',
+        'position',
+        'img_size',
+        'out_indices',
+        'with_cls_token',
+        'padding',
+        'grid',
+    }
+    known |= {
+        'embed_dims',
+        'depth',
+        'num_heads',
+        'mlp_ratio',
+        'sr_ratios',
+        'after_blocks',
+        'kernel_size',
+        'type',
+    }
+    known |= {
+        'target',
+        'frozen',
+        'norm',
+        'act',
+        'num_layers',
+        'kind',
+        'clip',
+        'temperature',
+        'depths',
+    }
     try:
         model = cls(**arguments).train(train)
         outputs = model(torch.randn(shape))
@@ -115,13 +159,17 @@ def verdict(cls: type, arguments: dict[str, Any], shape: tuple[int, ...], *, tra
         return ('refused' if clear else 'unclear'), f'{type(error).__name__}: {text}'
     except Exception as error:
         return 'unclear', f'{type(error).__name__}: {error}'
-    flat = [one for output in outputs for one in (output if isinstance(output, tuple) else (output,))]
+    flat = [
+        one for output in outputs for one in (output if isinstance(output, tuple) else (output,))
+    ]
     if not all(one.isfinite().all() for one in flat):
         return 'non-finite', ''
     position = arguments.get('position')
     shrinks = "'padding': 'none'" in str(position)
     if model.out_type == 'featmap' and not shrinks:
-        for output, stride, channels in zip(outputs, model.out_strides, model.out_channels, strict=True):
+        for output, stride, channels in zip(
+            outputs, model.out_strides, model.out_channels, strict=True
+        ):
             expected = (shape[0], channels, -(-shape[2] // stride), -(-shape[3] // stride))
             if tuple(output.shape) != expected:
                 return 'wrong', f'shape {tuple(output.shape)} instead of {expected}'
@@ -131,11 +179,19 @@ def verdict(cls: type, arguments: dict[str, Any], shape: tuple[int, ...], *, tra
 
 
 def fuzz(count: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """Try ``count`` configurations; the number of each verdict, and a line for each that is not acceptable."""
+    """Try ``count`` configurations.
+
+    The number of each verdict, and a line for each that is not acceptable.
+    """
     rng, verdicts, faults = random.Random(seed), Counter[str](), []
     for number in range(count):
         cls, arguments, odd = some_arguments(rng)
-        shape = (rng.choice([1, 2]), arguments.get('in_channels', 3), rng.randint(1, 70), rng.randint(1, 70))
+        shape = (
+            rng.choice([1, 2]),
+            arguments.get('in_channels', 3),
+            rng.randint(1, 70),
+            rng.randint(1, 70),
+        )
         if not isinstance(shape[1], int) or not 0 < shape[1] < 10:
             shape = (shape[0], 3, *shape[2:])
         train = rng.random() < 0.5
@@ -145,13 +201,18 @@ def fuzz(count: int, seed: int) -> tuple[Counter[str], list[str]]:
             found, reason = verdict(cls, arguments, shape, train=train)
         verdicts['odd value accepted' if found == 'passed' and odd else found] += 1
         if found in ('unclear', 'wrong', 'non-finite'):
-            faults.append(f'{number}: {found}: {cls.__name__}({arguments}) on {shape}, train={train}: {reason}')
+            faults.append(
+                f'{number}: {found}: {cls.__name__}({arguments}) on {shape}, train={train}:'
+                f' {reason}'
+            )
     return verdicts, faults
 
 
 def main() -> None:
     """Run and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--count', type=int, default=2000)
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()

@@ -27,14 +27,18 @@ PROMISES: dict[str, str] = {
     'A checkpoint is read completely or refused by name': (
         'tests/checkpoints/test_reading.py tests/tools/test_damaged_checkpoints.py'
     ),
-    'Reading a checkpoint takes at most twice the memory of its file': 'tests/reliability/test_reading_memory.py',
+    'Reading a checkpoint takes at most twice the memory of its file': (
+        'tests/reliability/test_reading_memory.py'
+    ),
     'A training killed at any moment resumes and ends with the same weights': (
         'tests/reliability/test_interrupted_training.py -k killed'
     ),
     'Signals, full disks, damaged checkpoints and moved folders lose no training': (
         'tests/reliability/test_interrupted_training.py -k "not killed"'
     ),
-    'A prediction killed at any moment resumes byte-equal': 'tests/reliability/test_prediction.py -k killed',
+    'A prediction killed at any moment resumes byte-equal': (
+        'tests/reliability/test_prediction.py -k killed'
+    ),
     'Memory stays flat over images of many sizes': 'tests/reliability/test_prediction.py -k memory',
     'No image file stops a folder, and each failure has a reason': (
         'tests/inference/test_images.py tests/inference/test_folder_damage.py'
@@ -42,7 +46,9 @@ PROMISES: dict[str, str] = {
     'A prediction does not depend on the other images of its batch': (
         'tests/backbones/test_valid_sizes.py tests/engine/test_predict_by_size.py'
     ),
-    'Constructor arguments and image sizes: clear refusals, finite outputs': 'tests/reliability/test_fuzz.py',
+    'Constructor arguments and image sizes: clear refusals, finite outputs': (
+        'tests/reliability/test_fuzz.py'
+    ),
     'An exported file computes what the model computes, at 36 sizes': (
         'tests/reliability/test_prediction.py -k exported'
     ),
@@ -54,12 +60,26 @@ PROMISES: dict[str, str] = {
 def run(selection: str) -> tuple[int, int]:
     """Checks tried and held; a test counts once, or as often as its property ``tried`` says."""
     with tempfile.NamedTemporaryFile(suffix='.xml') as file:
-        command = f'{sys.executable} -m pytest -q -p no:cacheprovider -m "slow or not slow" --timeout 3600'
-        subprocess.run(f'{command} --junitxml {file.name} {selection}', shell=True, cwd=ROOT, check=False)
-        cases = [case for case in ET.parse(file.name).iter('testcase') if case.find('skipped') is None]
+        command = (
+            f'{sys.executable} -m pytest -q -p no:cacheprovider -m "slow or not slow" --timeout'
+            ' 3600'
+        )
+        subprocess.run(
+            f'{command} --junitxml {file.name} {selection}', shell=True, cwd=ROOT, check=False
+        )
+        cases = [
+            case for case in ET.parse(file.name).iter('testcase') if case.find('skipped') is None
+        ]
     tried = held = 0
     for case in cases:
-        count = sum(int(one.get('value', 0)) for one in case.iter('property') if one.get('name') == 'tried') or 1
+        count = (
+            sum(
+                int(one.get('value', 0))
+                for one in case.iter('property')
+                if one.get('name') == 'tried'
+            )
+            or 1
+        )
         tried += count
         held += 0 if case.find('failure') is not None or case.find('error') is not None else count
     if not tried:
@@ -69,8 +89,12 @@ def run(selection: str) -> tuple[int, int]:
 
 def main() -> None:
     """Run everything, print the table, write it into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose part "promises" becomes the table')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--docs', type=Path, metavar='PAGE.md', help='page whose part "promises" becomes the table'
+    )
     args, begun = parser.parse_args(), time.monotonic()
     lines = ['| promise | tests | tried | held |', '| --- | --- | ---: | ---: |']
     for number, (promise, selection) in enumerate(PROMISES.items(), 1):

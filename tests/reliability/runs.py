@@ -36,7 +36,10 @@ _reports = -1
 
 
 def report(event: bytes) -> None:
-    """Tell the parent process what happens; wait until it answers, so that a kill hits this very moment."""
+    """Tell the parent process what happens.
+
+    Wait until it answers, so that a kill hits this very moment.
+    """
     if _reports >= 0:
         os.write(_reports, event)
         os.read(_reports, 1)
@@ -73,12 +76,21 @@ class NoisyImages(torch.utils.data.Dataset):
 
 @MODELS.register_module()
 class ReliabilityModel(BaseModel):
-    """A classifier with stochastic depth, so that random states matter; it reports every training step."""
+    """A classifier with stochastic depth, so that random states matter.
+
+    It reports every training step.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         arch = dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=2.0)
-        self.backbone = CPVT(arch=arch, patch_size=8, out_type='avg_featmap', with_cls_token=False, drop_path_rate=0.3)
+        self.backbone = CPVT(
+            arch=arch,
+            patch_size=8,
+            out_type='avg_featmap',
+            with_cls_token=False,
+            drop_path_rate=0.3,
+        )
         self.head = nn.Linear(16, 2)
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor, mode: str = 'tensor') -> Any:
@@ -113,7 +125,8 @@ def config(
     batch_size: int = 2,
     **checkpoint: Any,
 ) -> Config:
-    """A training of 24 iterations, or of 3 epochs of 8, that saves every 4 iterations or every epoch.
+    """A training of 24 iterations, or of 3 epochs of 8, that saves every 4 iterations or every
+    epoch.
 
     Args:
         work_dir: Folder of its checkpoints.
@@ -126,7 +139,9 @@ def config(
         checkpoint: Options of the checkpoint hook.
     """
     interval = 1 if by_epoch else 4
-    hook = dict(type='DurableCheckpointHook', by_epoch=by_epoch, interval=interval, max_keep_ckpts=1)
+    hook = dict(
+        type='DurableCheckpointHook', by_epoch=by_epoch, interval=interval, max_keep_ckpts=1
+    )
     sampler = dict(type='DefaultSampler' if by_epoch else 'InfiniteSampler', shuffle=True)
     loader = dict(
         batch_size=batch_size // processes,
@@ -150,9 +165,15 @@ def config(
             model=dict(type='ReliabilityModel'),
             train_dataloader=loader,
             train_cfg=dict(by_epoch=by_epoch, val_interval=interval, **loop),
-            optim_wrapper=dict(optimizer=dict(type='AdamW', lr=1e-3), accumulative_counts=accumulate),
-            param_scheduler=[dict(type='CosineAnnealingLR', T_max=ITERATIONS, by_epoch=False, eta_min=1e-5)],
-            default_hooks=dict(checkpoint={**hook, **checkpoint}, logger=dict(type='LoggerHook', interval=100)),
+            optim_wrapper=dict(
+                optimizer=dict(type='AdamW', lr=1e-3), accumulative_counts=accumulate
+            ),
+            param_scheduler=[
+                dict(type='CosineAnnealingLR', T_max=ITERATIONS, by_epoch=False, eta_min=1e-5)
+            ],
+            default_hooks=dict(
+                checkpoint={**hook, **checkpoint}, logger=dict(type='LoggerHook', interval=100)
+            ),
             custom_hooks=[dict(type='WarmupEMAHook')] if average else [],
             randomness=dict(seed=1),
             log_level='WARNING',
@@ -188,7 +209,9 @@ def train(cfg: Config, *, resume: bool = False) -> Runner:
     Runner._log_env = lambda *_: None  # it starts compilers to ask for their versions
     register_backend('local', SlowBackend, prefixes='', force=True)
     cfg.resume = resume
-    cfg.experiment_name = f'{Path(cfg.work_dir).name}_{time.time_ns()}'  # mmengine reuses loggers by name
+    cfg.experiment_name = (
+        f'{Path(cfg.work_dir).name}_{time.time_ns()}'  # mmengine reuses loggers by name
+    )
     runner = Runner.from_cfg(cfg)
     runner.train()
     return runner
@@ -230,7 +253,10 @@ class Process:
             os._exit(code)
 
     def wait(self, event: bytes, count: int) -> bool:
-        """Let it run to the ``count``-th report of an event and hold it there; False if it ends before."""
+        """Let it run to the ``count``-th report of an event and hold it there.
+
+        False if it ends before.
+        """
         while received := self._receive():
             count -= received == event
             if count == 0:
@@ -262,8 +288,13 @@ class Process:
 
 
 def final_state(work_dir: Path) -> dict[str, Any]:
-    """Weights, averages, optimizer and schedule of the last checkpoint; the best score and its weights."""
-    (last,) = (p for p in work_dir.glob('*.pth') if p.stem in (f'iter_{ITERATIONS}', f'epoch_{EPOCHS}'))
+    """Weights, averages, optimizer and schedule of the last checkpoint.
+
+    The best score and its weights.
+    """
+    (last,) = (
+        p for p in work_dir.glob('*.pth') if p.stem in (f'iter_{ITERATIONS}', f'epoch_{EPOCHS}')
+    )
     content = torch.load(last, weights_only=False)
     parts = ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers')
     state = {part: content[part] for part in parts if part in content}
@@ -289,4 +320,8 @@ def assert_equal(left: Any, right: Any) -> None:
     left, right = leaves(left), leaves(right)
     assert left.keys() == right.keys()
     for key, value in left.items():
-        assert torch.equal(value, right[key]) if isinstance(value, torch.Tensor) else value == right[key], key
+        assert (
+            torch.equal(value, right[key])
+            if isinstance(value, torch.Tensor)
+            else value == right[key]
+        ), key

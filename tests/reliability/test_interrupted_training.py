@@ -1,4 +1,6 @@
-"""A training that is killed at any moment, or meets a full disk, resumes and ends with the weights of a whole one."""
+"""A training that is killed at any moment, or meets a full disk, resumes and ends with the weights
+of a whole one.
+"""
 
 import os
 import random
@@ -37,7 +39,9 @@ LOOPS = pytest.mark.parametrize('by_epoch', [False, True], ids=['by iterations',
 
 
 def run(folder: Path, *, resume: bool = True, **options) -> Process:
-    return Process(lambda: train(config(folder, **options), resume=resume), folder.with_suffix('.log'))
+    return Process(
+        lambda: train(config(folder, **options), resume=resume), folder.with_suffix('.log')
+    )
 
 
 @pytest.fixture(scope='session')
@@ -48,7 +52,9 @@ def whole(tmp_path_factory):
     def of(setting):
         if setting not in states:
             folder = tmp_path_factory.mktemp('whole') / 'run'
-            assert run(folder, **SETTINGS[setting]).finish() == 0, folder.with_suffix('.log').read_text()
+            assert run(folder, **SETTINGS[setting]).finish() == 0, folder.with_suffix(
+                '.log'
+            ).read_text()
             states[setting] = final_state(folder)
         return states[setting]
 
@@ -61,9 +67,11 @@ def assert_resumes(folder, expected, **options):
 
 
 def kill_and_resume(folder, expected, *, event, kills, most, first, **options):
-    """Kill trainings at occurrences of an event, each resuming the one before, until ``kills`` are done.
+    """Kill trainings at occurrences of an event, each resuming the one before, until ``kills`` are
+    done.
 
-    The first kill is at the occurrence ``first``, those after it at random ones of at most ``most``.
+    The first kill is at the occurrence ``first``, those after it at random ones of at most
+    ``most``.
     """
     rng, done, rounds = random.Random(kills), 0, 0
     while done < kills:
@@ -82,7 +90,9 @@ def kill_and_resume(folder, expected, *, event, kills, most, first, **options):
 
 
 FEW_OR_MANY = pytest.mark.parametrize(
-    'kills', [1, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])], ids=['few', 'many']
+    'kills',
+    [1, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=['few', 'many'],
 )
 
 
@@ -100,7 +110,9 @@ def test_validation_draws_none_of_the_trainings_numbers(whole):
 
 @FEW_OR_MANY
 @pytest.mark.parametrize('setting', ['by iterations', 'averaged weights'])
-def test_trainings_killed_while_they_save_end_as_whole_ones(setting, kills, whole, tmp_path, record_property):
+def test_trainings_killed_while_they_save_end_as_whole_ones(
+    setting, kills, whole, tmp_path, record_property
+):
     options = SETTINGS[setting] | dict(event=CHUNK, kills=kills, most=24, first=20)
     record_property('tried', kill_and_resume(tmp_path, whole(setting), **options))
 
@@ -108,7 +120,10 @@ def test_trainings_killed_while_they_save_end_as_whole_ones(setting, kills, whol
 @LOOPS
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_exits(by_epoch, number, whole, tmp_path):
-    """After the iteration at hand, with the exit code that schedulers requeue; within an epoch, too."""
+    """After the iteration at hand, with the exit code that schedulers requeue.
+
+    Within an epoch, too.
+    """
     folder = tmp_path / 'run'
     for steps in (3, 6, 9):
         process = run(folder, by_epoch=by_epoch)
@@ -148,9 +163,9 @@ def test_a_resume_with_another_number_of_processes_goes_on_by_samples(before, af
     process.kill(signal.SIGTERM)
     process.go_on()
     process.finish()
-    assert run(folder, by_epoch=True, processes=after, batch_size=4).finish() == 0, folder.with_suffix(
-        '.log'
-    ).read_text()
+    assert run(folder, by_epoch=True, processes=after, batch_size=4).finish() == 0, (
+        folder.with_suffix('.log').read_text()
+    )
     content = torch.load(folder / f'epoch_{EPOCHS}.pth', weights_only=False)
     assert content['meta']['iter'] == EPOCHS * LENGTH // 4
     assert len(content['message_hub']['runtime_info']['random_states']) == after
@@ -206,7 +221,11 @@ def test_an_unreadable_checkpoint_is_passed_over_by_name(damage, two_kept, whole
     newest = two_kept / 'iter_12.pth'
     content = newest.read_bytes()
     newest.write_bytes(
-        {'empty': b'', 'half': content[: len(content) // 2], 'noise': random.Random(0).randbytes(999)}[damage]
+        {
+            'empty': b'',
+            'half': content[: len(content) // 2],
+            'noise': random.Random(0).randbytes(999),
+        }[damage]
     )
     warnings = []
     assert newest_checkpoint(two_kept, warn=warnings.append).name == 'iter_8.pth'
@@ -214,7 +233,9 @@ def test_an_unreadable_checkpoint_is_passed_over_by_name(damage, two_kept, whole
     assert_resumes(two_kept, whole('by iterations'), max_keep_ckpts=2)
 
 
-@pytest.mark.parametrize('pointer', [None, b'', b'\xff\x00\x80', b'/elsewhere/iter_12.pth', b'iter_99.pth'])
+@pytest.mark.parametrize(
+    'pointer', [None, b'', b'\xff\x00\x80', b'/elsewhere/iter_12.pth', b'iter_99.pth']
+)
 def test_the_newest_checkpoint_needs_no_pointer(pointer, two_kept):
     if pointer is None:
         (two_kept / POINTER).unlink()
@@ -263,7 +284,9 @@ def test_a_training_that_fails_releases_the_signals_and_the_folder(tmp_path):
     def failed():
         before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
         cfg = config(folder)
-        cfg.train_dataloader.collate_fn = dict(type='pseudo_collate')  # which the model does not take
+        cfg.train_dataloader.collate_fn = dict(
+            type='pseudo_collate'
+        )  # which the model does not take
         with pytest.raises(TypeError):
             train(cfg)
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
@@ -298,20 +321,30 @@ def test_the_previous_best_checkpoint_is_deleted_after_the_next_is_written(tmp_p
         remove = os.remove
 
         def remove_and_print(path):
-            print('removes', Path(path).name, 'of', *sorted(file.name for file in folder.glob('best_*')))
+            print(
+                'removes',
+                Path(path).name,
+                'of',
+                *sorted(file.name for file in folder.glob('best_*')),
+            )
             remove(path)
 
         os.remove = remove_and_print
         cfg = config(folder, save_best='test/score', rule='greater')
         sampler = dict(type='DefaultSampler', shuffle=False)
         cfg.update(val_dataloader={**cfg.train_dataloader, 'sampler': sampler}, val_cfg={})
-        cfg.update(val_evaluator=dict(type='RisingMetric'), train_cfg={**cfg.train_cfg, 'val_interval': 8})
+        cfg.update(
+            val_evaluator=dict(type='RisingMetric'), train_cfg={**cfg.train_cfg, 'val_interval': 8}
+        )
         train(cfg)
 
     log = tmp_path / 'log'
     assert Process(validated, log).finish() == 0, log.read_text()
     names = [f'best_test_score_iter_{step}.pth' for step in (8, 16, 24)]
     removals = [line for line in log.read_text().splitlines() if line.startswith('removes best_')]
-    expected = {f'removes {old} of {" ".join(sorted((old, new)))}' for old, new in zip(names, names[1:], strict=False)}
+    expected = {
+        f'removes {old} of {" ".join(sorted((old, new)))}'
+        for old, new in zip(names, names[1:], strict=False)
+    }
     assert set(removals) == expected
     assert [file.name for file in folder.glob('best_*')] == names[-1:]

@@ -43,18 +43,26 @@ def write_images(folder: Path, count: int, most: int, seed: int = 0) -> Path:
     rng = np.random.default_rng(seed)
     for number in range(count):
         height, width = rng.integers(1, most, 2)
-        Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(folder / f'{number}.png')
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(
+            folder / f'{number}.png'
+        )
     return folder
 
 
 def predict(images: Path, out: Path, **options) -> None:
     inferencer = Inferencer(predictor=Brightness(), batch_size=2)
-    predict_to_folder(inferencer, find_images(images), out_dir=out, vis=False, progress=False, **options)
+    predict_to_folder(
+        inferencer, find_images(images), out_dir=out, vis=False, progress=False, **options
+    )
 
 
 def snapshot(out: Path) -> dict[str, bytes]:
     """Everything a run has written, except its own records."""
-    files = (file for file in out.rglob('*') if file.is_file() and not file.name.startswith(('records.jsonl', '.lock')))
+    files = (
+        file
+        for file in out.rglob('*')
+        if file.is_file() and not file.name.startswith(('records.jsonl', '.lock'))
+    )
     return {str(file.relative_to(out)): file.read_bytes() for file in files}
 
 
@@ -90,7 +98,8 @@ def test_killed_shards_resume_and_merge_byte_equal(kills, tmp_path, record_prope
     for number in range(kills):
         out, log = tmp_path / f'out_{number}', tmp_path / 'log'
         first, second = (
-            Process(lambda out=out, index=index: predict(images, out, shard=(index, 2)), log) for index in (0, 1)
+            Process(lambda out=out, index=index: predict(images, out, shard=(index, 2)), log)
+            for index in (0, 1)
         )
         if first.wait(STEP, rng.randint(1, 3)):
             first.kill()
@@ -98,13 +107,17 @@ def test_killed_shards_resume_and_merge_byte_equal(kills, tmp_path, record_prope
             first = Process(lambda out=out: predict(images, out, shard=(0, 2)), log)
         assert first.finish() == 0 and second.finish() == 0, log.read_text()
         merge = Process(lambda out=out: predict(images, out, merge=True), log)
-        assert not merge.wait(STEP, 1) and merge.finish() == 0, 'nothing is left for the merge to predict'
+        assert not merge.wait(STEP, 1) and merge.finish() == 0, (
+            'nothing is left for the merge to predict'
+        )
         assert snapshot(out) == snapshot(tmp_path / 'whole')
 
 
 @pytest.mark.parametrize('count', [60, pytest.param(500, marks=pytest.mark.slow)])
 def test_memory_is_flat_over_images_of_many_sizes(count, tmp_path, record_property):
-    """The second half of the images takes no more memory than the first, up to two of the largest images."""
+    """The second half of the images takes no more memory than the first, up to two of the largest
+    images.
+    """
     record_property('tried', count)
     images = write_images(tmp_path / 'images', count, 500)
     half = tmp_path / 'half'
@@ -117,8 +130,8 @@ def test_memory_is_flat_over_images_of_many_sizes(count, tmp_path, record_proper
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         predict(images, tmp_path / 'out')
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-        # 200 MB of decoded images may wait for others of their size; these here are 95 MB in all at most. Some are
-        # read ahead, and some wait to be written.
+        # 200 MB of decoded images may wait for others of their size; these here are 95 MB in all at
+        # most. Some are read ahead, and some wait to be written.
         assert grown < (2 + 4 * THREADS) * 500 * 500 * 3 + images_bytes / 2, grown
 
     images_bytes = sum(int(np.prod(Image.open(file).size)) * 3 for file in images.iterdir())
@@ -129,7 +142,11 @@ def test_memory_is_flat_over_images_of_many_sizes(count, tmp_path, record_proper
 def test_exported_files_agree_at_many_sizes(tmp_path, record_property):
     pytest.importorskip('onnxscript')
     arch = dict(
-        depths=[1] * 4, embed_dims=[8, 16, 24, 32], num_heads=[1, 1, 2, 2], mlp_ratios=[2] * 4, sr_ratios=[8, 4, 2, 1]
+        depths=[1] * 4,
+        embed_dims=[8, 16, 24, 32],
+        num_heads=[1, 1, 2, 2],
+        mlp_ratios=[2] * 4,
+        sr_ratios=[8, 4, 2, 1],
     )
     backbone = PyramidCPVT(arch=dict(arch, sr_ratios=[8, 4, 2, 1])).eval()
     torch.manual_seed(0)

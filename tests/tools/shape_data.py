@@ -1,4 +1,6 @@
-"""Small photographs of coloured shapes on noise, with two classes, in each form that make_config.py reads."""
+"""Small photographs of coloured shapes on noise, with two classes, in each form that make_config.py
+reads.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""train.py, test.py and infer.py on one config of each toolbox, with a model of a few thousand weights."""
+"""train.py, test.py and infer.py on one config of each toolbox, with a model of a few thousand
+weights.
+"""
 
 import json
 import pickle
@@ -20,7 +22,11 @@ def photos(tmp_path):
     folder = tmp_path / 'photos'
     folder.mkdir()
     rng = np.random.default_rng(0)
-    for name, (height, width) in {'odd.png': (31, 53), 'tall.jpg': (97, 20), 'odd.jpg': (40, 40)}.items():
+    for name, (height, width) in {
+        'odd.png': (31, 53),
+        'tall.jpg': (97, 20),
+        'odd.jpg': (40, 40),
+    }.items():
         Image.fromarray(rng.integers(0, 255, (height, width, 3), np.uint8)).save(folder / name)
     (folder / 'notes.txt').write_text('no image')
     return folder
@@ -62,15 +68,21 @@ def test_train_resume_test_infer(scope, scenes, photos, tmp_path, call):
     call('infer', config, checkpoint, photos, *output, '--cfg-options', *options)
     predictions = json.loads((results / 'predictions.json').read_text())
     listed = {
-        Path(image['file_name']).name: image for image in json.loads((results / 'images.json').read_text())['images']
+        Path(image['file_name']).name: image
+        for image in json.loads((results / 'images.json').read_text())['images']
     }
     assert list(listed) == ['odd.jpg', 'odd.png', 'tall.jpg']
-    assert sorted(path.name for path in (results / 'vis').iterdir()) == ['odd.jpg', 'odd_2.jpg', 'tall.jpg']
+    assert sorted(path.name for path in (results / 'vis').iterdir()) == [
+        'odd.jpg',
+        'odd_2.jpg',
+        'tall.jpg',
+    ]
     tall = [entry for entry in predictions if entry['image_id'] == listed['tall.jpg']['id']]
     if scope == 'mmdet':
         assert tall
         assert all(
-            x >= 0 and y >= 0 and x + w <= 20.001 and y + h <= 97.001 for x, y, w, h in (e['bbox'] for e in tall)
+            x >= 0 and y >= 0 and x + w <= 20.001 and y + h <= 97.001
+            for x, y, w, h in (e['bbox'] for e in tall)
         )
     elif scope == 'mmseg':
         assert np.asarray(Image.open(results / tall[0]['seg_map'])).shape == (97, 20)
@@ -86,7 +98,10 @@ def test_train_resume_test_infer(scope, scenes, photos, tmp_path, call):
         ('model = dict()', 'default_scope is missing from the config'),
         ("default_scope = 'mmtext'", "default_scope is 'mmtext'"),
         ('model = dict(', "cannot be read: SyntaxError: '(' was never closed"),
-        ("custom_imports = dict(imports=['none'])", 'cannot be read: ImportError: Failed to import custom modules'),
+        (
+            "custom_imports = dict(imports=['none'])",
+            'cannot be read: ImportError: Failed to import custom modules',
+        ),
     ],
 )
 def test_a_config_that_cannot_be_used(text, message, tmp_path, refused):
@@ -103,7 +118,9 @@ def test_no_such_checkpoint(tmp_path, refused):
     config, _ = classification(None, tmp_path)
     assert "checkpoint: there is no file 'none.pth'" in refused('test', config, 'none.pth')
     output = ['--work-dir', tmp_path / 'work']
-    assert "resume: there is no file 'none.pth'" in refused('train', config, '--resume', 'none.pth', *output)
+    assert "resume: there is no file 'none.pth'" in refused(
+        'train', config, '--resume', 'none.pth', *output
+    )
 
 
 def test_wrong_options_are_named(tmp_path, refused):

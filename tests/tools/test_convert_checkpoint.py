@@ -19,7 +19,8 @@ def pyramid():
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / 'config.py').write_text(
-        "model = dict(type='Any', backbone=dict(type='PyramidCPVT', final_norm=True, out_indices=(0, 1, 2, 3),\n"
+        "model = dict(type='Any', backbone=dict(type='PyramidCPVT', final_norm=True,"
+        ' out_indices=(0, 1, 2, 3),\n'
         f'    arch=dict({", ".join(f"{key}={value}" for key, value in PYRAMID.items())}),\n'
         "    init_cfg=dict(type='Pretrained', checkpoint='gone.pth')))\n"
     )
@@ -31,7 +32,10 @@ def config(tmp_path):
 def test_there_and_back(to, suffix, pyramid, config, tmp_path, call, capsys):
     if suffix == '.safetensors':
         pytest.importorskip('safetensors')
-    torch.save(dict(model={f'module.{k}': v for k, v in pyramid.state_dict().items()}), tmp_path / 'ours.pth')
+    torch.save(
+        dict(model={f'module.{k}': v for k, v in pyramid.state_dict().items()}),
+        tmp_path / 'ours.pth',
+    )
     there, back = tmp_path / f'there{suffix}', tmp_path / 'back.pth'
     call('convert_checkpoint', tmp_path / 'ours.pth', there, '--config', config, '--to', to)
     printed = capsys.readouterr().out
@@ -45,7 +49,9 @@ def test_there_and_back(to, suffix, pyramid, config, tmp_path, call, capsys):
     without = ['--options', 'final_norm=False'] if to == 'mmseg' else []
     call('convert_checkpoint', there, back, '--config', config, *without)
     state = torch.load(back, weights_only=True)['state_dict']
-    expected = {k: v for k, v in pyramid.state_dict().items() if to != 'mmseg' or not k.startswith('norm.')}
+    expected = {
+        k: v for k, v in pyramid.state_dict().items() if to != 'mmseg' or not k.startswith('norm.')
+    }
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[key], value) for key, value in expected.items())
 
@@ -64,7 +70,13 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
     source = randomise(CPVT(arch=COLUMN, position=dict(type='Learned')))
     torch.save(source.state_dict(), tmp_path / 'deit.pth')
     arguments = ['--type', 'CPVT', '--options', *COLUMN_OPTIONS]
-    call('convert_checkpoint', tmp_path / 'deit.pth', tmp_path / 'cpvt.pth', *arguments, 'with_cls_token=False')
+    call(
+        'convert_checkpoint',
+        tmp_path / 'deit.pth',
+        tmp_path / 'cpvt.pth',
+        *arguments,
+        'with_cls_token=False',
+    )
     printed = capsys.readouterr().out
     assert 'dropped 1: cls_token (the model has no class token)' in printed
     state = torch.load(tmp_path / 'cpvt.pth', weights_only=True)
@@ -73,7 +85,14 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
     model = CPVT(arch=COLUMN, with_cls_token=False)
     model.load_state_dict(state['state_dict'], strict=True)
 
-    call('convert_checkpoint', tmp_path / 'deit.pth', tmp_path / 'timm.pth', '--to', 'timm', *arguments)
+    call(
+        'convert_checkpoint',
+        tmp_path / 'deit.pth',
+        tmp_path / 'timm.pth',
+        '--to',
+        'timm',
+        *arguments,
+    )
     state = torch.load(tmp_path / 'timm.pth', weights_only=True)['state_dict']
     assert torch.equal(state['pos_embed'], source.state_dict()['pos_embed.0'])
 
@@ -81,12 +100,37 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
 @pytest.mark.parametrize(
     ('source', 'destination', 'options', 'message'),
     [
-        ('none.pth', 'x.pth', ['--type', 'CPVT'], "checkpoint: there is no file or folder 'none.pth'"),
-        ('{ours}', 'x.h5', ['--type', 'CPVT'], 'destination must end in one of .pth, .pt, .safetensors, got'),
+        (
+            'none.pth',
+            'x.pth',
+            ['--type', 'CPVT'],
+            "checkpoint: there is no file or folder 'none.pth'",
+        ),
+        (
+            '{ours}',
+            'x.h5',
+            ['--type', 'CPVT'],
+            'destination must end in one of .pth, .pt, .safetensors, got',
+        ),
         ('{ours}', 'x.pth', ['--type', 'CPVT'], 'wrong architecture: the checkpoint is a pyramid'),
-        ('{ours}', 'x.pth', ['--type', 'PyramidCPVT'], 'shape mismatch: patch_embeds.0.proj.weight is (8, 3, 4, 4)'),
-        ('{ours}', 'x.pth', ['--type', 'CPVT', '--arch', 'huge'], "arch must be one of ['tiny', 'small', 'base']"),
-        ('{ours}', 'x.pth', ['--config', '{empty}'], 'config: model.backbone.type must be one of CPVT'),
+        (
+            '{ours}',
+            'x.pth',
+            ['--type', 'PyramidCPVT'],
+            'shape mismatch: patch_embeds.0.proj.weight is (8, 3, 4, 4)',
+        ),
+        (
+            '{ours}',
+            'x.pth',
+            ['--type', 'CPVT', '--arch', 'huge'],
+            "arch must be one of ['tiny', 'small', 'base']",
+        ),
+        (
+            '{ours}',
+            'x.pth',
+            ['--config', '{empty}'],
+            'config: model.backbone.type must be one of CPVT',
+        ),
         ('{ours}', 'x.pth', ['--config', 'none.py'], 'none.py'),
         (
             '{ours}',
@@ -94,7 +138,12 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
             ['--config', '{config}', '--prefix', 'teacher'],
             "--prefix 'teacher.': no key starts with it",
         ),
-        ('{ours}', 'x.pth', ['--config', '{config}', '--ema'], '--ema: the checkpoint has none of model_ema'),
+        (
+            '{ours}',
+            'x.pth',
+            ['--config', '{config}', '--ema'],
+            '--ema: the checkpoint has none of model_ema',
+        ),
     ],
 )
 def test_one_line_for_what_cannot_be_converted(
@@ -103,6 +152,10 @@ def test_one_line_for_what_cannot_be_converted(
     torch.save(pyramid.state_dict(), tmp_path / 'ours.pth')
     (tmp_path / 'empty.py').write_text('x = 1')
     names = dict(ours=tmp_path / 'ours.pth', empty=tmp_path / 'empty.py', config=config)
-    arguments = [source.format(**names), tmp_path / destination, *(option.format(**names) for option in options)]
+    arguments = [
+        source.format(**names),
+        tmp_path / destination,
+        *(option.format(**names) for option in options),
+    ]
     assert message in refused('convert_checkpoint', *arguments)
     assert not (tmp_path / destination).exists()

@@ -1,4 +1,6 @@
-"""Every tool that opens a checkpoint ends with one line, naming the file, if the file is damaged or hostile."""
+"""Every tool that opens a checkpoint ends with one line, naming the file, if the file is damaged or
+hostile.
+"""
 
 import sys
 from pathlib import Path
@@ -37,7 +39,11 @@ def write_files(folder):
     flipped = bytearray(content)
     flipped[len(content) // 2] ^= 1
     damaged = dict(
-        empty=b'', half=content[: len(content) // 2], flipped=bytes(flipped), text=b'no checkpoint', zip=b'PK\x03\x04'
+        empty=b'',
+        half=content[: len(content) // 2],
+        flipped=bytes(flipped),
+        text=b'no checkpoint',
+        zip=b'PK\x03\x04',
     )
     files = {}
     for name, data in damaged.items():
@@ -77,12 +83,23 @@ def arguments_of(tool, config, file, image, out):
         attention_maps=['attention_maps', *model, image, '--out-dir', out],
         feature_maps=['feature_maps', *model, image, '--out', out / 'maps.csv'],
         resolution_sweep=['resolution_sweep', *models, '--sizes', '1', '--out', out / 'sweep.csv'],
-        equivariance=['equivariance', *models, '--size', '32', '--shifts', '0', '--out', out / 'e.csv'],
+        equivariance=[
+            'equivariance',
+            *models,
+            '--size',
+            '32',
+            '--shifts',
+            '0',
+            '--out',
+            out / 'e.csv',
+        ],
     )[tool]
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-@pytest.mark.parametrize('kinds', [FEW, pytest.param(None, marks=pytest.mark.slow)], ids=['few', 'all'])
+@pytest.mark.parametrize(
+    'kinds', [FEW, pytest.param(None, marks=pytest.mark.slow)], ids=['few', 'all']
+)
 def test_one_line_names_the_file(tool, kinds, files, tmp_path, refused, capsys, record_property):
     config, _ = classification(None, tmp_path)
     image = next((tmp_path).rglob('*.png'))

@@ -24,11 +24,17 @@ MISTAKES = {
     'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
-    'benchmarks/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', "config: there is no file 'none.py'"),
+    'benchmarks/tile_agreement.py': (
+        'none.py none.pth {image} --tiles 32:8',
+        "config: there is no file 'none.py'",
+    ),
     'demo/app.py': ('none.py none.pth', "config: there is no file 'none.py'"),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
-    'projects/any_size_vit/clip_int8.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),
+    'projects/any_size_vit/clip_int8.py': (
+        'out.h5',
+        'destination must end in one of .pth, .pt, .safetensors',
+    ),
     'projects/any_size_vit/run.py': ('report', 'work_dirs/any_size_vit has no finished run'),
     'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
     'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
@@ -45,8 +51,14 @@ MISTAKES = {
     'tools/make_config.py': ('folders none --out a.py', "in the folder 'none'"),
     'tools/make_imagenette.py': ('none made', 'source: there are no images in none/train/<class>'),
     'tools/make_teacher.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),
-    'tools/publish_checkpoint.py': ('none.pth out.pth', "checkpoint: there is no file or folder 'none.pth'"),
-    'tools/resolution_sweep.py': ('--models a=none.py:none.pth', "config: there is no file 'none.py'"),
+    'tools/publish_checkpoint.py': (
+        'none.pth out.pth',
+        "checkpoint: there is no file or folder 'none.pth'",
+    ),
+    'tools/resolution_sweep.py': (
+        '--models a=none.py:none.pth',
+        "config: there is no file 'none.py'",
+    ),
     'tools/ship_weights.py': (
         'a-b none.py none.pth --commit 1 --about a --data b --terms c',
         'config must be in',
@@ -58,7 +70,10 @@ MISTAKES = {
 
 @pytest.fixture
 def start(monkeypatch, tmp_path, capsys):
-    """Start a script as ``python`` does, in an empty folder; returns exit code, stdout and stderr."""
+    """Start a script as ``python`` does, in an empty folder.
+
+    Returns exit code, stdout and stderr.
+    """
     monkeypatch.chdir(tmp_path)
 
     def start(script, *words):
@@ -81,7 +96,9 @@ def test_help(script, start):
 
 
 def test_help_of_the_tools_imports_neither_torch_nor_mmengine():
-    """In one process, which has imported nothing: each tool's help, of at most a screen, with an example."""
+    """In one process, which has imported nothing: each tool's help, of at most a screen, with an
+    example.
+    """
     code = """
 import pathlib, runpy, sys
 for path in sys.argv[1:]:
@@ -120,5 +137,8 @@ def test_a_mistake_ends_in_one_line(script, start, tmp_path):
 @pytest.mark.parametrize('script', SCRIPTS)
 def test_no_script_has_a_parser_or_an_error_tail_of_its_own(script):
     text = SCRIPTS[script].read_text()
-    assert re.search(r'engine(\.command_line import| import command_line)', text) and 'make_parser(__doc__' in text
+    assert (
+        re.search(r'engine(\.command_line import| import command_line)', text)
+        and 'make_parser(__doc__' in text
+    )
     assert 'argparse.ArgumentParser(' not in text and 'except KeyboardInterrupt' not in text

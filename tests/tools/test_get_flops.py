@@ -19,22 +19,32 @@ def classifier(tmp_path):
 
 def counted(printed):
     """The table's cells, by model and image size."""
-    rows = [[cell.strip() for cell in line.split('│')[1:-1]] for line in printed.splitlines() if line[:1] == '│']
+    rows = [
+        [cell.strip() for cell in line.split('│')[1:-1]]
+        for line in printed.splitlines()
+        if line[:1] == '│'
+    ]
     return {(row[0], row[1]): [float(cell) for cell in row[2:5]] for row in rows}
 
 
 @pytest.mark.parametrize(
-    ('shape', 'height', 'width'), [([], 224, 224), (['96'], 96, 96), (['128x200'], 128, 200)], ids=str
+    ('shape', 'height', 'width'),
+    [([], 224, 224), (['96'], 96, 96), (['128x200'], 128, 200)],
+    ids=str,
 )
 def test_counts_of_a_config(classifier, call, capsys, shape, height, width):
     pytest.importorskip('mmpretrain')
     call('get_flops', classifier, *(['--shape', *shape] if shape else []), '--cfg-options', *WIDER)
-    parameters, layers, attention = counted(capsys.readouterr().out)['classifier', f'{height} x {width}']
+    parameters, layers, attention = counted(capsys.readouterr().out)[
+        'classifier', f'{height} x {width}'
+    ]
     cells, dim = (height // 8) * (width // 8), 128
     block = 4 * dim**2 + 4 * dim + 2 * 2 * dim**2 + 3 * dim + 2 * 2 * dim
     weights = (3 * 64 + 1) * dim + 10 * dim + block + 2 * dim + 2 * dim + 2
     assert parameters == round(weights / 1e6, 2)
-    macs = cells * (3 * 64 * dim + 9 * dim + 4 * dim**2 + 2 * 2 * dim**2) + 2 * dim  # patches, PEG, block, head
+    macs = (
+        cells * (3 * 64 * dim + 9 * dim + 4 * dim**2 + 2 * 2 * dim**2) + 2 * dim
+    )  # patches, PEG, block, head
     assert layers == pytest.approx(macs / 1e9, abs=0.0051)
     assert attention == pytest.approx(2 * cells**2 * dim / 1e9, abs=0.0051)
 
@@ -62,9 +72,15 @@ def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_pat
     ('arguments', 'message'),
     [
         (['CPVT'], 'CONFIG.py or dict(type=...) of plain data is expected'),
-        (["dict(type='CPVT', arch=open('x'))"], 'CONFIG.py or dict(type=...) of plain data is expected'),
+        (
+            ["dict(type='CPVT', arch=open('x'))"],
+            'CONFIG.py or dict(type=...) of plain data is expected',
+        ),
         (['c.py', '--shape', '0'], 'HEIGHTxWIDTH or SIDE in px is expected'),
-        (['c.py', '--shape', '800', '600'], '--shape: write 800x600 for one size, 800x800 600x600 for two'),
+        (
+            ['c.py', '--shape', '800', '600'],
+            '--shape: write 800x600 for one size, 800x800 600x600 for two',
+        ),
         (['c.py', '--shape', '1x2x3'], 'HEIGHTxWIDTH or SIDE in px is expected'),
         ([], 'a model, or the CSV of an earlier run as --out, is needed'),
         (['--out', 'none.csv'], "No such file or directory: 'none.csv'"),

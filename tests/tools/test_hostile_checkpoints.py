@@ -20,7 +20,9 @@ class Call:
         return os.system, self.arguments
 
 
-@pytest.mark.parametrize('tool', ['infer', 'test', 'export', 'convert_checkpoint', 'publish_checkpoint'])
+@pytest.mark.parametrize(
+    'tool', ['infer', 'test', 'export', 'convert_checkpoint', 'publish_checkpoint']
+)
 def test_nothing_runs(tool, tmp_path, call, capsys):
     pytest.importorskip('mmdet')
     trace = tmp_path / 'trace'
@@ -37,5 +39,8 @@ def test_nothing_runs(tool, tmp_path, call, capsys):
     with pytest.raises((CheckpointError, SystemExit)) as stopped:
         call(tool, *arguments[tool])
     told = str(stopped.value) + capsys.readouterr().err
-    assert "hostile.pth' is refused: opening it would import posix.system" in told and 'Traceback' not in told
+    assert (
+        "hostile.pth' is refused: opening it would import posix.system" in told
+        and 'Traceback' not in told
+    )
     assert not trace.exists()

@@ -25,7 +25,9 @@ def model(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp('model')
     config, _ = classification(None, folder)
-    save_checkpoint(dict(state_dict=get_model(read_config(config)).state_dict()), str(folder / 'model.pth'))
+    save_checkpoint(
+        dict(state_dict=get_model(read_config(config)).state_dict()), str(folder / 'model.pth')
+    )
     return config, folder / 'model.pth'
 
 
@@ -64,7 +66,9 @@ def test_options_reach_the_model(model, photos, tmp_path, call, monkeypatch):
 
     seen = []
     forward = CPVT.forward
-    monkeypatch.setattr(CPVT, 'forward', lambda self, x: seen.append(tuple(x.shape)) or forward(self, x))
+    monkeypatch.setattr(
+        CPVT, 'forward', lambda self, x: seen.append(tuple(x.shape)) or forward(self, x)
+    )
     out = ['--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis', '--batch-size', '2']
     assert infer(call, *model, f'{tmp_path}/**/*.png', *out, '--scale', 'native') == 0
     assert seen == [(2, 3, 31, 53), (1, 3, 97, 20)]
@@ -76,7 +80,12 @@ def test_options_reach_the_model(model, photos, tmp_path, call, monkeypatch):
     seen.clear()
     assert infer(call, *model, photos, *out, '--scale', 'config', '--overwrite') == 0
     assert {shape[2:] for shape in seen} == {(24, 24)}
-    assert infer(call, *model, photos, *out, '--overwrite', '--max-pixels', '1000', '--tile-size', '31') == 2
+    assert (
+        infer(
+            call, *model, photos, *out, '--overwrite', '--max-pixels', '1000', '--tile-size', '31'
+        )
+        == 2
+    )
     assert infer(call, *model, photos, *out, '--overwrite', '--read-limit', '1700', '--strict') == 1
 
 
@@ -98,12 +107,18 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
         ((checkpoint, photos), 'must be a model: CONFIG.py CHECKPOINT, an exported model (.onnx'),
         (model, 'images: none are given after the model'),
         (('none.onnx', photos), "path: there is no file 'none.onnx'"),
-        (('none.onnx', photos, '--cfg-options', 'a=1'), 'the exported file none.onnx has no config'),
+        (
+            ('none.onnx', photos, '--cfg-options', 'a=1'),
+            'the exported file none.onnx has no config',
+        ),
         ((config, 'none.pth', photos), "checkpoint: there is no file 'none.pth'"),
         ((config, 'none.pth', 'none.png'), "inputs: there is no file or folder 'none.png'"),
         ((*model, tmp_path / 'none'), 'inputs: no image'),
         ((*model, 'https://example.org/a.jpg'), 'URLs are not fetched'),
-        ((*model, photos, '--scale', '10by10'), 'config|native|FACTOR|HEIGHTxWIDTH or SIDE is expected'),
+        (
+            (*model, photos, '--scale', '10by10'),
+            'config|native|FACTOR|HEIGHTxWIDTH or SIDE is expected',
+        ),
         ((*model, photos, '--scale', '10x10', '--long-side', '10'), 'not allowed with argument'),
         ((*model, photos, '--overlap', '-1'), 'overlap must be at least 0'),
     ):
@@ -111,11 +126,22 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
 
 
 def test_the_command_line_of_the_last_release(model, photos, tmp_path, call, capsys):
-    """Images before the model, old flags, sizes as WIDTHxHEIGHT: the same results, with warnings."""
+    """Images before the model, old flags, sizes as WIDTHxHEIGHT: the same results, with
+    warnings.
+    """
     results = []
     for arguments in (
         (*model, photos, '--no-vis', '--overwrite', '--score-thr', '0.1', '--scale', '30x53'),
-        (photos, *model, '--no-pictures', '--fresh', '--score-threshold', '0.1', '--scale', '53x30'),
+        (
+            photos,
+            *model,
+            '--no-pictures',
+            '--fresh',
+            '--score-threshold',
+            '0.1',
+            '--scale',
+            '53x30',
+        ),
     ):
         capsys.readouterr()
         assert infer(call, *arguments, '--out-dir', tmp_path / 'out', '--device', 'cpu') == 0
@@ -136,7 +162,12 @@ def shipped(model, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, 'FOLDER', folder)
     file = folder / 'small-toys.safetensors'
     write_checkpoint(torch.load(model[1], weights_only=False)['state_dict'], file, meta={})
-    entry = dict(about='a toy', backbone={}, config=str(model[0]), sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+    entry = dict(
+        about='a toy',
+        backbone={},
+        config=str(model[0]),
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+    )
     (folder / 'index.json').write_text(json.dumps({'small-toys': entry}))
     return 'small-toys'
 
@@ -145,7 +176,10 @@ def test_shipped_weights_stand_alone_or_behind_a_config(model, shipped, photos, 
     found = []
     for given in (model, (shipped,), (model[0], shipped)):
         out = tmp_path / f'out{len(found)}'
-        assert infer(call, *given, photos, '--out-dir', out, '--device', 'cpu', '--no-vis', '--strict') == 0
+        assert (
+            infer(call, *given, photos, '--out-dir', out, '--device', 'cpu', '--no-vis', '--strict')
+            == 0
+        )
         found.append(json.loads((out / 'predictions.json').read_text()))
     assert found[0] == found[1] == found[2] and len(found[0]) == 3
 
@@ -159,7 +193,10 @@ def test_exit_code_if_no_image_could_be_predicted(model, tmp_path, call):
     (tmp_path / 'bad.png').touch()
     arguments = [*model, tmp_path / 'bad.png', '--out-dir', tmp_path / 'out', '--device', 'cpu']
     assert infer(call, *arguments) == 1
-    assert json.loads((tmp_path / 'out' / 'failed.json').read_text())[0]['reason'] == 'the file is empty'
+    assert (
+        json.loads((tmp_path / 'out' / 'failed.json').read_text())[0]['reason']
+        == 'the file is empty'
+    )
 
 
 def test_an_address_as_checkpoint(model, photos, tmp_path, call, monkeypatch):
@@ -173,13 +210,29 @@ def test_an_address_as_checkpoint(model, photos, tmp_path, call, monkeypatch):
 
     monkeypatch.setattr('cpvt_backbones.checkpoints.sources._fetch', fetch)
     address = 'https://example.org/w.pth'
-    assert infer(call, config, address, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis') == 0
+    assert (
+        infer(
+            call,
+            config,
+            address,
+            photos,
+            '--out-dir',
+            tmp_path / 'out',
+            '--device',
+            'cpu',
+            '--no-vis',
+        )
+        == 0
+    )
     assert set(fetched) == {address}
 
 
 def test_no_noise_of_the_toolboxes(model, photos, tmp_path, call, capfd, recwarn):
     """What is optional, registries and classes are no news to a user."""
-    assert infer(call, *model, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis') == 0
+    assert (
+        infer(call, *model, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis')
+        == 0
+    )
     out, err = capfd.readouterr()
     assert [line for line in (out + err).splitlines() if not line.startswith('images ')] == [
         'scale: ResizeEdge 32, CenterCrop 24, as in its test pipeline',
@@ -192,18 +245,41 @@ def test_no_noise_of_the_toolboxes(model, photos, tmp_path, call, capfd, recwarn
 def test_weights_of_another_model_end_in_one_sentence(refused, photos, tmp_path):
     pytest.importorskip('mmdet')
     pytest.importorskip('mmseg')
-    detector, segmentor = (next(n for n in shipped_weights() if n.startswith(k)) for k in ('retinanet', 'semantic'))
+    detector, segmentor = (
+        next(n for n in shipped_weights() if n.startswith(k)) for k in ('retinanet', 'semantic')
+    )
     config = find_shipped(detector).config_file
-    line = refused('infer', config, segmentor, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu')
-    assert 'it does not fit the model: ' in line and 'weights have other shapes ((' in line and len(line) < 500
+    line = refused(
+        'infer', config, segmentor, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu'
+    )
+    assert (
+        'it does not fit the model: ' in line
+        and 'weights have other shapes ((' in line
+        and len(line) < 500
+    )
 
 
-def test_shards_of_a_slurm_array_merge_to_one_run(model, photos, tmp_path, call, capsys, monkeypatch):
+def test_shards_of_a_slurm_array_merge_to_one_run(
+    model, photos, tmp_path, call, capsys, monkeypatch
+):
     def results(name):
-        return {file: (tmp_path / name / file).read_bytes() for file in ('predictions.json', 'images.json', 'run.json')}
+        return {
+            file: (tmp_path / name / file).read_bytes()
+            for file in ('predictions.json', 'images.json', 'run.json')
+        }
 
     def run(name, *arguments):
-        return infer(call, *model, photos, '--device', 'cpu', '--out-dir', tmp_path / name, '--no-vis', *arguments)
+        return infer(
+            call,
+            *model,
+            photos,
+            '--device',
+            'cpu',
+            '--out-dir',
+            tmp_path / name,
+            '--no-vis',
+            *arguments,
+        )
 
     assert run('one') == 0
     monkeypatch.setenv('SLURM_ARRAY_TASK_COUNT', '2')

@@ -8,13 +8,17 @@ import pytest
 from mmengine.config import Config
 from tiny_configs import ROOT
 
-VOC = """<annotation><object><name>WBC</name><bndbox><xmin>1</xmin><ymin>5</ymin><xmax>40</xmax><ymax>30</ymax></bndbox>
-</object><object><name>{}</name><bndbox><xmin>7</xmin><ymin>7</ymin><xmax>{}</xmax><ymax>9</ymax></bndbox></object>
+VOC = """<annotation><object><name>WBC</name><bndbox>
+<xmin>1</xmin><ymin>5</ymin><xmax>40</xmax><ymax>30</ymax></bndbox>
+</object><object><name>{}</name><bndbox>
+<xmin>7</xmin><ymin>7</ymin><xmax>{}</xmax><ymax>9</ymax></bndbox></object>
 </annotation>"""
 
 
 def test_boxes_and_images_are_what_mmdet_reads(tmp_path, call, refused, capsys):
-    """Pascal VOC's boxes, counted from 1 with the last pixel, become what mmdet's CocoDataset reads."""
+    """Pascal VOC's boxes, counted from 1 with the last pixel, become what mmdet's CocoDataset
+    reads.
+    """
     pytest.importorskip('mmdet')
     from mmdet.datasets import CocoDataset
 
@@ -41,12 +45,20 @@ def test_boxes_and_images_are_what_mmdet_reads(tmp_path, call, refused, capsys):
         for index in range(count):
             info = data.get_data_info(index)
             assert cv2.imread(info['img_path']).shape == (30, 40, 3)
-            found = {base.metainfo['classes'][one['bbox_label']]: one['bbox'] for one in info['instances']}
+            found = {
+                base.metainfo['classes'][one['bbox_label']]: one['bbox']
+                for one in info['instances']
+            }
             assert found == dict(WBC=[0, 4, 40, 30], RBC=[6, 6, 7, 9])
     (source / 'Annotations/d.xml').write_text(VOC.format('RBC', 43))
     call('make_bccd', source, made)
     assert 'boxes are clipped to their image: ' in capsys.readouterr().out
-    assert json.loads((made / 'annotations/test.json').read_text())['annotations'][1]['bbox'] == [6, 6, 34, 3]
+    assert json.loads((made / 'annotations/test.json').read_text())['annotations'][1]['bbox'] == [
+        6,
+        6,
+        34,
+        3,
+    ]
     for name, right, message in (
         ('RBC', 6, 'objects whose corners are in the wrong order'),
         ('RBC', '', 'objects without four numbers in bndbox'),

@@ -41,8 +41,15 @@ def test_coco_and_its_split(call, tmp_path, refused):
     pytest.importorskip('mmdet')
     pictures(tmp_path / 'images', [f'{i}.jpg' for i in range(10)], size=(640, 480))
     images = [dict(id=i, file_name=f'{i}.jpg') for i in range(10)]
-    boxes = [dict(id=i, image_id=i, category_id=9 if i % 2 else 4, bbox=[8, 8, 60 + i, 30 + i]) for i in range(10)]
-    content = dict(images=images, annotations=boxes, categories=[dict(id=9, name='cat'), dict(id=4, name='dog')])
+    boxes = [
+        dict(id=i, image_id=i, category_id=9 if i % 2 else 4, bbox=[8, 8, 60 + i, 30 + i])
+        for i in range(10)
+    ]
+    content = dict(
+        images=images,
+        annotations=boxes,
+        categories=[dict(id=9, name='cat'), dict(id=4, name='dog')],
+    )
     file = tmp_path / 'all.json'
     file.write_text(json.dumps(content))
     cfg, train, val = made(call, tmp_path, 'coco', file, tmp_path / 'images')
@@ -51,7 +58,9 @@ def test_coco_and_its_split(call, tmp_path, refused):
     assert train.metainfo['classes'] == ('dog', 'cat')  # by their ids
     assert cfg.scale == (320, 240) == tuple(cfg.test_dataloader.dataset.pipeline[1].scale)
     assert train[0]['inputs'].shape[0] == 3 and cfg.train_cfg.max_iters == 80
-    cfg, train, val = made(call, tmp_path, 'coco', file, tmp_path / 'images', '--val', file, '--weights', 'timm://x')
+    cfg, train, val = made(
+        call, tmp_path, 'coco', file, tmp_path / 'images', '--val', file, '--weights', 'timm://x'
+    )
     assert (len(train), len(val)) == (10, 10)
     assert cfg.load_from is None and cfg.model.backbone.init_cfg.checkpoint == 'timm://x'
     (tmp_path / 'images/3.jpg').unlink()
@@ -68,7 +77,9 @@ def test_voc(call, tmp_path):
     box = '<bndbox><xmin>1</xmin><ymin>5</ymin><xmax>40</xmax><ymax>30</ymax></bndbox>'
     for i, name in enumerate('abcdef'):
         kind = 'car' if i % 2 else 'bus'
-        (tmp_path / f'voc/{name}.xml').write_text(f'<a><object><name>{kind}</name>{box}</object></a>')
+        (tmp_path / f'voc/{name}.xml').write_text(
+            f'<a><object><name>{kind}</name>{box}</object></a>'
+        )
     _, train, val = made(call, tmp_path, 'voc', tmp_path / 'voc')
     assert train.metainfo['classes'] == ('bus', 'car') and (len(train), len(val)) == (5, 1)
     (instance,) = train.get_data_info(1)['instances']
@@ -100,10 +111,17 @@ def test_masks(call, tmp_path, refused, mode):
         write_indices(tmp_path / f'masks/{name}_mask.png', [0, 1, 2, 3, 3], mode)
     classes = tmp_path / 'classes.txt'
     colours = [f' {20 * i} {i} {255 - i}' if mode == 'colour' else '' for i in range(4)]
-    classes.write_text('\n'.join(f'{name}{colours[i]}' for i, name in enumerate(('sky', 'void', 'big tree', 'road'))))
+    classes.write_text(
+        '\n'.join(
+            f'{name}{colours[i]}' for i, name in enumerate(('sky', 'void', 'big tree', 'road'))
+        )
+    )
     data = ['masks', tmp_path / 'images', tmp_path / 'masks']
     cfg, train, val = made(call, tmp_path, *data, '--classes', classes, '--ignore', '1')
-    assert train.metainfo['classes'] == ('sky', 'big tree', 'road') and (len(train), len(val)) == (3, 3)
+    assert train.metainfo['classes'] == ('sky', 'big tree', 'road') and (len(train), len(val)) == (
+        3,
+        3,
+    )
     assert cfg.model.decode_head.num_classes == 3 and cfg.scale == (64, 48)
     labels = np.asarray(Image.open(tmp_path / 'mine/masks/val/2.jpg.png'))
     assert labels.ravel()[:5].tolist() == [0, 255, 1, 2, 2]
@@ -116,7 +134,9 @@ def test_masks(call, tmp_path, refused, mode):
     line = refused('make_config', *data, '--classes', classes, *out)
     assert f'values of masks without a name in {classes}' in line and '_mask.png)' in line
     (tmp_path / 'masks/val/1_mask.png').unlink()
-    assert f'images without a mask: {tmp_path}/images/val/1.jpg' in refused('make_config', *data, *out)
+    assert f'images without a mask: {tmp_path}/images/val/1.jpg' in refused(
+        'make_config', *data, *out
+    )
 
 
 def test_each_mask_belongs_to_the_image_of_its_name(call, tmp_path, refused):
@@ -214,7 +234,9 @@ def test_binary_masks(call, tmp_path):
 @pytest.mark.parametrize('parts', [('',), ('train/', 'val/')])
 def test_class_folders(call, tmp_path, refused, parts):
     pytest.importorskip('mmpretrain')
-    names = [f'{part}{kind}/{i} b.jpg' for part in parts for kind in ('cat', 'dog') for i in range(5)]
+    names = [
+        f'{part}{kind}/{i} b.jpg' for part in parts for kind in ('cat', 'dog') for i in range(5)
+    ]
     pictures(tmp_path / 'photos', names, size=(200, 180))
     cfg, train, val = made(call, tmp_path, 'folders', tmp_path / 'photos', '--weights', 'none')
     assert (len(train), len(val)) == ((8, 2) if parts == ('',) else (10, 10))
@@ -262,7 +284,9 @@ def own_data(tmp_path):
         return ['masks', tmp_path / 'images', tmp_path / 'masks']
 
     def of_folders():
-        pictures(tmp_path / 'photos', [f'{kind}/{i}.png' for kind in ('a b', 'ü') for i in range(5)])
+        pictures(
+            tmp_path / 'photos', [f'{kind}/{i}.png' for kind in ('a b', 'ü') for i in range(5)]
+        )
         return ['folders', tmp_path / 'photos']
 
     return dict(coco=of_boxes, masks=of_masks, folders=of_folders)

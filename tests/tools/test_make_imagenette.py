@@ -26,16 +26,28 @@ def test_images_become_squares_of_one_size(tmp_path, call, refused):
     call('make_imagenette', tmp_path / 'raw', tmp_path / 'made', '--val-images', '2')
     for split, names, side in (('train', '012', 128), ('val', '02', 224)):
         folder = str(tmp_path / 'made' / split)
-        data = DecodedDataset(data_root=folder, cache_dir=str(tmp_path / 'cache'), extensions=('.webp',))
-        assert [Path(data.get_data_info(i)['img_path']).stem for i in range(len(data))] == [*names, *names]
-        assert [data.get_data_info(i)['gt_label'] for i in range(len(data))] == [0] * len(names) + [1] * len(names)
+        data = DecodedDataset(
+            data_root=folder, cache_dir=str(tmp_path / 'cache'), extensions=('.webp',)
+        )
+        assert [Path(data.get_data_info(i)['img_path']).stem for i in range(len(data))] == [
+            *names,
+            *names,
+        ]
+        assert [data.get_data_info(i)['gt_label'] for i in range(len(data))] == [0] * len(names) + [
+            1
+        ] * len(names)
         assert data.get_data_info(0)['img'].shape == (side, side, 3)
     kept = tmp_path / 'made/train/n01/0.webp'
     kept.write_bytes(b'kept')
     call('make_imagenette', tmp_path / 'raw', tmp_path / 'made', '--val-images', '2')
     assert kept.read_bytes() == b'kept'
-    assert 'lacks 2000 of the 2000 images' in refused('make_imagenette', tmp_path / 'raw', tmp_path / 'made')
-    for name, message in (('3.jpg', "n01/3.jpg' cannot be read"), ('0.jpg', "n01' has two images named '0'")):
+    assert 'lacks 2000 of the 2000 images' in refused(
+        'make_imagenette', tmp_path / 'raw', tmp_path / 'made'
+    )
+    for name, message in (
+        ('3.jpg', "n01/3.jpg' cannot be read"),
+        ('0.jpg', "n01' has two images named '0'"),
+    ):
         (tmp_path / 'raw/train/n01' / name).write_bytes(b'no picture')
         words = tmp_path / 'raw', tmp_path / 'made', '--val-images', '2'
         assert message in refused('make_imagenette', *words)
@@ -57,14 +69,23 @@ def test_validation_images_are_those_of_the_list(tmp_path, tool, monkeypatch):
             file.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(file), picture)
     tool.main([str(raw), '--list-val', str(tmp_path / 'all.txt')])
-    assert (tmp_path / 'all.txt').read_text().split() == ['n01/a', 'n01/b', 'n01/c', 'n02/d', 'n02/e']
+    assert (tmp_path / 'all.txt').read_text().split() == [
+        'n01/a',
+        'n01/b',
+        'n01/c',
+        'n02/d',
+        'n02/e',
+    ]
 
     few = tmp_path / 'few.txt'
     few.write_text('n01/c\nn02/d\n')
     monkeypatch.setattr(tool, 'LISTED', few)
     tool.main([str(raw), str(made)])
     names = {file.relative_to(made).as_posix() for file in made.rglob('*.webp')}
-    assert {name for name in names if name.startswith('val')} == {'val/n01/c.webp', 'val/n02/d.webp'}
+    assert {name for name in names if name.startswith('val')} == {
+        'val/n01/c.webp',
+        'val/n02/d.webp',
+    }
     assert len(names) == 5 + 2
 
     few.write_text('n01/c\nn03/x\n')

@@ -1,4 +1,6 @@
-"""Faults of a user's own data: each is refused, altered, skipped or noted by a stated rule, with the file named."""
+"""Faults of a user's own data: each is refused, altered, skipped or noted by a stated rule, with
+the file named.
+"""
 
 import json
 
@@ -13,7 +15,10 @@ WIDTH, HEIGHT = 64, 48
 
 
 def photo(path, size=(WIDTH, HEIGHT), *, orientation=1, seed=None):
-    """Write a photograph of coarse noise, of its own for each path; ``size`` is before EXIF's rotation."""
+    """Write a photograph of coarse noise, of its own for each path.
+
+    ``size`` is before EXIF's rotation.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not hash(), which differs from process to process.
     rng = np.random.default_rng(list(str(path.name).encode()) if seed is None else seed)
@@ -46,7 +51,9 @@ class CocoSet:
 
     def __init__(self, folder):
         self.folder = folder
-        self.images = [dict(id=i, file_name=f'{i}.png', width=WIDTH, height=HEIGHT) for i in range(10)]
+        self.images = [
+            dict(id=i, file_name=f'{i}.png', width=WIDTH, height=HEIGHT) for i in range(10)
+        ]
         self.annotations = []
         for i in range(20):
             box = [4 + i, 5, 20, 16]
@@ -62,7 +69,9 @@ class CocoSet:
         return ['coco', file, self.folder / 'images']
 
     def written(self):
-        parts = [json.loads((self.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val')]
+        parts = [
+            json.loads((self.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val')
+        ]
         both = {}
         for key in ('images', 'annotations'):
             both[key] = sorted(parts[0][key] + parts[1][key], key=lambda one: one['id'])
@@ -78,11 +87,16 @@ def coco(tmp_path):
 def test_coco_without_faults(coco, table, out):
     printed = table(*coco.arguments(), *out, '--strict')
     assert 'read          10 images' in printed and 'read          20 objects' in printed
-    assert 'used           8 training images' in printed and 'used           2 validation images' in printed
+    assert (
+        'used           8 training images' in printed
+        and 'used           2 validation images' in printed
+    )
     assert 'exit code 0' in printed
     assert 'skipped' not in printed and 'altered' not in printed and 'note' not in printed
     written, categories = coco.written()
-    assert [one['bbox'] for one in written['annotations']] == [one['bbox'] for one in coco.annotations]
+    assert [one['bbox'] for one in written['annotations']] == [
+        one['bbox'] for one in coco.annotations
+    ]
     assert categories == coco.categories
 
 
@@ -110,11 +124,23 @@ FAULTS = {
     'no id': (dict(id=None), 'altered', 'annotation ids that are missing'),
     'twice': (dict(bbox=[5, 5, 20, 16], category_id=2), 'skipped', 'objects that are listed twice'),
     'iscrowd': (dict(iscrowd=2), 'refused', 'iscrowd is neither 0 nor 1'),
-    'polygon': (dict(bbox=None, segmentation=[[4, 5, 24, 5, 24, 21]]), 'altered', 'bbox is derived'),
+    'polygon': (
+        dict(bbox=None, segmentation=[[4, 5, 24, 5, 24, 21]]),
+        'altered',
+        'bbox is derived',
+    ),
     'rle': (dict(bbox=None, segmentation=RLE), 'altered', 'bbox is derived'),
     'line': (dict(segmentation=[[4, 5, 24, 5]]), 'altered', 'polygons of fewer than three points'),
-    'rle size': (dict(segmentation=dict(size=[9, 9], counts=[81])), 'refused', 'RLE of another size'),
-    'rle sum': (dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=[9])), 'refused', 'RLE whose counts'),
+    'rle size': (
+        dict(segmentation=dict(size=[9, 9], counts=[81])),
+        'refused',
+        'RLE of another size',
+    ),
+    'rle sum': (
+        dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=[9])),
+        'refused',
+        'RLE whose counts',
+    ),
 }
 
 
@@ -132,7 +158,9 @@ def test_faults_of_coco_objects(coco, table, refused, out, fault):
     assert 'exit code 0' in printed
     written, _ = coco.written()
     assert len(written['annotations']) == (19 if outcome == 'skipped' else 20)
-    assert [one['id'] for one in written['annotations']] == [*range(1, len(written['annotations']) + 1)]
+    assert [one['id'] for one in written['annotations']] == [
+        *range(1, len(written['annotations']) + 1)
+    ]
     assert reason in refused('make_config', *coco.arguments(), *out, '--strict')
     assert reason in (coco.folder / 'mine/check.csv').read_text()
 
@@ -222,7 +250,9 @@ def test_validation_is_matched_by_name(coco, table, refused, out):
     printed = table(*arguments, '--val', val, *out)
     assert 'categories are matched by name' in printed
     assert 'skipped        1 categories without objects that training lacks' in printed
-    train, val_written = (json.loads((coco.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val'))
+    train, val_written = (
+        json.loads((coco.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val')
+    )
     assert train['categories'] == val_written['categories']
     first = [one['category_id'] for one in train['annotations']]
     assert first == [one['category_id'] for one in val_written['annotations']]
@@ -274,8 +304,12 @@ def test_orientation(coco, refused, table, out, size, labels):
     assert cv2.imread(str(file)).shape[:2] == (WIDTH, HEIGHT)
     image = coco.images[0]
     image['file_name'] = '0.jpg'
-    image.update(dict(stored={}, upright=dict(width=48, height=64), missing=dict(width=0, height=0))[size])
-    box = dict(stored=[40, 5, 20, 20], upright=[5, 40, 20, 20], both=[5, 5, 20, 20], none=None)[labels]
+    image.update(
+        dict(stored={}, upright=dict(width=48, height=64), missing=dict(width=0, height=0))[size]
+    )
+    box = dict(stored=[40, 5, 20, 20], upright=[5, 40, 20, 20], both=[5, 5, 20, 20], none=None)[
+        labels
+    ]
     coco.annotations = [one for one in coco.annotations if one['image_id']]
     if box:
         coco.annotations.insert(0, dict(id=0, image_id=0, category_id=1, bbox=box))
@@ -305,9 +339,15 @@ def test_near_duplicates_are_named(coco, table, out):
 def test_values_of_12_bits_are_noted(coco, table, out):
     rng = np.random.default_rng(0)
     for image in coco.images[:2]:
-        cv2.imwrite(str(coco.folder / 'images' / image['file_name']), rng.integers(0, 4096, (48, 64), np.uint16))
+        cv2.imwrite(
+            str(coco.folder / 'images' / image['file_name']),
+            rng.integers(0, 4096, (48, 64), np.uint16),
+        )
     printed = table(*coco.arguments(), *out)
-    assert 'note           2 images of 16 bits with values of 0 to 4095 only, training sees 0 to 15 of 255' in printed
+    assert (
+        'note           2 images of 16 bits with values of 0 to 4095 only, training sees 0 to 15'
+        ' of 255' in printed
+    )
     cv2.imwrite(str(coco.folder / 'images/2.png'), rng.integers(0, 65536, (48, 64), np.uint16))
     assert 'images of 16 bits' not in table(*coco.arguments(), *out)
 
@@ -341,7 +381,10 @@ def test_voc_files_of_equal_names_are_kept(tmp_path, table, refused, out):
             photo(tmp_path / f'voc/{part}/images/{i}.png')
             voc(tmp_path / f'voc/{part}/labels/{i}.xml', bottom=30 if part == 'train' else 40)
     printed = table('voc', tmp_path / 'voc', *out)
-    assert 'used           3 training images' in printed and 'used           3 validation images' in printed
+    assert (
+        'used           3 training images' in printed
+        and 'used           3 validation images' in printed
+    )
     for part, bottom in (('train', 30), ('val', 40)):
         written = json.loads((tmp_path / f'mine/{part}.json').read_text())
         assert {one['bbox'][3] for one in written['annotations']} == {bottom - 5}
@@ -359,7 +402,10 @@ def test_voc_faults(tmp_path, table, refused, out):
     data = ['voc', tmp_path / 'voc', *out]
     assert 'exit code 0' in table(*data, '--strict')
     (tmp_path / 'voc/Annotations/9.xml').unlink()
-    assert f'skipped        1 images without a label file: {tmp_path}/voc/JPEGImages/9.png' in table(*data)
+    assert (
+        f'skipped        1 images without a label file: {tmp_path}/voc/JPEGImages/9.png'
+        in table(*data)
+    )
     voc(tmp_path / 'voc/Annotations/10.xml')
     assert 'label files without an image' in refused('make_config', *data)
     voc(tmp_path / 'voc/Annotations/10.xml', bottom=3)
@@ -370,7 +416,12 @@ def test_voc_faults(tmp_path, table, refused, out):
     voc(tmp_path / 'voc/Annotations/2.xml', bottom='x')
     (tmp_path / 'voc/Annotations/3.xml').write_text('<annotation>')
     line = refused('make_config', *data)
-    for reason in ('not those of the file', 'in the wrong order', 'without four numbers', 'that are not XML'):
+    for reason in (
+        'not those of the file',
+        'in the wrong order',
+        'without four numbers',
+        'that are not XML',
+    ):
         assert reason in line
 
 
@@ -385,7 +436,10 @@ def test_voc_names_with_spaces_in_lists(tmp_path, table, refused, out):
     (lists / 'train.txt').write_bytes(b'\xef\xbb\xbfmy photo 1\r\nmy photo 2\r\nb.c\r\n')
     (lists / 'val.txt').write_text('a\n')
     printed = table('voc', tmp_path / 'voc', *out)
-    assert 'used           3 training images' in printed and 'used           1 validation images' in printed
+    assert (
+        'used           3 training images' in printed
+        and 'used           1 validation images' in printed
+    )
     assert 'skipped        1 images in none of train.txt, val.txt' in printed
     (lists / 'val.txt').write_text('a\nnobody\n')
     line = refused('make_config', 'voc', tmp_path / 'voc', *out)
@@ -403,7 +457,8 @@ def test_voc_in_stored_orientation_is_refused(tmp_path, refused, table, out):
     (tmp_path / 'voc/3.xml').write_text(text.replace('>24<', '>64<').replace('>60<', '>30<'))
     line = refused('make_config', 'voc', tmp_path / 'voc', *out)
     assert (
-        f'labels that fit the image only before its EXIF rotation: draw them on the upright image: {tmp_path}' in line
+        'labels that fit the image only before its EXIF rotation: draw them on the upright image:'
+        f' {tmp_path}' in line
     )
 
 
@@ -417,7 +472,11 @@ def test_dot_names_and_links(tmp_path, table, out):
     (tmp_path / 'voc/images').symlink_to(tmp_path / 'elsewhere')
     (tmp_path / 'elsewhere/again').symlink_to(tmp_path / 'elsewhere')
     printed = table('voc', tmp_path / 'voc', *out)
-    assert 'names that begin with a dot' in printed and '.ipynb_checkpoints' in printed and '._1.xml' in printed
+    assert (
+        'names that begin with a dot' in printed
+        and '.ipynb_checkpoints' in printed
+        and '._1.xml' in printed
+    )
     assert 'links to a folder that contains them' in printed
     assert 'used           8 training images' in printed
 
@@ -438,7 +497,14 @@ class MaskSet:
             mask(folder / f'masks/{i}.png', [0, 1, 1])
 
     def arguments(self):
-        return ['masks', self.folder / 'images', self.folder / 'masks', '--out', self.folder / 'mine.py', '--overwrite']
+        return [
+            'masks',
+            self.folder / 'images',
+            self.folder / 'masks',
+            '--out',
+            self.folder / 'mine.py',
+            '--overwrite',
+        ]
 
     def written(self, name):
         return np.asarray(Image.open(self.folder / f'mine/masks/{name}.png'))
@@ -470,7 +536,10 @@ def test_images_of_one_name_and_of_several_kinds(masks, table, refused):
         for index in range(len(data)):
             name = data.get_data_info(index)['img_path'].rpartition('/')[2]
             wanted = [1, 0, 1, 0] if name == 'a.jpg' else [0, 1, 1, 0]
-            assert cv2.imread(data.get_data_info(index)['seg_map_path'], -1).ravel()[:4].tolist() == wanted
+            assert (
+                cv2.imread(data.get_data_info(index)['seg_map_path'], -1).ravel()[:4].tolist()
+                == wanted
+            )
     photo(masks.folder / 'images/a.png')
     line = refused('make_config', *masks.arguments())
     assert 'images of one name, whose masks cannot be told apart' in line
@@ -496,7 +565,11 @@ def test_masks_and_orientation(masks, table, refused):
     file = masks.folder / 'images/0.jpg'
     photo(file, (WIDTH, HEIGHT), orientation=6)
     line = refused('make_config', *masks.arguments())
-    assert 'masks of the image before its EXIF rotation' in line and str(file) in line and 'masks/0.png' in line
+    assert (
+        'masks of the image before its EXIF rotation' in line
+        and str(file) in line
+        and 'masks/0.png' in line
+    )
     mask(masks.folder / 'masks/0.png', [0, 1, 1], (HEIGHT, WIDTH))
     assert 'exit code 0' in table(*masks.arguments())
     assert masks.written('0.jpg').shape == cv2.imread(str(file)).shape[:2]
@@ -529,7 +602,10 @@ def test_values_without_a_name(masks, refused, table):
     array[3, 4:7] = 9
     cv2.imwrite(str(masks.folder / 'masks/2.png'), array)
     line = refused('make_config', *masks.arguments())
-    assert 'values below the highest that no mask has' in line and 'value 2, value 3, value 4, ...' in line
+    assert (
+        'values below the highest that no mask has' in line
+        and 'value 2, value 3, value 4, ...' in line
+    )
     (masks.folder / 'classes.txt').write_text('a\nb\n')
     named = ['--classes', masks.folder / 'classes.txt']
     line = refused('make_config', *masks.arguments(), *named)
@@ -577,7 +653,10 @@ def test_names_of_classes(masks, table, refused):
         table(*masks.arguments(), '--classes', classes)
         assert read_config(masks.folder / 'mine.py').classes == ('road', 'route 66')
         assert masks.written('0.png').ravel()[:3].tolist() == [0, 1, 0]
-    for text, fault in (('road 0 0 0\nroute 66\n', 'a colour in all lines or in none'), ('a\na\n', 'each name once')):
+    for text, fault in (
+        ('road 0 0 0\nroute 66\n', 'a colour in all lines or in none'),
+        ('a\na\n', 'each name once'),
+    ):
         classes.write_text(text)
         assert fault in refused('make_config', *masks.arguments(), '--classes', classes)
 
@@ -611,7 +690,10 @@ def test_class_folders_with_dot_names_and_links(photos, table, out):
     printed = table('folders', photos, *out)
     assert read_config(photos.parent / 'mine.py').classes == ('bird', 'cat', 'dog')
     assert f'skipped        2 names that begin with a dot: {photos}/.ipynb_checkpoints, ' in printed
-    assert f'skipped        1 images of a kind that is not read (.heic): {photos}/cat/cat7.heic' in printed
+    assert (
+        f'skipped        1 images of a kind that is not read (.heic): {photos}/cat/cat7.heic'
+        in printed
+    )
     assert f'note           1 folders without images: {photos}/empty' in printed
 
 
@@ -630,10 +712,15 @@ def test_class_folders_with_a_split(photos, refused, table, out):
                 photo(photos.parent / f'parts/{part}/{kind}/{part}{i}.png')
     parts = photos.parent / 'parts'
     printed = table('folders', parts, *out)
-    assert 'used           4 training images' in printed and 'used           4 validation images' in printed
+    assert (
+        'used           4 training images' in printed
+        and 'used           4 validation images' in printed
+    )
     assert 'skipped        4 images in neither train/ nor val/' in printed
     photo(parts / 'val/bird/1.png')
-    assert 'classes without a training image: bird' in refused('make_config', 'folders', parts, *out)
+    assert 'classes without a training image: bird' in refused(
+        'make_config', 'folders', parts, *out
+    )
 
 
 def test_damaged_images_in_class_folders_are_named(photos, refused, out):
@@ -664,7 +751,13 @@ class YoloSet:
         path.write_text(text)
 
     def yaml(self, **values):
-        values = {'path': '.', 'train': 'images/train', 'val': 'images/val', 'names': '[cat, dog]', **values}
+        values = {
+            'path': '.',
+            'train': 'images/train',
+            'val': 'images/val',
+            'names': '[cat, dog]',
+            **values,
+        }
         (self.folder / 'data.yaml').write_text(YAML.format(**values))
 
     def written(self):
@@ -682,7 +775,10 @@ def test_yolo_boxes_and_polygons(yolo, table, out):
     for place in (yolo.folder, yolo.folder / 'data.yaml'):
         printed = table(place, *out, '--strict')
         assert f'The data are read as: yolo {place}\n' in printed
-        assert 'used           5 training images' in printed and 'used           2 validation images' in printed
+        assert (
+            'used           5 training images' in printed
+            and 'used           2 validation images' in printed
+        )
         written = yolo.written()
         assert [one['bbox'] for one in written['annotations'][:3]] == [
             [24, 12, 16, 24],
@@ -718,8 +814,13 @@ def test_yolo_images_without_labels(yolo, table, refused, out):
     yolo.label('train/nobody', '0 0.5 0.5 0.5 0.5')
     yolo.label('train/train1', '1 0.5 0.5 0.5 0.5\n1 0.5 0.5 0.5 0.5\n')
     printed = table(yolo.folder, *out)
-    assert 'note           1 images without a label file: taken as images without objects' in printed
-    assert 'skipped        1 text files without an image' in printed and 'skipped        1 objects that are' in printed
+    assert (
+        'note           1 images without a label file: taken as images without objects' in printed
+    )
+    assert (
+        'skipped        1 text files without an image' in printed
+        and 'skipped        1 objects that are' in printed
+    )
     assert 'used           2 training images without objects' in printed
     photo(yolo.folder / 'images/train/images/a.png')
     (yolo.folder / 'images/train/images/a.txt').write_text('1 0.5 0.5 0.5 0.5')
@@ -729,7 +830,9 @@ def test_yolo_images_without_labels(yolo, table, refused, out):
 
 
 def test_yolo_layouts(yolo, table, refused, out):
-    yolo.yaml(path='/nowhere', train='../images/train', names='{0: cat, 1: route 66}')  # as Roboflow writes it
+    yolo.yaml(
+        path='/nowhere', train='../images/train', names='{0: cat, 1: route 66}'
+    )  # as Roboflow writes it
     assert 'used           5 training images' in table(yolo.folder, *out)
     (yolo.folder / 'train.txt').write_text('images/train/train0.png\nimages/train/train1.png\n')
     yolo.yaml(train='train.txt', val='[images/val]')
@@ -748,7 +851,10 @@ def test_yolo_layouts(yolo, table, refused, out):
     assert 'no data.yaml or classes.txt or obj.names' in refused('make_config', yolo.folder, *out)
     (yolo.folder / 'labels/classes.txt').write_bytes(b'\xef\xbb\xbfcat\nroute 66\n')
     printed = table(yolo.folder, *out, '--strict')
-    assert 'used           5 training images' in printed and 'used           2 validation images' in printed
+    assert (
+        'used           5 training images' in printed
+        and 'used           2 validation images' in printed
+    )
     assert read_config(yolo.folder.parent / 'mine.py').classes == ('cat', 'route 66')
 
 
@@ -771,7 +877,9 @@ def test_recognised_forms(coco, masks, photos, table, out, refused):
         mask(folder / 'masks' / image['file_name'], [0, 1])
     file = coco.arguments()[1]
     assert f'read as: coco {file} {folder}/images\n' in table(file, folder / 'images', *out)
-    assert f'read as: masks {folder}/images {folder}/masks\n' in table(folder / 'images', folder / 'masks', *out)
+    assert f'read as: masks {folder}/images {folder}/masks\n' in table(
+        folder / 'images', folder / 'masks', *out
+    )
     assert f'read as: folders {photos}\n' in table(photos, *out)
     assert 'there is no file or folder' in refused('make_config', 'vocc', photos, *out)
     assert '--val: only the form coco has it, the data are folders' in refused(
@@ -804,13 +912,20 @@ def test_recognised_coco_layouts(coco, table, refused, out):
     (own / 'annotations/captions_train2017.json').write_text('{"images": [], "annotations": []}')
     printed = table(roboflow, *out)
     train, val = roboflow / 'train', roboflow / 'valid'
-    wanted = f'coco {train}/_annotations.coco.json {train} --val {val}/_annotations.coco.json {val}\n'
+    wanted = (
+        f'coco {train}/_annotations.coco.json {train} --val {val}/_annotations.coco.json {val}\n'
+    )
     assert f'read as: {wanted}' in printed
-    assert 'used          10 training images' in printed and 'used          10 validation images' in printed
+    assert (
+        'used          10 training images' in printed
+        and 'used          10 validation images' in printed
+    )
     printed = table(own, *out)
     wanted = f'--val {own}/annotations/instances_val2017.json {own}/val2017\n'
     assert f'instances_train2017.json {own}/train2017 {wanted}' in printed
-    (own / 'annotations/more_train.json').write_text((own / 'annotations/instances_train2017.json').read_text())
+    (own / 'annotations/more_train.json').write_text(
+        (own / 'annotations/instances_train2017.json').read_text()
+    )
     assert 'has several COCO files' in refused('make_config', own, *out)
     (roboflow / 'data.yaml').write_text('names: [cat]')
     assert 'has more than one form, coco (' in refused('make_config', roboflow, *out)

@@ -1,7 +1,7 @@
 """From files to predictions: each form of own data trains, and the saved file predicts well.
 
-Seeds 0, 1 and 2 reach AP 0.60 to 0.72, mIoU 0.69 to 0.71 and top-1 1.0; the saved file of a model that keeps most of
-its first weights is far below the limits here.
+Seeds 0, 1 and 2 reach AP 0.60 to 0.72, mIoU 0.69 to 0.71 and top-1 1.0; the saved file of a model
+that keeps most of its first weights is far below the limits here.
 """
 
 import contextlib
@@ -38,7 +38,10 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def predicted(call, capsys, folder):
-    """Function that makes a config, trains and predicts by the commands that are printed; returns the output folder."""
+    """Function that makes a config, trains and predicts by the commands that are printed.
+
+    Returns the output folder.
+    """
 
     def predicted(data, photos, *, length, options=()):
         call('make_config', *data, '--out', 'my model.py', '--length', length)

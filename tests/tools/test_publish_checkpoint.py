@@ -17,11 +17,18 @@ def training_checkpoint(tmp_path):
         'backbone.bn.num_batches_tracked': torch.tensor(7),
         'head.weight': torch.randn(2, 4),
     }
-    momentum = dict(state={0: dict(exp_avg=torch.randn(64, 64))}, param_groups=[dict(lr=0.1, params=[0])])
+    momentum = dict(
+        state={0: dict(exp_avg=torch.randn(64, 64))}, param_groups=[dict(lr=0.1, params=[0])]
+    )
     hub = dict(log_scalars=dict(loss=HistoryBuffer()), runtime_info={}, resumed_keys={})
     path = tmp_path / 'epoch_12.pth'
     torch.save(
-        dict(state_dict=state, optimizer=momentum, message_hub=hub, meta=dict(epoch=12, iter=48, seed=np.int64(3))),
+        dict(
+            state_dict=state,
+            optimizer=momentum,
+            message_hub=hub,
+            meta=dict(epoch=12, iter=48, seed=np.int64(3)),
+        ),
         path,
     )
     (tmp_path / 'last_checkpoint').write_text(str(path))
@@ -35,7 +42,9 @@ def published(folder):
 
 
 @pytest.mark.parametrize('from_folder', [False, True])
-def test_publishing_keeps_the_weights_alone(training_checkpoint, from_folder, tmp_path, call, capsys):
+def test_publishing_keeps_the_weights_alone(
+    training_checkpoint, from_folder, tmp_path, call, capsys
+):
     source, state = training_checkpoint
     folder = tmp_path / 'out'
     call('publish_checkpoint', source.parent if from_folder else source, folder / 'model.pth')
@@ -68,7 +77,9 @@ def test_publishing_half_a_backbone(training_checkpoint, suffix, tmp_path, call)
     assert weights['bn.num_batches_tracked'].dtype == torch.int64
 
 
-def test_publishing_twice_gives_one_name_and_other_weights_another(training_checkpoint, tmp_path, call):
+def test_publishing_twice_gives_one_name_and_other_weights_another(
+    training_checkpoint, tmp_path, call
+):
     source, state = training_checkpoint
     folder = tmp_path / 'out'
     call('publish_checkpoint', source, folder / 'model.pth')
@@ -91,9 +102,19 @@ def test_publishing_leaves_files_of_that_name_alone(training_checkpoint, call):
 @pytest.mark.parametrize(
     ('content', 'destination', 'options', 'message'),
     [
-        (dict(state_dict={'head.weight': torch.ones(1)}), 'out.pth', ['--backbone'], 'has no weights under backbone.'),
+        (
+            dict(state_dict={'head.weight': torch.ones(1)}),
+            'out.pth',
+            ['--backbone'],
+            'has no weights under backbone.',
+        ),
         (dict(state_dict={}), 'out.pth', [], 'holds no weights'),
-        (dict(state_dict={'head.weight': torch.ones(1)}), 'out.zip', [], 'destination must end in one of .pth, .pt'),
+        (
+            dict(state_dict={'head.weight': torch.ones(1)}),
+            'out.zip',
+            [],
+            'destination must end in one of .pth, .pt',
+        ),
         (None, 'out.pth', [], 'there is no file or folder'),
     ],
 )

@@ -22,7 +22,9 @@ def run_script(name, *arguments, folder, **environment):
     environment = {**kept, 'PATH': f'{folder}:{os.environ["PATH"]}', **environment}
     script = ROOT / 'tools' / name
     assert os.access(script, os.X_OK)
-    return subprocess.run([str(script), *arguments], env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [str(script), *arguments], env=environment, capture_output=True, text=True
+    )
 
 
 def launched(output):
@@ -39,7 +41,9 @@ def test_dist_train_on_one_machine(named, tmp_path):
     python = fake(tmp_path / 'bin', 'my_python' if named else 'python')
     environment = dict(PYTHON=str(python)) if named else {}
     options = ['--amp', '--cfg-options', 'a.b=c d', 'taps=[1,2]']
-    result = run_script('dist_train.sh', 'my config.py', '8', *options, folder=python.parent, **environment)
+    result = run_script(
+        'dist_train.sh', 'my config.py', '8', *options, folder=python.parent, **environment
+    )
     assert result.returncode == 0 and not result.stderr
     args = launched(result.stdout)
     assert (args.nnodes, args.node_rank, args.nproc_per_node) == ('1', 0, '8')
@@ -51,7 +55,9 @@ def test_dist_train_on_one_machine(named, tmp_path):
 def test_dist_train_on_several_machines(tmp_path):
     python = fake(tmp_path / 'bin', 'python')
     machines = dict(NNODES='4', NODE_RANK='2', MASTER_ADDR='10.0.0.7', PORT='29512')
-    args = launched(run_script('dist_train.sh', 'c.py', '2', folder=python.parent, **machines).stdout)
+    args = launched(
+        run_script('dist_train.sh', 'c.py', '2', folder=python.parent, **machines).stdout
+    )
     assert (args.nnodes, args.node_rank, args.nproc_per_node) == ('4', 2, '2')
     assert (args.master_addr, args.master_port) == ('10.0.0.7', 29512)
     assert args.training_script_args == ['c.py', '--launcher', 'pytorch']
@@ -78,7 +84,9 @@ def test_slurm_train(environment, tasks, per_node, tmp_path):
     srun = fake(tmp_path / 'bin', 'srun')
     more = dict(CPUS_PER_TASK='5', SRUN_ARGS='--time 1-0 --exclusive', **environment)
     options = ['--resume', '--cfg-options', 'a.b=c d']
-    result = run_script('slurm_train.sh', 'gpu', 'my job', 'c.py', *options, folder=srun.parent, **more)
+    result = run_script(
+        'slurm_train.sh', 'gpu', 'my job', 'c.py', *options, folder=srun.parent, **more
+    )
     assert result.returncode == 0 and not result.stderr
     words, command = slurm(result.stdout)
     pairs = dict(zip(words, words[1:], strict=False))

@@ -1,4 +1,7 @@
-"""What a person sees of a training: the bar on a terminal, TensorBoard; and what an issue report needs."""
+"""What a person sees of a training: the bar on a terminal, TensorBoard.
+
+And what an issue report needs.
+"""
 
 import contextlib
 import os
@@ -64,7 +67,9 @@ def test_tensorboard(classifier, call, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     text = classifier.read_text()
-    classifier.write_text(text.replace("dict(type='LocalVisBackend')", "dict(type='TensorboardVisBackend')"))
+    classifier.write_text(
+        text.replace("dict(type='LocalVisBackend')", "dict(type='TensorboardVisBackend')")
+    )
     call('train', classifier, '--work-dir', tmp_path / 'work')
     (events,) = (tmp_path / 'work').rglob('events.out.tfevents*')
     recorded = EventAccumulator(str(events))
@@ -79,14 +84,21 @@ def test_python_m_prints_what_an_issue_report_needs(capsys):
     runpy.run_module('cpvt_backbones', run_name='__main__')
     out = capsys.readouterr().out
     rows = dict(re.findall(r'^(\w+) +(.*)$', out, re.MULTILINE))
-    assert rows['cpvt_backbones'] == cpvt_backbones.__version__ and rows['torch'] == torch.__version__
+    assert (
+        rows['cpvt_backbones'] == cpvt_backbones.__version__ and rows['torch'] == torch.__version__
+    )
     assert rows['operators'] and rows['device']
     assert all(name in out for name in ('mmdet', 'mmseg', 'mmpretrain', *shipped_weights()))
 
 
 @pytest.mark.slow
 def test_dist_train_on_cpus(classifier, tmp_path):
-    environment = {**os.environ, 'PYTHON': sys.executable, 'CUDA_VISIBLE_DEVICES': '', 'PORT': '29771'}
+    environment = {
+        **os.environ,
+        'PYTHON': sys.executable,
+        'CUDA_VISIBLE_DEVICES': '',
+        'PORT': '29771',
+    }
     command = [ROOT / 'tools/dist_train.sh', classifier, '2', '--work-dir', tmp_path / 'work']
     subprocess.run(command, env=environment, cwd=tmp_path, check=True)
     assert (tmp_path / 'work/iter_2.pth').is_file()

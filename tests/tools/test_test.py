@@ -19,7 +19,9 @@ AS_IT_IS = [dict(type='Resize', scale_factor=1.0, keep_ratio=True)]
 
 
 def tta_config(config, scope, folder, *, scales, flips):
-    """A demo config with the tta_pipeline of this package's base configs, at scales that fit tiny images."""
+    """A demo config with the tta_pipeline of this package's base configs, at scales that fit tiny
+    images.
+    """
     pipeline = Config.fromfile(ROOT / f'configs/_base_/datasets/{SHIPPED[scope]}.py').tta_pipeline
     steps = pipeline[-1].transforms
     steps[0] = scales
@@ -44,11 +46,18 @@ def trained(request, scenes, tmp_path):
     """Scope, config, its options, and a checkpoint of it."""
     pytest.importorskip(request.param)
     config, options = TASKS[request.param](scenes, tmp_path)
-    return request.param, config, options, save(lively_model(config, options), tmp_path / 'model.pth')
+    return (
+        request.param,
+        config,
+        options,
+        save(lively_model(config, options), tmp_path / 'model.pth'),
+    )
 
 
 def test_tta_gives_metrics(trained, scenes, tmp_path, call):
-    """A segmentor that predicts background everywhere has the background's share of the pixels as accuracy."""
+    """A segmentor that predicts background everywhere has the background's share of the pixels as
+    accuracy.
+    """
     scope, config, options, checkpoint = trained
     if scope == 'mmseg':
         content = torch.load(checkpoint)
@@ -59,7 +68,9 @@ def test_tta_gives_metrics(trained, scenes, tmp_path, call):
     call('test', config, checkpoint, '--tta', '--work-dir', work_dir, '--cfg-options', *options)
     found = metrics(work_dir)
     if scope == 'mmseg':
-        labels = [np.asarray(Image.open(path)) for path in (scenes / 'heldout_37x61' / 'labels').iterdir()]
+        labels = [
+            np.asarray(Image.open(path)) for path in (scenes / 'heldout_37x61' / 'labels').iterdir()
+        ]
         background = 100 * np.mean([label == 0 for label in labels])
         assert 50 < background < 100
         assert found['aAcc'] == pytest.approx(background, abs=0.0051)
@@ -75,7 +86,15 @@ def test_other_classes_are_refused(trained, kind, tmp_path, call, refused):
     classes = list(cfg.test_dataloader.dataset.metainfo.classes)
     others = [*classes[1:], classes[0]] if 'order' in kind else ['x', *classes[1:]]
     content = torch.load(checkpoint)
-    arguments = ('test', config, checkpoint, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
+    arguments = (
+        'test',
+        config,
+        checkpoint,
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        *options,
+    )
     torch.save(dict(content, meta=dict(dataset_meta=dict(classes=others))), checkpoint)
     assert f'it has {kind}: (' in refused(*arguments)
     torch.save(dict(content, meta=dict(dataset_meta=dict(classes=tuple(classes)))), checkpoint)
@@ -117,13 +136,27 @@ def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
     same = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,))
     flipped = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0, 1.0))
     if scope == 'mmdet':
-        options = [*options, 'tta_model.tta_cfg.max_per_img=400']  # as the model's own test_cfg has it
+        options = [
+            *options,
+            'tta_model.tta_cfg.max_per_img=400',
+        ]  # as the model's own test_cfg has it
     found = []
     for index, arguments in enumerate(([config], [same, '--tta'], [flipped, '--tta'])):
         out = tmp_path / (f'masks_{index}' if scope == 'mmseg' else f'{index}.pkl')
         path, *flags = arguments
         work_dir = tmp_path / f'work_{index}'
-        call('test', path, checkpoint, *flags, '--out', out, '--work-dir', work_dir, '--cfg-options', *options)
+        call(
+            'test',
+            path,
+            checkpoint,
+            *flags,
+            '--out',
+            out,
+            '--work-dir',
+            work_dir,
+            '--cfg-options',
+            *options,
+        )
         found.append(answers(scope, out))
     plain, wanted_same, other = found
     assert len(plain) == 2 and all(len(answer) and answer.std() > 0 for answer in plain)
@@ -137,12 +170,23 @@ def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
 
 def test_tta_needs_a_pipeline(trained, tmp_path, refused):
     _, config, options, checkpoint = trained
-    line = refused('test', config, checkpoint, '--tta', '--work-dir', tmp_path / 'work', '--cfg-options', *options)
+    line = refused(
+        'test',
+        config,
+        checkpoint,
+        '--tta',
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        *options,
+    )
     assert line == 'error: --tta: the config has no tta_pipeline'
 
 
 @pytest.mark.parametrize(
-    ('fault', 'tta'), [('lacks', False), ('shape', False), ('empty', False), ('lacks', True)], ids=str
+    ('fault', 'tta'),
+    [('lacks', False), ('shape', False), ('empty', False), ('lacks', True)],
+    ids=str,
 )
 def test_a_checkpoint_that_does_not_fit(trained, fault, tta, tmp_path, refused):
     scope, config, options, checkpoint = trained
@@ -161,8 +205,20 @@ def test_a_checkpoint_that_does_not_fit(trained, fault, tta, tmp_path, refused):
     torch.save(content, checkpoint)
     flags = []
     if tta:
-        config, flags = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,)), ['--tta']
-    line = refused('test', config, checkpoint, *flags, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
+        config, flags = (
+            tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,)),
+            ['--tta'],
+        )
+    line = refused(
+        'test',
+        config,
+        checkpoint,
+        *flags,
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        *options,
+    )
     assert f"checkpoint '{checkpoint}'" in line and message in line
     assert not list((tmp_path / 'work').glob('*/*.json'))
 
@@ -183,6 +239,8 @@ def test_checkpoints_that_fit(scenes, tmp_path, call):
         torch.save(content, tmp_path / f'{form}.pth')
         arguments = [tmp_path / f'{form}.pth', '--work-dir', tmp_path / form]
         call('test', config, *arguments, '--cfg-options', *options)
-        found[form] = {key: value for key, value in metrics(tmp_path / form).items() if 'time' not in key}
+        found[form] = {
+            key: value for key, value in metrics(tmp_path / form).items() if 'time' not in key
+        }
     assert found['plain']['mIoU'] > 0
     assert all(values == found['plain'] for values in found.values())

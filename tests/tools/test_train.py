@@ -67,12 +67,17 @@ def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, 
     handle = nn.modules.module.register_module_forward_hook(note)
     try:
         options = ['--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1']
-        options += ['optim_wrapper.optimizer.weight_decay=0.1', 'optim_wrapper.paramwise_cfg.norm_decay_mult=0.0']
+        options += [
+            'optim_wrapper.optimizer.weight_decay=0.1',
+            'optim_wrapper.paramwise_cfg.norm_decay_mult=0.0',
+        ]
         call('train', classifier, *flags, '--work-dir', tmp_path / 'work', *options)
     finally:
         handle.remove()
     assert dtypes[True] == {torch.bfloat16}
-    assert 'paramwise_options' not in ''.join(capfd.readouterr())  # a line a parameter: in the log file only
+    assert 'paramwise_options' not in ''.join(
+        capfd.readouterr()
+    )  # a line a parameter: in the log file only
     assert 'paramwise_options' in next((tmp_path / 'work').glob('*/*.log')).read_text()
     state = torch.load(tmp_path / 'work/iter_1.pth', weights_only=False)['state_dict']
     assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
@@ -83,7 +88,11 @@ def test_several_processes_on_cpus(monkeypatch):
     started = []
     monkeypatch.setattr(launch.distributed, 'is_initialized', lambda: bool(started))
     monkeypatch.setattr(launch.distributed, 'init_process_group', started.append)
-    cfg = Config(dict(model=dict(head=[dict(norm=dict(type='SyncBN', eps=1e-3))]), find_unused_parameters=True))
+    cfg = Config(
+        dict(
+            model=dict(head=[dict(norm=dict(type='SyncBN', eps=1e-3))]), find_unused_parameters=True
+        )
+    )
     launch._use_gloo(cfg)
     assert started == ['gloo'] and cfg.model.head[0].norm == dict(type='BN', eps=1e-3)
     wrapper = dict(type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None)
@@ -94,13 +103,19 @@ def test_several_processes_on_cpus(monkeypatch):
 
 
 def test_an_unknown_amp_dtype(classifier, refused):
-    assert "invalid choice: 'float8'" in refused('train', classifier, '--amp', '--amp-dtype', 'float8')
-    with pytest.raises(ValueError, match=r"amp_dtype must be one of \['bfloat16', 'float16'\], got 'float8'"):
+    assert "invalid choice: 'float8'" in refused(
+        'train', classifier, '--amp', '--amp-dtype', 'float8'
+    )
+    with pytest.raises(
+        ValueError, match=r"amp_dtype must be one of \['bfloat16', 'float16'\], got 'float8'"
+    ):
         launch.train(read_config(classifier), amp=True, amp_dtype='float8')
 
 
 def test_amp_beside_a_precision_of_its_own(classifier, refused):
-    line = refused('train', classifier, '--amp', '--cfg-options', 'optim_wrapper.type=DeepSpeedOptimWrapper')
+    line = refused(
+        'train', classifier, '--amp', '--cfg-options', 'optim_wrapper.type=DeepSpeedOptimWrapper'
+    )
     assert "--amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
 
 
@@ -110,7 +125,11 @@ def test_weights_that_are_no_numbers(value, resume, classifier, tmp_path, refuse
     state = build_model(read_config(classifier)).state_dict()
     state['head.fc.bias'] = torch.full(state['head.fc.bias'].shape, value)
     torch.save(dict(state_dict=state, meta=dict(epoch=0, iter=0)), tmp_path / 'w.pth')
-    flags = ['--resume', tmp_path / 'w.pth'] if resume else ['--cfg-options', f'load_from={tmp_path / "w.pth"}']
+    flags = (
+        ['--resume', tmp_path / 'w.pth']
+        if resume
+        else ['--cfg-options', f'load_from={tmp_path / "w.pth"}']
+    )
     line = refused('train', classifier, *flags, '--work-dir', tmp_path / 'work')
     assert "w.pth': head.fc.bias " in line
     assert ('is of type torch.int64' if value == 1 else 'NaN or infinite') in line

@@ -29,9 +29,12 @@ custom_imports = dict(imports=['cpvt_backbones'])
 default_scope = 'mmpretrain'
 model = dict(
     type='ImageClassifier',
-    backbone=dict(type='CPVT', arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2), patch_size=8,
-                  with_cls_token=False, out_type='avg_featmap', position=dict(type='PEG', after_blocks=(0,))),
-    head=dict(type='LinearClsHead', num_classes=2, in_channels=16, loss=dict(type='CrossEntropyLoss')))
+    backbone=dict(type='CPVT', arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2),
+        patch_size=8,
+                  with_cls_token=False, out_type='avg_featmap', position=dict(type='PEG',
+                      after_blocks=(0,))),
+    head=dict(type='LinearClsHead', num_classes=2, in_channels=16,
+        loss=dict(type='CrossEntropyLoss')))
 data_preprocessor = dict(mean=[127.5] * 3, std=[127.5] * 3, to_rgb=True, num_classes=2)
 loader = dict(batch_size=2, num_workers=0, collate_fn=dict(type='default_collate'))
 data = dict(type='CustomDataset', data_root=r'{root}', classes=['dark', 'light'])
@@ -42,7 +45,8 @@ train_dataloader = dict(
 val_dataloader = dict(
     **loader, sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        **data, pipeline=[load, dict(type='ResizeEdge', scale=32), dict(type='CenterCrop', crop_size=24), pack]))
+        **data, pipeline=[load, dict(type='ResizeEdge', scale=32), dict(type='CenterCrop',
+            crop_size=24), pack]))
 test_dataloader = val_dataloader
 val_evaluator = test_evaluator = dict(type='Accuracy', topk=1)
 optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))
@@ -74,15 +78,24 @@ def segmentation(scenes, folder):
         'model.neck.in_channels=[8,16,16,16]',
         'train_dataloader.batch_size=2',
     ]
-    options += [f'{part}_dataloader.dataset.data_root={scenes / "heldout_37x61"}' for part in ('val', 'test')]
-    return ROOT / 'configs/demo/semantic-fpn_multiscale-cpvt_digits.py', [*TINY, *WORKERLESS, *options]
+    options += [
+        f'{part}_dataloader.dataset.data_root={scenes / "heldout_37x61"}'
+        for part in ('val', 'test')
+    ]
+    return ROOT / 'configs/demo/semantic-fpn_multiscale-cpvt_digits.py', [
+        *TINY,
+        *WORKERLESS,
+        *options,
+    ]
 
 
 def classification(scenes, folder):
     for name, level in (('dark', 40), ('light', 200)):
         (folder / 'images' / name).mkdir(parents=True)
         for i in range(2):
-            Image.new('RGB', (30 + i, 27), (level, level, level)).save(folder / 'images' / name / f'{i}.png')
+            Image.new('RGB', (30 + i, 27), (level, level, level)).save(
+                folder / 'images' / name / f'{i}.png'
+            )
     config = folder / 'classifier.py'
     config.write_text(CLASSIFIER.replace('{root}', str(folder / 'images')))
     return config, ['log_level=INFO']

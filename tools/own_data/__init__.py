@@ -1,6 +1,7 @@
 """Readers of a user's own data, and the check that they all pass; see tools/make_config.py.
 
-Everything becomes COCO JSON, or images beside class maps or class names. :func:`check` is the one gate.
+Everything becomes COCO JSON, or images beside class maps or class names. :func:`check` is the one
+gate.
 """
 
 from .check import check

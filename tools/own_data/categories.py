@@ -7,13 +7,18 @@ from .report import Fault, Report
 
 
 def check_categories(part: Part, report: Report) -> None:
-    """Sort categories by id, each with a name of its own. Ids that are not integers are replaced."""
+    """Sort categories by id, each with a name of its own.
+
+    Ids that are not integers are replaced.
+    """
     categories: list[Coco] = []
     for number, category in enumerate(part.coco['categories'], 1):
         try:
             _check_category(category, categories)
         except Fault as fault:
-            report.add_fault(fault, f'{part.source}: {category.get("name") or f"category {number}"}')
+            report.add_fault(
+                fault, f'{part.source}: {category.get("name") or f"category {number}"}'
+            )
             continue
         categories.append({**category, 'name': category['name'].strip()})
     if not all(isinstance(category['id'], int) for category in categories):
@@ -53,7 +58,9 @@ def _used(part: Part) -> set[int]:
 
 
 def drop_parents(parts: Sequence[Part], report: Report) -> None:
-    """Leave out categories without objects that are the ``supercategory`` of another, as in Roboflow's exports."""
+    """Leave out categories without objects that are the ``supercategory`` of another, as in
+    Roboflow's exports.
+    """
     annotated = set()
     parents = set()
     for part in parts:

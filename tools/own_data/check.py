@@ -17,7 +17,12 @@ HALF_RANGE = 1 << 15  # of 16 bits
 
 
 def check(
-    parts: Sequence[Part], report: Report, *, decode: bool = True, strict: bool = False, file: Path | None = None
+    parts: Sequence[Part],
+    report: Report,
+    *,
+    decode: bool = True,
+    strict: bool = False,
+    file: Path | None = None,
 ) -> list[Part]:
     """Check data as read, split them, and print the report.
 
@@ -29,8 +34,8 @@ def check(
         file: CSV file for the report.
 
     Returns:
-        Training and validation data. Sizes are upright, image ids are integers, boxes lie in their image, categories
-        are sorted by id and the same in both.
+        Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
+        image, categories are sorted by id and the same in both.
 
     ``ValueError`` if anything is refused.
     """
@@ -52,7 +57,9 @@ def check(
     return checked
 
 
-def check_parts(parts: Sequence[Part], report: Report, *, decode: bool = True) -> tuple[list[Part], Facts]:
+def check_parts(
+    parts: Sequence[Part], report: Report, *, decode: bool = True
+) -> tuple[list[Part], Facts]:
     """The rules of :func:`check` alone: no split, and the report is not finished.
 
     Args:
@@ -64,7 +71,9 @@ def check_parts(parts: Sequence[Part], report: Report, *, decode: bool = True) -
         The checked parts, without what is skipped or refused, and the facts of their images.
     """
     checked = [_check_entries(part, report) for part in parts]
-    paths = {part.root / image['file_name']: None for part in checked for image in part.coco['images']}
+    paths = {
+        part.root / image['file_name']: None for part in checked for image in part.coco['images']
+    }
     facts = inspect_images([*paths], decode=decode)
     has_objects = all('annotations' in part.coco for part in checked)
     for part in checked:
@@ -137,7 +146,11 @@ def _note_files(facts: Facts, report: Report) -> None:
     """Note images that are turned by EXIF, and dark images of 16 bits."""
     for path, known in facts.items():
         if known.orientation != 1:
-            report.add('note', 'images turned by EXIF: labels are taken as drawn on the upright image', str(path))
+            report.add(
+                'note',
+                'images turned by EXIF: labels are taken as drawn on the upright image',
+                str(path),
+            )
     deep = {path: known.range for path, known in facts.items() if known.range}
     if not deep:
         return
@@ -145,7 +158,10 @@ def _note_files(facts: Facts, report: Report) -> None:
     high = max(greatest for _, greatest in deep.values())
     if high < HALF_RANGE:
         seen = f'training sees {low >> 8} to {high >> 8} of 255'
-        reason = f'images of 16 bits with values of {low} to {high} only, {seen}: rescale them to 0 to 65535'
+        reason = (
+            f'images of 16 bits with values of {low} to {high} only, {seen}: rescale them to 0 to'
+            ' 65535'
+        )
         for path in deep:
             report.add('note', reason, str(path))
 

@@ -15,7 +15,8 @@ class Part:
     """All data, or training or validation data, on their way to a config.
 
     Args:
-        coco: COCO's ``images``; of a detector with ``annotations`` and ``categories``. Before the check, as read.
+        coco: COCO's ``images``; of a detector with ``annotations`` and ``categories``. Before the
+            check, as read.
         root: Folder that the images' ``file_name`` starts from.
         source: File or folder that the labels are from, for messages.
     """
@@ -37,11 +38,16 @@ def read_coco(file: Path, images: Path) -> Part:
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f'data: {file} is not JSON: {error}') from None
     if not isinstance(content, dict):
-        raise ValueError(f'data: {file} is no COCO JSON: it must be an object with the keys {LISTS}')
+        raise ValueError(
+            f'data: {file} is no COCO JSON: it must be an object with the keys {LISTS}'
+        )
     for key in LISTS:
         entries = content.get(key)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise ValueError(f'data: {file} is no COCO JSON: {key!r} must be a list of objects, got {entries!r:.60}')
+            raise ValueError(
+                f'data: {file} is no COCO JSON: {key!r} must be a list of objects, got'
+                f' {entries!r:.60}'
+            )
     return Part(content, images, str(file))
 
 

@@ -9,9 +9,26 @@ from typing import Any
 from .report import Report
 
 TRAIN = 'train'
-VALIDATION = ('val', 'valid', 'validation', 'test')  # folders of the validation images, the first that is there
+VALIDATION = (
+    'val',
+    'valid',
+    'validation',
+    'test',
+)  # folders of the validation images, the first that is there
 # Images that Pillow and OpenCV do not read as they are installed here.
-UNREAD_SUFFIXES = ('.avif', '.cr2', '.dng', '.exr', '.heic', '.heif', '.jfif', '.nef', '.psd', '.svg', '.tga')
+UNREAD_SUFFIXES = (
+    '.avif',
+    '.cr2',
+    '.dng',
+    '.exr',
+    '.heic',
+    '.heif',
+    '.jfif',
+    '.nef',
+    '.psd',
+    '.svg',
+    '.tga',
+)
 
 
 def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:
@@ -60,7 +77,8 @@ def stem(name: str) -> str:
 
 
 def split(names: Iterable[str], report: Report) -> tuple[list[str], list[str]]:
-    """Training and validation names: by their folders train and val, valid, validation or test, or every fifth.
+    """Training and validation names: by their folders train and val, valid, validation or test, or
+    every fifth.
 
     Names in other folders beside train and val are skipped.
     """
@@ -74,13 +92,17 @@ def split(names: Iterable[str], report: Report) -> tuple[list[str], list[str]]:
             train = [name for name in names if first[name] == TRAIN]
             return train, [name for name in names if first[name] == other]
     if len(names) < 2:
-        raise ValueError(f'data: at least 2 images are needed, for training and validation, got {len(names)}')
+        raise ValueError(
+            f'data: at least 2 images are needed, for training and validation, got {len(names)}'
+        )
     held_out = {*names[4::5]} or {names[-1]}
     return [name for name in names if name not in held_out], sorted(held_out)
 
 
 def read_lines(file: Path) -> list[str]:
-    """Lines of a text file that are not blank, without spaces around them and without a byte order mark."""
+    """Lines of a text file that are not blank, without spaces around them and without a byte order
+    mark.
+    """
     try:
         text = file.read_text(encoding='utf-8-sig')
     except UnicodeDecodeError as error:

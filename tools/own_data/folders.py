@@ -12,8 +12,8 @@ def read_folders(folder: Path, report: Report) -> Part:
     """Images with the class (``label``) that their folder is named by.
 
     Args:
-        folder: Has ``<class>/*.jpg``, or ``train/<class>/*.jpg`` and ``val/<class>/*.jpg`` (or another folder of
-            ``VALIDATION``).
+        folder: Has ``<class>/*.jpg``, or ``train/<class>/*.jpg`` and ``val/<class>/*.jpg`` (or
+            another folder of ``VALIDATION``).
         report: Gets images that are skipped or refused.
     """
     names = files_in(folder, report)
@@ -29,13 +29,19 @@ def read_folders(folder: Path, report: Report) -> Part:
             report.add('refused', f'images {place} {where}', f'{folder}/{name}')
             continue
         images.append(dict(id=len(images) + 1, file_name=name, label=folders[depth]))
-    _note_empty_folders(folder, depth, {str(folder / name).rpartition('/')[0] for name in names}, report)
+    _note_empty_folders(
+        folder, depth, {str(folder / name).rpartition('/')[0] for name in names}, report
+    )
     return Part(dict(images=images), folder, str(folder))
 
 
 def _note_empty_folders(folder: Path, depth: int, used: set[str], report: Report) -> None:
     for path in sorted(folder.glob('/'.join('*' * (depth + 1)))):
-        if path.is_dir() and not path.name.startswith('.') and not any(_is_within(one, path) for one in used):
+        if (
+            path.is_dir()
+            and not path.name.startswith('.')
+            and not any(_is_within(one, path) for one in used)
+        ):
             report.add('note', 'folders without images', str(path))
 
 
@@ -57,4 +63,8 @@ def check_labels(parts: Sequence[Part], report: Report) -> None:
         report.add('note', 'classes without a validation image', label)
     if len(train | val) < 2:
         found = ', '.join(sorted(train | val)) or 'none'
-        report.add('refused', 'fewer than two classes: images must be in <class>/ or <split>/<class>/', found)
+        report.add(
+            'refused',
+            'fewer than two classes: images must be in <class>/ or <split>/<class>/',
+            found,
+        )

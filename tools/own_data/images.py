@@ -1,4 +1,6 @@
-"""Open every image once, as training does: size, damage, range, and pictures that resemble each other."""
+"""Open every image once, as training does: size, damage, range, and pictures that resemble each
+other.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,8 @@ from rich.progress import track
 
 Size = tuple[int, int]  # width and height, px
 HASH_SIDE = 16
-NEAR = 32  # of the 256 bits of two hashes may differ; photographs of different things differ in 59 and more
+# of the 256 bits of two hashes may differ; photographs of different things differ in 59 and more
+NEAR = 32
 HASHES = 1 << 17  # that OpenCV's matcher gets at a time
 
 
@@ -84,7 +87,9 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
         return ImageFacts(fault=f'values of type {pixels.dtype}; 8 and 16 bits are accepted')
     if pixels.shape[1::-1] != facts.size:
         shape = f'{pixels.shape[1]} x {pixels.shape[0]}'
-        return ImageFacts(fault=f'OpenCV reads {shape} px, Pillow {facts.size[0]} x {facts.size[1]}')
+        return ImageFacts(
+            fault=f'OpenCV reads {shape} px, Pillow {facts.size[0]} x {facts.size[1]}'
+        )
     found = None
     if pixels.dtype == np.uint16:
         found = int(pixels.min()), int(pixels.max())
@@ -113,7 +118,8 @@ def difference_hash(pixels: np.ndarray) -> bytes:
 
 
 def near_duplicates(train: Mapping[str, bytes], val: Mapping[str, bytes]) -> list[tuple[str, str]]:
-    """Pairs of a validation image and the training image that looks like it most, if at most ``NEAR`` bits differ.
+    """Pairs of a validation image and the training image that looks like it most, if at most
+    ``NEAR`` bits differ.
 
     Args:
         train: :func:`difference_hash` of each training image, by name; so ``val``.

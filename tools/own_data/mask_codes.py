@@ -17,7 +17,8 @@ COLOUR_MODES = ('RGB', 'RGBA', 'PA')
 
 
 def read_codes(path: Path) -> np.ndarray:
-    """Read a mask, upright: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one number.
+    """Read a mask, upright: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one
+    number.
 
     ``Fault`` for a file that is no mask.
     """
@@ -43,7 +44,11 @@ def read_codes(path: Path) -> np.ndarray:
 
 def _check_indices(codes: np.ndarray) -> np.ndarray:
     if codes.size and not (codes.min() >= 0 and codes.max() < INDICES):
-        raise Fault('refused', f'masks with values outside 0 to {INDICES - 1}', f'{codes.min()} to {codes.max()}')
+        raise Fault(
+            'refused',
+            f'masks with values outside 0 to {INDICES - 1}',
+            f'{codes.min()} to {codes.max()}',
+        )
     return codes
 
 

@@ -25,7 +25,9 @@ COLOUR_FIRST = re.compile(rf'{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}[\s,]+(.*\S)')
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """Width and height of a mask, ``None`` if it cannot be read, and the number of pixels of each value."""
+    """Width and height of a mask, ``None`` if it cannot be read, and the number of pixels of each
+    value.
+    """
 
     size: Size | None
     values: Mapping[int, int]
@@ -33,7 +35,9 @@ class MaskFacts:
 
 @dataclass
 class Values:
-    """All values of a set of masks: number of pixels, and pixels in each mask that has the value."""
+    """All values of a set of masks: number of pixels, and pixels in each mask that has the
+    value.
+    """
 
     pixels: Counter[int] = field(default_factory=Counter)
     files: dict[int, Counter[Path]] = field(default_factory=dict)
@@ -48,9 +52,11 @@ class Values:
 
 
 def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
-    """Names of classes, one a line, and their colours, if each line has three numbers up to 255 too.
+    """Names of classes, one a line, and their colours, if each line has three numbers up to 255
+    too.
 
-    A line is ``NAME``, ``NAME RED GREEN BLUE`` or ``RED GREEN BLUE NAME``; commas may separate, too.
+    A line is ``NAME``, ``NAME RED GREEN BLUE`` or ``RED GREEN BLUE NAME``; commas may separate,
+    too.
     """
     lines = read_lines(file)
     names, colours = [], []
@@ -67,7 +73,9 @@ def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
             names.append(name.rstrip(','))
             colours.append((red, green, blue))
     if colours and len(colours) < len(lines):
-        raise ValueError(f'--classes: {file} must have a colour in all lines or in none, got {lines[:3]}')
+        raise ValueError(
+            f'--classes: {file} must have a colour in all lines or in none, got {lines[:3]}'
+        )
     names = names or lines
     for kind, found in (('name', names), ('colour', colours)):
         if len({*found}) < len(found):
@@ -79,7 +87,11 @@ def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
 
 
 def find_classes(
-    facts: Mapping[Path, MaskFacts], report: Report, *, classes: Path | None, ignore: Collection[int]
+    facts: Mapping[Path, MaskFacts],
+    report: Report,
+    *,
+    classes: Path | None,
+    ignore: Collection[int],
 ) -> tuple[list[str], dict[int, int]]:
     """Names of the classes, and the class index of each value of the masks that is in a class.
 
@@ -108,7 +120,9 @@ def find_classes(
     left_out = {order[i] for i in ignore if i < len(order)} if coloured else {*ignore}
     if classes:
         for value in sorted(seen - {*order, IGNORE} - left_out):
-            report.add('refused', f'values of masks without a name in {classes}', values.describe(value))
+            report.add(
+                'refused', f'values of masks without a name in {classes}', values.describe(value)
+            )
         for value, name in zip(order, names, strict=False):
             if value not in seen and value not in left_out:
                 report.add('note', 'classes that no mask has', name)
@@ -116,13 +130,17 @@ def find_classes(
         _ask_about(values, {*order} - left_out, report)
     if len(order) > LARGEST + 1:
         most = max(values.pixels)
-        reason = f'more than {LARGEST + 1} classes: are these instance numbers, or were colours blended?'
+        reason = (
+            f'more than {LARGEST + 1} classes: are these instance numbers, or were colours blended?'
+        )
         report.add('refused', reason, values.describe(most))
         return [], {}
     kept = [i for i in range(len(order)) if i not in ignore]
     table = {order[i]: new for new, i in enumerate(kept)}
     if not coloured:
-        table |= {COLOUR + GREY * value: index for value, index in table.items()}  # grey images stored as RGB
+        table |= {
+            COLOUR + GREY * value: index for value, index in table.items()
+        }  # grey images stored as RGB
     return [names[i] if names else _default_name(order, i) for i in kept], table
 
 
@@ -146,7 +164,9 @@ def _are_colours(values: Values, colours: Sequence[tuple[int, int, int]], report
     if not in_rgb or not (colours or any(len({*rgb_of(value)}) > 1 for value in in_rgb)):
         return False
     for value in sorted({*values.pixels} - {*in_rgb}):
-        report.add('refused', 'masks of class indices among masks in colours', values.describe(value))
+        report.add(
+            'refused', 'masks of class indices among masks in colours', values.describe(value)
+        )
     return True
 
 
@@ -159,18 +179,28 @@ def _as_indices(facts: MaskFacts) -> MaskFacts:
 
 
 def _ask_about(values: Values, order: Collection[int], report: Report) -> None:
-    """Refuse values that may be mistakes: hardly a pixel, or none, although a higher value occurs."""
+    """Refuse values that may be mistakes: hardly a pixel, or none, although a higher value
+    occurs.
+    """
     total = sum(values.pixels.values())
     answer = 'name the classes with --classes, or leave values out with --ignore'
     for value in sorted(order):
         if value not in values.pixels:
-            report.add('refused', f'values below the highest that no mask has: {answer}', f'value {value}')
+            report.add(
+                'refused', f'values below the highest that no mask has: {answer}', f'value {value}'
+            )
         elif value and values.pixels[value] < RARE * total:
-            report.add('refused', f'values of fewer than {RARE:.2%} of the pixels: {answer}', values.describe(value))
+            report.add(
+                'refused',
+                f'values of fewer than {RARE:.2%} of the pixels: {answer}',
+                values.describe(value),
+            )
 
 
 def _refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: bool) -> bool:
-    """Refuse masks that number the objects of an image: 1 to k, each in one piece, k different between images."""
+    """Refuse masks that number the objects of an image: 1 to k, each in one piece, k different
+    between images.
+    """
     counts = {}
     for path, one in facts.items():
         found = {*one.values} - {0}
@@ -179,11 +209,16 @@ def _refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured:
         counts[path] = len(found)
     if len({*counts.values()}) < 2 or max(counts.values()) < INSTANCES:
         return False
-    sample = sorted((path for path in counts if counts[path]), key=lambda path: -counts[path])[:SAMPLE]
+    sample = sorted((path for path in counts if counts[path]), key=lambda path: -counts[path])[
+        :SAMPLE
+    ]
     pieces = [_in_one_piece(path, value) for path in sample for value in range(1, counts[path] + 1)]
     if np.mean(pieces) < 0.8:
         return False
-    reason = 'masks that number objects from 1: the form instances takes them; for classes, name them with --classes'
+    reason = (
+        'masks that number objects from 1: the form instances takes them; for classes, name them'
+        ' with --classes'
+    )
     for path in sample:
         report.add('refused', reason, str(path))
     return True

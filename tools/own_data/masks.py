@@ -34,7 +34,12 @@ class MaskedImages:
 
 
 def read_masks(
-    images: Path, masks: Path, report: Report, *, classes: Path | None = None, ignore: Collection[int] = ()
+    images: Path,
+    masks: Path,
+    report: Report,
+    *,
+    classes: Path | None = None,
+    ignore: Collection[int] = (),
 ) -> MaskedImages:
     """Pair images with masks of class indices or colours, and find the classes.
 
@@ -55,11 +60,15 @@ def read_masks(
     return MaskedImages(Part(dict(images=entries), images, str(images)), found, names, table)
 
 
-def pair_masks(images: Collection[str], masks: Collection[str], report: Report, folder: str) -> dict[str, str]:
-    """The mask of each image: of the same path, or of the path and a separator (``a.jpg``, ``a_mask.png``).
+def pair_masks(
+    images: Collection[str], masks: Collection[str], report: Report, folder: str
+) -> dict[str, str]:
+    """The mask of each image: of the same path, or of the path and a separator (``a.jpg``,
+    ``a_mask.png``).
 
-    A mask of the longer image name is not that of the shorter (``img_1``, ``img_1_2``). The suffix of the image may be
-    part of the mask's name (``a.jpg.png``). Images without mask, or with several, are refused.
+    A mask of the longer image name is not that of the shorter (``img_1``, ``img_1_2``). The suffix
+    of the image may be part of the mask's name (``a.jpg.png``). Images without mask, or with
+    several, are refused.
     """
     owners: dict[str, list[str]] = {}
     for image in images:
@@ -85,7 +94,9 @@ def pair_masks(images: Collection[str], masks: Collection[str], report: Report, 
         elif not chosen:
             report.add('refused', 'images without a mask', where)
         elif len(chosen) > 1:
-            report.add('refused', 'images with several masks', f'{where} ({", ".join(sorted(chosen))})')
+            report.add(
+                'refused', 'images with several masks', f'{where} ({", ".join(sorted(chosen))})'
+            )
         else:
             pairs[image] = chosen[0]
             for other in candidates:
@@ -117,7 +128,9 @@ def inspect_masks(paths: Sequence[Path], report: Report) -> dict[Path, MaskFacts
 
 
 def write_class_maps(images: MaskedImages, parts: Sequence[Part], target: Path) -> None:
-    """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no class."""
+    """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no
+    class.
+    """
     from cpvt_backbones.checkpoints import atomic_write
 
     def write(name: str) -> None:

@@ -31,7 +31,9 @@ def link_objects(part: Part, report: Report) -> None:
         where = f'{part.source}: annotation {one.get("id", f"number {number}")}'
         try:
             one['image_id'] = _find(one, 'image_id', new_ids, by_text, report, where)
-            one['category_id'] = _find(one, 'category_id', categories, category_texts, report, where)
+            one['category_id'] = _find(
+                one, 'category_id', categories, category_texts, report, where
+            )
         except Fault as fault:
             report.add_fault(fault, where)
             continue
@@ -41,7 +43,14 @@ def link_objects(part: Part, report: Report) -> None:
     part.coco['annotations'] = kept
 
 
-def _find(one: Coco, key: str, known: dict[int | str, int], by_text: dict[str, int], report: Report, where: str) -> int:
+def _find(
+    one: Coco,
+    key: str,
+    known: dict[int | str, int],
+    by_text: dict[str, int],
+    report: Report,
+    where: str,
+) -> int:
     """The id that an annotation refers to by ``image_id`` or ``category_id``."""
     value = one.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -53,7 +62,9 @@ def _find(one: Coco, key: str, known: dict[int | str, int], by_text: dict[str, i
         return by_text[str(value)]
     if key == 'image_id':
         raise Fault('skipped', 'annotations of images that are not listed', f'image_id {value!r}')
-    raise Fault('refused', 'annotations of categories that are not listed', f'category_id {value!r}')
+    raise Fault(
+        'refused', 'annotations of categories that are not listed', f'category_id {value!r}'
+    )
 
 
 def check_objects(part: Part, report: Report) -> None:
@@ -65,7 +76,10 @@ def check_objects(part: Part, report: Report) -> None:
     for number, one in enumerate(part.coco['annotations'], 1):
         image = images[one['image_id']]
         key = one.get('id')
-        where = f'{part.root / image["file_name"]}: annotation {key if "id" in one else f"number {number}"}'
+        where = (
+            f'{part.root / image["file_name"]}: annotation'
+            f' {key if "id" in one else f"number {number}"}'
+        )
         try:
             checked = _check_object(one, image, report, where)
             content = _content(checked)
@@ -76,7 +90,11 @@ def check_objects(part: Part, report: Report) -> None:
             continue
         seen.add(content)
         if isinstance(key, bool) or not isinstance(key, int) or key in ids:
-            report.add('altered', 'annotation ids that are missing, not integers or used twice are replaced', where)
+            report.add(
+                'altered',
+                'annotation ids that are missing, not integers or used twice are replaced',
+                where,
+            )
         ids.add(key if isinstance(key, (int, str)) else None)
         kept.append(checked)
     for number, one in enumerate(kept, 1):
@@ -136,19 +154,27 @@ def clip_box(box: Box, width: int, height: int, report: Report, where: str) -> B
         raise Fault('skipped', 'boxes outside their image', f'{box} in {width} x {height}')
     over = max(-box[0], -box[1], box[0] + box[2] - width, box[1] + box[3] - height)
     if right - left < SMALLEST or bottom - top < SMALLEST:
-        raise Fault('skipped', 'boxes narrower or lower than 1 px, which mmdet leaves out', repr(box))
+        raise Fault(
+            'skipped', 'boxes narrower or lower than 1 px, which mmdet leaves out', repr(box)
+        )
     if over > ROUNDING:
-        report.add('altered', 'boxes are clipped to their image', f'{where} ({box} in {width} x {height})')
+        report.add(
+            'altered', 'boxes are clipped to their image', f'{where} ({box} in {width} x {height})'
+        )
     return box if over <= 0 else [left, top, right - left, bottom - top]
 
 
 def is_rle(outline: Any) -> bool:
     """True for COCO's run-length encoding, compressed or not."""
-    return isinstance(outline, dict) and isinstance(outline.get('size'), list) and 'counts' in outline
+    return (
+        isinstance(outline, dict) and isinstance(outline.get('size'), list) and 'counts' in outline
+    )
 
 
 def _covers(counts: Any, pixels: int) -> bool:
-    if not isinstance(counts, list) or not all(isinstance(count, int) and count >= 0 for count in counts):
+    if not isinstance(counts, list) or not all(
+        isinstance(count, int) and count >= 0 for count in counts
+    ):
         return False
     return sum(counts) == pixels
 
@@ -167,7 +193,9 @@ def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where:
     if is_rle(outline):
         size = [image['height'], image['width']]
         if outline['size'] != size:
-            raise Fault('refused', 'RLE of another size than its image', f'{outline["size"]}, not {size}')
+            raise Fault(
+                'refused', 'RLE of another size than its image', f'{outline["size"]}, not {size}'
+            )
         counts = outline['counts']
         if not isinstance(counts, str) and not _covers(counts, size[0] * size[1]):
             raise Fault('refused', 'RLE whose counts do not add up to the pixels of its image')
@@ -229,7 +257,10 @@ def _polygon_area(points: np.ndarray) -> float:
 
 
 def extent(one: Coco) -> tuple[float, float, float, float] | None:
-    """Left, top, right, bottom of an annotation's box or polygons; ``None`` if it has none that can be read."""
+    """Left, top, right, bottom of an annotation's box or polygons.
+
+    ``None`` if it has none that can be read.
+    """
     try:
         box = read_box(one)
     except Fault:

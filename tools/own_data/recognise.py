@@ -14,13 +14,24 @@ from .report import Report
 from .yolo import NAME_FILES, YAML, find_yaml
 
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
-MASK_FOLDERS = ('masks', 'mask', 'labels', 'label', 'annotations', 'segmentationclass', 'segmentation', 'gt')
+MASK_FOLDERS = (
+    'masks',
+    'mask',
+    'labels',
+    'label',
+    'annotations',
+    'segmentationclass',
+    'segmentation',
+    'gt',
+)
 SAMPLE = 20  # images of a JSON file that are looked for in a folder
 
 
 @dataclass
 class Form:
-    """A form of data, as on the command line: the form's name, its paths, and those of ``--val``."""
+    """A form of data, as on the command line: the form's name, its paths, and those of
+    ``--val``.
+    """
 
     kind: str
     data: list[Path]
@@ -28,7 +39,10 @@ class Form:
 
 
 def recognise(paths: Sequence[Path]) -> Form:
-    """The form of the data at one or two paths; ``ValueError`` if it is none or not the only one."""
+    """The form of the data at one or two paths.
+
+    ``ValueError`` if it is none or not the only one.
+    """
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f'data: there is no file or folder {str(path)!r}')
@@ -41,7 +55,9 @@ def recognise(paths: Sequence[Path]) -> Form:
     if len(paths) == 1 and paths[0].suffix in YAML:
         return Form('yolo', [*paths])
     if len(paths) != 1 or not paths[0].is_dir():
-        raise ValueError(f'data: the form of {[str(path) for path in paths]} is not recognised; name it')
+        raise ValueError(
+            f'data: the form of {[str(path) for path in paths]} is not recognised; name it'
+        )
     return _recognise_folder(paths[0])
 
 
@@ -57,7 +73,10 @@ def _recognise_folder(folder: Path) -> Form:
         return Form(found[0], [folder])
     for file in _files(folder, '.json')[:1]:
         if 'shapes' in _read(file):
-            raise ValueError(f'data: {file} is of LabelMe: its own labelme2coco.py writes COCO JSON, which is read')
+            raise ValueError(
+                f'data: {file} is of LabelMe: its own labelme2coco.py writes COCO JSON, which is'
+                ' read'
+            )
     return _masks_form(folder) or Form('folders', [folder])
 
 
@@ -117,33 +136,48 @@ def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
             roots = [images_of(file, folder) for file in (train[0], val[0])]
             return Form('coco', [train[0], roots[0]], [val[0], roots[1]])
     names = ', '.join(str(file) for file in files)
-    raise ValueError(f'data: {str(folder)!r} has several COCO files, {names}; name them: coco JSON IMAGES --val ...')
+    raise ValueError(
+        f'data: {str(folder)!r} has several COCO files, {names}; name them: coco JSON IMAGES'
+        ' --val ...'
+    )
 
 
 def images_of(file: Path, root: Path) -> Path:
-    """The folder below ``root`` that has the images of a COCO file; ``ValueError`` unless there is one.
+    """The folder below ``root`` that has the images of a COCO file.
 
-    Of several, the folder of the file is taken, or the one whose path has the same words train and val.
+    ``ValueError`` unless there is one.
+
+    Of several, the folder of the file is taken, or the one whose path has the same words train and
+    val.
     """
     images = _read(file).get('images')
     names = [image.get('file_name') for image in images or [] if isinstance(image, dict)]
     sample = [name for name in names if isinstance(name, str)][:: len(names) // SAMPLE + 1]
     folders = [root, *sorted(path for path in root.rglob('*') if path.is_dir())]
-    found = [folder for folder in folders if sample and all((folder / name).is_file() for name in sample)]
+    found = [
+        folder for folder in folders if sample and all((folder / name).is_file() for name in sample)
+    ]
     if file.parent in found:
         return file.parent
     parts = {TRAIN, *VALIDATION}
-    alike = [folder for folder in found if _words(folder, root) & parts == _words(file, root) & parts]
+    alike = [
+        folder for folder in found if _words(folder, root) & parts == _words(file, root) & parts
+    ]
     chosen = found if len(found) == 1 else alike
     if len(chosen) != 1:
         what = ', '.join(str(path) for path in found) or 'none'
-        raise ValueError(f'data: {file} must have its images in one folder of {str(root)!r}, found {what}; name it')
+        raise ValueError(
+            f'data: {file} must have its images in one folder of {str(root)!r}, found {what};'
+            ' name it'
+        )
     return chosen[0]
 
 
 def _masks_form(folder: Path) -> Form | None:
     """Two folders in ``folder``, of images and of masks."""
-    children = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith('.')]
+    children = [
+        path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith('.')
+    ]
     images = [path for path in children if path.name.lower() in IMAGE_FOLDERS]
     masks = [path for path in children if path.name.lower() in MASK_FOLDERS]
     if len(images) == len(masks) == 1 and len(children) == 2:

@@ -35,7 +35,9 @@ class Report:
         self.found: dict[tuple[str, str], list[str]] = {}
 
     def add(self, outcome: str, reason: str, where: str) -> None:
-        """Record that ``where`` (a file, and maybe a detail) has one of ``OUTCOMES`` for this reason."""
+        """Record that ``where`` (a file, and maybe a detail) has one of ``OUTCOMES`` for this
+        reason.
+        """
         if outcome not in OUTCOMES:
             raise ValueError(f'outcome must be one of {OUTCOMES}, got {outcome!r}')
         self.found.setdefault((outcome, reason), []).append(where)
@@ -50,7 +52,8 @@ class Report:
         return sum(len(files) for (outcome, _), files in self.found.items() if outcome in outcomes)
 
     def finish(self, *, strict: bool = False, file: Path | None = None) -> None:
-        """Print the table; ``ValueError`` if anything is refused, or with ``strict`` skipped or altered.
+        """Print the table; ``ValueError`` if anything is refused, or with ``strict`` skipped or
+        altered.
 
         Args:
             strict: Refuse what is skipped or altered too.
@@ -62,9 +65,14 @@ class Report:
             _write_csv(self.rows(), file)
         for line in self.lines():
             print(line)
-        print(f'exit code {2 if count else 0}' + (f'; every file: {file}' if file and self.found else ''))
+        print(
+            f'exit code {2 if count else 0}'
+            + (f'; every file: {file}' if file and self.found else '')
+        )
         if count:
-            reasons = [_sentence(key[1], files) for key, files in self.found.items() if key[0] in fatal]
+            reasons = [
+                _sentence(key[1], files) for key, files in self.found.items() if key[0] in fatal
+            ]
             why = ' with --strict' if strict and not self.count('refused') else ''
             raise ValueError(f'data: {count} refused{why}: {"; ".join(reasons)}')
 

@@ -1,4 +1,6 @@
-"""Rules for sizes: upright everywhere, and labels that fit only the image before EXIF's rotation are refused."""
+"""Rules for sizes: upright everywhere, and labels that fit only the image before EXIF's rotation
+are refused.
+"""
 
 from collections.abc import Sequence
 
@@ -8,7 +10,9 @@ from .objects import ROUNDING, extent, is_rle
 from .report import Fault, Report
 
 
-def check_size(image: Coco, facts: ImageFacts, objects: Sequence[Coco], report: Report, where: str) -> None:
+def check_size(
+    image: Coco, facts: ImageFacts, objects: Sequence[Coco], report: Report, where: str
+) -> None:
     """Set ``width`` and ``height`` to the upright size of the file, or raise a :class:`.Fault`.
 
     Args:
@@ -34,10 +38,13 @@ def check_size(image: Coco, facts: ImageFacts, objects: Sequence[Coco], report: 
 
 
 def check_mask_size(image: Coco, facts: ImageFacts) -> None:
-    """Set ``width`` and ``height`` to the upright size of the file; ``Fault`` if the mask has another size.
+    """Set ``width`` and ``height`` to the upright size of the file.
+
+    ``Fault`` if the mask has another size.
 
     Args:
-        image: Has ``mask_size``, width and height, or ``None`` for a mask that cannot be read; or no mask.
+        image: Has ``mask_size``, width and height, or ``None`` for a mask that cannot be read; or
+            no mask.
         facts: Of the file.
     """
     image['width'], image['height'] = facts.size
@@ -48,18 +55,30 @@ def check_mask_size(image: Coco, facts: ImageFacts) -> None:
     if size == facts.stored:
         reason = 'masks of the image before its EXIF rotation: draw them on the upright image'
         raise Fault('refused', reason, f'mask {image["mask"]}: {detail}')
-    raise Fault('refused', 'masks of another size than their image', f'mask {image["mask"]}: {detail}')
+    raise Fault(
+        'refused', 'masks of another size than their image', f'mask {image["mask"]}: {detail}'
+    )
 
 
-def _check_turned(declared: Size | None, stored: Size, fits_upright: bool, fits_stored: bool, any_object: bool) -> None:
-    """Refuse labels of the image before EXIF's rotation, and labels of which that cannot be told."""
+def _check_turned(
+    declared: Size | None, stored: Size, fits_upright: bool, fits_stored: bool, any_object: bool
+) -> None:
+    """Refuse labels of the image before EXIF's rotation, and labels of which that cannot be
+    told.
+    """
     if not any_object:
         return
     if fits_stored and not fits_upright:
-        advice = 'labels that fit the image only before its EXIF rotation: draw them on the upright image'
+        advice = (
+            'labels that fit the image only before its EXIF rotation: draw them on the upright'
+            ' image'
+        )
         raise Fault('refused', advice)
     if declared == stored and fits_stored:
-        advice = 'width and height before the EXIF rotation, with labels that fit both ways: correct them'
+        advice = (
+            'width and height before the EXIF rotation, with labels that fit both ways: correct'
+            ' them'
+        )
         raise Fault('refused', advice)
 
 

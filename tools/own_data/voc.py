@@ -15,7 +15,11 @@ SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
 
 
 def read_voc(
-    folder: Path, report: Report, *, classes: Sequence[str] | None = None, lists: Sequence[str] = ('train', 'val')
+    folder: Path,
+    report: Report,
+    *,
+    classes: Sequence[str] | None = None,
+    lists: Sequence[str] = ('train', 'val'),
 ) -> list[Part]:
     """Boxes of Pascal VOC files as COCO JSON; paths of images are those in ``folder``.
 
@@ -23,13 +27,18 @@ def read_voc(
         folder: Has the .xml files and the images anywhere in it.
         report: Gets files that are skipped or refused.
         classes: Names of the classes; by default those that occur, sorted.
-        lists: Names of files in ``ImageSets/Main``, without ``.txt``, that each list the images of a part.
+        lists: Names of files in ``ImageSets/Main``, without ``.txt``, that each list the images of
+            a part.
 
     Returns:
         A part for each list, if all of them are there; else one part.
     """
     files = files_in(folder, report, ['.xml'])
-    pictures = [name for name in files_in(folder, report) if not {*PurePosixPath(name).parts} & {*MASK_FOLDERS}]
+    pictures = [
+        name
+        for name in files_in(folder, report)
+        if not {*PurePosixPath(name).parts} & {*MASK_FOLDERS}
+    ]
     owners = pair_files(files, pictures, report, str(folder))
     images: list[Coco] = []
     objects: list[Coco] = []
@@ -52,12 +61,14 @@ def read_voc(
     return _by_lists(Part(coco, folder, str(folder)), lists, report)
 
 
-def pair_files(labels: Sequence[str], images: Sequence[str], report: Report, folder: str) -> dict[str, str]:
+def pair_files(
+    labels: Sequence[str], images: Sequence[str], report: Report, folder: str
+) -> dict[str, str]:
     """The image of each label file: of the same name, and of those the one whose folder is nearest.
 
-    The folder is the same; or one part of its path differs (``Annotations/1.xml``, ``JPEGImages/1.jpg``); or there is
-    one image of this name only. Images without label file are skipped; label files without image, or with several, or
-    with the image of another are refused.
+    The folder is the same; or one part of its path differs (``Annotations/1.xml``,
+    ``JPEGImages/1.jpg``); or there is one image of this name only. Images without label file are
+    skipped; label files without image, or with several, or with the image of another are refused.
     """
     by_name: dict[str, list[str]] = {}
     for image in images:
@@ -70,7 +81,11 @@ def pair_files(labels: Sequence[str], images: Sequence[str], report: Report, fol
         elif not found:
             report.add('refused', 'label files without an image', f'{folder}/{label}')
         else:
-            report.add('refused', 'label files with several images', f'{folder}/{label} ({", ".join(found)})')
+            report.add(
+                'refused',
+                'label files with several images',
+                f'{folder}/{label} ({", ".join(found)})',
+            )
     users: dict[str, list[str]] = {}
     for label, image in owners.items():
         users.setdefault(image, []).append(label)
@@ -78,7 +93,11 @@ def pair_files(labels: Sequence[str], images: Sequence[str], report: Report, fol
         if image not in users:
             report.add('skipped', 'images without a label file', f'{folder}/{image}')
         elif len(users[image]) > 1:
-            report.add('refused', 'images with several label files', f'{folder}/{image} ({", ".join(users[image])})')
+            report.add(
+                'refused',
+                'images with several label files',
+                f'{folder}/{image} ({", ".join(users[image])})',
+            )
     return owners
 
 
@@ -112,7 +131,11 @@ def _read_file(file: Path, report: Report) -> tuple[Coco, list[Coco]]:
             report.add_fault(fault, where)
             continue
         if one['iscrowd']:
-            report.add('note', 'difficult objects are ignored in training and evaluation, as by VOC (iscrowd)', where)
+            report.add(
+                'note',
+                'difficult objects are ignored in training and evaluation, as by VOC (iscrowd)',
+                where,
+            )
         objects.append(one)
     return size, objects
 
@@ -130,18 +153,27 @@ def _read_object(element: ET.Element) -> Coco:
     if right < left or bottom < top:
         raise Fault('refused', 'objects whose corners are in the wrong order', repr(corners))
     difficult = (element.findtext('difficult') or '').strip() == '1'
-    return dict(name=name, bbox=[left - 1, top - 1, right - left + 1, bottom - top + 1], iscrowd=int(difficult))
+    return dict(
+        name=name,
+        bbox=[left - 1, top - 1, right - left + 1, bottom - top + 1],
+        iscrowd=int(difficult),
+    )
 
 
 def _by_lists(part: Part, names: Sequence[str], report: Report) -> list[Part]:
     """Parts by the lists of names in ``ImageSets/Main``, if they are all there."""
     folders = sorted(folder for folder in part.root.rglob('ImageSets/Main') if folder.is_dir())
-    folders = [folder for folder in folders if all((folder / f'{name}.txt').is_file() for name in names)]
+    folders = [
+        folder for folder in folders if all((folder / f'{name}.txt').is_file() for name in names)
+    ]
     if not folders:
         return [part]
     if len(folders) > 1:
         found = ', '.join(str(folder) for folder in folders)
-        raise ValueError(f'data: {part.source} must have one ImageSets/Main, got {found}; give one folder of them')
+        raise ValueError(
+            f'data: {part.source} must have one ImageSets/Main, got {found}; give one folder of'
+            ' them'
+        )
     by_name: dict[str, list[Coco]] = {}
     for image in part.coco['images']:
         by_name.setdefault(PurePosixPath(image['file_name']).stem, []).append(image)
@@ -162,7 +194,11 @@ def _listed(part: Part, file: Path, by_name: dict[str, list[Coco]], report: Repo
         if len(found) == 1:
             images.append(found[0])
         else:
-            reason = 'names in a list without label file and image' if not found else 'names of several images'
+            reason = (
+                'names in a list without label file and image'
+                if not found
+                else 'names of several images'
+            )
             report.add('refused', reason, f'{file}: {line}')
     ids = {image['id'] for image in images}
     objects = [one for one in part.coco['annotations'] if one['image_id'] in ids]

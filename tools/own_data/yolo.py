@@ -1,4 +1,6 @@
-"""Read YOLO's label files: a class index and a box, or a polygon, a line, in shares of the image's sides."""
+"""Read YOLO's label files: a class index and a box, or a polygon, a line, in shares of the image's
+sides.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,8 @@ SLACK = 0.01  # by which a share may exceed 0 to 1
 def read_yolo(path: Path, report: Report) -> list[Part]:
     """Boxes and polygons of YOLO's label files as COCO JSON.
 
-    The label file of ``images/a.jpg`` is ``labels/a.txt``, or ``a.txt`` beside it; an image without one has no object.
+    The label file of ``images/a.jpg`` is ``labels/a.txt``, or ``a.txt`` beside it; an image without
+    one has no object.
 
     Args:
         path: The data.yaml, or a folder with one, or with classes.txt in it or in its ``labels``.
@@ -45,10 +48,19 @@ def read_yolo(path: Path, report: Report) -> list[Part]:
 
 
 def find_yaml(folder: Path) -> Path | None:
-    """The one YAML file with ``names`` in a folder; ``None`` if there is none, ``ValueError`` if there are several."""
-    found = [path for path in sorted(folder.glob('*')) if path.suffix in YAML and 'names' in _read_yaml(path)]
+    """The one YAML file with ``names`` in a folder.
+
+    ``None`` if there is none, ``ValueError`` if there are several.
+    """
+    found = [
+        path
+        for path in sorted(folder.glob('*'))
+        if path.suffix in YAML and 'names' in _read_yaml(path)
+    ]
     if len(found) > 1:
-        raise ValueError(f'data: give one of the files with classes, {[str(path) for path in found]}')
+        raise ValueError(
+            f'data: give one of the files with classes, {[str(path) for path in found]}'
+        )
     return found[0] if found else None
 
 
@@ -68,7 +80,9 @@ def _names_of_folder(folder: Path) -> list[str]:
             if (place / name).is_file():
                 return read_lines(place / name)
     wanted = ' or '.join(('data.yaml', *NAME_FILES))
-    raise FileNotFoundError(f'data: no {wanted} with the names of the classes in the folder {str(folder)!r}')
+    raise FileNotFoundError(
+        f'data: no {wanted} with the names of the classes in the folder {str(folder)!r}'
+    )
 
 
 def _names_of_yaml(content: Mapping[str, Any], file: Path) -> list[str]:
@@ -94,7 +108,9 @@ def _groups(content: Mapping[str, Any], file: Path, report: Report) -> dict[str,
         value = content.get(key)
         places = [value] if isinstance(value, str) else value
         if not isinstance(places, list) or not places:
-            raise ValueError(f'data: {file} must name a folder or list of images as {key}, got {value!r}')
+            raise ValueError(
+                f'data: {file} must name a folder or list of images as {key}, got {value!r}'
+            )
         images = []
         for place in places:
             images += _images_of(_locate(str(place), content, file), report)
@@ -103,7 +119,10 @@ def _groups(content: Mapping[str, Any], file: Path, report: Report) -> dict[str,
 
 
 def _locate(place: str, content: Mapping[str, Any], file: Path) -> Path:
-    """A path in data.yaml: from its ``path``, or from the folder of the file; also without a leading ``../``."""
+    """A path in data.yaml: from its ``path``, or from the folder of the file.
+
+    Also without a leading ``../``.
+    """
     bases = [file.parent / str(content.get('path') or ''), file.parent]
     found = [base / name for base in bases for name in (place, place.removeprefix('../'))]
     for path in found:
@@ -136,14 +155,21 @@ def _read_part(images: Sequence[Path], names: Sequence[str], source: str, report
         used.add(file)
         size = inspect_image(path, decode=False).size
         if not file.is_file():
-            report.add('note', 'images without a label file: taken as images without objects', str(path))
+            report.add(
+                'note', 'images without a label file: taken as images without objects', str(path)
+            )
         elif size != (0, 0):  # otherwise the check refuses the image
             entry.update(width=size[0], height=size[1])
             for one in _read_labels(file, size, len(names), report):
                 objects.append(dict(one, id=len(objects) + 1, image_id=entry['id']))
     if not any(file.is_file() for file in used):
-        raise FileNotFoundError(f'data: none of the images of {source} has a label file, such as {min(used)}')
-    for file in sorted({other for folder in {path.parent for path in used} for other in folder.glob('*.txt')} - used):
+        raise FileNotFoundError(
+            f'data: none of the images of {source} has a label file, such as {min(used)}'
+        )
+    for file in sorted(
+        {other for folder in {path.parent for path in used} for other in folder.glob('*.txt')}
+        - used
+    ):
         if file.name not in NAME_FILES:
             report.add('skipped', 'text files without an image', str(file))
     categories = [dict(id=index, name=name) for index, name in enumerate(names)]
@@ -195,7 +221,12 @@ def _read_line(line: str, size: Size, classes: int) -> Coco:
     one: Coco = dict(category_id=int(numbers[0]))
     if count == 4:
         x, y, box_width, box_height = scaled
-        one['bbox'] = [round(x - box_width / 2, 4), round(y - box_height / 2, 4), box_width, box_height]
+        one['bbox'] = [
+            round(x - box_width / 2, 4),
+            round(y - box_height / 2, 4),
+            box_width,
+            box_height,
+        ]
     else:
         one.update(bbox=box_of_polygons([scaled]), segmentation=[scaled])
     return one

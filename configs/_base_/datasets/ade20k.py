@@ -1,6 +1,6 @@
-# ADE20K, 150 classes: data/ade/ADEChallengeData2016/{images,annotations}/{training,validation}. 20,210 training images.
-# Test images are resized to a shorter side of 512 px, then, as PVT does and Twins does not, to multiples of 32 px, so
-# that the maps of all strides align.
+# ADE20K, 150 classes: data/ade/ADEChallengeData2016/{images,annotations}/{training,validation}.
+# 20,210 training images. Test images are resized to a shorter side of 512 px, then, as PVT does and
+# Twins does not, to multiples of 32 px, so that the maps of all strides align.
 data_root = 'data/ade/ADEChallengeData2016'
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -29,8 +29,12 @@ train_set, val_set = (
     )
     for split, pipeline in (('training', train_pipeline), ('validation', test_pipeline))
 )
-train_dataloader = dict(batch_size=2, sampler=dict(type='InfiniteSampler', shuffle=True), dataset=train_set, **workers)
-val_dataloader = dict(batch_size=1, sampler=dict(type='DefaultSampler', shuffle=False), dataset=val_set, **workers)
+train_dataloader = dict(
+    batch_size=2, sampler=dict(type='InfiniteSampler', shuffle=True), dataset=train_set, **workers
+)
+val_dataloader = dict(
+    batch_size=1, sampler=dict(type='DefaultSampler', shuffle=False), dataset=val_set, **workers
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
@@ -40,7 +44,10 @@ tta_pipeline = [
         type='TestTimeAug',
         transforms=[
             # 0.5 to 1.75 times
-            [dict(type='Resize', scale=(2048, side), keep_ratio=True) for side in range(256, 897, 128)],
+            [
+                dict(type='Resize', scale=(2048, side), keep_ratio=True)
+                for side in range(256, 897, 128)
+            ],
             [dict(type='ResizeToMultiple', size_divisor=32)],
             [dict(type='RandomFlip', prob=prob, direction='horizontal') for prob in (0.0, 1.0)],
             [dict(type='LoadAnnotations', reduce_zero_label=True)],

@@ -1,10 +1,15 @@
-# CamVid street scenes, 480 x 360 px, 11 classes. Index 11 is void, the one ignore value everywhere: in the loss and the
-# metric (ignore_index), in cropping, and in the padding of a batch (seg_pad_val).
+# CamVid street scenes, 480 x 360 px, 11 classes. Index 11 is void, the one ignore value everywhere:
+# in the loss and the metric (ignore_index), in cropping, and in the padding of a batch
+# (seg_pad_val).
 data_root = 'data/camvid'
 void = 11
 names = 'sky building pole road pavement tree sign fence car pedestrian bicyclist'
-colours = '808080 800000 c0c080 804080 3c28de 808000 c08080 404080 400080 404000 0080c0'  # RGB, one a class
-metainfo = dict(classes=tuple(names.split()), palette=[tuple(bytes.fromhex(colour)) for colour in colours.split()])
+# RGB, one a class
+colours = '808080 800000 c0c080 804080 3c28de 808000 c08080 404080 400080 404000 0080c0'
+metainfo = dict(
+    classes=tuple(names.split()),
+    palette=[tuple(bytes.fromhex(colour)) for colour in colours.split()],
+)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
@@ -14,7 +19,11 @@ train_pipeline = [
     dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
-test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
 workers = dict(num_workers=2, persistent_workers=True)
 train_set, val_set, test_set = (
     dict(
@@ -29,7 +38,9 @@ train_set, val_set, test_set = (
     for split in ('train', 'val', 'test')
 )
 in_order = dict(type='DefaultSampler', shuffle=False)
-train_dataloader = dict(batch_size=4, sampler=dict(type='InfiniteSampler', shuffle=True), dataset=train_set, **workers)
+train_dataloader = dict(
+    batch_size=4, sampler=dict(type='InfiniteSampler', shuffle=True), dataset=train_set, **workers
+)
 val_dataloader = dict(batch_size=1, sampler=in_order, dataset=val_set, **workers)
 test_dataloader = dict(batch_size=1, sampler=in_order, dataset=test_set, **workers)
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'], ignore_index=void)

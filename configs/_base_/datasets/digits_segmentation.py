@@ -1,10 +1,16 @@
 # Digit scenes, written by demo/digit_scenes.py. No flip: a mirrored digit is another sign.
 data_root = 'data/digit_scenes/'
-colours = '000000 e6194b 3cb44b ffe119 0082c8 f58230 911eb4 46f0f0 f032e6 d2f53c 008080'  # RGB, one a class
+# RGB, one a class
+colours = '000000 e6194b 3cb44b ffe119 0082c8 f58230 911eb4 46f0f0 f032e6 d2f53c 008080'
 metainfo = dict(
-    classes=('background', *'0123456789'), palette=[tuple(bytes.fromhex(colour)) for colour in colours.split()]
+    classes=('background', *'0123456789'),
+    palette=[tuple(bytes.fromhex(colour)) for colour in colours.split()],
 )
-train_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
 test_pipeline = train_pipeline
 workers = dict(num_workers=0, persistent_workers=False)  # a scene is read in a millisecond
 dataset = dict(

@@ -1,4 +1,5 @@
-# ImageNet-1k with DeiT's augmentation: data/imagenet/{train,val}/<WordNet id>. 1,281,167 training images.
+# ImageNet-1k with DeiT's augmentation: data/imagenet/{train,val}/<WordNet id>. 1,281,167 training
+# images.
 _base_ = 'mmpretrain::_base_/datasets/imagenet_bs64_swin_224.py'
 train_dataloader = dict(
     batch_size=256,

@@ -1,5 +1,8 @@
-# Imagenette (Imagenette2): data/imagenette/{train,val}/<WordNet id>, 10 classes, 9,469 training images, used at 112 px.
-data_preprocessor = dict(num_classes=10, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True)
+# Imagenette (Imagenette2): data/imagenette/{train,val}/<WordNet id>, 10 classes, 9,469 training
+# images, used at 112 px.
+data_preprocessor = dict(
+    num_classes=10, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True
+)
 data_root = 'data/imagenette'
 bicubic = dict(backend='pillow', interpolation='bicubic')
 train_pipeline = [
@@ -15,7 +18,9 @@ test_pipeline = [
     dict(type='PackInputs'),
 ]
 workers = dict(num_workers=2, persistent_workers=True)
-dataset = dict(type='CustomDataset', data_root=data_root, extensions=('.webp', '.jpg', '.jpeg', '.png'))
+dataset = dict(
+    type='CustomDataset', data_root=data_root, extensions=('.webp', '.jpg', '.jpeg', '.png')
+)
 train_dataloader = dict(
     batch_size=64,
     drop_last=True,

@@ -1,6 +1,7 @@
-# Parts that both segmentors share. Batches are padded to their largest image and no further: any size is accepted.
-# mmseg's own bases are not inherited: without this package imported before, mmengine finds `mmseg::` only in a
-# distribution called mmsegmentation, and the maintained fork has another name.
+# Parts that both segmentors share. Batches are padded to their largest image and no further: any
+# size is accepted. mmseg's own bases are not inherited: without this package imported before,
+# mmengine finds `mmseg::` only in a distribution called mmsegmentation, and the maintained fork has
+# another name.
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(

@@ -1,5 +1,6 @@
-# Semantic FPN for any backbone with strides 4, 8, 16 and 32. A leaf sets the backbone, the neck's in_channels and
-# num_classes, and SyncBN where a published figure has it: GroupNorm gives the same result for any batch and GPUs.
+# Semantic FPN for any backbone with strides 4, 8, 16 and 32. A leaf sets the backbone, the neck's
+# in_channels and num_classes, and SyncBN where a published figure has it: GroupNorm gives the same
+# result for any batch and GPUs.
 _base_ = './segmentor.py'
 model = dict(
     neck=dict(type='FPN', out_channels=256, num_outs=4),

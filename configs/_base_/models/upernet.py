@@ -1,4 +1,5 @@
-# UperNet for any backbone with strides 4, 8, 16 and 32. A leaf sets the backbone and the heads' in_channels.
+# UperNet for any backbone with strides 4, 8, 16 and 32. A leaf sets the backbone and the heads'
+# in_channels.
 _base_ = './segmentor.py'
 norm_cfg = dict(type='SyncBN', requires_grad=True)
 model = dict(

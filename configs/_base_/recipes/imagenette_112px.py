@@ -1,6 +1,6 @@
-# A short training on Imagenette at 112 px from random weights. The images are decoded once into memory and cropped as a
-# batch by the data preprocessor, on the device that trains: a pipeline that crops would crop them twice. A leaf sets
-# the backbone and the head's in_channels.
+# A short training on Imagenette at 112 px from random weights. The images are decoded once into
+# memory and cropped as a batch by the data preprocessor, on the device that trains: a pipeline that
+# crops would crop them twice. A leaf sets the backbone and the head's in_channels.
 _base_ = ['../schedules/adamw.py', '../runtime/mmpretrain.py']
 custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded'])
 data_root = 'data/imagenette'
@@ -10,7 +10,9 @@ data_preprocessor = dict(
     mean=[123.675, 116.28, 103.53],
     std=[58.395, 57.12, 57.375],
     to_rgb=True,
-    batch_augments=dict(augments=dict(type='BatchRandomResizedCrop', size=112, area=(0.35, 1.0), flip=0.5)),
+    batch_augments=dict(
+        augments=dict(type='BatchRandomResizedCrop', size=112, area=(0.35, 1.0), flip=0.5)
+    ),
 )
 model = dict(
     type='ImageClassifier',
@@ -56,8 +58,22 @@ optim_wrapper = dict(clip_grad=dict(max_norm=1.0))
 max_epochs = 8
 train_cfg = dict(by_epoch=True, max_epochs=max_epochs, val_interval=max_epochs)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=1, end=max_epochs, convert_to_iter_based=True),
+    dict(
+        type='LinearLR',
+        start_factor=0.01,
+        by_epoch=True,
+        begin=0,
+        end=1,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=1e-5,
+        by_epoch=True,
+        begin=1,
+        end=max_epochs,
+        convert_to_iter_based=True,
+    ),
 ]
 default_hooks = dict(logger=dict(interval=20), checkpoint=dict(max_keep_ckpts=1))
 randomness = dict(seed=0)

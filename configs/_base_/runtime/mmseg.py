@@ -6,7 +6,9 @@ default_hooks = dict(
     checkpoint=dict(type='DurableCheckpointHook', by_epoch=False, interval=1000, max_keep_ckpts=1),
     visualization=dict(type='SegVisualizationHook'),
 )
-visualizer = dict(type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
+visualizer = dict(
+    type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer'
+)
 log_processor = dict(by_epoch=False)
 load_from = None
 resume = False

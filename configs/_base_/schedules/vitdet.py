@@ -1,6 +1,6 @@
-# ViTDet's data and schedule (arXiv 2203.16527, appendix A.1): 8 GPUs * 8 images = 64, of 1024 px with large-scale
-# jitter, 100 epochs as 25 of 4 times the images, AdamW, rates by layer: 0.7 a block. Norms and, unlike ViTDet's, biases
-# are exempt from weight decay.
+# ViTDet's data and schedule (arXiv 2203.16527, appendix A.1): 8 GPUs * 8 images = 64, of 1024 px
+# with large-scale jitter, 100 epochs as 25 of 4 times the images, AdamW, rates by layer: 0.7 a
+# block. Norms and, unlike ViTDet's, biases are exempt from weight decay.
 _base_ = 'mmdet::common/lsj-100e_coco-instance.py'
 test_pipeline = _base_.test_pipeline
 test_pipeline[1].scale = (1024, 1024)

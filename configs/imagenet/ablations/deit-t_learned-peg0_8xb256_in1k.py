@@ -1,3 +1,7 @@
 # A learned table and one PEG.
 _base_ = '../cpvt-t_8xb256_in1k.py'
-model = dict(backbone=dict(position=[dict(type='Learned'), dict(type='PEG', after_blocks=(0,), kernel_size=3)]))
+model = dict(
+    backbone=dict(
+        position=[dict(type='Learned'), dict(type='PEG', after_blocks=(0,), kernel_size=3)]
+    )
+)

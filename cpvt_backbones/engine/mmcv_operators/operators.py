@@ -1,8 +1,9 @@
 """The functions of ``mmcv._ext`` on CPU and CUDA tensors, by torchvision's kernels and PyTorch.
 
-Names, arguments, and the outputs written in place are those of mmcv 2's compiled module, as ``mmcv/ops/*.py`` calls
-it: tensors by position, the rest by name. Half and bfloat16 tensors are computed in fp32. An operator that is not here
-raises NotImplementedError when it is called, not when mmcv is imported.
+Names, arguments, and the outputs written in place are those of mmcv 2's compiled module, as
+``mmcv/ops/*.py`` calls it: tensors by position, the rest by name. Half and bfloat16 tensors are
+computed in fp32. An operator that is not here raises NotImplementedError when it is called, not
+when mmcv is imported.
 """
 
 from collections.abc import Callable
@@ -20,14 +21,17 @@ from cpvt_backbones.layers.attention import widen
 
 kernels = torch.ops.torchvision
 
-print_log(f"mmcv has no compiled operators: torchvision {torchvision.__version__}'s stand in for them", 'current')
+print_log(
+    f"mmcv has no compiled operators: torchvision {torchvision.__version__}'s stand in for them",
+    'current',
+)
 
 
 def _missing(name: str, *args: Any, **kwargs: Any) -> None:
     raise NotImplementedError(
-        f"operator '{name}' exists only in mmcv's compiled operators. To compile them (a C++ compiler, for a GPU also "
-        'nvcc): make setup OPERATORS=compiled; or pip install --no-deps --no-build-isolation --no-cache-dir '
-        '--force-reinstall --no-binary onedl-mmcv onedl-mmcv'
+        f"operator '{name}' exists only in mmcv's compiled operators. To compile them (a C++"
+        ' compiler, for a GPU also nvcc): make setup OPERATORS=compiled; or pip install --no-deps'
+        ' --no-build-isolation --no-cache-dir --force-reinstall --no-binary onedl-mmcv onedl-mmcv'
     )
 
 
@@ -46,8 +50,11 @@ def get_compiling_cuda_version() -> str:
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    boxes, scores = widen(boxes + boxes.new_tensor([0, 0, offset, offset]) if offset else boxes, scores)
-    # As in mmcv: the order of equal scores is that of an unstable sort, and the threshold is in fp32.
+    boxes, scores = widen(
+        boxes + boxes.new_tensor([0, 0, offset, offset]) if offset else boxes, scores
+    )
+    # As in mmcv: the order of equal scores is that of an unstable sort, and the threshold is in
+    # fp32.
     scores, order = scores.sort(descending=True)
     return order[torchvision.ops.nms(boxes[order], scores, float(np.float32(iou_threshold)))]
 
@@ -55,14 +62,23 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 def _ious(box: np.ndarray, others: np.ndarray, offset: int = 0) -> np.ndarray:
     """IoUs (N,) of a box (4,) with others (N, 4), by mmcv's operations in fp32."""
     one = np.float32(offset)
-    inter = np.maximum(np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]) + one, 0).prod(axis=1)
+    inter = np.maximum(
+        np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]) + one, 0
+    ).prod(axis=1)
     area, areas = ((b[..., 2:] - b[..., :2] + one).prod(axis=-1) for b in (box, others))
     with np.errstate(divide='ignore', invalid='ignore'):
         return inter / (area + areas - inter)
 
 
 def softnms(
-    boxes: Tensor, scores: Tensor, dets: Tensor, *, iou_threshold: float, sigma: float, min_score: float, **options: int
+    boxes: Tensor,
+    scores: Tensor,
+    dets: Tensor,
+    *,
+    iou_threshold: float,
+    sigma: float,
+    min_score: float,
+    **options: int,
 ) -> Tensor:
     rows = torch.cat((boxes, scores[:, None]), dim=1).float().numpy()
     inds = np.arange(len(rows))
@@ -74,13 +90,18 @@ def softnms(
         if options['method'] == 2:
             decay = np.exp(-(ious * ious) / np.float32(sigma))
         else:
-            decay = np.where(ious >= np.float32(iou_threshold), 1 - ious if options['method'] else 0, 1)
+            decay = np.where(
+                ious >= np.float32(iou_threshold), 1 - ious if options['method'] else 0, 1
+            )
         rows[i + 1 :, 4] *= decay.astype(np.float32)
-        # The last box that stays takes the place of a dropped one: which of two equal scores comes first depends on it.
+        # The last box that stays takes the place of a dropped one: which of two equal scores comes
+        # first depends on it.
         i += 1
         stays = ~(rows[i:, 4] < np.float32(min_score))
         order = np.arange(i + stays.sum())
-        order[i:][~stays[: stays.sum()]] = i + stays.sum() + np.flatnonzero(stays[stays.sum() :])[::-1]
+        order[i:][~stays[: stays.sum()]] = (
+            i + stays.sum() + np.flatnonzero(stays[stays.sum() :])[::-1]
+        )
         rows, inds = rows[order], inds[order]
     dets[: len(rows)] = torch.from_numpy(rows)
     return torch.from_numpy(inds)
@@ -97,9 +118,15 @@ def nms_match(dets: Tensor, *, iou_threshold: float) -> list[list[int]]:
     return groups
 
 
-def bbox_overlaps(boxes1: Tensor, boxes2: Tensor, ious: Tensor, *, mode: int, aligned: bool, offset: int) -> None:
+def bbox_overlaps(
+    boxes1: Tensor, boxes2: Tensor, ious: Tensor, *, mode: int, aligned: bool, offset: int
+) -> None:
     a, b = boxes1 if aligned else boxes1[:, None], boxes2
-    inter = (torch.min(a[..., 2:], b[..., 2:]) - torch.max(a[..., :2], b[..., :2]) + offset).clamp(min=0).prod(-1)
+    inter = (
+        (torch.min(a[..., 2:], b[..., 2:]) - torch.max(a[..., :2], b[..., :2]) + offset)
+        .clamp(min=0)
+        .prod(-1)
+    )
     area1, area2 = ((boxes[..., 2:] - boxes[..., :2] + offset).prod(-1) for boxes in (a, b))
     ious.copy_(inter / (area1 if mode else area1 + area2 - inter))
 
@@ -108,7 +135,9 @@ _bins = itemgetter('spatial_scale', 'aligned_height', 'aligned_width')
 _sampling = itemgetter('sampling_ratio', 'aligned')
 
 
-def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, *argmax: Tensor, **options: Any) -> None:
+def roi_align_forward(
+    input: Tensor, rois: Tensor, output: Tensor, *argmax: Tensor, **options: Any
+) -> None:
     if options['pool_mode'] != 1:
         _missing("roi_align with pool_mode='max'")
     output.copy_(kernels.roi_align(*widen(input, rois), *_bins(options), *_sampling(options)))
@@ -121,25 +150,41 @@ def roi_align_backward(grad: Tensor, rois: Tensor, *tensors: Tensor, **options: 
 
 
 def roi_pool_forward(
-    input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, *, spatial_scale: float, **bins: int
+    input: Tensor,
+    rois: Tensor,
+    output: Tensor,
+    argmax: Tensor,
+    *,
+    spatial_scale: float,
+    **bins: int,
 ) -> None:
     # Not torchvision's, which rounds a region to whole pixels.
     limits, vector = np.array(input.shape[:1:-1]), partial(np.array, dtype=np.float32)
     argmax.fill_(-1)
     for k, (image, *box) in enumerate(rois.float().cpu().numpy()):
         x1, y1, x2, y2 = box
-        start, end = (vector(corner) * np.float32(spatial_scale) for corner in ((x1, y1), (x2 + 1, y2 + 1)))
+        start, end = (
+            vector(corner) * np.float32(spatial_scale) for corner in ((x1, y1), (x2 + 1, y2 + 1))
+        )
         step = (end - start) / vector((bins['pooled_width'], bins['pooled_height']))
-        for i, j in np.ndindex(bins['pooled_height'], bins['pooled_width']) if (step > 0).all() else ():
+        for i, j in (
+            np.ndindex(bins['pooled_height'], bins['pooled_width']) if (step > 0).all() else ()
+        ):
             left, top = np.clip(np.floor(vector((j, i)) * step + start), 0, limits).astype(int)
-            right, bottom = np.clip(np.ceil(vector((j + 1, i + 1)) * step + start), 0, limits).astype(int)
+            right, bottom = np.clip(
+                np.ceil(vector((j + 1, i + 1)) * step + start), 0, limits
+            ).astype(int)
             if right > left and bottom > top:
-                output[k, :, i, j], place = input[int(image), :, top:bottom, left:right].flatten(1).max(1)
+                output[k, :, i, j], place = (
+                    input[int(image), :, top:bottom, left:right].flatten(1).max(1)
+                )
                 row, column = top + place // (right - left), left + place % (right - left)
                 argmax[k, :, i, j] = (row * limits[0] + column).to(argmax)
 
 
-def roi_pool_backward(grad: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, **options: Any) -> None:
+def roi_pool_backward(
+    grad: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, **options: Any
+) -> None:
     batch, channels, height, width = grad_input.shape
     planes = rois[:, :1].long() * channels + torch.arange(channels, device=rois.device)
     places = planes[:, :, None, None] * (height * width) + argmax
@@ -155,7 +200,9 @@ def sigmoid_focal_loss_forward(
 ) -> None:
     p = widen(input)[0].sigmoid()
     own = target[:, None] == torch.arange(input.shape[1], device=input.device)
-    loss = torch.where(own, -alpha * (1 - p) ** gamma * _log(p), (alpha - 1) * p**gamma * _log(1 - p))
+    loss = torch.where(
+        own, -alpha * (1 - p) ** gamma * _log(p), (alpha - 1) * p**gamma * _log(1 - p)
+    )
     output.copy_(loss * weight[target][:, None] if weight.numel() else loss)
 
 
@@ -180,24 +227,41 @@ def softmax_focal_loss_forward(
 
 
 def softmax_focal_loss_backward(
-    softmax: Tensor, target: Tensor, weight: Tensor, buff: Tensor, grad_input: Tensor, *, gamma: float, alpha: float
+    softmax: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    buff: Tensor,
+    grad_input: Tensor,
+    *,
+    gamma: float,
+    alpha: float,
 ) -> None:
     label = target.clamp(min=0)
     probabilities = widen(softmax)[0]
     p = probabilities.gather(1, label[:, None])[:, 0]
-    slope = alpha * (gamma * (1 - p) ** (gamma - 1) * p * _log(p) - (1 - p) ** gamma) * (target >= 0)
+    slope = (
+        alpha * (gamma * (1 - p) ** (gamma - 1) * p * _log(p) - (1 - p) ** gamma) * (target >= 0)
+    )
     buff.copy_(slope * weight[label] if weight.numel() else slope)
     own = torch.nn.functional.one_hot(label, softmax.shape[1])
     grad_input.copy_(buff[:, None] * (own - probabilities))
 
 
 def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments of torchvision's deformable convolution, from mmcv's: with a mask and a bias, or without both."""
+    """Arguments of torchvision's deformable convolution, from mmcv's: with a mask and a bias, or
+    without both.
+    """
     input, weight, offset, *modulation = tensors
     mask, bias = modulation or (input.new_zeros(input.shape[0], 1), input.new_zeros(0))
     bias = bias if bias.numel() else input.new_zeros(weight.shape[0])
-    long, short = 'stride_h stride_w pad_h pad_w dilation_h dilation_w', 'dH dW padH padW dilationH dilationW'
-    geometry = [sizes[name] for name in (*(long if modulation else short).split(), 'group', 'deformable_group')]
+    long, short = (
+        'stride_h stride_w pad_h pad_w dilation_h dilation_w',
+        'dH dW padH padW dilationH dilationW',
+    )
+    geometry = [
+        sizes[name]
+        for name in (*(long if modulation else short).split(), 'group', 'deformable_group')
+    ]
     return (*widen(input, weight, offset, mask, bias), *geometry, bool(modulation))
 
 
@@ -206,7 +270,9 @@ def deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
     output.copy_(kernels.deform_conv2d(*_deform_arguments((input, weight, offset), sizes)))
 
 
-def deform_conv_backward_input(input: Tensor, offset: Tensor, grad: Tensor, *tensors: Tensor, **sizes: Any) -> None:
+def deform_conv_backward_input(
+    input: Tensor, offset: Tensor, grad: Tensor, *tensors: Tensor, **sizes: Any
+) -> None:
     grad_input, grad_offset, weight, _ = tensors
     arguments = _deform_arguments((input, weight, offset), sizes)
     gradients = kernels._deform_conv2d_backward(*widen(grad), *arguments)
@@ -222,11 +288,27 @@ def deform_conv_backward_parameters(*tensors: Tensor, **sizes: Any) -> None:
 
 def modulated_deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
     input, weight, bias, _, offset, mask, output, _ = tensors
-    output.copy_(kernels.deform_conv2d(*_deform_arguments((input, weight, offset, mask, bias), sizes)))
+    output.copy_(
+        kernels.deform_conv2d(*_deform_arguments((input, weight, offset, mask, bias), sizes))
+    )
 
 
 def modulated_deform_conv_backward(*tensors: Tensor, **sizes: Any) -> None:
-    input, weight, bias, _, offset, mask, _, grad_input, grad_weight, grad_bias, grad_offset, grad_mask, grad = tensors
+    (
+        input,
+        weight,
+        bias,
+        _,
+        offset,
+        mask,
+        _,
+        grad_input,
+        grad_weight,
+        grad_bias,
+        grad_offset,
+        grad_mask,
+        grad,
+    ) = tensors
     arguments = _deform_arguments((input, weight, offset, mask, bias), sizes)
     gradients = kernels._deform_conv2d_backward(*widen(grad), *arguments)
     targets = (grad_input, grad_weight, grad_offset, grad_mask, grad_bias)
@@ -234,16 +316,22 @@ def modulated_deform_conv_backward(*tensors: Tensor, **sizes: Any) -> None:
         target.copy_(gradient)
 
 
-def ms_deform_attn_forward(value: Tensor, shapes: Tensor, starts: Tensor, *points: Tensor, im2col_step: int) -> Tensor:
+def ms_deform_attn_forward(
+    value: Tensor, shapes: Tensor, starts: Tensor, *points: Tensor, im2col_step: int
+) -> Tensor:
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch as attend
 
     return attend(*widen(value), shapes.tolist(), *widen(*points)).to(value.dtype)
 
 
-def ms_deform_attn_backward(value: Tensor, shapes: Tensor, starts: Tensor, *tensors: Tensor, im2col_step: int) -> None:
+def ms_deform_attn_backward(
+    value: Tensor, shapes: Tensor, starts: Tensor, *tensors: Tensor, im2col_step: int
+) -> None:
     locations, weights, grad, *targets = tensors
     inputs = [t.detach().requires_grad_() for t in (value, locations, weights)]
     with torch.enable_grad():
-        output = ms_deform_attn_forward(inputs[0], shapes, starts, *inputs[1:], im2col_step=im2col_step)
+        output = ms_deform_attn_forward(
+            inputs[0], shapes, starts, *inputs[1:], im2col_step=im2col_step
+        )
     for target, gradient in zip(targets, torch.autograd.grad(output, inputs, grad), strict=True):
         target.copy_(gradient)

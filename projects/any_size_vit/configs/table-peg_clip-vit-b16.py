@@ -1,7 +1,9 @@
 # CLIP ViT-B/16 (timm: vit_base_patch16_clip_quickgelu_224) with its table and PEG.
 default_scope = 'mmpretrain'
 custom_imports = dict(imports=['cpvt_backbones'])
-data_preprocessor = dict(mean=[122.771, 116.746, 104.094], std=[68.501, 66.632, 70.323], to_rgb=True)
+data_preprocessor = dict(
+    mean=[122.771, 116.746, 104.094], std=[68.501, 66.632, 70.323], to_rgb=True
+)
 model = dict(
     type='ImageClassifier',
     backbone=dict(

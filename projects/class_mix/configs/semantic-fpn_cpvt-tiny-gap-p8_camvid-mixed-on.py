@@ -5,5 +5,12 @@ max_iters = 2200
 train_cfg = dict(max_iters=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=200),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 200, eta_min=1e-5, by_epoch=False, begin=200, end=max_iters),
+    dict(
+        type='CosineAnnealingLR',
+        T_max=max_iters - 200,
+        eta_min=1e-5,
+        by_epoch=False,
+        begin=200,
+        end=max_iters,
+    ),
 ]

@@ -11,6 +11,20 @@ max_epochs = 2
 train_cfg = dict(max_epochs=max_epochs)
 optim_wrapper = dict(optimizer=dict(lr=7e-4))
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=0.1, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=0.1, end=max_epochs, convert_to_iter_based=True),
+    dict(
+        type='LinearLR',
+        start_factor=0.01,
+        by_epoch=True,
+        begin=0,
+        end=0.1,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=1e-5,
+        by_epoch=True,
+        begin=0.1,
+        end=max_epochs,
+        convert_to_iter_based=True,
+    ),
 ]

@@ -1,5 +1,5 @@
-# The recipe of all classifiers: a third-width, half-depth DeiT-Ti. The configs in ../classify change the position
-# encoding, the class token, or the loss alone.
+# The recipe of all classifiers: a third-width, half-depth DeiT-Ti. The configs in ../classify
+# change the position encoding, the class token, or the loss alone.
 _base_ = '../../../../configs/_base_/recipes/imagenette_112px.py'
 model = dict(
     backbone=dict(

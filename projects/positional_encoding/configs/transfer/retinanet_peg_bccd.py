@@ -1,5 +1,5 @@
-# The detector of the dense transfer: the trunk of ../classify/peg-0-5-gap_imagenette.py, so that its
-# weights fit.
+# The detector of the dense transfer: the trunk of ../classify/peg-0-5-gap_imagenette.py, so that
+# its weights fit.
 _base_ = '../../../../configs/bccd/retinanet_pyramid-cpvt-t_bccd.py'
 model = dict(
     backbone=dict(

@@ -1,4 +1,5 @@
-# A Swin of half Swin-T's width, with two blocks a stage, from random weights, with the recipe of the other detectors.
+# A Swin of half Swin-T's width, with two blocks a stage, from random weights, with the recipe of
+# the other detectors.
 _base_ = '../../../../configs/bccd/retinanet_pyramid-cpvt-t_bccd.py'
 backbone = dict(
     type='mmdet.SwinTransformer',
@@ -14,5 +15,12 @@ max_iters = 240
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=60),
-    dict(type='CosineAnnealingLR', T_max=max_iters - 60, eta_min=1e-5, by_epoch=False, begin=60, end=max_iters),
+    dict(
+        type='CosineAnnealingLR',
+        T_max=max_iters - 60,
+        eta_min=1e-5,
+        by_epoch=False,
+        begin=60,
+        end=max_iters,
+    ),
 ]

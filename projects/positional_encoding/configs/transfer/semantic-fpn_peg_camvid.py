@@ -1,5 +1,5 @@
-# The segmentor of the dense transfer: the trunk of ../classify/peg-0-5-gap_imagenette.py, so that its
-# weights fit.
+# The segmentor of the dense transfer: the trunk of ../classify/peg-0-5-gap_imagenette.py, so that
+# its weights fit.
 _base_ = '../../../../configs/camvid/semantic-fpn_pyramid-cpvt-t_camvid.py'
 model = dict(
     backbone=dict(
