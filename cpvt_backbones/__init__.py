@@ -1,8 +1,8 @@
 """Vision transformer backbones that take any image size, for mmdet, mmsegmentation and mmpretrain.
 
 Importing the package registers its backbones in ``mmengine.registry.MODELS``, its optimizer
-constructor in ``OPTIM_WRAPPER_CONSTRUCTORS``, its configs under ``cpvt_backbones::``, and its
-backbones with timm. torch, mmengine and timm are imported when they are needed.
+constructor in ``OPTIM_WRAPPER_CONSTRUCTORS``, and its configs under ``cpvt_backbones::``. torch and
+mmengine are imported when they are needed.
 """
 
 from typing import TYPE_CHECKING

@@ -55,12 +55,11 @@ def after_import(name: str, action: Callable[[], object]) -> None:
 
 
 def register() -> None:
-    """With mmengine: configs, before the first look-up of any name all classes, the checkpoint
-    loader. With timm.
+    """With mmengine: configs, all classes before the first look-up of a name, and the checkpoint
+    loader.
     """
     after_import('mmengine', _register)
     after_import('mmengine.runner', lambda: import_module('cpvt_backbones.checkpoints'))
-    after_import('timm', lambda: import_module('cpvt_backbones.timm_models'))
 
 
 def _find_mmseg(distributions: dict[str, str]) -> None:
