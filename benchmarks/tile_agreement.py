@@ -130,7 +130,7 @@ def parse_tile(text: str) -> tuple[int, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = cli.make_parser(__doc__, renamed={'--score-threshold': '--score-thr'})
+    parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser, images=True)
     parser.add_argument(
         '--tiles', nargs='+', type=parse_tile, required=True, metavar='SIDE:OVERLAP', help='in px'

@@ -378,7 +378,7 @@ Try next:"""
 
 
 def main() -> None:
-    parser = cli.make_parser(__doc__, renamed={'--fresh': '--overwrite'})
+    parser = cli.make_parser(__doc__)
     parser.add_argument(
         '--work-dir', type=Path, help='default: work_dirs/demo, with --long work_dirs/demo-long'
     )

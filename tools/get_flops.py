@@ -49,7 +49,7 @@ def parse_described(text: str) -> tuple[str, str | dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = cli.make_parser(__doc__, renamed={'--sizes': '--shape'})
+    parser = cli.make_parser(__doc__)
     described = '[NAME=]CONFIG or [NAME=]dict(type=...)'
     parser.add_argument('models', nargs='*', type=parse_described, metavar='MODEL', help=described)
     parser.add_argument(
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     if len(args.shape) == 2 and all(text.isdecimal() for text in args.shape):
-        # One image size in older releases and in the toolboxes' get_flops.py.
+        # One image size in the get_flops.py of the toolboxes.
         height, width = args.shape
         parser.error(
             f'--shape: write {height}x{width} for one size, {height}x{height} {width}x{width}'

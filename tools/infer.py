@@ -26,13 +26,7 @@ from cpvt_backbones.options import (
     RUNTIMES,
     TILE_SIZE,
 )
-from cpvt_backbones.weights import shipped_weights
 
-RENAMED = {
-    '--score-threshold': '--score-thr',
-    '--no-pictures': '--no-vis',
-    '--fresh': '--overwrite',
-}
 SHARDS = [
     ('RANK', 'WORLD_SIZE'),
     ('SLURM_ARRAY_TASK_ID', 'SLURM_ARRAY_TASK_COUNT'),
@@ -86,25 +80,8 @@ def own_device(shard: tuple[int, int] | None, device: str | None) -> str | None:
     return f'cuda:{local % torch.cuda.device_count()}' if several else device
 
 
-def model_first(words: Sequence[str]) -> list[str]:
-    """Positional arguments with the model first; older releases had it last."""
-
-    def is_model(word: str) -> bool:
-        return (
-            word.endswith('.py')
-            or Path(word).suffix in EXPORTED_SUFFIXES
-            or word in shipped_weights()
-        )
-
-    size = 2 if len(words) > 2 and words[-2].endswith('.py') else 1
-    if is_model(words[0]) or len(words) <= size or not is_model(words[-size]):
-        return list(words)
-    cli.warn_deprecated('IMAGE ... CONFIG CHECKPOINT', 'CONFIG CHECKPOINT IMAGE ...')
-    return [*words[-size:], *words[:-size]]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = cli.make_parser(__doc__, renamed=RENAMED)
+    parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser, images=True, exported=True)
     parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
@@ -165,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    words = model_first([args.config, *args.rest])
+    words = [args.config, *args.rest]
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)
     if config is not None and args.runtime != RUNTIMES[0]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Common parts of the command lines: parser, arguments, sizes, deprecated flags and errors.
+"""Common parts of the command lines: parser, arguments, sizes and errors.
 
 A tool defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It
 imports what imports torch or mmengine after its arguments are parsed, so that ``--help`` is there
@@ -39,36 +39,18 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that accepts old names of flags, with a warning."""
+    """Argument parser that keeps its arguments for the names in errors."""
 
-    renamed: Mapping[str, str] = {}
     used: Sequence[argparse.Action] = ()  # arguments of the last command line that was parsed
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        Parser.used, words = self._actions, []
-        for word in sys.argv[1:] if args is None else map(str, args):
-            flag = word.partition('=')[0]
-            if new := self.renamed.get(flag):
-                warn_deprecated(flag, new)
-            words.append(word.replace(flag, new or flag, 1))
-        return super().parse_known_args(words, namespace)
+        Parser.used = self._actions
+        return super().parse_known_args(args, namespace)
 
 
-def make_parser(doc: str | None, *, renamed: Mapping[str, str] | None = None) -> Parser:
-    """Parser of a tool, from its ``__doc__`` and the new name of each old flag: ``{'--fresh':
-    '--overwrite'}``.
-    """
-    parser = Parser(description=doc, formatter_class=partial(HelpFormatter, max_help_position=30))
-    parser.renamed = renamed or {}
-    return parser
-
-
-def warn_deprecated(old: str, new: str) -> None:
-    """Print on stderr that ``old`` is accepted for one more release."""
-    print(
-        f'warning: {old} is deprecated and will be removed in the next release; use {new}',
-        file=sys.stderr,
-    )
+def make_parser(doc: str | None) -> Parser:
+    """Parser of a tool, from its ``__doc__``."""
+    return Parser(description=doc, formatter_class=partial(HelpFormatter, max_help_position=30))
 
 
 def keep_memory() -> bool:
@@ -164,20 +146,13 @@ def parse_counted_size(text: str, form: str = 'HEIGHTxWIDTH:COUNT') -> tuple[int
 
 
 def add_shape_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--shape HEIGHTxWIDTH``, and for one more release ``--size WIDTHxHEIGHT``."""
+    """Add ``--shape HEIGHTxWIDTH``."""
     parser.add_argument(
         '--shape',
         type=parse_size,
         metavar='HEIGHTxWIDTH',
         help='resize to it; default: do not resize',
     )
-    parser.add_argument('--size', dest='shape', type=_parse_old_size, help=argparse.SUPPRESS)
-
-
-def _parse_old_size(text: str) -> tuple[int, int]:
-    width, height = parse_size(text)
-    warn_deprecated('--size WIDTHxHEIGHT', '--shape HEIGHTxWIDTH')
-    return height, width
 
 
 def parse_model(text: str) -> tuple[str, str, str]:

@@ -1,16 +1,7 @@
-"""The dicts of a config, and modules under their old names."""
+"""The dicts of a config."""
 
-import sys
-import warnings
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
-
-
-def module_moved(old: str, new: str) -> None:
-    """Let the old name of a module mean the new one, with a ``DeprecationWarning``."""
-    warnings.warn(f'{old} is now {new}', DeprecationWarning, stacklevel=3)
-    sys.modules[old] = import_module(new)
 
 
 def dicts_of(node: Any) -> Iterator[dict[str, Any]]:

@@ -99,14 +99,11 @@ def test_command_line(call, trained, tmp_path):
     assert out.with_suffix('.png').read_bytes() == first
 
 
-def test_shape_is_height_by_width_and_the_old_flag_is_reversed(call, trained, tmp_path, capsys):
+def test_shape_is_height_by_width(call, trained, tmp_path):
     path, _ = trained('mmpretrain')
     photo = tmp_path / 'photo.png'
     Image.fromarray(np.zeros((37, 61, 3), np.uint8)).save(photo)
-    found = []
-    for size in (['--shape', '24x40'], ['--size', '40x24']):
-        out = tmp_path / f'{len(found)}.csv'
-        call('feature_maps', path, '-', photo, '--out', out, *size)
-        found.append([(record['row'], record['column']) for record in read_table(out)])
-    assert found[0] == found[1] and found[0][-1] == ('2', '4')
-    assert '--size WIDTHxHEIGHT is deprecated' in capsys.readouterr().err
+    out = tmp_path / 'maps.csv'
+    call('feature_maps', path, '-', photo, '--out', out, '--shape', '24x40')
+    last = read_table(out)[-1]
+    assert (last['row'], last['column']) == ('2', '4')

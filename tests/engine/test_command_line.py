@@ -37,27 +37,6 @@ def test_other_sizes_are_refused(text):
         parse_size(text)
 
 
-@pytest.mark.parametrize(
-    'words', [['--fresh', '--score-threshold', '0.5'], ['--fresh', '--score-threshold=0.5']]
-)
-def test_old_flags_are_accepted_with_a_warning(words, capsys):
-    parser = make_parser(
-        'Doc.', renamed={'--fresh': '--overwrite', '--score-threshold': '--score-thr'}
-    )
-    parser.add_argument('--overwrite', action='store_true')
-    parser.add_argument('--score-thr', type=float)
-    args = parser.parse_args(words)
-    assert args.overwrite and args.score_thr == 0.5
-    warnings = capsys.readouterr().err
-    assert (
-        'warning: --fresh is deprecated and will be removed in the next release; use --overwrite'
-        in warnings
-    )
-    assert '--score-threshold is deprecated' in warnings
-    parser.parse_args(['--overwrite', '--score-thr', '0.5'])
-    assert not capsys.readouterr().err
-
-
 def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
     config = str(find_shipped(NAME).config_file)
     assert split_model(['c.py', 'x.pth', 'a.jpg', 'b.py'], images=True) == (

@@ -2,9 +2,6 @@
 and segmentor.
 """
 
-import sys
-from importlib import import_module
-
 import pytest
 import torch
 from mmengine.logging import MessageHub
@@ -150,27 +147,3 @@ def test_a_batch_that_was_enlarged_is_refused():
         else:
             with pytest.raises(ValueError, match='batch_augments'):
                 preprocessor(second, training=True)
-
-
-@pytest.mark.parametrize(
-    ('old', 'new', 'names'),
-    [
-        (
-            'cpvt_backbones.preprocessors',
-            'cpvt_backbones.engine.preprocessors',
-            ['ValidSizes', 'PARENTS'],
-        ),
-        (
-            'cpvt_backbones.classifiers',
-            'cpvt_backbones.engine.distillation',
-            ['HardDistillation', 'DistillationHead'],
-        ),
-        ('cpvt_backbones.datasets.decoded', 'cpvt_backbones.engine.decoded', ['DecodedDataset']),
-    ],
-)
-def test_the_old_import_path_warns_and_works(old, new, names):
-    pytest.importorskip('mmpretrain')
-    sys.modules.pop(old, None)
-    with pytest.warns(DeprecationWarning, match=f'{old} is now {new}'):
-        module = import_module(old)
-    assert all(getattr(module, name) is getattr(import_module(new), name) for name in names)

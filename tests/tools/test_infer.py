@@ -125,33 +125,6 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
         assert message in refused('infer', *arguments)
 
 
-def test_the_command_line_of_the_last_release(model, photos, tmp_path, call, capsys):
-    """Images before the model, old flags, sizes as WIDTHxHEIGHT: the same results, with
-    warnings.
-    """
-    results = []
-    for arguments in (
-        (*model, photos, '--no-vis', '--overwrite', '--score-thr', '0.1', '--scale', '30x53'),
-        (
-            photos,
-            *model,
-            '--no-pictures',
-            '--fresh',
-            '--score-threshold',
-            '0.1',
-            '--scale',
-            '53x30',
-        ),
-    ):
-        capsys.readouterr()
-        assert infer(call, *arguments, '--out-dir', tmp_path / 'out', '--device', 'cpu') == 0
-        results.append(json.loads((tmp_path / 'out' / 'predictions.json').read_text()))
-    assert results[0] == results[1] and len(results[0]) == 3
-    warnings = capsys.readouterr().err
-    for name in ('IMAGE ... CONFIG CHECKPOINT', '--no-pictures', '--fresh', '--score-threshold'):
-        assert f'warning: {name} is deprecated' in warnings
-
-
 @pytest.fixture
 def shipped(model, tmp_path, monkeypatch):
     """The tiny classifier as shipped weights named 'small-toys'."""

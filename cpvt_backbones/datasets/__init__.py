@@ -1,1 +1,0 @@
-"""Old path of :mod:`cpvt_backbones.engine.decoded`, for one release."""

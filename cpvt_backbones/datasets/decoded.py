@@ -1,5 +1,0 @@
-"""Old path of :mod:`cpvt_backbones.engine.decoded`, for one release."""
-
-from cpvt_backbones.engine.config_scope import module_moved
-
-module_moved(__name__, 'cpvt_backbones.engine.decoded')
