@@ -22,7 +22,7 @@ from PIL import Image
 from rich.progress import MofNCompleteColumn, Progress
 
 from cpvt_backbones.checkpoints.writing import atomic_write, flush_to_disk, lock_file
-from cpvt_backbones.layers.checks import check_fraction, renamed_arguments
+from cpvt_backbones.layers.checks import check_fraction
 
 from .images import ImageError, file_stamp, image_size
 from .inferencer import Inferencer, Result
@@ -58,7 +58,6 @@ class Summary:
     skipped: list[str]  # inputs that lie in `pred` or `vis` of the folder
 
 
-@renamed_arguments(score_threshold='score_thr', pictures='vis', fresh='overwrite')
 def predict_to_folder(
     inferencer: Inferencer,
     images: Sequence[Path],

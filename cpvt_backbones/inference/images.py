@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ImageInput = str | os.PathLike[str] | np.ndarray
 
 IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
+FOUND_SUFFIXES = (*IMAGE_SUFFIXES, '.jp2')  # JPEG 2000 is read by windows
 # Pillow has other decoders, some of which start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 MAX_PREVIEW_SIDE = 2048  # drawing costs far more a pixel than reading
@@ -76,9 +77,9 @@ def _find_files(source: str | os.PathLike[str]) -> list[Path]:
         found, where = list(_matches(path)), f'matches {str(path)!r}'
     else:
         raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
-    images = sorted(file for file in found if file.suffix.lower() in IMAGE_SUFFIXES)
+    images = sorted(file for file in found if file.suffix.lower() in FOUND_SUFFIXES)
     if not images:
-        raise FileNotFoundError(f'inputs: no image ({", ".join(IMAGE_SUFFIXES)}) {where}')
+        raise FileNotFoundError(f'inputs: no image ({", ".join(FOUND_SUFFIXES)}) {where}')
     return images
 
 

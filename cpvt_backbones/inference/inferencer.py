@@ -16,7 +16,7 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.logging import print_log
 
-from cpvt_backbones.layers.checks import check_choice, check_fraction, renamed_arguments
+from cpvt_backbones.layers.checks import check_choice, check_fraction
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
 from .drawing import draw_prediction
@@ -50,7 +50,6 @@ class Result:
 
 
 Run = Callable[[list[LoadedImage]], list[Any]]
-_renamed = renamed_arguments(score_threshold='score_thr', draw='vis')
 
 
 class Inferencer:
@@ -156,7 +155,6 @@ class Inferencer:
             model=self.predictor.fingerprint, scale=self.sizing.settings, **bounds, **reduced
         )
 
-    @_renamed
     def __call__(
         self, image: ImageInput, *, score_thr: float = 0.3, vis: bool = False
     ) -> tuple[Prediction, np.ndarray | None]:
@@ -173,7 +171,6 @@ class Inferencer:
         assert result.prediction is not None
         return result.prediction, result.picture
 
-    @_renamed
     def predict(
         self,
         inputs: ImageInput | Sequence[ImageInput],
@@ -188,7 +185,6 @@ class Inferencer:
         results = self.stream(find_images(inputs), score_thr=score_thr, vis=vis)
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
-    @_renamed
     def stream(
         self,
         images: Sequence[ImageInput],

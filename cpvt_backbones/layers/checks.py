@@ -3,7 +3,6 @@
 import functools
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -121,31 +120,5 @@ def forwards_to(function: Callable[..., Any], *, without: Collection[str] = ()) 
         rest = [p for name, p in keyword_only(function).items() if name not in {*own, *without}]
         wrapper.__signature__ = signature.replace(parameters=[*own.values(), *rest])  # type: ignore[attr-defined]
         return wrapper
-
-    return decorate
-
-
-def renamed_arguments(**new_names: str) -> Callable[[F], F]:
-    """Decorator: accept old keywords (``old='new'``) with a ``DeprecationWarning``.
-
-    Old and new together raise.
-    """
-
-    def decorate(function: F) -> F:
-        name = function.__qualname__.removesuffix('.__init__')
-
-        @functools.wraps(function)
-        def accept_old(*args: Any, **kwargs: Any) -> Any:
-            for old in new_names.keys() & kwargs:
-                if (new := new_names[old]) in kwargs:
-                    raise TypeError(
-                        f'{name} got both {new}={kwargs[new]!r} and its old name'
-                        f' {old}={kwargs[old]!r}'
-                    )
-                warnings.warn(f'{name}: {old} is now {new}', DeprecationWarning, stacklevel=2)
-                kwargs[new] = kwargs.pop(old)
-            return function(*args, **kwargs)
-
-        return accept_old  # type: ignore[return-value]
 
     return decorate

@@ -312,30 +312,6 @@ def test_invalid_score_thr(tmp_path, threshold):
         Inferencer(predictor=BlockDetector())(np.zeros((9, 9, 3), np.uint8), score_thr=threshold)
 
 
-@pytest.mark.parametrize(
-    ('old', 'new'),
-    [
-        (dict(score_threshold=0.95), 'score_thr'),
-        (dict(pictures=False), 'vis'),
-        (dict(fresh=True), None),
-    ],
-)
-def test_old_names_of_arguments_work_with_a_warning(tmp_path, old, new):
-    photos, out = write_images(tmp_path / 'photos', count=1), tmp_path / 'out'
-    run(BlockDetector(), photos, out, score_thr=0.5)
-    ((name, value),) = old.items()
-    with pytest.warns(DeprecationWarning, match=f'predict_to_folder: {name} is now'):
-        run(BlockDetector(), photos, tmp_path / 'new' if new else out, **old)
-    if new:
-        assert read(tmp_path / 'new', 'run.json')[new] == value
-        with pytest.raises(
-            TypeError, match=f'got both {new}={value} and its old name {name}={value}'
-        ):
-            run(BlockDetector(), photos, out, **old, **{new: value})
-    else:
-        assert read(out, 'run.json')['score_thr'] == 0.3, 'the old output is deleted'
-
-
 def test_ids_are_those_of_a_coco_json(tmp_path):
     import json
 

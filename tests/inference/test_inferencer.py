@@ -268,28 +268,6 @@ def test_failed_images_hold_no_memory():
     assert alive == [1] * 4  # one batch, then single images
 
 
-@pytest.mark.parametrize(
-    ('old', 'value', 'new'), [('score_threshold', 0.95, 'score_thr'), ('draw', True, 'vis')]
-)
-def test_old_names_of_arguments_work_with_a_warning(old, value, new):
-    image = np.zeros((30, 40, 3), np.uint8)
-    image[5:15, 5:25, 0] = 255
-    inferencer = Inferencer(predictor=BlockDetector())
-    for call in (
-        inferencer,
-        inferencer.predict,
-        lambda image, **options: list(inferencer.stream([image], **options)),
-    ):
-        with pytest.warns(DeprecationWarning, match=f'{old} is now {new}'):
-            found = call(image, **{old: value})
-        wanted = call(image, **{new: value})
-        assert repr(found) == repr(wanted) != repr(call(image))
-        with pytest.raises(
-            TypeError, match=f'got both {new}={value} and its old name {old}={value}'
-        ):
-            call(image, **{old: value, new: value})
-
-
 @pytest.mark.parametrize('scale', [800, ('a', 'b'), (10,), '10x10', (0, 5)])
 def test_invalid_scale(scale):
     with pytest.raises(ValueError, match='scale must be'):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
 from PIL import Image
 
-from cpvt_backbones.inference import ImageError, Inferencer, read_image, windows
+from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, windows
 from cpvt_backbones.inference.tasks import decode_mask, encode_mask
 
 rasterio = pytest.importorskip('rasterio')
@@ -148,9 +148,9 @@ def test_kinds_of_pixels(tmp_path):
     lossless = dict(
         driver='JP2OpenJPEG', quality='100', reversible='yes', tiled=False, compress=None
     )
-    image = windows.open_image(
-        write_tiff(tmp_path / 'a.jp2', rgba[:3], **lossless), name='', read_limit=None
-    )
+    path = write_tiff(tmp_path / 'a.jp2', rgba[:3], **lossless)
+    assert path in find_images(tmp_path)
+    image = windows.open_image(path, name='', read_limit=None)
     np.testing.assert_array_equal(image[:90, :70][..., ::-1], np.moveaxis(rgba[:3], 0, 2))
 
 
