@@ -74,6 +74,8 @@ class BuildWithConfigs(build_py):
     """
 
     EXTRA = ('configs', 'tools', 'model-index.yml')
+    # Scripts that set up a clone.
+    LEFT_OUT = ('__pycache__', 'setup_env.sh', 'compile_operators.sh')
 
     def run(self) -> None:
         super().run()
@@ -92,7 +94,9 @@ class BuildWithConfigs(build_py):
         for name in self.EXTRA:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, target / name, ignore=shutil.ignore_patterns('__pycache__'))
+                shutil.copytree(
+                    source, target / name, ignore=shutil.ignore_patterns(*self.LEFT_OUT)
+                )
             else:
                 shutil.copy2(source, target / name)
 

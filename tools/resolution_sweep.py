@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for model in models if args.write else ():
         if model.checkpoint in shipped_weights():
             raise ValueError(
-                f'--write: the range of {model.checkpoint!r} is stored by tools/ship_weights.py'
+                f'--write: the range of {model.checkpoint!r} is stored by'
+                ' projects/shipped_weights/ship_weights.py'
                 ' --sizes'
             )
         found = good_sizes(

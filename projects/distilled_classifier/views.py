@@ -32,7 +32,7 @@ PART = 10_000
 
 
 def read_teacher(checkpoint: str) -> Any:
-    """The frozen EfficientNet-Lite0 of a file that ``tools/make_teacher.py`` wrote."""
+    """The frozen EfficientNet-Lite0 that ``shipped_weights/make_teacher.py`` wrote."""
     # Building it must not advance the generator: another teacher would draw other weights of the
     # student.
     with torch.random.fork_rng():
@@ -53,7 +53,7 @@ class StoredViews(DecodedDataset):
 
     Args:
         views: Number of crops of an image.
-        teacher: Checkpoint that ``tools/make_teacher.py`` wrote.
+        teacher: Checkpoint that ``projects/shipped_weights/make_teacher.py`` wrote.
         teacher_size: Side of the teacher's crops in px.
         area: Least and greatest share of the image's area in a crop.
         amp: Compute the features in bfloat16.

@@ -128,7 +128,8 @@ def classification(args: argparse.Namespace) -> Classification:
         teacher = read_config(path).model.get('teacher', {}).get('checkpoint_path')
         if teacher and not Path(teacher).is_file():
             raise FileNotFoundError(
-                f'--variants: {name} needs {teacher}: run tools/make_teacher.py, or leave it out'
+                f'--variants: {name} needs {teacher}: run'
+                ' projects/shipped_weights/make_teacher.py, or leave it out'
             )
     seeds = {
         name: range(args.seeds if VARIANTS[name].priority == 1 else args.other_seeds)

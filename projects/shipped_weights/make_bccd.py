@@ -1,13 +1,16 @@
 """Convert BCCD (github.com/Shenggan/BCCD_Dataset) to the layout of configs/bccd: its own split,
 boxes as COCO JSON.
 
-python tools/make_bccd.py BCCD_Dataset/BCCD            # the folder with Annotations, ImageSets and
-JPEGImages
+python projects/shipped_weights/make_bccd.py BCCD_Dataset/BCCD
+The argument is the folder with Annotations, ImageSets and JPEGImages.
 """
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))  # for own_data
 
 from own_data import Report, read_voc, write_json
 from own_data.check import check_parts

@@ -1,7 +1,8 @@
 """Squash Imagenette's images to squares of one size, as configs/imagenette and
 projects/positional_encoding take them.
 
-python tools/make_imagenette.py imagenette2            # the unpacked download, with train/ and val/
+python projects/shipped_weights/make_imagenette.py imagenette2
+The argument is the unpacked download, with train/ and val/.
 Training images become 128 x 128 px and validation images 224 x 224 px: the 2,000 that
 configs/imagenette/val_images.txt names, on which every figure of this project is measured.
 --val-images N takes others, N of each class, evenly spaced by name.
@@ -19,7 +20,7 @@ from cpvt_backbones.engine import command_line as cli
 
 SIDES = {'train': 128, 'val': 224}
 SUFFIXES = ('.jpeg', '.jpg', '.png', '.webp')
-LISTED = Path(__file__).resolve().parents[1] / 'configs/imagenette/val_images.txt'
+LISTED = Path(__file__).resolve().parents[2] / 'configs/imagenette/val_images.txt'
 """The validation images that are measured: a line ``<WordNet id>/<name without suffix>`` each."""
 
 

@@ -1,13 +1,11 @@
 """Put trained weights into the package: fp16 safetensors, an entry in the index, a model card.
 
-python tools/ship_weights.py cpvt_tiny_gap-imagenette configs/imagenette/cpvt-tiny-gap_imagenette.py
-    \\ work_dirs/cpvt-tiny-gap_imagenette/epoch_30.pth --commit COMMIT --about 'CPVT-Ti-GAP, ten
-    classes of ImageNet' \\ --data 'Imagenette2, 9,469 training images of 128 px' --terms 'ImageNet:
-    non-commercial research'
-python tools/resolution_sweep.py --sizes 112px 160px 224px --out work_dirs/sweep/cpvt_tiny_gap.csv
-    \\ --models cpvt_tiny_gap-imagenette
-The first command again, with --sizes work_dirs/sweep/cpvt_tiny_gap.csv, writes the card: the
-accuracy in it was measured with the shipped (fp16) file.
+python projects/shipped_weights/ship_weights.py NAME CONFIG CHECKPOINT --commit COMMIT
+    --about 'CPVT-Ti-GAP, ten classes of ImageNet' --data '9,469 training images of 128 px'
+    --terms 'ImageNet: non-commercial research'
+python tools/resolution_sweep.py --models NAME --sizes 112px 160px 224px --out sweep.csv
+The first command again, with --sizes sweep.csv, writes the card: the accuracy in it was measured
+with the shipped (fp16) file.
 """
 
 import argparse
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from cpvt_backbones.analysis.resolution import SweepRow
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
 
