@@ -14,17 +14,14 @@ from cpvt_backbones.weights import sha256_of, shipped_weights
 
 from .inert import remove_instructions
 from .report import CheckpointError
-from .sources import locate_checkpoint
+from .sources import hash_in_name, locate_checkpoint
 from .unpickle import MAX_DIMS, load_pickled
 
 MAX_HEADER = 16 << 20  # bytes of a .safetensors file; a tensor takes 100
 MAX_TENSORS = 100_000
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
-# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a
-# date.
-_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
-_BLOB = re.compile(r'[0-9a-f]{64}')  # huggingface_hub's cache names files by their hash
+_SHA256 = re.compile(r'[0-9a-f]{64}')
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
@@ -40,9 +37,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
     Returns:
         dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays,
-            mmengine's log buffers;
-        paths as text, parsed command lines as ``None``. Stored configs are left out: mmengine would
-            run them.
+            mmengine's log buffers; paths as text, parsed command lines as ``None``. Stored configs
+            are left out: mmengine would run them.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
@@ -58,6 +54,18 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(
             f'checkpoint: there is no file or folder {str(path)!r}, and {shipped}'
         )
+    try:
+        content = _read(file)
+    except CheckpointError as error:
+        if '://' not in str(path):
+            raise
+        advice = f'it is in a cache: delete {str(file.resolve())!r} to fetch it again'
+        raise CheckpointError(f'{error}; {advice}') from error
+    remove_instructions(content)
+    return content
+
+
+def _read(file: Path) -> dict[str, Any]:
     if file.stat().st_size == 0:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
     _check_hash(file)
@@ -66,24 +74,30 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
         found = f'a {type(weights).__name__}, not a dict of weights by name'
         raise CheckpointError(f'checkpoint: {str(file)!r} holds {found}')
-    remove_instructions(content)
     return content
 
 
 def _check_hash(file: Path) -> None:
-    sidecar, named = Path(f'{file}.sha256'), _HASH.fullmatch(file.stem)
+    """Compare the file with the SHA-256 beside it or in its name."""
+    sidecar = Path(f'{file}.sha256')
+    advice = 'fetch it again'
     if sidecar.is_file():
-        source, wanted = (
-            str(sidecar),
-            (sidecar.read_text('utf-8', 'replace').lower().split() or ['(empty)'])[0],
-        )
-    elif named or _BLOB.fullmatch(file.resolve().name):
-        source, wanted = 'its name', named[1] if named else file.resolve().name
+        source, wanted = repr(str(sidecar)), sidecar.read_text('utf-8', 'replace').lower()[:64]
+        if not _SHA256.fullmatch(wanted):
+            fault = f'{source} must begin with a SHA-256 of 64 hexadecimal digits'
+            raise CheckpointError(f'checkpoint: {fault}, got {wanted!a}')
+    elif _SHA256.fullmatch(file.resolve().name):  # as huggingface_hub's cache names its files
+        source, wanted = 'its name', file.resolve().name
     else:
-        return
-    if not (found := sha256_of(file)).startswith(wanted):
-        fault = f'is damaged: its SHA-256 is {found}, not {wanted} as in {source}; fetch it again'
-        raise CheckpointError(f'checkpoint: {str(file)!r} {fault}')
+        source, wanted = 'its name', hash_in_name(file.stem)
+        if len(wanted) == 8:
+            advice += (
+                ', or, if the name has another meaning, such as a commit, rename it or write its'
+                f' SHA-256 to {str(sidecar)!r}'
+            )
+    if wanted and not (found := sha256_of(file)).startswith(wanted):
+        fault = f'its SHA-256 is {found}, not {wanted} as in {source}; {advice}'
+        raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}')
 
 
 def _read_safetensors(file: Path) -> dict[str, Any]:

@@ -2,13 +2,18 @@
 addresses, files.
 """
 
-import shutil
+import hashlib
+import logging
+import re
+from http.client import HTTPException
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import torch
+from mmengine.logging import print_log
 
 from cpvt_backbones.weights import shipped_file
 
@@ -17,6 +22,10 @@ from .writing import atomic_write
 
 SAVED = 'model.safetensors'
 _TIMEOUT = 30.0  # seconds without a byte
+_FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
+# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a
+# date.
+_NAMED_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 
 
 def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
@@ -27,14 +36,16 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
     Args:
         checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's
             cache or the hub; ``hf://USER/REPOSITORY`` (or a file in it); ``mmpretrain://NAME``, a
-            name of its model zoo; ``https://`` address, from torch's cache or the network; name of
-            shipped weights; file; folder.
+            name of its model zoo; ``https://`` address, from torch's cache or the network, with
+            ``#sha256=<64 digits>`` to check it; name of shipped weights; file; folder.
 
     Raises:
         CheckpointError: An unknown scheme or name; a package that is not installed; weights that
             cannot be fetched, with where to put the file instead.
     """
     scheme, separator, name = str(checkpoint).partition('://')
+    if not str(checkpoint):
+        raise CheckpointError("checkpoint must be a file, a folder, a name or an address, got ''")
     if not separator:
         path = shipped_file(checkpoint).expanduser()
         return path / SAVED if (path / SAVED).is_file() else path
@@ -63,19 +74,90 @@ def _cache(name: str) -> Path:
 def _unreachable(source: str, error: Exception, file: Path) -> CheckpointError:
     reason = next(iter(str(error).splitlines()), '') or type(error).__name__
     advice = f'without a network, put the file at {str(file)!r}'
+    source = repr(source)[1:-1]  # one line
     return CheckpointError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
 
 
-def _fetch(url: str) -> Path:
-    file = _cache(url.split('?')[0].rpartition('/')[2])
-    if not file.is_file():
-        request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
-        try:
-            with urlopen(request, timeout=_TIMEOUT) as response, atomic_write(file) as part:
-                shutil.copyfileobj(response, part)
-        except OSError as error:
-            raise _unreachable(url, error, file) from error
+def hash_in_name(stem: str) -> str:
+    """SHA-256 in a file name without its suffix: 64 or 8 hexadecimal digits after a hyphen; ''
+    without one.
+    """
+    match = _NAMED_HASH.fullmatch(stem)
+    return match[1] if match else ''
+
+
+def _fetch(address: str) -> Path:
+    """Return the cached file of an address; download it first if need be.
+
+    A name with a hash stands for one content, and is cached as torch.hub does. Any other file has a
+    folder for its address: ``best.safetensors`` is the name of many.
+    """
+    url, _, fragment = address.partition('#')
+    digest = _FRAGMENT.fullmatch(fragment)
+    if fragment and not digest:
+        accepted = 'an address may end in #sha256=<64 hexadecimal digits>'
+        raise CheckpointError(f'checkpoint: {accepted}, got {address!r}')
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise CheckpointError(f'checkpoint: {address!r} is no address: {error}') from error
+    name = parts.path.rpartition('/')[2]
+    name = name if name not in ('', '.', '..') else 'checkpoint'
+    named = '' if digest else hash_in_name(Path(name).stem)
+    folder = re.sub('[^a-z0-9.-]', '_', f'{parts.hostname}')[:60]
+    file = _cache(f'{folder}-{hashlib.sha256(address.encode()).hexdigest()[:16]}/{name}')
+    if named:
+        file = _cache(name)
+    if file.is_file():
+        return file
+    wanted = digest[1] if digest else named
+    if parts.scheme == 'http' and len(wanted) < 64:
+        print_log(
+            f'{address}: whoever is on the way of http:// can change the weights; use https://, or'
+            ' append #sha256=<64 digits>',
+            'current',
+            logging.WARNING,
+        )
+    if digest:
+        with atomic_write(f'{file}.sha256') as sidecar:  # checked at each reading
+            sidecar.write(digest[1].encode())
+    try:
+        _download(url, file, wanted)
+    except (OSError, HTTPException, ValueError) as error:
+        raise _unreachable(url, error, file) from error
     return file
+
+
+def _download(url: str, file: Path, wanted: str) -> None:
+    """Write an answer to a file; raise ValueError, and write none, if it is not all of a
+    checkpoint.
+
+    Args:
+        url: The address, without a fragment.
+        file: The file, whose folder is created.
+        wanted: Start of its SHA-256; may be ''.
+    """
+    request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
+    found, size, start = hashlib.sha256(), 0, b''
+    with urlopen(request, timeout=_TIMEOUT) as response, atomic_write(file) as part:
+        while chunk := response.read(1 << 20):
+            found.update(chunk)
+            size += len(chunk)
+            start = start or chunk[:80]
+            part.write(chunk)
+        length = response.headers.get('Content-Length') or str(size)
+        if length != str(size):
+            raise ValueError(f'the answer ended after {size:,} of {length} bytes')
+        if not start.startswith((b'PK', b'\x80')) and start[8:9] != b'{':
+            raise ValueError(f'the answer is no checkpoint; it begins with {start!a}')
+        if not found.hexdigest().startswith(wanted):
+            fault = f'the SHA-256 of the answer is {found.hexdigest()}, not {wanted}'
+            if len(wanted) < 64:
+                fault += (
+                    f' as in its name; if the name has another meaning, such as a commit, append'
+                    f' #sha256={found.hexdigest()} to the address'
+                )
+            raise ValueError(fault)
 
 
 def _fetch_timm(name: str) -> Path:
@@ -100,7 +182,9 @@ def _fetch_hub(name: str, repository: str, file_name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import GatedRepoError
 
-    own = _cache(repository.removeprefix('timm/').replace('/', '--') + Path(file_name).suffix)
+    place = repository.removeprefix('timm/')
+    place += Path(SAVED).suffix if file_name == SAVED else f'/{file_name}'
+    own = _cache(place.replace('/', '--'))
     if own.is_file():
         return own
     address = f'https://huggingface.co/{repository}'

@@ -4,9 +4,11 @@ Damaged ones end in one error that names the file.
 """
 
 import copyreg
+import hashlib
 import os
 import pickle
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -223,24 +225,31 @@ def test_safetensors_that_are_damaged(data, tmp_path):
             door(file)
 
 
-@pytest.mark.parametrize('beside', [False, True], ids=['name', 'sidecar'])
-def test_sha256(beside, tmp_path):
-    import hashlib
-
+def test_sha256(tmp_path):
     torch.save(dict(weight=torch.ones(2)), tmp_path / 'w.pth')
-    digest = hashlib.sha256((tmp_path / 'w.pth').read_bytes()).hexdigest()
-    for told, fits in ((digest, True), (digest[::-1], False)):
-        file = tmp_path / (f'{told[:5]}.pth' if beside else f'w-{told[:8]}.pth')
-        file.write_bytes((tmp_path / 'w.pth').read_bytes())
+    content = (tmp_path / 'w.pth').read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    other = digest[::-1]
+    for name, beside, message in (
+        (f'w-{digest[:8]}.pth', '', ''),
+        (f'w-{digest}.pth', '', ''),
+        ('a.pth', f'{digest.upper()}  a.pth\n', ''),
+        (f'v-{other[:8]}.pth', digest, ''),  # the name has another meaning
+        (f'w-{other[:8]}.pth', '', f'is {digest}, not {other[:8]} .* a commit, rename it or write'),
+        (f'w-{other}.pth', '', f'is {digest}, not {other} as in its name; fetch it again$'),
+        ('b.pth', other, f"is {digest}, not {other} as in '.*b.pth.sha256'; fetch it again$"),
+        ('c.pth', digest[:2], "c.pth.sha256' must begin with a SHA-256 of 64 hexadecimal digits"),
+        ('d.pth', '\n', 'must begin with a SHA-256'),
+    ):
+        file = tmp_path / name
+        file.write_bytes(content)
         if beside:
-            (tmp_path / f'{file.name}.sha256').write_text(f'{told}  {file.name}\n')
-        if fits:
+            Path(f'{file}.sha256').write_text(beside)
+        if not message:
             assert torch.equal(read_checkpoint(file)['weight'], torch.ones(2))
-        else:
-            with pytest.raises(
-                CheckpointError, match=f'is damaged: its SHA-256 is {digest}, not {told[:8]}'
-            ):
-                read_checkpoint(file)
+            continue
+        with pytest.raises(CheckpointError, match=message):
+            read_checkpoint(file)
 
 
 @pytest.mark.parametrize(

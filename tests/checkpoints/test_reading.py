@@ -1,13 +1,10 @@
 """Reading of every kind of file, and the message for every kind that is refused."""
 
-import io
 import pathlib
 import pickle
 import subprocess
 import zipfile
 from argparse import Namespace
-from collections import OrderedDict
-from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -18,7 +15,6 @@ from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import (
     CheckpointError,
     read_checkpoint,
-    sources,
     write_checkpoint,
     writing,
 )
@@ -265,6 +261,8 @@ def test_missing_file(tmp_path):
         FileNotFoundError, match=r"checkpoint: there is no file or folder 'none.pth'"
     ):
         read_checkpoint('none.pth')
+    with pytest.raises(CheckpointError, match=r"must be a file, .* or an address, got ''"):
+        read_checkpoint('')
     with pytest.raises(FileNotFoundError, match=r"the folder '.*' has no 'last_checkpoint'"):
         read_checkpoint(tmp_path)
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/iter_3.pth\n')
@@ -281,34 +279,3 @@ def test_missing_file(tmp_path):
         ),
     ):
         read_checkpoint('s3://bucket/w.pth')
-
-
-def test_an_address_is_fetched_once(tmp_path, monkeypatch):
-    buffer = io.BytesIO()
-    torch.save(OrderedDict(WEIGHTS), buffer)
-    fetched = []
-
-    def open_address(request, timeout):
-        fetched.append(request.full_url)
-        return io.BytesIO(buffer.getvalue())
-
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    monkeypatch.setattr(sources, 'urlopen', open_address)
-    for _ in range(2):
-        assert_same(read_checkpoint('https://example.org/models/w.pth?download=1'))
-    assert fetched == ['https://example.org/models/w.pth?download=1']
-    assert [file.name for file in (tmp_path / 'checkpoints').iterdir()] == ['w.pth']
-
-
-def test_an_address_that_cannot_be_reached(tmp_path, monkeypatch):
-    def offline(request, timeout):
-        raise URLError('no network')
-
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    monkeypatch.setattr(sources, 'urlopen', offline)
-    with pytest.raises(
-        CheckpointError,
-        match=r'^checkpoint: https://example.org/w.pth could not be fetched .*network',
-    ):
-        read_checkpoint('https://example.org/w.pth')
-    assert not list(tmp_path.rglob('*.pth'))

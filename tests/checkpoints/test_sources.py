@@ -3,6 +3,7 @@ https; nothing online.
 """
 
 import hashlib
+import io
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +15,12 @@ from tiny import PYRAMID, assert_equal_outputs, max_difference
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.backbones import public
-from cpvt_backbones.checkpoints import CheckpointError, locate_checkpoint, read_checkpoint
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    locate_checkpoint,
+    read_checkpoint,
+    sources,
+)
 
 pytest.importorskip('timm')
 NAME = 'deit_tiny_patch16_224.fb_in1k'
@@ -24,7 +30,7 @@ TINY = dict(embed_dims=24, depth=2, num_heads=2, mlp_ratio=2.0)
 
 
 class Server(BaseHTTPRequestHandler):
-    """``files`` by path; a path in ``gated`` needs a login."""
+    """``files`` by path; a path in ``gated`` needs a login, one in ``cut`` lacks its last byte."""
 
     def do_HEAD(self):
         self.do_GET()
@@ -42,7 +48,7 @@ class Server(BaseHTTPRequestHandler):
             self.send_header('Content-Length', str(len(content)))
         self.end_headers()
         if self.command == 'GET' and content and not gated:
-            self.wfile.write(content)
+            self.wfile.write(content[: len(content) - (self.path in self.server.cut)])
 
     def log_message(self, *_):
         pass
@@ -54,7 +60,7 @@ def server(tmp_path, monkeypatch):
     from huggingface_hub import constants
 
     with ThreadingHTTPServer(('127.0.0.1', 0), Server) as server:
-        server.files, server.gated, server.asked = {}, set(), []
+        server.files, server.gated, server.cut, server.asked = {}, set(), set(), []
         server.address = f'http://127.0.0.1:{server.server_port}'
         thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
         thread.start()
@@ -245,22 +251,111 @@ def test_names_of_mmpretrain(server, tmp_path, monkeypatch):
         read_checkpoint('mmpretrain://no-such')
 
 
-def test_an_address_with_a_hash_in_its_name(server):
+def test_addresses_with_one_file_name(server):
+    """Each address has its own file in the cache, and is fetched once."""
+    paths = ['/run1/best.pth', '/run2/best.pth', '/run2/best.pth?version=2', '/', '/..']
+    for number, path in enumerate(paths):
+        server.files[path] = saved(number)
+    for _ in range(2):
+        for number, path in enumerate(paths):
+            assert read_checkpoint(server.address + path)['weight'] == number
+    assert sorted(server.asked) == sorted(f'GET {path}' for path in paths)
+    assert locate_checkpoint(f'{server.address}/run1/best.pth').name == 'best.pth'
+
+
+def saved(number):
+    buffer = io.BytesIO()
+    torch.save(dict(weight=torch.tensor(number)), buffer)
+    return buffer.getvalue()
+
+
+def test_a_hash_in_the_name_or_the_address(server, tmp_path, caplog):
     content = save({'weight': torch.ones(2)})
     digest = hashlib.sha256(content).hexdigest()
-    server.files = {f'/w-{digest[:8]}.safetensors': content, '/w-abcd0123.safetensors': content}
-    assert torch.equal(
-        read_checkpoint(f'{server.address}/w-{digest[:8]}.safetensors')['weight'], torch.ones(2)
-    )
-    with pytest.raises(
-        CheckpointError, match=r'is damaged: .* not abcd0123 as in its name; fetch it again'
-    ) as error:
-        read_checkpoint(f'{server.address}/w-abcd0123.safetensors')
-    line_of(error)
-    with pytest.raises(
-        CheckpointError, match=r'could not be fetched .*404.*; without a network, put the file at'
-    ):
-        read_checkpoint(f'{server.address}/gone.pth')
+    paths = [f'/w-{digest[:8]}.safetensors', f'/w-{digest}.safetensors']
+    commit = '/w-abcd0123.safetensors'
+    server.files = dict.fromkeys([*paths, commit], content)
+    for path in paths:  # where torch.hub has them
+        assert torch.equal(read_checkpoint(server.address + path)['weight'], torch.ones(2))
+        assert (tmp_path / 'torch' / 'checkpoints' / path[1:]).is_file()
+    with pytest.raises(CheckpointError, match=r'is .*, not abcd0123 as in its name') as error:
+        read_checkpoint(server.address + commit)
+    assert f'such as a commit, append #sha256={digest} to the address' in line_of(error)
+    assert not list(tmp_path.rglob('*abcd0123.safetensors'))
+    pinned = f'{server.address}{commit}#sha256={digest}'
+    assert torch.equal(read_checkpoint(pinned)['weight'], torch.ones(2))
+    file = locate_checkpoint(pinned)
+    file.write_bytes(save({'weight': torch.zeros(2)}))
+    with pytest.raises(CheckpointError, match=rf'is damaged.*delete .*{file.name}. to fetch'):
+        read_checkpoint(pinned)
+    with pytest.raises(CheckpointError, match=f'the SHA-256 of the answer is {digest}, not 0000'):
+        read_checkpoint(f'{server.address}{commit}#sha256={"0" * 64}')
+    with pytest.raises(CheckpointError, match=r'may end in #sha256=<64 hexadecimal digits>'):
+        read_checkpoint(f'{server.address}{commit}#main')
+
+
+def test_http_without_a_whole_hash_is_warned_of(server, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(sources, 'print_log', lambda text, *_: warnings.append(text))
+    content = saved(1)
+    digest = hashlib.sha256(content).hexdigest()
+    names = ['/w.pth', f'/w-{digest[:8]}.pth', f'/w-{digest}.pth', f'/v.pth#sha256={digest}']
+    server.files = {name.partition('#')[0]: content for name in names}
+    for name in names:
+        read_checkpoint(server.address + name)
+    assert [text.partition(': ')[0] for text in warnings] == [
+        server.address + name for name in names[:2]
+    ]
+    assert all('can change the weights; use https://' in text for text in warnings)
+
+
+@pytest.mark.parametrize(
+    ('path', 'message'),
+    {
+        '/gone.pth': 'HTTP Error 404: .*',
+        '/cut.pth': r'the answer ended after [\d,]+ of \d+ bytes',
+        '/login.pth': r"the answer is no checkpoint; it begins with b'<!DOCTYPE html>.*'",
+        '/pointer.pth': r"the answer is no checkpoint; it begins with b'version .*'",
+    }.items(),
+)
+def test_an_answer_that_is_no_checkpoint_is_not_kept(path, message, server, tmp_path):
+    server.files = {'/cut.pth': saved(1), '/login.pth': b'<!DOCTYPE html><html></html>'}
+    server.files['/pointer.pth'] = b'version https://git-lfs.github.com/spec/v1\n'
+    server.cut.add('/cut.pth')
+    with pytest.raises(CheckpointError, match=rf'could not be fetched \({message}\); without a'):
+        read_checkpoint(server.address + path)
+    assert not [file for file in tmp_path.rglob('*') if file.is_file()]
+    server.cut.clear()
+    server.files[path] = saved(2)
+    assert read_checkpoint(server.address + path)['weight'] == 2
+
+
+def test_an_answer_that_cannot_be_opened_says_which_file_to_delete(server):
+    server.files['/w.pth'] = saved(1)[:-50]
+    with pytest.raises(CheckpointError, match=r'is in a cache: delete .*w.pth. to fetch it again'):
+        read_checkpoint(f'{server.address}/w.pth')
+
+
+@pytest.mark.parametrize('address', ['http://[::1', 'https://a\nx', 'https://', 'http://:x/w.pth'])
+def test_malformed_addresses(address, server):
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(address)
+    assert ascii(address)[1:-1] in line_of(error)
+
+
+def test_files_of_one_repository(server, tmp_path, monkeypatch):
+    """A file that a user put into the cache stands for one file of a repository."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+    for number in (1, 2):
+        with pytest.raises(CheckpointError, match='without a network, put the file at') as error:
+            read_checkpoint(f'hf://me/models/run{number}/best.pth')
+        file = Path(line_of(error).rpartition(' at ')[2].strip("'"))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(saved(number))
+    for number in (1, 2):
+        assert read_checkpoint(f'hf://me/models/run{number}/best.pth')['weight'] == number
 
 
 def test_other_weights_than_the_class_takes():
