@@ -4,6 +4,7 @@ python benchmarks/public_weights.py --docs docs/weights.md
 """
 
 import csv
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,6 @@ import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked
 from cpvt_backbones.backbones.public import public_backbone
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.layers.checks import keyword_only
 
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
 PUBLISHED = Path(__file__).with_name('public_accuracy.csv')  # as the source prints it, in %
@@ -43,7 +43,7 @@ def rows() -> Iterator[tuple[str, ...]]:
         with torch.device('meta'):
             parameters = sum(p.numel() for p in MODELS.build(dict(built)).parameters())
         licence = get_pretrained_cfg(name).license if address.startswith('timm') else 'apache-2.0'
-        accepted = keyword_only(MODELS.get(built['type']))
+        accepted = inspect.signature(MODELS.get(built['type'])).parameters
         changed = (
             key
             for key in built

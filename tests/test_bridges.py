@@ -101,7 +101,7 @@ def test_wrong_arguments():
         timm.create_model('cpvt_tiny', pretrained=True)
     with pytest.raises(ValueError, match='num_classes must be 0: there is no class layer, got 10'):
         timm.create_model('cpvt_tiny', num_classes=10)
-    with pytest.raises(TypeError, match="CPVT got an unknown argument shape='round'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shape'"):
         timm.create_model('cpvt_tiny', shape='round')
     model, images = (
         tiny('cpvt', features_only=True, out_indices=(0, 2)).model,

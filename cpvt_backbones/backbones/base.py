@@ -43,8 +43,16 @@ def init_linear_layers(model: nn.Module) -> None:
             trunc_normal_init(module, std=0.02)
 
 
+def prefix_parameter(count: int, dim: int) -> nn.Parameter:
+    """Initial prefix tokens, (1, count, dim)."""
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, dim), std=0.02))
+
+
 class Backbone(PretrainedModel):
     """Base of the backbones, with the arguments that all of them share.
+
+    A backbone keeps each argument of its constructor as an attribute of the same name:
+    :meth:`save_pretrained` writes them to ``config.json``.
 
     Args:
         depths: Number of blocks of each stage; a column has one stage.
@@ -89,17 +97,15 @@ class Backbone(PretrainedModel):
         with_cp: bool = False,
         init_cfg: Any = None,
     ) -> None:
-        init_cfg = (
-            dict(type='Pretrained', checkpoint=init_cfg) if isinstance(init_cfg, str) else init_cfg
-        )
+        if isinstance(init_cfg, str):
+            init_cfg = dict(type='Pretrained', checkpoint=init_cfg)
         if not all('type' in entry for entry in checks.list_of_dicts('init_cfg', init_cfg)):
             raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
         super().__init__(init_cfg=init_cfg)
         self.depths = tuple(depths)
         self.num_layers = sum(depths) + 2
-        self.num_freezable = (
-            depths[0] if len(depths) == 1 else len(depths)
-        )  # blocks of a column, stages of a pyramid
+        # Blocks of a column, stages of a pyramid.
+        self.num_freezable = depths[0] if len(depths) == 1 else len(depths)
         checks.check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
         checks.check_probability(
             drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate
@@ -108,23 +114,20 @@ class Backbone(PretrainedModel):
         checks.check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
         checks.check_choice(OUT_TYPES, out_type=out_type)
         if out_type == 'cls_token' and not with_cls_token:
-            advice = "use 'avg_featmap' for a model without class token"
             raise ValueError(
-                "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token';"
-                f' {advice}'
+                "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
+                "use 'avg_featmap' for a model without class token"
             )
-        self.in_channels, self.out_type, self.qkv_bias, self.norm_eps = (
-            in_channels,
-            out_type,
-            qkv_bias,
-            norm_eps,
-        )
-        self.drop_rate, self.attn_drop_rate, self.drop_path_rate = (
-            drop_rate,
-            attn_drop_rate,
-            drop_path_rate,
-        )
-        self.frozen_stages, self.with_cp = frozen_stages, with_cp
+        self.with_cls_token = with_cls_token
+        self.in_channels = in_channels
+        self.out_type = out_type
+        self.qkv_bias = qkv_bias
+        self.drop_rate = drop_rate
+        self.attn_drop_rate = attn_drop_rate
+        self.drop_path_rate = drop_path_rate
+        self.norm_eps = norm_eps
+        self.frozen_stages = frozen_stages
+        self.with_cp = with_cp
         self.cls_token: nn.Parameter | None = None
         self.dist_token: nn.Parameter | None = None
         self.reg_token: nn.Parameter | None = None
@@ -155,6 +158,7 @@ class Backbone(PretrainedModel):
         )
 
     def _add_positions(self, position: Position, stages: Sequence[Stage]) -> None:
+        self.position = deepcopy(position)
         encodings = build_positions(position, stages)
         self._position_names = tuple(encodings)
         for name, encoding in encodings.items():

@@ -6,25 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import Attention, PatchEmbed, Stage, WindowAttention, ceil_div
-from cpvt_backbones.layers.checks import check_bool, check_int, forwards_to, strict_keywords
+from cpvt_backbones.layers.checks import check_bool, check_int
 
 from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
-from .base import PAPER_POSITION, Backbone, Position, init_linear_layers
+from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
 
 
 @MODELS.register_module()
-@strict_keywords
 class CPVT(Backbone):
     """Vision transformer for any image size, conditional positional encoding by default.
 
     Keys of the state dict are those of timm's DeiT and ViT, with ``pos_block.<i>.proj.0`` for the
     i-th PEG. Blocks that no output needs are not built, so that every parameter is trained.
-    ``ValueError`` and ``TypeError`` name a wrong argument, its value and what is accepted.
+    ``ValueError`` names a wrong argument, its value and what is accepted.
 
     Args:
         arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads,
@@ -50,11 +48,10 @@ class CPVT(Backbone):
             ``'swiglu'`` (see :class:`MLP`).
         pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
         final_norm: Normalise the last block's output.
-        shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate,
-            norm_eps, frozen_stages, with_cp, init_cfg: see :class:`Backbone`.
+        in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps,
+            frozen_stages, with_cp, init_cfg: See :class:`Backbone`.
     """
 
-    @forwards_to(Backbone.__init__, without=('depths',))
     def __init__(
         self,
         *,
@@ -72,7 +69,16 @@ class CPVT(Backbone):
         activation: str = 'gelu',
         pre_norm: bool = False,
         final_norm: bool = True,
-        **shared: Any,
+        in_channels: int = 3,
+        out_type: str = 'featmap',
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        norm_eps: float = 1e-6,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: Any = None,
     ) -> None:
         numbers = resolve_arch(arch, COLUMNS)
         dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
@@ -83,76 +89,101 @@ class CPVT(Backbone):
             raise ValueError(
                 f'global_blocks must be empty without window_size, got {global_blocks!r}'
             )
-        super().__init__(depths=(depth,), with_cls_token=with_cls_token, **shared)
+        super().__init__(
+            depths=(depth,),
+            with_cls_token=with_cls_token,
+            in_channels=in_channels,
+            out_type=out_type,
+            qkv_bias=qkv_bias,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
+            norm_eps=norm_eps,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
+        )
         if with_dist_token and not with_cls_token:
             raise ValueError('with_dist_token must be False with with_cls_token=False, got True')
-        self.embed_dims, self.depth, self.activation = dim, depth, activation
-        self._taps = self.out_indices = resolve_indices('out_indices', out_indices, depth)
+        self.arch = arch
+        self.img_size = img_size
+        self.patch_size = patch_size
+        self.out_indices = resolve_indices('out_indices', out_indices, depth)
+        self.with_dist_token = with_dist_token
+        self.num_registers = num_registers
+        self.window_size = window_size
+        self.global_blocks = global_blocks
+        self.layer_scale_init = layer_scale_init
+        self.activation = activation
+        self.pre_norm = pre_norm
+        self.final_norm = final_norm
+
+        self.embed_dims = dim
+        self.depth = depth
         self.out_channels = (dim,) * len(self.out_indices)
         self.out_strides = (patch_size,) * len(self.out_indices)
-        used = max(self.out_indices) + 1
+        self._taps = self.out_indices  # the blocks whose output is used
+        used = max(self._taps) + 1
 
-        self.patch_embed = PatchEmbed(self.in_channels, dim, patch_size=patch_size)
-        prefix = dict(
-            cls_token=int(with_cls_token), dist_token=int(with_dist_token), reg_token=num_registers
-        )
-        for name, count in prefix.items():
-            if count:
-                setattr(
-                    self,
-                    name,
-                    nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, dim), std=0.02)),
-                )
-        self.pos_drop = nn.Dropout(self.drop_rate)
-        self.norm_pre = nn.LayerNorm(dim, eps=self.norm_eps) if pre_norm else nn.Identity()
+        self.patch_embed = PatchEmbed(in_channels, dim, patch_size=patch_size)
+        if with_cls_token:
+            self.cls_token = prefix_parameter(1, dim)
+        if with_dist_token:
+            self.dist_token = prefix_parameter(1, dim)
+        if num_registers:
+            self.reg_token = prefix_parameter(num_registers, dim)
+        self.pos_drop = nn.Dropout(drop_rate)
+        self.norm_pre = nn.LayerNorm(dim, eps=norm_eps) if pre_norm else nn.Identity()
         self.blocks = nn.ModuleList()
         for index in range(used):
             attention: Callable[..., nn.Module] = Attention
             if window_size is not None and index not in global_indices:
                 attention = partial(WindowAttention, window_size=window_size)
-            options = dict(
+            block = self._block(
+                index,
+                dim,
+                attention,
+                num_heads=num_heads,
                 mlp_ratio=numbers['mlp_ratio'],
                 layer_scale_init=layer_scale_init,
                 activation=activation,
             )
-            self.blocks.append(self._block(index, dim, attention, num_heads=num_heads, **options))
-        self.norm = (
-            nn.LayerNorm(dim, eps=self.norm_eps) if final_norm and used == depth else nn.Identity()
-        )
+            self.blocks.append(block)
+        normed = final_norm and used == depth
+        self.norm = nn.LayerNorm(dim, eps=norm_eps) if normed else nn.Identity()
         init_linear_layers(self)
+
         height, width = resolve_size('img_size', img_size)
-        grid = ceil_div(height, patch_size), ceil_div(width, patch_size)
-        sizes = dict(
+        stage = Stage(
             dim=dim,
             depth=depth,
             used=used,
             head_dim=dim // num_heads,
-            num_prefix=sum(prefix.values()),
+            grid=(ceil_div(height, patch_size), ceil_div(width, patch_size)),
+            outputs_map=out_type != 'cls_token',
+            num_prefix=with_cls_token + with_dist_token + num_registers,
         )
-        self._add_positions(
-            position, [Stage(**sizes, grid=grid, outputs_map=self.out_type != 'cls_token')]
-        )
+        self._add_positions(position, [stage])
         self._freeze()
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         tokens, grid = self.patch_embed(images)  # (B, N, C)
-        tokens = tokens.to(
-            images.dtype
-        )  # under autocast the residual stream is fp32, with a class token or without
+        # Under autocast the residual stream is fp32, with a class token or without.
+        tokens = tokens.to(images.dtype)
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
         rotations = self._rotations(0, grid, prefix_tokens, tokens.device)
         tokens = self.norm_pre(self.pos_drop(tokens))
-        prefix_tokens = None if prefix_tokens is None else self.norm_pre(prefix_tokens)
+        if prefix_tokens is not None:
+            prefix_tokens = self.norm_pre(prefix_tokens)
         outputs: dict[int, Any] = {}
         for index, block in enumerate(self.blocks):
             tokens, prefix_tokens, grid = self._run_block(
                 0, index, block, tokens, prefix_tokens, grid, rotations
             )
             if index in self._taps:
-                outputs[index] = self._format(
-                    tokens, prefix_tokens, grid, last=index == self.depth - 1
-                )
+                last = index == self.depth - 1
+                outputs[index] = self._format(tokens, prefix_tokens, grid, last=last)
         return tuple(outputs[index] for index in self._taps)
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:

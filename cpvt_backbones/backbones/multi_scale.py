@@ -11,7 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from cpvt_backbones.layers import ceil_div, pad_to_multiple
-from cpvt_backbones.layers.checks import check, check_choice, forwards_to, strict_keywords
+from cpvt_backbones.layers.checks import check, check_choice
 
 from .archs import COLUMNS, resolve_arch, resolve_indices
 from .base import DENSE_POSITION, Position
@@ -67,7 +67,6 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
 
 
 @MODELS.register_module()
-@strict_keywords
 class MultiScaleCPVT(CPVT):
     """A :class:`CPVT` whose outputs are maps of strides 4, 8, 16 and 32.
 
@@ -86,12 +85,13 @@ class MultiScaleCPVT(CPVT):
         position: See :class:`CPVT`. Default: one PEG after each of the first five blocks, or of all
             if there are fewer.
         with_cls_token: See :class:`CPVT`. Default: no class token.
-        trunk: All other arguments of :class:`CPVT` but ``out_type`` and ``with_dist_token``. For
-            global attention in a few blocks, windowed in the rest: ``window_size=14,
-            global_blocks=(2, 5, 8, 11)``.
+        window_size, global_blocks: See :class:`CPVT`. Global attention in a few blocks, windowed in
+            the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+        img_size, num_registers, layer_scale_init, activation, pre_norm, final_norm,
+            in_channels, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps,
+            frozen_stages, with_cp, init_cfg: See :class:`CPVT`.
     """
 
-    @forwards_to(CPVT.__init__, without=('out_type', 'with_dist_token'))
     def __init__(
         self,
         *,
@@ -102,7 +102,23 @@ class MultiScaleCPVT(CPVT):
         patch_size: int = 16,
         position: Position = DENSE_POSITION,
         with_cls_token: bool = False,
-        **trunk: Any,
+        img_size: int | Sequence[int] = 224,
+        num_registers: int = 0,
+        window_size: int | None = None,
+        global_blocks: Sequence[int] = (),
+        layer_scale_init: float | None = None,
+        activation: str = 'gelu',
+        pre_norm: bool = False,
+        final_norm: bool = True,
+        in_channels: int = 3,
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        norm_eps: float = 1e-6,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: Any = None,
     ) -> None:
         check_choice(('last', 'taps'), source=source)
         check(f'one of {STRIDES}', lambda size: size in STRIDES, patch_size=patch_size)
@@ -119,12 +135,34 @@ class MultiScaleCPVT(CPVT):
                     f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}'
                 )
             blocks = [resolved[level] for level in levels]
-        own: dict[str, Any] = dict(
-            arch=arch, patch_size=patch_size, position=position, with_cls_token=with_cls_token
+        super().__init__(
+            arch=arch,
+            img_size=img_size,
+            patch_size=patch_size,
+            out_indices=blocks,
+            position=position,
+            with_cls_token=with_cls_token,
+            num_registers=num_registers,
+            window_size=window_size,
+            global_blocks=global_blocks,
+            layer_scale_init=layer_scale_init,
+            activation=activation,
+            pre_norm=pre_norm,
+            final_norm=final_norm,
+            in_channels=in_channels,
+            qkv_bias=qkv_bias,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
+            norm_eps=norm_eps,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
-        super().__init__(out_indices=blocks, **own, **trunk)
         self._check_padding('in a model for dense prediction', position)
         self.out_indices = levels
+        self.source = source
+        self.taps = taps
         self.pyramid = nn.ModuleDict()
         widths = {}
         for level in sorted(set(levels)):

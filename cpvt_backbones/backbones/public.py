@@ -3,6 +3,7 @@
 Public weights whose name says what they fit.
 """
 
+import inspect
 import json
 import os
 import re
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 from mmengine.model import BaseModule, initialize
 
-from cpvt_backbones.layers.checks import keyword_only
 from cpvt_backbones.weights import find_shipped
 
 _SIZES: dict[str, Any] = {
@@ -165,7 +165,8 @@ class PretrainedModel(BaseModule):
                 f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; {advice}'
             )
         if public:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
-            built = {key: value for key, value in built.items() if key in keyword_only(cls)}
+            accepted = inspect.signature(cls).parameters
+            built = {key: value for key, value in built.items() if key in accepted}
         model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
         initialize(
             model, dict(type='RecognisedPretrained', checkpoint=name)
@@ -176,9 +177,8 @@ class PretrainedModel(BaseModule):
         """Write ``config.json`` (class and arguments) and ``model.safetensors``, for
         :meth:`from_pretrained`.
         """
-        arguments = {
-            key: value for key, value in self.__dict__['_arguments'].items() if key != 'init_cfg'
-        }
+        names = [name for name in inspect.signature(type(self)).parameters if name != 'init_cfg']
+        arguments = {name: getattr(self, name) for name in names}
         with torch.device('meta'):
             wanted = type(self)(**arguments).state_dict()
         if wanted.keys() != self.state_dict().keys():

@@ -4,11 +4,9 @@ section 3.1).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import torch
 from mmengine.model import normal_init
 from mmengine.registry import MODELS
 from torch import Tensor, nn
@@ -20,16 +18,15 @@ from cpvt_backbones.layers import (
     ceil_div,
     tokens_to_map,
 )
-from cpvt_backbones.layers.checks import check_bool, check_positive, forwards_to, strict_keywords
+from cpvt_backbones.layers.checks import check_bool, check_positive
 
 from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
-from .base import PAPER_POSITION, Backbone, Position, init_linear_layers
+from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
 
 PATCH_SIZES = (4, 2, 2, 2)
 
 
 @MODELS.register_module()
-@strict_keywords
 class PyramidCPVT(Backbone):
     """Pyramid vision transformer for any image size; maps of strides 4, 8, 16, 32.
 
@@ -51,11 +48,10 @@ class PyramidCPVT(Backbone):
             1e-5; PVT: 1e-6).
         final_norm: Normalise the last stage's output; ``None``: unless it is a feature map, as in
             PVT and Twins.
-        shared: in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate,
-            norm_eps, frozen_stages, with_cp, init_cfg: see :class:`Backbone`.
+        in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps,
+            frozen_stages, with_cp, init_cfg: See :class:`Backbone`.
     """
 
-    @forwards_to(Backbone.__init__, without=('depths',))
     def __init__(
         self,
         *,
@@ -66,89 +62,121 @@ class PyramidCPVT(Backbone):
         with_cls_token: bool = False,
         embed_norm_eps: float = 1e-5,
         final_norm: bool | None = None,
-        **shared: Any,
+        in_channels: int = 3,
+        out_type: str = 'featmap',
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        norm_eps: float = 1e-6,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: Any = None,
     ) -> None:
         numbers = resolve_arch(arch, PYRAMIDS)
         num_stages = len(PATCH_SIZES)
         keys = ('embed_dims', 'num_heads', 'depths', 'mlp_ratios', 'sr_ratios')
         dims, heads, depths, mlp_ratios, sr_ratios = (numbers[key] for key in keys)
         check_positive(embed_norm_eps=embed_norm_eps)
-        super().__init__(depths=depths, with_cls_token=with_cls_token, **shared)
+        super().__init__(
+            depths=depths,
+            with_cls_token=with_cls_token,
+            in_channels=in_channels,
+            out_type=out_type,
+            qkv_bias=qkv_bias,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
+            norm_eps=norm_eps,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
+        )
+        self.arch = arch
+        self.img_size = img_size
         self.out_indices = resolve_indices('out_indices', out_indices, num_stages)
+        self.embed_norm_eps = embed_norm_eps
+        self.final_norm = final_norm
         used = max(self.out_indices) + 1
         if with_cls_token and used < num_stages:
-            where = 'out_indices holds the last stage, where the class token is added'
             raise ValueError(
-                f'with_cls_token must be False unless {where}, got True with'
-                f' out_indices={out_indices!r}'
+                'with_cls_token must be False unless out_indices holds the last stage, where the '
+                f'class token is added, got True with out_indices={out_indices!r}'
             )
-        if self.out_type == 'cls_token' and self.out_indices != (num_stages - 1,):
-            where = "with out_type='cls_token' (only the last stage has a class token)"
-            raise ValueError(f'out_indices must be -1 {where}, got {out_indices!r}')
+        if out_type == 'cls_token' and self.out_indices != (num_stages - 1,):
+            raise ValueError(
+                "out_indices must be -1 with out_type='cls_token' (only the last stage has a class "
+                f'token), got {out_indices!r}'
+            )
         self.out_channels = tuple(dims[s] for s in self.out_indices)
         self.out_strides = tuple(math.prod(PATCH_SIZES[: s + 1]) for s in self.out_indices)
 
-        channels = (self.in_channels, *dims)
-        self.patch_embeds = nn.ModuleList(
-            PatchEmbed(channels[s], dims[s], patch_size=PATCH_SIZES[s], norm_eps=embed_norm_eps)
-            for s in range(used)
-        )
-        self.pos_drops = nn.ModuleList(nn.Dropout(self.drop_rate) for _ in range(used))
+        channels = (in_channels, *dims)
+        self.patch_embeds = nn.ModuleList()
+        self.pos_drops = nn.ModuleList()
         self.blocks = nn.ModuleList()
         for s in range(used):
+            embed = PatchEmbed(
+                channels[s], dims[s], patch_size=PATCH_SIZES[s], norm_eps=embed_norm_eps
+            )
+            self.patch_embeds.append(embed)
+            self.pos_drops.append(nn.Dropout(drop_rate))
             attention = partial(
                 SpatialReductionAttention, sr_ratio=sr_ratios[s], norm_eps=embed_norm_eps
             )
-            options = dict(num_heads=heads[s], mlp_ratio=mlp_ratios[s])
-            indices = range(sum(depths[:s]), sum(depths[: s + 1]))
-            self.blocks.append(
-                nn.ModuleList(
-                    self._block(index, dims[s], attention, **options) for index in indices
+            blocks = nn.ModuleList()
+            first = sum(depths[:s])
+            for index in range(first, first + depths[s]):
+                block = self._block(
+                    index, dims[s], attention, num_heads=heads[s], mlp_ratio=mlp_ratios[s]
                 )
-            )
-        final_norm = self.out_type != 'featmap' if final_norm is None else final_norm
+                blocks.append(block)
+            self.blocks.append(blocks)
+        if final_norm is None:
+            final_norm = out_type != 'featmap'
         check_bool(final_norm=final_norm)
         normed = final_norm and used == num_stages
-        self.norm = nn.LayerNorm(dims[-1], eps=self.norm_eps) if normed else nn.Identity()
+        self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if normed else nn.Identity()
         init_linear_layers(self)
         if with_cls_token:
-            self.cls_token = nn.Parameter(
-                nn.init.trunc_normal_(torch.empty(1, 1, dims[-1]), std=0.02)
-            )
+            self.cls_token = prefix_parameter(1, dims[-1])
 
         grid = resolve_size('img_size', img_size)
         stages = []
         for s in range(used):
+            last = s == num_stages - 1
             grid = (ceil_div(grid[0], PATCH_SIZES[s]), ceil_div(grid[1], PATCH_SIZES[s]))
-            sizes = dict(dim=dims[s], depth=depths[s], used=depths[s], head_dim=dims[s] // heads[s])
-            stages.append(Stage(**sizes, grid=grid, sr_ratio=sr_ratios[s]))
-        if used == num_stages:
-            outputs_map = self.out_type != 'cls_token'
-            stages[-1] = replace(
-                stages[-1], outputs_map=outputs_map, num_prefix=int(with_cls_token)
+            stage = Stage(
+                dim=dims[s],
+                depth=depths[s],
+                used=depths[s],
+                head_dim=dims[s] // heads[s],
+                grid=grid,
+                outputs_map=not last or out_type != 'cls_token',
+                num_prefix=int(last and with_cls_token),
+                sr_ratio=sr_ratios[s],
             )
+            stages.append(stage)
         self._add_positions(position, stages)
         self._init_convolutions()
         self._check_padding('in a pyramid', position)
         self._freeze()
 
     def _init_convolutions(self) -> None:
-        """Initialise patch embeddings, reductions and PEGs as PVT and Twins do: normal, sqrt(2 /
-        fan-out).
+        """Initialise patch embeddings, reductions and PEGs as PVT and Twins do.
+
+        Weights are normal with standard deviation sqrt(2 / fan-out).
         """
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                fan_out = (
-                    module.kernel_size[0]
-                    * module.kernel_size[1]
-                    * module.out_channels
-                    // module.groups
-                )
+                kernel_area = module.kernel_size[0] * module.kernel_size[1]
+                fan_out = kernel_area * module.out_channels // module.groups
                 normal_init(module, std=math.sqrt(2 / fan_out))
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         outputs: dict[int, Any] = {}
-        feature_map, last = images, len(PATCH_SIZES) - 1
+        feature_map = images
+        last = len(PATCH_SIZES) - 1
         for s, (embed, blocks) in enumerate(zip(self.patch_embeds, self.blocks, strict=True)):
             tokens, grid = embed(feature_map)
             prefix_tokens = self._prefix_tokens(images.shape[0]) if s == last else None

@@ -18,7 +18,7 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
-from cpvt_backbones.layers.checks import check_fraction, check_int, list_of_dicts, strict_keywords
+from cpvt_backbones.layers.checks import check_fraction, check_int, list_of_dicts
 
 
 @MODELS.register_module()
@@ -52,7 +52,6 @@ class DistillationHead(DeiTClsHead):
 
 
 @MODELS.register_module()
-@strict_keywords
 class HardDistillation(ImageClassifier):
     """mmpretrain's image classifier, trained on labels and on a frozen teacher's predictions for
     the same images.

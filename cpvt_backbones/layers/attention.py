@@ -1,13 +1,12 @@
 """Attention: global, windowed, spatial-reduction; all through one fused call."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import check_int, check_probability, forwards_to
+from .checks import check_int, check_probability
 from .patch_embed import project_patches
 from .tokens import Grid, ceil_div, is_exporting, is_padded, pad_to_multiple, tokens_to_map
 
@@ -174,12 +173,22 @@ class WindowAttention(Attention):
 
     Args:
         window_size: Side of a window, in tokens.
-        dim, attention: Arguments of :class:`Attention`.
+        dim, num_heads, qkv_bias, attn_drop, proj_drop: See :class:`Attention`.
     """
 
-    @forwards_to(Attention.__init__)
-    def __init__(self, dim: int, *, window_size: int, **attention: Any) -> None:
-        super().__init__(dim, **attention)
+    def __init__(
+        self,
+        dim: int,
+        *,
+        window_size: int,
+        num_heads: int,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__(
+            dim, num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop
+        )
         check_int(window_size=window_size)
         self.window_size = window_size
 
@@ -288,14 +297,23 @@ class SpatialReductionAttention(Attention):
     Args:
         sr_ratio: Side of the square of tokens that becomes one key; 1 keeps them all.
         norm_eps: Epsilon of the norm after the reduction (Twins: 1e-5; PVT: 1e-6).
-        dim, attention: Arguments of :class:`Attention`.
+        dim, num_heads, qkv_bias, attn_drop, proj_drop: See :class:`Attention`.
     """
 
-    @forwards_to(Attention.__init__)
     def __init__(
-        self, dim: int, *, sr_ratio: int, norm_eps: float = 1e-5, **attention: Any
+        self,
+        dim: int,
+        *,
+        sr_ratio: int,
+        num_heads: int,
+        norm_eps: float = 1e-5,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
     ) -> None:
-        super().__init__(dim, **attention)
+        super().__init__(
+            dim, num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop
+        )
         check_int(sr_ratio=sr_ratio)
         self.sr_ratio = sr_ratio
         if sr_ratio > 1:

@@ -1,13 +1,9 @@
 """Checks of arguments. Every error names the argument, the value it got and what is accepted."""
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
-
-T = TypeVar('T')
-F = TypeVar('F', bound=Callable[..., Any])
+from typing import Any
 
 
 def check(accepted: str, accepts: Callable[[Any], bool], **values: Any) -> None:
@@ -68,57 +64,3 @@ def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
             f'{name} must be None, a dict with a type, or a list of such dicts, got {value!r}'
         )
     return list(entries)
-
-
-def check_keywords(name: str, keywords: Mapping[str, Any], accepted: Collection[str]) -> None:
-    """Raise ``TypeError`` for keywords that ``name`` does not accept."""
-    unknown = ', '.join(
-        f'{key}={value!r}' for key, value in keywords.items() if key not in accepted
-    )
-    if unknown:
-        raise TypeError(
-            f'{name} got an unknown argument {unknown}; accepted: {", ".join(accepted)}'
-        )
-
-
-def keyword_only(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Keyword-only parameters of a function, in order."""
-    return {
-        name: p
-        for name, p in inspect.signature(function).parameters.items()
-        if p.kind is p.KEYWORD_ONLY
-    }
-
-
-def strict_keywords(cls: type[T]) -> type[T]:
-    """Class decorator: :func:`check_keywords`, since Python's own message has neither the value nor
-    the names.
-    """
-    init: Callable[..., None] = cls.__init__
-    accepted = [name for name in inspect.signature(init).parameters if name != 'self']
-
-    @functools.wraps(init)
-    def checked(self: T, *args: Any, **kwargs: Any) -> None:
-        check_keywords(cls.__name__, kwargs, accepted)
-        self.__dict__.setdefault('_arguments', kwargs)  # of the outermost class
-        init(self, *args, **kwargs)
-
-    cls.__init__ = checked  # type: ignore[assignment, method-assign]
-    return cls
-
-
-def forwards_to(function: Callable[..., Any], *, without: Collection[str] = ()) -> Callable[[F], F]:
-    """Decorator: in the signature, replace ``**kwargs`` by the keyword-only arguments of
-    ``function``.
-
-    Those in ``without`` are left out. ``help`` and :func:`strict_keywords` read this signature.
-    """
-
-    def decorate(wrapper: F) -> F:
-        signature = inspect.signature(wrapper)
-        own = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
-        rest = [p for name, p in keyword_only(function).items() if name not in {*own, *without}]
-        wrapper.__signature__ = signature.replace(parameters=[*own.values(), *rest])  # type: ignore[attr-defined]
-        return wrapper
-
-    return decorate

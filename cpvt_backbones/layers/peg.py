@@ -15,10 +15,8 @@ from .checks import (
     check_bool,
     check_choice,
     check_int,
-    forwards_to,
     is_int,
     is_sequence,
-    strict_keywords,
 )
 from .position import PositionEncoding, Stage, StageTokens, register_position
 from .tokens import Grid, map_to_tokens, tokens_to_map
@@ -27,7 +25,6 @@ NORMS: dict[str, Any] = {'BN': nn.BatchNorm2d}
 ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 
 
-@strict_keywords
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
@@ -204,7 +201,7 @@ class PEGPosition(PositionEncoding):
             3, 4), cut at the depth of a shorter stage.
         target: ``'qkv'``: encode the tokens; ``'qk'`` (ablation): only queries and keys of the next
             block.
-        padding, peg: Arguments of :class:`PEG`.
+        kernel_size, num_layers, kind, padding, bias, norm, act, frozen: See :class:`PEG`.
 
     Raises:
         ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last
@@ -213,15 +210,20 @@ class PEGPosition(PositionEncoding):
 
     attribute = 'pos_block'
 
-    @forwards_to(PEG.__init__)
     def __init__(
         self,
         stages: Sequence[Stage],
         *,
         after_blocks: Sequence[int] | str = (0,),
         target: str = 'qkv',
+        kernel_size: int = 3,
+        num_layers: int = 1,
+        kind: str = 'depthwise',
         padding: str = 'zero',
-        **peg: Any,
+        bias: bool = True,
+        norm: str | None = None,
+        act: str | None = None,
+        frozen: bool = False,
     ) -> None:
         super().__init__()
         check_choice(('qkv', 'qk'), target=target)
@@ -237,11 +239,21 @@ class PEGPosition(PositionEncoding):
                 # A PEG that no output depends on is not built: its parameters would have no
                 # gradient.
                 serves_next = target == 'qk' or not stage.outputs_map
-                if block + serves_next < stage.used:
-                    self.add_module(
-                        str(len(self.layer_ids)), PEG(stage.dim, padding=padding, **peg)
-                    )
-                    self.layer_ids[s, block] = len(self.layer_ids)
+                if block + serves_next >= stage.used:
+                    continue
+                peg = PEG(
+                    stage.dim,
+                    kernel_size=kernel_size,
+                    num_layers=num_layers,
+                    kind=kind,
+                    padding=padding,
+                    bias=bias,
+                    norm=norm,
+                    act=act,
+                    frozen=frozen,
+                )
+                self.add_module(str(len(self.layer_ids)), peg)
+                self.layer_ids[s, block] = len(self.layer_ids)
 
     def blocks_of(self, depth: int) -> list[int]:
         """Blocks of a stage of ``depth`` blocks that a PEG follows, built or not."""

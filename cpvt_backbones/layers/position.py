@@ -18,9 +18,7 @@ from .checks import (
     check_bool,
     check_choice,
     check_int,
-    check_keywords,
     check_positive,
-    keyword_only,
     list_of_dicts,
 )
 from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
@@ -148,7 +146,6 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
         name = arguments.pop('type', None)
         check_choice(POSITIONS, **{'position type': name})
         cls = POSITIONS[name]
-        check_keywords(f'position dict(type={name!r})', arguments, keyword_only(cls.__init__))
         count = sum(other.attribute == cls.attribute for other in built.values())
         built[cls.attribute + (f'_{count + 1}' if count else '')] = cls(stages, **arguments)
     return built

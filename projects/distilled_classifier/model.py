@@ -24,7 +24,6 @@ from cpvt_backbones.layers.checks import (
     check_int,
     is_int,
     is_sequence,
-    strict_keywords,
 )
 
 from .resize import resize
@@ -53,7 +52,6 @@ class OneHotLabel(BaseTransform):
 
 
 @MODELS.register_module()
-@strict_keywords
 class FeatureDistillation(ImageClassifier):
     """mmpretrain's image classifier with four more losses, against a frozen EfficientNet-Lite0.
 

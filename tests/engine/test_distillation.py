@@ -15,7 +15,7 @@ from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmpretrain.models.heads import DeiTClsHead  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
-from cpvt_backbones.engine.distillation import DistillationHead, HardDistillation  # noqa: E402
+from cpvt_backbones.engine.distillation import DistillationHead  # noqa: E402
 
 CLASSES = 3
 STUDENT_PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
@@ -425,14 +425,6 @@ def test_deepcopy(mm_teacher, built):
     assert {key: value.item() for key, value in wanted.items()} == {
         key: value.item() for key, value in got.items()
     }
-
-
-def test_an_unknown_argument_is_named(mm_teacher):
-    with pytest.raises(
-        TypeError,
-        match=r'HardDistillation got an unknown argument temperature=3; accepted: backbone',
-    ):
-        HardDistillation(backbone=backbone(**TOKENS), head={}, teacher=mm_teacher, temperature=3)
 
 
 @pytest.mark.parametrize('hidden_dim', [None, 5])

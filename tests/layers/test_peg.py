@@ -423,13 +423,6 @@ def test_batch_norm_is_not_trained_on_one_token(batch, size):
     assert peg.eval()(tokens, (size, size)).isfinite().all()
 
 
-def test_unknown_keyword_is_named_with_what_is_accepted():
-    with pytest.raises(
-        TypeError, match=r'PEG got an unknown argument kernel=3; accepted: .*kernel_size'
-    ):
-        PEG(8, kernel=3)
-
-
 @pytest.mark.parametrize('shape', [(2, 11, 8), (2, 12, 9), (12, 8)])
 def test_tokens_that_do_not_fill_the_grid(shape):
     with pytest.raises(
