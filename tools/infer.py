@@ -5,8 +5,7 @@ python tools/infer.py model.onnx photos/      # a file that tools/export.py wrot
 python tools/infer.py NAME photos/            # shipped weights
 
 Writes predictions.json (boxes: COCO results), images.json, failed.json, vis/ (pictures) and pred/
-(class maps) to the output folder. An interrupted run resumes when the same command is started
-again.
+(class maps) to the output folder. The same command resumes an interrupted run.
 """
 
 import argparse

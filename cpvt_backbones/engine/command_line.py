@@ -7,6 +7,7 @@ at once.
 
 import argparse
 import ctypes
+import dis
 import inspect
 import os
 import re
@@ -21,6 +22,8 @@ from cpvt_backbones.weights import find_shipped, shipped_weights
 
 if TYPE_CHECKING:
     from mmengine.config import Config
+
+PACKAGE = Path(__file__).parents[1]
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -38,19 +41,10 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
         return action.help if known else super()._get_help_string(action)
 
 
-class Parser(argparse.ArgumentParser):
-    """Argument parser that keeps its arguments for the names in errors."""
-
-    used: Sequence[argparse.Action] = ()  # arguments of the last command line that was parsed
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        Parser.used = self._actions
-        return super().parse_known_args(args, namespace)
-
-
-def make_parser(doc: str | None) -> Parser:
+def make_parser(doc: str | None) -> argparse.ArgumentParser:
     """Parser of a tool, from its ``__doc__``."""
-    return Parser(description=doc, formatter_class=partial(HelpFormatter, max_help_position=30))
+    formatter = partial(HelpFormatter, max_help_position=30)
+    return argparse.ArgumentParser(description=doc, formatter_class=formatter)
 
 
 def keep_memory() -> bool:
@@ -74,11 +68,13 @@ def keep_memory() -> bool:
 def run(
     main: Callable[[], object], *, interrupted: str = 'interrupted', folder: Path | None = None
 ) -> None:
-    """Run a tool; a user's mistake ends it with one line and exit code 2, Ctrl-C with
+    """Run a tool: a user's mistake ends it with one line and exit code 2, Ctrl-C with
     ``interrupted`` and 130.
 
-    A user's mistake is an error that the package or a file of ``folder`` (default: the tool's)
-    raises, a file that cannot be opened, or a missing package. Any other error keeps its traceback.
+    A user's mistake is a TypeError or ValueError of a ``raise`` statement in the package or in
+    ``folder`` (default: the tool's), arguments of a config that a constructor does not take, a file
+    that cannot be opened, or a missing package. Any other error is a bug and keeps its traceback.
+    With ``CPVT_DEBUG=1`` in the environment, a mistake has its traceback, too.
     """
     keep_memory()
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
@@ -89,37 +85,45 @@ def run(
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ImportError, TypeError, ValueError) as error:
-        folders = Path(__file__).parents[1], folder or Path(inspect.getfile(main)).parent
-        if not isinstance(error, (OSError, ImportError)) and not _raised_within(error, *folders):
+        folders = [PACKAGE, folder or Path(inspect.getfile(main)).parent]
+        if not _is_mistake(error, folders):
             raise
-        _stop(f'error: {name_flags(str(error), Parser.used)}', 2)
+        _stop(f'error: {error}', 2)
 
 
-def name_flags(message: str, actions: Sequence[argparse.Action]) -> str:
-    """Replace the names of Python arguments in a message by the flags that set them."""
-    for action in actions:
-        flag = next((option for option in action.option_strings if option.startswith('--')), None)
-        if flag is not None:
-            word = action.dest if '_' in action.dest else rf'^{action.dest}(?=:| must | excludes )'
-            message = re.sub(rf'(?<![\w.\'"/-]){action.dest}=True\b', flag, message)
-            message = re.sub(rf'(?<![\w.\'"/-]){action.dest}=(?=[\w\'"])', f'{flag} ', message)
-            message = re.sub(rf'(?<![\w.\'"/-]){word}(?![\w.=\'"/(])', flag, message)
-    return message
+def _is_mistake(error: BaseException, folders: Sequence[Path]) -> bool:
+    """True for a user's mistake, as :func:`run` defines it."""
+    if isinstance(error, ImportError):
+        ours = (error.name or '').partition('.')[0] == PACKAGE.name
+        return not ours and not _is_within(error.path, folders)
+    if isinstance(error, OSError):
+        return True
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    code = last.tb_frame.f_code
+    # An operation such as int('x') or 'a' / 2 stops at another instruction.
+    raised = dis.opname[code.co_code[last.tb_lasti]] == 'RAISE_VARARGS'
+    if raised and _is_within(code.co_filename, folders):
+        return True
+    if not raised and code.co_name == 'build_from_cfg':  # of mmengine, which calls the constructor
+        return True
+    # mmengine's original registry raises an error of the same type with a longer message.
+    inner = error.__context__
+    if inner is None or type(inner) is not type(error) or str(inner) not in str(error):
+        return False
+    return _is_mistake(inner, folders)
 
 
-def _raised_within(error: BaseException | None, *folders: Path) -> bool:
-    """True if a file of these folders raised the error, or one that it replaced, as in mmengine's
-    registries.
-    """
-    while error is not None:
-        frames = traceback.extract_tb(error.__traceback__)
-        if frames and any(Path(frames[-1].filename).is_relative_to(folder) for folder in folders):
-            return True
-        error = error.__context__
-    return False
+def _is_within(file: str | None, folders: Sequence[Path]) -> bool:
+    return file is not None and any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def _stop(message: str, code: int) -> NoReturn:
+    if os.environ.get('CPVT_DEBUG', '0') not in ('', '0'):
+        traceback.print_exc()
     print(' '.join(line.strip() for line in message.splitlines()), file=sys.stderr)
     sys.exit(code)
 
@@ -190,9 +194,9 @@ class Overrides(argparse.Action):
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--cfg-options``."""
     overrides = (
-        'override values of the config, not variables of its file: model.backbone.arch=small '
+        'values of the config to replace: model.backbone.arch=small '
+        'model.backbone.out_indices="[1,2,3]"'
     )
-    overrides += 'train_dataloader.batch_size=4 model.backbone.out_indices="[1,2,3]"'
     parser.add_argument(
         '--cfg-options', nargs='+', action=Overrides, metavar='KEY=VALUE', help=overrides
     )

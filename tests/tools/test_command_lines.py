@@ -127,7 +127,7 @@ def test_wrong_options_are_named(tmp_path, refused):
     pytest.importorskip('mmpretrain')
     config, _ = classification(None, tmp_path)
     line = refused('train', config, '--auto-scale-lr', '--work-dir', tmp_path / 'work')
-    assert '--auto-scale-lr: the config has no auto_scale_lr.base_batch_size' in line
+    assert 'auto_scale_lr: the config has no auto_scale_lr.base_batch_size' in line
     (tmp_path / 'model.pth').write_bytes(b'')
     line = refused('test', config, tmp_path / 'model.pth', '--out', 'x.json')
     assert "out: mmpretrain writes predictions to a .pkl or .pickle file, got 'x.json'" in line

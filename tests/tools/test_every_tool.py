@@ -138,13 +138,3 @@ def test_a_mistake_ends_in_one_line(script, start, tmp_path):
     assert code == 2
     assert message in err and err.startswith('error: ') and err.count('\n') == 1
     assert [path.name for path in tmp_path.iterdir()] == ['image.jpg']
-
-
-@pytest.mark.parametrize('script', SCRIPTS)
-def test_no_script_has_a_parser_or_an_error_tail_of_its_own(script):
-    text = SCRIPTS[script].read_text()
-    assert (
-        re.search(r'engine(\.command_line import| import command_line)', text)
-        and 'make_parser(__doc__' in text
-    )
-    assert 'argparse.ArgumentParser(' not in text and 'except KeyboardInterrupt' not in text

@@ -180,7 +180,7 @@ def test_tta_needs_a_pipeline(trained, tmp_path, refused):
         '--cfg-options',
         *options,
     )
-    assert line == 'error: --tta: the config has no tta_pipeline'
+    assert line == 'error: tta: the config has no tta_pipeline'
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_amp_dtype(flags, kind, dtype, scale, classifier, tmp_path, call, monkey
 def test_float16_on_a_cpu_is_refused(classifier, refused, monkeypatch):
     monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
     line = refused('train', classifier, '--amp-dtype', 'float16')
-    assert line.startswith("error: --amp-dtype must be 'bfloat16' on a CPU, got 'float16'")
+    assert line.startswith("error: amp_dtype must be 'bfloat16' on a CPU, got 'float16'")
 
 
 @pytest.mark.parametrize('flags', [['--amp'], ['--amp', '--amp-dtype', 'bfloat16']], ids=len)
@@ -116,7 +116,7 @@ def test_amp_beside_a_precision_of_its_own(classifier, refused):
     line = refused(
         'train', classifier, '--amp', '--cfg-options', 'optim_wrapper.type=DeepSpeedOptimWrapper'
     )
-    assert "--amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
+    assert "amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
 
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf'), 1], ids=['nan', 'inf', 'integer'])
