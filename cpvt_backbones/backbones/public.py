@@ -139,8 +139,8 @@ class PretrainedModel(BaseModule):
                 ``out_type='featmap'``.
 
         Raises:
-            ValueError: An unknown name, weights of another class, or a ``config.json`` that is no
-                JSON.
+            ValueError: An unknown name, weights of another class, or a ``config.json`` without a
+                JSON object.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
@@ -151,7 +151,7 @@ class PretrainedModel(BaseModule):
             name = f'hf://{name}'  # a repository, and not a missing file
         locate = import_module(_CHECKPOINTS).locate_checkpoint if name.startswith('hf://') else Path
         config = locate(f'{name}/config.json')
-        saved = json.loads(config.read_text('utf-8')) if config.is_file() else None
+        saved = import_module(_CHECKPOINTS).read_json(config) if config.is_file() else None
         public = None if saved else public_backbone(name)
         built = dict(saved or public or find_shipped(name).backbone)
         if (kind := built.pop('type', None)) not in [

@@ -5,7 +5,6 @@ toolbox.
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cpvt_backbones.checkpoints.json_files import parse_json
 from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import EXPORTED_SUFFIXES, RUNTIMES
@@ -290,12 +290,7 @@ def _read_metadata(entries: dict[str, Any], path: str, sealed: bool = True) -> d
         raise ValueError(
             f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}'
         )
-    try:
-        metadata = json.loads(entries[METADATA])
-    except ValueError as error:
-        raise ValueError(
-            f'path: {path!r} is damaged: its metadata is not JSON ({error})'
-        ) from error
+    metadata = parse_json(entries[METADATA], f'path: the metadata of {path!r}')
     if missing := {'task', 'input', 'outputs', 'device'} - set(metadata):
         raise ValueError(f'path: {path!r} is damaged: its metadata lacks {sorted(missing)}')
     if metadata.get('checksum') and not sealed:

@@ -21,6 +21,7 @@ from mmengine.logging import print_log
 from PIL import Image
 from rich.progress import MofNCompleteColumn, Progress
 
+from cpvt_backbones.checkpoints.json_files import parse_json, read_json
 from cpvt_backbones.checkpoints.writing import atomic_write, flush_to_disk, lock_file
 from cpvt_backbones.layers.checks import check_fraction
 
@@ -294,13 +295,14 @@ def _prepare(
         _delete_output(folder)
     elif own:
         try:
-            before = dict(json.loads((folder / RUN_FILE).read_bytes()))
-        except (FileNotFoundError, TypeError, ValueError) as error:
+            before = read_json(folder / RUN_FILE)
+        except (FileNotFoundError, ValueError) as error:
             for path in own:
                 os.replace(path, f'{path}.damaged')
-            _warn(
-                f'{str(folder / RUN_FILE)!r} is damaged ({error}); all images are predicted again'
-            )
+            fault: object = error
+            if isinstance(error, FileNotFoundError):
+                fault = f'{str(folder / RUN_FILE)!r} is damaged: it is missing'
+            _warn(f'{fault}; all images are predicted again')
         else:
             found = before.pop('shards', None)
             if found not in (None, shards) and not merge:
@@ -454,13 +456,13 @@ class Records:
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line, 'record')
         return (
             record
             if all(isinstance(record[key], kind) for key, kind in _RECORD_TYPES.items())
             else None
         )
-    except (KeyError, RecursionError, TypeError, ValueError):
+    except (KeyError, ValueError):
         return None
 
 

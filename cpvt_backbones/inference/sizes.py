@@ -17,7 +17,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from PIL import Image
 
-from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.checkpoints import atomic_write, read_json
 from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.layers.checks import check_int, is_number
 from cpvt_backbones.weights import sha256_of, shipped_weights
@@ -52,12 +52,16 @@ class GoodSizes:
         if not (file := Path(f'{checkpoint}.sizes.json')).is_file():
             return None
         try:
-            stored = json.loads(file.read_bytes())
+            stored = read_json(file)
             sha256, sizes = stored.pop('sha256', None), cls(**stored)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f'checkpoint: {str(file)!r} is damaged ({error}); delete it or write it again'
-            ) from error
+            for key in ('low', 'high', 'side', 'zoom'):
+                if not is_number(stored[key]):
+                    raise TypeError(f'{key} must be a number, got {stored[key]!r:.60}')
+        except (TypeError, ValueError) as error:
+            fault = error
+            if isinstance(error, TypeError):
+                fault = ValueError(f'{str(file)!r} is damaged: {error}')
+            raise ValueError(f'checkpoint: {fault}; delete it or write it again') from error
         if sha256 == sha256_of(checkpoint):
             return sizes
         print_log(

@@ -104,6 +104,14 @@ def test_damaged_files(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match='truncated or no safetensors file'):
         CPVT.from_pretrained(tmp_path)
-    (tmp_path / 'config.json').write_text('{')
-    with pytest.raises(ValueError):
-        CPVT.from_pretrained(tmp_path)
+    for content, message in {
+        '{': 'it is not JSON',
+        '[' * 10**6: 'it is nested too deep',
+        '{"a":' * 10**6: 'it is nested too deep',
+        '[1]': 'it must hold a JSON object, got a list',
+        '"x"': 'it must hold a JSON object, got a str',
+        ' ' * (65 << 20): 'it has more than 64 MiB',
+    }.items():
+        (tmp_path / 'config.json').write_text(content)
+        with pytest.raises(ValueError, match=f"config.json' is damaged: {message}"):
+            CPVT.from_pretrained(tmp_path)

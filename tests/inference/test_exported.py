@@ -218,7 +218,12 @@ def test_onnx_file_without_hash_opens(onnx_file, tmp_path):
     model.metadata_props.add(key='cpvt_backbones', value=json.dumps(metadata))
     onnx.save(model, tmp_path / 'old.onnx')
     assert ExportedModel(tmp_path / 'old.onnx', device='cpu').metadata == metadata
-    for text, message in (('{"task"', 'its metadata is not JSON'), ('{}', 'its metadata lacks')):
+    for text, message in (
+        ('{"task"', 'is damaged: it is not JSON'),
+        ('[' * 10**5, 'is damaged: it is nested too deep'),
+        ('[1]', 'is damaged: it must hold a JSON object, got a list'),
+        ('{}', 'its metadata lacks'),
+    ):
         model.metadata_props[0].value = text
         onnx.save(model, tmp_path / 'tampered.onnx')
         assert message in refusal(tmp_path / 'tampered.onnx')

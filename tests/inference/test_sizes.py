@@ -215,9 +215,13 @@ def test_the_range_of_a_checkpoint_is_beside_it(model, tmp_path, monkeypatch):
     )
     assert GoodSizes.of(copied) is None
     assert len(said) == 1 and f"{file.name}' is of another checkpoint" in said[0]
-    for damaged in ('{', '{"low": 1}', '[]x'):
+    whole = json.dumps({**dataclasses.asdict(Scaled.sizes), 'low': 'small'})
+    for damaged in ('{', '{"low": 1}', '[]', '[' * 10**5, whole):
         file.write_text(damaged)
-        with pytest.raises(ValueError, match='sizes.json.*is damaged'):
+        with pytest.raises(
+            ValueError,
+            match='^checkpoint: .*sizes.json.*is damaged: .*; delete it or write it again$',
+        ):
             GoodSizes.of(copied)
 
 

@@ -1,0 +1,46 @@
+"""JSON that comes with weights, results and exported files is read within bounds."""
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+MAX_JSON = 64 << 20  # bytes
+
+
+def read_json(file: str | PathLike[str]) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: See :func:`parse_json`; the file has more than ``MAX_JSON`` bytes.
+    """
+    name = repr(str(file))
+    with Path(file).open('rb') as stream:
+        content = stream.read(MAX_JSON + 1)
+    if len(content) > MAX_JSON:
+        raise ValueError(f'{name} is damaged: it has more than {MAX_JSON >> 20} MiB')
+    return parse_json(content, name)
+
+
+def parse_json(content: bytes | str, name: str) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Args:
+        content: The text.
+        name: The file or part of it, for the message of an error.
+
+    Raises:
+        ValueError: The text is no JSON, holds another value than an object, or is nested as deep as
+            no file of this package.
+    """
+    try:
+        found = json.loads(content)
+    except RecursionError as error:
+        raise ValueError(f'{name} is damaged: it is nested too deep') from error
+    except ValueError as error:
+        raise ValueError(f'{name} is damaged: it is not JSON ({error})') from error
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise ValueError(f'{name} is damaged: it must hold a JSON object, got a {kind}')
+    return found
