@@ -56,8 +56,6 @@ matrix: $(READY)  ## run golden outputs and quick tests over versions of Python 
 
 # Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
 docs: $(READY)  ## build the documentation site, build/site
-	$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
-		$(BIN)/uv pip install --quiet --python $(BIN)/python --override .venv/overrides.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file docs/mkdocs.yml $(ARGS)
 
 lint: $(READY)  ## check style and types

@@ -45,6 +45,7 @@ EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make 
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 # setuptools: the tests build the wheel, for which older ones need `wheel`.
 EXTRAS['dev'] = [
+    *EXTRAS['docs'],
     'setuptools>=80,<82',
     'pytest',
     'pytest-xdist',

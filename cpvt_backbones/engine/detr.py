@@ -11,9 +11,9 @@ from cpvt_backbones.layers import PEGPosition, Stage
 
 @MODELS.register_module()
 class DETRWithPEG(DETR):
-    """DETR whose encoder has PEG for the sine encoding (paper v1 and v2, detection).
+    """DETR with PEG instead of the sine encoding in its encoder (paper v1 and v2, detection).
 
-    The decoder keeps the latter.
+    The decoder keeps the sine encoding.
 
     ``encoder=dict(peg=...)`` are arguments of :class:`PEGPosition` for its layers; ``None``, or
     none, for no encoding. Padded tokens are seen by their neighbours, but stay as they are.
@@ -22,27 +22,28 @@ class DETRWithPEG(DETR):
     encoder: Any
 
     def _init_layers(self) -> None:
-        peg, self.encoder = (
-            self.encoder.get('peg'),
-            {k: v for k, v in self.encoder.items() if k != 'peg'},
-        )
+        options = dict(self.encoder)
+        peg = options.pop('peg', None)
+        self.encoder = options
         super()._init_layers()
         depth, dim = len(self.encoder.layers), self.embed_dims
         stage = Stage(dim=dim, depth=depth, used=depth, head_dim=dim, grid=(1, 1))
         self.pos_block = None if peg is None else PEGPosition([stage], **peg)
 
     def pre_transformer(self, img_feats: Any, batch_data_samples: Any = None) -> Any:
+        """Add the grid (height, width) of the last map to the encoder's inputs."""
         encoder, decoder = super().pre_transformer(img_feats, batch_data_samples)
         return {**encoder, 'grid': img_feats[-1].shape[-2:]}, decoder
 
     def forward_encoder(self, feat: Any, feat_mask: Any, feat_pos: Any, grid: Any) -> Any:
+        """Run the encoder on tokens (B, N, C); ``feat_mask`` (B, N) is true for padding."""
         for index in range(-1, len(self.encoder.layers)):
-            feat = self.encoder.layers[index](feat, None, feat_mask) if index >= 0 else feat
-            if self.pos_block is not None:
-                encoded, _ = self.pos_block.after_block(0, index, feat, grid)
-                feat = (
-                    encoded
-                    if feat_mask is None
-                    else torch.where(feat_mask[..., None], feat, encoded)
-                )
+            if index >= 0:
+                feat = self.encoder.layers[index](feat, None, feat_mask)
+            if self.pos_block is None:
+                continue
+            encoded, _ = self.pos_block.after_block(0, index, feat, grid)
+            if feat_mask is not None:
+                encoded = torch.where(feat_mask[..., None], feat, encoded)
+            feat = encoded
         return dict(memory=feat)

@@ -31,25 +31,16 @@ SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cf
 SOURCE = (
     '---\nsearch: {{exclude: true}}\n---\n# {name}\n\n`{path}`\n\n````{language}\n{code}\n````\n'
 )
-ZOO = (
-    '| model | data | parameters, M | G at 224 | G at 800 x 1344 | accuracy | source |\n|'
-    + 7 * ' --- |'
-    + '\n'
+# Tables of the zoo: its task in the metafiles, the column of multiply-adds, and its metrics.
+TABLES = (
+    ('Image Classification', (224, 224), ('top-1, %',)),
+    ('Object Detection', (800, 1344), ('box AP',)),
+    ('Instance Segmentation', (800, 1344), ('box AP', 'mask AP')),
+    ('Semantic Segmentation', (800, 1344), ('mIoU', 'mIoU, many scales')),
 )
-EXPORTS = ('backbones', 'layers', 'checkpoints', 'inference', 'export')
-MODULES = {
-    'weights': ('',),
-    'engine': (
-        'launch',
-        'durable',
-        'epoch_seed',
-        'layer_decay',
-        'predict_by_size',
-        'preprocessors',
-        'distillation',
-    ),
-    'analysis': ('complexity', 'resolution', 'equivariance', 'attention_maps', 'features'),
-}
+ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
+# Rooms whose modules are imported one by one.
+MODULES = {'analysis': ('complexity', 'resolution', 'equivariance', 'attention_maps', 'features')}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -107,72 +98,151 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
 
 def zoo() -> str:
-    """A row for each shipped model and recipe, from cards, metafiles, READMEs and
+    """A table for each task: shipped models, then recipes, of metafiles, READMEs and
     docs/flops.csv.
     """
-    costs: dict[str, list[str]] = {}
+    costs = read_costs()
+    models = shipped_models(costs) + recipes(costs)
+    text = ''
+    for task, size, metrics in TABLES:
+        columns = ('model', 'data', 'parameters, M', f'G at {size[0]} x {size[1]}', *metrics)
+        text += f'## {task}\n\n| {" | ".join((*columns, "status"))} |\n'
+        text += '|' + ' --- |' * (len(columns) + 1) + '\n'
+        for model in models:
+            if model['task'] != task:
+                continue
+            scores = [*model['scores'], *[''] * len(metrics)][: len(metrics)]
+            cells = (
+                model['name'],
+                model['data'],
+                model['parameters'],
+                model['costs'].get(size, ''),
+            )
+            text += f'| {" | ".join((*cells, *scores, model["status"]))} |\n'
+        text += '\n'
+    return text
+
+
+def read_costs() -> dict[str, dict[tuple[int, int], dict[str, str]]]:
+    """Rows of docs/flops.csv by model and (height, width)."""
+    costs: dict[str, dict[tuple[int, int], dict[str, str]]] = {}
     for row in csv.DictReader((ROOT / 'docs/flops.csv').read_text().splitlines()):
-        costs.setdefault(row['model'], [f'{int(row["parameters"]) / 1e6:.1f}']).append(
-            f'{float(row["gmacs"]):.1f}'
-        )
-    rows = []
-    for name, shipped in json.loads(
-        (ROOT / 'cpvt_backbones/weights/index.json').read_text()
-    ).items():
+        costs.setdefault(row['model'], {})[int(row['height']), int(row['width'])] = row
+    return costs
+
+
+def zoo_entry(name: str, task: str, costs: dict[tuple[int, int], dict[str, str]]) -> dict[str, Any]:
+    """What every model of the zoo has; ``costs`` are its rows of docs/flops.csv."""
+    return dict(
+        name=name,
+        task=task,
+        costs={size: f'{float(row["gmacs"]):.1f}' for size, row in costs.items()},
+        parameters=''.join(
+            f'{int(row["parameters"]) / 1e6:.1f}' for row in list(costs.values())[:1]
+        ),
+        scores=[],
+        status='not trained',
+    )
+
+
+def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> list[dict[str, Any]]:
+    """Models whose weights ship, with the best score of their cards, in percent."""
+    index = json.loads((ROOT / 'cpvt_backbones/weights/index.json').read_text())
+    models = []
+    for name, shipped in index.items():
         card = f'cpvt_backbones/weights/{name}.md'
-        table = [
+        rows = [
             line.strip('| ').split(' | ')
             for line in (ROOT / card).read_text().splitlines()
             if line[:2] == '| '
         ]
-        size, _, best = max(table[2:], key=lambda cells: float(cells[2]))
-        best += f' ({table[0][2].rpartition("/")[2]}, size {size})'
-        model = [
-            f'[{name}](../{card})',
-            name.rpartition('-')[2],
-            *costs[Path(shipped['config']).stem],
-        ]
-        rows.append([*model, best, f'development score: [card](../{card})'])
+        metric = rows[0][2].rpartition('/')[2]
+        task = {'top1': 0, 'bbox_mAP': 1, 'mIoU': 3}[metric]
+        size, _, best = max(rows[2:], key=lambda cells: float(cells[2]))
+        score = float(best) * (100 if metric == 'bbox_mAP' else 1)
+        entry = zoo_entry(
+            f'[{name}](../{card})', TABLES[task][0], costs[Path(shipped['config']).stem]
+        )
+        entry['data'] = name.rpartition('-')[2]
+        entry['scores'] = [f'{score:.1f}']
+        entry['status'] = f'trained here; development score at size {size}'
+        models.append(entry)
+    return models
+
+
+def recipes(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> list[dict[str, Any]]:
+    """Recipes of the metafiles, with the published scores of the READMEs."""
+    models = []
     for metafile in yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']:
         readme = Path(metafile).with_name('README.md')
-        text = (ROOT / readme).read_text()
-        metric = (re.search(r'## Results\s+(.+?)[,:] ', text) or ['', ''])[1]
+        published = published_scores((ROOT / readme).read_text())
         for model in yaml.safe_load((ROOT / metafile).read_text())['Models']:
-            name = model['Name']
-            row = [f'[{name}](../{model["Config"]})', model['Metadata']['Training Data']]
-            row += costs.get(name, [f'{model["Metadata"]["Parameters"] / 1e6:.1f}', '', ''])
-            found = re.search(
-                rf'^\| \[{re.escape(name)}\]\(.+?\) \| [^|]+ \| (.+) \|$', text, re.MULTILINE
-            )
-            source = (
-                [f'{found[1]} ({metric})', f'published: [README](../{readme})']
-                if found
-                else ['', '']
-            )
-            rows.append(row + source)
-    return ZOO + ''.join(f'| {" | ".join(row)} |\n' for row in rows)
+            name, metadata = model['Name'], model['Metadata']
+            tasks = metadata['Tasks']
+            entry = zoo_entry(f'[{name}](../{model["Config"]})', tasks[-1], costs.get(name, {}))
+            entry['data'] = metadata['Training Data']
+            entry['parameters'] = f'{metadata["Parameters"] / 1e6:.1f}'
+            if name in published:
+                entry['scores'] = published[name]
+                entry['status'] = f'published elsewhere: [source](../{readme})'
+            models.append(entry)
+    return models
+
+
+def published_scores(readme: str) -> dict[str, list[str]]:
+    """Scores by recipe, from the last column of a table whose rows begin with links to recipes."""
+    rows = re.findall(r'^\| \[(\S+)\]\(\1\.py\) \|.*\| ([^|]+) \|$', readme, re.MULTILINE)
+    return {name: re.sub(r' *\(.*\)', '', scores).split(' / ') for name, scores in rows}
 
 
 def reference() -> dict[str, str]:
-    """A page for each package.
+    """A page for each folder of the package.
 
     A public name without a docstring is a warning, which fails the build.
     """
     package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
     texts = {}
-    for name in (*EXPORTS, *MODULES):
-        texts[name] = f'# cpvt_backbones.{name}\n\n{package[name].docstring.value}\n\n'
-        for module in (package[f'{name}.{part}'.rstrip('.')] for part in MODULES.get(name, ('',))):
-            for key, one in module.members.items():
-                if (
-                    key in (module.exports or ())
-                    if name in EXPORTS
-                    else key[0] != '_' and not one.is_alias
-                ):
-                    one = one.final_target if one.is_alias else one
-                    check_documented(one)
-                    texts[name] += f'::: {one.path}\n\n' if one.docstring else ''
+    for room in (*ROOMS, *MODULES):
+        names = public_names(package[room])
+        for module in MODULES.get(room, ()):
+            names |= own_names(package[f'{room}.{module}'])
+        for one in names.values():
+            check_documented(one)
+        entries = ''.join(f'::: {path}\n\n' for path, one in names.items() if one.docstring)
+        texts[room] = f'# cpvt_backbones.{room}\n\n{package[room].docstring.value}\n\n{entries}'
     return texts
+
+
+def public_names(room: Any) -> dict[str, Any]:
+    """What a folder offers: what its ``__init__`` imports from the package or defines, and what
+    its modules register for configs; by path.
+    """
+    names = own_names(room)
+    for key, one in room.members.items():
+        if one.is_alias and key[0] != '_' and one.target_path.startswith('cpvt_backbones.'):
+            target = one.final_target
+            if target.is_class or target.is_function:
+                names[target.path] = target
+    for module in room.modules.values():
+        if not module.is_alias:
+            registered = own_names(module).items()
+            names |= {path: one for path, one in registered if is_registered(one)}
+    return names
+
+
+def own_names(module: Any) -> dict[str, Any]:
+    """Public classes and functions that a module defines, by path."""
+    members = ((key, one) for key, one in module.members.items() if key[0] != '_')
+    return {
+        one.path: one
+        for key, one in members
+        if not one.is_alias and (one.is_class or one.is_function)
+    }
+
+
+def is_registered(one: Any) -> bool:
+    """True for a class or function that mmengine finds by its name."""
+    return any('register_module' in str(decorator.value) for decorator in one.decorators)
 
 
 def check_documented(one: Any) -> None:

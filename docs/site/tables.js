@@ -26,3 +26,20 @@
     }
   }
 }
+// A table with a column `status` gets a choice of its rows.
+for (const table of document.querySelectorAll('.md-typeset table')) {
+  const heads = [...(table.tHead?.rows[0].cells ?? [])].map((cell) => cell.innerText.trim())
+  const column = heads.indexOf('status')
+  if (column < 0) continue
+  const status = (row) => row.cells[column].innerText.split(/[:;]/)[0].trim()
+  const rows = [...table.tBodies[0].rows]
+  const choice = document.createElement('select')
+  choice.setAttribute('aria-label', 'Status')
+  choice.className = 'status'
+  choice.append(new Option('every status', ''))
+  for (const value of new Set(rows.map(status))) choice.append(new Option(value, value))
+  choice.addEventListener('change', () => {
+    for (const row of rows) row.hidden = choice.value !== '' && status(row) !== choice.value
+  })
+  table.before(choice)
+}

@@ -1,17 +1,20 @@
 """The documentation site: complete, strict, and nothing fetched by its pages."""
 
 import csv
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 
+import cpvt_backbones
 from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.weights import shipped_weights
@@ -103,8 +106,6 @@ class Loads(HTMLParser):
 
 
 def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
-    for module in ('material', 'mkdocstrings_handlers.python'):
-        pytest.importorskip(module, reason='`make docs` installs MkDocs')
     command = [
         sys.executable,
         '-m',
@@ -137,5 +138,39 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert {'index.html', 'docs/how_it_works.html', 'api/backbones.html'} <= {
         one['location'] for one in index['docs']
     }
-    zoo = (tmp_path / 'docs/models.html').read_text()
-    assert all(f'>{model["Name"]}</a>' in zoo for model in recipes())
+    check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
+    check_zoo((tmp_path / 'docs/models.html').read_text())
+
+
+def check_reference(pages):
+    """Every name that the package and its folders offer has an entry, with methods."""
+    entries = set(re.findall(r'id="(cpvt_backbones\.[\w.]+)"', ''.join(pages)))
+    offered = [getattr(cpvt_backbones, name) for name in cpvt_backbones.__all__]
+    for room in ('backbones', 'checkpoints', 'export', 'inference', 'layers'):
+        offered += vars(import_module(f'cpvt_backbones.{room}')).values()
+    for one in offered:
+        if (inspect.isclass(one) or inspect.isfunction(one)) and one.__name__[0] != '_':
+            if one.__module__.startswith('cpvt_backbones.'):
+                assert f'{one.__module__}.{one.__qualname__}' in entries
+    for method in ('pyramid_cpvt.PyramidCPVT.forward', 'cpvt.CPVT.from_pretrained'):
+        assert f'cpvt_backbones.backbones.{method}' in entries
+
+
+def check_zoo(page):
+    """Every recipe stands in the table of its task, with a number for each published score."""
+    heads = re.findall(r'<h2 id="([a-z-]+)"', page)
+    tables = re.findall(r'<table>(.+?)</table>', page, re.DOTALL)
+    assert len(heads) == len(tables) == 4
+    rows = {}
+    for head, table in zip(heads, tables, strict=True):
+        for row in re.findall(r'<tr>(.+?)</tr>', table.partition('</thead>')[2], re.DOTALL):
+            cells = [re.sub('<.+?>', '', cell) for cell in re.findall(r'<td>(.*?)</td>', row)]
+            rows[cells[0]] = head, cells[4:-1], cells[-1]
+    assert rows.keys() == {model['Name'] for model in recipes()} | shipped_weights().keys()
+    assert rows['detr_r50_peg_8xb2-50e_coco'][:2] == ('object-detection', ['33.9'])
+    masks = rows['mask-rcnn_pyramid-cpvt-s_fpn_1x_coco']
+    assert masks[:2] == ('instance-segmentation', ['42.9', '40.0'])
+    for name, (_, scores, status) in rows.items():
+        numbers = [score for score in scores if score]
+        assert all(re.fullmatch(r'\d\d\.\d+', score) for score in numbers), name
+        assert bool(numbers) == (status != 'not trained'), name
