@@ -19,7 +19,7 @@ sys.path.insert(
 
 import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked
-from cpvt_backbones.backbones.public import public_backbone
+from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.engine import command_line as cli
 
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'

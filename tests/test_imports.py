@@ -1,5 +1,6 @@
 """Imports between the package's folders, and between the package and the rest of the repository."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -20,3 +21,17 @@ def test_imports_point_down_only():
     ]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0, process.stdout + process.stderr
+
+
+@pytest.mark.parametrize('folder', ['layers', 'weights'])
+def test_layers_need_torch_alone_and_weights_nothing(folder):
+    for path in sorted((ROOT / 'cpvt_backbones' / folder).rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text('utf-8'))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            for name in names:
+                own = name.startswith(f'cpvt_backbones.{folder}')
+                root = name.partition('.')[0]
+                torch = folder == 'layers' and root == 'torch'
+                assert own or torch or root in sys.stdlib_module_names, f'{path.name}: {name}'

@@ -1,6 +1,5 @@
-"""Registration, import order, and arrows between the packages that point down only."""
+"""Registration, and order of import."""
 
-import ast
 import multiprocessing
 import subprocess
 import sys
@@ -180,79 +179,3 @@ def test_public_names():
         'list_archs',
     }
     assert all(hasattr(cpvt_backbones, name) for name in cpvt_backbones.__all__)
-
-
-# -- arrows
-# --------------------------------------------------------------------------------------------------
-
-
-def imported(path):
-    """Absolute names of the modules that a file of the package imports, anywhere in it."""
-    here = ['cpvt_backbones', *path.relative_to(PACKAGE).parts[:-1]]
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level + 1] if node.level else []
-            module = '.'.join([*base, *([node.module] if node.module else [])])
-            names |= {module} | {f'{module}.{alias.name}' for alias in node.names}
-    return names
-
-
-def files_of(part):
-    return sorted((PACKAGE / part).rglob('*.py'))
-
-
-@pytest.mark.parametrize('path', files_of('layers'), ids=lambda p: p.name)
-def test_layers_import_torch_alone(path):
-    for name in imported(path):
-        root = name.split('.')[0]
-        assert (
-            root == 'torch'
-            or root in sys.stdlib_module_names
-            or name.startswith('cpvt_backbones.layers')
-        ), name
-
-
-@pytest.mark.parametrize('path', files_of('backbones'), ids=lambda p: p.name)
-def test_backbones_import_layers_and_mmengine(path):
-    for name in imported(path):
-        root = name.split('.')[0]
-        assert (
-            root in ('torch', 'mmengine')
-            or root in sys.stdlib_module_names
-            or name.startswith(
-                ('cpvt_backbones.layers', 'cpvt_backbones.weights', 'cpvt_backbones.backbones')
-            )
-        ), name
-
-
-def test_weights_import_nothing():
-    (path,) = files_of('weights')
-    assert all(name.split('.')[0] in sys.stdlib_module_names for name in imported(path))
-
-
-def test_no_circle_between_the_packages():
-    """Each part of the package is imported by parts above it only."""
-    parts = sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != '__pycache__')
-    arrows = {
-        part: (
-            {
-                name.split('.')[1]
-                for path in files_of(part)
-                for name in imported(path)
-                if name.startswith('cpvt_backbones.') and name.split('.')[1] in parts
-            }
-            - {part}
-        )
-        for part in parts
-    }
-    remaining = dict(arrows)
-    while remaining:
-        bottom = [part for part, below in remaining.items() if not below & set(remaining)]
-        assert bottom, f'a circle among {remaining}'
-        for part in bottom:
-            del remaining[part]
-    assert arrows['layers'] == set()
-    assert arrows['backbones'] == {'layers', 'weights'}

@@ -12,7 +12,8 @@ from .families import SOURCES
 from .files import newest_checkpoint, read_checkpoint
 from .json_files import parse_json, read_json
 from .names import export_state_dict
-from .pretrained import RecognisedPretrained, load_checkpoint, load_weights, naming_file
+from .pretrained import load_checkpoint, load_weights, naming_file
+from .public import public_backbone
 from .report import CheckpointError, ConversionReport
 from .sources import locate_checkpoint
 from .writing import atomic_write, check_destination, write_checkpoint

@@ -1,10 +1,7 @@
-"""Load a checkpoint file into a model.
-
-``init_cfg=dict(type='Pretrained', ...)`` and ``load_from`` of mmengine.
-"""
+"""Load a checkpoint file into a model; the loader of mmengine's ``load_from`` and ``resume``."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -12,18 +9,17 @@ from typing import Any
 
 from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
-from mmengine.model import BaseTTAModel, PretrainedInit, is_model_wrapper, update_init_info
-from mmengine.registry import WEIGHT_INITIALIZERS
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
-from cpvt_backbones.backbones.public import public_backbone
 from cpvt_backbones.layers.checks import list_of_dicts
 
 from .classes import class_difference, classes_of, stored_meta
 from .convert import check_values, convert_state_dict
 from .families import find_weights, known_to_differ
 from .files import read_checkpoint
+from .public import public_backbone
 from .report import CheckpointError, ConversionReport, shorten
 
 # Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
@@ -43,12 +39,17 @@ _NAMED: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def load_checkpoint(
-    model: nn.Module, checkpoint: str | PathLike[str], **options: Any
+    model: nn.Module,
+    checkpoint: str | PathLike[str],
+    *,
+    prefix: str | None = None,
+    allow_missing: str | Iterable[str] = (),
+    ema: bool = False,
+    table_grid: Sequence[Any] | None = None,
 ) -> ConversionReport:
     """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
 
-    Options are ``prefix``, ``allow_missing`` and ``ema``; see :func:`read_checkpoint`,
-    :func:`convert_state_dict`.
+    See :func:`read_checkpoint` for ``checkpoint`` and :func:`convert_state_dict` for the rest.
     """
     with naming_file(checkpoint):
         if reason := known_to_differ(checkpoint):
@@ -57,7 +58,14 @@ def load_checkpoint(
             )
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
-        state_dict, report = convert_state_dict(content, model, **options)
+        state_dict, report = convert_state_dict(
+            content,
+            model,
+            prefix=prefix,
+            allow_missing=allow_missing,
+            ema=ema,
+            table_grid=table_grid,
+        )
     report.notes += _differences(model, checkpoint)
     model.load_state_dict(state_dict, strict=False)
     print_log(f'load {checkpoint}: {report}', logger='current')
@@ -289,22 +297,3 @@ _SCHEMES += [
     f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)
 ]
 model_zoo.CheckpointLoader.register_scheme(_SCHEMES, load_from_weights_only, force=True)
-
-
-@WEIGHT_INITIALIZERS.register_module()
-class RecognisedPretrained(PretrainedInit):
-    """mmengine's ``Pretrained`` by :func:`load_checkpoint`.
-
-    The backbones of this package substitute it.
-    """
-
-    def __init__(
-        self, checkpoint: str, prefix: str | None = None, map_location: Any = 'cpu', **options: Any
-    ) -> None:
-        super().__init__(checkpoint, prefix, map_location)
-        self.options = options
-
-    def __call__(self, module: nn.Module) -> None:
-        load_checkpoint(module, self.checkpoint, prefix=self.prefix, **self.options)
-        if hasattr(module, '_params_init_info'):
-            update_init_info(module, init_info=self._get_init_info())

@@ -9,7 +9,7 @@ from tiny import max_difference
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.backbones.archs import PYRAMIDS
-from cpvt_backbones.backbones.public import public_backbone
+from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.layers.position import POSITIONS
 
 timm = pytest.importorskip('timm')

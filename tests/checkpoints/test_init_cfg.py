@@ -97,6 +97,16 @@ def test_second_init_weights_loads_nothing(source, foreign):
     assert_equal_outputs(model(IMAGES), changed)
 
 
+def test_init_weights_after_a_failed_one_loads(source, foreign, tmp_path):
+    file = tmp_path / 'later.pth'
+    model = MODELS.build(config(str(file))).eval()
+    with pytest.raises(FileNotFoundError):
+        model.init_weights()
+    file.symlink_to(foreign)
+    model.init_weights()
+    assert_equal_outputs(model(IMAGES), source(IMAGES))
+
+
 def test_no_file_is_read_without_init_weights(source, tmp_path):
     """Runner.test with `load_from` does not need the file of `init_cfg`."""
     from mmengine.runner import load_checkpoint, save_checkpoint

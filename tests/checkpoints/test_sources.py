@@ -14,10 +14,11 @@ from safetensors.torch import save
 from tiny import PYRAMID, assert_equal_outputs, max_difference
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
-from cpvt_backbones.backbones import public
 from cpvt_backbones.checkpoints import (
     CheckpointError,
     locate_checkpoint,
+    public,
+    public_backbone,
     read_checkpoint,
     sources,
 )
@@ -391,7 +392,7 @@ def test_other_weights_than_the_class_takes():
     }.items(),
 )
 def test_models_by_name(checkpoint, wanted):
-    found = public.public_backbone(checkpoint)
+    found = public_backbone(checkpoint)
     assert found is None if wanted is None else found.items() >= wanted.items()
 
 

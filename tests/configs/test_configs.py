@@ -13,7 +13,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, TRANSFORMS, init_default_scope
 from shrink import CONFIGS, Scene, batch, build, name, read, read_small
 
-from cpvt_backbones.backbones.public import public_backbone
+from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.engine import launch
 
 OURS = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
