@@ -1,8 +1,8 @@
 """Put trained weights into the package: fp16 safetensors, an entry in the index, a model card.
 
 python projects/shipped_weights/ship_weights.py NAME CONFIG CHECKPOINT --commit COMMIT
-    --about 'CPVT-Ti-GAP, ten classes of ImageNet' --data '9,469 training images of 128 px'
-    --terms 'ImageNet: non-commercial research'
+    --about 'CPVT-Ti-GAP, ten classes of ImageNet' --purpose 'Photographs of its ten classes'
+    --not-for 'Any other class' --data '9,469 training images' --terms 'ImageNet: research only'
 python tools/resolution_sweep.py --models NAME --sizes 112px 160px 224px --out sweep.csv
 The first command again, with --sizes sweep.csv, writes the card: the accuracy in it was measured
 with the shipped (fp16) file.
@@ -35,6 +35,8 @@ def card(
     entry: ShippedWeights,
     rows: 'list[SweepRow]',
     *,
+    purpose: str,
+    not_for: str,
     data: str,
     terms: str,
     commit: str,
@@ -43,6 +45,7 @@ def card(
 ) -> str:
     """The model card.
 
+    ``purpose`` says which images the model is for, ``not_for`` what it must not be used for.
     ``recipe`` says what trained the model, by default its config and what that starts from;
     ``decided`` what was decided by scores on the same images, which makes these development scores.
     """
@@ -63,11 +66,17 @@ def card(
         origin = f'`{first.name}` (SHA-256 `{first.sha256}`)'
         terms += f'. It starts from `{first.name}`, whose terms hold too: see its card'
     recipe = recipe or f'`{entry.config}`, from {origin}'
+    names = entry.dataset_meta.get('classes', ())
+    classes = f'\n**Classes.** {", ".join(names)}.\n' if names else ''
     status = f'**Development scores.** {decided}.\n\n' if decided else ''
     return f"""# {entry.name}
 
 {entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
 
+**For.** {purpose}.
+
+**Not for.** {not_for}.
+{classes}
 **Use.** `python tools/infer.py {entry.name} PHOTOS`, at size 1 of the table below;
 `--long-side` for another. In a config, the backbone alone:
 
@@ -171,8 +180,17 @@ def ship(args: argparse.Namespace) -> Path:
             )
         entries[args.name]['sizes'] = asdict(good_sizes(rows))
         write_index()
-        told = dict(data=args.data, terms=args.terms, commit=args.commit, recipe=args.recipe)
-        text = card(find_shipped(args.name), rows, **told, decided=args.decided)
+        text = card(
+            find_shipped(args.name),
+            rows,
+            purpose=args.purpose,
+            not_for=args.not_for,
+            data=args.data,
+            terms=args.terms,
+            commit=args.commit,
+            recipe=args.recipe,
+            decided=args.decided,
+        )
         file.with_suffix('.md').write_text(text, encoding='utf-8')
     return file
 
@@ -187,6 +205,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         '--recipe', help='what trained them; default: the config and what it starts from'
     )
     parser.add_argument('--about', required=True, help='one line for a listing')
+    parser.add_argument('--purpose', required=True, help='which images the model is for')
+    parser.add_argument('--not-for', required=True, help='what it must not be used for')
     parser.add_argument('--data', required=True, help='what it was trained on')
     about = 'what was decided by scores on the images of --sizes, such as to ship this file'
     parser.add_argument('--decided', metavar='TEXT', help=about)

@@ -83,13 +83,6 @@ def test_accuracies_in_the_readme_are_those_of_the_cards():
             )
 
 
-def test_ranges_of_sizes_are_those_of_the_index():
-    text = (ROOT / 'docs/inference.md').read_text()
-    for name, entry in shipped_weights().items():
-        low, high, side = (entry.sizes[key] for key in ('low', 'high', 'side'))
-        assert f'| `{name}` | {low:g} to {high:g} | {low * side:.0f} to {high * side:.0f} |' in text
-
-
 class Loads(HTMLParser):
     """Addresses that a browser fetches by itself."""
 

@@ -269,17 +269,9 @@ def add_loaded_tables() -> None:
 
 SHIPPED = {
     'classifier': ('imagenette/cpvt-tiny-gap_imagenette.py', 'cpvt_tiny_gap-imagenette'),
-    'classifier, patches of 8 px': (
-        'imagenette/cpvt-tiny-gap-p8_imagenette.py',
-        'cpvt_tiny_gap_p8-imagenette',
-    ),
     'segmentor': (
         'camvid/semantic-fpn_cpvt-tiny-gap_camvid.py',
         'semantic_fpn_cpvt_tiny_gap-camvid',
-    ),
-    'segmentor, patches of 8 px': (
-        'camvid/semantic-fpn_cpvt-tiny-gap-p8_camvid-trainval.py',
-        'semantic_fpn_cpvt_tiny_gap_p8-camvid',
     ),
     'detector': ('bccd/retinanet_cpvt-tiny-gap_bccd.py', 'retinanet_cpvt_tiny_gap-bccd'),
 }

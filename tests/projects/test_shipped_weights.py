@@ -145,6 +145,7 @@ def ship(tmp_path, monkeypatch):
 
     def ship(name, *options, config=CONFIG):
         told = ['--commit', 'abc123', '--about', 'A small column']
+        told += ['--purpose', 'Toys on tables', '--not-for', 'Games']
         told += ['--data', 'Ten classes', '--terms', 'Research only']
         ship_weights.main([name, str(config), str(checkpoint), *told, *options])
 
@@ -196,6 +197,7 @@ def test_the_card_has_what_was_measured_with_this_file(ship, tmp_path):
     write_sweep(sweep, CONFIG, *rows, ('other-toys', '1', 9, 1.0))
     ship('small-toys', '--sizes', str(sweep), '--recipe', '`other.py`', '--decided', 'Two recipes')
     text = card.read_text()
+    assert '**For.** Toys on tables.\n\n**Not for.** Games.\n' in text
     assert '**Recipe.** `other.py`, at commit abc123.' in text
     assert '**Development scores.** Two recipes.\n' in text
     assert '| 1 | 112 x 112 | 71.5 |\n| 2 | 224 x 224 | 68.25 |\n' in text and '| 9 x' not in text

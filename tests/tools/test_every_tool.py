@@ -66,7 +66,7 @@ MISTAKES = {
         "config: there is no file 'none.py'",
     ),
     'projects/shipped_weights/ship_weights.py': (
-        'a-b none.py none.pth --commit 1 --about a --data b --terms c',
+        'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpose d --not-for e',
         'config must be in',
     ),
     'tools/test.py': ('none.py none.pth', "config: there is no file 'none.py'"),
