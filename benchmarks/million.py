@@ -35,8 +35,8 @@ def rate(name: str, dtype: str, photos: Path, out: Path) -> float:
     """Images a second of one process."""
     import torch
 
-    from cpvt_backbones.engine.launch import read_config
     from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
+    from cpvt_backbones.toolboxes import read_config
 
     torch.set_num_threads(1)
     cfg = read_config(find_shipped(name).config_file)

@@ -110,9 +110,9 @@ def _shipped(name: str) -> nn.Module:
     """The graph of shipped weights that is exported, from normalised images to boxes or
     class maps.
     """
-    from cpvt_backbones.engine.launch import read_config
     from cpvt_backbones.export import graph_of
     from cpvt_backbones.inference import ToolboxPredictor
+    from cpvt_backbones.toolboxes import read_config
     from cpvt_backbones.weights import find_shipped
 
     weights = find_shipped(name)

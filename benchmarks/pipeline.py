@@ -32,9 +32,9 @@ sys.path.insert(
 
 from benchmarks.measure import describe_machine
 from cpvt_backbones.engine.command_line import keep_memory, make_parser, positive, run
-from cpvt_backbones.engine.launch import find_toolbox, read_config
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, read_image
 from cpvt_backbones.options import DTYPES
+from cpvt_backbones.toolboxes import find_toolbox, read_config
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 ROOT = Path(__file__).resolve().parents[1]

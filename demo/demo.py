@@ -31,8 +31,9 @@ from shipped_models import show_shipped_models
 
 from cpvt_backbones.checkpoints import newest_checkpoint
 from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.engine.launch import read_config, test
+from cpvt_backbones.engine.launch import test
 from cpvt_backbones.inference.inferencer import Inferencer
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = {

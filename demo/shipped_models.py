@@ -12,8 +12,8 @@ import picture
 from digit_scenes import open_photo
 from PIL import Image
 
-from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference.inferencer import Inferencer
+from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
 DETECTOR, SEGMENTOR = 'retinanet_cpvt_tiny_gap-bccd', 'semantic_fpn_cpvt_tiny_gap-camvid'

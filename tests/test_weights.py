@@ -21,7 +21,7 @@ from cpvt_backbones.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from cpvt_backbones.engine.launch import find_toolbox, read_config
+from cpvt_backbones.toolboxes import find_toolbox, read_config
 
 pytest.importorskip('safetensors')
 ROOT = Path(__file__).resolve().parents[1]

@@ -296,8 +296,7 @@ def write_recipe(task: str, file: Path) -> None:
 
     from cpvt_backbones import __version__
     from cpvt_backbones.checkpoints import atomic_write
-    from cpvt_backbones.engine.config_keys import READ_KEYS
-    from cpvt_backbones.engine.config_scope import dicts_of
+    from cpvt_backbones.toolboxes import READ_KEYS, dicts_of
     from cpvt_backbones.weights import repository_file
 
     # Not its custom_imports: they import the toolbox.

@@ -6,8 +6,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from cpvt_backbones.engine.config_scope import dicts_of
-from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
+from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, dicts_of, step_name
 
 _RELATIVE = 'scale_factor'
 # Steps with these names that SIZE_ARGUMENTS lacks change the size in an unknown way.

@@ -22,9 +22,11 @@ from mmengine.runner import Runner
 from rich.progress import Progress, TimeElapsedColumn
 from torch import nn
 
-from cpvt_backbones.engine.launch import find_toolbox, test
+from cpvt_backbones.checkpoints import find_checkpoint
+from cpvt_backbones.engine.launch import test
 from cpvt_backbones.inference.sizes import GoodSizes
-from cpvt_backbones.weights import shipped_file
+from cpvt_backbones.toolboxes import find_toolbox
+from cpvt_backbones.weights import sha256_of
 
 from .image_size import TestSize, scale_test_images
 from .memory import peak_memory, synchronize
@@ -142,16 +144,11 @@ def fingerprint(model: SweepModel, limit: int | None = None) -> str:
     """Hash of all that a row depends on: weights, model, test data, device, number of images (12
     hex digits).
     """
-    weights = shipped_file(model.checkpoint)
-    if not weights.is_file():
-        raise FileNotFoundError(f'checkpoint: there is no file {str(model.checkpoint)!r}')
-    digest = hashlib.sha256(weights.read_bytes())
+    weights = find_checkpoint(model.checkpoint)
     options = model.cfg.to_dict()
     keys = ('model', 'data_preprocessor', 'test_dataloader', 'test_evaluator', 'test_cfg')
-    digest.update(
-        repr(([options.get(key) for key in keys], limit, torch.cuda.is_available())).encode()
-    )
-    return digest.hexdigest()[:12]
+    settings = [options.get(key) for key in keys], limit, torch.cuda.is_available()
+    return hashlib.sha256(f'{sha256_of(weights)} {settings!r}'.encode()).hexdigest()[:12]
 
 
 def read_rows(table: Path) -> list[SweepRow]:

@@ -9,7 +9,7 @@ from cpvt_backbones.options import TARGETS
 from .classes import classes_of
 from .convert import convert_state_dict
 from .families import SOURCES
-from .files import newest_checkpoint, read_checkpoint
+from .files import find_checkpoint, newest_checkpoint, read_checkpoint
 from .json_files import parse_json, read_json
 from .names import export_state_dict
 from .pretrained import load_checkpoint, load_weights, naming_file

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from cpvt_backbones.weights import sha256_of, shipped_weights
+from cpvt_backbones.weights import sha256_of, shipped_weights, similar_names
 
 from .inert import remove_instructions
 from .report import CheckpointError
@@ -44,16 +44,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
         CheckpointError: The file is empty, damaged, no checkpoint, or would import something.
     """
-    file = locate_checkpoint(path)
-    if file.is_dir():
-        file = _newest_file(file)
-    elif not file.is_file():
-        shipped = (
-            f'no weights of that name come with the package (those are {list(shipped_weights())})'
-        )
-        raise FileNotFoundError(
-            f'checkpoint: there is no file or folder {str(path)!r}, and {shipped}'
-        )
+    file = find_checkpoint(path)
     try:
         content = _read(file)
     except CheckpointError as error:
@@ -63,6 +54,31 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f'{error}; {advice}') from error
     remove_instructions(content)
     return content
+
+
+def find_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'checkpoint') -> Path:
+    """Return the file of a checkpoint, fetched if need be.
+
+    Args:
+        checkpoint: What :func:`locate_checkpoint` takes; of an mmengine run's work directory the
+            :func:`newest_checkpoint`.
+        argument: Name of the argument in errors.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
+        CheckpointError: See :func:`locate_checkpoint`.
+    """
+    file = locate_checkpoint(checkpoint)
+    if file.is_dir():
+        return _newest_file(file, argument)
+    if not file.is_file():
+        advice = similar_names(str(checkpoint)) or (
+            f', and no weights of that name come with the package (those are'
+            f' {list(shipped_weights())})'
+        )
+        fault = f'{argument}: there is no file or folder {str(checkpoint)!r}'
+        raise FileNotFoundError(f'{fault}{advice}')
+    return file
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -197,7 +213,7 @@ def _has_higher_number(path: Path, other: Path | None) -> bool:
     return steps[0][1] == steps[1][1] and int(steps[0][2]) > int(steps[1][2])
 
 
-def _newest_file(folder: Path) -> Path:
+def _newest_file(folder: Path, argument: str) -> Path:
     newest = newest_checkpoint(folder)
     if newest is not None and newest.is_file():
         return newest
@@ -205,7 +221,7 @@ def _newest_file(folder: Path) -> Path:
     if named := _named_in(folder):
         fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
     raise FileNotFoundError(
-        f'checkpoint: {fault}; there is no file epoch_*.pth or iter_*.pth either'
+        f'{argument}: {fault}; there is no file epoch_*.pth or iter_*.pth either'
     )
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cpvt_backbones.weights import find_shipped, shipped_weights
+from cpvt_backbones.weights import find_shipped, shipped_weights, similar_names
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -224,7 +224,7 @@ def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = 
     above.
     """
     os.environ.setdefault('LOCAL_RANK', str(getattr(args, 'local_rank', 0)))
-    from .launch import read_config
+    from cpvt_backbones.toolboxes import read_config
 
     options = {
         key: getattr(args, key)
@@ -275,6 +275,8 @@ def split_model(
         config, checkpoint = None, first
     elif first in shipped_weights():
         config, checkpoint = str(find_shipped(first).config_file), first
+    elif similar := similar_names(first):
+        raise ValueError(f'the first arguments must be a model, got {first!r}{similar}')
     else:
         files = f', an exported model ({", ".join(exported)})' if exported else ''
         shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())

@@ -1,22 +1,17 @@
-"""Training and testing of a config of any toolbox.
-
-``TOOLBOXES`` holds the differences between the toolboxes; the rest is mmengine's Runner.
-"""
+"""Training and testing of a config of any toolbox, by mmengine's Runner."""
 
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import is_main_process
-from mmengine.fileio import list_from_file
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper
@@ -27,102 +22,16 @@ from torch import distributed, nn
 
 from cpvt_backbones.checkpoints import (
     classes_of,
+    find_checkpoint,
     load_weights,
     locate_checkpoint,
     newest_checkpoint,
 )
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import AMP_DTYPES
-from cpvt_backbones.weights import shipped_file
+from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, dicts_of, find_toolbox
 
-from .config_keys import check_options
-from .config_scope import dicts_of
 from .training_checks import TrainingCheckHook
-
-
-class Toolbox(NamedTuple):
-    """Differences of a toolbox from the others."""
-
-    package: str  # import name and registry scope
-    extra: str  # extra of this package that installs it
-    visualization: dict[str, Any]  # hook that draws test results
-    show_dir: str  # dotted config key of the hook's output folder
-    dump: (
-        str | None
-    )  # metric that writes predictions to a pickle file; None: the toolbox's metric writes a folder
-
-
-_HOOK_KEY = 'default_hooks.visualization'
-_DET_HOOK = dict(type='DetVisualizationHook', draw=True)
-_SEG_HOOK = dict(type='SegVisualizationHook', draw=True, interval=1)
-_CLS_HOOK = dict(type='VisualizationHook', enable=True, interval=1)
-TOOLBOXES = {
-    'mmdet': Toolbox('mmdet', 'det', _DET_HOOK, f'{_HOOK_KEY}.test_out_dir', 'DumpDetResults'),
-    'mmseg': Toolbox('mmseg', 'seg', _SEG_HOOK, 'visualizer.save_dir', None),
-    'mmpretrain': Toolbox('mmpretrain', 'cls', _CLS_HOOK, f'{_HOOK_KEY}.out_dir', 'DumpResults'),
-}
-
-
-def read_config(
-    path: str | os.PathLike[str],
-    *,
-    cfg_options: dict[str, Any] | None = None,
-    work_dir: str | os.PathLike[str] | None = None,
-    launcher: str = 'none',
-) -> Config:
-    """Read a config file and import its toolbox.
-
-    Args:
-        path: The config file.
-        cfg_options: Values to override, keyed by dotted name.
-        work_dir: Folder of logs and checkpoints; ``None``: the config's, else ``work_dirs/<name of
-            the config>``.
-        launcher: mmengine's launcher: none, pytorch, slurm or mpi.
-
-    Raises:
-        FileNotFoundError, ImportError: The file does not exist; the toolbox is not installed.
-        ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
-            option has no effect.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f'config: there is no file {str(path)!r}')
-    options = cfg_options or {}
-    try:
-        cfg = Config.fromfile(str(path))
-    except Exception as error:  # a config is Python code, which may raise anything
-        raise ValueError(
-            f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}'
-        ) from error
-    check_options(cfg, options)
-    try:
-        cfg.merge_from_dict(options)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f'cfg_options: {type(error).__name__}: {error}') from error
-    cfg.launcher = launcher
-    cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs', Path(path).stem))
-    find_toolbox(cfg)
-    return cfg
-
-
-def find_toolbox(cfg: Config) -> Toolbox:
-    """Import the toolbox of a config's ``default_scope``; raises as :func:`read_config` does."""
-    scope = cfg.get('default_scope')
-    if scope not in TOOLBOXES:
-        found = 'is missing from the config' if scope is None else f'is {scope!r}'
-        accepted = ', '.join(map(repr, TOOLBOXES))
-        raise ValueError(
-            f'default_scope {found}: it names the toolbox that runs the config; accepted are'
-            f' {accepted}'
-        )
-    toolbox = TOOLBOXES[scope]
-    try:
-        import_module(toolbox.package)
-    except ImportError as error:
-        install = f"pip install '.[{toolbox.extra}]' in a clone of this package"
-        raise ImportError(
-            f'default_scope is {scope!r}, and {scope} does not import ({error}): {install}'
-        ) from error
-    return toolbox
 
 
 def train(
@@ -167,9 +76,9 @@ def train(
         newest = newest_checkpoint(cfg.work_dir)
         cfg.resume, cfg.load_from = True, newest and str(newest)
     elif resume is not None:
-        cfg.resume, cfg.load_from = True, find_checkpoint('resume', resume)
+        cfg.resume, cfg.load_from = True, _to_load(resume, 'resume')
     elif cfg.get('load_from'):
-        cfg.load_from = find_checkpoint('load_from', cfg.load_from)
+        cfg.load_from = _to_load(cfg.load_from, 'load_from')
     for part in dicts_of(cfg.get('model')):  # a failure ends the training before it reads data
         if str(part.get('checkpoint')).startswith(
             ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
@@ -211,10 +120,10 @@ def test(
             that does not fit, or has other classes than the test set, or in another order.
     """
     toolbox = find_toolbox(cfg)
-    cfg.load_from = find_checkpoint('checkpoint', checkpoint)
+    cfg.load_from = _to_load(checkpoint, 'checkpoint')
     if show_dir is not None:
         hook = {**cfg.get('default_hooks', {}).get('visualization', {}), **toolbox.visualization}
-        cfg.merge_from_dict({_HOOK_KEY: hook, toolbox.show_dir: show_dir})
+        cfg.merge_from_dict({DRAWING_HOOK: hook, toolbox.show_dir: show_dir})
     if out is not None:
         _write_predictions(cfg, toolbox, out)
     if tta:
@@ -285,32 +194,14 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
     cfg.test_evaluator = [*evaluators, dict(type=toolbox.dump, out_file_path=out)]
 
 
-def config_classes(cfg: Config) -> list[str] | None:
-    """Class names that the test data set of a config is given; ``None`` if it is given none.
+def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
+    """Value of ``load_from``: the file of a checkpoint; addresses and names with ``://`` unchanged.
 
-    The names that the data set's own type has by default are not a statement about the model.
+    mmengine loads these by :func:`read_checkpoint`, which fetches them.
     """
-    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
-    while dataset.get('dataset') and not dataset.get('metainfo'):  # RepeatDataset and the like
-        dataset = dataset['dataset']
-    metainfo = dataset.get('metainfo') or {}
-    names = dataset.get('classes') or metainfo.get('classes')
-    if isinstance(names, str):  # a file with a name in each line, which mmengine reads
-        return list_from_file(names) if Path(names).is_file() else None
-    return classes_of(dict(classes=names))
-
-
-def find_checkpoint(argument: str, path: str | os.PathLike[str]) -> str:
-    """Return the file of a checkpoint, for shipped weights by name, or the URL.
-
-    ``FileNotFoundError`` names both.
-    """
-    file = (
-        str(path) if '://' in str(path) else str(shipped_file(path))
-    )  # a URL is fetched when it is loaded
-    if '://' not in file and not Path(file).is_file():
-        raise FileNotFoundError(f'{argument}: there is no file {str(path)!r}')
-    return file
+    if '://' in str(checkpoint):
+        return str(checkpoint)
+    return str(find_checkpoint(checkpoint, argument=argument))
 
 
 def _build_runner(cfg: Config) -> Runner:

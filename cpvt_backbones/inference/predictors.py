@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,9 +18,9 @@ from mmengine.device import get_device
 from mmengine.registry import init_default_scope
 from torch import Tensor
 
-from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.engine.launch import config_classes, find_checkpoint, find_toolbox
-from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
+from cpvt_backbones.checkpoints import find_checkpoint, load_weights
+from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, config_classes, find_toolbox, step_name
+from cpvt_backbones.weights import sha256_of
 
 from .precision import choose_dtype, reduce_precision
 from .sizes import GoodSizes, size_steps
@@ -84,7 +83,7 @@ class ToolboxPredictor:
     ) -> None:
         self.dtype, self.dtype_reason = choose_dtype(dtype, device or get_device())
         self._scope = find_toolbox(cfg).package
-        file = find_checkpoint('checkpoint', checkpoint)
+        file = str(find_checkpoint(checkpoint))
         self.task = TASKS[self._scope]
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
@@ -187,10 +186,7 @@ def _digest(cfg: Config, checkpoint: str) -> str:
         for key, value in cfg.to_dict().items()
         if key not in ('work_dir', 'launcher', 'filename')
     }
-    path = Path(checkpoint)
-    weights = hashlib.sha256(
-        path.read_bytes() if path.is_file() else checkpoint.encode()
-    ).digest()  # or of the URL
+    weights = bytes.fromhex(sha256_of(checkpoint))
     return hashlib.sha256(repr(settings).encode() + weights).hexdigest()
 
 

@@ -17,9 +17,9 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from PIL import Image
 
-from cpvt_backbones.checkpoints import atomic_write, read_json
-from cpvt_backbones.engine.pipelines import SIZE_ARGUMENTS, step_name
+from cpvt_backbones.checkpoints import atomic_write, find_checkpoint, read_json
 from cpvt_backbones.layers.checks import check_int, is_number
+from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.weights import sha256_of, shipped_weights
 
 Scale = tuple[int, int] | float | str | None
@@ -49,7 +49,8 @@ class GoodSizes:
         """
         if shipped := shipped_weights().get(str(checkpoint)):
             return cls(**shipped.sizes) if shipped.sizes else None
-        if not (file := Path(f'{checkpoint}.sizes.json')).is_file():
+        weights = find_checkpoint(checkpoint)
+        if not (file := Path(f'{weights}.sizes.json')).is_file():
             return None
         try:
             stored = read_json(file)
@@ -62,7 +63,7 @@ class GoodSizes:
             if isinstance(error, TypeError):
                 fault = ValueError(f'{str(file)!r} is damaged: {error}')
             raise ValueError(f'checkpoint: {fault}; delete it or write it again') from error
-        if sha256 == sha256_of(checkpoint):
+        if sha256 == sha256_of(weights):
             return sizes
         print_log(
             f'{str(file)!r} is of another checkpoint and not used; write it again',
@@ -73,10 +74,11 @@ class GoodSizes:
 
     def write(self, checkpoint: str | PathLike[str]) -> Path:
         """Store the range beside a checkpoint."""
-        file = Path(f'{checkpoint}.sizes.json')
+        weights = find_checkpoint(checkpoint)
+        file = Path(f'{weights}.sizes.json')
         with atomic_write(file) as stream:
             stream.write(
-                json.dumps(dict(asdict(self), sha256=sha256_of(checkpoint)), indent=1).encode()
+                json.dumps(dict(asdict(self), sha256=sha256_of(weights)), indent=1).encode()
             )
         return file
 

@@ -224,7 +224,7 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
         boxes=bounding_boxes(boxes, groups), scores=scores[best], labels=labels[best]
     )
     if 'masks' in parts[0]:
-        from pycocotools import mask as coco_mask  # type: ignore[import-untyped]
+        from pycocotools import mask as coco_mask
 
         masks = [mask for part in parts for mask in part['masks']]
         merged['masks'] = [_plain(coco_mask.merge([masks[i] for i in group])) for group in groups]

@@ -4,6 +4,7 @@
 accuracy, and ``index.json`` their model and hash. Nothing here imports the rest of the package.
 """
 
+import difflib
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -80,12 +81,18 @@ def shipped_file(path: str | PathLike[str]) -> Path:
     return Path(path) if shipped is None else shipped.file
 
 
+def similar_names(name: str) -> str:
+    """``'; did you mean NAME?'`` for a name similar to that of shipped weights, else ``''``."""
+    similar = difflib.get_close_matches(name, shipped_weights(), n=1, cutoff=0.8)
+    return f'; did you mean {similar[0]!r}?' if similar else ''
+
+
 def find_shipped(name: str) -> ShippedWeights:
     """Return the shipped weights of a name; raise ValueError for an unknown one."""
     known = shipped_weights()
     if name not in known:
         raise ValueError(
             f'name must be one of the weights that come with the package, {list(known)}, got'
-            f' {name!r}'
+            f' {name!r}{similar_names(name)}'
         )
     return known[name]

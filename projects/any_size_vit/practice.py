@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import check_destination, read_checkpoint, write_checkpoint
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 from .adapt import Recipe, adapt
 from .images import decode, files_in, prepare

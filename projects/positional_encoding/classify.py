@@ -19,7 +19,8 @@ from torch.utils.benchmark import Timer
 from cpvt_backbones.analysis.equivariance import measure_equivariance
 from cpvt_backbones.analysis.features import FeatureExtractor
 from cpvt_backbones.analysis.image_size import TestSize
-from cpvt_backbones.engine.launch import read_config, use_amp
+from cpvt_backbones.engine.launch import use_amp
+from cpvt_backbones.toolboxes import read_config
 
 from .runs import TrainingFolder, test_sizes
 from .variants import data_options

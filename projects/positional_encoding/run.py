@@ -23,8 +23,8 @@ sys.path.insert(
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
 from cpvt_backbones.engine.command_line import make_parser, positive, run
-from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.options import AMP_DTYPES
+from cpvt_backbones.toolboxes import read_config
 from positional_encoding.classify import Classification, epochs_within
 from positional_encoding.objects import split_by_object
 from positional_encoding.report import write_report

@@ -11,7 +11,7 @@ from mmengine.config import Config
 
 from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.analysis.resolution import main_metric
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 from .runs import TrainingFolder, test_sizes
 

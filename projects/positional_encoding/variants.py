@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config
 
-from cpvt_backbones.engine.config_keys import READ_KEYS
+from cpvt_backbones.toolboxes import READ_KEYS
 
 CONFIGS = Path(__file__).resolve().parent / 'configs'
 

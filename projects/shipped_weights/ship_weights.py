@@ -50,7 +50,7 @@ def card(
     ``decided`` what was decided by scores on the same images, which makes these development scores.
     """
     from cpvt_backbones.analysis.resolution import GOOD, good_sizes, main_metric
-    from cpvt_backbones.engine.launch import read_config
+    from cpvt_backbones.toolboxes import read_config
 
     metric = main_metric(rows)
     lines = [
@@ -131,7 +131,7 @@ def ship(args: argparse.Namespace) -> Path:
     """Write the file, its entry in the index and, with ``--sizes``, its card; returns the file."""
     from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, good_sizes, read_rows
     from cpvt_backbones.checkpoints import atomic_write
-    from cpvt_backbones.engine.launch import read_config
+    from cpvt_backbones.toolboxes import read_config
 
     if not NAME.fullmatch(args.name):
         raise ValueError(

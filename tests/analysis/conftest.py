@@ -10,7 +10,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from cpvt_backbones.analysis.complexity import build_model
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = dict(classes=('a', 'b', 'c'), palette=[(0, 0, 0), (9, 9, 9), (99, 99, 99)])

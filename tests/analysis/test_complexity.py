@@ -9,9 +9,9 @@ import torch
 from mmengine.config import Config
 
 from cpvt_backbones.analysis.complexity import build_model, complexity_against_size
-from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.layers import map_to_tokens
 from cpvt_backbones.layers.patch_embed import PatchEmbed
+from cpvt_backbones.toolboxes import read_config
 
 RETINANET = 'retinanet/retinanet_pyramid-cpvt-{}_fpn_1x_coco'
 SEMANTIC_FPN = 'semantic_fpn/semantic-fpn_pyramid-cpvt-{}_8xb2-80k_ade20k-512x512'

@@ -13,8 +13,8 @@ from cpvt_backbones.analysis.features import (
 )
 from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.checkpoints import CheckpointError
-from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import ImageError
+from cpvt_backbones.toolboxes import read_config
 from tools.plots import enlarge, to_map
 
 

@@ -17,7 +17,7 @@ from cpvt_backbones.analysis.resolution import (
     sweep,
 )
 from cpvt_backbones.engine import launch
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 from tools.plots import draw_sweep
 
 SCOPES = ('mmdet', 'mmseg', 'mmpretrain')

@@ -4,6 +4,7 @@ https; nothing online.
 
 import hashlib
 import io
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,12 +17,14 @@ from tiny import PYRAMID, assert_equal_outputs, max_difference
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.checkpoints import (
     CheckpointError,
+    find_checkpoint,
     locate_checkpoint,
     public,
     public_backbone,
     read_checkpoint,
     sources,
 )
+from cpvt_backbones.weights import shipped_weights
 
 pytest.importorskip('timm')
 NAME = 'deit_tiny_patch16_224.fb_in1k'
@@ -406,6 +409,50 @@ def test_the_report_tells_what_no_key_shows(server, tiny, monkeypatch):
         'the weights were trained with norm_eps=1e-06, the model has 1e-05',
         "the weights were trained with activation='gelu', the model has 'quick_gelu'",
     ]
+
+
+KINDS = ['file', 'home', 'spaces and accents', 'saved folder', 'work folder', 'shipped', 'address']
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_every_kind_of_checkpoint_is_found(kind, server, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    shipped = next(iter(shipped_weights().values()))
+    folder = tmp_path / 'größe 2 é'
+    folder.mkdir()
+    torch.save(dict(state_dict={'w': torch.ones(1)}, meta=dict(iter=2)), folder / 'iter_2.pth')
+    (folder / 'last_checkpoint').write_text('/elsewhere/iter_2.pth')
+    saved = tmp_path / 'saved'
+    CPVT(arch=TINY).save_pretrained(saved)
+    server.files['/model.pth'] = (folder / 'iter_2.pth').read_bytes()
+    given, wanted = {
+        'file': (str(folder / 'iter_2.pth'), folder / 'iter_2.pth'),
+        'home': ('~/größe 2 é/iter_2.pth', folder / 'iter_2.pth'),
+        'spaces and accents': (folder / 'iter_2.pth', folder / 'iter_2.pth'),
+        'saved folder': ('~/saved', saved / 'model.safetensors'),
+        'work folder': ('~/größe 2 é', folder / 'iter_2.pth'),
+        'shipped': (shipped.name, shipped.file),
+        'address': (f'{server.address}/model.pth', None),
+    }[kind]
+    found = find_checkpoint(given)
+    assert found == wanted or (kind == 'address' and found.is_file())
+    assert read_checkpoint(given).keys() == read_checkpoint(found).keys()
+
+
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        ('none.pth', "resume: there is no file or folder 'none.pth', and no weights of that name"),
+        ('~/none.pth', "resume: there is no file or folder '~/none.pth'"),
+        ('cpvt_tiny_gap-imagenete', "; did you mean 'cpvt_tiny_gap-imagenette'?"),
+        ('.', "resume: the folder '.' has no 'last_checkpoint'"),
+        ('s4://bucket/a.pth', 'checkpoint must be a file, a folder, an https:// address'),
+    ],
+)
+def test_a_missing_checkpoint_is_named(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((FileNotFoundError, CheckpointError), match=re.escape(message)):
+        find_checkpoint(given, argument='resume')
 
 
 def test_training_without_a_network_ends_before_it_reads_data(server, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
 
 from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = (ROOT / 'projects').glob('*/configs/*/*.py')

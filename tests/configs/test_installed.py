@@ -47,7 +47,7 @@ READ_AND_BUILD = """
 import json, sys
 import torch
 import cpvt_backbones
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 from mmengine.registry import MODELS, init_default_scope
 
 answers = dict(package=cpvt_backbones.__file__)

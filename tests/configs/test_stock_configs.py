@@ -13,6 +13,7 @@ import torch
 
 from cpvt_backbones import lazy
 from cpvt_backbones.engine import launch
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
@@ -60,7 +61,7 @@ def train_and_test(config, options, checkpoint, folder):
     """Two iterations, and the metrics of a second run that loads what they saved."""
     # Visualizers are known by name to the end of the process, with their folder.
     options = {**options, 'visualizer.name': str(folder), 'randomness': dict(seed=0)}
-    cfg = launch.read_config(config, cfg_options=options, work_dir=folder / 'work')
+    cfg = read_config(config, cfg_options=options, work_dir=folder / 'work')
     assert 'init_cfg' not in cfg.model.backbone
     cfg.default_hooks.logger.interval = 1
     runner = launch.train(cfg)
@@ -75,7 +76,7 @@ def train_and_test(config, options, checkpoint, folder):
     weights = torch.load(path, weights_only=False)['state_dict']
     assert all(torch.isfinite(value).all() for value in weights.values())
     return launch.test(
-        launch.read_config(config, cfg_options=options, work_dir=folder / 'work'), checkpoint=path
+        read_config(config, cfg_options=options, work_dir=folder / 'work'), checkpoint=path
     )
 
 
@@ -134,7 +135,7 @@ def test_mmsegs_configs_are_found(name, tmp_path):
         f'mmseg::{name}',
         f"default_scope = 'mmseg'\nmodel = dict(pretrained=None, {model})",
     )
-    cfg = launch.read_config(config)
+    cfg = read_config(config)
     assert cfg.model.type == 'EncoderDecoder'
     assert cfg.model.backbone == dict(type='MultiScaleCPVT', arch='tiny')
     plain = tmp_path / 'plain.py'
@@ -160,7 +161,7 @@ def test_mmpretrains_configs_are_found(tmp_path):
         'mmpretrain::deit/deit-small_4xb256_in1k.py',
         f"default_scope = 'mmpretrain'\n{backbone}",
     )
-    assert launch.read_config(config).model.backbone.type == 'CPVT'
+    assert read_config(config).model.backbone.type == 'CPVT'
 
 
 @pytest.mark.parametrize(

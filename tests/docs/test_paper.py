@@ -13,7 +13,7 @@ from PIL import Image
 from benchmarks.cases import read_suite
 from cpvt_backbones import CPVT, PEG, PyramidCPVT
 from cpvt_backbones.analysis.complexity import complexity_against_size
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / 'docs/paper.md').read_text()

@@ -16,7 +16,7 @@ import yaml
 
 import cpvt_backbones
 from cpvt_backbones.analysis.complexity import complexity_against_size
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import MODEL_WRAPPERS, OPTIM_WRAPPERS, STRATEGIES
 
 from cpvt_backbones import MultiScaleCPVT
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ROOT / 'configs' / '_base_' / 'options'

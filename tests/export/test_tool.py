@@ -31,7 +31,7 @@ def trained(tmp_path):
     pytest.importorskip('mmpretrain')
     from mmpretrain import get_model
 
-    from cpvt_backbones.engine.launch import read_config
+    from cpvt_backbones.toolboxes import read_config
 
     (tmp_path / 'config.py').write_text(CONFIG)
     torch.manual_seed(0)

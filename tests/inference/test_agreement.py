@@ -9,8 +9,8 @@ from digit_scenes import write_scenes
 from local_models import BlockDetector, Brightness, LocalSegmentor
 
 from benchmarks.tile_agreement import compare_boxes, compare_maps, measure_agreement
-from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import ToolboxPredictor
+from cpvt_backbones.toolboxes import read_config
 
 DEMO = Path(__file__).resolve().parents[2] / 'work_dirs/demo-long/segmentor'
 

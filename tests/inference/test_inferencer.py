@@ -239,7 +239,7 @@ def test_wrong_arguments(model, predictor):
         Inferencer(cfg=cfg)
     with pytest.raises(ValueError, match='predictor excludes cfg'):
         Inferencer(cfg=cfg, checkpoint=checkpoint, predictor=predictor)
-    with pytest.raises(FileNotFoundError, match="checkpoint: there is no file 'none.pth'"):
+    with pytest.raises(FileNotFoundError, match="no file or folder 'none.pth'"):
         Inferencer(cfg=cfg, checkpoint='none.pth')
 
 

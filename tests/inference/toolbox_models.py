@@ -12,7 +12,7 @@ from mmengine.runner import save_checkpoint
 from tiny import GN, ONE_BLOCK
 
 from cpvt_backbones.analysis.complexity import build_model
-from cpvt_backbones.engine.launch import find_toolbox
+from cpvt_backbones.toolboxes import find_toolbox
 
 NORM = dict(mean=[120.0, 115.0, 100.0], std=[60.0, 60.0, 60.0])
 

@@ -21,7 +21,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
 from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
-from cpvt_backbones.engine.launch import read_config  # noqa: E402
+from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 CONFIG = (
     Path(__file__).resolve().parents[2]

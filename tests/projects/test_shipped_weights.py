@@ -16,8 +16,8 @@ from cpvt_backbones import CPVT, weights
 from cpvt_backbones.analysis.resolution import SweepModel, SweepRow, fingerprint, write_rows
 from cpvt_backbones.checkpoints import CheckpointError, load_weights, read_checkpoint
 from cpvt_backbones.engine.decoded import DecodedDataset
-from cpvt_backbones.engine.launch import read_config
 from cpvt_backbones.inference import GoodSizes
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'configs/imagenette/cpvt-6-blocks_imagenette.py'

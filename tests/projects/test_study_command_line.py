@@ -20,7 +20,7 @@ from positional_encoding.splits import write_splits
 from positional_encoding.variants import VARIANTS, classify_config, data_options
 
 from cpvt_backbones.analysis.complexity import build_model
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 
 @pytest.fixture

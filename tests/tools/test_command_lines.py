@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from tiny_configs import TASKS, classification
 
-from cpvt_backbones.engine.launch import TOOLBOXES, read_config
+from cpvt_backbones.toolboxes import TOOLBOXES, read_config
 
 
 @pytest.fixture
@@ -116,11 +116,28 @@ def test_a_config_that_cannot_be_used(text, message, tmp_path, refused):
 def test_no_such_checkpoint(tmp_path, refused):
     pytest.importorskip('mmpretrain')
     config, _ = classification(None, tmp_path)
-    assert "checkpoint: there is no file 'none.pth'" in refused('test', config, 'none.pth')
+    assert "checkpoint: there is no file or folder 'none.pth'" in refused(
+        'test', config, 'none.pth'
+    )
     output = ['--work-dir', tmp_path / 'work']
-    assert "resume: there is no file 'none.pth'" in refused(
+    assert "resume: there is no file or folder 'none.pth'" in refused(
         'train', config, '--resume', 'none.pth', *output
     )
+
+
+def test_a_checkpoint_in_the_home_folder_or_a_work_folder(tmp_path, monkeypatch, call):
+    """Each tool takes what ``find_checkpoint`` takes."""
+    pytest.importorskip('mmpretrain')
+    config, _ = classification(None, tmp_path)
+    monkeypatch.setenv('HOME', str(tmp_path))
+    work = ['--work-dir', tmp_path / 'größe 1']
+    call('train', config, *work)
+    short = ['--cfg-options', 'train_cfg.max_iters=3', 'train_cfg.val_interval=3']
+    call('train', config, '--resume', '~/größe 1/iter_2.pth', *work, *short)
+    for checkpoint in ('~/größe 1/iter_3.pth', '~/größe 1'):
+        call('test', config, checkpoint, *work)
+        image = next(tmp_path.rglob('*.png'))
+        call('infer', config, checkpoint, image, '--out-dir', tmp_path / 'out', '--overwrite')
 
 
 def test_wrong_options_are_named(tmp_path, refused):

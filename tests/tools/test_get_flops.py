@@ -5,7 +5,7 @@ from tiny_configs import CLASSIFIER
 
 from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.analysis.tables import read_table
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 WIDER = ['model.backbone.arch.embed_dims=128', 'model.head.in_channels=128']
 

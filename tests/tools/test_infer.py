@@ -21,7 +21,7 @@ def model(tmp_path_factory):
     from mmengine.runner import save_checkpoint
     from mmpretrain import get_model
 
-    from cpvt_backbones.engine.launch import read_config
+    from cpvt_backbones.toolboxes import read_config
 
     folder = tmp_path_factory.mktemp('model')
     config, _ = classification(None, folder)
@@ -111,7 +111,7 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
             ('none.onnx', photos, '--cfg-options', 'a=1'),
             'the exported file none.onnx has no config',
         ),
-        ((config, 'none.pth', photos), "checkpoint: there is no file 'none.pth'"),
+        ((config, 'none.pth', photos), "checkpoint: there is no file or folder 'none.pth'"),
         ((config, 'none.pth', 'none.png'), "inputs: there is no file or folder 'none.png'"),
         ((*model, tmp_path / 'none'), 'inputs: no image'),
         ((*model, 'https://example.org/a.jpg'), 'URLs are not fetched'),

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from cpvt_backbones.analysis.complexity import build_model
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 WIDTH, HEIGHT = 64, 48
 

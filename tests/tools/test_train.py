@@ -8,7 +8,7 @@ from torch import nn
 
 from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.engine import launch
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import read_config
 
 pytest.importorskip('mmpretrain')
 

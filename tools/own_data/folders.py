@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from .coco import Part
+from .coco import Coco, Part
 from .files import TRAIN, VALIDATION, files_in
 from .report import Report
 
@@ -21,7 +21,7 @@ def read_folders(folder: Path, report: Report) -> Part:
     is_split = TRAIN in tops and bool(tops & {*VALIDATION})
     depth = 1 if is_split else 0
     where = '<split>/<class>/' if is_split else '<class>/'
-    images = []
+    images: list[Coco] = []
     for name in names:
         folders = name.split('/')[:-1]
         if len(folders) != depth + 1:

@@ -128,7 +128,7 @@ def near_duplicates(train: Mapping[str, bytes], val: Mapping[str, bytes]) -> lis
         return []
     matcher = cv2.BFMatcher(cv2.NORM_HAMMING)
     names, others = [*train], [*val]
-    queries = _as_rows(val.values())
+    queries = _as_rows([*val.values()])
     best: dict[int, tuple[float, int]] = {}
     for start in range(0, len(names), HASHES):
         part = _as_rows([train[name] for name in names[start : start + HASHES]])

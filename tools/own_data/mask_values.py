@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -77,7 +78,8 @@ def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
             f'--classes: {file} must have a colour in all lines or in none, got {lines[:3]}'
         )
     names = names or lines
-    for kind, found in (('name', names), ('colour', colours)):
+    entries: dict[str, list[Any]] = dict(name=names, colour=colours)
+    for kind, found in entries.items():
         if len({*found}) < len(found):
             twice = next(one for one in found if found.count(one) > 1)
             raise ValueError(f'--classes: {file} must have each {kind} once, got {twice!r} twice')

@@ -3,6 +3,7 @@ are refused.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from .coco import Coco
 from .images import ImageFacts, Size
@@ -94,7 +95,7 @@ def _fit(objects: Sequence[Coco], size: Size) -> bool:
         found = extent(one)
         if found is not None and (found[2] > size[0] + ROUNDING or found[3] > size[1] + ROUNDING):
             return False
-        outline = one.get('segmentation')
+        outline: Any = one.get('segmentation')
         if is_rle(outline) and [*outline['size']] != [size[1], size[0]]:
             return False
     return True

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from cpvt_backbones.engine.config_keys import READ_KEYS, check_options
-from cpvt_backbones.engine.launch import read_config
+from cpvt_backbones.toolboxes import READ_KEYS, check_options, read_config
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 CONFIG = """
 default_scope = 'mmpretrain'
 size = 96

@@ -1,0 +1,219 @@
+"""Differences between mmdet, mmsegmentation and mmpretrain, and the reading of a config.
+
+Training, prediction and analysis share this module.
+"""
+
+import difflib
+import inspect
+import os
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmengine.config import Config
+from mmengine.fileio import list_from_file
+from mmengine.runner import FlexibleRunner, Runner
+
+from cpvt_backbones.checkpoints import classes_of
+
+
+class Toolbox(NamedTuple):
+    """Differences of a toolbox from the others."""
+
+    package: str  # import name and registry scope
+    extra: str  # extra of this package that installs it
+    visualization: dict[str, Any]  # hook that draws test results
+    show_dir: str  # dotted config key of the hook's output folder
+    # Metric that writes predictions to a pickle file; None: the toolbox's metric writes a folder.
+    dump: str | None
+
+
+DRAWING_HOOK = 'default_hooks.visualization'
+_DET_HOOK = dict(type='DetVisualizationHook', draw=True)
+_SEG_HOOK = dict(type='SegVisualizationHook', draw=True, interval=1)
+_CLS_HOOK = dict(type='VisualizationHook', enable=True, interval=1)
+TOOLBOXES = {
+    'mmdet': Toolbox('mmdet', 'det', _DET_HOOK, f'{DRAWING_HOOK}.test_out_dir', 'DumpDetResults'),
+    'mmseg': Toolbox('mmseg', 'seg', _SEG_HOOK, 'visualizer.save_dir', None),
+    'mmpretrain': Toolbox('mmpretrain', 'cls', _CLS_HOOK, f'{DRAWING_HOOK}.out_dir', 'DumpResults'),
+}
+
+SIZE_ARGUMENTS = {
+    'Resize': ('scale', 'scale_factor'),
+    'FixScaleResize': ('scale', 'scale_factor'),
+    'FixShapeResize': ('width', 'height'),
+    'ResizeEdge': ('scale',),
+    'ResizeShortestEdge': ('scale', 'max_size'),
+    'ResizeToMultiple': (),
+    'CenterCrop': ('crop_size',),
+    'EfficientNetCenterCrop': ('crop_size', 'crop_padding'),
+    'Pad': ('size',),
+}
+"""Step names of test pipelines, and the arguments of each that are sizes in px or factors."""
+
+_READ_FROM_CFG = (
+    'activation_checkpointing',
+    'compile',
+    'custom_imports',
+    'efficient_conv_bn_eval',
+    'find_unused_parameters',
+    'init_weights_for_test_or_val',
+    'model_wrapper_cfg',
+    'runner_type',
+    'sync_bn',
+    'tta_model',
+    'tta_pipeline',
+)
+
+
+def _arguments(runner: type) -> set[str]:
+    return {*inspect.signature(runner).parameters} - {'cfg'}
+
+
+# What mmengine's runners take, what they and mmengine's Config read beside it, and what
+# tools/test.py --tta reads.
+READ_KEYS = frozenset(_arguments(Runner) | _arguments(FlexibleRunner) | {*_READ_FROM_CFG})
+
+
+def read_config(
+    path: str | os.PathLike[str],
+    *,
+    cfg_options: dict[str, Any] | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+    launcher: str = 'none',
+) -> Config:
+    """Read a config file and import its toolbox.
+
+    Args:
+        path: The config file.
+        cfg_options: Values to override, keyed by dotted name.
+        work_dir: Folder of logs and checkpoints; ``None``: the config's, else ``work_dirs/<name of
+            the config>``.
+        launcher: mmengine's launcher: none, pytorch, slurm or mpi.
+
+    Raises:
+        FileNotFoundError, ImportError: The file does not exist; the toolbox is not installed.
+        ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
+            option has no effect.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f'config: there is no file {str(path)!r}')
+    options = cfg_options or {}
+    try:
+        cfg = Config.fromfile(str(path))
+    except Exception as error:  # a config is Python code, which may raise anything
+        raise ValueError(
+            f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}'
+        ) from error
+    check_options(cfg, options)
+    try:
+        cfg.merge_from_dict(options)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f'cfg_options: {type(error).__name__}: {error}') from error
+    cfg.launcher = launcher
+    cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs', Path(path).stem))
+    find_toolbox(cfg)
+    return cfg
+
+
+def find_toolbox(cfg: Config) -> Toolbox:
+    """Import the toolbox of a config's ``default_scope``; raises as :func:`read_config` does."""
+    scope = cfg.get('default_scope')
+    if scope not in TOOLBOXES:
+        found = 'is missing from the config' if scope is None else f'is {scope!r}'
+        accepted = ', '.join(map(repr, TOOLBOXES))
+        raise ValueError(
+            f'default_scope {found}: it names the toolbox that runs the config; accepted are'
+            f' {accepted}'
+        )
+    toolbox = TOOLBOXES[scope]
+    try:
+        import_module(toolbox.package)
+    except ImportError as error:
+        install = f"pip install '.[{toolbox.extra}]' in a clone of this package"
+        raise ImportError(
+            f'default_scope is {scope!r}, and {scope} does not import ({error}): {install}'
+        ) from error
+    return toolbox
+
+
+def check_options(cfg: Config, options: Iterable[str]) -> None:
+    """Refuse options, dotted names, that would have no effect on a config which has been read.
+
+    The top of a config holds variables of its file, too. Their values were copied when the file was
+    read: a later change of the variable reaches none of the copies.
+
+    Raises:
+        ValueError: The option's first name is such a variable, or is in no config. The message
+            names the keys to set.
+    """
+    for option in options:
+        name, _, rest = option.partition('.')
+        if name == 'launcher':
+            raise ValueError('cfg_options: launcher is set by --launcher')
+        if name not in READ_KEYS:
+            raise ValueError(f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}')
+
+
+def _reason(cfg: Config, name: str, rest: str) -> str:
+    values = cfg.to_dict()
+    if name not in values:
+        similar = difflib.get_close_matches(name, sorted(READ_KEYS), n=1)
+        advice = f'; did you mean {similar[0]}?' if similar else ''
+        return f'the config has no {name}, and nothing reads it{advice}'
+    read = {key: value for key, value in values.items() if key in READ_KEYS}
+    keys = list(_keys_of(read, name, values[name]))
+    reason = f'{name} is a variable of the config file, used when the file was read'
+    if not keys:
+        return f'{reason}; change the file'
+    shown = ', '.join(f'{key}.{rest}' if rest else key for key in keys[:4])
+    more = f' and {len(keys) - 4} more' if len(keys) > 4 else ''
+    return f'{reason}; set {shown}{more}'
+
+
+def _keys_of(node: Any, name: str, value: Any, path: str = '') -> Iterator[str]:
+    """Dotted keys of the values that have this name, or are equal to this dict or list."""
+    container = isinstance(value, (dict, list, tuple)) and len(value) > 0
+    items = enumerate(node) if isinstance(node, (list, tuple)) else node.items()
+    for key, child in items:
+        here = f'{path}{key}'
+        if key == name or (container and child == value):
+            yield here
+        elif isinstance(child, (dict, list, tuple)):
+            yield from _keys_of(child, name, value, f'{here}.')
+
+
+def dicts_of(node: Any) -> Iterator[dict[str, Any]]:
+    """All dicts of a config, outer ones first."""
+    node = getattr(node, '_cfg_dict', node)
+    children: Any = node if isinstance(node, (list, tuple)) else ()
+    if isinstance(node, dict):
+        yield node
+        children = dict.values(node)  # the nodes; ConfigDict.values() builds lazy objects
+    for child in children:
+        yield from dicts_of(child)
+
+
+def config_classes(cfg: Config) -> list[str] | None:
+    """Class names that the test data set of a config is given; ``None`` if it is given none.
+
+    The names that the data set's own type has by default are not a statement about the model.
+    """
+    dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
+    while dataset.get('dataset') and not dataset.get('metainfo'):  # RepeatDataset and the like
+        dataset = dataset['dataset']
+    metainfo = dataset.get('metainfo') or {}
+    names = dataset.get('classes') or metainfo.get('classes')
+    if isinstance(names, str):  # a file with a name in each line, which mmengine reads
+        return list_from_file(names) if Path(names).is_file() else None
+    return classes_of(dict(classes=names))
+
+
+def step_name(step: dict[str, Any]) -> str:
+    """Name of a step without its scope: ``Resize`` for 'mmcv.Resize', 'torchvision/Resize' and the
+    class itself.
+    """
+    kind = step['type']
+    return kind.__name__ if isinstance(kind, type) else re.split(r'[./]', str(kind))[-1]
