@@ -116,16 +116,19 @@ def convert_state_dict(
     """Convert weights of a ViT, DeiT, PVT, Twins-PCPVT or CPVT to a state dict of a backbone of
     this package.
 
-    The names of the authors, timm, mmdet, mmseg, mmpretrain and this package are recognised, inside
-    wrappers (``model``, ``state_dict``) and under prefixes (``module.``, ``backbone.``,
-    ``_orig_mod.``). A table of another grid is resized, and a column's patch embedding is fitted to
-    the patch size. PEGs that the source lacks start as the identity: step 0 computes what the
-    source computes without its table. The state dict is to be loaded with ``strict=False``.
+    The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this package are
+    recognised, inside wrappers (``model``, ``state_dict``) and under prefixes (``module.``,
+    ``backbone.``, ``_orig_mod.``); any other prefix is found if it is the only one. A table of
+    another grid is resized. A patch embedding for RGB is fitted to another number of channels, and
+    that of a column to the patch size. PEGs that the source lacks start as the identity: step 0
+    computes what the source computes without its table. The state dict is to be loaded with
+    ``strict=False``.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
         model: CPVT, MultiScaleCPVT or PyramidCPVT.
-        prefix: Convert the keys under this prefix only; ``None`` finds it.
+        prefix: Convert the keys under this prefix only, ``'teacher'`` where a checkpoint holds
+            weights under the keys ``teacher`` and ``student``; ``None`` finds it.
         allow_missing: Keys of new parts of the model that the source may lack, or patterns such as
             ``'pos_block.*'``. New parts are position encodings, class, distillation and register
             tokens, layer scales, and adapters (``adapter`` or ``lora`` in the name). No other key
@@ -220,6 +223,8 @@ def _rename(
                 )
             ours[name], origin[name] = part, old
     _join_biases(ours, origin, report)
+    _join_projections(ours, origin, report)
+    _name_gated(ours, origin)
     if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
         for leaf in ('weight', 'bias'):
             if f'fc_norm.{leaf}' in ours:
@@ -251,6 +256,30 @@ def _join_biases(ours: dict[str, Tensor], origin: dict[str, str], report: Conver
             ours[f'{stem}qkv.bias'] = torch.cat((query, torch.zeros_like(query), value))
 
 
+def _join_projections(
+    ours: dict[str, Tensor], origin: dict[str, str], report: ConversionReport
+) -> None:
+    """Make ``qkv`` of separate projections; a bias that one of them lacks is zero."""
+    for first in [key for key in ours if re.search(r'\.attn\.q_proj\.(weight|bias)$', key)]:
+        names = [first.replace('.q_proj.', f'.{part}_proj.') for part in 'qkv']
+        joined = first.replace('.q_proj.', '.qkv.')
+        if not first.endswith('bias') and not all(name in ours for name in names):
+            continue  # refused as an unknown part of a block
+        zero = torch.zeros_like(ours[first])
+        ours[joined] = torch.cat([ours.pop(name, zero) for name in names])
+        old = [origin.pop(name) for name in names if name in origin]
+        origin[joined] = old[0]
+        report.renamed += [(name, joined) for name in old[1:]]
+
+
+def _name_gated(ours: dict[str, Tensor], origin: dict[str, str]) -> None:
+    """Name ``up_proj``: the second input of a gated MLP, or the only one."""
+    for key in [key for key in ours if '.mlp.up_proj.' in key]:
+        gated = key.replace('.up_proj.', '.fc1_g.') in ours
+        name = key.replace('.up_proj.', '.fc1_x.' if gated else '.fc1.')
+        ours[name], origin[name] = ours.pop(key), origin.pop(key)
+
+
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
     """Convert one tensor of the source to one or more of this package."""
     if '.attn.in_proj.' in key:
@@ -260,6 +289,12 @@ def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
         return [
             (key.replace('.in_proj.', '.q.'), value[:dim]),
             (key.replace('.in_proj.', '.kv.'), value[dim:]),
+        ]
+    if '.mlp.weights_in.' in key:  # gate and value of DINOv2's SwiGLU
+        gate, other = value.chunk(2)
+        return [
+            (key.replace('.weights_in.', '.fc1_g.'), gate),
+            (key.replace('.weights_in.', '.fc1_x.'), other),
         ]
     if key == 'rope.freqs' and value.dim() == 4:  # of all blocks
         return [(f'{key}.{block}', freqs) for block, freqs in enumerate(value.unbind(1))]
@@ -455,9 +490,13 @@ def _fit_table(
 def _fit_patches(
     ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport
 ) -> None:
-    """Fit the patch embedding of a column: a patch gives what the source gives for it, resized to
-    the source's size.
+    """Fit the patch embedding to the model's channels and, of a column, to its patches.
+
+    A patch then gives what the source gives for it, resized to the source's size. Of weights for
+    RGB, one channel has the sum of the three; more repeat them, scaled so that their sum stays.
     """
+    for key in ('patch_embed.proj.weight', 'patch_embeds.0.proj.weight'):
+        _fit_channels(key, ours, wanted, report)
     key = 'patch_embed.proj.weight'
     old, new = (list(weights[key].shape) if key in weights else [] for weights in (ours, wanted))
     if len(old) == len(new) == 4 and old[:2] == new[:2] and old != new:
@@ -467,6 +506,23 @@ def _fit_patches(
         report.notes.append(
             f'{key}: fitted to patches of {new[2]} x {new[3]} px, from {old[2]} x {old[3]} px'
         )
+
+
+def _fit_channels(
+    key: str, ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport
+) -> None:
+    old, new = (list(weights[key].shape) if key in weights else [] for weights in (ours, wanted))
+    if len(old) != 4 or len(new) != 4 or old[1] != 3 or new[1] == 3:
+        return
+    weight, channels = ours[key], new[1]
+    if channels == 1:
+        ours[key], change = weight.sum(1, keepdim=True), 'their sum'
+    else:
+        repeated = weight.repeat(1, math.ceil(channels / 3), 1, 1)[:, :channels]
+        ours[key], change = repeated * (3 / channels), f'repeated, times 3 / {channels}'
+    report.notes.append(
+        f'{key}: fitted to {channels} channels, from 3: {change}; train the model on'
+    )
 
 
 def _sort_out(

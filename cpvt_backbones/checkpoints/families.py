@@ -32,7 +32,7 @@ class Family:
     def rename(self, key: str) -> str:
         """Return this package's name of a key.
 
-        ``attn.in_proj`` stays, because its values are split.
+        ``attn.in_proj`` and ``attn.q_proj`` stay, because their values are split or joined.
         """
         for pattern, replacement in (*self.rules, *POSITION_RULES):
             key = re.sub(pattern, replacement, key)
@@ -47,6 +47,11 @@ POSITION_RULES: tuple[Rule, ...] = (
     (r'^pos_block\.(\d+)\.(?:proj|pos)\.(weight|bias)$', r'pos_block.\1.proj.0.\2'),
     (r'^pos_block\.(\d+)\.pos\.', r'pos_block.\1.proj.'),
 )
+
+
+def _short_projection(match: re.Match[str]) -> str:
+    return f'.attn.{match[1][0]}_proj.'
+
 
 _FFN: tuple[Rule, ...] = (
     (r'\.ffn\.layers\.0\.0\.', '.mlp.fc1.'),
@@ -101,6 +106,27 @@ _CLIP: tuple[Rule, ...] = (
     (r'\.mlp\.c_proj\.', '.mlp.fc2.'),
     (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
 )
+# transformers 5 has other names in memory than in files, which keep those of transformers 4.
+_TRANSFORMERS: tuple[Rule, ...] = (
+    (r'^embeddings\.(cls_token|class_embedding)$', 'cls_token'),
+    (r'^embeddings\.distillation_token$', 'dist_token'),
+    (r'^embeddings\.register_tokens$', 'reg_token'),
+    (r'^embeddings\.mask_token$', 'mask_token'),
+    (r'^embeddings\.position_embedding(s|\.weight)$', 'pos_embed'),
+    (r'^embeddings\.patch_embeddings?\.(projection\.)?', 'patch_embed.proj.'),
+    (r'^pre_layrnorm\.', 'norm_pre.'),
+    (r'^(post_layernorm|layernorm)\.', 'norm.'),
+    (r'^(encoder\.|model\.)?layers?\.(\d+)\.', r'blocks.\2.'),
+    (r'\.(layernorm_before|layer_norm1)\.', '.norm1.'),
+    (r'\.(layernorm_after|layer_norm2)\.', '.norm2.'),
+    (r'\.attention\.attention\.(query|key|value)\.', _short_projection),
+    (r'\.(attention|self_attn)\.([qkv])_proj\.', r'.attn.\2_proj.'),
+    (r'\.(attention|self_attn)\.(output\.dense|o_proj|out_proj)\.', '.attn.proj.'),
+    (r'\.intermediate\.dense\.', '.mlp.fc1.'),
+    (r'\.(output\.dense|mlp\.down_proj|mlp\.weights_out)\.', '.mlp.fc2.'),
+    (r'\.mlp\.gate_proj\.', '.mlp.fc1_g.'),
+    (r'\.layer_scale([12])\.lambda1$', r'.ls\1.gamma'),
+)
 _STAGE_PARTS = dict(
     patch_embed='patch_embeds.', pos_embed='pos_embed.', block='blocks.', norm='norm_after_stage'
 )
@@ -116,7 +142,8 @@ _TIMM_VIT: tuple[Rule, ...] = (
     (r'\.mlp\.w2\.', '.mlp.fc1_x.'),
     (r'\.mlp\.w3\.', '.mlp.fc2.'),
 )
-_BICUBIC = dict(interpolation='bicubic', antialias=False)  # mmpretrain, mmseg
+_BICUBIC = dict(interpolation='bicubic', antialias=False)  # mmpretrain, mmseg, transformers
+_SMOOTH_BICUBIC = dict(interpolation='bicubic', antialias=True)
 _BILINEAR = dict(interpolation='bilinear', antialias=False)  # PVT
 _TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
 
@@ -147,6 +174,20 @@ SOURCES: tuple[Family, ...] = (
     # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text
     # tower.
     Family("CLIP's ViT, OpenAI's or open_clip's names", 'column', r'class_embedding$', _CLIP),
+    Family(
+        "ViT with registers, transformers' names",
+        'column',
+        r'embeddings\.register_tokens$',
+        _TRANSFORMERS,
+        _SMOOTH_BICUBIC,
+    ),
+    Family(
+        "ViT, transformers' names",
+        'column',
+        r'embeddings\.patch_embeddings?\.',
+        _TRANSFORMERS,
+        _BICUBIC,
+    ),
     Family(
         "ViT, DeiT or CPVT, timm's or this package's names",
         'column',
@@ -208,6 +249,16 @@ def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
         return find_weights(checkpoint[stored[0]])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
+    # Models of one training, such as `teacher` and `student` of DINO: `find_backbone` picks one.
+    models = {
+        f'{name}.{key}': value
+        for name, part in checkpoint.items()
+        if isinstance(part, Mapping) and name not in averaged
+        for key, value in part.items()
+        if isinstance(value, Tensor)
+    }
+    if models:
+        return models
     fault = f'has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
     if averaged:
         fault = f'holds averaged weights alone ({averaged[0]!r}): ask for them by ema=True'
@@ -241,15 +292,39 @@ def find_backbone(
         )
     ) is None:
         wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in found)), None)
-        if wrapper is None:
-            known = '; '.join(family.name for family in SOURCES)
-            keys = f'its keys are {shorten(list(found))}'
-            raise CheckpointError(
-                f'the checkpoint is none of those recognised: {keys}; recognised are {known}'
-            )
-        found = _under(wrapper, found, report)
+        found = _under(wrapper or _only_prefix(found, report.prefix), found, report)
     report.source = source.name
     return source, found
+
+
+def _only_prefix(found: Found, outer: str) -> str:
+    """The one prefix under which the keys are those of a family.
+
+    Raise CheckpointError if there is none, or more than one.
+    """
+    prefixes: dict[str, None] = {}
+    for key in found:
+        parts = key.split('.')
+        for start in range(1, len(parts)):
+            rest = '.'.join(parts[start:])
+            if any(re.match(family.signature, rest) for family in SOURCES):
+                prefixes['.'.join(parts[:start])] = None
+                break
+    # Prefixes that differ in numbers alone are parts of one model, as the stages of Swin.
+    if len({re.sub(r'\d+', '0', prefix) for prefix in prefixes}) < min(len(prefixes), 2):
+        prefixes = {}
+    if len(prefixes) > 1:
+        choices = ', '.join(repr(outer + prefix) for prefix in prefixes)
+        raise CheckpointError(
+            f'several parts of the checkpoint are backbones; choose one by prefix=: {choices}'
+        )
+    if not prefixes:
+        known = '; '.join(family.name for family in SOURCES)
+        keys = f'its keys are {shorten(list(found))}'
+        raise CheckpointError(
+            f'the checkpoint is none of those recognised: {keys}; recognised are {known}'
+        )
+    return f'{next(iter(prefixes))}.'
 
 
 def _under(prefix: str, found: Found, report: ConversionReport) -> Found:

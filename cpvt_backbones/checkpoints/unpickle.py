@@ -104,6 +104,7 @@ def _check_pickles(file: Path) -> None:
         _check_directory(stream)
         with zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
+            _check_kind([member.filename for member in members])
             if any(member.compress_type not in _COMPRESSIONS for member in members):
                 raise ValueError('it is compressed by a method that torch does not know')
             if sum(member.file_size for member in members) > file.stat().st_size:
@@ -118,6 +119,20 @@ def _check_pickles(file: Path) -> None:
                 scan.check(content)
                 if content.read(1):
                     raise Refused('a pickle in it has something after its end')
+
+
+def _check_kind(names: list[str]) -> None:
+    """Refuse archives of other formats by their name."""
+    if names and all(name.endswith('.npy') for name in names):
+        raise Refused(
+            'it is an archive of NumPy (.npz): load it into a model of the package that reads it,'
+            ' and save its state_dict'
+        )
+    if any(name.endswith('/constants.pkl') for name in names):
+        raise Refused(
+            'it is a TorchScript archive, which has code: if you trust it, open it by'
+            ' torch.jit.load and save its state_dict'
+        )
 
 
 def _check_directory(stream: IO[bytes]) -> None:

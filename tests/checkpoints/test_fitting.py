@@ -200,6 +200,33 @@ def test_a_patch_gives_what_the_source_gives_for_it_resized(old, new):
     assert max_difference(found, expected) <= 1e-4 * expected.abs().max()
 
 
+@pytest.mark.parametrize('channels', [1, 2, 4, 6, 13])
+@pytest.mark.parametrize('kind', ['column', 'smaller_patches', 'pyramid'])
+def test_weights_of_rgb_are_fitted_to_other_channels(kind, channels):
+    """As timm fits them; grey images in all channels give what they gave."""
+    adapt = pytest.importorskip('timm.models._manipulate').adapt_input_conv
+    build = column if kind != 'pyramid' else lambda **kw: PyramidCPVT(arch=PYRAMID, **kw)
+    options = dict(patch_size=8) if kind == 'smaller_patches' else {}
+    source, model = randomise(build()).eval(), build(in_channels=channels, **options).eval()
+    reference = build(**options).eval()
+    report, _ = load(model, source.state_dict()), load(reference, source.state_dict())
+    key = 'patch_embeds.0.proj.weight' if kind == 'pyramid' else 'patch_embed.proj.weight'
+    wanted = adapt(channels, reference.state_dict()[key])
+    assert max_difference(model.state_dict()[key], wanted) <= 1e-6 * wanted.abs().max()
+    assert any(
+        note.startswith(f'{key}: fitted to {channels} channels, from 3: ') for note in report.notes
+    )
+    grey = torch.randn(1, 1, 64, 64)
+    if channels % 3 == 0 or channels == 1:
+        got, want = (
+            m(grey.expand(-1, count, -1, -1))[-1]
+            for m, count in ((model, channels), (reference, 3))
+        )
+        assert max_difference(got, want) <= 1e-4 * want.abs().max()
+    with pytest.raises(CheckpointError, match='shape mismatch: patch_embed'):
+        convert_state_dict(model.state_dict(), build(in_channels=5, **options))
+
+
 def test_a_rectangular_table_keeps_its_grid():
     """10 + 1 entries are 2 x 5 and a class token.
 
@@ -415,13 +442,21 @@ def test_blocks_and_stages_that_no_output_needs_are_dropped():
         lambda state: dict(
             state_dict={'backbone.' + k: v for k, v in state.items()} | {'neck.w': torch.ones(1)}
         ),
+        lambda state: {f'net.{key}': value for key, value in state.items()},  # Lightning
+        lambda state: dict(model={f'backbone.net.{key}': state[key] for key in state}),  # ViTDet
+        lambda state: {f'encoder.model.{key}': value for key, value in state.items()},  # smp
+        lambda state: dict(teacher={f'backbone.{key}': state[key] for key in state}, epoch=3),
+        lambda state: dict(  # DINOv2
+            teacher={f'backbone.{key}': state[key] for key in state} | {'neck.w': torch.ones(1)},
+            optimizer=dict(state={0: dict(step=torch.ones(()))}),
+        ),
     ],
 )
 def test_wrappers_and_prefixes_are_removed(wrap):
     source, model = randomise(column()), column()
     checkpoint = wrap(source.state_dict())
     report = load(model, checkpoint)
-    assert not report.missing and set(report.dropped) <= {'neck.w'}
+    assert not report.missing and set(report.dropped) <= {'neck.w', 'teacher.neck.w'}
     assert all(
         torch.equal(value, model.state_dict()[key]) for key, value in source.state_dict().items()
     )
@@ -440,6 +475,33 @@ def test_prefix_argument():
         CheckpointError, match=r"prefix='backbone.': no key starts with it; .* student., teacher."
     ):
         convert_state_dict(both, column(), prefix='backbone.')
+
+
+@pytest.mark.parametrize(
+    ('first', 'second', 'nested'),
+    [
+        ('module.base_encoder', 'module.momentum_encoder', False),  # MoCo v3
+        ('teacher', 'student', False),
+        ('teacher', 'student', True),  # DINO and iBOT
+        ('teacher.backbone', 'student.module.backbone', True),
+    ],
+)
+def test_several_backbones_are_named(first, second, nested):
+    weights = {first: randomise(column()).state_dict(), second: column().state_dict()}
+    both = {f'{name}.{key}': value for name, part in weights.items() for key, value in part.items()}
+    checkpoint = dict(state_dict=both)
+    if nested:
+        checkpoint = dict(epoch=3, teacher={}, student={}, loss=dict(center=torch.ones(2)))
+        for key, value in both.items():
+            container, _, rest = key.partition('.')
+            checkpoint[container][rest] = value
+    with pytest.raises(CheckpointError) as error:
+        convert_state_dict(checkpoint, column())
+    choices = str(error.value).partition('several parts of the checkpoint are backbones')[2]
+    assert choices == f"; choose one by prefix=: '{first}', '{second}'"
+    for name, part in weights.items():
+        state_dict, _ = convert_state_dict(checkpoint, column(), prefix=name)
+        assert all(torch.equal(state_dict[key], value) for key, value in part.items())
 
 
 def test_averaged_weights_need_ema():

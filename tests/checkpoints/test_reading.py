@@ -243,6 +243,21 @@ def test_not_a_checkpoint(content, message, tmp_path):
         read_checkpoint(tmp_path / 'w.pth')
 
 
+def test_archives_of_other_formats_are_named(tmp_path):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / 'script.pt')
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)).save(tmp_path / 'trace.pt')
+    np.savez(tmp_path / 'arrays.npz', weight=np.ones(2))
+    np.savez_compressed(tmp_path / 'zeros.npz', weight=np.zeros(10**6))
+    for name, kind in {
+        'script.pt': 'a TorchScript archive, .* torch.jit.load and save its state_dict',
+        'trace.pt': 'a TorchScript archive',
+        'arrays.npz': r'an archive of NumPy \(.npz\)',
+        'zeros.npz': r'an archive of NumPy \(.npz\)',
+    }.items():
+        with pytest.raises(CheckpointError, match=f"{name}' is refused: it is {kind}"):
+            read_checkpoint(tmp_path / name)
+
+
 def test_other_zip_archive(tmp_path):
     with zipfile.ZipFile(tmp_path / 'w.pth', 'w') as archive:
         archive.writestr('readme.txt', 'hello')
