@@ -107,17 +107,6 @@ def softnms(
     return torch.from_numpy(inds)
 
 
-def nms_match(dets: Tensor, *, iou_threshold: float) -> list[list[int]]:
-    boxes = dets[:, :4].float().numpy()
-    left = dets[:, 4].sort(descending=True).indices.numpy()
-    groups = []
-    while len(left):
-        near = _ious(boxes[left[0]], boxes[left[1:]]) >= np.float32(iou_threshold)
-        groups.append([int(left[0]), *left[1:][near].tolist()])
-        left = left[1:][~near]
-    return groups
-
-
 def bbox_overlaps(
     boxes1: Tensor, boxes2: Tensor, ious: Tensor, *, mode: int, aligned: bool, offset: int
 ) -> None:
@@ -149,48 +138,6 @@ def roi_align_backward(grad: Tensor, rois: Tensor, *tensors: Tensor, **options: 
     grad_input.copy_(kernels._roi_align_backward(*widen(grad, rois), *places))
 
 
-def roi_pool_forward(
-    input: Tensor,
-    rois: Tensor,
-    output: Tensor,
-    argmax: Tensor,
-    *,
-    spatial_scale: float,
-    **bins: int,
-) -> None:
-    # Not torchvision's, which rounds a region to whole pixels.
-    limits, vector = np.array(input.shape[:1:-1]), partial(np.array, dtype=np.float32)
-    argmax.fill_(-1)
-    for k, (image, *box) in enumerate(rois.float().cpu().numpy()):
-        x1, y1, x2, y2 = box
-        start, end = (
-            vector(corner) * np.float32(spatial_scale) for corner in ((x1, y1), (x2 + 1, y2 + 1))
-        )
-        step = (end - start) / vector((bins['pooled_width'], bins['pooled_height']))
-        for i, j in (
-            np.ndindex(bins['pooled_height'], bins['pooled_width']) if (step > 0).all() else ()
-        ):
-            left, top = np.clip(np.floor(vector((j, i)) * step + start), 0, limits).astype(int)
-            right, bottom = np.clip(
-                np.ceil(vector((j + 1, i + 1)) * step + start), 0, limits
-            ).astype(int)
-            if right > left and bottom > top:
-                output[k, :, i, j], place = (
-                    input[int(image), :, top:bottom, left:right].flatten(1).max(1)
-                )
-                row, column = top + place // (right - left), left + place % (right - left)
-                argmax[k, :, i, j] = (row * limits[0] + column).to(argmax)
-
-
-def roi_pool_backward(
-    grad: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, **options: Any
-) -> None:
-    batch, channels, height, width = grad_input.shape
-    planes = rois[:, :1].long() * channels + torch.arange(channels, device=rois.device)
-    places = planes[:, :, None, None] * (height * width) + argmax
-    grad_input.view(-1).index_put_((places[argmax >= 0],), grad[argmax >= 0], accumulate=True)
-
-
 def _log(probability: Tensor) -> Tensor:
     return probability.clamp(min=torch.finfo(torch.float32).tiny).log()
 
@@ -215,36 +162,6 @@ def sigmoid_focal_loss_backward(
     positive = -alpha * q**gamma * (q - gamma * p * _log(p))
     slope = torch.where(own, positive, (alpha - 1) * p**gamma * (gamma * q * _log(q) - p))
     grad_input.copy_(slope * weight[target][:, None] if weight.numel() else slope)
-
-
-def softmax_focal_loss_forward(
-    softmax: Tensor, target: Tensor, weight: Tensor, output: Tensor, *, gamma: float, alpha: float
-) -> None:
-    label = target.clamp(min=0)
-    p = widen(softmax)[0].gather(1, label[:, None])[:, 0]
-    loss = -alpha * (1 - p) ** gamma * _log(p) * (target >= 0)
-    output.copy_(loss * weight[label] if weight.numel() else loss)
-
-
-def softmax_focal_loss_backward(
-    softmax: Tensor,
-    target: Tensor,
-    weight: Tensor,
-    buff: Tensor,
-    grad_input: Tensor,
-    *,
-    gamma: float,
-    alpha: float,
-) -> None:
-    label = target.clamp(min=0)
-    probabilities = widen(softmax)[0]
-    p = probabilities.gather(1, label[:, None])[:, 0]
-    slope = (
-        alpha * (gamma * (1 - p) ** (gamma - 1) * p * _log(p) - (1 - p) ** gamma) * (target >= 0)
-    )
-    buff.copy_(slope * weight[label] if weight.numel() else slope)
-    own = torch.nn.functional.one_hot(label, softmax.shape[1])
-    grad_input.copy_(buff[:, None] * (own - probabilities))
 
 
 def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:
