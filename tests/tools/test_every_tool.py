@@ -19,8 +19,6 @@ SCRIPTS = {
 }
 # Arguments with one thing wrong for each, and a word of the answer.
 MISTAKES = {
-    'benchmarks/large_images.py': ('--docs none.md', 'none.md'),
-    'benchmarks/million.py': ('--docs none.md', 'none.md'),
     'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
