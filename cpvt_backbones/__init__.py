@@ -7,8 +7,8 @@ mmengine are imported when they are needed.
 
 from typing import TYPE_CHECKING
 
-from .engine.mmcv_operators import provide
 from .lazy import lazy_names, register
+from .patches import provide_operators
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -37,4 +37,4 @@ __getattr__ = lazy_names(
     ),
 )
 register()
-provide()
+provide_operators()

@@ -6,11 +6,10 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from .weights import repository_file
+from . import patches
 
 
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
@@ -59,41 +58,20 @@ def register() -> None:
     loader.
     """
     after_import('mmengine', _register)
-    after_import('mmengine.runner', lambda: import_module('cpvt_backbones.checkpoints'))
-
-
-def _find_mmseg(distributions: dict[str, str]) -> None:
-    """Let mmengine find ``mmseg::`` by the module where no distribution has the original's name.
-
-    ``distributions`` are mmengine's, by the scope of a config. The maintained fork is called
-    onedl-mmsegmentation; without this, ``_base_ = 'mmseg::...'`` ends in "mmsegmentation is not
-    installed".
-    """
-    from mmengine.utils import is_installed
-
-    if not is_installed('mmsegmentation') and find_spec('mmseg') is not None:
-        distributions['mmseg'] = 'mmseg'
+    after_import('mmengine.runner', patches.replace_loader)
 
 
 def _register() -> None:
-    from mmengine.config import Config, utils
+    from mmengine.config.utils import MODULE2PACKAGE
     from mmengine.registry import Registry
 
-    utils.MODULE2PACKAGE['cpvt_backbones'] = 'cpvt_backbones'
-    _find_mmseg(utils.MODULE2PACKAGE)
-    get_path, look_up = Config._get_cfg_path, Registry.get
-
-    def get_cfg_path(cfg_path: str, filename: str) -> tuple[str, str | None]:
-        scope, _, name = cfg_path.partition('::')
-        if scope != 'cpvt_backbones':
-            return get_path(cfg_path, filename)
-        # Without the scope, which would name the registry of the config's types: it is that of its
-        # `default_scope`.
-        return str(repository_file(f'configs/{name}')), None
+    patches.find_own_configs()
+    patches.find_mmseg(MODULE2PACKAGE)
+    look_up = Registry.get
 
     @functools.wraps(look_up)
     def get(self: Registry, key: str) -> Any:
         import_module('cpvt_backbones.engine.registered')
         return look_up(self, key)
 
-    Config._get_cfg_path, Registry.get = staticmethod(get_cfg_path), get
+    Registry.get = get

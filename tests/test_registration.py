@@ -96,8 +96,8 @@ import cpvt_backbones
 assert MODELS.get('CPVT') is cpvt_backbones.CPVT, 'not registered'
 assert HOOKS.get('DurableCheckpointHook') and CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
 from mmengine.runner import CheckpointLoader
-from cpvt_backbones.checkpoints.pretrained import load_from_weights_only
-assert CheckpointLoader._schemes[''] is load_from_weights_only
+from cpvt_backbones.checkpoints.loader import load_for_mmengine
+assert CheckpointLoader._schemes[''] is load_for_mmengine
 """
 
 

@@ -1,7 +1,6 @@
 """Checkpoints of this and other packages: open files safely, recognise, convert, write.
 
-All checkpoint files are opened here; once this is imported, mmengine's loader uses
-:func:`read_checkpoint` too.
+All checkpoint files are opened by :func:`read_checkpoint`, those that mmengine loads too.
 """
 
 from cpvt_backbones.options import TARGETS

@@ -1,16 +1,13 @@
-"""Load a checkpoint file into a model; the loader of mmengine's ``load_from`` and ``resume``."""
+"""Load a checkpoint into a model."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
-from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.checks import list_of_dicts
@@ -30,12 +27,6 @@ _CLASS_LAYER = re.compile(
 # Heads with classes of their own: proposals, stuff.
 _OTHER_HEAD = re.compile(r'(^|\.)\w*(rpn|semantic)')
 _TABLE = re.compile('pos_embed|rel_pos|relative_position')
-
-_NAMED: dict[str, Callable[[], dict[str, str]]] = {
-    **dict.fromkeys(('modelzoo', 'torchvision'), model_zoo.get_torchvision_models),
-    **dict.fromkeys(('open-mmlab', 'openmmlab'), model_zoo.get_external_models),
-    'mmcls': model_zoo.get_mmcls_models,
-}
 
 
 def load_checkpoint(
@@ -133,7 +124,7 @@ def load_weights(
     wanted = model.state_dict()
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
-        weights = _weights_in(content, prefix)
+        weights = weights_in(content, prefix)
         others = [
             key
             for key, value in weights.items()
@@ -183,7 +174,7 @@ def check_loaded(
     their number differs. Tables of positions are resized as they are loaded.
     """
     with naming_file(checkpoint):
-        weights, wanted = _weights_in(content), unwrap(model).state_dict()
+        weights, wanted = weights_in(content), unwrap(model).state_dict()
         if not weights.keys() & wanted.keys():
             raise CheckpointError(
                 f'no weight of the model is in it; it has {shorten(list(weights))}'
@@ -233,7 +224,8 @@ def check_loaded(
             )
 
 
-def _weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
+def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
+    """The tensors of a checkpoint whose keys start with ``prefix``, without it."""
     weights = {key.removeprefix('module.'): value for key, value in find_weights(content).items()}
     weights = {
         key: value
@@ -259,41 +251,3 @@ def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
         raise CheckpointError(
             f'checkpoint {str(checkpoint)!r}: {error}', report=error.report
         ) from error
-
-
-def load_from_weights_only(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """Load a checkpoint for mmengine: ``load_from``, ``resume``, the toolboxes' inferencers.
-
-    It replaces mmengine's loaders, which retry a refused file with ``weights_only=False``.
-    ``filename`` may be a name of mmengine's too, as ``'torchvision://resnet50'``. The file is read
-    on the CPU, whatever ``map_location``.
-    """
-    scheme, _, name = filename.rpartition('://')
-    if 's3' in scheme or 'petrel' in scheme:
-        with get_local_path(filename, backend_args=dict(backend='petrel')) as path:
-            return load_from_weights_only(path)
-    if scheme in _NAMED:
-        models = _NAMED[scheme]()
-        name = model_zoo.get_deprecated_model_names().get(name, name)
-        if name not in models:
-            raise CheckpointError(f'checkpoint: mmengine knows no model {filename!r}')
-        filename = (
-            models[name]
-            if '://' in models[name]
-            else str(Path(model_zoo._get_mmengine_home(), models[name]))
-        )
-    content = read_checkpoint(filename)
-    if all(isinstance(value, Tensor) for value in content.values()):
-        # .safetensors, and a state dict alone
-        content = dict(state_dict=content, meta=stored_meta({}, filename))
-    if scheme == 'mmcls':  # the backbone of a classifier
-        return dict(state_dict=_weights_in(content, 'backbone.'))
-    return content
-
-
-# Every scheme of mmengine's: `pavi://`, which is not served, is refused.
-_SCHEMES = ['', r'(\S+\:)?s3://', r'(\S+\:)?petrel://']
-_SCHEMES += [
-    f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)
-]
-model_zoo.CheckpointLoader.register_scheme(_SCHEMES, load_from_weights_only, force=True)

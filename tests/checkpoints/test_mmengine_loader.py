@@ -16,7 +16,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from cpvt_backbones.checkpoints import CheckpointError, pretrained, write_checkpoint
+from cpvt_backbones.checkpoints import CheckpointError, loader, write_checkpoint
 
 
 class Regression(BaseModel):
@@ -151,11 +151,11 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
     (tmp_path / 'open_mmlab.json').write_text(json.dumps(dict(local='tiny.pth')))
     for scheme in ('torchvision', 'mmcls'):
         monkeypatch.setitem(
-            pretrained._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth')
+            loader._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth')
         )
     if 'local' not in name:
         monkeypatch.setitem(
-            pretrained._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth')
+            loader._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth')
         )
         monkeypatch.setattr(
             'cpvt_backbones.checkpoints.sources._fetch',
@@ -168,8 +168,7 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
 
 
 def test_every_scheme_of_mmengine_is_replaced():
-    loaders = {loader.__module__ for loader in CheckpointLoader._schemes.values()}
-    assert loaders == {pretrained.__name__}
+    assert set(CheckpointLoader._schemes.values()) == {loader.load_for_mmengine}
     with pytest.raises(
         CheckpointError,
         match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 'pavi://a'",

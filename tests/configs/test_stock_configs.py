@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpvt_backbones import lazy
+from cpvt_backbones import patches
 from cpvt_backbones.engine import launch
 from cpvt_backbones.toolboxes import read_config
 
@@ -170,9 +170,9 @@ def test_mmpretrains_configs_are_found(tmp_path):
 )
 def test_the_original_mmsegmentation_is_left_alone(distribution, module, wanted, monkeypatch):
     monkeypatch.setattr('mmengine.utils.is_installed', lambda name: distribution)
-    monkeypatch.setattr(lazy, 'find_spec', lambda name: object() if module else None)
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: object() if module else None)
     names = dict(mmseg='mmsegmentation', mmdet='mmdet')
-    lazy._find_mmseg(names)
+    patches.find_mmseg(names)
     assert names == dict(mmseg=wanted, mmdet='mmdet')
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 mmcv = pytest.importorskip('mmcv')
 
-from cpvt_backbones.engine.mmcv_operators import OperatorFinder, operators, provide  # noqa: E402
+from cpvt_backbones.engine import mmcv_operators as operators  # noqa: E402
+from cpvt_backbones.patches import OperatorFinder, provide_operators  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = importlib.machinery.PathFinder.find_spec('mmcv._ext', mmcv.__path__) is not None
@@ -331,7 +332,7 @@ assert not {'mmcv', 'torchvision'} & set(sys.modules)
 from mmengine.utils.dl_utils.misc import mmcv_full_available
 assert mmcv_full_available()
 import mmcv._ext, mmcv.ops
-assert mmcv._ext.__file__.endswith('operators.py'), mmcv._ext
+assert mmcv._ext.__file__.endswith('mmcv_operators.py'), mmcv._ext
 print(mmcv.ops.get_compiler_version())
 for operator in ('carafe_forward', 'roi_pool_forward'):
     try:
@@ -366,7 +367,7 @@ def test_another_value_of_the_variable_is_refused(monkeypatch):
     with pytest.raises(
         ValueError, match="CPVT_MMCV_OPERATORS must be 'auto' or 'compiled', got 'torch'"
     ):
-        provide()
+        provide_operators()
 
 
 def test_a_toolbox_that_was_imported_before_is_named():

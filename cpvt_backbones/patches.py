@@ -1,0 +1,120 @@
+"""All that this package changes in other packages, and what breaks without it.
+
+====================================  ==========================================================
+changed                               without it
+====================================  ==========================================================
+``sys.meta_path``: a finder, last     mmcv without compiled operators: mmdet and mmseg do not
+                                      import, no NMS, no RoIAlign
+``CheckpointLoader._schemes``         mmengine retries a refused checkpoint with
+                                      ``weights_only=False``: loading it may run code
+``Config._get_cfg_path``              ``_base_ = 'cpvt_backbones::...'``: types resolve in a
+                                      registry ``cpvt_backbones``, which knows no detector, and a
+                                      clone that is not installed has no configs
+``MODULE2PACKAGE['mmseg']``           ``_base_ = 'mmseg::...'`` ends in "mmsegmentation is not
+                                      installed" with the maintained fork
+====================================  ==========================================================
+
+The second and fourth are mmengine's own means, ``register_scheme(force=True)`` and a table.
+"""
+
+import importlib.util
+import os
+import sys
+import warnings
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from .weights import repository_file
+
+VARIABLE = 'CPVT_MMCV_OPERATORS'
+_OPERATORS = Path(__file__).with_name('engine') / 'mmcv_operators.py'
+
+
+class OperatorFinder(MetaPathFinder):
+    """Finds ``mmcv._ext`` in ``engine/mmcv_operators.py``.
+
+    It is asked only where mmcv has no compiled one, and imports neither mmcv nor torchvision before
+    that.
+    """
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """A spec of ``mmcv._ext``, unless the environment variable refuses it."""
+        if fullname != 'mmcv._ext':
+            return None
+        if os.environ.get(VARIABLE) == 'compiled':
+            # Not an exception: mmengine asks for this module to learn whether the operators are
+            # there.
+            warnings.warn(
+                f'{VARIABLE}=compiled, and mmcv has no compiled operators',
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
+        return importlib.util.spec_from_file_location(fullname, _OPERATORS)
+
+
+def provide_operators() -> None:
+    """Append an :class:`OperatorFinder` to ``sys.meta_path``.
+
+    Raises:
+        ValueError: The environment's ``CPVT_MMCV_OPERATORS`` is neither 'auto' nor 'compiled'.
+    """
+    choice = os.environ.get(VARIABLE, 'auto')
+    if choice not in ('auto', 'compiled'):
+        raise ValueError(
+            f"environment variable {VARIABLE} must be 'auto' or 'compiled', got {choice!r}"
+        )
+    if not any(isinstance(finder, OperatorFinder) for finder in sys.meta_path):
+        sys.meta_path.append(OperatorFinder())
+    for toolbox in ('mmdet', 'mmseg'):
+        if f'{toolbox}.models' in sys.modules and 'mmcv.ops' not in sys.modules:
+            advice = (
+                f'{toolbox} was imported before mmcv had operators and lacks them: import'
+                ' cpvt_backbones first'
+            )
+            warnings.warn(advice, RuntimeWarning, stacklevel=2)
+
+
+def replace_loader() -> None:
+    """Let mmengine open every checkpoint by :func:`load_for_mmengine`, which runs nothing."""
+    from mmengine.runner import CheckpointLoader
+
+    from .checkpoints.loader import SCHEMES, load_for_mmengine
+
+    CheckpointLoader.register_scheme(SCHEMES, load_for_mmengine, force=True)
+
+
+def find_own_configs() -> None:
+    """Let ``_base_ = 'cpvt_backbones::NAME'`` name a file in ``configs/``.
+
+    An entry of ``MODULE2PACKAGE`` would find the files of an installed package, and give their
+    dicts ``_scope_='cpvt_backbones'``. This gives none: their types are those of the config's
+    ``default_scope``.
+    """
+    from mmengine.config import Config
+
+    get_path = Config._get_cfg_path
+
+    def get_cfg_path(cfg_path: str, filename: str) -> tuple[str, str | None]:
+        scope, _, name = cfg_path.partition('::')
+        if scope != 'cpvt_backbones':
+            return get_path(cfg_path, filename)
+        return str(repository_file(f'configs/{name}')), None
+
+    Config._get_cfg_path = staticmethod(get_cfg_path)
+
+
+def find_mmseg(packages: dict[str, str]) -> None:
+    """Let mmengine find ``mmseg::`` by the module where the original is not installed.
+
+    The maintained fork is the distribution onedl-mmsegmentation.
+
+    Args:
+        packages: mmengine's ``MODULE2PACKAGE``, the distribution of each module; changed in place.
+    """
+    from mmengine.utils import is_installed
+
+    if not is_installed('mmsegmentation') and importlib.util.find_spec('mmseg') is not None:
+        packages['mmseg'] = 'mmseg'
