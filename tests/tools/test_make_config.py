@@ -240,7 +240,7 @@ def test_class_folders(call, tmp_path, refused, parts):
     pictures(tmp_path / 'photos', names, size=(200, 180))
     cfg, train, val = made(call, tmp_path, 'folders', tmp_path / 'photos', '--weights', 'none')
     assert (len(train), len(val)) == ((8, 2) if parts == ('',) else (10, 10))
-    assert train.metainfo['classes'] == ('cat', 'dog') and cfg.side == 160
+    assert train.metainfo['classes'] == ('cat', 'dog') and cfg.scale == 160
     assert {int(val[i]['data_samples'].gt_label) for i in range(len(val))} == {0, 1}
     assert cfg.model.head.num_classes == 2 and cfg.load_from is None
     cfg, *_ = made(call, tmp_path, 'folders', tmp_path / 'photos', '--length', '1')

@@ -882,7 +882,7 @@ def test_recognised_forms(coco, masks, photos, table, out, refused):
     )
     assert f'read as: folders {photos}\n' in table(photos, *out)
     assert 'there is no file or folder' in refused('make_config', 'vocc', photos, *out)
-    assert '--val: only the form coco has it, the data are folders' in refused(
+    assert '--val: only coco and instances have it, the data are folders' in refused(
         'make_config', photos, '--val', 'x', *out
     )
     assert 'recognised; name it' in refused('make_config', photos, photos, photos, *out)
@@ -935,3 +935,123 @@ def test_labelme_is_named(tmp_path, refused, out):
     photo(tmp_path / 'data/1.png')
     (tmp_path / 'data/1.json').write_text('{"shapes": [], "imagePath": "1.png"}')
     assert 'is of LabelMe' in refused('make_config', tmp_path / 'data', *out)
+
+
+def numbered_masks(folder):
+    """Masks of two classes; an image of two objects of the first, and one of the second."""
+    for i in range(5):
+        for kind, spans in (('cat', ((4, 20), (30, 40))), ('route 66', ((25, 60),))):
+            array = np.zeros((HEIGHT, WIDTH), np.uint8)
+            for number, (left, right) in enumerate(spans, 1):
+                array[10:30, left + i : right] = number
+            file = folder / f'numbers/{kind}/{i}.png'
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(file)
+    (folder / 'classes.txt').write_text('cat\nroute 66\n')
+    return ['instances', folder / 'images', folder / 'numbers']
+
+
+def test_masks_that_number_objects(masks, table, refused, out):
+    """Each value of a mask is an object; several classes have a folder of masks each."""
+    pytest.importorskip('mmdet')
+    data = [*numbered_masks(masks.folder), *out]
+    named = [*data, '--classes', masks.folder / 'classes.txt']
+    assert 'used          12 training objects' in table(*named, '--strict')
+    written = json.loads((masks.folder / 'mine/train.json').read_text())
+    assert [category['name'] for category in written['categories']] == ['cat', 'route 66']
+    of_first = [(one['bbox'], one['area']) for one in written['annotations'][:3]]
+    assert of_first == [([4, 10, 16, 20], 320), ([30, 10, 10, 20], 200), ([25, 10, 35, 20], 700)]
+    assert read_config(masks.folder / 'mine.py').model.roi_head.mask_head.num_classes == 2
+    assert 'images without a mask' in refused('make_config', *data)
+    one_class = [*data[:2], data[2] / 'cat', *data[3:]]
+    assert 'used           8 training objects' in table(*one_class)
+    assert read_config(masks.folder / 'mine.py').classes == ('object',)
+    (masks.folder / 'numbers/cat/3.png').unlink()
+    assert 'used          10 training objects' in table(*named)
+    (masks.folder / 'numbers/route 66/3.png').unlink()
+    assert 'images without a mask' in refused('make_config', *named)
+
+
+@pytest.mark.parametrize(
+    ('values', 'reason'),
+    [
+        ([0, 255], 'masks of 0 and 255 only'),
+        ([0, 1], 'masks of one value in several pieces'),
+        ([[0, 0, 0], [255, 255, 255]], 'masks of 0 and 255 only'),
+    ],
+)
+def test_class_maps_are_no_instances(masks, refused, out, values, reason):
+    pytest.importorskip('mmdet')
+    for i in range(5):
+        mask(masks.folder / f'masks/{i}.png', values)
+    data = ['instances', masks.folder / 'images', masks.folder / 'masks', *out]
+    assert reason in refused('make_config', *data)
+
+
+def test_outlines_are_for_instances(coco, yolo, table, refused, out):
+    for one in coco.annotations:
+        one['segmentation'] = [[4, 5, 24, 5, 24, 21]]
+    assert 'outlines are left out; form instances trains on them' in table(*coco.arguments(), *out)
+    arguments = ['instances', *coco.arguments()[1:], *out]
+    assert 'used          16 training objects' in table(*arguments, '--strict')
+    coco.annotations[3].pop('segmentation')
+    coco.arguments()
+    assert 'objects without an outline, which form instances needs' in refused(
+        'make_config', *arguments
+    )
+    coco.annotations[3]['iscrowd'] = 1
+    coco.arguments()
+    assert 'skipped        1 regions to ignore without an outline' in table(*arguments)
+    for file in yolo.folder.glob('labels/*/*.txt'):
+        file.write_text('1 0.25 0.25 0.75 0.25 0.75 0.5\n')
+    assert 'used           5 training objects' in table('instances', yolo.folder, *out)
+    assert 'instances takes COCO JSON' in refused(
+        'make_config', 'instances', yolo.folder / 'images', *out
+    )
+
+
+def test_large_images_with_small_objects_are_cut_into_tiles(tmp_path, table, out):
+    """Boxes in tiles have the pixels of the boxes in the images."""
+    pytest.importorskip('mmdet')
+    from pycocotools import mask as coco_mask
+
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    for i in range(3):
+        array = rng.integers(0, 60, (110, 150, 3), np.uint8).repeat(10, 0).repeat(10, 1)
+        images.append(dict(id=i, file_name=f'a/{i}.png'))
+        for left, top in ((30, 40), (700, 700), (632, 300)):
+            array[top : top + 20, left : left + 20] = 255
+            corners = [left, top, left + 20, top, left + 20, top + 20, left, top + 20]
+            box = dict(bbox=[left, top, 20, 20], segmentation=[corners])
+            annotations.append(dict(id=len(annotations), image_id=i, category_id=1, **box))
+        (tmp_path / 'a').mkdir(exist_ok=True)
+        Image.fromarray(array).save(tmp_path / f'a/{i}.png')
+    categories = [dict(id=1, name='square')]
+    content = dict(images=images, annotations=annotations, categories=categories)
+    (tmp_path / 'all.json').write_text(json.dumps(content))
+    for form in ('coco', 'instances'):
+        printed = table(form, tmp_path / 'all.json', tmp_path, *out)
+        assert 'smallest class: 20 px, 9 px in images of 640 px: the config trains on' in printed
+        assert '--scale native --tile-size 640 --overlap 64 --max-pixels 409600' in printed
+        cfg = read_config(tmp_path / 'mine.py')
+        assert cfg.scale == (640, 640)
+        train = json.loads((tmp_path / 'mine/train.json').read_text())
+        # (700, 700) is whole in one tile, (30, 40) too, (632, 300) whole in one, cut in another.
+        assert len(train['annotations']) == 2 * 4
+        files = {image['id']: image for image in train['images']}
+        for one in train['annotations']:
+            tile = cv2.imread(
+                str(tmp_path / 'mine/tiles/train' / files[one['image_id']]['file_name'])
+            )
+            assert tile.shape[:2] == (640, 640)
+            x, y, width, height = one['bbox']
+            assert one['iscrowd'] == (width * height < 200)
+            mask = tile[..., 0] > 150
+            assert mask[y : y + height, x : x + width].all()
+            if form == 'instances':
+                outline = one['segmentation']
+                if isinstance(outline, list):
+                    outline = coco_mask.merge(coco_mask.frPyObjects(outline, 640, 640))
+                found = coco_mask.decode(outline).astype(bool)
+                assert found.sum() == width * height and mask[found].all()

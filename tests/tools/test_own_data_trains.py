@@ -43,11 +43,12 @@ def predicted(call, capsys, folder):
     Returns the output folder.
     """
 
-    def predicted(data, photos, *, length, options=()):
+    def predicted(data, photos, *, length, options=(), cfg_options=()):
         call('make_config', *data, '--out', 'my model.py', '--length', length)
         printed = capsys.readouterr().out.splitlines()[-3:]
         (_, _, *train), _, (_, _, *infer) = (shlex.split(line) for line in printed)
-        call('train', *train, '--cfg-options', f'randomness.seed={SEED}', *ONE_PROCESS)
+        chosen = [f'randomness.seed={SEED}', *ONE_PROCESS, *cfg_options]
+        call('train', *train, '--cfg-options', *chosen)
         infer[infer.index('PHOTOS')] = photos
         call('infer', *infer, *options)
         return folder / 'out'
@@ -99,6 +100,21 @@ def test_detector(predicted, folder, form):
     out = predicted(form(folder, splits), 'photos', length=100, options=options)
     found = average_precision(truth, out / 'predictions.json', 'bbox')
     assert found > 0.4
+
+
+def test_instance_segmentor(predicted, folder):
+    pytest.importorskip('mmdet')
+    for split, count in (('train', 24), ('val', 8)):
+        scenes = shape_data.make_split(SEED, split, count, objects=2)
+        shape_data.write_images(folder / split, scenes)
+        truth = shape_data.coco_json(folder / f'{split}.json', scenes, masks=True)
+    data = ['instances', 'train.json', 'train', '--val', 'val.json', 'val']
+    options = ['--ann', truth, '--score-thr', '0.05']
+    fewer = ['model.train_cfg.rcnn.sampler.num=32']  # boxes of an image: a faster test
+    out = predicted(data, 'val', length=80, options=options, cfg_options=fewer)
+    print(average_precision(truth, out / 'predictions.json', 'bbox'))
+    found = [average_precision(truth, out / 'predictions.json', kind) for kind in ('bbox', 'segm')]
+    assert min(found) > 0.2
 
 
 def test_segmentor(predicted, folder):

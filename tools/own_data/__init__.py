@@ -8,9 +8,12 @@ from .check import check
 from .coco import Coco, Part, part_of, read_coco
 from .files import files_in, split, write_json
 from .folders import classes_of, read_folders
+from .instances import read_instances
 from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
 from .recognise import Form, recognise
 from .report import Fault, Report
+from .settings import Settings, class_settings, map_settings, object_settings
+from .templates import start, work_dir, write_config
 from .voc import read_voc
 from .yolo import read_yolo
 
@@ -21,18 +24,26 @@ __all__ = [
     'MaskedImages',
     'Part',
     'Report',
+    'Settings',
     'check',
+    'class_settings',
     'classes_of',
     'files_in',
+    'map_settings',
+    'object_settings',
     'pair_masks',
     'part_of',
     'read_coco',
     'read_folders',
+    'read_instances',
     'read_masks',
     'read_voc',
     'read_yolo',
     'recognise',
     'split',
+    'start',
+    'work_dir',
     'write_class_maps',
+    'write_config',
     'write_json',
 ]

@@ -8,7 +8,7 @@ from .coco import Coco, Part, part_of
 from .files import split
 from .folders import check_labels
 from .images import ImageFacts, inspect_images, near_duplicates
-from .objects import check_objects, link_objects
+from .objects import check_objects, link_objects, require_outlines
 from .report import Fault, Report
 from .sizes import check_mask_size, check_size
 
@@ -23,6 +23,7 @@ def check(
     decode: bool = True,
     strict: bool = False,
     file: Path | None = None,
+    outlines: bool = False,
 ) -> list[Part]:
     """Check data as read, split them, and print the report.
 
@@ -32,6 +33,7 @@ def check(
         decode: Decode every image; else only headers are read.
         strict: Refuse what is skipped or altered, too.
         file: CSV file for the report.
+        outlines: Refuse objects without polygons or RLE.
 
     Returns:
         Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
@@ -40,6 +42,12 @@ def check(
     ``ValueError`` if anything is refused.
     """
     checked, facts = check_parts(parts, report, decode=decode)
+    for part in checked:
+        if outlines:
+            require_outlines(part, report)
+        elif any('segmentation' in one for one in part.coco.get('annotations', ())):
+            reason = 'outlines are left out; form instances trains on them'
+            report.add('note', reason, part.source)
     if len(checked) == 1 and len(checked[0].coco['images']) > 1:
         names = split([image['file_name'] for image in checked[0].coco['images']], report)
         checked = [part_of(checked[0], chosen) for chosen in names]
@@ -130,7 +138,7 @@ def _check_files(part: Part, facts: Facts, report: Report) -> None:
         try:
             if facts[path].fault:
                 raise Fault('refused', 'images that cannot be read', facts[path].fault)
-            if 'annotations' in part.coco:
+            if 'annotations' in part.coco and 'mask' not in image:
                 check_size(image, facts[path], objects[image['id']], report, str(path))
             else:
                 check_mask_size(image, facts[path])

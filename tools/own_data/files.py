@@ -111,6 +111,15 @@ def read_lines(file: Path) -> list[str]:
     return [line for line in lines if line]
 
 
+def write_list(names: Iterable[str], path: Path) -> str:
+    """Write one name a line; returns the absolute path."""
+    from cpvt_backbones.checkpoints import atomic_write
+
+    with atomic_write(path) as file:
+        file.write(''.join(f'{name}\n' for name in names).encode())
+    return str(path.resolve())
+
+
 def write_json(content: Any, path: Path) -> Path:
     """Write JSON; returns the absolute path."""
     from cpvt_backbones.checkpoints import atomic_write

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
@@ -77,3 +78,9 @@ def translate(codes: np.ndarray, table: Mapping[int, int]) -> np.ndarray:
 def rgb_of(code: int) -> tuple[int, int, int]:
     """Red, green and blue of a colour."""
     return code >> 16 & 0xFF, code >> 8 & 0xFF, code & 0xFF
+
+
+def in_one_piece(where: np.ndarray) -> bool:
+    """True if nine tenths of the pixels of a mask, bool (H, W), are connected."""
+    _, _, stats, _ = cv2.connectedComponentsWithStats(where.astype(np.uint8))
+    return bool(stats[1:, cv2.CC_STAT_AREA].max() >= 0.9 * where.sum())

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from .files import read_lines
 from .images import Size
-from .mask_codes import COLOUR, GREY, IGNORE, read_codes, rgb_of
+from .mask_codes import COLOUR, GREY, IGNORE, in_one_piece, read_codes, rgb_of
 from .report import Report
 
 RARE = 1e-4  # of all pixels: a value that must be named
@@ -214,7 +213,10 @@ def _refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured:
     sample = sorted((path for path in counts if counts[path]), key=lambda path: -counts[path])[
         :SAMPLE
     ]
-    pieces = [_in_one_piece(path, value) for path in sample for value in range(1, counts[path] + 1)]
+    pieces = []
+    for path in sample:
+        codes = read_codes(path) & 0xFF
+        pieces += [in_one_piece(codes == value) for value in range(1, counts[path] + 1)]
     if np.mean(pieces) < 0.8:
         return False
     reason = (
@@ -224,10 +226,3 @@ def _refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured:
     for path in sample:
         report.add('refused', reason, str(path))
     return True
-
-
-def _in_one_piece(path: Path, value: int) -> bool:
-    """True if nine tenths of the pixels of a value are connected."""
-    where = ((read_codes(path) & 0xFF) == value).astype(np.uint8)
-    _, _, stats, _ = cv2.connectedComponentsWithStats(where)
-    return bool(stats[1:, cv2.CC_STAT_AREA].max() >= 0.9 * where.sum())

@@ -61,14 +61,19 @@ def read_masks(
 
 
 def pair_masks(
-    images: Collection[str], masks: Collection[str], report: Report, folder: str
+    images: Collection[str],
+    masks: Collection[str],
+    report: Report,
+    folder: str,
+    *,
+    required: bool = True,
 ) -> dict[str, str]:
     """The mask of each image: of the same path, or of the path and a separator (``a.jpg``,
     ``a_mask.png``).
 
     A mask of the longer image name is not that of the shorter (``img_1``, ``img_1_2``). The suffix
-    of the image may be part of the mask's name (``a.jpg.png``). Images without mask, or with
-    several, are refused.
+    of the image may be part of the mask's name (``a.jpg.png``). Images with several masks are
+    refused, and images without mask if masks are ``required``.
     """
     owners: dict[str, list[str]] = {}
     for image in images:
@@ -91,6 +96,8 @@ def pair_masks(
         where = f'{folder}/{image}'
         if len(owners[stem(image)]) > 1 and not any(stem(mask) == image for mask in exact):
             report.add('refused', 'images of one name, whose masks cannot be told apart', where)
+        elif not chosen and not required:
+            continue
         elif not chosen:
             report.add('refused', 'images without a mask', where)
         elif len(chosen) > 1:

@@ -219,6 +219,38 @@ def _encoded(outline: Coco) -> Any:
     return outline
 
 
+def mask_of(outline: Any, size: tuple[int, int]) -> np.ndarray:
+    """Polygons or RLE as a mask, bool (H, W), of an image of this width and height."""
+    from pycocotools import mask
+
+    if is_rle(outline):
+        return mask.decode(_encoded(outline)).astype(bool)
+    return mask.decode(mask.merge(mask.frPyObjects(outline, size[1], size[0]))).astype(bool)
+
+
+def rle_of(where: np.ndarray) -> Coco:
+    """A mask, bool (H, W), as RLE that JSON can hold."""
+    from pycocotools import mask
+
+    found = mask.encode(np.asfortranarray(where.astype(np.uint8)))
+    return dict(size=[*where.shape], counts=found['counts'].decode())
+
+
+def require_outlines(part: Part, report: Report) -> None:
+    """Refuse objects without outline; regions to ignore (``iscrowd``) without one are skipped."""
+    kept = []
+    for one in part.coco['annotations']:
+        if 'segmentation' in one:
+            kept.append(one)
+            continue
+        where = f'{part.source}: annotation {one["id"]}'
+        if one['iscrowd']:
+            report.add('skipped', 'regions to ignore without an outline', where)
+        else:
+            report.add('refused', 'objects without an outline, which form instances needs', where)
+    part.coco['annotations'] = kept
+
+
 def box_of_outline(outline: Any) -> Box:
     """The box around polygons or RLE."""
     if is_rle(outline):

@@ -1,0 +1,183 @@
+"""Choose scale, anchors and schedule from checked data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .coco import Coco, Part
+from .files import write_json, write_list
+from .folders import classes_of
+from .masks import MaskedImages, write_class_maps
+from .tiles import TILE, cut_tiles, overlap_of
+
+OBJECT = 16  # px that the smallest class gets at the scale of training
+TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
+SIDES = 320, 640  # px, the least and most of an image's longer side
+CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side
+CROPS = (112, 160, 224)  # px, sides that a classifier is trained at
+
+
+@dataclass
+class Settings:
+    """What a config is written from.
+
+    Args:
+        fields: Of the template.
+        about: The training images in a line.
+        remarks: Lines to print.
+        infer: Options of tools/infer.py beside config, checkpoint and images.
+    """
+
+    fields: dict[str, Any]
+    about: str
+    remarks: list[str] = field(default_factory=list)
+    infer: str = ''
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.fields['classes']
+
+
+def median_size(part: Part) -> np.ndarray:
+    """Width and height of the images, px."""
+    return np.median([(image['width'], image['height']) for image in part.coco['images']], axis=0)
+
+
+def describe(part: Part) -> str:
+    """Number and size of the images."""
+    width, height = median_size(part)
+    return f'{len(part.coco["images"])} training images, median {width:.0f} x {height:.0f} px'
+
+
+def passes(images: int) -> float:
+    """Times that a training sees its images: few through many images, at most 40."""
+    return float(np.clip(8000 / images, 12, 40))
+
+
+def iterations(part: Part) -> int:
+    """Iterations of four images."""
+    count = len(part.coco['images'])
+    return round(count * passes(count) / 4)
+
+
+def scaled(size: np.ndarray, factor: float) -> tuple[int, ...]:
+    """Width and height at a scale, at least 32 px."""
+    return tuple(max(32, round(side * factor)) for side in size.tolist())
+
+
+def object_settings(task: str, parts: Sequence[Part], folder: Path) -> Settings:
+    """Settings of a detector or instance segmentor; the data are written to the folder.
+
+    The class of the smallest objects gets ``OBJECT`` px, the longer side of the image ``SIDES``.
+    Where objects would be smaller than ``TOO_SMALL`` px, the images are cut into tiles.
+    """
+    about = describe(parts[0])
+    size = median_size(parts[0])
+    small = smallest_side(parts[0].coco)
+    longest = float(size.max())
+    factor = min(1.0, max(OBJECT / small, SIDES[0] / longest), SIDES[1] / longest)
+    remark = f'objects of the smallest class: {small:.0f} px'
+    infer = ''
+    if small * factor < TOO_SMALL and factor < 1:
+        overlap = overlap_of(parts)
+        parts = cut_tiles(parts, folder / 'tiles', overlap=overlap)
+        remark += f', {small * factor:.0f} px in images of {SIDES[1]} px: the config trains on'
+        remark += f' {len(parts[0].coco["images"])} tiles of {TILE} px, at the scale of the images'
+        infer = f' --scale native --tile-size {TILE} --overlap {overlap} --max-pixels {TILE**2}'
+        size, factor = np.array([TILE, TILE]), 1.0
+    else:
+        remark += f', {small * factor:.0f} px at the scale of training'
+    scale = scaled(size, factor)
+    fields = dict(
+        classes=tuple(category['name'] for category in parts[0].coco['categories']),
+        scale=scale,
+        length=iterations(parts[0]),
+    )
+    if task == 'detector':
+        fields['anchor'] = max(small * factor / 8, 0.5)  # times the stride of 8
+        fields['ratios'] = anchor_ratios(parts[0].coco)
+    else:
+        fields['anchor'] = float(np.clip(small * factor / 4, 2, 8))  # times the stride of 4
+    for key, part in zip(('train', 'val'), parts, strict=True):
+        fields[key] = str(write_json(part.coco, folder / f'{key}.json'))
+        fields[f'{key}_images'] = str(part.root.resolve())
+    return Settings(fields, about, [remark], infer)
+
+
+def _trained(coco: Coco) -> np.ndarray:
+    """Class, width and height of the objects that a detector learns, (N, 3)."""
+    rows = []
+    for one in coco['annotations']:
+        if not one['iscrowd']:
+            rows.append((one['category_id'], *one['bbox'][2:]))
+    if not rows:
+        raise ValueError('data: the training images have no objects to learn')
+    return np.array(rows, float)
+
+
+def smallest_side(coco: Coco) -> float:
+    """Side of the smaller objects (a quarter is smaller) of the class with the smallest, px."""
+    kinds, widths, heights = _trained(coco).T
+    sides = np.sqrt(widths * heights)
+    return min(float(np.quantile(sides[kinds == kind], 0.25)) for kind in np.unique(kinds))
+
+
+def anchor_ratios(coco: Coco) -> list[float]:
+    """Two ratios of anchors, height / width, which differ by at least a quarter.
+
+    The shipped detector has two: with one, its weights would not fit. Two equal ones would double
+    each anchor.
+    """
+    _, widths, heights = _trained(coco).T
+    low, high = np.quantile(heights / widths, (0.25, 0.75)).tolist()
+    if high < 1.25 * low:
+        centre = (low * high) ** 0.5
+        low, high = centre / 1.25**0.5, centre * 1.25**0.5
+    return [round(low, 2), round(high, 2)]
+
+
+def map_settings(found: MaskedImages, parts: Sequence[Part], folder: Path) -> Settings:
+    """Settings of a segmentor; class maps and lists of images are written to the folder."""
+    maps = folder / 'masks'
+    write_class_maps(found, parts, maps)
+    size = median_size(parts[0])
+    factor = min(1.0, CLASS_MAP_SIDE / float(size.max()))
+    scale = scaled(size, factor)
+    fields = dict(
+        classes=tuple(found.classes),
+        scale=scale,
+        crop=(scale[1] * 2 // 3, scale[0] * 2 // 3),
+        images=str(parts[0].root.resolve()),
+        masks=str(maps.resolve()),
+        suffix='',  # the lists have the suffixes of the images; the map of a.jpg is a.jpg.png
+        length=iterations(parts[0]),
+    )
+    for key, part in zip(('train', 'val'), parts, strict=True):
+        names = [image['file_name'] for image in part.coco['images']]
+        fields[key] = write_list(names, folder / f'{key}.txt')
+    remark = f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images'
+    return Settings(fields, describe(parts[0]), [remark])
+
+
+def class_settings(parts: Sequence[Part], folder: Path) -> Settings:
+    """Settings of a classifier; lists of images and labels are written to the folder."""
+    classes = classes_of(parts)
+    side = max((side for side in CROPS if side <= median_size(parts[0]).min()), default=CROPS[0])
+    count = len(parts[0].coco['images'])
+    fields = dict(
+        classes=tuple(classes),
+        scale=side,
+        batch=min(64, max(1, count // 2)),  # an epoch has whole batches only: at least two
+        images=str(parts[0].root.resolve()),
+        length=round(passes(count)),
+    )
+    for key, part in zip(('train', 'val'), parts, strict=True):
+        lines = []
+        for image in part.coco['images']:
+            lines.append(f'{image["file_name"]} {classes.index(image["label"])}')
+        fields[key] = write_list(lines, folder / f'{key}.txt')
+    return Settings(fields, describe(parts[0]), [f'scale of training: {side} x {side} px'])

@@ -1,0 +1,148 @@
+"""Cut large images with small objects into tiles, as tools/infer.py does."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import cv2
+import numpy as np
+from rich.progress import track
+
+from .coco import Coco, Part
+from .objects import SMALLEST, is_rle, mask_of, rle_of
+
+TILE = 640  # px, side of a tile
+OVERLAPS = 64, 320  # px, least and most that neighbours share
+VISIBLE = 0.5  # share of an object below which its part in a tile is ignored
+QUALITY = 95  # of the JPEG files
+
+
+def overlap_of(parts: Sequence[Part]) -> int:
+    """Pixels that neighbouring tiles share: most objects are whole in one of them."""
+    sides = [max(one['bbox'][2:]) for part in parts for one in part.coco['annotations']]
+    return int(np.clip(np.ceil(np.quantile(sides, 0.95)), *OVERLAPS))
+
+
+def cut_tiles(parts: Sequence[Part], folder: Path, *, overlap: int) -> list[Part]:
+    """Write the tiles of all images and return them with their objects.
+
+    Tiles without objects are written for as many as have some, evenly chosen; of an object that is
+    cut, a part of less than ``VISIBLE`` of it is ignored (``iscrowd``).
+    """
+    names = ('train', 'val')
+    return [
+        _cut_part(part, folder / name, overlap) for name, part in zip(names, parts, strict=True)
+    ]
+
+
+def _cut_part(part: Part, folder: Path, overlap: int) -> Part:
+    objects: dict[int, list[Coco]] = {image['id']: [] for image in part.coco['images']}
+    for one in part.coco['annotations']:
+        objects[one['image_id']].append(one)
+    tiles: list[Coco] = []
+    for image in part.coco['images']:
+        tiles += _tiles_of(image, objects[image['id']], overlap)
+    full = [tile for tile in tiles if tile['objects']]
+    empty = [tile for tile in tiles if not tile['objects']]
+    chosen = full + empty[:: max(1, -(-len(empty) // max(1, len(full))))]
+    by_image: dict[str, list[Coco]] = {}
+    for tile in chosen:
+        by_image.setdefault(tile['source'], []).append(tile)
+    print(f'{folder}: {len(chosen)} tiles, {len(tiles) - len(chosen)} without objects left out')
+
+    def write(source: str) -> None:
+        _write_tiles(part.root / source, by_image[source], folder)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in track(pool.map(write, by_image), description='tiles', total=len(by_image)):
+            pass
+    images: list[Coco] = []
+    annotations: list[Coco] = []
+    for tile in chosen:
+        number = len(images) + 1
+        size = dict(width=tile['width'], height=tile['height'])
+        images.append(dict(id=number, file_name=tile['file_name'], **size))
+        for one in tile['objects']:
+            annotations.append(dict(one, id=len(annotations) + 1, image_id=number))
+    return Part(dict(part.coco, images=images, annotations=annotations), folder, part.source)
+
+
+def _tiles_of(image: Coco, objects: Sequence[Coco], overlap: int) -> Iterator[Coco]:
+    """Tiles of an image, with their objects."""
+    from cpvt_backbones.inference.tiles import make_grid
+
+    width, height = image['width'], image['height']
+    grid = make_grid(height, width, tile_size=TILE, overlap=overlap)
+    for (top, bottom), (left, right) in product(grid.rows, grid.columns):
+        found = []
+        for one in objects:
+            cut = cut_object(one, left, top, right, bottom, size=(width, height))
+            if cut is not None:
+                found.append(cut)
+        yield dict(
+            source=image['file_name'],
+            file_name=f'{image["file_name"]}_{top}_{left}.jpg',
+            left=left,
+            top=top,
+            width=right - left,
+            height=bottom - top,
+            objects=found,
+        )
+
+
+def cut_object(
+    one: Coco, left: int, top: int, right: int, bottom: int, *, size: tuple[int, int]
+) -> Coco | None:
+    """The part of an object in a tile, in px of the tile; ``None`` if it has less than 1 px.
+
+    Args:
+        one: Annotation with ``bbox``.
+        left: Of the tile, px; so ``top``, ``right`` and ``bottom``.
+        top: See ``left``.
+        right: See ``left``.
+        bottom: See ``left``.
+        size: Width and height of the image, px.
+    """
+    x, y, width, height = one['bbox']
+    x1, x2 = max(x, left), min(x + width, right)
+    y1, y2 = max(y, top), min(y + height, bottom)
+    if x2 - x1 < SMALLEST or y2 - y1 < SMALLEST:
+        return None
+    visible = (x2 - x1) * (y2 - y1) / (width * height)
+    cut = dict(one, bbox=[x1 - left, y1 - top, x2 - x1, y2 - y1], area=one['area'] * visible)
+    outline = one.get('segmentation')
+    if outline is not None and (visible < 1 or is_rle(outline)):
+        mask = mask_of(outline, size)
+        part = mask[top:bottom, left:right]
+        if not part.any():
+            return None
+        visible = float(part.sum() / mask.sum())
+        cut |= dict(segmentation=rle_of(part), area=int(part.sum()))
+        rows, columns = np.flatnonzero(part.any(1)), np.flatnonzero(part.any(0))
+        span = int(columns[-1] - columns[0]) + 1, int(rows[-1] - rows[0]) + 1
+        cut['bbox'] = [int(columns[0]), int(rows[0]), *span]
+    elif outline is not None:
+        shift = np.array([left, top])
+        cut['segmentation'] = [
+            (np.reshape(points, (-1, 2)) - shift).ravel().tolist() for points in outline
+        ]
+    if visible < VISIBLE:
+        cut['iscrowd'] = 1
+    return cut
+
+
+def _write_tiles(source: Path, tiles: Sequence[Coco], folder: Path) -> None:
+    from cpvt_backbones.checkpoints import atomic_write
+
+    # As training reads images: upright, 8 bits.
+    pixels = cv2.imdecode(np.fromfile(source, np.uint8), cv2.IMREAD_COLOR)
+    assert pixels is not None  # the check has decoded it
+    for tile in tiles:
+        rows = slice(tile['top'], tile['top'] + tile['height'])
+        columns = slice(tile['left'], tile['left'] + tile['width'])
+        _, content = cv2.imencode(
+            '.jpg', pixels[rows, columns], [cv2.IMWRITE_JPEG_QUALITY, QUALITY]
+        )
+        with atomic_write(folder / tile['file_name']) as file:
+            file.write(content.tobytes())
