@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cpvt_backbones.export import ExportGraph, export
-from cpvt_backbones.inference import ExportedModel
-from cpvt_backbones.inference.precision import reduce_precision
+from cpvt_backbones.export import ExportedModel, ExportGraph, export
+from cpvt_backbones.inference.predictors import reduce_precision
 
 Run = Callable[[Tensor], Any]
 FOLDER = Path('work_dirs/benchmark')

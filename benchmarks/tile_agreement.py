@@ -18,7 +18,7 @@ from torchvision.ops import box_iou
 from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.inference import Inferencer, Predictor, ToolboxPredictor, find_images
-from cpvt_backbones.inference.tasks import Prediction
+from cpvt_backbones.inference.predictions import Prediction
 
 WHOLE = 2**62
 """Value of ``max_pixels`` that disables tiling."""

@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
-    from cpvt_backbones.export import export, graph_of, reference_of, verify
-    from cpvt_backbones.inference import ExportedModel, ToolboxPredictor, find_images, read_image
+    from cpvt_backbones.export import ExportedModel, export, graph_of, reference_of, verify
+    from cpvt_backbones.inference import ToolboxPredictor, find_images, read_image
 
     cfg = cli.config_from(args, config)
     # The file gets its name when it has been verified.

@@ -151,7 +151,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError(
             f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}'
         )
-    from cpvt_backbones.inference import ExportedModel, Inferencer, find_images, predict_to_folder
+    from cpvt_backbones.export import ExportedModel
+    from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
 
     images = find_images(inputs)
     names = (

@@ -14,7 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from cpvt_backbones.inference import ExportedModel, Inferencer, Result
+from cpvt_backbones.export import ExportedModel
+from cpvt_backbones.inference import Inferencer, Result
 from cpvt_backbones.layers.checks import check_choice, check_fraction
 from cpvt_backbones.options import RUNTIMES
 

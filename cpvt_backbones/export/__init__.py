@@ -1,8 +1,11 @@
-"""Export of trained models to one file that runs without a config: ONNX, torch.export,
-AOTInductor.
+"""Export of trained models to one file that runs without a config.
+
+``graphs`` and ``detectors`` rewrite a model for any size; ``formats`` writes ONNX, torch.export and
+AOTInductor; ``exported`` runs the file; ``verification`` compares it with the model.
 """
 
 from .detectors import Detections, TwoStageDetections, graph_of
+from .exported import ExportedModel
 from .formats import export
 from .graphs import ClassMaps, ExportGraph, Features, Scores
 from .verification import Comparison, features_of, reference_of, verify

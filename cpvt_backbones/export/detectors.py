@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cpvt_backbones.inference.exported import nms_mask
+from cpvt_backbones.export.exported import nms_mask
 from cpvt_backbones.layers.checks import check_choice, check_int
 
 from .graphs import ClassMaps, ExportGraph, Features, Preprocess, Scores

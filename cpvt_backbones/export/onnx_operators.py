@@ -10,7 +10,7 @@ from onnx.defs import OpSchema
 from onnxscript import ir, opset18
 from onnxscript.values import Op, Opset
 
-import cpvt_backbones.inference.exported  # noqa: F401  (registers the operation)
+import cpvt_backbones.export.exported  # noqa: F401  (registers the operation)
 
 op: Any = opset18  # its annotations are ONNX types
 OPTIONAL = OpSchema.FormalParameterOption.Optional
@@ -26,7 +26,7 @@ MULTI_HEAD_ATTENTION = OpSchema(
 
 
 def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """:func:`cpvt_backbones.inference.exported.nms_mask` by NonMaxSuppression, its indices
+    """:func:`cpvt_backbones.export.exported.nms_mask` by NonMaxSuppression, its indices
     scattered into a mask.
     """
     limit = op.Shape(scores, start=1, end=2)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import torch
 
-from cpvt_backbones.inference.exported import ExportedModel
+from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.inference.predictors import Predictor
 from cpvt_backbones.options import VERIFIED_BATCHES, VERIFIED_SIZES
 

@@ -1,67 +1,170 @@
 """Pictures of predictions."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from .predictions import Prediction, decode_mask, resize_classes
 from .predictors import Predictor
-from .tasks import Prediction, decode_mask, resize_classes
+from .sizes import fit
 from .windows import read_map
 
 OPACITY = 0.6  # of a class's colour over the image
+MAX_PREVIEW_SIDE = 2048  # px; drawing costs far more a pixel than reading
+# Names of classes that are not drawn over the image.
+BACKGROUND = ('background', '_background_', 'bg', 'unlabelled', 'unlabeled', 'void')
+# RGB; each the farthest from those before it in CIELAB.
+_COLOURS = (
+    'ff3333 00ff00 0033ff 00ccff 666600 ff99ff 00ffcc ffcc00 0066cc ff00ff ff9999 009900'
+    ' ff0099 993366 990099 cc6600 339966 cccc66 9966ff 99cc00 006699 cc9966 993333 00cccc'
+)
+Colour = tuple[int, ...]
+
+
+def distinct_colours(count: int) -> np.ndarray:
+    """RGB, (count, 3), uint8: any two of the first 24 differ clearly; then they repeat."""
+    table = np.array([list(bytes.fromhex(colour)) for colour in _COLOURS.split()], np.uint8)
+    return table[np.arange(count) % len(table)]
 
 
 def class_colours(predictor: Predictor) -> np.ndarray:
-    """RGB of each class, (N, 3), uint8: the predictor's palette, or random colours."""
-    if predictor.palette is not None:
-        return np.array(predictor.palette, np.uint8)
-    return np.random.default_rng(0).integers(
-        0, 256, (len(predictor.classes or ()) or 1 << 16, 3), np.uint8
-    )
+    """RGB of each class, (N, 3), uint8: the predictor's palette, else distinct colours."""
+    palette = predictor.palette
+    if palette is not None and not _is_random(palette):
+        return np.array(palette, np.uint8)
+    return distinct_colours(len(predictor.classes or ()) or 1 << 16)
+
+
+def _is_random(palette: Sequence[Sequence[int]]) -> bool:
+    """True for the palette that mmseg draws for data sets without one, in which greens repeat."""
+    drawn = np.random.RandomState(42).randint(0, 255, size=(len(palette), 3))
+    return np.array_equal(palette, drawn)
+
+
+def make_preview(image: Any) -> np.ndarray:
+    """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
+    if max(image.shape) > MAX_PREVIEW_SIDE:
+        image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
+    height, width = image.shape[:2]
+    return image[:height, :width][..., ::-1].copy()
 
 
 def draw_prediction(
     rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]
 ) -> np.ndarray:
-    """Draw boxes with classes and scores, and masks; the class of an image.
+    """Draw a prediction on the image.
 
-    Or a class map in the classes' colours.
+    Boxes have classes and scores. Each mask has a colour of its own. A class map has a legend; a
+    class whose name is in ``BACKGROUND`` is not coloured. An image's class is written on it.
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px
     that was predicted; it may be overwritten.
     """
-    height, width = rgb.shape[:2]
-    colours = class_colours(predictor)
     if predictor.task == 'segmentation':
-        resize_map = resize_classes if isinstance(prediction['seg_map'], np.ndarray) else read_map
-        seg_map = resize_map(prediction['seg_map'], height=height, width=width)
-        return cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)
+        return _draw_map(rgb, prediction['seg_map'], predictor)
     if predictor.task == 'classification':
-        prediction = {
-            f'{key}es' if key == 'class' else f'{key}s': [value]
-            for key, value in prediction.items()
-        }
-    shades = [tuple(colours[label].tolist()) for label in prediction['labels']]
-    for mask, shade in zip(prediction.get('masks', ()), shades, strict=False):
-        inside = decode_mask(mask, height=height, width=width)
-        rgb[inside] = np.round((1 - OPACITY) * rgb[inside] + OPACITY * np.array(shade))
-    picture = Image.fromarray(rgb)
-    draw, font = (
-        ImageDraw.Draw(picture),
-        ImageFont.load_default(max(10, round((height * width) ** 0.5 / 45))),
-    )
+        picture = _Canvas(Image.fromarray(rgb))
+        name = _label(prediction['label'], prediction['class'], prediction['score'])
+        picture.write((0, 0), name, _shade(class_colours(predictor)[prediction['label']]))
+        return np.asarray(picture.image)
+    return _draw_instances(rgb, prediction, predictor, size)
+
+
+def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Predictor) -> np.ndarray:
+    height, width = rgb.shape[:2]
+    if isinstance(seg_map, np.ndarray):
+        seg_map = resize_classes(seg_map, height=height, width=width)
+    else:
+        seg_map = read_map(seg_map, height=height, width=width)
+    colours, names = class_colours(predictor), predictor.classes or ()
+    if seg_map.max() >= len(colours):
+        raise ValueError(f'palette must have a colour for class {seg_map.max()}')
+    pixels = np.bincount(seg_map.ravel())
+    background = [label for label, name in enumerate(names) if name.lower() in BACKGROUND]
+    tinted = cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)
+    if background:
+        untouched = np.isin(seg_map, background)
+        tinted[untouched] = rgb[untouched]
+    picture = _Canvas(Image.fromarray(tinted))
+    largest_first = np.argsort(-pixels, kind='stable').tolist()
+    shown = [label for label in largest_first if pixels[label] and label not in background]
+    picture.draw_legend([(names[i] if names else str(i), _shade(colours[i])) for i in shown])
+    return np.asarray(picture.image)
+
+
+def _draw_instances(
+    rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]
+) -> np.ndarray:
+    height, width = rgb.shape[:2]
+    labels = prediction['labels']
+    if 'masks' in prediction:  # instances of one class overlap
+        shades = [_shade(colour) for colour in distinct_colours(len(labels))]
+        for mask, shade in zip(prediction['masks'], shades, strict=True):
+            inside = decode_mask(mask, height=height, width=width)
+            rgb[inside] = np.round((1 - OPACITY) * rgb[inside] + OPACITY * np.array(shade))
+    else:
+        colours = class_colours(predictor)
+        shades = [_shade(colours[label]) for label in labels]
+    picture = _Canvas(Image.fromarray(rgb))
     factors = np.tile([width / size[0], height / size[1]], 2)
-    boxes = (np.array(prediction.get('boxes', [(0, 0, 0, 0)])).reshape(-1, 4) * factors).tolist()
-    columns = (prediction[key] for key in ('labels', 'classes', 'scores'))
-    for box, shade, label, name, score in zip(boxes, shades, *columns, strict=True):
-        if 'boxes' in prediction:
-            draw.rectangle(box, outline=shade, width=max(1, round(min(height, width) / 240)))
-        text = f'{label if name is None else name} {score:.2f}'
-        left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
-        at = (
-            max(0, min(box[0], width - right)),
-            box[1] - bottom if box[1] >= bottom else box[1],
-        )  # above, or inside
-        draw.rectangle((at[0], at[1], at[0] + right, at[1] + bottom), fill=shade)
-        draw.text(at, text, font=font, fill=(0, 0, 0) if sum(shade) > 380 else (255, 255, 255))
-    return np.asarray(picture)
+    boxes = (np.array(prediction['boxes']).reshape(-1, 4) * factors).tolist()
+    for i, (box, shade) in enumerate(zip(boxes, shades, strict=True)):
+        picture.draw_box(box, shade)
+        text = _label(labels[i], prediction['classes'][i], prediction['scores'][i])
+        picture.write((box[0], box[1]), text, shade)
+    return np.asarray(picture.image)
+
+
+def _label(label: int, name: str | None, score: float) -> str:
+    return f'{label if name is None else name} {score:.2f}'
+
+
+def _shade(colour: np.ndarray) -> Colour:
+    return tuple(colour.tolist())
+
+
+def _ink(shade: Colour) -> Colour:
+    """Black or white, to write on a colour: by its luma."""
+    luma = 0.299 * shade[0] + 0.587 * shade[1] + 0.114 * shade[2]
+    return (0, 0, 0) if luma > 127 else (255, 255, 255)
+
+
+class _Canvas:
+    """A picture, and a font and lines that fit its size."""
+
+    def __init__(self, image: Image.Image) -> None:
+        self.image = image
+        self._draw = ImageDraw.Draw(image)
+        self._font = ImageFont.load_default(
+            max(10, round((image.height * image.width) ** 0.5 / 45))
+        )
+
+    def draw_box(self, box: Sequence[float], shade: Colour) -> None:
+        line = max(1, round(min(self.image.size) / 240))
+        self._draw.rectangle(tuple(box), outline=shade, width=line)
+
+    def write(self, corner: tuple[float, float], text: str, shade: Colour) -> None:
+        """Write above a box's upper left corner, or inside if there is no room."""
+        _, _, right, bottom = self._draw.textbbox((0, 0), text, font=self._font)
+        left = max(0, min(corner[0], self.image.width - right))
+        top = corner[1] - bottom if corner[1] >= bottom else corner[1]
+        self._draw.rectangle((left, top, left + right, top + bottom), fill=shade)
+        self._draw.text((left, top), text, font=self._font, fill=_ink(shade))
+
+    def draw_legend(self, entries: Sequence[tuple[str, Colour]]) -> None:
+        """Name the first entries in their colours, where they cover at most a part of the picture.
+
+        The upper left 60 % of the height and 80 % of the width are free for it.
+        """
+        _, _, _, line = self._draw.textbbox((0, 0), 'Ag', font=self._font)
+        entries = entries[: int(0.6 * self.image.height / line)]
+        widths = [self._draw.textbbox((0, 0), name, font=self._font)[2] for name, _ in entries]
+        width = max(widths, default=0)
+        if not entries or width > 0.8 * self.image.width:
+            return
+        for i, (name, shade) in enumerate(entries):
+            self._draw.rectangle((0, i * line, width, (i + 1) * line - 1), fill=shade)
+            self._draw.text((0, i * line), name, font=self._font, fill=_ink(shade))

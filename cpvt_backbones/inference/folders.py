@@ -27,7 +27,7 @@ from cpvt_backbones.layers.checks import check_fraction
 
 from .images import ImageError, file_stamp, image_size
 from .inferencer import Inferencer, Result
-from .tasks import Prediction
+from .predictions import Prediction
 
 RUN_FILE, RECORDS_FILE, LOCK_FILE = 'run.json', 'records.jsonl', '.lock'
 RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')

@@ -1,4 +1,4 @@
-"""Finding, reading and scaling images."""
+"""Finding image files, and reading one as the toolboxes do."""
 
 import glob
 import os
@@ -8,31 +8,22 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from cpvt_backbones.options import READ_LIMIT
 
-from .sizes import fit
-
-if TYPE_CHECKING:
-    from .windows import ImageFile as WindowedFile
-
 ImageInput = str | os.PathLike[str] | np.ndarray
 
-IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
-FOUND_SUFFIXES = (*IMAGE_SUFFIXES, '.jp2')  # JPEG 2000 is read by windows
 # Pillow has other decoders, some of which start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
-MAX_PREVIEW_SIDE = 2048  # drawing costs far more a pixel than reading
+IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
+FOUND_SUFFIXES = (*IMAGE_SUFFIXES, '.jp2')  # JPEG 2000 is read by windows
 DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
-_pillow_lock = threading.Lock()  # Pillow's settings are global
-_restore_pillow, _readers = ExitStack(), 0  # the last of the threads that read now restores them
 
 
 class ImageError(ValueError):
@@ -43,22 +34,21 @@ class ImageError(ValueError):
         self.source, self.reason = source, reason
 
 
-class NotDecodedError(ImageError):
-    """A file that is too large to decode as a whole, or that Pillow cannot.
-
-    :class:`~.windows.ImageFile` may.
-    """
+# -- finding
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
-    """List images; ``FileNotFoundError`` if an input does not exist or has none, ``ImageError`` for
-    a URL.
+    """List images.
 
     Args:
         inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a
             pattern such as ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array.
             Folders and patterns select by suffix. ``**`` enters each folder once, however many
             links lead to it.
+
+    Raises:
+        FileNotFoundError: An input does not exist or has no image.
+        ImageError: An input is a URL.
     """
     images: list[Path | np.ndarray] = []
     for source in [inputs] if isinstance(inputs, (str, os.PathLike, np.ndarray)) else inputs:
@@ -68,7 +58,7 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
 
 
 def _find_files(source: str | os.PathLike[str]) -> list[Path]:
-    path = _local_path(source)
+    path = local_path(source)
     if path.is_dir():
         found, where = list(path.iterdir()), f'in folder {str(path)!r}'
     elif os.path.lexists(path):  # true for a broken link
@@ -98,41 +88,47 @@ def _matches(pattern: Path) -> Iterator[Path]:
 def _folders_below(start: Path) -> Iterator[Path]:
     """A folder and those below it, without hidden ones.
 
-    Each once, by its own path rather than by a link.
-
-    Links may lead back to a folder above them.
+    Each comes once, by its own path rather than by a link: links may lead back to a folder above.
     """
     seen = {os.path.realpath(start)}
     folders = [start]
     links: list[Path] = []
     while folders or links:
         folder = folders.pop() if folders else links.pop(0)
-        real = os.path.realpath(folder)
         if folder.is_symlink() and folder != start:
+            real = os.path.realpath(folder)
             if real in seen:
                 continue
             seen.add(real)
         yield folder
-        for child in (
-            sorted(folder.iterdir(), reverse=True) if os.access(folder, os.R_OK | os.X_OK) else ()
-        ):
-            if child.name.startswith('.') or not child.is_dir():
-                continue
+        for child in _subfolders(folder):
             if child.is_symlink():
                 links.append(child)
-            elif (real := os.path.realpath(child)) not in seen:
+                continue
+            real = os.path.realpath(child)
+            if real not in seen:
                 seen.add(real)
                 folders.append(child)
 
 
-def _local_path(source: str | os.PathLike[str]) -> Path:
-    if re.match(
-        r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)
-    ):  # pathlib turns the two slashes of a URL into one
-        raise ImageError(
-            os.fspath(source), 'URLs are not fetched; download the file and give its path'
-        )
+def _subfolders(folder: Path) -> list[Path]:
+    """Subfolders in reverse order, without hidden ones; none of a folder that cannot be read."""
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return []
+    children = sorted(folder.iterdir(), reverse=True)
+    return [child for child in children if not child.name.startswith('.') and child.is_dir()]
+
+
+def local_path(source: str | os.PathLike[str]) -> Path:
+    """The path of a file; ``ImageError`` for a URL."""
+    # pathlib turns the two slashes of a URL into one.
+    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
+        reason = 'URLs are not fetched; download the file and give its path'
+        raise ImageError(os.fspath(source), reason)
     return Path(source)
+
+
+# -- reading
 
 
 def read_image(
@@ -143,8 +139,7 @@ def read_image(
     An array of this kind is returned unchanged.
 
     EXIF orientation is applied. The first frame or page is taken. CMYK and palettes are converted
-    to RGB; alpha is dropped, as by the toolboxes' own loader. 16 bits are scaled to 8 (65535
-    becomes 255).
+    to RGB. Transparent pixels are blended on white. 16 bits are scaled to 8 (65535 becomes 255).
 
     Args:
         source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8
@@ -161,86 +156,47 @@ def read_image(
             name or repr(source),
             f'a path or a numpy array is accepted, got {type(source).__name__}',
         )
-    path = _local_path(source)
+    path = local_path(source)
     name = name or str(path)
-    if reason := _file_problem(path):
+    if reason := file_problem(path):
         raise ImageError(name, reason)
     try:
-        # Opened here, because Pillow transposes an image wrongly that it memory-maps by name.
-        with (
-            path.open('rb') as file,
-            _fixed_pillow_settings(),
-            Image.open(file, formats=IMAGE_FORMATS) as image,
-        ):
+        with _open(path) as image:
             pixels = image.width * image.height
             if read_limit is not None and pixels > read_limit:
-                limit = (
-                    f'{image.width} x {image.height} is {pixels} pixels, more than'
-                    f' read_limit={read_limit}'
-                )
-                turned = (
-                    getattr(image, 'tag_v2', {}).get(ExifTags.Base.Orientation, 1) != 1
-                )  # only Pillow applies it
-                kind = ImageError if turned else NotDecodedError
-                raise kind(
-                    name,
-                    f'{limit}; decoding takes {pixels * DECODING_BYTES / 1e9:.2g} GB of memory',
-                )
+                limit = f'{pixels} pixels, more than read_limit={read_limit}'
+                memory = f'decoding takes {pixels * DECODING_BYTES / 1e9:.2g} GB of memory'
+                raise ImageError(name, f'{image.width} x {image.height} is {limit}; {memory}')
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return _from_pillow(image, name)
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        kind = NotDecodedError if path.suffix.lower() in ('.jp2', '.tif', '.tiff') else ImageError
-        raise kind(
-            name, f'not an image of an accepted format ({", ".join(IMAGE_FORMATS)})'
-        ) from error
-    except (
-        Exception
-    ) as error:  # Pillow's decoders raise OSError, SyntaxError, struct.error and others
+        formats = ', '.join(IMAGE_FORMATS)
+        raise ImageError(name, f'not an image of an accepted format ({formats})') from error
+    # Pillow's decoders raise OSError, SyntaxError, struct.error and others.
+    except Exception as error:
         raise ImageError(name, f'damaged: {error or type(error).__name__}') from error
 
 
-def _file_problem(path: Path) -> str | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        link = path.is_symlink() and str(path.readlink())
-        return f'a link to {link!r}, which does not exist' if link else 'there is no such file'
-    except (OSError, ValueError) as error:
-        return getattr(error, 'strerror', None) or str(error)
-    if not stat.S_ISREG(status.st_mode):
-        return 'a folder, not a file' if stat.S_ISDIR(status.st_mode) else 'not a regular file'
-    if not status.st_size:
-        return 'the file is empty'
-    return None if os.access(path, os.R_OK) else 'permission denied'
+class Header(NamedTuple):
+    """What the header of a file says."""
+
+    width: int  # px, before EXIF's rotation
+    height: int
+    turned: bool  # EXIF's orientation is not the usual one
 
 
-@contextmanager
-def _fixed_pillow_settings() -> Iterator[None]:
-    """Disable Pillow's size limit and its tolerance of truncated files, whatever the process has
-    set.
-    """
-    global _readers
-    with _pillow_lock:
-        _readers += 1
-        if _readers == 1:
-            _restore_pillow.enter_context(warnings.catch_warnings())
-            warnings.simplefilter('ignore')
-            for module, name, value in (
-                (Image, 'MAX_IMAGE_PIXELS', None),
-                (ImageFile, 'LOAD_TRUNCATED_IMAGES', False),
-            ):
-                _restore_pillow.callback(setattr, module, name, getattr(module, name))
-                setattr(module, name, value)
+def read_header(path: Path) -> Header | None:
+    """Read the header of an image file; ``None`` if Pillow does not know it, or it is damaged."""
     try:
-        yield
-    finally:
-        with _pillow_lock:
-            _readers -= 1
-            if not _readers:
-                _restore_pillow.close()
+        with _open(path) as image:
+            tags = getattr(image, 'tag_v2', {})  # of a TIFF
+            turned = tags.get(ExifTags.Base.Orientation, 1) != 1
+            return Header(image.width, image.height, turned)
+    except Exception:  # as in read_image, which says why
+        return None
 
 
 def image_size(source: ImageInput) -> tuple[int, int] | None:
@@ -248,62 +204,33 @@ def image_size(source: ImageInput) -> tuple[int, int] | None:
 
     ``None`` if that cannot be read.
     """
+    if isinstance(source, np.ndarray):
+        return source.shape[1::-1] if source.ndim > 1 else None
     try:
-        if isinstance(source, np.ndarray) or _file_problem(path := _local_path(source)):
-            return (
-                source.shape[1::-1] if isinstance(source, np.ndarray) and source.ndim > 1 else None
-            )
-        with _fixed_pillow_settings(), Image.open(path, formats=IMAGE_FORMATS) as image:
-            return image.size
-    except Exception:  # as in read_image, which says why
+        path = local_path(source)
+    except (ImageError, TypeError):
         return None
+    header = None if file_problem(path) else read_header(path)
+    return header and (header.width, header.height)
 
 
-def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
-    # Pillow opens 16-bit grey PGMs (older versions: PNGs too) as 32 bits.
-    sixteen = image.mode.startswith('I;16') or (
-        image.mode == 'I' and image.format in ('PNG', 'PPM')
-    )
-    if image.mode in ('I', 'F') and not sixteen:
-        raise ImageError(
-            name,
-            f'32 bits a channel (mode {image.mode!r}) have no agreed range; 8 and 16 are accepted',
-        )
-    width, height = image.size
-    result = np.empty((height, width, 3), np.uint8)
-    rows = max(1, _BAND_PIXELS // width)
-    for top in range(0, height, rows):
-        band = image.crop((0, top, width, min(top + rows, height)))
-        if sixteen:
-            result[top : top + rows] = to_8_bits(np.asarray(band))[..., None]
-        else:
-            # Through RGBA: straight to RGB, Pillow replaces a transparent entry of the palette.
-            rgb = np.asarray(
-                (band.convert('RGBA') if band.mode in ('P', 'PA') else band).convert('RGB')
-            )
-            result[top : top + rows] = rgb[..., ::-1]
-    return result
-
-
-def _from_array(array: np.ndarray, name: str) -> np.ndarray:
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
-        raise ImageError(
-            name, f'shapes (H, W) and (H, W, 1 or 3 or 4) are accepted, got {array.shape}'
-        )
-    if not array.size:
-        raise ImageError(name, f'no pixels: the shape is {array.shape}')
-    if array.dtype.kind != 'u' or array.dtype.itemsize > 2:
-        nan = ' with NaN in it' if array.dtype.kind == 'f' and np.isnan(array).any() else ''
-        raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{nan}')
-    if array.dtype.itemsize == 2:
-        array = to_8_bits(array)
-    array = np.atleast_3d(array)
-    return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array[..., :3]
-
-
-def to_8_bits(array: np.ndarray) -> np.ndarray:
-    """Convert uint16 to uint8: 65535 becomes 255; rounded."""
-    return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)
+def file_problem(path: Path) -> str | None:
+    """Why a path is no file that can be read, if so."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            return f'a link to {str(path.readlink())!r}, which does not exist'
+        return 'there is no such file'
+    except (OSError, ValueError) as error:
+        return getattr(error, 'strerror', None) or str(error)
+    if stat.S_ISDIR(status.st_mode):
+        return 'a folder, not a file'
+    if not stat.S_ISREG(status.st_mode):
+        return 'not a regular file'
+    if not status.st_size:
+        return 'the file is empty'
+    return None if os.access(path, os.R_OK) else 'permission denied'
 
 
 def file_stamp(source: ImageInput) -> list[int] | None:
@@ -315,36 +242,96 @@ def file_stamp(source: ImageInput) -> list[int] | None:
     return [status.st_size, status.st_mtime_ns]
 
 
-def make_preview(image: np.ndarray) -> np.ndarray:
-    """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
-    image = (
-        fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
-        if max(image.shape) > MAX_PREVIEW_SIDE
-        else image
-    )
-    return image[: image.shape[0], : image.shape[1]][..., ::-1].copy()
+@contextmanager
+def _open(path: Path) -> Iterator[Image.Image]:
+    # Opened here, because Pillow transposes an image wrongly that it memory-maps by name.
+    with (
+        path.open('rb') as file,
+        _PillowSettings(),
+        Image.open(file, formats=IMAGE_FORMATS) as image,
+    ):
+        yield image
 
 
-@dataclass(frozen=True)
-class LoadedImage:
-    """An image ready for the model."""
+class _PillowSettings:
+    """Disables Pillow's size limit and its tolerance of truncated files.
 
-    index: int  # among the inputs
-    name: str
-    size: tuple[int, int]  # width and height in px, before scaling
-    image: Any  # (h, w, 3), scaled: an array; if it has to be tiled maybe read by windows
-    preview: np.ndarray | None = None  # to draw on
-    stamp: list[int] | None = None  # of its file, before reading
-    error: Exception | None = None  # why there is none
-    file: 'WindowedFile | None' = None  # of an image read by windows
-    map_path: Path | None = None  # where its class map goes
+    These settings are global. The first of the threads that read sets them, the last restores them.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its arrays."""
-        return sum(getattr(array, 'nbytes', 0) for array in (self.image, self.preview))
+    _lock = threading.Lock()
+    _readers = 0
+    _restore = ExitStack()
 
-    @property
-    def pixels(self) -> int:
-        """Pixels of the model's input."""
-        return self.image.shape[0] * self.image.shape[1]
+    def __enter__(self) -> None:
+        cls = _PillowSettings
+        with cls._lock:
+            cls._readers += 1
+            if cls._readers > 1:
+                return
+            cls._restore.enter_context(warnings.catch_warnings())
+            warnings.simplefilter('ignore')
+            cls._set(Image, 'MAX_IMAGE_PIXELS', None)
+            cls._set(ImageFile, 'LOAD_TRUNCATED_IMAGES', False)
+
+    @classmethod
+    def _set(cls, module: object, name: str, value: object) -> None:
+        cls._restore.callback(setattr, module, name, getattr(module, name))
+        setattr(module, name, value)
+
+    def __exit__(self, *_: object) -> None:
+        cls = _PillowSettings
+        with cls._lock:
+            cls._readers -= 1
+            if not cls._readers:
+                cls._restore.close()
+
+
+def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
+    # Pillow opens 16-bit grey PGMs (older versions: PNGs too) as 32 bits.
+    sixteen = image.mode.startswith('I;16')
+    sixteen |= image.mode == 'I' and image.format in ('PNG', 'PPM')
+    if image.mode in ('I', 'F') and not sixteen:
+        accepted = 'have no agreed range; 8 and 16 are accepted'
+        raise ImageError(name, f'32 bits a channel (mode {image.mode!r}) {accepted}')
+    width, height = image.size
+    result = np.empty((height, width, 3), np.uint8)
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        band = image.crop((0, top, width, min(top + rows, height)))
+        if sixteen:
+            result[top : top + rows] = to_8_bits(np.asarray(band))[..., None]
+        elif image.has_transparency_data:
+            rgba = np.asarray(band.convert('RGBA'))
+            result[top : top + rows] = blend_on_white(rgba[..., 2::-1], rgba[..., 3:])
+        else:
+            result[top : top + rows] = np.asarray(band.convert('RGB'))[..., ::-1]
+    return result
+
+
+def _from_array(array: np.ndarray, name: str) -> np.ndarray:
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        accepted = 'shapes (H, W) and (H, W, 1 or 3 or 4) are accepted'
+        raise ImageError(name, f'{accepted}, got {array.shape}')
+    if not array.size:
+        raise ImageError(name, f'no pixels: the shape is {array.shape}')
+    if array.dtype.kind != 'u' or array.dtype.itemsize > 2:
+        nan = ' with NaN in it' if array.dtype.kind == 'f' and np.isnan(array).any() else ''
+        raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{nan}')
+    if array.dtype.itemsize == 2:
+        array = to_8_bits(array)
+    array = np.atleast_3d(array)
+    if array.shape[2] == 1:
+        return np.repeat(array, 3, axis=2)
+    return array if array.shape[2] == 3 else blend_on_white(array[..., :3], array[..., 3:])
+
+
+def blend_on_white(colours: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Blend (..., 3) on white by ``alpha``, (..., 1); all uint8, rounded."""
+    opacity = alpha.astype(np.uint16)
+    return ((colours * opacity + 255 * (255 - opacity) + 127) // 255).astype(np.uint8)
+
+
+def to_8_bits(array: np.ndarray) -> np.ndarray:
+    """Convert uint16 to uint8: 65535 becomes 255; rounded."""
+    return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)

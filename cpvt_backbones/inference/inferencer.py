@@ -1,9 +1,15 @@
-"""One inferencer for detectors, segmentors and classifiers, for images of any size."""
+"""One inferencer for detectors, segmentors and classifiers, for images of any size.
+
+Images are read, run in batches of one size, and finished, side by side and in bounded memory.
+"""
 
 import logging
 import os
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -19,22 +25,16 @@ from mmengine.logging import print_log
 from cpvt_backbones.layers.checks import check_choice, check_fraction
 from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
-from .drawing import draw_prediction
-from .images import (
-    DECODING_BYTES,
-    ImageInput,
-    LoadedImage,
-    file_stamp,
-    find_images,
-    image_size,
-    make_preview,
-)
-from .pipeline import OrderedCalls, ShapeBuckets
+from .drawing import draw_prediction, make_preview
+from .images import DECODING_BYTES, ImageInput, file_stamp, find_images, image_size
+from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
-from .tasks import OnTiles, Prediction, finish_prediction, run_batch
 from .tiles import Bounds
-from .windows import open_image
+from .windows import ImageFile, open_image
+
+THREADS = min(8, os.cpu_count() or 1)
+WAITING_BYTES = 200_000_000  # maximum of the results or images that wait
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,11 @@ class Result:
     picture: np.ndarray | None = None  # (h, w, 3), RGB, if requested
     error: Exception | None = None  # an ImageError, or what the model raised
     stamp: list[int] | None = None  # of its file, before reading
+    best: float | None = None  # highest score of a box, below score_thr too
 
 
 Run = Callable[[list[LoadedImage]], list[Any]]
+Then = Callable[[int, Result], Any]
 
 
 class Inferencer:
@@ -71,7 +73,7 @@ class Inferencer:
         checkpoint: The weights.
         device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if available.
         dtype: ``'float32'``, ``'bfloat16'`` or ``'float16'``: what the model computes in, but for
-            what needs float32 (see :func:`~.precision.reduce_precision`); ``'auto'``: bfloat16
+            what needs float32 (see :func:`~.predictors.reduce_precision`); ``'auto'``: bfloat16
             where the device is faster in it.
         scale: ``'config'``: the test scale of the config or of the exported file; the image's own
             size if there is none. ``None``: the same; but where the model's good sizes are known
@@ -128,32 +130,28 @@ class Inferencer:
         elif cfg is not None or checkpoint is not None:
             raise ValueError('predictor excludes cfg and checkpoint')
         elif dtype not in ('auto', 'float32'):
-            raise ValueError(
-                "dtype must be 'auto' or 'float32' with an exported file or a predictor, got"
-                f' {dtype!r}'
-            )
+            accepted = "'auto' or 'float32' with an exported file or a predictor"
+            raise ValueError(f'dtype must be {accepted}, got {dtype!r}')
         check_choice(TASKS.values(), **{'predictor.task': predictor.task})
-        self.predictor, self.outside = predictor, 0
+        self.predictor: Predictor = predictor
+        self.outside = 0
         self.sizing = Sizing(scale, predictor, max_pixels)
         if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
             need = "a detector's tiles need sahi and shapely: pip install '.[infer]'"
-            print_log(
-                f'images of more than {max_pixels} pixels will fail: {need}',
-                'current',
-                logging.WARNING,
-            )
+            _warn(f'images of more than {max_pixels} pixels will fail: {need}')
 
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that determines predictions, as plain data."""
-        bounds = {
-            name: getattr(self.bounds, name) for name in ('max_pixels', 'tile_size', 'overlap')
-        }
-        dtype = getattr(self.predictor, 'dtype', 'float32')
-        reduced = {} if dtype == 'float32' else dict(dtype=dtype)
-        return dict(
-            model=self.predictor.fingerprint, scale=self.sizing.settings, **bounds, **reduced
+        settings = dict(
+            model=self.predictor.fingerprint,
+            scale=self.sizing.settings,
+            max_pixels=self.bounds.max_pixels,
+            tile_size=self.bounds.tile_size,
+            overlap=self.bounds.overlap,
         )
+        dtype = getattr(self.predictor, 'dtype', 'float32')
+        return settings if dtype == 'float32' else dict(settings, dtype=dtype)
 
     def __call__(
         self, image: ImageInput, *, score_thr: float = 0.3, vis: bool = False
@@ -193,7 +191,7 @@ class Inferencer:
         vis: bool = False,
         on_tiles: OnTiles | None = None,
         map_dir: str | os.PathLike[str] | None = None,
-        then: Callable[[int, Result], Any] = lambda _, result: result,
+        then: Then = lambda _, result: result,
     ) -> Iterator[tuple[int, Any]]:
         """Predict on image files and arrays.
 
@@ -209,22 +207,20 @@ class Inferencer:
         ``map_dir``, by default the folder of temporary files.
         """
         check_fraction(score_thr=score_thr)
+        run = partial(
+            run_batch,
+            self.predictor,
+            score_thr=score_thr,
+            bounds=self.bounds,
+            on_tiles=on_tiles,
+        )
+        load = partial(self._load, vis=vis, map_dir=Path(map_dir or gettempdir()))
         with OrderedCalls() as reading, OrderedCalls() as finishing:
             try:
-                run = partial(
-                    run_batch,
-                    self.predictor,
-                    score_thr=score_thr,
-                    bounds=self.bounds,
-                    on_tiles=on_tiles,
-                )
-                load = partial(self._load, vis=vis, map_dir=Path(map_dir or gettempdir()))
                 for loaded, output in self._outputs(_read_ahead(reading, load, images), run):
-                    arrays = output.values() if isinstance(output, dict) else [output]
-                    nbytes = loaded.nbytes + sum(getattr(array, 'nbytes', 0) for array in arrays)
-                    yield from finishing.add(
-                        self._finish, loaded, output, score_thr, then, nbytes=nbytes
-                    )
+                    nbytes = loaded.nbytes + _bytes_of(output)
+                    arguments = loaded, output, score_thr, then
+                    yield from finishing.add(self._finish, *arguments, nbytes=nbytes)
                     yield from finishing.results(wait=False)
                 yield from finishing.results()
             except (Exception, KeyboardInterrupt, SystemExit):
@@ -232,22 +228,28 @@ class Inferencer:
                 raise
 
     def _load(self, index: int, source: ImageInput, *, vis: bool, map_dir: Path) -> LoadedImage:
+        """Read and scale an image, in a thread."""
         name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
         try:
-            stamp = file_stamp(
-                source
-            )  # before reading, so that a later change of the file is noticed
-            image: Any = open_image(source, name=name, read_limit=self.read_limit)
-            preview, scaled = make_preview(image) if vis else None, self.sizing(image)
+            stamp = file_stamp(source)  # before reading: a later change of the file is noticed
+            image = open_image(source, name=name, read_limit=self.read_limit)
+            height, width = image.shape[:2]
+            scaled = self.sizing(image)
             if prod(scaled.shape[:2]) <= self.bounds.max_pixels:
                 scaled = scaled[: scaled.shape[0], : scaled.shape[1]]  # of windows, an array
-            map_path = map_dir / f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif'
-            windows = {} if isinstance(image, np.ndarray) else dict(file=image, map_path=map_path)
-            return LoadedImage(index, name, image.shape[1::-1], scaled, preview, stamp, **windows)
-        except Exception as error:
             return LoadedImage(
-                index, name, (0, 0), np.empty((0, 0, 3)), error=_without_frames(error)
+                index,
+                name,
+                (width, height),
+                scaled,
+                preview=make_preview(image) if vis else None,
+                stamp=stamp,
+                file=image if isinstance(image, ImageFile) else None,
+                map_path=map_dir / f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif',
             )
+        except Exception as error:
+            nothing = np.empty((0, 0, 3))
+            return LoadedImage(index, name, (0, 0), nothing, error=_without_frames(error))
 
     def _outputs(
         self, images: Iterator[LoadedImage], run: Run
@@ -258,55 +260,69 @@ class Inferencer:
             if loaded.error:
                 yield loaded, loaded.error
                 continue
-            if warning := self.sizing.warning(loaded.size, loaded.image.shape[1::-1]):
-                self.outside += 1
-                if self.outside == 1:
-                    print_log(
-                        f'{loaded.name}: {warning}; further images are counted only',
-                        'current',
-                        logging.WARNING,
-                    )
+            self._warn_if_outside(loaded)
             for batch in buckets.add(loaded):
                 yield from _run(run, batch)
         for batch in buckets.flush():
             yield from _run(run, batch)
 
+    def _warn_if_outside(self, loaded: LoadedImage) -> None:
+        warning = self.sizing.warning(loaded.size, loaded.image.shape[1::-1])
+        if warning is None:
+            return
+        self.outside += 1
+        if self.outside == 1:
+            _warn(f'{loaded.name}: {warning}; further images are counted only')
+
     def _finish(
-        self, loaded: LoadedImage, output: Any, score_thr: float, then: Any
+        self, loaded: LoadedImage, output: Any, score_thr: float, then: Then
     ) -> tuple[int, Any]:
-        size, picture = None if loaded.error else loaded.size, None
+        """Make the prediction and its picture, in a thread."""
+        size = None if loaded.error else loaded.size
         try:
             if isinstance(output, Exception):
                 raise output
-            prediction = finish_prediction(self.predictor, output, loaded, score_thr, self.bounds)
+            prediction, best = finish_prediction(
+                self.predictor, output, loaded, score_thr, self.bounds
+            )
             if loaded.file is not None:
                 prediction |= loaded.file.georeference
+            picture = None
             if loaded.preview is not None:
                 picture = draw_prediction(
                     loaded.preview, prediction, self.predictor, size=loaded.size
                 )
-            result = Result(loaded.name, size, prediction, picture, stamp=loaded.stamp)
+            result = Result(loaded.name, size, prediction, picture, stamp=loaded.stamp, best=best)
         except Exception as error:
             result = Result(loaded.name, size, error=_without_frames(error))
         return loaded.index, then(loaded.index, result)
 
 
+def _warn(message: str) -> None:
+    print_log(message, 'current', logging.WARNING)
+
+
+def _bytes_of(output: Any) -> int:
+    if isinstance(output, tuple):  # of an image in tiles: its prediction, and the best score
+        output = output[0]
+    arrays = output.values() if isinstance(output, dict) else [output]
+    return sum(getattr(array, 'nbytes', 0) for array in arrays)
+
+
 def _read_ahead(
-    reading: OrderedCalls, load: Any, images: Sequence[ImageInput]
+    reading: 'OrderedCalls', load: Any, images: Sequence[ImageInput]
 ) -> Iterator[LoadedImage]:
     for index, source in enumerate(images):
-        yield from reading.add(
-            load, index, source, nbytes=DECODING_BYTES * prod(image_size(source) or (0,))
-        )
+        nbytes = DECODING_BYTES * prod(image_size(source) or (0,))
+        yield from reading.add(load, index, source, nbytes=nbytes)
     yield from reading.results()
 
 
 def _run(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:
+    """Run a batch, and after an error each of its images: one failure must not abort the rest."""
     try:
         outputs = run(batch)
-    except (
-        Exception
-    ) as error:  # one failure, for example at one image's size, must not abort the rest
+    except Exception as error:
         outputs = [_without_frames(error)] if len(batch) == 1 else []
     if outputs:
         yield from zip(batch, outputs, strict=True)
@@ -319,3 +335,70 @@ def _without_frames(error: Exception) -> Exception:
     """Detach an error from its frames, which hold images and tensors."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
+
+
+class OrderedCalls(AbstractContextManager):
+    """Runs calls in threads.
+
+    Their results come in the order of the calls, and a call's error in place of its result.
+
+    At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait for their results to be taken. Leaving
+    the context waits for the calls that run, and drops those that do not.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS)
+        self._waiting: deque[tuple[Future[Any], int]] = deque()
+        self._bytes = 0
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def add(self, call: Callable[..., Any], *args: Any, nbytes: int) -> Iterator[Any]:
+        """Start a call that holds ``nbytes``; yield the oldest results until few enough wait."""
+        self._waiting.append((self._pool.submit(call, *args), nbytes))
+        self._bytes += nbytes
+        while len(self._waiting) > 2 * THREADS or self._bytes > WAITING_BYTES:
+            yield self._take()
+
+    def results(self, *, wait: bool = True) -> Iterator[Any]:
+        """Yield all other results, or those that need no waiting."""
+        while self._waiting and (wait or self._waiting[0][0].done()):
+            yield self._take()
+
+    def _take(self) -> Any:
+        future, nbytes = self._waiting.popleft()
+        self._bytes -= nbytes
+        return future.result()
+
+
+class ShapeBuckets:
+    """Collects images of one shape until a batch is full."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._waiting: dict[tuple[int, ...], list[LoadedImage]] = {}
+        self._bytes = 0
+
+    def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
+        """Add an image; yield its batch if full.
+
+        Yield the longest waiting batches while too many bytes wait.
+        """
+        shape = loaded.image.shape[:2]
+        self._waiting.setdefault(shape, []).append(loaded)
+        self._bytes += loaded.nbytes
+        if len(self._waiting[shape]) >= self._bounds.batch_of(loaded.pixels):
+            yield self._take(shape)
+        while self._bytes > WAITING_BYTES:
+            yield self._take(next(iter(self._waiting)))
+
+    def flush(self) -> Iterator[list[LoadedImage]]:
+        """Yield the waiting batches."""
+        while self._waiting:
+            yield self._take(next(iter(self._waiting)))
+
+    def _take(self, shape: tuple[int, ...]) -> list[LoadedImage]:
+        batch = self._waiting.pop(shape)
+        self._bytes -= sum(loaded.nbytes for loaded in batch)
+        return batch

@@ -1,4 +1,7 @@
-"""Running a model on a batch: the only part of inference that depends on the toolbox."""
+"""Running a model on a batch, in the precision of choice.
+
+This is the only part of inference that depends on the toolbox.
+"""
 
 import copy
 import hashlib
@@ -6,7 +9,7 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib import import_module
 from typing import Any, Protocol
@@ -16,13 +19,21 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.registry import init_default_scope
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from cpvt_backbones.checkpoints import find_checkpoint, load_weights
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    classes_of,
+    find_checkpoint,
+    load_weights,
+    naming_file,
+)
+from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.options import DTYPES
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, config_classes, find_toolbox, step_name
 from cpvt_backbones.weights import sha256_of
 
-from .precision import choose_dtype, reduce_precision
 from .sizes import GoodSizes, size_steps
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
@@ -65,12 +76,19 @@ class Predictor(Protocol):
 class ToolboxPredictor:
     """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer.
 
-    See :class:`Inferencer`.
+    See :class:`Inferencer`. ``dtype`` is the resolved one, and ``dtype_reason`` says why.
 
-    ``checkpoint`` is a ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of
-    shipped weights; ``ValueError`` if it does not fit the model or has other classes than
-    ``metainfo`` of the config's test set, or in another order; ``ImportError`` without the toolbox.
-    ``dtype`` is the resolved one, and ``dtype_reason`` says why.
+    Args:
+        cfg: The config; not modified.
+        checkpoint: A ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of
+            shipped weights.
+        device, dtype: See :class:`Inferencer`.
+
+    Raises:
+        FileNotFoundError: The checkpoint does not exist.
+        ValueError: The checkpoint does not fit the model, or has other classes than ``metainfo`` of
+            the config's test set, or in another order.
+        ImportError: The toolbox is not installed.
     """
 
     def __init__(
@@ -81,51 +99,39 @@ class ToolboxPredictor:
         device: str | None = None,
         dtype: str = 'float32',
     ) -> None:
-        self.dtype, self.dtype_reason = choose_dtype(dtype, device or get_device())
+        device = device or get_device()
+        self.dtype, self.dtype_reason = choose_dtype(dtype, device)
         self._scope = find_toolbox(cfg).package
-        file = str(find_checkpoint(checkpoint))
         self.task = TASKS[self._scope]
+        file = str(find_checkpoint(checkpoint))
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
         classes = config_classes(cfg)  # before the toolbox changes the config
         self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(cfg)
         _adapt_pipeline(cfg, keep=('Pad',) if self._scope == 'mmdet' else ())
-        init_default_scope(
-            self._scope
-        )  # mmpretrain's inferencer keeps the scope of another toolbox
+        # mmpretrain's inferencer keeps the scope of another toolbox.
+        init_default_scope(self._scope)
         with _quiet():
-            self._inferencer = _build_inferencer(self._scope, cfg, file, device)
+            self._inferencer = _build_inferencer(self._scope, cfg, device)
         self.model: Any = self._inferencer.model
         if self._scope == 'mmseg':
-            self.model.postprocess_result = (
-                _crop_logits  # the toolbox's also takes an argmax, the slowest step here
+            # The toolbox's also takes an argmax, the slowest step here.
+            self.model.postprocess_result = _crop_logits
+        meta = load_weights(self.model, file, classes=classes)
+        self.classes: Sequence[str] | None = classes_of(meta) or classes
+        with naming_file(file):
+            self.palette: Sequence[Sequence[int]] | None = _palette_of(
+                meta, cfg.test_dataloader.dataset.get('metainfo')
             )
-        # Without these, the toolboxes use the classes of COCO or Cityscapes.
-        stored = load_weights(self.model, file, classes=classes)
-        meta = stored.get('dataset_meta') or cfg.test_dataloader.dataset.get('metainfo') or {}
-        meta = {key.lower(): value for key, value in meta.items()}
-        if self._scope == 'mmpretrain':
-            meta.setdefault('classes', getattr(self._inferencer, 'classes', None))
-        self.classes: Sequence[str] | None = meta.get('classes')
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))
-        no_palette = isinstance(palette := meta.get('palette'), str)  # mmdet writes 'random'
-        self.palette: Sequence[Sequence[int]] | None = None if no_palette else palette
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
         """See :class:`Predictor`."""
         samples = self._run(images)
         if self.task == 'classification':
             return [dict(scores=sample.pred_score.cpu().numpy()) for sample in samples]
-        names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
-        return [
-            {
-                name: torch.as_tensor(getattr(found, key)).cpu().numpy()
-                for name, key in names.items()
-                if key in found
-            }
-            for found in (sample.pred_instances for sample in samples)
-        ]
+        return [_boxes_of(sample.pred_instances) for sample in samples]
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
         """See :class:`Predictor`. A model of a single channel returns its probability."""
@@ -133,23 +139,50 @@ class ToolboxPredictor:
 
     def to_classes(self, logits: Tensor) -> Tensor:
         """See :class:`Predictor`."""
-        return (
-            first_maximum(logits)
-            if len(logits) > 1
-            else logits[0] > self.model.decode_head.threshold
-        )
+        if len(logits) == 1:
+            return logits[0] > self.model.decode_head.threshold
+        return first_maximum(logits)
 
     def _run(self, images: list[np.ndarray]) -> Any:
         (batch,) = self._inferencer.preprocess(images, batch_size=len(images))
-        return self._inferencer.forward(
-            batch[1] if self._scope == 'mmdet' else batch
-        )  # mmdet's has the images too
+        if self._scope == 'mmdet':
+            _, batch = batch  # the images, and what the model takes
+        return self._inferencer.forward(batch)
+
+
+def _boxes_of(found: Any) -> dict[str, np.ndarray]:
+    """Arrays of mmdet's predicted instances."""
+    names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
+    present = {name: getattr(found, key) for name, key in names.items() if key in found}
+    return {name: torch.as_tensor(value).cpu().numpy() for name, value in present.items()}
+
+
+def _palette_of(meta: Mapping[str, Any], metainfo: Any) -> list[list[int]] | None:
+    """RGB of each class, in the ``meta`` of a checkpoint or the metainfo of a data set."""
+    for source in (meta.get('dataset_meta'), meta, metainfo):
+        for key in ('palette', 'PALETTE'):
+            palette = source.get(key) if isinstance(source, Mapping) else None
+            if palette is None or isinstance(palette, str):  # mmdet writes 'random'
+                continue
+            if not _are_colours(palette):
+                accepted = 'three integers from 0 to 255 for each class'
+                raise CheckpointError(f'{key} must have {accepted}, got {palette!r:.80}')
+            return np.asarray(palette).tolist()
+    return None
+
+
+def _are_colours(palette: Any) -> bool:
+    try:
+        values = np.asarray(palette)
+    except ValueError:  # lists of different lengths
+        return False
+    if values.dtype.kind not in 'iu' or values.ndim != 2 or values.shape[1] != 3:
+        return False
+    return bool((values >= 0).all() and (values <= 255).all())
 
 
 def _crop_logits(logits: Tensor, samples: Sequence[Any]) -> Tensor:
-    """Logits (B, C, H, W) without padding, which mmseg's data preprocessors add on the right and at
-    the bottom.
-    """
+    """Logits (B, C, H, W) without the padding of mmseg's data preprocessors, right and below."""
     height, width = samples[0].ori_shape
     logits = logits[..., :height, :width].float()
     return logits if logits.shape[1] > 1 else logits.sigmoid()
@@ -169,9 +202,7 @@ def first_maximum(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the toolboxes: optional packages, registries, classes (set below), keys (load_weights
-    checks them).
-    """
+    """Silence the toolboxes: optional packages, registries, missing weights (loaded later)."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), ExitStack() as stack:
         stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.WARNING)
@@ -180,19 +211,16 @@ def _quiet() -> Iterator[None]:
 
 
 def _digest(cfg: Config, checkpoint: str) -> str:
-    # Without what does not change the model.
-    settings = {
-        key: value
-        for key, value in cfg.to_dict().items()
-        if key not in ('work_dir', 'launcher', 'filename')
-    }
-    weights = bytes.fromhex(sha256_of(checkpoint))
-    return hashlib.sha256(repr(settings).encode() + weights).hexdigest()
+    """Identify the model of a config and its weights."""
+    unrelated = ('work_dir', 'launcher', 'filename')
+    settings = {key: value for key, value in cfg.to_dict().items() if key not in unrelated}
+    return hashlib.sha256(f'{settings!r}{sha256_of(checkpoint)}'.encode()).hexdigest()
 
 
 def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
-    """Drop the steps of the test pipeline that load annotations, and those but ``keep`` that set
-    the size.
+    """Adapt the test pipeline to images of the size that the model takes.
+
+    Steps that load annotations are dropped, and those but ``keep`` that set the size.
     """
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
     steps = [step for step in dataset.get('pipeline', ()) if step_name(step) != 'LoadAnnotations']
@@ -203,19 +231,95 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
         )
     first = names.index('LoadImageFromFile')
     steps[first]['type'] = 'LoadImageFromFile'  # mmseg's inferencer compares this text
-    steps = [
-        step for step in steps if step_name(step) not in SIZE_ARGUMENTS or step_name(step) in keep
-    ]
+    dropped = SIZE_ARGUMENTS.keys() - set(keep)
+    steps = [step for step in steps if step_name(step) not in dropped]
     # Detectors need the scale factor that Resize records.
     steps.insert(first + 1, dict(type='mmcv.Resize', scale_factor=1.0))
     dataset.pipeline = steps
 
 
-def _build_inferencer(scope: str, cfg: Config, checkpoint: str, device: str | None) -> Any:
+def _build_inferencer(scope: str, cfg: Config, device: str) -> Any:
+    """The toolbox's inferencer with random weights: no file is opened but by ``checkpoints``."""
     apis = import_module(f'{scope}.apis')
-    if scope == 'mmpretrain':  # whose inferencer chooses no GPU itself
-        return apis.ImageClassificationInferencer(
-            model=cfg, pretrained=checkpoint, device=device or get_device()
-        )
+    if scope == 'mmpretrain':
+        return apis.ImageClassificationInferencer(model=cfg, pretrained=False, device=device)
     kind = apis.MMSegInferencer if scope == 'mmseg' else apis.DetInferencer
-    return kind(model=cfg, weights=checkpoint, device=device, show_progress=False)
+    return kind(model=cfg, weights=None, device=device, show_progress=False)
+
+
+# -- precision
+
+
+def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
+    """Resolve ``'auto'`` to bfloat16 where the device computes it faster than float32.
+
+    Also the reason, in words.
+    """
+    check_choice(DTYPES, dtype=dtype)
+    if dtype != 'auto':
+        return dtype, 'as given'
+    if torch.device(device).type == 'cuda':
+        major, minor = torch.cuda.get_device_capability(device)
+        faster = 'bfloat16' if major >= 8 else 'float32'
+        return faster, f'the GPU has compute capability {major}.{minor}, and 8.0 has it'
+    instructions = ('amx_bf16', 'avx512_bf16', 'bf16')
+    # Older releases of torch have no get_capabilities.
+    abilities: dict[str, Any] = getattr(torch.cpu, 'get_capabilities', dict)()
+    found = [name for name in instructions if abilities.get(name)]
+    if torch.device(device).type == 'cpu' and found:
+        return 'bfloat16', f'the processor has {found[0]}'
+    missing = f'no instructions for it were found ({", ".join(instructions)})'
+    return 'float32', f'bfloat16 is slower here: {missing}'
+
+
+def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast backbone, neck and convolutional heads of a toolbox's model, in place.
+
+    Its inputs and outputs stay fp32. In fp32 stay normalisation by stored statistics, the last
+    layer of a segmentor, other heads (transformers, regions, classes) and what follows the heads:
+    softmax, boxes, NMS.
+    """
+    parts = {name: part for name, part in model.named_children() if _has_weights(part)}
+    trunk = [parts.pop(name) for name in ('backbone', 'neck') if name in parts]
+    parts.pop('auxiliary_head', None)  # of training
+    dense = [head for head in parts.values() if _is_convolutional(head)]
+    for part in (*trunk, *dense):
+        part.to(dtype)
+        for module in part.modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase):
+                module.float()
+    trunk[0].register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
+    if len(dense) < len(parts):
+        trunk[-1].register_forward_hook(_to_float)
+    for head in dense:
+        head.register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
+        head.register_forward_hook(_to_float)
+        # mmseg calls its heads past their hooks.
+        last = getattr(head, 'conv_seg', None)
+        if isinstance(last, nn.Module):
+            last.float().register_forward_pre_hook(_to_float)
+
+
+def _has_weights(part: nn.Module) -> bool:
+    return next(part.parameters(), None) is not None
+
+
+def _is_convolutional(head: nn.Module) -> bool:
+    names = {cls.__name__ for cls in type(head).__mro__}
+    return bool(names & {'BaseDenseHead', 'BaseDecodeHead'}) and 'MaskFormerHead' not in names
+
+
+def _to_float(*values: Any) -> Any:
+    """Hook before or after a forward call: its inputs or its output, the last argument, in fp32."""
+    return _cast(values[-1], torch.float32)
+
+
+def _cast(values: Any, dtype: torch.dtype) -> Any:
+    def cast(x: Any) -> Any:
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype == dtype:
+            return x
+        result = x.to(dtype)
+        vars(result).update(vars(x))  # valid_sizes, of engine.preprocessors
+        return result
+
+    return tree_map(cast, values)

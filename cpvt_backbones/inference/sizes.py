@@ -1,5 +1,6 @@
-"""The size at which a model sees an image: the test scale of its config, the image's own, or a
-given one.
+"""The size at which a model sees an image, and resizing as the toolboxes do.
+
+The size is the test scale of the model's config, the image's own, or a given one.
 """
 
 import json
@@ -24,20 +25,28 @@ from cpvt_backbones.weights import sha256_of, shipped_weights
 
 Scale = tuple[int, int] | float | str | None
 Steps = Sequence[Mapping[str, Any]]
-_CV2 = dict(nearest=0, bilinear=1, bicubic=2, area=3, lanczos=4)  # cv2.INTER_*
+
+WINDOW_PIXELS = 1 << 23  # read at a time to make a smaller image
+_CV2 = dict(
+    nearest=cv2.INTER_NEAREST,
+    bilinear=cv2.INTER_LINEAR,
+    bicubic=cv2.INTER_CUBIC,
+    area=cv2.INTER_AREA,
+    lanczos=cv2.INTER_LANCZOS4,
+)
 
 
 @dataclass(frozen=True)
 class GoodSizes:
-    """Range of sizes at which a model was measured to be good, kept in
-    ``CHECKPOINT.sizes.json``.
+    """Range of sizes at which a model was measured to be good.
+
+    It is kept in ``CHECKPOINT.sizes.json``.
     """
 
     low: float  # smallest and largest factor of the test scale with a good metric
     high: float
-    side: (
-        float  # square root of the pixels of the model's input at factor 1, mean of the test images
-    )
+    # square root of the pixels of the model's input at factor 1, mean of the test images
+    side: float
     zoom: float  # px of the model's input a px of the image, at factor 1
     metric: str
 
@@ -47,24 +56,26 @@ class GoodSizes:
 
         Raise ``ValueError`` for a damaged one.
         """
-        if shipped := shipped_weights().get(str(checkpoint)):
+        shipped = shipped_weights().get(str(checkpoint))
+        if shipped is not None:
             return cls(**shipped.sizes) if shipped.sizes else None
         weights = find_checkpoint(checkpoint)
-        if not (file := Path(f'{weights}.sizes.json')).is_file():
+        file = Path(f'{weights}.sizes.json')
+        if not file.is_file():
             return None
         try:
             stored = read_json(file)
-            sha256, sizes = stored.pop('sha256', None), cls(**stored)
-            for key in ('low', 'high', 'side', 'zoom'):
-                if not is_number(stored[key]):
-                    raise TypeError(f'{key} must be a number, got {stored[key]!r:.60}')
-        except (TypeError, ValueError) as error:
-            fault = error
-            if isinstance(error, TypeError):
-                fault = ValueError(f'{str(file)!r} is damaged: {error}')
-            raise ValueError(f'checkpoint: {fault}; delete it or write it again') from error
+        except ValueError as error:
+            raise ValueError(f'checkpoint: {error}; delete it or write it again') from error
+        sha256 = stored.pop('sha256', None)
+        numbers = [value for key, value in stored.items() if key != 'metric']
+        if stored.keys() != cls.__annotations__.keys() or not all(map(is_number, numbers)):
+            accepted = 'it must have metric, and the numbers low, high, side and zoom'
+            raise ValueError(
+                f'checkpoint: {str(file)!r} is damaged: {accepted}; delete it or write it again'
+            )
         if sha256 == sha256_of(weights):
-            return sizes
+            return cls(**stored)
         print_log(
             f'{str(file)!r} is of another checkpoint and not used; write it again',
             'current',
@@ -76,35 +87,29 @@ class GoodSizes:
         """Store the range beside a checkpoint."""
         weights = find_checkpoint(checkpoint)
         file = Path(f'{weights}.sizes.json')
+        content = dict(asdict(self), sha256=sha256_of(weights))
         with atomic_write(file) as stream:
-            stream.write(
-                json.dumps(dict(asdict(self), sha256=sha256_of(weights)), indent=1).encode()
-            )
+            stream.write(json.dumps(content, indent=1).encode())
         return file
 
     def __str__(self) -> str:
-        sides = (
-            f'{self.low * self.side:.0f} to {self.high * self.side:.0f} px, the root of width x'
-            ' height'
-        )
-        return f'{self.low:g} to {self.high:g} times the test scale ({sides})'
+        sides = f'{self.low * self.side:.0f} to {self.high * self.side:.0f} px'
+        factors = f'{self.low:g} to {self.high:g} times the test scale'
+        return f'{factors} ({sides}, the root of width x height)'
 
 
 def size_steps(cfg: Config) -> list[dict[str, Any]]:
     """The steps of a config's test pipeline that set the size, as plain data."""
-    steps = [
-        {**step, 'type': step_name(step)}
-        for step in cfg.test_dataloader.dataset.get('pipeline', ())
-    ]
-    # As in an exported file: tuples become lists.
-    return json.loads(
-        json.dumps([step for step in steps if step['type'] in SIZE_ARGUMENTS], default=str)
-    )
+    pipeline = cfg.test_dataloader.dataset.get('pipeline', ())
+    steps = [{**step, 'type': step_name(step)} for step in pipeline]
+    steps = [step for step in steps if step['type'] in SIZE_ARGUMENTS]
+    return json.loads(json.dumps(steps, default=str))  # tuples become lists, as in a file
 
 
 def check_scale(scale: Scale, long_side: int | None) -> Scale:
-    """Combine ``scale`` and ``long_side`` of ``Inferencer`` into a scale, or raise
-    ``ValueError``.
+    """Combine ``scale`` and ``long_side`` of ``Inferencer`` into one scale.
+
+    Raise ``ValueError`` for what is not accepted.
     """
     if long_side is not None:
         if scale is not None:
@@ -114,18 +119,15 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
             )
         check_int(long_side=long_side)
         return long_side, long_side
-    if scale in (None, 'config', 'native') or (
-        isinstance(scale, float) and is_number(scale) and scale > 0
-    ):
+    if scale in (None, 'config', 'native'):
         return scale
-    if (
-        not isinstance(scale, (tuple, list))
-        or len(scale) != 2
-        or not all(isinstance(s, int) and s >= 1 for s in scale)
-    ):
-        accepted = "None, 'config', 'native', a factor > 0 (a float) or (width, height) in px"
-        raise ValueError(f'scale must be {accepted}, got {scale!r}')
-    return scale[0], scale[1]
+    if isinstance(scale, float) and is_number(scale) and scale > 0:
+        return scale
+    if isinstance(scale, (tuple, list)) and len(scale) == 2:
+        if all(isinstance(side, int) and side >= 1 for side in scale):
+            return scale[0], scale[1]
+    accepted = "None, 'config', 'native', a factor > 0 (a float) or (width, height) in px"
+    raise ValueError(f'scale must be {accepted}, got {scale!r}')
 
 
 class Sizing:
@@ -149,32 +151,19 @@ class Sizing:
         self._known = steps is not None
         # A detector's padding stays in its pipeline: it moves no box.
         self.steps = [step for step in steps or () if (step['type'], task) != ('Pad', 'detection')]
-        known = ('Resize', 'ResizeEdge', 'ResizeToMultiple', 'CenterCrop')[
-            : None if task == 'classification' else -1
-        ]
-        try:
-            if any(step['type'] not in known or step.get('auto_pad') for step in self.steps):
-                raise KeyError
-            size_after(self.steps, 64, 64)
-        except KeyError:  # a step, or an argument of another kind of step
-            if scale in (None, 'config'):
-                given = (
-                    f'the test pipeline sets it by {self.steps}, and known for {task} are'
-                    f' {", ".join(known)}'
+        wants_test_scale = scale in (None, 'config')
+        if not _are_known(self.steps, task):
+            if wants_test_scale:
+                raise ValueError(
+                    "scale must be 'native', a factor or a size: the test pipeline sets it by"
+                    f' {self.steps}, and known for {task} are {", ".join(_known_steps(task))}'
                 )
-                raise ValueError(f"scale must be 'native', a factor or a size: {given}") from None
             self.steps = []
         # Of large images: the factor of their own size at which objects have the size that the
         # model was tested at.
-        tiled = self.steps and scale is None and task != 'classification'
+        tiled = bool(self.steps) and scale is None and task != 'classification'
         self._zoom = min(self.sizes.zoom, 1.0) if self.sizes and tiled else None
-        kind = (
-            dict(scale_factor=scale)
-            if isinstance(scale, float)
-            else dict(scale=scale, keep_ratio=True)
-        )
-        wanted: Steps = [] if scale == 'native' else [dict(type='Resize', **kind)]
-        self._used = self.steps if scale in (None, 'config') else wanted
+        self._used: Steps = self.steps if wants_test_scale else _steps_to(scale)
 
     @property
     def settings(self) -> Any:
@@ -187,58 +176,82 @@ class Sizing:
         """Width and height in px at which the model sees an image."""
         return size_after(self._steps_of(width, height), width, height)
 
-    def __call__(self, image: np.ndarray) -> np.ndarray:
+    def __call__(self, image: Any) -> Any:
         return apply_steps(image, self._steps_of(*image.shape[1::-1]))
 
     def _steps_of(self, width: int, height: int) -> Steps:
-        zoomed = self._zoom and width * height > self.max_pixels
-        return [dict(type='Resize', scale_factor=self._zoom)] if zoomed else self._used
+        if self._zoom and width * height > self.max_pixels:
+            return [dict(type='Resize', scale_factor=self._zoom)]
+        return self._used
 
     def __str__(self) -> str:
         own = "scale: the image's own size"
         if isinstance(self.scale, tuple):
-            return (
-                f'scale: the largest size within {max(self.scale)} x {min(self.scale)} px, as given'
-            )
+            long, short = max(self.scale), min(self.scale)
+            return f'scale: the largest size within {long} x {short} px, as given'
         if isinstance(self.scale, float):
             return f'{own} times {self.scale:g}, as given'
-        if self.scale == 'native' or not self.steps:
-            why = (
-                'as in its test pipeline' if self._known else 'because the model has no test scale'
-            )
-            return f'{own}, {"as given" if self.scale else why}'
-        shown = (
-            f'{s["type"]} {s.get("scale") or s.get("crop_size") or s.get("scale_factor")}'
-            for s in self.steps
-        )
-        large = (
-            f'; above {self.max_pixels} px {self._zoom:g} times its own size, tiled if needed'
-            if self._zoom
-            else ''
-        )
-        return f'scale: {", ".join(shown)}, as in its test pipeline{large}'
+        if self.scale == 'native':
+            return f'{own}, as given'
+        if not self.steps:
+            known = 'as in its test pipeline'
+            return f'{own}, {known if self._known else "because the model has no test scale"}'
+        shown = []
+        for step in self.steps:
+            size = step.get('scale') or step.get('crop_size') or step.get('scale_factor')
+            shown.append(f'{step["type"]} {size}')
+        text = f'scale: {", ".join(shown)}, as in its test pipeline'
+        if self._zoom:
+            own = f'{self._zoom:g} times its own size, tiled if needed'
+            text += f'; above {self.max_pixels} px {own}'
+        return text
 
     def warning(self, own: tuple[int, int], seen: tuple[int, int]) -> str | None:
-        """Why an image of ``own`` (width, height), seen as ``seen``, is outside the model's good
-        sizes, if it is.
+        """Why an image is outside the model's good sizes, if it is.
+
+        ``own`` is its (width, height), ``seen`` that in the model.
         """
         if self.sizes is None:
             return None
-        wanted: float = prod(size_after(self.steps, *own)) if self.steps else self.sizes.side**2
-        if prod(seen) > self.max_pixels or (
-            self._zoom and prod(own) > self.max_pixels
-        ):  # the size of objects counts
+        if prod(seen) > self.max_pixels or (self._zoom and prod(own) > self.max_pixels):
+            # Of tiles, the size of objects counts.
             wanted = min(self.sizes.zoom, 1.0) ** 2 * prod(own)
+        elif self.steps:
+            wanted = prod(size_after(self.steps, *own))
+        else:
+            wanted = self.sizes.side**2
         factor = (prod(seen) / wanted) ** 0.5
         if self.sizes.low * 0.98 <= factor <= self.sizes.high * 1.02:  # sides are whole pixels
             return None
-        return (
-            f'{seen[0]} x {seen[1]} px is {factor:.2g} times the test scale; the model is good at'
-            f' {self.sizes}'
-        )
+        size = f'{seen[0]} x {seen[1]} px is {factor:.2g} times the test scale'
+        return f'{size}; the model is good at {self.sizes}'
 
 
-def apply_steps(image: np.ndarray, steps: Steps) -> np.ndarray:
+def _known_steps(task: str) -> tuple[str, ...]:
+    steps = ('Resize', 'ResizeEdge', 'ResizeToMultiple')
+    return (*steps, 'CenterCrop') if task == 'classification' else steps
+
+
+def _are_known(steps: Steps, task: str) -> bool:
+    if any(step['type'] not in _known_steps(task) or step.get('auto_pad') for step in steps):
+        return False
+    try:
+        size_after(steps, 64, 64)
+    except KeyError:  # an argument of another step of this name, such as torchvision's
+        return False
+    return True
+
+
+def _steps_to(scale: Scale) -> Steps:
+    """Steps to a given scale, not that of the config."""
+    if scale == 'native':
+        return []
+    if isinstance(scale, float):
+        return [dict(type='Resize', scale_factor=scale)]
+    return [dict(type='Resize', scale=scale, keep_ratio=True)]
+
+
+def apply_steps(image: Any, steps: Steps) -> Any:
     """Resize and crop (H, W, 3) as the toolboxes do."""
     for step in steps:
         height, width = image.shape[:2]
@@ -247,41 +260,53 @@ def apply_steps(image: np.ndarray, steps: Steps) -> np.ndarray:
             left, top = round((width - size[0]) / 2), round((height - size[1]) / 2)
             image = image[top : top + size[1], left : left + size[0]]
         else:
-            image = resize(
-                image, size, step.get('interpolation') or 'bilinear', step.get('backend')
-            )
+            interpolation = step.get('interpolation') or 'bilinear'
+            image = resize(image, size, interpolation, step.get('backend'))
     return image
 
 
 def size_after(steps: Steps, width: int, height: int) -> tuple[int, int]:
     """Width and height in px of an image after :func:`apply_steps`."""
     for step in steps:
-        kind, scale = step['type'], step.get('scale')
-        if kind == 'CenterCrop':
-            width, height = (
-                min(pair) for pair in zip(_pair(step['crop_size']), (width, height), strict=True)
-            )
-        elif kind == 'ResizeToMultiple':
-            x, y = _pair(step.get('size_divisor', 32))
-            width, height = ceil(width / x) * x, ceil(height / y) * y
-        elif kind == 'ResizeEdge':
-            edge, scale = step.get('edge', 'short'), step['scale']
-            by_width = (
-                edge == 'width'
-                or (edge == 'short' and width < height)
-                or (edge == 'long' and width > height)
-            )
-            across, along = (width, height) if by_width else (height, width)
-            other = max(1, int(scale * along / across))
-            width, height = (scale, other) if by_width else (other, scale)
-        else:
-            wanted = (
-                _times(width, height, *_pair(step['scale_factor']))
-                if scale is None
-                else _pair(scale)
-            )
-            width, height = fitted_size(width, height, wanted) if step.get('keep_ratio') else wanted
+        width, height = _SIZES.get(step['type'], _size_of_resize)(step, width, height)
     return width, height
+
+
+def _size_of_resize(step: Mapping[str, Any], width: int, height: int) -> tuple[int, int]:
+    if step.get('scale') is None:
+        wanted = _times(width, height, *_pair(step['scale_factor']))
+    else:
+        wanted = _pair(step['scale'])
+    return fitted_size(width, height, wanted) if step.get('keep_ratio') else wanted
+
+
+def _size_of_edge(step: Mapping[str, Any], width: int, height: int) -> tuple[int, int]:
+    scale, edge = step['scale'], step.get('edge', 'short')
+    if edge == 'short':
+        edge = 'width' if width < height else 'height'
+    elif edge == 'long':
+        edge = 'width' if width > height else 'height'
+    if edge == 'width':
+        return scale, max(1, int(scale * height / width))
+    return max(1, int(scale * width / height)), scale
+
+
+def _size_of_multiple(step: Mapping[str, Any], width: int, height: int) -> tuple[int, int]:
+    x, y = _pair(step.get('size_divisor', 32))
+    return ceil(width / x) * x, ceil(height / y) * y
+
+
+def _size_of_crop(step: Mapping[str, Any], width: int, height: int) -> tuple[int, int]:
+    crop = _pair(step['crop_size'])
+    return min(crop[0], width), min(crop[1], height)
+
+
+_SIZES = {
+    'Resize': _size_of_resize,
+    'ResizeEdge': _size_of_edge,
+    'ResizeToMultiple': _size_of_multiple,
+    'CenterCrop': _size_of_crop,
+}
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
@@ -293,14 +318,15 @@ def _times(width: int, height: int, x: float, y: float) -> tuple[int, int]:
 
 
 def fitted_size(width: int, height: int, scale: tuple[int, int]) -> tuple[int, int]:
-    """The largest (width, height) px of this shape within ``scale``, whose larger number is for the
-    longer side.
+    """The largest (width, height) px of this shape within ``scale``.
+
+    The larger number of ``scale`` is for the longer side.
     """
     factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
     return _times(width, height, factor, factor)
 
 
-def fit(image: np.ndarray, scale: tuple[int, int]) -> np.ndarray:
+def fit(image: Any, scale: tuple[int, int]) -> Any:
     """Resize (H, W, 3) to :func:`fitted_size`."""
     return resize(image, fitted_size(image.shape[1], image.shape[0], scale))
 
@@ -308,25 +334,67 @@ def fit(image: np.ndarray, scale: tuple[int, int]) -> np.ndarray:
 def resize(
     image: Any, size: tuple[int, int], interpolation: str = 'bilinear', backend: Any = None
 ) -> Any:
-    """Resize (H, W, 3), an array or windows of a file, to (width, height) px by OpenCV, or by
-    ``'pillow'``.
+    """Resize (H, W, 3) to (width, height) px by OpenCV, or by ``'pillow'``.
 
-    It is returned unchanged if it has this size.
+    An image that is read by windows becomes :class:`Resized`. An image of this size is returned
+    unchanged.
     """
     if image.shape[1::-1] == size:
         return image
-    if not isinstance(image, np.ndarray):  # read by windows
-        from .windows import Resized
-
+    if not isinstance(image, np.ndarray):
         if interpolation != 'bilinear' or backend == 'pillow':
-            given = f'the test pipeline resizes by {interpolation} ({backend or "cv2"})'
             raise ValueError(
-                'scale must be given: an image read by windows is resized by bilinear (cv2),'
-                f' {given}'
+                'scale must be given: an image read by windows is resized by bilinear (cv2), the'
+                f' test pipeline resizes by {interpolation} ({backend or "cv2"})'
             )
         return Resized(image, size)
     if backend == 'pillow':
-        return np.asarray(
-            Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()])
-        )
+        method = Image.Resampling[interpolation.upper()]
+        return np.asarray(Image.fromarray(image).resize(size, method))
     return cv2.resize(image, size, interpolation=_CV2[interpolation])
+
+
+class Resized:
+    """An image that is read by windows, resized to (width, height) px.
+
+    ``resized[top:bottom, left:right]`` reads and computes a part, uint8. The method is that of
+    ``cv2.resize``, bilinear; values differ from OpenCV's by its rounding, at most 1.
+    """
+
+    def __init__(self, source: Any, size: tuple[int, int]) -> None:
+        self.source, self.shape = source, (size[1], size[0], 3)
+
+    def __getitem__(self, spans: tuple[slice, slice]) -> np.ndarray:
+        columns = _Taps(self.source.shape[1], self.shape[1], spans[1])
+        read = columns.stop - columns.start
+        step = max(1, WINDOW_PIXELS * self.shape[0] // (self.source.shape[0] * (read + 1)))
+        start, stop = spans[0].start or 0, spans[0].stop
+        parts = []
+        for top in range(start, stop, step):
+            rows = _Taps(self.source.shape[0], self.shape[0], slice(top, min(top + step, stop)))
+            parts.append(self._part(rows, columns))
+        return np.concatenate(parts)
+
+    def _part(self, rows: '_Taps', columns: '_Taps') -> np.ndarray:
+        pixels = self.source[rows.start : rows.stop, columns.start : columns.stop]
+        right = columns.share[:, None]
+        lines = pixels[:, columns.near] * (1 - right) + pixels[:, columns.far] * right
+        below = rows.share[:, None, None]
+        blended = lines[rows.near] * (1 - below) + lines[rows.far] * below
+        return np.rint(blended).astype(np.uint8)
+
+
+class _Taps:
+    """The two source pixels of each resized pixel of ``span``, along one axis.
+
+    ``near`` and ``far`` count from ``start``; ``share`` is the weight of ``far``, float32.
+    """
+
+    def __init__(self, length: int, resized: int, span: slice) -> None:
+        centres = np.arange(span.start or 0, span.stop) + 0.5
+        at = (centres * (length / resized) - 0.5).clip(0, length - 1)
+        near = at.astype(np.int64)
+        far = (near + 1).clip(max=length - 1)
+        self.start, self.stop = int(near[0]), int(far[-1]) + 1
+        self.near, self.far = near - self.start, far - self.start
+        self.share = (at - near).astype(np.float32)

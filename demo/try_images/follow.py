@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torchvision.ops import box_iou
 
-from cpvt_backbones.inference.tasks import Prediction
+from cpvt_backbones.inference.predictions import Prediction
 
 
 def follow_objects(

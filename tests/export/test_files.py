@@ -10,9 +10,9 @@ from export_models import Toolbox, classifier, detector, rcnn, segmentor
 from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, pyramid, randomise
 
 from cpvt_backbones.export import Features, export, features_of, graph_of, reference_of, verify
+from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.export.graphs import Preprocess
 from cpvt_backbones.export.verification import match_boxes
-from cpvt_backbones.inference.exported import ExportedModel
 from cpvt_backbones.options import EXPORT_FORMATS, VERIFIED_SIZES
 
 LARGE = (800, 1344)

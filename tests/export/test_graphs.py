@@ -7,9 +7,9 @@ from export_models import Toolbox, classifier, detector, rcnn, segmentor
 from tiny import column, multi_scale, pyramid
 
 from cpvt_backbones.export import Detections, Features, graph_of
+from cpvt_backbones.export.exported import paste_mask
 from cpvt_backbones.export.graphs import Preprocess
 from cpvt_backbones.export.verification import match_boxes
-from cpvt_backbones.inference.exported import paste_mask
 
 SIZES = [(17, 33), (64, 64), (97, 131)]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from mmengine.runner import save_checkpoint
 
+from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.export.verification import MEASURES
-from cpvt_backbones.inference.exported import ExportedModel
 
 CONFIG = """
 custom_imports = dict(imports=['cpvt_backbones'])

@@ -319,7 +319,7 @@ def add_exported_graphs() -> None:
 
     def run(folder: Path, config: str, part: str) -> Outputs:
         from cpvt_backbones.export import export, graph_of
-        from cpvt_backbones.inference.exported import ExportedModel
+        from cpvt_backbones.export.exported import ExportedModel
 
         cfg = read_model(config)
         cfg.model.backbone.update(arch=one_block, position=dict(type='PEG', after_blocks=(0,)))

@@ -15,9 +15,9 @@ from PIL import Image
 from tiny import max_difference
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor, inferencer
-from cpvt_backbones.inference.drawing import draw_prediction
-from cpvt_backbones.inference.images import fit, make_preview
-from cpvt_backbones.inference.tasks import resize_logits
+from cpvt_backbones.inference.drawing import draw_prediction, make_preview
+from cpvt_backbones.inference.predictions import LoadedImage, resize_logits
+from cpvt_backbones.inference.sizes import fit
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
 
@@ -97,7 +97,7 @@ def test_max_pixels_limits_batches(predictor, forwards):
 
 
 def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, predictor, forwards):
-    monkeypatch.setattr('cpvt_backbones.inference.pipeline.WAITING_BYTES', 3 * 50 * 50)
+    monkeypatch.setattr('cpvt_backbones.inference.inferencer.WAITING_BYTES', 3 * 50 * 50)
     sizes = [(8 + i, 30) for i in range(12)]
     results = Inferencer(predictor=predictor, scale='native', batch_size=4).predict(images(sizes))
     assert [result.size[::-1] for result in results] == sizes
@@ -296,10 +296,8 @@ def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
     cfg = copy.deepcopy(cfg)
     cfg.test_dataloader.dataset.pop('metainfo', None)
     inferencer = Inferencer(cfg=cfg, checkpoint=file, device='cpu')
-    assert (inferencer.predictor.classes, inferencer.predictor.palette) == (
-        meta['classes'],
-        meta['palette'],
-    )
+    assert inferencer.predictor.classes == list(meta['classes'])
+    assert inferencer.predictor.palette == [list(colour) for colour in meta['palette']]
     prediction, _ = inferencer(images([(40, 56)])[0], score_thr=0.0)
     if 'seg_map' not in prediction:
         assert set(prediction.get('classes') or [prediction['class']]) <= set(meta['classes'])
@@ -388,10 +386,10 @@ def test_a_pipeline_without_loading_is_refused(model):
 
 def test_bytes_of_waiting_images_are_limited(monkeypatch):
     """Small images of different sizes, then large ones: as many small ones as necessary leave."""
-    from cpvt_backbones.inference import images, pipeline, tiles
+    from cpvt_backbones.inference import tiles
 
-    monkeypatch.setattr(pipeline, 'WAITING_BYTES', 100_000)
-    buckets = pipeline.ShapeBuckets(
+    monkeypatch.setattr(inferencer, 'WAITING_BYTES', 100_000)
+    buckets = inferencer.ShapeBuckets(
         tiles.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0)
     )
     waiting = left = 0
@@ -399,7 +397,7 @@ def test_bytes_of_waiting_images_are_limited(monkeypatch):
         side = 20 + index if index < 20 else 100 + index
         image = np.zeros((side, side, 3), np.uint8)
         waiting += image.nbytes
-        for batch in buckets.add(images.LoadedImage(index, '', (side, side), image, None)):
+        for batch in buckets.add(LoadedImage(index, '', (side, side), image, None)):
             waiting -= sum(one.nbytes for one in batch)
             left += len(batch)
         assert waiting <= 100_000

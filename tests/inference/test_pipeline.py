@@ -10,8 +10,8 @@ from bad_files import write_folder
 from folder_runs import MODELS, run, snapshot, write_images
 from local_models import LocalSegmentor
 
-from cpvt_backbones.inference import Inferencer, folders, image_size, pipeline, read_image
-from cpvt_backbones.inference.pipeline import OrderedCalls
+from cpvt_backbones.inference import Inferencer, folders, image_size, inferencer, read_image
+from cpvt_backbones.inference.inferencer import OrderedCalls
 
 
 class OneAfterTheOther:
@@ -44,7 +44,7 @@ class Uneven(LocalSegmentor):
 def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeypatch):
     folder = write_folder(tmp_path / 'images')
     run(model(), folder, tmp_path / 'threads')
-    monkeypatch.setattr(pipeline, 'ThreadPoolExecutor', OneAfterTheOther)
+    monkeypatch.setattr(inferencer, 'ThreadPoolExecutor', OneAfterTheOther)
     run(model(), folder, tmp_path / 'serial')
     assert snapshot(tmp_path / 'threads') == snapshot(tmp_path / 'serial')
     assert (
@@ -53,8 +53,8 @@ def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeyp
 
 
 def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
-    monkeypatch.setattr(pipeline, 'THREADS', 2)
-    monkeypatch.setattr(pipeline, 'WAITING_BYTES', 10)
+    monkeypatch.setattr(inferencer, 'THREADS', 2)
+    monkeypatch.setattr(inferencer, 'WAITING_BYTES', 10)
     started = []
     with OrderedCalls() as calls:
         for nbytes, waiting in ((1, 4), (4, 2), (11, 0)):
@@ -67,7 +67,7 @@ def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
 
 
 def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, 'THREADS', 2)
+    monkeypatch.setattr(inferencer, 'THREADS', 2)
     folder, ahead = write_images(tmp_path / 'images', count=12), []
     reads = []
 
@@ -77,14 +77,14 @@ def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monke
             return super().logits(images)
 
     predictor = Counting()
-    inferencer = Inferencer(predictor=predictor)
-    load = inferencer._load
+    model = Inferencer(predictor=predictor)
+    load = model._load
     monkeypatch.setattr(
-        inferencer,
+        model,
         '_load',
         lambda *args, **options: (reads.append(args[0]), load(*args, **options))[1],
     )
-    assert len(inferencer.predict(folder)) == 12
+    assert len(model.predict(folder)) == 12
     assert sorted(reads) == list(range(12))
     assert max(ahead) <= 2 * 2 + 1
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor, find_images, predict_to_folder
-from cpvt_backbones.inference.precision import choose_dtype, reduce_precision
+from cpvt_backbones.inference.predictors import choose_dtype, reduce_precision
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 

@@ -226,8 +226,7 @@ def test_the_range_of_a_checkpoint_is_beside_it(model, tmp_path, monkeypatch):
 
 
 def test_an_exported_file_has_the_scale_and_the_range(model, tmp_path):
-    from cpvt_backbones.export import export, graph_of
-    from cpvt_backbones.inference import ExportedModel
+    from cpvt_backbones.export import ExportedModel, export, graph_of
 
     cfg, checkpoint = model
     predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device='cpu')

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
 
 from cpvt_backbones.inference import ImageError, Inferencer
-from cpvt_backbones.inference.tasks import decode_mask
+from cpvt_backbones.inference.predictions import decode_mask
 from cpvt_backbones.inference.tiles import (
     blend_tiles,
     make_grid,

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
 from PIL import Image
 
-from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, windows
-from cpvt_backbones.inference.tasks import decode_mask, encode_mask
+from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes, windows
+from cpvt_backbones.inference.predictions import decode_mask, encode_mask
+from cpvt_backbones.inference.sizes import Resized
 
 rasterio = pytest.importorskip('rasterio')
 pytest.importorskip('sahi')
@@ -64,7 +65,7 @@ def test_parts_of_a_resized_image_are_those_of_opencv(sizes, seed, data):
     whole = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)[
         top:bottom, left:right
     ]
-    part = windows.Resized(image, (new_width, new_height))[top:bottom, left:right]
+    part = Resized(image, (new_width, new_height))[top:bottom, left:right]
     assert np.abs(part.astype(int) - whole).max() <= 1
 
 
@@ -73,7 +74,7 @@ def test_parts_of_a_resized_image_are_those_of_opencv(sizes, seed, data):
 def test_predictions_are_those_of_the_image_in_memory(
     kind, scale, picture, scene, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(windows, 'WINDOW_PIXELS', 5000)
+    monkeypatch.setattr(sizes, 'WINDOW_PIXELS', 5000)
     models = [kind(), kind()]
     expected, _ = Inferencer(predictor=models[0], scale=scale, **BOUNDS)(str(scene))
     by_windows = Inferencer(predictor=models[1], scale=scale, read_limit=100, **BOUNDS)
@@ -95,7 +96,8 @@ def test_predictions_are_those_of_the_image_in_memory(
             and file.profile['tiled']
         )
         differing = (file.read(1) != expected['seg_map']).mean()
-    assert differing <= (0 if scale == 'native' else 1e-3)
+    # After scaling, values near a class's threshold may be one grey level apart.
+    assert differing <= (0 if scale == 'native' else 5e-3)
     assert len(np.unique(expected['seg_map'])) > 2
 
 
@@ -163,7 +165,7 @@ def test_refusals(scene, tmp_path, monkeypatch):
     Image.fromarray(grey[0]).save(tmp_path / 'grey.png')
     refused(
         tmp_path / 'grey.png',
-        'more than read_limit=10; .*; .tif, .tiff, .jp2 are read by windows; this is none',
+        'more than read_limit=10; decoding takes',
     )
     for mode in ('P', 'CMYK'):
         Image.new(mode, (9, 9)).save(tmp_path / f'{mode}.tif')

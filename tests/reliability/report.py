@@ -52,7 +52,7 @@ PROMISES: dict[str, str] = {
     'An exported file computes what the model computes, at 36 sizes': (
         'tests/reliability/test_prediction.py -k exported'
     ),
-    'A damaged exported file is refused by name': 'tests/inference/test_exported.py -k damaged',
+    'A damaged exported file is refused by name': 'tests/export/test_exported.py -k damaged',
     'Every parameter is trained': 'tests/backbones/test_training.py -k unused',
 }
 

@@ -18,9 +18,9 @@ from runs import STEP, Process, report
 
 from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.export import Features, export, features_of, verify
+from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
-from cpvt_backbones.inference.exported import ExportedModel
-from cpvt_backbones.inference.pipeline import THREADS
+from cpvt_backbones.inference.inferencer import THREADS
 
 
 class Brightness:

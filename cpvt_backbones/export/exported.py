@@ -1,6 +1,4 @@
-"""Running exported files (see :mod:`cpvt_backbones.export`), which need neither config nor
-toolbox.
-"""
+"""Running exported files, which need neither config nor toolbox."""
 
 import contextlib
 import functools
@@ -17,13 +15,12 @@ import torch
 from torch import Tensor
 
 from cpvt_backbones.checkpoints.json_files import parse_json
+from cpvt_backbones.inference.predictors import first_maximum
+from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.options import EXPORTED_SUFFIXES, RUNTIMES
 from cpvt_backbones.weights import sha256_of
-
-from .predictors import first_maximum
-from .sizes import GoodSizes
 
 METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
 _SEAL = b'cpvt_backbones_sha256'

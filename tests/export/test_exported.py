@@ -13,10 +13,10 @@ from export_models import Toolbox, detector, segmentor
 from tiny import column
 
 from cpvt_backbones.export import Features, export, graph_of
+from cpvt_backbones.export import exported as module
+from cpvt_backbones.export.exported import ExportedModel, paste_mask
 from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
-from cpvt_backbones.inference import exported as module
-from cpvt_backbones.inference.exported import ExportedModel, paste_mask
 
 SEAL = 91  # bytes at the end of an ONNX file
 PALETTE = [[10 * i, 0, 0] for i in range(5)]
@@ -145,7 +145,7 @@ def test_signals_after_files_of_openvino_are_closed(onnx_file):
     pytest.importorskip('openvino')
     script = """
 import signal, sys
-from cpvt_backbones.inference.exported import ExportedModel
+from cpvt_backbones.export.exported import ExportedModel
 first, second = (ExportedModel(sys.argv[1], runtime='openvino') for _ in range(2))
 del first
 del second

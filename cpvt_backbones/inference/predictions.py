@@ -1,0 +1,370 @@
+"""From the output of a model, for whole images or tiles, to a prediction as plain data."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .images import ImageError
+from .predictors import Predictor
+from .tiles import (
+    Block,
+    Bounds,
+    blend_tiles,
+    bounding_boxes,
+    is_cut,
+    make_grid,
+    make_panels,
+    merge_groups,
+    tile_order,
+)
+from .windows import ImageFile
+
+Prediction = dict[str, Any]
+Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
+OnTiles = Callable[[int, int], None]  # number of tiles done, and their total
+
+
+@dataclass(frozen=True)
+class LoadedImage:
+    """An image ready for the model."""
+
+    index: int  # among the inputs
+    name: str
+    size: tuple[int, int]  # width and height in px, before scaling
+    image: Any  # (h, w, 3), scaled: an array; if it has to be tiled maybe read by windows
+    preview: np.ndarray | None = None  # to draw on
+    stamp: list[int] | None = None  # of its file, before reading
+    error: Exception | None = None  # why there is none
+    file: ImageFile | None = None  # of an image read by windows
+    map_path: Path | None = None  # where its class map goes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(getattr(array, 'nbytes', 0) for array in (self.image, self.preview))
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the model's input."""
+        return self.image.shape[0] * self.image.shape[1]
+
+
+def run_batch(
+    predictor: Predictor,
+    batch: list[LoadedImage],
+    *,
+    score_thr: float,
+    bounds: Bounds,
+    on_tiles: OnTiles | None,
+) -> list[Any]:
+    """Run the model on images of equal size, in tiles if they need it.
+
+    Each output is for :func:`finish_prediction`.
+    """
+    if batch[0].pixels > bounds.max_pixels:
+        return [predict_tiled(predictor, batch[0], score_thr, bounds, on_tiles)]
+    images = [loaded.image for loaded in batch]
+    if predictor.task == 'segmentation':
+        return list(predictor.logits(images))
+    return predictor.predict(images)
+
+
+def finish_prediction(
+    predictor: Predictor, output: Any, loaded: LoadedImage, score_thr: float, bounds: Bounds
+) -> tuple[Prediction, float | None]:
+    """The prediction from an output of :func:`run_batch`, and a detector's highest score.
+
+    The score is that of the best box, below ``score_thr`` too; ``None`` without boxes.
+    ``ValueError`` for NaN and infinite values.
+    """
+    if loaded.pixels > bounds.max_pixels:
+        return output
+    if predictor.task == 'segmentation':
+        return _segmentation(predictor, output, loaded, bounds), None
+    if predictor.task == 'classification':
+        return _classification(predictor, output['scores']), None
+    found = _select(output, loaded, score_thr)
+    return _detection(predictor, found, loaded), _highest([output])
+
+
+def predict_tiled(
+    predictor: Predictor,
+    loaded: LoadedImage,
+    score_thr: float,
+    bounds: Bounds,
+    on_tiles: OnTiles | None,
+) -> tuple[Prediction, float | None]:
+    """Predict on one image in overlapping tiles, with the results of :func:`finish_prediction`.
+
+    Raise ``ImageError`` for a classifier.
+    """
+    if predictor.task == 'classification':
+        too_large = f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}'
+        advice = 'a classifier cannot be tiled: set scale or long_side'
+        raise ImageError(loaded.name, f'{too_large}; {advice}')
+    if predictor.task == 'segmentation':
+        return _segment_tiles(predictor, loaded, bounds, on_tiles), None
+    height, width = loaded.image.shape[:2]
+    grid = make_grid(height, width, tile_size=bounds.tile_size, overlap=bounds.overlap)
+    outputs, parts = [], []
+    for rows, columns, output in _run_tiles(
+        predictor.predict, loaded.image, list(product(grid.rows, grid.columns)), bounds, on_tiles
+    ):
+        part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
+        tile = (columns[0], rows[0], columns[1], rows[1])
+        part['tiles'] = np.tile(tile, (len(part['boxes']), 1))
+        part['cut'] = is_cut(part['boxes'], part['tiles'], height=height, width=width)
+        parts.append(part)
+        outputs.append(dict(scores=output['scores']))
+    return _detection(predictor, _merge(parts), loaded), _highest(outputs)
+
+
+def _segment_tiles(
+    predictor: Predictor, loaded: LoadedImage, bounds: Bounds, on_tiles: OnTiles | None
+) -> Prediction:
+    height, width = loaded.image.shape[:2]
+    grid = make_grid(height, width, tile_size=bounds.tile_size, overlap=bounds.overlap)
+    panels = make_panels(grid, channels=len(predictor.classes or range(256)))
+    order = tile_order(grid, panels)
+    tiles = _run_tiles(predictor.logits, loaded.image, order, bounds, on_tiles)
+    blocks = blend_tiles(
+        (logits for _, _, logits in tiles),
+        grid,
+        panels,
+        to_classes=lambda logits: _to_classes(predictor, logits),
+    )
+    return _class_map(_resize_blocks(blocks, (height, width), loaded.size), loaded)
+
+
+def _run_tiles(
+    run: Callable[[list[np.ndarray]], Any],
+    image: Any,
+    spans: list[Any],
+    bounds: Bounds,
+    on_tiles: OnTiles | None,
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Rows and columns of each tile, and the output of the model."""
+    (_, tile_height), (_, tile_width) = spans[0]
+    step = bounds.batch_of(tile_height * tile_width)
+    for first in range(0, len(spans), step):
+        batch = spans[first : first + step]
+        outputs = run([image[top:bottom, left:right] for (top, bottom), (left, right) in batch])
+        if on_tiles is not None:
+            on_tiles(first + len(batch), len(spans))
+        for (rows, columns), output in zip(batch, outputs, strict=True):
+            yield rows, columns, output
+
+
+def _check_finite(**values: Any) -> None:
+    for name, array in values.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f'{name} must be finite, got NaN or infinite values')
+
+
+def _highest(outputs: list[dict[str, Any]]) -> float | None:
+    scores = [float(output['scores'].max()) for output in outputs if len(output['scores'])]
+    return max(scores, default=None)
+
+
+# -- class maps
+
+
+def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
+    # The maximum is NaN if any logit is. A model may exclude a class by -inf. NumPy's, because
+    # torch would start a team of threads in each thread that comes here.
+    values: Any = logits.detach().float().numpy() if logits.device.type == 'cpu' else logits
+    _check_finite(logits=float(values.max()))
+    dtype = np.uint8 if len(logits) <= 255 else np.uint16
+    return predictor.to_classes(logits).cpu().numpy().astype(dtype)
+
+
+def _segmentation(
+    predictor: Predictor, logits: Tensor, loaded: LoadedImage, bounds: Bounds
+) -> Prediction:
+    width, height = loaded.size
+    step = max(1, bounds.max_pixels // width)  # so many rows of resized logits are held at a time
+
+    def blocks() -> Iterator[Block]:
+        for top in range(0, height, step):
+            rows = top, min(top + step, height)
+            band = resize_logits(logits, rows, height=height, width=width)
+            yield rows, (0, width), _to_classes(predictor, band)
+
+    return _class_map(blocks(), loaded)
+
+
+def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
+    if loaded.file is not None and loaded.map_path is not None:
+        return dict(seg_map=loaded.file.write_map(blocks, loaded.map_path))
+    seg_map: np.ndarray | None = None
+    for rows, columns, classes in blocks:
+        if seg_map is None:
+            seg_map = np.empty(loaded.size[::-1], classes.dtype)
+        seg_map[slice(*rows), slice(*columns)] = classes
+    return dict(seg_map=seg_map)
+
+
+def _resize_blocks(
+    blocks: Iterator[Block], shape: tuple[int, int], size: tuple[int, int]
+) -> Iterator[Block]:
+    """Resize the blocks of a class map of ``shape`` to one of ``size``, (width, height).
+
+    Values are those of :func:`resize_classes`.
+    """
+    if shape == size[::-1]:
+        yield from blocks
+        return
+    rows, columns = _nearest(shape[0], size[1]), _nearest(shape[1], size[0])
+    for vertical, horizontal, classes in blocks:
+        top, bottom = np.searchsorted(rows, vertical).tolist()
+        left, right = np.searchsorted(columns, horizontal).tolist()
+        lines = classes[rows[top:bottom] - vertical[0]]
+        yield (top, bottom), (left, right), lines[:, columns[left:right] - horizontal[0]]
+
+
+def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarray:
+    """Resize a uint8 or uint16 map of classes: each pixel takes the class of the nearest centre."""
+    if seg_map.shape == (height, width):
+        return seg_map
+    return seg_map[_nearest(seg_map.shape[0], height)][:, _nearest(seg_map.shape[1], width)]
+
+
+def _nearest(length: int, resized: int) -> np.ndarray:
+    # In integers. OpenCV's INTER_NEAREST_EXACT overflows above 32,767 px.
+    return (2 * np.arange(resized) + 1) * length // (2 * resized)
+
+
+def resize_logits(logits: Tensor, rows: tuple[int, int], *, height: int, width: int) -> Tensor:
+    """Resize logits (C, h, w) bilinearly (``align_corners=False``).
+
+    Return the given rows of (C, height, width).
+    """
+    if logits.shape[1:] == (height, width):
+        return logits[:, slice(*rows)]
+    positions = (torch.arange(*rows, device=logits.device) + 0.5) * (logits.shape[1] / height) - 0.5
+    positions = positions.clamp(0, logits.shape[1] - 1)
+    above = positions.floor().long()
+    below = (above + 1).clamp(max=logits.shape[1] - 1)
+    share = (positions - above)[:, None]
+    band = logits[:, above].float() * (1 - share) + logits[:, below].float() * share
+    size = band.shape[1], width
+    return functional.interpolate(band[None], size, mode='bilinear', align_corners=False)[0]
+
+
+# -- the class of an image
+
+
+def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
+    _check_finite(scores=scores)
+    label = int(scores.argmax())
+    name = predictor.classes[label] if predictor.classes else None
+    return {'label': label, 'class': name, 'score': float(scores[label])}
+
+
+# -- boxes and masks
+
+
+def _select(
+    output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
+) -> dict[str, Any]:
+    """Select the boxes of at least ``score_thr``.
+
+    Move them from a tile at (left, top) to its image.
+    """
+    _check_finite(boxes=output['boxes'], scores=output['scores'])
+    good = np.flatnonzero(output['scores'] >= score_thr)
+    selected: dict[str, Any] = {name: output[name][good] for name in ('boxes', 'scores', 'labels')}
+    selected['boxes'] = selected['boxes'] + np.array([left, top, left, top], np.float32)
+    if 'masks' in output:
+        # The size of the image before scaling.
+        width, height = loaded.size
+        crops = (_crop(output['masks'][i], left, top) for i in good)
+        selected['masks'] = [
+            encode_mask(mask, left=columns[0], top=rows[0], height=height, width=width)
+            for rows, columns, mask in _resize_blocks(crops, loaded.image.shape[:2], loaded.size)
+        ]
+    return selected
+
+
+def _crop(mask: np.ndarray, left: int, top: int) -> Block:
+    """The part of a mask that is not empty, at its place in the image."""
+    rows, columns = _extent(mask, axis=1), _extent(mask, axis=0)
+    part = mask[slice(*rows), slice(*columns)]
+    return (top + rows[0], top + rows[1]), (left + columns[0], left + columns[1]), part
+
+
+def _extent(mask: np.ndarray, *, axis: int) -> tuple[int, int]:
+    """From the first to the last place where a mask has anything along ``axis``."""
+    at = np.flatnonzero(mask.any(axis=axis))
+    return (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
+
+
+def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the boxes of tiles."""
+
+    def joined(key: str) -> np.ndarray:
+        return np.concatenate([part[key] for part in parts])
+
+    boxes, scores, labels = joined('boxes'), joined('scores'), joined('labels')
+    groups = merge_groups(boxes, scores, labels, joined('cut'), joined('tiles'))
+    best = [group[0] for group in groups]
+    merged: dict[str, Any] = dict(
+        boxes=bounding_boxes(boxes, groups), scores=scores[best], labels=labels[best]
+    )
+    if 'masks' in parts[0]:
+        from pycocotools import mask as coco_mask
+
+        masks = [mask for part in parts for mask in part['masks']]
+        merged['masks'] = [_plain(coco_mask.merge([masks[i] for i in group])) for group in groups]
+    return merged
+
+
+def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage) -> Prediction:
+    height, width = loaded.image.shape[:2]
+    factors = np.tile([loaded.size[0] / width, loaded.size[1] / height], 2)
+    labels = found['labels'].tolist()
+    names = predictor.classes
+    prediction = dict(
+        boxes=(found['boxes'] * factors).tolist(),
+        scores=found['scores'].tolist(),
+        labels=labels,
+        classes=[names[label] if names else None for label in labels],
+    )
+    return prediction | dict(masks=found['masks']) if 'masks' in found else prediction
+
+
+def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top: int = 0) -> Rle:
+    """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
+    from pycocotools import mask as coco_mask
+
+    # Run lengths follow the columns. With a row of zeros above and below, every run of ones is
+    # within a column.
+    padded = np.pad(mask, ((1, 1), (0, 0))).ravel(order='F')
+    changes = np.flatnonzero(np.diff(padded, prepend=False))
+    columns, rows = np.divmod(changes, mask.shape[0] + 2)
+    at = (left + columns) * height + top + rows - 1
+    # A run to the foot of a column and one from the head of the next are one.
+    joined = np.flatnonzero(at[1:] == at[:-1])
+    at = np.delete(at, np.append(joined, joined + 1))
+    counts = np.diff(np.concatenate(([0], at, [height * width])))
+    runs = dict(size=[height, width], counts=counts.tolist())
+    return _plain(coco_mask.frPyObjects(runs, height, width))
+
+
+def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:
+    """Decode a mask to (height, width), bool."""
+    from pycocotools import mask as coco_mask
+
+    return resize_classes(coco_mask.decode(mask), height=height, width=width).astype(bool)
+
+
+def _plain(mask: Rle) -> Rle:
+    # pycocotools returns numpy sides and bytes, which JSON lacks.
+    return dict(size=[int(side) for side in mask['size']], counts=mask['counts'].decode())
