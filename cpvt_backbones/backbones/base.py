@@ -6,18 +6,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.model import PretrainedInit, trunc_normal_init, update_init_info
+from mmengine.model import PretrainedInit, trunc_normal_init
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cpvt_backbones.checkpoints import load_checkpoint
 from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage, checks
 from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
 from cpvt_backbones.layers.tokens import Grid, prepend_tokens, tokens_to_map
 
 from .padded import features_of_sizes, resolve_valid_sizes
-from .pretrained import PretrainedModel
+from .pretrained import CheckpointInit, PretrainedModel
 
 Rotations = list[tuple[PositionEncoding, Any]]
 
@@ -81,7 +80,6 @@ class Backbone(PretrainedModel):
     out_strides: tuple[int, ...]  # in pixels, in the same order
     norm: nn.Module
     init_cfg: Any
-    is_init: bool
 
     def __init__(
         self,
@@ -355,26 +353,15 @@ class Backbone(PretrainedModel):
         ``type='Pretrained'`` is read by :func:`cpvt_backbones.checkpoints.load_checkpoint`, which
         takes the other keys of the entry, after all other initialisers. Nothing is read before.
         """
-        if self.is_init:
-            super().init_weights()  # it warns, and changes nothing
-            return
         init_cfg = self.init_cfg
         entries = checks.list_of_dicts('init_cfg', init_cfg)
         pretrained = [entry for entry in entries if entry['type'] in ('Pretrained', PretrainedInit)]
-        self.init_cfg = [entry for entry in entries if entry not in pretrained]
+        others = [entry for entry in entries if entry not in pretrained]
+        self.init_cfg = others + [{**entry, 'type': CheckpointInit} for entry in pretrained]
         try:
             super().init_weights()
         finally:
             self.init_cfg = init_cfg
-        self.is_init = False  # until the weights are loaded
-        for entry in pretrained:
-            options = {
-                key: value for key, value in entry.items() if key not in ('type', 'map_location')
-            }
-            load_checkpoint(self, **options)
-            if hasattr(self, '_params_init_info'):  # of the whole model, which logs it
-                update_init_info(self, f'loaded from {entry["checkpoint"]}')
-        self.is_init = True
 
     def fuse(self) -> 'Backbone':
         """A copy for inference with the current weights, in evaluation mode and not to be trained.

@@ -4,24 +4,50 @@ import inspect
 import json
 import os
 import re
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from mmengine.model import BaseModule
+from mmengine.logging import print_log
+from mmengine.model import BaseModule, update_init_info
 
 from cpvt_backbones.checkpoints import (
+    CheckpointError,
     atomic_write,
     load_checkpoint,
     locate_checkpoint,
+    naming_file,
     public_backbone,
+    read_architecture,
+    read_checkpoint,
     read_json,
     sources,
     write_checkpoint,
 )
-from cpvt_backbones.weights import find_shipped
+from cpvt_backbones.weights import find_shipped, shipped_weights
+
+_SUFFIXES = (
+    *('.pth', '.pt', '.safetensors', '.bin', '.ckpt', '.pkl', '.pickle', '.npz', '.h5', '.onnx'),
+    *('.pt2', '.msgpack', '.tar', '.gz', '.zip', '.json', '.py'),
+)
+# As huggingface_hub's validate_repo_id, with a user.
+_HUB_NAME = re.compile(r'(?!.*(--|\.\.|\.git$))\b[\w.-]+\b/\b[\w.-]{1,96}\b', re.ASCII)
+
+
+class CheckpointInit:
+    """mmengine's ``PretrainedInit`` by :func:`load_checkpoint`, whose options it takes."""
+
+    def __init__(
+        self, checkpoint: str | PathLike[str], map_location: Any = 'cpu', **options: Any
+    ) -> None:
+        self.checkpoint, self.options = checkpoint, options
+
+    def __call__(self, module: Any) -> None:
+        load_checkpoint(module, self.checkpoint, **self.options)
+        update_init_info(module, f'loaded from {self.checkpoint}')
 
 
 class PretrainedModel(BaseModule):
@@ -32,34 +58,45 @@ class PretrainedModel(BaseModule):
         """A backbone with pretrained weights, built with the arguments that they need.
 
         Args:
-            name: Weights that come with the package
-                (:func:`cpvt_backbones.weights.shipped_weights`); public ones of docs/weights.md
-                (``'timm://vit_small_patch16_dinov3.lvd1689m'``, or a file under its published
-                name); a folder of :meth:`save_pretrained`; ``'user/repository'`` or
-                ``'hf://user/repository'`` on the Hugging Face hub. In a config ``init_cfg`` takes
-                the name, and the arguments are those of the config.
+            name: One of
+
+                - weights that come with the package, by name
+                  (:func:`cpvt_backbones.weights.shipped_weights`);
+                - public ones of docs/weights.md (``'timm://vit_small_patch16_dinov3.lvd1689m'``, or
+                  a file under its published name);
+                - a folder of :meth:`save_pretrained`; ``'user/repository'`` or
+                  ``'hf://user/repository'`` on the Hugging Face hub;
+                - any other file, address or work directory: the architecture is read from the
+                  weights (:func:`cpvt_backbones.checkpoints.read_architecture`), and logged with
+                  what is assumed.
+
+                In a config ``init_cfg`` takes the name, and the arguments are those of the config.
             arguments: Override those that the weights were trained with, e.g.
                 ``out_type='featmap'``.
 
         Raises:
-            ValueError: An unknown name, weights of another class, or a ``config.json`` without a
-                JSON object.
+            ValueError: An unknown name, weights of another class, a ``config.json`` without a JSON
+                object, or weights that do not show an argument: it is to be passed.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
-        name = os.path.expanduser(name)
-        if re.fullmatch(
-            r'\w[\w.-]*/[\w.-]+(?<!\.pth)(?<!\.safetensors)', name
-        ) and not os.path.exists(name):
-            name = f'hf://{name}'  # a repository, and not a missing file
+        given, name = str(name), _full_name(os.path.expanduser(name))
         locate = locate_checkpoint if name.startswith('hf://') else Path
-        config = locate(f'{name}/config.json')
-        saved = read_json(config) if config.is_file() else None
-        public = None if saved else public_backbone(name)
-        built = dict(saved or public or find_shipped(name).backbone)
-        if (kind := built.pop('type', None)) not in [
-            c.__name__ for c in (cls.__mro__ if public else [cls])
-        ]:
+        try:
+            config = locate(f'{name}/config.json')
+        except CheckpointError as error:
+            if name == given:
+                raise
+            fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
+            raise CheckpointError(fault) from error
+        if config.is_file():
+            built = read_json(config)
+        else:
+            built = public_backbone(name) or _described(name, arguments)
+        kind = built.pop('type', None)
+        exact = config.is_file() or name in shipped_weights()
+        fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
+        if kind not in fitting:
             advice = (
                 f"init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them where the blocks"
                 ' are the same'
@@ -67,7 +104,7 @@ class PretrainedModel(BaseModule):
             raise ValueError(
                 f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; {advice}'
             )
-        if public:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
+        if not exact:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
             accepted = inspect.signature(cls).parameters
             built = {key: value for key, value in built.items() if key in accepted}
         model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
@@ -98,3 +135,38 @@ class PretrainedModel(BaseModule):
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             sources.upload(folder, repository, **options)
+
+
+def _full_name(name: str) -> str:
+    """``hf://`` before the name of a repository; FileNotFoundError for a path that is not there."""
+    if '://' in name or os.path.exists(name) or name in shipped_weights():
+        return name
+    is_file = name.lower().endswith(_SUFFIXES)
+    if _HUB_NAME.fullmatch(name) and not is_file:
+        return f'hf://{name}'
+    if is_file or name.startswith(('.', '~')) or '/' in name or '\\' in name:
+        accepted = "a repository of the Hugging Face hub is 'user/repository' or 'hf://...'"
+        raise FileNotFoundError(f'name: there is no file or folder {name!r}; {accepted}')
+    return name
+
+
+def _described(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Type and arguments of shipped weights by the index, of others by the weights themselves."""
+    if not os.path.exists(name) and not name.startswith(('http://', 'https://')):
+        return dict(find_shipped(name).backbone)
+    with naming_file(name):
+        read = read_architecture(read_checkpoint(name))
+    missing = [f'{key}: {text}' for key, text in read.unclear.items() if key not in arguments]
+    if missing:
+        raise ValueError(
+            f'name: {name!r} ({read.source}) does not show every argument; pass'
+            f' {"; ".join(missing)}'
+        )
+    shown = ', '.join(f'{key}={value!r}' for key, value in read.arguments.items())
+    assumed = ', '.join(read.assumed)
+    print_log(
+        f'{name}: {read.source}: {read.backbone}({shown}); no weight shows, so that the usual value'
+        f' is assumed: {assumed}',
+        'current',
+    )
+    return dict(type=read.backbone, **read.arguments)

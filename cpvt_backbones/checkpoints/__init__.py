@@ -5,6 +5,7 @@ All checkpoint files are opened by :func:`read_checkpoint`, those that mmengine 
 
 from cpvt_backbones.options import TARGETS
 
+from .architecture import read_architecture
 from .classes import classes_of
 from .convert import convert_state_dict
 from .families import SOURCES

@@ -158,7 +158,7 @@ def convert_state_dict(
             f'the checkpoint is a {source.layout} ({source.name}), {report.target} is a {layout}'
         )
         raise CheckpointError(f'wrong architecture: {fault}', report=report)
-    ours, origin = _rename(source, found, report)
+    ours, origin = rename_weights(source, found, report)
     _check_depths(ours, depths, report)
     wanted = model.state_dict()
     if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.|rope\.freqs', key) for key in ours):
@@ -209,7 +209,7 @@ def convert_state_dict(
     return result, report
 
 
-def _rename(
+def rename_weights(
     source: Family, found: Found, report: ConversionReport
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Map this package's keys to the tensors, and to the checkpoint's keys."""

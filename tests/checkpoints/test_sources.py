@@ -159,7 +159,7 @@ def test_a_repository_of_the_hub(server, tmp_path, monkeypatch):
     ) as error:
         PyramidCPVT.from_pretrained('me/other')
     line_of(error)
-    with pytest.raises(ValueError, match='name must be one of the weights'):
+    with pytest.raises(FileNotFoundError, match="there is no file or folder 'me/missing.pth'"):
         PyramidCPVT.from_pretrained('me/missing.pth')  # nothing is asked of the hub
     assert not any('missing' in request for request in server.asked)
 

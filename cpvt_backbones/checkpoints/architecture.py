@@ -1,0 +1,234 @@
+"""The backbone that weights fit, read from their names and shapes.
+
+Some arguments leave no trace in weights. Where one usual value is known, it is assumed and logged;
+where there is none, the user has to pass the argument.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from cpvt_backbones.layers.position import prefix_tokens
+
+from .convert import rename_weights
+from .families import Family, find_backbone, find_weights
+from .report import CheckpointError, ConversionReport
+
+# The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
+_HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
+# By the widths of the stages: PVT (arXiv 2102.12122, table 1), Twins-PCPVT.
+_PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {(64, 128, 320, 512): (1, 2, 5, 8)}
+_PVT_TABLE = dict(interpolation='bilinear', antialias=False)
+
+Weights = Mapping[str, Tensor]  # by this package's names
+
+
+@dataclass
+class Architecture:
+    """Arguments of a backbone that were read from its weights."""
+
+    backbone: str  # 'CPVT' (or MultiScaleCPVT) or 'PyramidCPVT'
+    source: str  # kind of checkpoint
+    arguments: dict[str, Any] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)  # usual values of what no weight shows
+    unclear: dict[str, str] = field(default_factory=dict)  # arguments to pass, with a description
+
+
+def read_architecture(checkpoint: Mapping[str, Any]) -> Architecture:
+    """Read the architecture of a ViT, DeiT, PVT, Twins-PCPVT or CPVT from its weights.
+
+    Args:
+        checkpoint: As in :func:`convert_state_dict`.
+
+    Raises:
+        CheckpointError: No weights, unknown names, or a trunk without its first parts.
+    """
+    report = ConversionReport()
+    family, found = find_backbone(find_weights(checkpoint), prefix=None, report=report)
+    weights, _ = rename_weights(family, found, report)
+    if family.layout == 'column':
+        result = Architecture('CPVT', family.name)
+        _read_column(weights, result)
+    else:
+        result = Architecture('PyramidCPVT', family.name)
+        _read_pyramid(weights, result)
+    _read_position(weights, family, result)
+    return result
+
+
+def _read_column(weights: Weights, result: Architecture) -> None:
+    dim, channels, height, width = _shape(weights, 'patch_embed.proj.weight', 4)
+    if height != width:
+        raise CheckpointError(f'patches must be square, got {height} x {width} px')
+    result.arguments |= dict(
+        patch_size=height,
+        in_channels=channels,
+        with_cls_token='cls_token' in weights,
+        with_dist_token='dist_token' in weights,
+        num_registers=weights['reg_token'].shape[-2] if 'reg_token' in weights else 0,
+        qkv_bias='blocks.0.attn.qkv.bias' in weights,
+        pre_norm='norm_pre.weight' in weights,
+        final_norm='norm.weight' in weights,
+        layer_scale_init=1.0 if 'blocks.0.ls1.gamma' in weights else None,
+    )
+    arch = dict(
+        embed_dims=dim,
+        depth=_count(weights, r'blocks\.(\d+)\.'),
+        num_heads=_heads_in_position(weights, dim) or _HEADS.get(dim),
+        mlp_ratio=_mlp_ratio(weights, 'blocks.0', dim),
+    )
+    _set_arch(arch, result)
+    is_dinov3 = 'rope_embed.periods' in weights  # Meta's names
+    is_clip = 'norm_pre.weight' in weights
+    result.arguments['norm_eps'] = 1e-5 if is_dinov3 or is_clip else 1e-6
+    result.assumed += [f'norm_eps={result.arguments["norm_eps"]}', 'window_size=None']
+    if 'blocks.0.mlp.fc1_g.weight' in weights:
+        result.arguments['activation'] = 'swiglu'
+    elif is_clip:
+        result.unclear['activation'] = "'quick_gelu' (OpenAI's CLIP) or 'gelu' (most others)"
+    else:
+        result.assumed.append("activation='gelu'")
+    _read_source(weights, result)
+
+
+def _read_source(weights: Weights, result: Architecture) -> None:
+    """Set ``source`` of a MultiScaleCPVT: with 'last' its upsampling halves the width."""
+    for key, value in weights.items():
+        if re.match(r'pyramid\.\d\.0\.weight$', key) and value.dim() == 4:
+            halves = value.shape[0] != value.shape[1]
+            result.arguments['source'] = 'last' if halves else 'taps'
+            if not halves:
+                result.unclear['taps'] = 'the block of each stride; None for the usual ones'
+
+
+def _read_pyramid(weights: Weights, result: Architecture) -> None:
+    embeddings = [_shape(weights, f'patch_embeds.{s}.proj.weight', 4) for s in range(4)]
+    dims = tuple(shape[0] for shape in embeddings)
+    reductions = []
+    for s in range(4):
+        kernel = weights.get(f'blocks.{s}.0.attn.sr.weight')
+        reductions.append(1 if kernel is None else kernel.shape[-1])
+    is_pvt = 'pos_embed.0' in weights
+    result.arguments |= dict(
+        in_channels=embeddings[0][1],
+        with_cls_token='cls_token' in weights,
+        qkv_bias='blocks.0.0.attn.q.bias' in weights,
+        embed_norm_eps=1e-6 if is_pvt else 1e-5,
+    )
+    arch = dict(
+        depths=tuple(_count(weights, rf'blocks\.{s}\.(\d+)\.') for s in range(4)),
+        embed_dims=dims,
+        num_heads=_PYRAMID_HEADS.get(dims),
+        mlp_ratios=tuple(_mlp_ratio(weights, f'blocks.{s}.0', dims[s]) for s in range(4)),
+        sr_ratios=tuple(reductions),
+    )
+    _set_arch(arch, result)
+    result.assumed += [f'embed_norm_eps={result.arguments["embed_norm_eps"]}', 'norm_eps=1e-06']
+
+
+def _set_arch(arch: dict[str, Any], result: Architecture) -> None:
+    result.arguments['arch'] = arch
+    if arch['num_heads'] is None:
+        shown = {key: value for key, value in arch.items() if key != 'num_heads'}
+        result.unclear['arch'] = f'a dict of {shown} and num_heads'
+    else:
+        result.assumed.append(f'num_heads={arch["num_heads"]}')
+
+
+def _read_position(weights: Weights, family: Family, result: Architecture) -> None:
+    """Set ``position``, and ``img_size`` of a table."""
+    position: list[dict[str, Any]] = []
+    if 'pos_embed.0' in weights:
+        table = _PVT_TABLE if result.backbone == 'PyramidCPVT' else family.table or {}
+        position.append(dict(type='Learned', **table))
+        _read_grid(weights, result)
+    if 'rel_pos.0.row' in weights:
+        position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
+    if 'rope.freqs.0' in weights:
+        position.append(dict(type='RoPE', mode='mixed'))
+    elif 'rope_embed.periods' in weights:  # Meta's DINOv3
+        position.append(dict(type='RoPE', mode='dinov3'))
+    if any(key.startswith('pos_block') for key in weights):
+        peg = _read_pegs(weights, result)
+        if peg is None:
+            result.unclear['position'] = "the model's PEGs, dict(type='PEG', after_blocks=...)"
+        else:
+            position.append(peg)
+    if not position and 'position' not in result.unclear:
+        result.unclear['position'] = (
+            "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')"
+        )
+    result.arguments['position'] = position[0] if len(position) == 1 else position
+
+
+def _read_pegs(weights: Weights, result: Architecture) -> dict[str, Any] | None:
+    """A plain PEG at the usual places; ``None`` for another."""
+    count = _count(weights, r'pos_block\.(\d+)\.')
+    usual: dict[int, Any] = {4: (0,)} if result.backbone == 'PyramidCPVT' else {1: (0,), 5: '0-5'}
+    plain = {f'pos_block.{i}.proj.0.{leaf}' for i in range(count) for leaf in ('weight', 'bias')}
+    if count not in usual or {key for key in weights if key.startswith('pos_block')} != plain:
+        return None
+    kernel = _shape(weights, 'pos_block.0.proj.0.weight', 4)
+    if kernel[1] != 1:  # not depthwise
+        return None
+    result.assumed.append(f'after_blocks={usual[count]!r}')
+    return dict(type='PEG', after_blocks=usual[count], kernel_size=kernel[2])
+
+
+def _read_grid(weights: Weights, result: Architecture) -> None:
+    """Set ``img_size`` by the grid of the first table."""
+    patch = result.arguments.get('patch_size', 4)
+    stored = weights.get('pos_embed.grid_0')
+    if stored is not None and stored.numel() == 2:
+        height, width = (int(side) for side in stored.tolist())
+        result.arguments['img_size'] = (height * patch, width * patch)
+        return
+    table = weights['pos_embed.0']
+    entries = table.shape[-2]
+    prefix = len(prefix_tokens(weights)) if result.backbone == 'CPVT' else 0
+    for skip in (prefix, 0, 1, 2):
+        side = math.isqrt(max(entries - skip, 0))
+        if side and side * side == entries - skip:
+            result.arguments['img_size'] = side * patch
+            return
+    result.unclear['img_size'] = f'(height, width) in px of its table of {entries} entries'
+
+
+def _heads_in_position(weights: Weights, dim: int) -> int | None:
+    """Number of heads where the weights of a position encoding show it."""
+    frequencies = weights.get('rope.freqs.0')
+    if frequencies is not None and frequencies.dim() == 3:  # (2, heads, d / 2)
+        return frequencies.shape[1]
+    row = weights.get('rel_pos.0.row')
+    if row is not None and row.dim() == 2:  # (2 K + 1, d)
+        return dim // row.shape[1]
+    return None
+
+
+def _mlp_ratio(weights: Weights, block: str, dim: int) -> float:
+    gated = f'{block}.mlp.fc1_g.weight'
+    hidden = _shape(weights, gated if gated in weights else f'{block}.mlp.fc1.weight', 2)[0]
+    ratio = hidden / dim
+    # A block truncates the product.
+    return ratio if int(dim * ratio) == hidden else (hidden + 0.5) / dim
+
+
+def _count(weights: Weights, pattern: str) -> int:
+    """One more than the largest number that the pattern finds in the keys."""
+    matches = (re.match(pattern, key) for key in weights)
+    return max((int(match[1]) + 1 for match in matches if match), default=0)
+
+
+def _shape(weights: Weights, key: str, dims: int) -> tuple[int, ...]:
+    value = weights.get(key)
+    if value is None or value.dim() != dims:
+        found = 'none' if value is None else f'shape {tuple(value.shape)}'
+        raise CheckpointError(
+            f'the architecture cannot be read without {key} ({dims} dimensions), got {found}; build'
+            " the model by its arguments, with init_cfg=dict(type='Pretrained', checkpoint=...)"
+        )
+    return tuple(value.shape)
