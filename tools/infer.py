@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.options import (
@@ -26,6 +27,9 @@ from cpvt_backbones.options import (
     TILE_SIZE,
 )
 
+if TYPE_CHECKING:
+    from cpvt_backbones.inference import Summary
+
 SHARDS = [
     ('RANK', 'WORLD_SIZE'),
     ('SLURM_ARRAY_TASK_ID', 'SLURM_ARRAY_TASK_COUNT'),
@@ -35,9 +39,7 @@ SCALES = 'config|native|FACTOR|HEIGHTxWIDTH'
 
 
 def parse_scale(text: str) -> tuple[int, int] | float | str:
-    """A word, a factor, ``HEIGHTxWIDTH`` or ``SIDE`` to the argument ``scale`` of
-    :class:`Inferencer`.
-    """
+    """The argument ``scale`` of :class:`Inferencer` from a word, a factor or a size."""
     if text in ('native', 'config'):
         return text
     try:
@@ -52,95 +54,89 @@ def parse_scale(text: str) -> tuple[int, int] | float | str:
 def parse_shard(text: str) -> tuple[int, int]:
     """``I/N``, or ``auto`` from torchrun, a Slurm array or Slurm's tasks, to (i, n)."""
     if text == 'auto':
-        first, step = (
-            int(os.environ.get(f'SLURM_ARRAY_TASK_{key}', i))
-            for i, key in enumerate(('MIN', 'STEP'))
-        )
         for index, count in SHARDS:
             if index in os.environ and count in os.environ:
-                shard = int(os.environ[index])
-                return (shard - first) // step if 'ARRAY' in index else shard, int(
-                    os.environ[count]
-                )
-    if not re.fullmatch(r'\d+/\d+', text) or not int(text.split('/')[0]) < int(text.split('/')[1]):
+                return _shard_number(index), int(os.environ[count])
+    match = re.fullmatch(r'(\d+)/(\d+)', text)
+    if not match or not int(match[1]) < int(match[2]):
         known = ', '.join(f'{index}/{count}' for index, count in SHARDS)
         raise argparse.ArgumentTypeError(
             f'I/N with I from 0 to N - 1, or auto ({known}) is expected, got {text!r}'
         )
-    return int(text.split('/')[0]), int(text.split('/')[1])
+    return int(match[1]), int(match[2])
+
+
+def _shard_number(variable: str) -> int:
+    number = int(os.environ[variable])
+    if 'ARRAY' not in variable:
+        return number
+    first = int(os.environ.get('SLURM_ARRAY_TASK_MIN', 0))
+    return (number - first) // int(os.environ.get('SLURM_ARRAY_TASK_STEP', 1))
 
 
 def own_device(shard: tuple[int, int] | None, device: str | None) -> str | None:
     """The GPU of a shard where it has a machine with others, unless a device is given."""
+    if shard is None or device is not None:
+        return device
     import torch
 
+    count = torch.cuda.device_count()
     local = int(os.environ.get('LOCAL_RANK', os.environ.get('SLURM_LOCALID', 0)))
-    several = shard is not None and device is None and torch.cuda.device_count() > 1
-    return f'cuda:{local % torch.cuda.device_count()}' if several else device
+    return f'cuda:{local % count}' if count > 1 else None
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this tool."""
+    parser = cli.make_parser(__doc__)
+    cli.add_model_arguments(parser, images=True, exported=True)
+    add = parser.add_argument
+    add('--out-dir', default='outputs', help='default: %(default)s')
+    add('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
+    about = 'float32 (default), bfloat16, float16; auto: bfloat16 where faster'
+    add('--dtype', choices=DTYPES, default='float32', metavar='TYPE', help=about)
+    about = 'of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16'
+    add('--runtime', choices=RUNTIMES, default=RUNTIMES[0], metavar='NAME', help=about)
+    add('--score-thr', type=float, default=0.3, help='minimum score of a box')
+    add('--no-vis', action='store_true', help='write no vis/')
+    about = 'delete the results of an earlier run in --out-dir'
+    add('--overwrite', action='store_true', help=about)
+    about = 'COCO JSON with the ids: images by file name, categories by name'
+    add('--ann', type=Path, metavar='FILE', help=about)
+    about = 'exit code 1 if any image failed; without it, if all did'
+    add('--strict', action='store_true', help=about)
+
+    size = parser.add_argument_group('size').add_mutually_exclusive_group()
+    about = "config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a"
+    about += ' factor of it; 800x1333: largest that fits'
+    size.add_argument('--scale', type=parse_scale, metavar=SCALES, help=about)
+    size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
+
+    add = parser.add_argument_group('memory').add_argument
+    about = 'maximum images, of equal size, of one forward call'
+    add('--batch-size', type=int, default=1, help=about)
+    about = 'of one forward call; a larger image is tiled'
+    add('--max-pixels', type=int, default=MAX_PIXELS, help=about)
+    add('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
+    about = 'minimum overlap of two tiles'
+    add('--overlap', type=int, default=OVERLAP, metavar='PX', help=about)
+    about = 'maximum pixels of a file decoded as a whole'
+    add('--read-limit', type=int, default=READ_LIMIT, help=about)
+
+    add = parser.add_argument_group('many processes (docs/scale.md)').add_argument
+    about = 'predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it'
+    add('--shard', type=parse_shard, metavar='I/N', help=about)
+    about = 'when all shards have ended: make their results one, without loading the model'
+    add('--merge', action='store_true', help=about)
+    about = 'by Ray Data, to files of this format in --out-dir'
+    add('--ray', choices=('parquet', 'json'), help=about)
+    about = "Ray's actors (default: one for each GPU or core)"
+    add('--workers', type=cli.positive, help=about)
+    cli.add_config_arguments(parser)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = cli.make_parser(__doc__)
-    cli.add_model_arguments(parser, images=True, exported=True)
-    parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
-    parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
-    dtype = 'float32 (default), bfloat16, float16; auto: bfloat16 where faster'
-    parser.add_argument('--dtype', choices=DTYPES, default='float32', metavar='TYPE', help=dtype)
-    about = 'of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16'
-    parser.add_argument(
-        '--runtime', choices=RUNTIMES, default=RUNTIMES[0], metavar='NAME', help=about
-    )
-    parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
-    parser.add_argument('--no-vis', action='store_true', help='write no vis/')
-    parser.add_argument(
-        '--overwrite', action='store_true', help='delete the results of an earlier run in --out-dir'
-    )
-    ann = 'COCO JSON with the ids: images by file name, categories by name'
-    parser.add_argument('--ann', type=Path, metavar='FILE', help=ann)
-    strict = 'exit code 1 if any image failed; without it, if all did'
-    parser.add_argument('--strict', action='store_true', help=strict)
-    size = parser.add_argument_group('size').add_mutually_exclusive_group()
-    scale = (
-        "config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a factor"
-        ' of it; '
-    )
-    scale += '800x1333: largest that fits'
-    size.add_argument('--scale', type=parse_scale, metavar=SCALES, help=scale)
-    size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
-    memory = parser.add_argument_group('memory')
-    memory.add_argument(
-        '--batch-size',
-        type=int,
-        default=1,
-        help='maximum images, of equal size, of one forward call',
-    )
-    most = 'of one forward call; a larger image is tiled'
-    memory.add_argument('--max-pixels', type=int, default=MAX_PIXELS, help=most)
-    memory.add_argument(
-        '--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s'
-    )
-    memory.add_argument(
-        '--overlap', type=int, default=OVERLAP, metavar='PX', help='minimum overlap of two tiles'
-    )
-    memory.add_argument(
-        '--read-limit',
-        type=int,
-        default=READ_LIMIT,
-        help='maximum pixels of a file decoded as a whole',
-    )
-    many = parser.add_argument_group('many processes (docs/scale.md)')
-    shard = 'predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it'
-    many.add_argument('--shard', type=parse_shard, metavar='I/N', help=shard)
-    many.add_argument(
-        '--merge', action='store_true', help='when all shards have ended: make their results one'
-    )
-    formats = 'by Ray Data, to files of this format in --out-dir'
-    many.add_argument('--ray', choices=('parquet', 'json'), help=formats)
-    many.add_argument(
-        '--workers', type=cli.positive, help="Ray's actors (default: one for each GPU or core)"
-    )
-    cli.add_config_arguments(parser)
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     words = [args.config, *args.rest]
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)
     if config is not None and args.runtime != RUNTIMES[0]:
@@ -151,78 +147,118 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError(
             f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}'
         )
-    from cpvt_backbones.export import ExportedModel
-    from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
+    if args.merge and (args.shard or args.overwrite):
+        raise ValueError('--merge: it reads what shards have written; --shard and --overwrite do')
+    from cpvt_backbones.inference import find_images, merge_shards
 
     images = find_images(inputs)
-    names = (
-        'device',
-        'dtype',
-        'scale',
-        'long_side',
-        'batch_size',
-        'max_pixels',
-        'tile_size',
-        'overlap',
-        'read_limit',
-    )
-    args.device = own_device(args.shard, args.device)
-    options = {name: getattr(args, name) for name in names}
-    if config is not None:
-        options |= dict(cfg=cli.config_from(args, config), checkpoint=checkpoint)
     if args.ray:
-        from ray_data import predict_with_ray
+        _predict_with_ray(args, config, checkpoint, images)
+        print(f'{args.out_dir}: {len(images)} images')
+        return
+    if args.merge:
+        summary = merge_shards(images, args.out_dir)
+    else:
+        summary = _predict(args, config, checkpoint, images)
+    _report(args, summary)
+    if summary.failed and (args.strict or not summary.predicted + summary.found):
+        sys.exit(1)
 
-        options |= (
-            dict(exported=os.path.abspath(checkpoint), runtime=args.runtime)
-            if config is None
-            else {}
-        )
-        output = dict(
-            out_dir=args.out_dir,
-            score_thr=args.score_thr,
-            file_format=args.ray,
-            workers=args.workers,
-        )
-        predict_with_ray(options, images, **output)
-        return print(f'{args.out_dir}: {len(images)} images')
+
+def _options(args: argparse.Namespace, config: str | None, checkpoint: str) -> dict[str, Any]:
+    """Arguments of :class:`Inferencer`, but for the predictor of an exported file."""
+    options = dict(
+        device=own_device(args.shard, args.device),
+        dtype=args.dtype,
+        scale=args.scale,
+        long_side=args.long_side,
+        batch_size=args.batch_size,
+        max_pixels=args.max_pixels,
+        tile_size=args.tile_size,
+        overlap=args.overlap,
+        read_limit=args.read_limit,
+    )
     if config is None:
-        options['predictor'] = ExportedModel(checkpoint, device=args.device, runtime=args.runtime)
+        return options
+    return dict(options, cfg=cli.config_from(args, config), checkpoint=checkpoint)
+
+
+def _predict(
+    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Any]
+) -> 'Summary':
+    from cpvt_backbones.inference import Inferencer, predict_to_folder
+
+    options = _options(args, config, checkpoint)
+    if config is None:
+        from cpvt_backbones.export import ExportedModel
+
+        options['predictor'] = ExportedModel(
+            checkpoint, device=options['device'], runtime=args.runtime
+        )
     inferencer = Inferencer(**options)
     print(inferencer.sizing)
     if args.dtype != 'float32' and config is not None:
-        print(f'dtype: {inferencer.predictor.dtype}, {inferencer.predictor.dtype_reason}')
-    output = dict(
+        predictor: Any = inferencer.predictor
+        print(f'dtype: {predictor.dtype}, {predictor.dtype_reason}')
+    summary = predict_to_folder(
+        inferencer,
+        images,
         out_dir=args.out_dir,
         score_thr=args.score_thr,
         vis=not args.no_vis,
         overwrite=args.overwrite,
+        ann=args.ann,
+        shard=args.shard,
     )
-    output |= dict(shard=args.shard, merge=args.merge)
-    summary = predict_to_folder(inferencer, images, ann=args.ann, **output)
-    if summary.skipped:
-        named = ', '.join(summary.skipped[:3]) + (', ...' if len(summary.skipped) > 3 else '')
-        print(
-            f'skipped: {len(summary.skipped)} images in pred/ and vis/ of {args.out_dir}: {named}'
-        )
-    for file in summary.orphaned:
-        print(
-            f'left by an earlier run: {args.out_dir}/{file}: its image is gone or could not be'
-            ' predicted now'
-        )
-    for name, reason in summary.failed.items():
-        print(f'not predicted: {name}: {reason}')
     if inferencer.outside:
         print(f'outside the sizes at which the model is good: {inferencer.outside} images')
-    shard = (
-        f', shard {args.shard[0]}/{args.shard[1]}; when all have ended: --merge'
-        if args.shard
-        else ''
+    return summary
+
+
+def _predict_with_ray(
+    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Any]
+) -> None:
+    from ray_data import predict_with_ray
+
+    options = _options(args, config, checkpoint)
+    if config is None:
+        options |= dict(exported=os.path.abspath(checkpoint), runtime=args.runtime)
+    predict_with_ray(
+        options,
+        images,
+        out_dir=args.out_dir,
+        score_thr=args.score_thr,
+        file_format=args.ray,
+        workers=args.workers,
     )
+
+
+def _report(args: argparse.Namespace, summary: 'Summary') -> None:
+    if summary.skipped:
+        named = ', '.join(summary.skipped[:3]) + (', ...' if len(summary.skipped) > 3 else '')
+        print(f'skipped: {len(summary.skipped)} images in outputs of {args.out_dir}: {named}')
+    for file in summary.orphaned:
+        reason = 'its image is gone or could not be predicted now'
+        print(f'left by an earlier run: {args.out_dir}/{file}: {reason}')
+    for name, reason in summary.failed.items():
+        print(f'not predicted: {name}: {reason}')
+    if summary.boxes == 0 and summary.predicted + summary.found:
+        print(_nothing_found(args.score_thr, summary.best))
+    shard = ''
+    if args.shard:
+        shard = f', shard {args.shard[0]}/{args.shard[1]}; when all have ended: --merge'
     counts = f'{summary.predicted} images predicted, {summary.found} found from earlier runs'
     print(f'{args.out_dir}: {counts}, {len(summary.failed)} failed{shard}')
-    if summary.failed and (args.strict or not summary.predicted + summary.found):
-        sys.exit(1)
+
+
+def _nothing_found(score_thr: float, best: float | None) -> str:
+    if best is None:
+        return 'nothing was found: the model has no box in any image, of any score'
+    advice = 'a lower --score-thr shows what there is'
+    return (
+        f'nothing was found: no box has a score of --score-thr {score_thr:g} or more, the highest'
+        f' is {best:.3g}; {advice}'
+    )
 
 
 if __name__ == '__main__':

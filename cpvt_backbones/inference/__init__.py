@@ -11,7 +11,7 @@
 9. ``folders``: writes what it yields to a folder, and continues where a run has stopped.
 """
 
-from .folders import Summary, predict_to_folder
+from .folders import Summary, merge_shards, predict_to_folder
 from .images import IMAGE_SUFFIXES, ImageError, find_images, image_size, read_image
 from .inferencer import Inferencer, Result
 from .predictors import Predictor, ToolboxPredictor

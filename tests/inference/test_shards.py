@@ -1,18 +1,16 @@
 """Shards of a folder: their division, and results equal to those of one process."""
 
 import json
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from filelock import FileLock
-from folder_runs import MODELS, run, snapshot, write_images
+from folder_runs import MODELS, read, run, snapshot, write_images
 from hypothesis import given
 from hypothesis import strategies as st
 from local_models import BlockDetector, LocalSegmentor
 
-from cpvt_backbones.inference import folders
+from cpvt_backbones.inference import find_images, folders, merge_shards
 
 
 @given(pixels=st.lists(st.integers(1, 10**9), max_size=30), count=st.integers(1, 8))
@@ -38,105 +36,93 @@ def inputs(tmp_path):
 
 @pytest.mark.parametrize('model', MODELS)
 def test_merged_shards_are_one_run(model, inputs, tmp_path):
-    run(model(), inputs, tmp_path / 'one')
-    expected = snapshot(tmp_path / 'one')
-    found = [run(model(), inputs, tmp_path / 'out', shard=(index, 3)) for index in (2, 0, 1)]
-    assert (
-        sum(summary.predicted for summary in found) == 8
-        and min(summary.predicted for summary in found) >= 2
-    )
-    assert sum(len(summary.failed) for summary in found) == 1
-    assert not (tmp_path / 'out/predictions.json').exists()
-    last = model()
-    merged = run(last, inputs, tmp_path / 'out', merge=True)
-    assert merged.found == 8 and len(merged.failed) == 1 and not last.forwards
-    assert snapshot(tmp_path / 'out') == expected
-    # -- the folder is now an ordinary one: shards go on from it, and one process does
-    write_images(tmp_path / 'more', count=1, first=7)
-    assert (
-        sum(run(model(), inputs, tmp_path / 'out', shard=(index, 2)).predicted for index in (0, 1))
-        == 1
-    )
-    run(model(), inputs, tmp_path / 'out', merge=True)
-    again = run(model(), inputs, tmp_path / 'one')
-    assert again.predicted == 1 and snapshot(tmp_path / 'out') == snapshot(tmp_path / 'one')
+    one, out = tmp_path / 'one', tmp_path / 'out'
+    run(model(), inputs, one)
+    found = [run(model(), inputs, out, shard=(index, 3)) for index in (2, 0, 1)]
+    assert sum(summary.predicted for summary in found) == 8
+    assert min(summary.predicted for summary in found) >= 2
+    assert not (out / 'predictions.json').exists()
+    for _ in range(2):
+        merged = merge_shards(find_images(inputs), out)
+        assert (merged.predicted, merged.found, len(merged.failed)) == (0, 8, 1)
+        for name in ('images.json', 'failed.json'):
+            assert read(out, name) == read(one, name)
+        entries, expected = read(out, 'predictions.json'), read(one, 'predictions.json')
+        for entry, wanted in zip(entries, expected, strict=True):
+            if 'seg_map' in entry:
+                written = [out / entry.pop('seg_map'), one / wanted.pop('seg_map')]
+                assert written[0].read_bytes() == written[1].read_bytes()
+            assert entry == wanted
 
 
-def test_a_shard_goes_on_where_it_stopped(inputs, tmp_path):
-    run(LocalSegmentor(), inputs, tmp_path / 'one')
-    out = tmp_path / 'out'
-    first = run(LocalSegmentor(), inputs, out, shard=(0, 2))
-    records = out / 'records.jsonl.0-of-2'
-    lines = records.read_bytes().splitlines(keepends=True)
-    records.write_bytes(b''.join(lines[:2]) + lines[2][:20])  # as a kill leaves it
-    again = run(LocalSegmentor(), inputs, out, shard=(0, 2))
-    assert (again.found, again.predicted) == (2, first.predicted - 2)
-    shutil.copy(records, out / 'records.jsonl.0-of-2.damaged')
-    # What shard 1 lacks is predicted when merging.
-    merged = run(LocalSegmentor(), inputs, out, merge=True)
-    assert merged.found == first.predicted and merged.predicted == 8 - first.predicted
-    expected = {
-        name: content for name, content in snapshot(out).items() if not name.endswith('.damaged')
-    }
-    assert {
-        key: value for key, value in expected.items() if not key.startswith('.lock')
-    } == snapshot(tmp_path / 'one')
-
-
-def test_refusals(inputs, tmp_path):
-    out = tmp_path / 'out'
-    run(BlockDetector(), inputs, out, shard=(0, 2))
-    for options, words in (
-        (dict(), r'has predictions of 2 shards, .*--merge'),
-        (dict(shard=(0, 3)), 'has predictions of 2 shards'),
-        (dict(shard=(2, 2)), r'shard must be \(i, n\) with 0 <= i < n, .* got \(2, 2\)'),
-        (dict(shard=(0, 2), overwrite=True), 'without overwrite'),
-        (dict(shard=(0, 2), score_thr=0.5), 'score_thr was 0.3, is 0.5'),
-    ):
-        with pytest.raises(ValueError, match=words):
-            run(BlockDetector(), inputs, out, **options)
-    with pytest.raises(ValueError, match='has predictions of 2 shards, of these images or others'):
-        run(BlockDetector(), inputs[:1], out, shard=(1, 2))
-    with FileLock(out / '.lock.0-of-2'):
-        for options in (dict(shard=(0, 2)), dict(merge=True)):
-            with pytest.raises(ValueError, match='another process is writing'):
-                run(BlockDetector(), inputs, out, **options)
-        run(BlockDetector(), inputs, out, shard=(1, 2))
-    assert len(run(BlockDetector(), inputs, out, merge=True).failed) == 1
-    assert 'shards' not in json.loads((out / 'run.json').read_text())
-    run(BlockDetector(), inputs, out, shard=(0, 2))
-    run(BlockDetector(), inputs, out, overwrite=True)
-    assert not list(out.glob('records.jsonl.*'))
-
-
-def test_shards_and_plain_runs_exclude_each_other(inputs, tmp_path):
-    out = tmp_path / 'out'
-    run(BlockDetector(), inputs, out, shard=(0, 2))
-    with FileLock(out / '.lock.0-of-2'):
-        before = snapshot(out)
-        for options in (dict(), dict(overwrite=True), dict(merge=True)):
-            with pytest.raises(ValueError, match='another process is writing'):
-                run(BlockDetector(), inputs, out, **options)
-        assert snapshot(out) == before
-
-
-def test_a_shard_waits_for_the_folder_a_short_time(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, 'START_SECONDS', 0.1)
-    (tmp_path / 'out').mkdir()
-    with (
-        FileLock(tmp_path / 'out' / '.lock'),
-        pytest.raises(ValueError, match='another process is writing'),
-    ):
-        run(BlockDetector(), inputs, tmp_path / 'out', shard=(0, 2))
-    assert run(BlockDetector(), inputs, tmp_path / 'out', shard=(0, 2)).predicted
-
-
-def test_an_array_job_of_more_shards_than_images(tmp_path):
+def test_more_shards_than_images(tmp_path):
     images = write_images(tmp_path / 'images', count=2)
     found = [
         run(BlockDetector(), images, tmp_path / 'out', shard=(index, 4)).predicted
         for index in range(4)
     ]
     assert sorted(found) == [0, 0, 1, 1]
-    assert np.isin([0, 1], found).all()
-    assert run(BlockDetector(), images, tmp_path / 'out', merge=True).found == 2
+    assert merge_shards(find_images(images), tmp_path / 'out').found == 2
+
+
+def test_a_shard_goes_on_where_it_stopped(inputs, tmp_path):
+    out = tmp_path / 'out'
+    first = run(LocalSegmentor(), inputs, out, shard=(0, 2))
+    expected = snapshot(out)
+    records = out / 'shard-0-of-2/records.jsonl'
+    lines = records.read_bytes().splitlines(keepends=True)
+    records.write_bytes(b''.join(lines[:2]) + lines[2][:20])  # as a kill leaves it
+    again = run(LocalSegmentor(), inputs, out, shard=(0, 2))
+    assert (again.found, again.predicted) == (2, first.predicted - 2)
+    assert snapshot(out) == expected
+
+
+def test_outputs_of_shards_are_no_inputs(tmp_path):
+    out = write_images(tmp_path / 'images') / 'out'
+    for index in (0, 1):
+        run(BlockDetector(), str(tmp_path / '**/*.*g'), out, shard=(index, 2))
+    merged = merge_shards(find_images(str(tmp_path / '**/*.*g')), out)
+    assert merged.found == 6 and len(merged.skipped) == 6
+
+
+def test_what_does_not_belong_together_is_refused(inputs, tmp_path):
+    out, images = tmp_path / 'out', find_images(inputs)
+
+    def refused(words, call, *arguments, **options):
+        with pytest.raises(ValueError, match=words):
+            call(*arguments, **options)
+
+    run(BlockDetector(), inputs, out, shard=(0, 2))
+    refused('of no shard; --shard makes them', merge_shards, images, tmp_path / 'none')
+    refused('shard 1 of 2 in .* has not ended.*--shard 1/2', merge_shards, images, out)
+    shard = dict(shard=(0, 2))
+    refused("images was '9 images", run, BlockDetector(), inputs[:1], out, **shard)
+    refused('score_thr was 0.3, is 0.5', run, BlockDetector(), inputs, out, **shard, score_thr=0.5)
+    refused(r'shard must be \(i, n\)', run, BlockDetector(), inputs, out, shard=(2, 2))
+    run(BlockDetector(), inputs, out, shard=(1, 2), score_thr=0.5)
+    refused('shard-1-of-2.*score_thr was 0.5, is 0.3', merge_shards, images, out)
+    run(BlockDetector(), inputs, out, shard=(1, 2), overwrite=True)
+    refused('images was', merge_shards, images[:-1], out)
+    with FileLock(out / 'shard-1-of-2/.lock'):
+        before = snapshot(out)
+        busy = 'another process is writing to .*shard-1-of-2'
+        refused(busy, merge_shards, images, out)
+        refused(busy, run, BlockDetector(), inputs, out, shard=(1, 2), overwrite=True)
+        assert snapshot(out) == before
+        run(BlockDetector(), inputs, out, **shard)
+    run(BlockDetector(), inputs, out, shard=(2, 3))
+    refused('of 2 and 3 shards', merge_shards, images, out)
+
+
+def test_a_merge_replaces_its_own_results_only(inputs, tmp_path):
+    out, images = tmp_path / 'out', find_images(inputs)
+    for index in (0, 1):
+        run(BlockDetector(), inputs, out, shard=(index, 2))
+    (out / 'predictions.json').write_text('mine')
+    with pytest.raises(ValueError, match='has files that no earlier run wrote'):
+        merge_shards(images, out)
+    (out / 'predictions.json').unlink()
+    merge_shards(images, out)
+    assert json.loads((out / 'run.json').read_text())['shards'] == 2
+    with pytest.raises(ValueError, match='shards was 2, is None'):
+        run(BlockDetector(), inputs, out)

@@ -121,6 +121,8 @@ def test_wrong_arguments_end_in_one_line(model, photos, tmp_path, refused):
         ),
         ((*model, photos, '--scale', '10x10', '--long-side', '10'), 'not allowed with argument'),
         ((*model, photos, '--overlap', '-1'), 'overlap must be at least 0'),
+        ((*model, photos, '--out-dir', ''), "must be the path of a folder, got ''"),
+        ((*model, photos, '--out-dir', 'a\0b'), "must be the path of a folder, got 'a\\x00b'"),
     ):
         assert message in refused('infer', *arguments)
 
@@ -235,24 +237,9 @@ def test_weights_of_another_model_end_in_one_sentence(refused, photos, tmp_path)
 def test_shards_of_a_slurm_array_merge_to_one_run(
     model, photos, tmp_path, call, capsys, monkeypatch
 ):
-    def results(name):
-        return {
-            file: (tmp_path / name / file).read_bytes()
-            for file in ('predictions.json', 'images.json', 'run.json')
-        }
-
     def run(name, *arguments):
-        return infer(
-            call,
-            *model,
-            photos,
-            '--device',
-            'cpu',
-            '--out-dir',
-            tmp_path / name,
-            '--no-vis',
-            *arguments,
-        )
+        given = [*model, photos, '--device', 'cpu', '--out-dir', tmp_path / name, '--no-vis']
+        return infer(call, *given, *arguments)
 
     assert run('one') == 0
     monkeypatch.setenv('SLURM_ARRAY_TASK_COUNT', '2')
@@ -260,9 +247,44 @@ def test_shards_of_a_slurm_array_merge_to_one_run(
     monkeypatch.setenv('SLURM_ARRAY_TASK_ID', '1')
     assert run('out', '--shard', 'auto') == 0
     assert 'shard 0/2; when all have ended: --merge' in capsys.readouterr().out
+    assert run('out', '--merge') == 2
+    assert 'shard 1 of 2' in capsys.readouterr().err
     assert run('out', '--shard', '1/2') == 0
+    monkeypatch.setattr('cpvt_backbones.inference.Inferencer', None)  # no model is loaded
     assert run('out', '--merge') == 0
     assert '0 images predicted, 3 found from earlier runs' in capsys.readouterr().out
-    assert results('out') == results('one')
-    assert run('out', '--shard', '2/2') == 2
-    assert '--shard: I/N with I from 0 to N - 1' in capsys.readouterr().err
+    for file in ('predictions.json', 'images.json', 'failed.json'):
+        assert (tmp_path / 'out' / file).read_bytes() == (tmp_path / 'one' / file).read_bytes()
+    assert run('out', '--shard', '2/2') == run('out', '--merge', '--overwrite') == 2
+    error = capsys.readouterr().err
+    assert '--shard: I/N with I from 0 to N - 1' in error and '--merge: it reads' in error
+
+
+def test_a_model_that_finds_nothing_says_so(photos, tmp_path, call, capsys, monkeypatch):
+    """Now and from records, with the highest score."""
+
+    class Blind:
+        task, classes, palette, fingerprint = 'detection', ('a',), None, 'blind'
+        scores = [0.07, 0.21]
+
+        def __init__(self, **_):
+            pass
+
+        def predict(self, images):
+            scores = np.array(self.scores)
+            count = len(scores)
+            one = dict(boxes=np.ones((count, 4)), scores=scores, labels=np.zeros(count, int))
+            return [one] * len(images)
+
+    monkeypatch.setattr('cpvt_backbones.inference.inferencer.ToolboxPredictor', Blind)
+    monkeypatch.setattr('cpvt_backbones.engine.command_line.config_from', lambda *_: 'config')
+    given = ['a.py', 'a.pth', photos, '--no-vis', '--out-dir']
+    for _ in range(2):
+        assert infer(call, *given, tmp_path / 'out') == 0
+        message = 'nothing was found: no box has a score of --score-thr 0.3 or more, the highest'
+        assert f'{message} is 0.21' in capsys.readouterr().out
+    assert infer(call, *given, tmp_path / 'low', '--score-thr', '0.2') == 0
+    assert 'nothing was found' not in capsys.readouterr().out
+    Blind.scores = []
+    assert infer(call, *given, tmp_path / 'none') == 0
+    assert 'the model has no box in any image, of any score' in capsys.readouterr().out
