@@ -1,21 +1,17 @@
 """Vision transformer backbones that take any image size, for mmdet, mmsegmentation and mmpretrain.
 
-Importing the package registers its backbones in ``mmengine.registry.MODELS``, its optimizer
-constructor in ``OPTIM_WRAPPER_CONSTRUCTORS``, and its configs under ``cpvt_backbones::``. torch and
-mmengine are imported when they are needed.
+Importing the package registers its backbones in ``mmengine.registry.MODELS``, its hooks, optimizer
+constructor and FSDP strategy in mmengine's other registries, and its configs under
+``cpvt_backbones::``. It imports torch and mmengine, and no toolbox. :mod:`.patches` lists what it
+changes in other packages.
 """
 
-from typing import TYPE_CHECKING
-
-from .lazy import lazy_names, register
-from .patches import provide_operators
+from . import patches
+from .backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
+from .checkpoints import convert_state_dict
+from .engine import LayerDecayOptimWrapperConstructor
+from .layers import PEG
 from .version import __version__
-
-if TYPE_CHECKING:
-    from .backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
-    from .checkpoints import convert_state_dict
-    from .engine.layer_decay import LayerDecayOptimWrapperConstructor
-    from .layers import PEG
 
 __all__ = [
     'CPVT',
@@ -28,13 +24,4 @@ __all__ = [
     'list_archs',
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    dict.fromkeys(('backbones', 'checkpoints', 'engine', 'layers', 'weights'), '')
-    | dict.fromkeys(('CPVT', 'MultiScaleCPVT', 'PyramidCPVT', 'list_archs'), 'backbones')
-    | dict(
-        PEG='layers', convert_state_dict='checkpoints', LayerDecayOptimWrapperConstructor='engine'
-    ),
-)
-register()
-provide_operators()
+patches.apply()

@@ -26,10 +26,24 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from mmengine.config import Config
+from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.runner import CheckpointLoader
+from mmengine.utils import is_installed
+
+from .checkpoints.loader import SCHEMES, load_for_mmengine
 from .weights import repository_file
 
 VARIABLE = 'CPVT_MMCV_OPERATORS'
 _OPERATORS = Path(__file__).with_name('engine') / 'mmcv_operators.py'
+
+
+def apply() -> None:
+    """Make all the changes; ``import cpvt_backbones`` calls it once."""
+    provide_operators()
+    replace_loader()
+    find_own_configs()
+    find_mmseg(MODULE2PACKAGE)
 
 
 class OperatorFinder(MetaPathFinder):
@@ -79,10 +93,6 @@ def provide_operators() -> None:
 
 def replace_loader() -> None:
     """Let mmengine open every checkpoint by :func:`load_for_mmengine`, which runs nothing."""
-    from mmengine.runner import CheckpointLoader
-
-    from .checkpoints.loader import SCHEMES, load_for_mmengine
-
     CheckpointLoader.register_scheme(SCHEMES, load_for_mmengine, force=True)
 
 
@@ -93,8 +103,6 @@ def find_own_configs() -> None:
     dicts ``_scope_='cpvt_backbones'``. This gives none: their types are those of the config's
     ``default_scope``.
     """
-    from mmengine.config import Config
-
     get_path = Config._get_cfg_path
 
     def get_cfg_path(cfg_path: str, filename: str) -> tuple[str, str | None]:
@@ -114,7 +122,5 @@ def find_mmseg(packages: dict[str, str]) -> None:
     Args:
         packages: mmengine's ``MODULE2PACKAGE``, the distribution of each module; changed in place.
     """
-    from mmengine.utils import is_installed
-
     if not is_installed('mmsegmentation') and importlib.util.find_spec('mmseg') is not None:
         packages['mmseg'] = 'mmseg'

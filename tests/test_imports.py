@@ -35,3 +35,17 @@ def test_layers_need_torch_alone_and_weights_nothing(folder):
                 root = name.partition('.')[0]
                 torch = folder == 'layers' and root == 'torch'
                 assert own or torch or root in sys.stdlib_module_names, f'{path.name}: {name}'
+
+
+def test_nothing_of_the_package_is_imported_by_a_string():
+    """The contracts see ``import`` alone."""
+    for path in sorted((ROOT / 'cpvt_backbones').rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text('utf-8'))):
+            if not isinstance(node, ast.Call):
+                continue
+            function = ast.unparse(node.func).rpartition('.')[2]
+            if function not in ('import_module', '__import__', 'spec_from_file_location'):
+                continue
+            words = ' '.join(ast.unparse(argument) for argument in node.args)
+            for name in ('cpvt_backbones', '__name__', '__package__'):
+                assert name not in words, f'{path.name}: {function}({words})'

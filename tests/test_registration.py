@@ -1,9 +1,6 @@
 """Registration, and order of import."""
 
 import multiprocessing
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from mmengine.registry import MODELS
@@ -12,7 +9,6 @@ from tiny import COLUMN, PYRAMID
 import cpvt_backbones
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 
-PACKAGE = Path(cpvt_backbones.__file__).parent
 TOOLBOXES = ('mmdet', 'mmseg', 'mmpretrain')
 CLASSES = (CPVT, MultiScaleCPVT, PyramidCPVT)
 
@@ -72,79 +68,22 @@ def test_any_order_of_import(order):
     assert answer is True
 
 
-# In processes where neither mmengine nor the package is imported yet; torch is, for speed.
-FRESH = """
-import os, sys, traceback
-import torch.distributed.optim
-failed = 0
-for case in sys.argv[1:]:
-    child = os.fork()
-    if child == 0:
-        try:
-            assert not {'mmengine', 'cpvt_backbones'} & set(sys.modules)
-            exec(case, {})
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    failed += os.waitpid(child, 0)[1] != 0
-sys.exit(failed)
-"""
-REGISTERED = """
-from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS as CONSTRUCTORS
-import cpvt_backbones
-assert MODELS.get('CPVT') is cpvt_backbones.CPVT, 'not registered'
-assert HOOKS.get('DurableCheckpointHook') and CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
+@pytest.mark.parametrize(
+    'first', ['cpvt_backbones.weights', 'cpvt_backbones.layers.peg', 'mmengine.runner']
+)
+def test_any_part_imported_first_registers_everything(first):
+    code = f"""
+import {first}, cpvt_backbones
+from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS, STRATEGIES
 from mmengine.runner import CheckpointLoader
-from cpvt_backbones.checkpoints.loader import load_for_mmengine
-assert CheckpointLoader._schemes[''] is load_for_mmengine
+assert MODELS.get('CPVT') is cpvt_backbones.CPVT and MODELS.get('WithPEG')
+assert HOOKS.get('DurableCheckpointHook') and HOOKS.get('PredictBySizeHook')
+assert OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
+assert STRATEGIES.get('ResumableFSDPStrategy')
+assert CheckpointLoader._schemes[''] is cpvt_backbones.checkpoints.loader.load_for_mmengine
+send(True)
 """
-
-
-def test_any_part_imported_first_registers_everything():
-    parts = [
-        '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix('.__init__')
-        for path in [
-            *PACKAGE.glob('*.py'),
-            *PACKAGE.glob('*/__init__.py'),
-            *PACKAGE.glob('engine/*.py'),
-        ]
-        if path.stem
-        not in (
-            '__main__',
-            'classifiers',
-            'preprocessors',
-            'distillation',
-            'decoded',
-            'timm_models',
-        )
-    ]
-    cases = [
-        *(f'import {part}\n{REGISTERED}' for part in parts),
-        f'import mmengine, cpvt_backbones\n{REGISTERED}',
-        f'import mmengine.runner, cpvt_backbones\n{REGISTERED}',
-        f'import cpvt_backbones, mmengine.model\n{REGISTERED}',
-        f'from cpvt_backbones import *\n{REGISTERED}',
-        # Whether mmengine is there was asked before; it is imported later.
-        (
-            'import cpvt_backbones, importlib.util as u\nu.find_spec("mmengine")\n'
-            f'import mmengine\nu.find_spec("mmengine.runner")\n{REGISTERED}'
-        ),
-        # The loader alone, before any look-up of a name.
-        (
-            'import cpvt_backbones\nfrom mmengine.runner import CheckpointLoader as loader\n'
-            'assert "cpvt_backbones" in loader._schemes[""].__module__'
-        ),
-        'import sys, cpvt_backbones\nassert not {"mmengine", "cv2"} & set(sys.modules)',
-        'import cpvt_backbones as c\nassert c.checkpoints.read_checkpoint and c.engine.wrap_blocks',
-    ]
-    process = subprocess.run([sys.executable, '-c', FRESH, *cases], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-
-
-def test_importing_the_package_imports_neither_torch_nor_mmengine():
-    code = 'import sys, cpvt_backbones; assert not {"torch", "mmengine"} & set(sys.modules)'
-    subprocess.run([sys.executable, '-c', code], check=True)
+    assert python(code) is True
 
 
 def test_a_second_import_registers_nothing_twice():

@@ -1,14 +1,12 @@
-"""Training with mmengine: layer-wise rates, repeatable resuming, predictions by image size, configs
-by name.
+"""Training with mmengine: layer-wise rates, repeatable resuming, averaged weights, predictions by
+image size, sharding.
 
-:mod:`.preprocessors`, :mod:`.distillation` and :mod:`.detr` import toolboxes; configs name them in
-``custom_imports``.
+:mod:`.preprocessors`, :mod:`.distillation`, :mod:`.decoded` and :mod:`.detr` import toolboxes;
+configs name them in ``custom_imports``.
 """
 
-from cpvt_backbones.lazy import lazy_names
-
-__all__ = """
-    DurableCheckpointHook LayerDecayOptimWrapperConstructor PredictBySizeHook ResumableFSDPStrategy
-    WarmupEMAHook predict_by_size wrap_blocks
-""".split()
-__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, 'registered'))
+from .averaging import WarmupEMAHook
+from .by_size import PredictBySizeHook, predict_by_size
+from .durable import DurableCheckpointHook
+from .layer_decay import LayerDecayOptimWrapperConstructor
+from .sharding import ResumableFSDPStrategy, wrap_blocks

@@ -169,7 +169,7 @@ def test_mmpretrains_configs_are_found(tmp_path):
     [(False, True, 'mmseg'), (True, True, 'mmsegmentation'), (False, False, 'mmsegmentation')],
 )
 def test_the_original_mmsegmentation_is_left_alone(distribution, module, wanted, monkeypatch):
-    monkeypatch.setattr('mmengine.utils.is_installed', lambda name: distribution)
+    monkeypatch.setattr(patches, 'is_installed', lambda name: distribution)
     monkeypatch.setattr('importlib.util.find_spec', lambda name: object() if module else None)
     names = dict(mmseg='mmsegmentation', mmdet='mmdet')
     patches.find_mmseg(names)
