@@ -1,7 +1,6 @@
 """Adapting a ViT to many sizes: its parts, its resumption, and its report."""
 
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,10 @@ import torch
 
 pytest.importorskip('sklearn')
 
+from any_size_vit import clip_int8
 from any_size_vit import study as study_module
-from any_size_vit.adapt import Recipe, adapt, distance, resize_tokens
-from any_size_vit.clip_int8 import MODEL, read_clip
-from any_size_vit.evaluate import by_neighbours, by_probe, score
-from any_size_vit.images import choose_by_class, decode, evenly, files_in
+from any_size_vit.adapt import Recipe, adapt
+from any_size_vit.clip_int8 import MEAN, installed_file, read_clip
 from any_size_vit.reasons import explain, fit_places, look, places, read_places, read_reasons
 from any_size_vit.report import interval, read_results, values, wilson, write_report
 from any_size_vit.run import main
@@ -34,6 +32,7 @@ from any_size_vit.stored import stored_array
 from any_size_vit.student import POSITIONS, TABLE
 from any_size_vit.study import AdaptRun, Study
 from sklearn.metrics import jaccard_score
+from tiny import max_difference
 
 from cpvt_backbones import CPVT
 
@@ -47,16 +46,13 @@ def pixels():
     )
 
 
-@pytest.mark.parametrize('variant', ['table', 'table+peg'])
-@pytest.mark.parametrize('side', [16, 32, 44])
-def test_a_student_with_its_table_starts_as_its_teacher(source, variant, side):
+def test_a_student_starts_as_its_teacher_or_without_a_table_with_its_mean(source):
     whole = source.build(TABLE).eval()
-    student = source.build(POSITIONS[variant]).eval()
-    images = torch.randn(2, 3, side, side)
-    torch.testing.assert_close(student(images)[0], whole(images)[0])
-
-
-def test_a_student_without_table_keeps_the_mean_of_the_table(source):
+    for side in (16, 32, 44):
+        images = torch.randn(2, 3, side, side)
+        for variant in ('table', 'table+peg'):
+            student = source.build(POSITIONS[variant]).eval()
+            torch.testing.assert_close(student(images)[0], whole(images)[0])
     constant = source.weights['pos_embed'].clone()
     constant[:, 1:] = constant[:, 1:].mean(dim=1, keepdim=True)
     teacher = replace(source, weights={**source.weights, 'pos_embed': constant}).build(TABLE).eval()
@@ -95,31 +91,6 @@ def test_an_interrupted_training_continues_to_the_same_weights(
     assert all(value.equal(others[name]) for name, value in weights.items())
 
 
-def test_the_recipe_shows_every_image_before_any_again():
-    recipe = Recipe(batch_size=4, steps=10)
-    seen = [recipe.batch(step, 13) for step in range(3)]
-    assert sorted(set(sum(seen, []))) == sorted(sum(seen, []))
-    assert recipe.batch(5, 13) == recipe.batch(5, 13) != replace(recipe, seed=1).batch(5, 13)
-    factors = [Recipe(steps=100).factor(step) for step in range(100)]
-    assert max(factors) == 1 and factors[4] == 1 and factors[-1] < 0.02
-
-
-def test_the_distance_is_half_of_class_token_and_half_of_patches():
-    targets = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
-    opposite = torch.cat((targets[:, :1], -targets[:, 1:]), dim=1)
-    # A rounding of 1e-7 in each cosine.
-    torch.testing.assert_close(distance(3 * targets, targets), torch.tensor(0.0), atol=1e-6, rtol=0)
-    torch.testing.assert_close(distance(opposite, targets), torch.tensor(1.0), atol=1e-6, rtol=0)
-
-
-def test_tokens_are_resized_as_images_are():
-    rows = torch.arange(16.0).view(4, 4)[None, :, :, None].expand(1, 4, 4, 2).flatten(1, 2)
-    tokens = torch.cat((torch.full((1, 1, 2), -5.0), rows), dim=1)
-    assert resize_tokens(tokens, (4, 4)) is tokens
-    small = resize_tokens(tokens, (2, 2))
-    assert (small[:, 0] == -5).all() and math.isclose(small[0, 1:].mean(), 7.5, rel_tol=1e-6)
-
-
 def test_stored_rows_are_computed_once(tmp_path):
     calls = []
 
@@ -137,34 +108,6 @@ def test_stored_rows_are_computed_once(tmp_path):
     assert calls == [(0, 2), (2, 4), (2, 4), (4, 5)]
     with pytest.raises(ValueError, match=r'holds an array of \(5, 3\), got \(6, 3\)'):
         stored_array(file, (6, 3), compute)
-
-
-def test_neighbours_and_probe_find_separate_classes():
-    rng = np.random.default_rng(0)
-    centres = 4 * np.eye(3, 8)
-    labels = np.repeat(np.arange(3), 10)
-    gallery, queries = (centres[labels] + rng.normal(size=(30, 8)) for _ in range(2))
-    for rule in (by_neighbours, by_probe):
-        assert (rule(gallery, labels, queries) == labels).mean() > 0.9
-    row = score(gallery, labels, gallery, labels, -gallery)
-    assert (
-        row['queries'] == 30
-        and row['neighbours'].count('1') >= 28
-        and set(row['cosines'].split()) == {'-1000'}
-    )
-
-
-def test_the_choice_of_images_is_a_rule(image_folders):
-    assert evenly(range(10), 4) == [0, 2, 5, 7]
-    with pytest.raises(ValueError, match='11 are needed, got 10'):
-        evenly(range(10), 11)
-    chosen = choose_by_class(image_folders / 'train', 3)
-    assert [(file.name, label) for file, label in chosen] == [
-        (f'{n}.png', k) for k in (0, 1) for n in (0, 2, 5)
-    ]
-    assert decode([file for file, _ in chosen], 16).shape == (6, 3, 16, 16)
-    with pytest.raises(ValueError, match='there are none in'):
-        files_in(image_folders / 'nothing')
 
 
 @pytest.fixture
@@ -327,15 +270,6 @@ def test_mean_iou_is_that_of_a_confusion_matrix():
     assert 0 < low <= high
 
 
-def test_the_page_is_written_from_its_csv(tmp_path):
-    page, docs = tmp_path / 'evidence.md', ROOT / 'docs'
-    shutil.copytree(docs / 'evidence', tmp_path / 'evidence')
-    page.write_text((docs / 'evidence.md').read_text())
-    (tmp_path / 'runs').mkdir()
-    write_report(tmp_path / 'runs', page)
-    assert page.read_text() == (docs / 'evidence.md').read_text()
-
-
 def test_what_to_choose_has_the_figures_of_the_csv():
     """Row 2 has enlargement as its baseline, and row 3 compares equal steps on one processor."""
     folder = ROOT / 'docs/evidence'
@@ -390,9 +324,8 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
     )
     model.init_weights()
     assert not torch.equal(model.pos_embed.get_parameter('0'), source.weights['pos_embed'])
-    torch.save(
-        {name: 2 * value for name, value in source.weights.items()}, tmp_path / 'weights.pth'
-    )
+    weights = dict(source.weights, cls_token=2 * source.weights['cls_token'])
+    torch.save(weights, tmp_path / 'weights.pth')
     with pytest.raises(ValueError, match='was begun with'):
         run(write_config('own', content), tmp_path / 'other.pth')
     backbone['with_cls_token'] = False
@@ -401,9 +334,8 @@ def test_a_command_adapts_ones_own_model(source, image_folders, write_config, tm
 
 
 def test_clip_is_dequantised(tmp_path):
+    """A weight is (quantised - zero point) * scale, transposed, under timm's name."""
     onnx = pytest.importorskip('onnx')
-    from onnx import helper, numpy_helper
-
     rng, stored, nodes, wanted = np.random.default_rng(0), {}, [], {}
     dim, hidden, out = 4, 8, 3
 
@@ -416,74 +348,83 @@ def test_clip_is_dequantised(tmp_path):
         quantised = rng.integers(-128, 128, (inputs, outputs)).astype(np.int8)
         zero = rng.integers(-9, 9, outputs).astype(np.int8)
         scale = rng.random(outputs).astype(np.float32)
-        stored.update(
-            {f'{name}_quantized': quantised, f'{name}_zero_point': zero, f'{name}_scale': scale}
-        )
-        nodes.append(
-            helper.make_node(
-                'MatMulInteger',
-                ['x', f'{name}_quantized', 'z', f'{name}_zero_point'],
-                ['y'],
-                name=f'{node}/MatMul_quant',
-            )
-        )
+        parts = dict(quantized=quantised, zero_point=zero, scale=scale)
+        stored.update({f'{name}_{part}': value for part, value in parts.items()})
+        arguments = ['x', f'{name}_quantized', 'z', f'{name}_zero_point']
+        named = dict(name=f'{node}/MatMul_quant')
+        nodes.append(onnx.helper.make_node('MatMulInteger', arguments, ['y'], **named))
         return torch.from_numpy((quantised.astype(np.float32) - zero) * scale).T
 
     wanted['cls_token'] = plain('embeddings.class_embedding', dim).view(1, 1, dim)
     wanted['patch_embed.proj.weight'] = plain('embeddings.patch_embedding.weight', dim, 3, 16, 16)
     wanted['pos_embed'] = plain('embeddings.position_embedding.weight', 5, dim)[None]
-    for kind in ('weight', 'bias'):
-        wanted[f'norm_pre.{kind}'] = plain(f'pre_layrnorm.{kind}', dim)
-        wanted[f'norm.{kind}'] = plain(f'post_layernorm.{kind}', dim)
+    norms = {'norm_pre': 'pre_layrnorm', 'norm': 'post_layernorm'}
     for index in range(12):
         layer, block = f'encoder.layers.{index}', f'blocks.{index}'
-        parts = {letter: plain(f'{layer}.self_attn.{letter}_proj.bias', dim) for letter in 'kvq'}
-        wanted[f'{block}.attn.qkv.bias'] = torch.cat([parts[letter] for letter in 'qkv'])
-        names = (('attn.proj', 'self_attn.out_proj', dim, dim), ('mlp.fc1', 'mlp.fc1', dim, hidden))
-        for ours, theirs, inputs, outputs in (*names, ('mlp.fc2', 'mlp.fc2', hidden, dim)):
+        path = f'/vision_model/{layer.replace(".layers.", "/layers.")}'
+        biases = {one: plain(f'{layer}.self_attn.{one}_proj.bias', dim) for one in 'kvq'}
+        wanted[f'{block}.attn.qkv.bias'] = torch.cat([biases[one] for one in 'qkv'])
+        weights = [linear(f'{path}/self_attn/{one}_proj', dim, dim) for one in 'qkv']
+        wanted[f'{block}.attn.qkv.weight'] = torch.cat(weights)
+        for ours, theirs, inputs, outputs in (
+            ('attn.proj', 'self_attn.out_proj', dim, dim),
+            ('mlp.fc1', 'mlp.fc1', dim, hidden),
+            ('mlp.fc2', 'mlp.fc2', hidden, dim),
+        ):
             wanted[f'{block}.{ours}.bias'] = plain(f'{layer}.{theirs}.bias', outputs)
-            path = f'/vision_model/encoder/layers.{index}/{theirs.replace(".", "/")}'
-            wanted[f'{block}.{ours}.weight'] = linear(path, inputs, outputs)
-        path = f'/vision_model/encoder/layers.{index}/self_attn'
-        wanted[f'{block}.attn.qkv.weight'] = torch.cat(
-            [linear(f'{path}/{p}_proj', dim, dim) for p in 'qkv']
-        )
-        for norm in '12':
-            for kind in ('weight', 'bias'):
-                wanted[f'{block}.norm{norm}.{kind}'] = plain(
-                    f'{layer}.layer_norm{norm}.{kind}', dim
-                )
-    wanted['head.weight'], wanted['head.bias'] = (
-        linear('/visual_projection', dim, out),
-        torch.zeros(out),
-    )
-    initializers = [numpy_helper.from_array(value, name) for name, value in stored.items()]
-    onnx.save(
-        helper.make_model(helper.make_graph(nodes, 'clip', [], [], initializers)),
-        tmp_path / 'clip.onnx',
-    )
+            node = f'{path}/{theirs.replace(".", "/")}'
+            wanted[f'{block}.{ours}.weight'] = linear(node, inputs, outputs)
+        norms |= {f'{block}.norm{norm}': f'{layer}.layer_norm{norm}' for norm in '12'}
+    for ours, theirs in norms.items():
+        for kind in ('weight', 'bias'):
+            wanted[f'{ours}.{kind}'] = plain(f'{theirs}.{kind}', dim)
+    wanted['head.weight'] = linear('/visual_projection', dim, out)
+    wanted['head.bias'] = torch.zeros(out)
+    values = [onnx.numpy_helper.from_array(value, name) for name, value in stored.items()]
+    graph = onnx.helper.make_graph(nodes, 'clip', [], [], values)
+    onnx.save(onnx.helper.make_model(graph), tmp_path / 'clip.onnx')
 
     found = read_clip(tmp_path / 'clip.onnx')
     assert found.keys() == wanted.keys()
     assert all(found[name].equal(value) for name, value in wanted.items())
-    with pytest.raises(FileNotFoundError, match='there is no file'):
-        read_clip(tmp_path / 'none.onnx')
-    timm = pytest.importorskip('timm')
-    with torch.device('meta'):
-        theirs = timm.create_model('vit_base_patch16_clip_quickgelu_224').state_dict().keys()
-    assert set(theirs) == set(found) and MODEL['pre_norm']
 
 
-@pytest.mark.parametrize('hits', [0, 7, 25])
-def test_interval_of_a_share_is_wilsons(hits):
+@pytest.mark.slow
+def test_clip_computes_what_timm_computes_at_any_size(tmp_path):
+    """With its real weights, where the package that has them is installed."""
+    timm, data = pytest.importorskip('timm'), pytest.importorskip('skimage.data')
+    try:
+        weights = read_clip(installed_file())
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    name = 'vit_base_patch16_clip_quickgelu_224'
+    clip_int8.main([str(tmp_path / f'{name}.openai.safetensors')])
+    theirs = timm.create_model(name, num_classes=512, dynamic_img_size=True).eval()
+    theirs.load_state_dict(weights)
+    ours = CPVT.from_pretrained(f'{tmp_path}/{name}.openai.safetensors', out_type='raw').eval()
+    features = []
+    for size in ((224, 224), (320, 480)):
+        images = []
+        for array in (data.astronaut(), data.coffee(), data.rocket()):
+            image = torch.from_numpy(array).permute(2, 0, 1)[None] / 255
+            images.append(torch.nn.functional.interpolate(image, size, mode='bicubic'))
+        pixels = (torch.cat(images) - torch.tensor(MEAN)[:, None, None]) / 0.27
+        with torch.inference_mode():
+            (found,), expected = ours(pixels), theirs.forward_features(pixels)
+            features.append(torch.nn.functional.normalize(theirs.forward_head(found), dim=-1))
+        assert max_difference(found, expected) <= 1e-5 * expected.abs().max()
+    # A photograph is next to itself at the other size.
+    assert (features[0] @ features[1].T).argmax(dim=1).tolist() == [0, 1, 2]
+
+
+def test_intervals_are_wilsons_of_a_share_and_never_empty_of_a_difference():
     stats = pytest.importorskip('scipy.stats')
-    sample = np.array([[100.0] * hits + [0.0] * (25 - hits)])
-    expected = stats.binomtest(hits, 25).proportion_ci(method='wilson')
-    # 1.96 stands for 1.95996; the bounds are of the order of 100.
-    np.testing.assert_allclose(wilson(sample), (100 * expected.low, 100 * expected.high), atol=1e-2)
-
-
-def test_interval_of_a_difference_counts_seeds_and_is_never_empty():
+    for hits in (0, 7, 25):
+        sample = np.array([[100.0] * hits + [0.0] * (25 - hits)])
+        expected = stats.binomtest(hits, 25).proportion_ci(method='wilson')
+        # 1.96 stands for 1.95996; the bounds are of the order of 100.
+        bounds = 100 * expected.low, 100 * expected.high
+        np.testing.assert_allclose(wilson(sample), bounds, atol=1e-2)
     assert interval(np.zeros((1, 25)), pairs=True) == pytest.approx(1.96 * (1e4 / 26 / 27) ** 0.5)
     same, apart = np.zeros((2, 25)), np.repeat([[0.0], [4.0]], 25, axis=1)
     assert interval(same) == 0
