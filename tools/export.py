@@ -1,5 +1,6 @@
-"""Write a trained model to one file for any batch size and image size: ONNX, torch.export or
-AOTInductor.
+"""Write a trained model to one file for any batch size and image size.
+
+The file is ONNX, a torch.export program or an AOTInductor package.
 
 python tools/export.py CONFIG CHECKPOINT --format onnx --out model.onnx
 python tools/export.py CONFIG CHECKPOINT --format aoti --out model.pt2 --verify-images photos/
@@ -9,11 +10,12 @@ Before it gets its name, the file is run at several sizes against the model itse
 nothing is written.
 """
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -21,7 +23,8 @@ from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.options import EXPORT_FORMATS, OPSET, RUNTIMES, VERIFIED_BATCHES, VERIFIED_SIZES
 
 if TYPE_CHECKING:
-    from cpvt_backbones.export import Comparison
+    from cpvt_backbones.export import Comparison, ExportGraph
+    from cpvt_backbones.inference import ToolboxPredictor
 
 
 def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
@@ -30,87 +33,107 @@ def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
     with console.status('verifying'):
         for one in comparisons:
             done.append(one)
-            verdict = 'agrees' if one.agrees else f'DIFFERS {one.problem}'.rstrip()
             case = f'{one.height:5d} x {one.width:<5d} batch {one.batch:<3d} {one.measure}'
             allowed = f'(allowed {one.tolerance:.0e}, {one.compared} compared)'
-            console.print(f'{case}: {one.difference:.1e} {allowed}  {verdict}')
+            console.print(f'{case}: {one.difference:.1e} {allowed}  {one.verdict}')
     return done
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this tool."""
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser)
-    parser.add_argument(
-        '--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats'
-    )
-    parser.add_argument(
-        '--format', choices=tuple(EXPORT_FORMATS), default='onnx', help='default: %(default)s'
-    )
-    parser.add_argument(
-        '--part', choices=('model', 'backbone'), default='model', help='default: %(default)s'
-    )
-    normalised = (
-        'take normalised images, float32; without it uint8 pixels, BGR, which the file normalises'
-        ' itself'
-    )
-    parser.add_argument('--normalised', action='store_true', help=normalised)
-    parser.add_argument(
-        '--logits', action='store_true', help='of a segmentor: return logits instead of classes'
-    )
-    parser.add_argument('--opset', type=int, default=OPSET, help='of ONNX: 18, 21 or 23')
-    about = (
-        "ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO; slower in"
-        ' these'
-    )
-    parser.add_argument('--portable', action='store_true', help=about)
-    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
-    checks = parser.add_argument_group('verification')
-    about = 'in which an .onnx file is verified'
-    checks.add_argument(
-        '--runtime',
-        choices=RUNTIMES[:2],
-        default=RUNTIMES[0],
-        help=f'{about}; default: %(default)s',
-    )
-    sizes = dict(
-        type=cli.parse_size, nargs='+', default=list(VERIFIED_SIZES), metavar='HEIGHTxWIDTH'
-    )
-    checks.add_argument(
+    add = parser.add_argument
+    about = 'the file: .onnx, or .pt2 for the other formats'
+    add('--out', type=Path, required=True, help=about)
+    add('--format', choices=tuple(EXPORT_FORMATS), default='onnx', help='default: %(default)s')
+    add('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
+    about = 'take normalised images, float32; without it uint8 pixels, BGR, which the file'
+    add('--normalised', action='store_true', help=f'{about} normalises itself')
+    about = 'of a segmentor: return logits instead of classes'
+    add('--logits', action='store_true', help=about)
+    add('--opset', type=int, default=OPSET, help='of ONNX: 18, 21 or 23')
+    about = "ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO;"
+    add('--portable', action='store_true', help=f'{about} slower in these')
+    add('--device', default='cpu', help='for .pt2: where it is to run')
+
+    add = parser.add_argument_group('verification').add_argument
+    about = 'in which an .onnx file is verified; default: %(default)s'
+    add('--runtime', choices=RUNTIMES[:2], default=RUNTIMES[0], help=about)
+    add(
         '--verify-sizes',
-        **sizes,
-        help='default: ' + ' '.join(f'{h}x{w}' for h, w in VERIFIED_SIZES),
-    )
-    batches = dict(type=cli.positive, nargs='+', default=list(VERIFIED_BATCHES), metavar='N')
-    checks.add_argument('--verify-batches', **batches, help='default: %(default)s')
-    checks.add_argument(
-        '--verify-images',
+        type=cli.parse_size,
         nargs='+',
-        default=[],
-        help='files and folders; default: generated images',
+        default=list(VERIFIED_SIZES),
+        metavar='HEIGHTxWIDTH',
+        help='default: ' + ' '.join(f'{height}x{width}' for height, width in VERIFIED_SIZES),
     )
+    add(
+        '--verify-batches',
+        type=cli.positive,
+        nargs='+',
+        default=list(VERIFIED_BATCHES),
+        metavar='N',
+        help='default: %(default)s',
+    )
+    about = 'files and folders; default: generated images'
+    add('--verify-images', nargs='+', default=[], help=about)
     cli.add_config_arguments(parser)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
-    from cpvt_backbones.export import ExportedModel, export, graph_of, reference_of, verify
-    from cpvt_backbones.inference import ToolboxPredictor, find_images, read_image
+    from cpvt_backbones.export import graph_of
+    from cpvt_backbones.inference import ToolboxPredictor
 
     cfg = cli.config_from(args, config)
-    # The file gets its name when it has been verified.
+    predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=args.device)
+    graph = graph_of(
+        predictor.model, part=args.part, pixels=not args.normalised, logits=args.logits
+    )
+    _write_verified(args, graph, predictor)
+    print(f'{args.out}  {args.out.stat().st_size / 2**20:.1f} MiB  {args.format}, {graph.task}')
+    if args.format == 'onnx':
+        print(
+            f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in'
+            ' onnxruntime; with'
+        )
+        print(f'bfloat16 instructions in the processor: --runtime {RUNTIMES[2]}')
+
+
+def _write_verified(
+    args: argparse.Namespace, graph: 'ExportGraph', predictor: 'ToolboxPredictor'
+) -> None:
+    """Write the file; it gets its name when it has been verified."""
+    from cpvt_backbones.export import ExportedModel, export, finds_something, reference_of, verify
+    from cpvt_backbones.inference import find_images, read_image
+
+    files = find_images(args.verify_images) if args.verify_images else []
+    cases: Any = dict(
+        sizes=args.verify_sizes,
+        batches=args.verify_batches,
+        photos=[read_image(file) for file in files],
+    )
+    reference = reference_of(graph, predictor)
+    if graph.task == 'detection' and not finds_something(reference, **cases):
+        images = '--verify-images' if args.verify_images else 'the generated images'
+        sys.exit(
+            f'{args.out} was not written: the model finds nothing in {images}, so that nothing can'
+            ' be compared; give images with its objects by --verify-images, or lower its'
+            ' threshold: --cfg-options model.test_cfg.score_thr=0 (of an R-CNN'
+            ' model.test_cfg.rcnn.score_thr)'
+        )
+    settings = dict(
+        classes=predictor.classes,
+        palette=predictor.palette,
+        size_steps=predictor.size_steps,
+        sizes=asdict(predictor.sizes) if predictor.sizes else None,
+    )
     unverified = args.out.with_name(f'{args.out.stem}.unverified{args.out.suffix}')
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        photos = [
-            read_image(path)
-            for path in (find_images(args.verify_images) if args.verify_images else [])
-        ]
-        predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=args.device)
-        graph = graph_of(
-            predictor.model, part=args.part, pixels=not args.normalised, logits=args.logits
-        )
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        settings = dict(
-            classes=predictor.classes, palette=predictor.palette, size_steps=predictor.size_steps
-        )
-        settings['sizes'] = asdict(predictor.sizes) if predictor.sizes else None
         export(
             graph,
             unverified,
@@ -120,28 +143,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             portable=args.portable,
         )
         exported = ExportedModel(unverified, device=args.device, runtime=args.runtime)
-        reference = reference_of(graph, predictor)
-        checked = verify(
-            exported, reference, sizes=args.verify_sizes, batches=args.verify_batches, photos=photos
-        )
-        comparisons = show(checked)
+        comparisons = show(verify(exported, reference, **cases))
         if not all(one.agrees for one in comparisons):
             sys.exit(f"{args.out} was not written: its results differ from the model's")
-        if not sum(one.compared for one in comparisons):
-            sys.exit(
-                f'{args.out} was not written: the model found nothing, so nothing was compared;'
-                ' --verify-images'
-            )
         unverified.replace(args.out)
     finally:
         unverified.unlink(missing_ok=True)
-    print(f'{args.out}  {args.out.stat().st_size / 2**20:.1f} MiB  {args.format}, {graph.task}')
-    if args.format == 'onnx':
-        print(
-            f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in'
-            ' onnxruntime; with'
-        )
-        print(f'bfloat16 instructions in the processor: --runtime {RUNTIMES[2]}')
 
 
 if __name__ == '__main__':

@@ -8,4 +8,4 @@ from .detectors import Detections, TwoStageDetections, graph_of
 from .exported import ExportedModel
 from .formats import export
 from .graphs import ClassMaps, ExportGraph, Features, Scores
-from .verification import Comparison, features_of, reference_of, verify
+from .verification import Comparison, features_of, finds_something, reference_of, verify

@@ -18,7 +18,7 @@ from cpvt_backbones.checkpoints.json_files import parse_json
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
-from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.layers.checks import check_choice, is_int, is_number
 from cpvt_backbones.options import EXPORTED_SUFFIXES, RUNTIMES
 from cpvt_backbones.weights import sha256_of
 
@@ -52,13 +52,14 @@ class ExportedModel:
     def __init__(
         self, path: str | os.PathLike[str], *, device: str | None = None, runtime: str = RUNTIMES[0]
     ) -> None:
-        check_choice(RUNTIMES if Path(path).suffix == '.onnx' else RUNTIMES[:1], runtime=runtime)
+        suffix = Path(path).suffix
+        check_choice(RUNTIMES if suffix == '.onnx' else RUNTIMES[:1], runtime=runtime)
         if not Path(path).is_file():
             raise FileNotFoundError(f'path: there is no file {str(path)!r}')
-        if Path(path).suffix not in _OPENERS:
+        if suffix not in _OPENERS:
             raise ValueError(f'path must end in {" or ".join(_OPENERS)}, got {str(path)!r}')
+        opener = _OPENERS[suffix] if runtime == RUNTIMES[0] else _open_openvino
         try:
-            opener = _open_openvino if runtime != RUNTIMES[0] else _OPENERS[Path(path).suffix]
             self._run, self.metadata = opener(str(path), device, runtime)
         except ImportError as error:
             package = runtime.partition('-')[0]
@@ -80,16 +81,16 @@ class ExportedModel:
         self.fingerprint = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """The outputs, by name, of images (B, 3, H, W), uint8 BGR or, if ``metadata['input']`` says
-        it, normalised.
+        """The outputs, by name, of images (B, 3, H, W).
+
+        They are uint8 BGR or, if ``metadata['input']`` is ``'normalised'``, float32.
         """
         dtype = np.uint8 if self.metadata['input'] == 'pixels' else np.float32
         if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape or images.dtype != dtype:
             accepted = f'(B, 3, H, W) with H, W >= 1, {np.dtype(dtype)}'
             raise ValueError(f'images must be {accepted}, got shape {images.shape}, {images.dtype}')
-        return dict(
-            zip(self.metadata['outputs'], self._run(np.ascontiguousarray(images)), strict=True)
-        )
+        outputs = self._run(np.ascontiguousarray(images))
+        return dict(zip(self.metadata['outputs'], outputs, strict=True))
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
         """See :class:`Predictor`; images of any sizes.
@@ -120,9 +121,9 @@ class ExportedModel:
 
     def to_classes(self, logits: Tensor) -> Tensor:
         """See :class:`Predictor`."""
-        return (
-            first_maximum(logits) if len(logits) > 1 else logits[0] > self.metadata['threshold']
-        ).long()
+        if len(logits) == 1:
+            return (logits[0] > self.metadata['threshold']).long()
+        return first_maximum(logits).long()
 
     def _batch(self, images: list[np.ndarray]) -> np.ndarray:
         for image in images:
@@ -135,91 +136,87 @@ class ExportedModel:
             return batch
         if self.metadata['flip_channels']:
             batch = batch[:, ::-1]
-        mean, std = (
-            np.array(self.metadata[name], np.float32).reshape(-1, 1, 1) for name in ('mean', 'std')
-        )
+        mean = np.array(self.metadata['mean'], np.float32).reshape(-1, 1, 1)
+        std = np.array(self.metadata['std'], np.float32).reshape(-1, 1, 1)
         return (batch.astype(np.float32) - mean) / std
 
     def _prediction(self, outputs: dict[str, np.ndarray], size: tuple[int, ...]) -> dict[str, Any]:
         if self.task == 'detection':
-            count = int(outputs.pop('counts'))
-            found = {name: value[:count] for name, value in outputs.items()}
-            if 'masks' in found:
-                pairs = zip(found['masks'], found['boxes'], strict=True)
-                masks = [
-                    paste_mask(*pair, size) >= self.metadata['mask_threshold'] for pair in pairs
-                ]
-                found['masks'] = np.array(masks).reshape(count, *size)
-            return found
+            return self._detection(outputs, size)
+        if self.task == 'classification':
+            return outputs
+        if self.task == 'features':
+            return dict(features=list(outputs.values()))
         if 'class_map' in outputs:
             return dict(seg_map=outputs['class_map'])
-        if self.task == 'segmentation':
-            return dict(seg_map=self.to_classes(torch.from_numpy(outputs['logits'])).numpy())
-        return outputs if self.task == 'classification' else dict(features=list(outputs.values()))
+        return dict(seg_map=self.to_classes(torch.from_numpy(outputs['logits'])).numpy())
+
+    def _detection(self, outputs: dict[str, np.ndarray], size: tuple[int, ...]) -> dict[str, Any]:
+        count = int(outputs.pop('counts'))
+        found = {name: value[:count] for name, value in outputs.items()}
+        if 'masks' in found:
+            masks = np.zeros((count, *size), bool)
+            for i, (mask, box) in enumerate(zip(found['masks'], found['boxes'], strict=True)):
+                masks[i] = paste_mask(mask, box, size) >= self.metadata['mask_threshold']
+            found['masks'] = masks
+        return found
 
 
 def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Probabilities (h, w) within a box (x1, y1, x2, y2) as a map (H, W) of the image: bilinear, 0
-    around the box.
+    """Paste a mask into a map of the image, bilinearly; 0 around the box.
+
+    Args:
+        mask: Probabilities (h, w) within the box.
+        box: x1, y1, x2, y2 in px.
+        size: (H, W) of the map.
     """
-
-    def weights(start: float, stop: float, length: int, cells: int) -> np.ndarray:
-        """(length, cells) of the pixels along one axis; none within a box without extent."""
-        with np.errstate(divide='ignore', invalid='ignore'):
-            places = (np.arange(length, dtype=np.float32) + 0.5 - start) / (
-                stop - start
-            ) * cells - 0.5
-            return np.nan_to_num(np.clip(1 - np.abs(places[:, None] - np.arange(cells)), 0, None))
-
     left, top, right, bottom = box
-    return (
-        weights(top, bottom, size[0], len(mask))
-        @ mask
-        @ weights(left, right, size[1], mask.shape[1]).T
-    )
+    rows = _paste_weights(top, bottom, size[0], len(mask))
+    columns = _paste_weights(left, right, size[1], mask.shape[1])
+    return rows @ mask @ columns.T
+
+
+def _paste_weights(start: float, stop: float, length: int, cells: int) -> np.ndarray:
+    """(length, cells): of each pixel along one axis; none within a box without extent."""
+    centres = np.arange(length, dtype=np.float32) + 0.5
+    with np.errstate(divide='ignore', invalid='ignore'):
+        places = (centres - start) / (stop - start) * cells - 0.5
+        near = 1 - np.abs(places[:, None] - np.arange(cells))
+        return np.nan_to_num(np.clip(near, 0, None))
 
 
 def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any]]:
     import onnxruntime
 
-    cuda = 'CUDAExecutionProvider' in onnxruntime.get_available_providers()
-    wanted = torch.device(device or ('cuda' if cuda else 'cpu'))
+    cuda = 'CUDAExecutionProvider'
+    available = cuda in onnxruntime.get_available_providers()
+    wanted = torch.device(device or ('cuda' if available else 'cpu'))
     if wanted.type not in ('cpu', 'cuda'):
-        raise ValueError(
-            f"device must be 'cpu' or 'cuda[:index]' for an .onnx file, got {device!r}"
-        )
-    if wanted.type == 'cuda' and not cuda:
-        raise ValueError(
-            "device must be 'cpu': this onnxruntime has no CUDA (onnxruntime-gpu does), got"
-            f' {device!r}'
-        )
-    sealed = _check_seal(path)
-    gpu = (
-        [('CUDAExecutionProvider', dict(device_id=wanted.index or 0))]
-        if wanted.type == 'cuda'
-        else []
-    )
+        accepted = "'cpu' or 'cuda[:index]' for an .onnx file"
+        raise ValueError(f'device must be {accepted}, got {device!r}')
+    if wanted.type == 'cuda' and not available:
+        reason = 'this onnxruntime has no CUDA (onnxruntime-gpu does)'
+        raise ValueError(f"device must be 'cpu': {reason}, got {device!r}")
+    _check_seal(path)
+    providers: list[Any] = ['CPUExecutionProvider']
+    if wanted.type == 'cuda':
+        providers.insert(0, (cuda, dict(device_id=wanted.index or 0)))
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = (
-        torch.get_num_threads()
-    )  # OMP_NUM_THREADS, which onnxruntime does not read
-    session = onnxruntime.InferenceSession(path, options, providers=[*gpu, 'CPUExecutionProvider'])
-    if (
-        device is not None
-        and wanted.type == 'cuda'
-        and 'CUDAExecutionProvider' not in session.get_providers()
-    ):
-        raise ValueError(
-            f"device must be 'cpu': onnxruntime could not start CUDA (see its log), got {device!r}"
-        )
-    metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path, sealed)
+    # OMP_NUM_THREADS, which onnxruntime does not read
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=providers)
+    if device is not None and wanted.type == 'cuda' and cuda not in session.get_providers():
+        reason = 'onnxruntime could not start CUDA (see its log)'
+        raise ValueError(f"device must be 'cpu': {reason}, got {device!r}")
+    metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
     return lambda images: session.run(None, {'images': images}), metadata
 
 
 @functools.cache
 def _openvino_core() -> Any:
-    """One for the process: where a second is deleted, the stack of signal handlers may be freed
-    memory.
+    """One for the process.
+
+    Where a second is deleted, the stack of signal handlers may be freed memory.
     """
     import openvino
 
@@ -229,14 +226,15 @@ def _openvino_core() -> Any:
 def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
     if device not in (None, 'cpu'):
         raise ValueError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
-    sealed = _check_seal(path)
+    _check_seal(path)
     core = _openvino_core()
     model = core.read_model(path)
     key = ['framework', METADATA]
-    metadata = _read_metadata(
-        {METADATA: model.has_rt_info(key) and model.get_rt_info(key).value}, path, sealed
+    stored = model.get_rt_info(key).value if model.has_rt_info(key) else ''
+    metadata = _read_metadata({METADATA: stored}, path)
+    options: dict[str, Any] = dict(
+        PERFORMANCE_HINT='LATENCY', INFERENCE_NUM_THREADS=torch.get_num_threads()
     )
-    options = dict(PERFORMANCE_HINT='LATENCY', INFERENCE_NUM_THREADS=torch.get_num_threads())
     options['INFERENCE_PRECISION_HINT'] = 'bf16' if runtime.endswith('bfloat16') else 'f32'
     request = core.compile_model(model, 'CPU', options).create_infer_request()
     return lambda images: list(request.infer({0: images}).values()), metadata
@@ -245,9 +243,8 @@ def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, di
 def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any]]:
     with zipfile.ZipFile(path) as archive:
         if damaged := archive.testzip():
-            raise ValueError(
-                f'path: {path!r} is damaged: the checksum of its part {damaged!r} differs'
-            )
+            fault = f'the checksum of its part {damaged!r} differs'
+            raise ValueError(f'path: {path!r} is damaged: {fault}')
         compiled = any('/data/aotinductor/' in name for name in archive.namelist())
     model: Any
     with contextlib.suppress(ImportError):
@@ -263,14 +260,11 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
         metadata = _read_metadata(stored, path)
     target = torch.device(device or metadata['device'])
     if target.type != metadata['device']:
-        raise ValueError(
-            f'device must be {metadata["device"]!r}, for which {path!r} was exported, got'
-            f' {device!r}'
-        )
+        accepted = f'{metadata["device"]!r}, for which {path!r} was exported'
+        raise ValueError(f'device must be {accepted}, got {device!r}')
     if not compiled and target.index:  # the weights stay on the device of the export
-        raise ValueError(
-            f'device must be {target.type!r} or {target.type + ":0"!r} for {path!r}, got {device!r}'
-        )
+        accepted = f'{target.type!r} or {target.type + ":0"!r} for {path!r}'
+        raise ValueError(f'device must be {accepted}, got {device!r}')
 
     def run(images: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
@@ -282,57 +276,104 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
 _OPENERS = dict(zip(EXPORTED_SUFFIXES, (_open_onnx, _open_pt2), strict=True))
 
 
-def _read_metadata(entries: dict[str, Any], path: str, sealed: bool = True) -> dict[str, Any]:
+def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
     if not entries.get(METADATA):
         raise ValueError(
             f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}'
         )
     metadata = parse_json(entries[METADATA], f'path: the metadata of {path!r}')
-    if missing := {'task', 'input', 'outputs', 'device'} - set(metadata):
+    if missing := _NEEDED - metadata.keys():
         raise ValueError(f'path: {path!r} is damaged: its metadata lacks {sorted(missing)}')
-    if metadata.get('checksum') and not sealed:
-        raise ValueError(f'path: {path!r} is damaged: the SHA-256 at its end is missing')
+    for key, accepts in _ACCEPTED.items():
+        value = metadata.get(key)
+        if value is None and key not in _NEEDED:
+            continue
+        if not accepts(value):
+            raise ValueError(f'path: {path!r} is damaged: its metadata has {key}={value!r:.60}')
     return metadata
 
 
+def _is_list_of(kind: type, length: int | None = None) -> Callable[[Any], bool]:
+    def accepts(value: Any) -> bool:
+        if not isinstance(value, list) or (length is not None and len(value) != length):
+            return False
+        return all(isinstance(entry, kind) for entry in value)
+
+    return accepts
+
+
+def _are_steps(value: Any) -> bool:
+    return _is_list_of(dict)(value) and all(isinstance(step.get('type'), str) for step in value)
+
+
+def _is_palette(value: Any) -> bool:
+    return _is_list_of(list)(value) and all(map(_is_list_of(int, 3), value))
+
+
+def _are_sizes(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != GoodSizes.__annotations__.keys():
+        return False
+    return all(is_number(number) for key, number in value.items() if key != 'metric')
+
+
+_NEEDED = {'task', 'input', 'outputs', 'device'}
+_ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
+    task=lambda value: value in ('features', 'classification', 'segmentation', 'detection'),
+    input=lambda value: value in ('pixels', 'normalised'),
+    outputs=_is_list_of(str),
+    device=lambda value: isinstance(value, str),
+    classes=_is_list_of(str),
+    palette=_is_palette,
+    size_steps=_are_steps,
+    sizes=_are_sizes,
+    mean=lambda value: isinstance(value, list) and all(map(is_number, value)),
+    std=lambda value: isinstance(value, list) and all(map(is_number, value)),
+    threshold=is_number,
+    mask_threshold=is_number,
+    num_channels=is_int,
+)
+
+
 def seal(content: bytes) -> bytes:
-    """SHA-256 of an ONNX file as an entry of ``metadata_props``, to append to the file."""
+    """SHA-256 of an ONNX file as an entry of ``metadata_props``, to append to the file.
+
+    A flipped bit in the weights would pass every other check.
+    """
     value = hashlib.sha256(content).hexdigest().encode()
-    entry = (
-        b'\x0a' + bytes([len(_SEAL)]) + _SEAL + b'\x12' + bytes([len(value)]) + value
-    )  # key and value in protobuf
+    # Key and value in protobuf.
+    key = b'\x0a' + bytes([len(_SEAL)]) + _SEAL
+    entry = key + b'\x12' + bytes([len(value)]) + value
     return b'\x72' + bytes([len(entry)]) + entry
 
 
-def _check_seal(path: str) -> bool:
-    """``False`` for a file without :func:`seal`, as older releases wrote it."""
+def _check_seal(path: str) -> None:
     content, length = Path(path).read_bytes(), len(seal(b''))
     if content[-length:-64] != seal(b'')[:-64]:
-        return False
+        reason = 'is damaged, or not written by tools/export.py: the SHA-256 at its end is missing'
+        raise ValueError(f'path: {path!r} {reason}')
     if content[-length:] != seal(content[:-length]):
-        raise ValueError(
-            f'path: {path!r} is damaged: its SHA-256 differs from the one stored in it'
-        )
-    return True
+        reason = 'is damaged: its SHA-256 differs from the one stored in it'
+        raise ValueError(f'path: {path!r} {reason}')
 
 
 @torch.library.custom_op('cpvt_backbones::nms_mask', mutates_args=())
 def nms_mask(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Non-maximum suppression of boxes (B, N, 4.
-
-    X1, y1, x2, y2) as a mask, (B, N) bool, of those to keep.
+    """Non-maximum suppression as a mask, (B, N) bool, of the boxes to keep.
 
     Exported detectors call this operation, because the shape of a mask does not depend on the data.
-    Boxes of scores (B, N) <= 0 are ignored.
+
+    Args:
+        boxes: (B, N, 4; x1, y1, x2, y2).
+        scores: (B, N); boxes of scores <= 0 are ignored.
+        iou_threshold: Boxes of a higher overlap with a better one are dropped.
     """
     from torchvision.ops import nms
 
     keep = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-    for image, (own_boxes, own_scores) in enumerate(zip(boxes, scores, strict=True)):
-        (candidates,) = (own_scores > 0).nonzero(as_tuple=True)
-        keep[
-            image, candidates[nms(own_boxes[candidates], own_scores[candidates], iou_threshold)]
-        ] = True
+    for image in range(len(boxes)):
+        candidates = (scores[image] > 0).nonzero()[:, 0]
+        best = nms(boxes[image, candidates], scores[image, candidates], iou_threshold)
+        keep[image, candidates[best]] = True
     return keep
 
 

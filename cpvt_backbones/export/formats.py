@@ -88,7 +88,7 @@ def export(
         **graph.settings,
         device=next(graph.parameters()).device.type,
         versions=dict(cpvt_backbones=__version__, torch=torch.__version__),
-        **(dict(opset=opset, portable=portable, checksum='sha256') if format == 'onnx' else {}),
+        **(dict(opset=opset, portable=portable) if format == 'onnx' else {}),
         **(settings or {}),
     )
     program, metadata = record(graph), {METADATA: json.dumps(stored)}

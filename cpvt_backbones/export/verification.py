@@ -14,9 +14,16 @@ from cpvt_backbones.options import VERIFIED_BATCHES, VERIFIED_SIZES
 
 from .graphs import ExportGraph
 
-FEATURE_TOLERANCE = (
-    1e-4  # largest difference of features and scores in fp32; of logits, relative to the largest
-)
+# largest difference of features and scores in fp32; of logits, relative to the largest
+FEATURE_TOLERANCE = 1e-4
+# compared quantity and its tolerance, by task
+MEASURES = {
+    'features': ('features', FEATURE_TOLERANCE),
+    'logits': ('logits, relative', FEATURE_TOLERANCE),
+    'classification': ('scores', FEATURE_TOLERANCE),
+    'segmentation': ('share of pixels', 1e-3),
+    'detection': ('boxes, px', 1e-2),
+}
 Images = list[np.ndarray]
 Prediction = dict[str, Any]
 Reference = Callable[[Images], list[Prediction]]
@@ -37,8 +44,15 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """True if file and model agree within the tolerance."""
+        """True if file and model agree within the tolerance, or neither has anything."""
         return not self.problem and self.difference <= self.tolerance
+
+    @property
+    def verdict(self) -> str:
+        """The result in words."""
+        if not self.agrees:
+            return f'DIFFERS {self.problem}'.rstrip()
+        return 'agrees' if self.compared else 'nothing was found, so nothing was compared'
 
 
 def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
@@ -51,28 +65,47 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
     if graph.task != 'segmentation':
         return predictor.predict
-    return lambda images: [
-        dict(seg_map=predictor.to_classes(one).cpu().numpy(), logits=one.cpu().numpy())
-        for one in predictor.logits(images)
-    ]
+
+    def segment(images: Images) -> list[Prediction]:
+        maps = predictor.logits(images)
+        return [
+            dict(seg_map=predictor.to_classes(one).cpu().numpy(), logits=one.cpu().numpy())
+            for one in maps
+        ]
+
+    return segment
 
 
 def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
     """The feature extraction of a backbone, as a reference for its graph."""
     backbone = backbone.eval()
 
-    def extract(images: Images) -> list[dict[str, Any]]:
-        pixels = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2)).to(
-            graph.preprocess.mean.device
-        )
+    def extract(images: Images) -> list[Prediction]:
+        batch = np.stack(images).transpose(0, 3, 1, 2)
+        pixels = torch.from_numpy(batch).to(graph.preprocess.mean.device)
         with torch.no_grad():
             outputs = backbone(graph.preprocess.pad(graph.preprocess.normalise(pixels)))
-        return [
-            dict(features=[output[i].cpu().numpy() for output in outputs])
-            for i in range(len(images))
-        ]
+        arrays = [output.cpu().numpy() for output in outputs]
+        return [dict(features=[array[i] for array in arrays]) for i in range(len(images))]
 
     return extract
+
+
+def finds_something(
+    reference: Reference,
+    *,
+    sizes: Sequence[tuple[int, int]] = VERIFIED_SIZES,
+    batches: Sequence[int] = VERIFIED_BATCHES,
+    photos: Sequence[np.ndarray] = (),
+) -> bool:
+    """True if a detector has a box in any image of :func:`verify`, whose arguments these are.
+
+    Without boxes a comparison is empty.
+    """
+    for images in _batches(sizes, batches, photos):
+        if any(len(found['boxes']) for found in reference(images)):
+            return True
+    return False
 
 
 def verify(
@@ -92,30 +125,36 @@ def verify(
         batches: Batch sizes.
         photos: (H, W, 3) uint8 BGR images, resized and used in turn; generated images if empty.
     """
-    rng = np.random.default_rng(0)
     logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']
     kind = 'logits' if logits else exported.task
     measure, tolerance = MEASURES[kind]
+    for images in _batches(sizes, batches, photos):
+        expected = reference(images)
+        if logits:
+            found = [dict(logits=one) for one in exported.logits(images).numpy()]
+        else:
+            found = exported.predict(images)
+        height, width = images[0].shape[:2]
+        case = len(images), height, width, measure
+        try:
+            results = [_compare(kind, *pair) for pair in zip(found, expected, strict=True)]
+        except ValueError as error:
+            yield Comparison(*case, np.inf, tolerance, 0, str(error))
+            continue
+        differences = [difference for difference, _ in results]
+        # All images of a batch have one size: the mean of their shares is that of their pixels.
+        difference = np.mean(differences) if kind == 'segmentation' else max(differences)
+        count = sum(count for _, count in results)
+        yield Comparison(*case, float(difference), tolerance, count)
+
+
+def _batches(
+    sizes: Sequence[tuple[int, int]], batches: Sequence[int], photos: Sequence[np.ndarray]
+) -> Iterator[Images]:
+    rng = np.random.default_rng(0)
     for height, width in sizes:
         for batch in batches:
-            images = [_image(rng, photos, i, height, width) for i in range(batch)]
-            expected = reference(images)
-            if logits:
-                found = [dict(logits=one) for one in exported.logits(images).numpy()]
-            else:
-                found = exported.predict(images)
-            try:
-                pairs = zip(found, expected, strict=True)
-                differences, counts = zip(*(_compare(kind, *pair) for pair in pairs), strict=True)
-                # All images of a batch have one size: the mean of their shares is that of their
-                # pixels.
-                difference = (
-                    float(np.mean(differences)) if kind == 'segmentation' else max(differences)
-                )
-                outcome: tuple[Any, ...] = difference, tolerance, sum(counts)
-            except ValueError as error:
-                outcome = np.inf, tolerance, 0, str(error)
-            yield Comparison(batch, height, width, measure, *outcome)
+            yield [_image(rng, photos, i, height, width) for i in range(batch)]
 
 
 def _image(
@@ -124,13 +163,10 @@ def _image(
     """A photo, or noise of four scales, resized."""
     if photos:
         return cv2.resize(photos[index % len(photos)], (width, height))
-    layers = [
-        cv2.resize(
-            rng.integers(0, 256, (-(-height // cell), -(-width // cell), 3), np.uint8),
-            (width, height),
-        )
-        for cell in (1, 8, 32, 128)
-    ]
+    layers = []
+    for cell in (1, 8, 32, 128):
+        shape = -(-height // cell), -(-width // cell), 3
+        layers.append(cv2.resize(rng.integers(0, 256, shape, np.uint8), (width, height)))
     return np.mean(layers, axis=0).astype(np.uint8)
 
 
@@ -140,25 +176,35 @@ def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float,
     ``ValueError`` if more than values differs.
     """
     if kind == 'detection':
-        if len(found['boxes']) != len(expected['boxes']):
-            raise ValueError(f'{len(found["boxes"])} boxes instead of {len(expected["boxes"])}')
-        if not np.isfinite(difference := match_boxes(found, expected)):
-            raise ValueError('boxes, labels or scores differ')
-        return difference, len(expected['boxes'])
-    name = dict(classification='scores', segmentation='seg_map').get(kind, kind)
-    maps = [one[name] if kind == 'features' else [one[name]] for one in (found, expected)]
-    differences, count = [0.0], 0
-    for one, other in zip(*maps, strict=True):
-        if one.shape != other.shape:
-            raise ValueError(f'shape {one.shape} instead of {other.shape}')
-        difference = (one != other).mean() if kind == 'segmentation' else np.abs(one - other).max()
-        if not np.isfinite(difference):
-            raise ValueError('not finite')
-        differences.append(
-            float(difference) / (max(1.0, float(np.abs(other).max())) if kind == 'logits' else 1)
-        )
-        count += other.size
-    return max(differences), count
+        return _compare_boxes(found, expected)
+    if kind == 'features':
+        pairs = list(zip(found['features'], expected['features'], strict=True))
+    else:
+        name = dict(classification='scores', segmentation='seg_map', logits='logits')[kind]
+        pairs = [(found[name], expected[name])]
+    differences = [_difference(kind, one, other) for one, other in pairs]
+    return max(differences, default=0.0), sum(other.size for _, other in pairs)
+
+
+def _difference(kind: str, found: np.ndarray, expected: np.ndarray) -> float:
+    if found.shape != expected.shape:
+        raise ValueError(f'shape {found.shape} instead of {expected.shape}')
+    if kind == 'segmentation':
+        return float((found != expected).mean())
+    difference = float(np.abs(found - expected).max())
+    if not np.isfinite(difference):
+        raise ValueError('not finite')
+    return difference / max(1.0, float(np.abs(expected).max())) if kind == 'logits' else difference
+
+
+def _compare_boxes(found: Prediction, expected: Prediction) -> tuple[float, int]:
+    count = len(expected['boxes'])
+    if len(found['boxes']) != count:
+        raise ValueError(f'{len(found["boxes"])} boxes instead of {count}')
+    difference = match_boxes(found, expected)
+    if not np.isfinite(difference):
+        raise ValueError('boxes, labels or scores differ')
+    return difference, count
 
 
 def match_boxes(found: Prediction, expected: Prediction) -> float:
@@ -168,31 +214,19 @@ def match_boxes(found: Prediction, expected: Prediction) -> float:
     one with its label and, within ``FEATURE_TOLERANCE``, its score; infinite without one. Its mask
     may differ in one pixel in a hundred of the box.
     """
-    left, worst = np.ones(len(found['boxes']), dtype=bool), 0.0
+    free, worst = np.ones(len(found['boxes']), dtype=bool), 0.0
     for i, box in enumerate(expected['boxes']):
-        score, label = expected['scores'][i], expected['labels'][i]
         gaps = np.abs(found['boxes'] - box).max(axis=1)
-        same = (
-            left
-            & (found['labels'] == label)
-            & (np.abs(found['scores'] - score) <= FEATURE_TOLERANCE)
-        )
-        distance = np.where(same & np.isfinite(gaps), gaps, np.inf)
+        same_label = found['labels'] == expected['labels'][i]
+        same_score = np.abs(found['scores'] - expected['scores'][i]) <= FEATURE_TOLERANCE
+        matches = free & same_label & same_score & np.isfinite(gaps)
+        distance = np.where(matches, gaps, np.inf)
         nearest = int(distance.argmin())
-        if 'masks' in expected and (area := np.prod(box[2:] - box[:2])):
-            if np.count_nonzero(found['masks'][nearest] != expected['masks'][i]) > max(
-                1, 1e-2 * area
-            ):
+        if 'masks' in expected:
+            differing = np.count_nonzero(found['masks'][nearest] != expected['masks'][i])
+            area = float(np.prod(box[2:] - box[:2]))
+            if area and differing > max(1, 1e-2 * area):
                 return np.inf
-        left[nearest] = False
+        free[nearest] = False
         worst = max(worst, float(distance[nearest]))
     return worst
-
-
-MEASURES = {  # compared quantity and its tolerance, by task
-    'features': ('features', FEATURE_TOLERANCE),
-    'logits': ('logits, relative', FEATURE_TOLERANCE),
-    'classification': ('scores', FEATURE_TOLERANCE),
-    'segmentation': ('share of pixels', 1e-3),
-    'detection': ('boxes, px', 1e-2),
-}

@@ -203,30 +203,49 @@ def test_onnx_file_damaged_by_truncation(onnx_file, tmp_path):
         damaged.write_bytes(content[:length])
         assert 'is damaged' in refusal(damaged)
     damaged.write_bytes(content[:-SEAL])
-    assert refusal(damaged).endswith('is damaged: the SHA-256 at its end is missing')
+    assert refusal(damaged).endswith('the SHA-256 at its end is missing')
 
 
-def test_onnx_file_without_hash_opens(onnx_file, tmp_path):
+def test_metadata_of_another_kind_are_refused(onnx_file, tmp_path):
+    """Each fault by itself, in a file whose SHA-256 is right."""
     onnx = pytest.importorskip('onnx')
     model = onnx.load(onnx_file[1])
     onnx.checker.check_model(model)
     entries = {entry.key: entry.value for entry in model.metadata_props}
     assert set(entries) == {'cpvt_backbones', 'cpvt_backbones_sha256'}
     metadata = json.loads(entries['cpvt_backbones'])
-    assert metadata.pop('checksum') == 'sha256'
-    del model.metadata_props[:]
-    model.metadata_props.add(key='cpvt_backbones', value=json.dumps(metadata))
-    onnx.save(model, tmp_path / 'old.onnx')
-    assert ExportedModel(tmp_path / 'old.onnx', device='cpu').metadata == metadata
+
+    def written(text):
+        del model.metadata_props[:]
+        model.metadata_props.add(key='cpvt_backbones', value=text)
+        content = model.SerializeToString()
+        (tmp_path / 'file.onnx').write_bytes(content + module.seal(content))
+        return tmp_path / 'file.onnx'
+
+    assert ExportedModel(written(json.dumps(metadata)), device='cpu').metadata == metadata
     for text, message in (
         ('{"task"', 'is damaged: it is not JSON'),
         ('[' * 10**5, 'is damaged: it is nested too deep'),
         ('[1]', 'is damaged: it must hold a JSON object, got a list'),
         ('{}', 'its metadata lacks'),
     ):
-        model.metadata_props[0].value = text
-        onnx.save(model, tmp_path / 'tampered.onnx')
-        assert message in refusal(tmp_path / 'tampered.onnx')
+        assert message in refusal(written(text))
+    for fault in (
+        dict(task='magic'),
+        dict(outputs=5),
+        dict(classes=5),
+        dict(classes=[1]),
+        dict(palette=[[1, 2]]),
+        dict(size_steps=5),
+        dict(size_steps=[{}]),
+        dict(sizes=[1]),
+        dict(sizes=dict(low='1', high=1, side=1, zoom=1, metric='m')),
+        dict(mean='x'),
+        dict(device=None),
+    ):
+        ((key, value),) = fault.items()
+        message = f'is damaged: its metadata has {key}={value!r}'
+        assert message in refusal(written(json.dumps(metadata | fault)))
 
 
 def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):

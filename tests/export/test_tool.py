@@ -4,8 +4,9 @@ import pytest
 import torch
 from mmengine.runner import save_checkpoint
 
+from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.export.exported import ExportedModel
-from cpvt_backbones.export.verification import MEASURES
+from cpvt_backbones.export.verification import MEASURES, Comparison
 
 CONFIG = """
 custom_imports = dict(imports=['cpvt_backbones'])
@@ -97,7 +98,7 @@ def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch)
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--out', 'model.pt2'], "path must have the suffix .onnx for --format 'onnx'"),
+        (['--out', 'model.pt2'], "path must have the suffix .onnx for format='onnx'"),
         (
             ['--out', 'model.onnx', '--logits'],
             'logits must be False unless the model is a segmentor',
@@ -125,3 +126,42 @@ def test_checkpoint_of_another_model_is_refused(trained, tmp_path, refused):
     torch.save(dict(state_dict=dict(nothing=torch.zeros(1))), tmp_path / 'other.pth')
     line = refused('export', trained[0], tmp_path / 'other.pth', '--out', tmp_path / 'model.onnx')
     assert 'does not fit the model' in line
+
+
+def test_a_detector_that_finds_nothing_is_not_exported(tmp_path, call, monkeypatch):
+    """It is told before the file is written; with a box, the file is."""
+    pytest.importorskip('mmdet')
+    from export_models import detector
+
+    from cpvt_backbones import export as package
+    from cpvt_backbones import inference
+
+    model = detector('single', levels=1)
+    found = []
+
+    class Predictor:
+        classes = palette = size_steps = sizes = None
+
+        def __init__(self, **_):
+            self.model = model
+
+        def predict(self, images):
+            return [dict(boxes=found) for _ in images]
+
+    monkeypatch.setattr(inference, 'ToolboxPredictor', Predictor)
+    monkeypatch.setattr(cli, 'config_from', lambda *_: None)
+    written = []
+    monkeypatch.setattr(package, 'export', lambda *_, **__: written.append(1) or exit('written'))
+    given = ['export', 'a.py', 'a.pth', '--out', tmp_path / 'model.onnx']
+    for stopped in ('the model finds nothing in the generated images', 'written'):
+        with pytest.raises(SystemExit, match=stopped):
+            call(*given)
+        found.append([0, 0, 1, 1])
+    assert written == [1]
+
+
+def test_the_verdict_of_an_empty_comparison_is_not_agreement():
+    case = (1, 20, 20, 'boxes, px', 0.0, 1e-2)
+    assert Comparison(*case, 0).verdict == 'nothing was found, so nothing was compared'
+    assert Comparison(*case, 3).verdict == 'agrees'
+    assert Comparison(*case, 0, '1 boxes instead of 0').verdict == 'DIFFERS 1 boxes instead of 0'

@@ -37,7 +37,16 @@ def spoil_shape(out):
     (out / 'records.jsonl').write_text(''.join([*lines[:-1], '{"key": 1}\n']))
 
 
+def spoil_prediction(out):
+    """A record whose prediction is of no task."""
+    lines = (out / 'records.jsonl').read_text().splitlines(keepends=True)
+    record = json.loads(lines[-1])
+    record['prediction'] = dict(boxes=3)
+    (out / 'records.jsonl').write_text(''.join([*lines[:-1], json.dumps(record) + '\n']))
+
+
 DAMAGES = {
+    'a prediction of no task': (spoil_prediction, 1, 'records.jsonl'),
     'a line that is no text': (spoil_middle, 1, 'records.jsonl'),
     'a line that is no record': (spoil_shape, 1, 'records.jsonl'),
     'settings cut short': (lambda out: (out / 'run.json').write_text('{"model"'), 6, 'run.json'),

@@ -303,6 +303,33 @@ def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
         assert set(prediction.get('classes') or [prediction['class']]) <= set(meta['classes'])
 
 
+META = [
+    3,
+    [1],
+    dict(dataset_meta=[1]),
+    dict(dataset_meta={1: 2}),
+    dict(dataset_meta=dict(classes=5, palette='random')),
+    dict(dataset_meta=dict(palette=5)),
+    dict(dataset_meta=dict(palette=[[1, 2]])),
+    dict(dataset_meta=dict(palette=[[1, 2, 300]])),
+]
+
+
+@pytest.mark.parametrize('meta', META, ids=str)
+def test_a_checkpoints_odd_meta_is_ignored_or_refused_by_name(model, tmp_path, meta):
+    cfg, checkpoint = model
+    weights = torch.load(checkpoint, weights_only=False)['state_dict']
+    file = tmp_path / 'model.pth'
+    torch.save(dict(state_dict=weights, meta=meta), file)
+    if 'palette' not in str(meta) or 'random' in str(meta):
+        predictor = ToolboxPredictor(cfg=cfg, checkpoint=file, device='cpu')
+        known = None if cfg.default_scope == 'mmpretrain' else list(cfg.meta['classes'])
+        assert predictor.classes == known
+        return
+    with pytest.raises(ValueError, match=r"model.pth': palette must have three integers"):
+        ToolboxPredictor(cfg=cfg, checkpoint=file, device='cpu')
+
+
 @pytest.mark.parametrize('order', [(1, 2, 0, 3), (0, 1)])
 def test_other_classes_than_those_of_the_config_are_refused(model, tmp_path, order):
     cfg, checkpoint = model
