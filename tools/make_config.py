@@ -30,11 +30,13 @@ from own_data import (
     check,
     class_settings,
     map_settings,
+    note_unlisted,
     object_settings,
     read_coco,
     read_folders,
     read_instances,
     read_masks,
+    read_predictions,
     read_voc,
     read_yolo,
     recognise,
@@ -55,7 +57,12 @@ KINDS = dict(
     folders=('classifier', (1,)),
 )
 # The forms that have an option.
-FORMS_OF = dict(val=('coco', 'instances'), classes=('masks', 'instances'), ignore=('masks',))
+FORMS_OF = dict(
+    val=('coco', 'instances'),
+    add=('coco', 'voc', 'yolo', 'instances'),
+    classes=('masks', 'instances'),
+    ignore=('masks',),
+)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -74,6 +81,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         metavar='JSON',
         help='coco, instances: JSON [IMAGES] for validation',
+    )
+    parser.add_argument(
+        '--add',
+        type=Path,
+        metavar='FOLDER',
+        help='boxes, instances: output folder of tools/infer.py, whose objects are trained on, too',
     )
     parser.add_argument(
         '--classes',
@@ -132,6 +145,7 @@ def read_objects(kind: str, form: Form, report: Report, classes: Path | None) ->
         parts = [read_coco(file, root)]
         if form.val:
             parts.append(read_coco(form.val[0], form.val[-1] if len(form.val) > 1 else root))
+        note_unlisted(parts, report)
         return parts
     if form.kind == 'yolo':
         return read_yolo(form.data[0], report)
@@ -158,6 +172,7 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
             strict=args.strict,
             file=folder / 'check.csv',
             outlines=kind == 'instances',
+            added=read_predictions(args.add) if args.add else None,
         )
 
     if task == 'classifier':

@@ -40,8 +40,8 @@ class ConversionReport:
     def __str__(self) -> str:
         prefix = f" (under '{self.prefix}')" if self.prefix else ''
         lines = [f'{self.source}{prefix} to {self.target}: {len(self.loaded)} keys loaded']
-        if self.renamed:
-            pairs = [f'{old} -> {new}' for old, new in self.renamed]
+        pairs = [f'{old} -> {new}' for old, new in self.renamed if old not in self.dropped]
+        if pairs:
             lines.append(f'  renamed {len(pairs)}: {shorten(pairs)}')
         for title in ('dropped', 'added', 'missing', 'refused'):
             by_reason: dict[str, list[str]] = {}

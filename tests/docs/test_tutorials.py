@@ -37,6 +37,21 @@ def test_detector_from_coco(call, tmp_path):
     assert len([*(tmp_path / 'out/vis').iterdir()]) == 4 and predictions(tmp_path) is not None
 
 
+def test_autolabel(call, tmp_path):
+    pytest.importorskip('mmdet')
+    few = {**SCENES, '--heldout 128x128:50': '--heldout 128x128:4'}
+    # After two iterations, scores are below the least that the model reports.
+    few['--score-thr 0.5'] = '--score-thr 0 --cfg-options model.test_cfg.score_thr=0.0'
+    run_page('docs/tutorials/autolabel.md', call, few)
+    count = {}
+    for name in ('first', 'second'):
+        train = json.loads((tmp_path / f'mine/{name}/train.json').read_text())
+        count[name] = len(train['images']), len(train['annotations'])
+    found = json.loads((tmp_path / 'labels/predictions.json').read_text())
+    assert count['second'][0] == count['first'][0] + 4
+    assert count['first'][1] < count['second'][1] <= count['first'][1] + len(found)
+
+
 @pytest.mark.slow
 def test_detector_from_voc(call, tmp_path):
     pytest.importorskip('mmdet')

@@ -1055,3 +1055,52 @@ def test_large_images_with_small_objects_are_cut_into_tiles(tmp_path, table, out
                     outline = coco_mask.merge(coco_mask.frPyObjects(outline, 640, 640))
                 found = coco_mask.decode(outline).astype(bool)
                 assert found.sum() == width * height and mask[found].all()
+
+
+def test_class_folders_are_split_by_class(photos, table, out):
+    for kind, count in (('few', 3), ('two', 2), ('one', 1)):
+        for i in range(count):
+            photo(photos / f'{kind}/{kind}{i}.png')
+    table('folders', photos, *out)
+    held_out = (photos.parent / 'mine/val.txt').read_text().splitlines()
+    assert held_out == ['cat/cat4.png 0', 'dog/dog4.png 1', 'few/few2.png 2']
+
+
+def test_images_that_no_file_lists_are_noted(coco, table, out):
+    photo(coco.folder / 'images/more.png')
+    wanted = f'note           1 images that no JSON file lists: {coco.folder}/images/more.png'
+    assert wanted in table(*coco.arguments(), *out)
+
+
+def test_predictions_are_added_to_the_training(coco, table, refused, out, monkeypatch):
+    """Paths of predicted images start from the working directory, or are absolute."""
+    monkeypatch.chdir(coco.folder)
+    for i in range(2):
+        photo(coco.folder / f'unlabelled/a{i}.png')
+    places = ['unlabelled/a0.png', str(coco.folder / 'unlabelled/a1.png')]
+    size = dict(width=WIDTH, height=HEIGHT)
+    images = [dict(id=i, file_name=place, **size) for i, place in enumerate(places, 1)]
+    categories = [dict(id=0, name='dog'), dict(id=1, name='cat')]
+    found = [dict(image_id=i, category_id=0, bbox=[1, 2, 30, 40], score=0.9) for i in (1, 2)]
+    (coco.folder / 'labels').mkdir()
+    for name, content in (
+        ('images', dict(images=images, categories=categories)),
+        ('predictions', found),
+    ):
+        (coco.folder / f'labels/{name}.json').write_text(json.dumps(content))
+    arguments = [*coco.arguments(), '--add', 'labels', *out]
+    printed = table(*arguments)
+    assert (
+        'used          10 training images' in printed and 'used           2 validation' in printed
+    )
+    written = json.loads((coco.folder / 'mine/train.json').read_text())
+    names = {category['id']: category['name'] for category in written['categories']}
+    last = written['annotations'][-1]
+    assert (names[last['category_id']], last['bbox']) == ('dog', [1, 2, 30, 40])
+    from mmengine.registry import DATASETS, init_default_scope
+
+    init_default_scope('mmdet')
+    data = DATASETS.build(read_config(coco.folder / 'mine.py').train_dataloader.dataset)
+    assert all(cv2.imread(data.get_data_info(i)['img_path']) is not None for i in range(len(data)))
+    (coco.folder / 'labels/predictions.json').write_text('[]')
+    assert 'labels has no predictions' in refused('make_config', *arguments)

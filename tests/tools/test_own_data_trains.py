@@ -112,7 +112,6 @@ def test_instance_segmentor(predicted, folder):
     options = ['--ann', truth, '--score-thr', '0.05']
     fewer = ['model.train_cfg.rcnn.sampler.num=32']  # boxes of an image: a faster test
     out = predicted(data, 'val', length=80, options=options, cfg_options=fewer)
-    print(average_precision(truth, out / 'predictions.json', 'bbox'))
     found = [average_precision(truth, out / 'predictions.json', kind) for kind in ('bbox', 'segm')]
     assert min(found) > 0.2
 

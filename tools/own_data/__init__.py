@@ -5,7 +5,7 @@ gate.
 """
 
 from .check import check
-from .coco import Coco, Part, part_of, read_coco
+from .coco import Coco, Part, note_unlisted, part_of, read_coco, read_predictions
 from .files import files_in, split, write_json
 from .folders import classes_of, read_folders
 from .instances import read_instances
@@ -30,6 +30,7 @@ __all__ = [
     'classes_of',
     'files_in',
     'map_settings',
+    'note_unlisted',
     'object_settings',
     'pair_masks',
     'part_of',
@@ -37,6 +38,7 @@ __all__ = [
     'read_folders',
     'read_instances',
     'read_masks',
+    'read_predictions',
     'read_voc',
     'read_yolo',
     'recognise',

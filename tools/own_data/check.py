@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .categories import check_categories, drop_parents, match_categories, note_empty
-from .coco import Coco, Part, part_of
+from .coco import Coco, Part, join, part_of
 from .files import split
 from .folders import check_labels
 from .images import ImageFacts, inspect_images, near_duplicates
@@ -24,6 +24,7 @@ def check(
     strict: bool = False,
     file: Path | None = None,
     outlines: bool = False,
+    added: Part | None = None,
 ) -> list[Part]:
     """Check data as read, split them, and print the report.
 
@@ -34,6 +35,7 @@ def check(
         strict: Refuse what is skipped or altered, too.
         file: CSV file for the report.
         outlines: Refuse objects without polygons or RLE.
+        added: More training data.
 
     Returns:
         Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
@@ -41,16 +43,22 @@ def check(
 
     ``ValueError`` if anything is refused.
     """
-    checked, facts = check_parts(parts, report, decode=decode)
+    given = [*parts, added] if added else parts
+    checked, facts = check_parts(given, report, decode=decode)
     for part in checked:
         if outlines:
             require_outlines(part, report)
         elif any('segmentation' in one for one in part.coco.get('annotations', ())):
             reason = 'outlines are left out; form instances trains on them'
             report.add('note', reason, part.source)
+    extra = checked.pop() if added else None
     if len(checked) == 1 and len(checked[0].coco['images']) > 1:
-        names = split([image['file_name'] for image in checked[0].coco['images']], report)
+        images = checked[0].coco['images']
+        labels = {image['file_name']: image['label'] for image in images if 'label' in image}
+        names = split([image['file_name'] for image in images], report, labels=labels)
         checked = [part_of(checked[0], chosen) for chosen in names]
+    if extra:
+        checked[0] = join(checked[0], extra)
     _note_files(facts, report)
     _note_duplicates(checked, facts, report)
     _count_used(checked, report)
@@ -178,10 +186,11 @@ def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> Non
     """Note validation images that look like a training image."""
     if len(parts) < 2:
         return
+    known = {path.absolute(): one.hash for path, one in facts.items() if one.hash}
     hashes = []
     for part in parts:
-        paths = [part.root / image['file_name'] for image in part.coco['images']]
-        hashes.append({str(path): facts[path].hash for path in paths if facts[path].hash})
+        paths = [(part.root / image['file_name']).absolute() for image in part.coco['images']]
+        hashes.append({str(path): known[path] for path in paths if path in known})
     for val, train in near_duplicates(*hashes):
         report.add('note', 'validation images that look like a training image', f'{val} = {train}')
 

@@ -1,13 +1,18 @@
 """Read a COCO JSON file as it is; :mod:`.check` judges what is in it."""
 
 import json
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .files import files_in
+from .report import Report
+
 Coco = dict[str, Any]
 LISTS = ('images', 'annotations', 'categories')
+PREDICTIONS = ('images.json', 'predictions.json')  # of tools/infer.py
 
 
 @dataclass
@@ -33,10 +38,7 @@ def read_coco(file: Path, images: Path) -> Part:
         file: The JSON file.
         images: Folder that the ``file_name`` of each image starts from.
     """
-    try:
-        content = json.loads(file.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f'data: {file} is not JSON: {error}') from None
+    content = _read_json(file)
     if not isinstance(content, dict):
         raise ValueError(
             f'data: {file} is no COCO JSON: it must be an object with the keys {LISTS}'
@@ -49,6 +51,68 @@ def read_coco(file: Path, images: Path) -> Part:
                 f' {entries!r:.60}'
             )
     return Part(content, images, str(file))
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f'data: {file} is not JSON: {error}') from None
+
+
+def read_predictions(folder: Path) -> Part:
+    """Objects that tools/infer.py found, as labels.
+
+    Args:
+        folder: Its output folder, of a detector or instance segmentor. Paths of images that are
+            not absolute start from the current folder, as when they were predicted.
+    """
+    content, found = (_read_json(folder / name) for name in PREDICTIONS)
+    if not found:
+        raise ValueError(f'data: {folder} has no predictions: lower --score-thr of infer.py')
+    if not all('bbox' in one for one in found):
+        raise ValueError(f'data: {folder} must have predictions of boxes')
+    for number, one in enumerate(found, 1):
+        one['id'] = number
+    return Part(dict(content, annotations=found), Path.cwd(), str(folder))
+
+
+def join(part: Part, other: Part) -> Part:
+    """The images and objects of both, as one part with the categories of the first.
+
+    Both are checked, together.
+    """
+    folders = [
+        str(one.root.resolve() / image['file_name']).rpartition('/')[0]
+        for one in (part, other)
+        for image in one.coco['images']
+    ]
+    root = Path(os.path.commonpath(folders))
+    images: list[Coco] = []
+    annotations: list[Coco] = []
+    for one in (part, other):
+        numbers = {}
+        for image in one.coco['images']:
+            numbers[image['id']] = len(images) + 1
+            path = one.root.resolve() / image['file_name']
+            name = path.relative_to(root).as_posix()
+            images.append(dict(image, id=numbers[image['id']], file_name=name))
+        for found in one.coco['annotations']:
+            image_id = numbers[found['image_id']]
+            annotations.append(dict(found, id=len(annotations) + 1, image_id=image_id))
+    coco = dict(part.coco, images=images, annotations=annotations)
+    return Part(coco, root, f'{part.source}, {other.source}')
+
+
+def note_unlisted(parts: Sequence[Part], report: Report) -> None:
+    """Note images in the folders of COCO files that no entry names."""
+    listed = {
+        part.root / str(image.get('file_name')) for part in parts for image in part.coco['images']
+    }
+    for folder in {part.root for part in parts}:
+        for name in files_in(folder, Report()):
+            if folder / name not in listed:
+                report.add('note', 'images that no JSON file lists', f'{folder}/{name}')
 
 
 def part_of(part: Part, names: Collection[str]) -> Part:

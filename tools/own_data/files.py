@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -76,9 +76,11 @@ def stem(name: str) -> str:
     return PurePosixPath(name).with_suffix('').as_posix()
 
 
-def split(names: Iterable[str], report: Report) -> tuple[list[str], list[str]]:
+def split(
+    names: Iterable[str], report: Report, *, labels: Mapping[str, str] | None = None
+) -> tuple[list[str], list[str]]:
     """Training and validation names: by their folders train and val, valid, validation or test, or
-    every fifth.
+    every fifth, with ``labels`` of each class.
 
     Names in other folders beside train and val are skipped.
     """
@@ -95,7 +97,13 @@ def split(names: Iterable[str], report: Report) -> tuple[list[str], list[str]]:
         raise ValueError(
             f'data: at least 2 images are needed, for training and validation, got {len(names)}'
         )
-    held_out = {*names[4::5]} or {names[-1]}
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(labels[name] if labels else '', []).append(name)
+    held_out: set[str] = set()
+    for group in groups.values():
+        held_out |= {*group[4::5]} or {*group[2:][-1:]}  # of three or four, the last
+    held_out = held_out or {names[-1]}
     return [name for name in names if name not in held_out], sorted(held_out)
 
 

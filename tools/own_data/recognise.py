@@ -165,7 +165,7 @@ def images_of(file: Path, root: Path) -> Path:
     ]
     chosen = found if len(found) == 1 else alike
     if len(chosen) != 1:
-        what = ', '.join(str(path) for path in found) or 'none'
+        what = ', '.join(str(path) for path in found) or f'none with {", ".join(sample[:1])}'
         raise ValueError(
             f'data: {file} must have its images in one folder of {str(root)!r}, found {what};'
             ' name it'
