@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo app check test test-slow test-app lint format quick matrix docs clean always
+.PHONY: help pictures setup demo app check test test-slow test-app lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ matrix: $(READY)  ## run golden outputs and quick tests over versions of Python 
 	$(BIN)/python tests/matrix.py $(ARGS)
 
 # Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
+pictures: $(READY)  ## draw the pictures of README and docs again, from the models that ship
+	$(BIN)/python docs/site/figures.py
+
 docs: $(READY)  ## build the documentation site, build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file docs/mkdocs.yml $(ARGS)
 

@@ -85,7 +85,6 @@ class Ratio(NamedTuple):
     peer: str | None = None  # model to compare with; None reports the figure itself
     figure: str = 'images_per_second'  # column of the CSV
     peer_case: BenchmarkCase | None = None  # default: `case`
-    headline: bool = False  # show the row in a README
 
     def values(self, rows: pd.DataFrame) -> pd.Series:
         """The ratio of each round in which both were measured."""

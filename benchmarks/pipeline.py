@@ -1,13 +1,14 @@
 """Time prediction with a shipped model by every route, from the bare forward call to the tool with
 pictures, in turns.
 
-python benchmarks/pipeline.py --images data/camvid/images/test --rounds 3 --out
-docs/benchmarks/pipeline.csv python benchmarks/pipeline.py retinanet_cpvt_tiny_gap-bccd --images
-data/bccd/test --out bccd.csv Without --images, on generated ones of 480 x 360 px. `cpu_ms` is
-processor time an image, of all threads. `beside_ms` is what of it is spent outside the backbone,
-neck and head: the main thread's processor time in these, times the threads of torch, is taken off.
-`share` is the images a second over those of the bare forward call of the same round. The last two
-rows are one process each, and compare with the import.
+python benchmarks/pipeline.py --images data/camvid/images/test --rounds 3 \\
+    --out docs/benchmarks/pipeline.csv
+python benchmarks/pipeline.py retinanet_cpvt_tiny_gap-bccd --images data/bccd/test --out bccd.csv
+Without --images, on generated ones of 480 x 360 px. `cpu_ms` is processor time an image, of all
+threads. `beside_ms` is what of it is spent outside the backbone, neck and head: the main thread's
+processor time in these, times the threads of torch, is taken off. `share` is the images a second
+over those of the bare forward call of the same round. The last two rows are one process each, and
+compare with the import.
 """
 
 import argparse

@@ -128,12 +128,10 @@ def peg_table(rows: pd.DataFrame) -> str:
     return _markdown(table)
 
 
-def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame, *, bounds: bool = True) -> str:
+def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame) -> str:
     """Ratios as a Markdown table: median over the rounds, lowest and highest.
 
-    Empty where nothing was measured.
-
-    ``bounds`` adds the bound of each row, and whether it is reached.
+    Empty where nothing was measured. The bound of each row follows, and whether it is reached.
     """
     records = []
     for ratio in ratios:
@@ -146,11 +144,7 @@ def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame, *, bounds: bool = T
                 measured += f' ({_digits(values.min())}-{_digits(values.max())})'
             verdict = 'reached' if ratio.reached(middle) else 'missed'
         records.append((ratio.what, measured, f'{ratio.sign} {ratio.bound:.3g}', verdict))
-    return _markdown(
-        pd.DataFrame(records, columns=['what', 'measured', 'bound', '']).iloc[
-            :, : 4 if bounds else 2
-        ]
-    )
+    return _markdown(pd.DataFrame(records, columns=['what', 'measured', 'bound', '']))
 
 
 def digits_for_verdict(ratio: Ratio, value: float) -> str:

@@ -1,10 +1,12 @@
 """Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
 
-python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv --docs docs/speed.md
-README.md python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
-python benchmarks/speed.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 --out
-bench.csv Every case of every round runs in a process of its own. Rows that the CSV already holds
-are not measured again, so an interrupted run continues where it stopped.
+python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv \\
+    --docs docs/speed.md
+python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
+python benchmarks/speed.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 \\
+    --out bench.csv
+Every case of every round runs in a process of its own. Rows that the CSV already holds are not
+measured again, so an interrupted run continues where it stopped.
 """
 
 import argparse
@@ -32,8 +34,8 @@ from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
 from cpvt_backbones.engine.command_line import make_parser, parse_counted_size, positive, run
 
-PARTS = ('benchmark', 'speed')
-"""Marked parts of a page that this tool writes: all ratios, and the headlines."""
+PART = 'benchmark'
+"""Marked part of a page that this tool writes."""
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -66,8 +68,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest'
     )
-    marks = [f'<!-- {part}: begin -->' for part in PARTS]
-    about = f'pages whose parts {marks[0]} and {marks[1]} become the ratios'
+    about = f'pages whose part <!-- {PART}: begin --> becomes the ratios'
     parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
     out = Path('work_dirs/benchmark/benchmark.csv')
     parser.add_argument(
@@ -79,8 +80,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.docs and not args.suite:
         parser.error('--docs needs --suite')
     for page in args.docs:
-        if not any(mark in page.read_text(encoding='utf-8') for mark in marks):
-            parser.error(f'--docs: {page} must contain {marks[0]} or {marks[1]}')
+        if f'<!-- {PART}: begin -->' not in page.read_text(encoding='utf-8'):
+            parser.error(f'--docs: {page} must contain <!-- {PART}: begin -->')
     return args
 
 
@@ -121,12 +122,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         machine += f'; medians of {args.rounds} rounds (lowest-highest)'
     text = report.case_tables(rows)
     if args.suite:
-        headlines = [ratio for ratio in ratios if ratio.headline]
-        tables = report.ratio_table(ratios, rows), report.ratio_table(headlines, rows, bounds=False)
-        for page, (part, table) in product(args.docs, zip(PARTS, tables, strict=True)):
-            if f'<!-- {part}: begin -->' in page.read_text(encoding='utf-8'):
-                fill_marked(page, part, f'{machine}.\n\n{table}')
-        text = f'{tables[0]}\n\n{report.peg_table(rows)}\n\n{text}'
+        table = report.ratio_table(ratios, rows)
+        for page in args.docs:
+            fill_marked(page, PART, f'{machine}.\n\n{table}')
+        text = f'{table}\n\n{report.peg_table(rows)}\n\n{text}'
     text = f'{machine}.\n\n{text}'
     args.out.with_suffix('.md').write_text(text)
     report.draw_speed(rows, args.out.with_suffix('.png'))

@@ -1,12 +1,13 @@
 """Shift the image by whole patches and by single pixels: relative error of the features against
 shifted features.
 
-python tools/equivariance.py --encodings none SinCos Learned Relative PEG        # random weights,
-generated images python tools/equivariance.py --models peg=CONFIG:CHECKPOINT --images a.jpg b.jpg
---size 224 --shifts 0 1 8 16 32 With --object SIDE one object (the middle of each image) moves over
-a uniform background: the change of the pooled vector, and of a classifier's probabilities, relative
-to the object's effect. Writes the CSV and, beside it, the plot. Without --encodings and --models
-the CSV is only drawn.
+# random weights, generated images
+python tools/equivariance.py --encodings none SinCos Learned Relative PEG
+python tools/equivariance.py --models peg=CONFIG:CHECKPOINT --images a.jpg b.jpg --size 224 \\
+    --shifts 0 1 8 16 32
+With --object SIDE one object (the middle of each image) moves over a uniform background: the change
+of the pooled vector, and of a classifier's probabilities, relative to the object's effect. Writes
+the CSV and, beside it, the plot. Without --encodings and --models the CSV is only drawn.
 """
 
 import argparse

@@ -1,10 +1,9 @@
-"""Evaluate trained models at several image sizes without fine-tuning: metric, time and memory, CSV
-and plot.
+"""Evaluate trained models at several image sizes without fine-tuning: metric, time and memory.
 
-python tools/resolution_sweep.py --models \\
-    pyramid=configs/camvid/semantic-fpn_pyramid-cpvt-t_camvid.py:work_dirs/pyramid/iter_400.pth \\
-    columnar=configs/camvid/semantic-fpn_multiscale-cpvt-t_camvid.py:work_dirs/columnar/iter_400.pth
-    \\ --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
+# CONFIG is a .py file, CHECKPOINT a .pth file
+python tools/resolution_sweep.py --models pyramid=CONFIG:CHECKPOINT column=CONFIG:CHECKPOINT \\
+    --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
+
 Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn.
 --write stores the range of sizes at which each model is good beside its checkpoint, where
 tools/infer.py and tools/export.py find it.

@@ -1,8 +1,8 @@
 """Train the detector, segmentor or classifier of a config; its default_scope names the toolbox.
 
-python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py   # data: python
-demo/digit_scenes.py torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp
---resume
+# the data of this config: python demo/digit_scenes.py
+python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py
+torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp --resume
 """
 
 from collections.abc import Sequence

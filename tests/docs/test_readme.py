@@ -1,0 +1,51 @@
+"""README: its length, its code, and its configs."""
+
+import re
+from ast import literal_eval
+from pathlib import Path
+
+import pytest
+from mmengine.registry import MODELS
+from PIL import Image
+
+from cpvt_backbones import PyramidCPVT
+from cpvt_backbones.toolboxes import read_config
+from cpvt_backbones.weights import shipped_weights
+
+README = Path(__file__).parents[2] / 'README.md'
+TEXT = README.read_text(encoding='utf-8')
+BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
+
+
+def test_it_is_short_and_its_code_fits_a_page_of_75_columns():
+    assert len(TEXT.splitlines()) <= 120
+    for block in re.findall(r'^```\w+\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE):
+        assert max(map(len, block.splitlines())) <= 75
+
+
+@pytest.mark.parametrize('toolbox', ['mmdet', 'mmseg'])
+def test_a_config_builds_the_model_with_pretrained_weights(toolbox, tmp_path):
+    pytest.importorskip(toolbox)
+    (block,) = (block for block in BLOCKS if f"'{toolbox}::" in block)
+    (tmp_path / 'mine.py').write_text(block)
+    cfg = read_config(tmp_path / 'mine.py')
+    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    model = MODELS.build(dict(cfg.model, _scope_=toolbox))
+    assert isinstance(model.backbone, PyramidCPVT)
+    assert list(model.backbone.out_channels) == model.neck.in_channels
+
+
+def test_the_other_code_runs():
+    for block in BLOCKS:
+        if '_base_' not in block:
+            values = {}
+            exec(block, values)
+            (shown,) = re.findall(r'^# (\(.+\))$', block, re.MULTILINE)
+            assert tuple(tuple(one.shape) for one in values['maps']) == literal_eval(shown)
+
+
+def test_the_picture_is_of_the_weights_that_ship():
+    """`make pictures` draws it again."""
+    with Image.open(README.parent / 'docs/figures/sizes.png') as picture:
+        name, sha256 = picture.info['Description'].split()
+    assert shipped_weights()[name].sha256 == sha256
