@@ -7,11 +7,14 @@ Two things decide them:
 - The model (dropout, stochastic depth): the random state, which a checkpoint holds.
 """
 
+import atexit
+import multiprocessing
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -174,19 +177,37 @@ def shield_workers(loader: DataLoader) -> None:
     """Let the workers of a data loader outlive a signal to the whole process group.
 
     A scheduler sends SIGTERM, a terminal SIGINT, to each process of the group. The training still
-    needs its workers, until it has saved.
+    needs its workers, until it has saved. When the main process exits, its SIGTERM ends them.
     """
     if loader.num_workers:
-        loader.worker_init_fn = partial(_start_worker, start=loader.worker_init_fn)
+        start = loader.worker_init_fn
+        loader.worker_init_fn = partial(_start_worker, start=start, ending=_main_process_ends())
 
 
-def _start_worker(worker_id: int, *, start: Callable[[int], None] | None) -> None:
+@cache
+def _main_process_ends() -> Any:
+    """A byte of shared memory that is 1 when this process exits.
+
+    multiprocessing then sends SIGTERM once to each worker, and waits for it without a limit.
+    """
+    ending = multiprocessing.get_context().RawValue('b', 0)
+
+    def end() -> None:
+        ending.value = 1
+
+    atexit.register(end)
+    return ending
+
+
+def _start_worker(worker_id: int, *, start: Callable[[int], None] | None, ending: Any) -> None:
     if start is not None:
         start(worker_id)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _ignore_once)
+    signal.signal(signal.SIGTERM, partial(_on_sigterm, ending=ending))
 
 
-def _ignore_once(number: int, _: Any) -> None:
-    """Ignore the first SIGTERM; torch ends a worker that does not answer by another one."""
+def _on_sigterm(number: int, _: Any, *, ending: Any) -> None:
+    """Ignore the first SIGTERM while the main process needs the worker."""
     signal.signal(number, signal.SIG_DFL)
+    if ending.value:
+        os.kill(os.getpid(), number)
