@@ -1,9 +1,11 @@
 """Time prediction with a shipped model by every route, from the bare forward call to the tool with
 pictures, in turns.
 
-python benchmarks/pipeline.py --images data/camvid/images/test --rounds 3 \\
-    --out docs/benchmarks/pipeline.csv
-python benchmarks/pipeline.py retinanet_cpvt_tiny_gap-bccd --images data/bccd/test --out bccd.csv
+    python benchmarks/pipeline.py --images data/camvid/images/test --rounds 3 \\
+        --out docs/benchmarks/pipeline.csv
+    python benchmarks/pipeline.py retinanet_cpvt_tiny_gap-bccd \\
+        --images data/bccd/test --out bccd.csv
+
 Without --images, on generated ones of 480 x 360 px. `cpu_ms` is processor time an image, of all
 threads. `beside_ms` is what of it is spent outside the backbone, neck and head: the main thread's
 processor time in these, times the threads of torch, is taken off. `share` is the images a second
@@ -30,9 +32,11 @@ from PIL import Image
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for `benchmarks`, where this file runs as a script
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
+
+from command_line import keep_memory, make_parser, positive, run
 
 from benchmarks.measure import describe_machine
-from cpvt_backbones.engine.command_line import keep_memory, make_parser, positive, run
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, read_image
 from cpvt_backbones.options import DTYPES
 from cpvt_backbones.toolboxes import find_toolbox, read_config

@@ -1,10 +1,11 @@
 """Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
 
-python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv \\
-    --docs docs/speed.md
-python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
-python benchmarks/speed.py --models timm_deit_small cpvt_small --sizes 224x224:8 800x1344:1 \\
-    --out bench.csv
+    python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv \\
+        --docs docs/speed.md
+    python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
+    python benchmarks/speed.py --models timm_deit_small cpvt_small \\
+        --sizes 224x224:8 800x1344:1 --out bench.csv
+
 Every case of every round runs in a process of its own. Rows that the CSV already holds are not
 measured again, so an interrupted run continues where it stopped.
 """
@@ -26,13 +27,15 @@ from rich.progress import track
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for `benchmarks`, where this file runs as a script
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
+
+from command_line import make_parser, parse_counted_size, positive, run
 
 from benchmarks import fill_marked, report
 from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_suite
 from benchmarks.measure import measure_keeping_memory
 from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
-from cpvt_backbones.engine.command_line import make_parser, parse_counted_size, positive, run
 
 PART = 'benchmark'
 """Marked part of a page that this tool writes."""

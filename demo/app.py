@@ -1,8 +1,8 @@
 """Try models on images in a browser: a page with boxes and class maps, sizes side by side,
 attention and features.
 
-python demo/app.py                                    # the shipped models
-python demo/app.py CONFIG CHECKPOINT --port 8000      # a trained model, and the shipped ones
+    python demo/app.py                                  # the shipped models
+    python demo/app.py CONFIG CHECKPOINT --port 8000    # and a trained model
 
 The page and its HTTP API (/docs) listen on this machine only. They ask for no password: before you
 open them to others with --host, put a proxy with TLS and a login in front. Uploads are held in
@@ -10,9 +10,14 @@ memory and a temporary folder, one image is worked on at a time, and nothing is 
 network.
 """
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from cpvt_backbones.engine import command_line as cli
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
+
+import command_line as cli
+
 from cpvt_backbones.options import READ_LIMIT
 
 

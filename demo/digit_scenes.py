@@ -14,24 +14,27 @@ A set is one folder that the stock data sets read: mmdet's ``CocoDataset`` (``in
 ``images/``) and mmseg's ``BaseSegDataset`` (``images/*.jpg``, ``labels/*.png``). A set that exists
 already is kept.
 
-python demo/digit_scenes.py                        # the data of the configs in configs/demo
-python demo/digit_scenes.py --heldout 640x1024:8   # another size, HEIGHTxWIDTH:COUNT
+    python demo/digit_scenes.py                         # the data of configs/demo
+    python demo/digit_scenes.py --heldout 640x1024:8    # HEIGHTxWIDTH:COUNT
 """
 
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
+
 import numpy as np
+from command_line import make_parser, parse_counted_size, run
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cpvt_backbones.engine.command_line import make_parser, parse_counted_size, run
 from cpvt_backbones.layers.checks import check_choice, check_int
 
 SPLITS = ('train', 'heldout')

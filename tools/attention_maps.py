@@ -1,8 +1,10 @@
-"""Draw the attention of a trained model: each layer's matrix, and where each head attends to from a
-point of the image.
+"""Draw the attention of a trained model: each layer's matrix, and where each head attends to from
+a point of the image.
 
-python tools/attention_maps.py CONFIG CHECKPOINT photo.jpg --query 120 80 --layers 0 -1 --shape
-480x640 Writes DIR/maps.csv and maps.png (weights over the first image); DIR/matrix_<layer>.csv,
+    python tools/attention_maps.py CONFIG CHECKPOINT photo.jpg --query 120 80 \\
+        --layers 0 -1 --shape 480x640
+
+Writes DIR/maps.csv and maps.png (weights over the first image); DIR/matrix_<layer>.csv,
 matrices.png and grids.png (means over the images and heads); DIR/locality.csv: the distance of keys
 and the weight of the 3 x 3 cells around a query, relative to uniform attention. Without CHECKPOINT
 ('-') the weights are random. With --draw the pictures are drawn again from there.
@@ -13,10 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import command_line as cli
 import numpy as np
 from rich.progress import track
-
-from cpvt_backbones.engine import command_line as cli
 
 if TYPE_CHECKING:
     import torch

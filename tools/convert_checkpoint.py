@@ -1,18 +1,20 @@
 """Convert a checkpoint of another package to this one's names, or on to timm's, mmseg's or
 mmpretrain's.
 
-python tools/convert_checkpoint.py twins.pth pcpvt-small.pth --type PyramidCPVT --arch small
-python tools/convert_checkpoint.py deit.safetensors cpvt-tiny.pth --type CPVT --arch tiny
-python tools/convert_checkpoint.py work_dirs/retinanet_pcpvt-s timm.safetensors --config CONFIG --to
-timm Nothing is written unless the whole trunk is there.
+    python tools/convert_checkpoint.py twins.pth pcpvt-small.pth \\
+        --type PyramidCPVT --arch small
+    python tools/convert_checkpoint.py deit.safetensors cpvt-tiny.pth \\
+        --type CPVT --arch tiny
+    python tools/convert_checkpoint.py work_dirs/retinanet timm.safetensors \\
+        --config CONFIG --to timm
+
+Nothing is written unless the whole trunk is there.
 """
 
 import argparse
 from collections.abc import Sequence
 
-import cpvt_backbones
-from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import BACKBONES, TARGETS
+import command_line as cli
 
 
 def backbone_arguments(args: argparse.Namespace) -> dict:
@@ -21,10 +23,11 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
 
     if args.config:
         arguments = Config.fromfile(args.config).to_dict().get('model', {}).get('backbone', {})
-        if arguments.get('type') not in BACKBONES:
+        if arguments.get('type') not in cli.BACKBONES:
             found = arguments.get('type', 'missing')
+            accepted = ', '.join(cli.BACKBONES)
             raise ValueError(
-                f'config: model.backbone.type must be one of {", ".join(BACKBONES)}, it is {found}'
+                f'config: model.backbone.type must be one of {accepted}, it is {found}'
             )
         arguments.pop('init_cfg', None)
     else:
@@ -34,7 +37,7 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
         elif args.to == 'timm':
             arguments['position'] = dict(type='Learned')
     config = Config(arguments)
-    config.merge_from_dict(args.options or {})
+    config.merge_from_dict(args.options)
     return config.to_dict() if args.config else {'arch': args.arch, **config.to_dict()}
 
 
@@ -43,6 +46,7 @@ def convert_to(arguments: dict, content: dict, args: argparse.Namespace) -> tupl
 
     Without a config, the backbone has a final norm if the source has: mmseg's has none.
     """
+    import cpvt_backbones
     from cpvt_backbones import checkpoints
 
     settings = dict(arguments)
@@ -53,17 +57,20 @@ def convert_to(arguments: dict, content: dict, args: argparse.Namespace) -> tupl
         with checkpoints.naming_file(args.source):
             return model, *checkpoints.convert_state_dict(content, model, **options)
     except checkpoints.CheckpointError as error:
-        chosen = args.config or 'final_norm' in (args.options or {})
+        chosen = args.config or 'final_norm' in args.options
         missing = set(error.report.missing) if error.report else set()
         if chosen or not {'norm.weight', 'norm.bias'} <= missing:
             raise
-    args.options = {**(args.options or {}), 'final_norm': False}
+    args.options = {**args.options, 'final_norm': False}
     return convert_to({**arguments, 'final_norm': False}, content, args)
 
 
 def convert(args: argparse.Namespace) -> None:
+    """Write the converted checkpoint."""
+    import cpvt_backbones
     from cpvt_backbones import checkpoints
 
+    args.options = cli.parse_values(args.options or {})
     destination = checkpoints.check_destination(args.destination)
     arguments = backbone_arguments(args)
     content = checkpoints.read_checkpoint(args.source)
@@ -82,10 +89,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
     parser.add_argument(
-        '--to', choices=TARGETS, default='cpvt', help='naming of the weights to write'
+        '--to', choices=cli.TARGETS, default='cpvt', help='naming of the weights to write'
     )
     backbone = parser.add_mutually_exclusive_group(required=True)
-    backbone.add_argument('--type', choices=BACKBONES, help='backbone that the weights are for')
+    backbone.add_argument('--type', choices=cli.BACKBONES, help='backbone that the weights are for')
     backbone.add_argument('--config', help='config whose model.backbone the weights are for')
     parser.add_argument('--arch', default='small', help='size, with --type')
     options = 'arguments of the backbone: with_cls_token=False arch.depth=24 ...'

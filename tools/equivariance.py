@@ -1,13 +1,14 @@
 """Shift the image by whole patches and by single pixels: relative error of the features against
 shifted features.
 
-# random weights, generated images
-python tools/equivariance.py --encodings none SinCos Learned Relative PEG
-python tools/equivariance.py --models peg=CONFIG:CHECKPOINT --images a.jpg b.jpg --size 224 \\
-    --shifts 0 1 8 16 32
-With --object SIDE one object (the middle of each image) moves over a uniform background: the change
-of the pooled vector, and of a classifier's probabilities, relative to the object's effect. Writes
-the CSV and, beside it, the plot. Without --encodings and --models the CSV is only drawn.
+    python tools/equivariance.py --encodings none SinCos Learned Relative PEG
+    python tools/equivariance.py --models peg=CONFIG:CHECKPOINT \\
+        --images a.jpg b.jpg --size 224 --shifts 0 1 8 16 32
+
+The models of --encodings have random weights; without --images, images are generated. With --object
+SIDE one object (the middle of each image) moves over a uniform background: the change of the pooled
+vector, and of a classifier's probabilities, relative to the object's effect. Writes the CSV and,
+beside it, the plot. Without --encodings and --models the CSV is only drawn.
 """
 
 import argparse
@@ -16,10 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import command_line as cli
 import numpy as np
 from rich.progress import track
-
-from cpvt_backbones.engine import command_line as cli
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         nargs='+',
         choices=tuple(ENCODINGS),
         default=[],
-        help='columns with random weights',
+        metavar='NAME',
+        help=f'columns with random weights: {", ".join(ENCODINGS)}',
     )
     parser.add_argument(
         '--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT'

@@ -17,10 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import command_line as cli
 from rich.console import Console
-
-from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import EXPORT_FORMATS, OPSET, RUNTIMES, VERIFIED_BATCHES, VERIFIED_SIZES
 
 if TYPE_CHECKING:
     from cpvt_backbones.export import Comparison, ExportGraph
@@ -46,33 +44,33 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     about = 'the file: .onnx, or .pt2 for the other formats'
     add('--out', type=Path, required=True, help=about)
-    add('--format', choices=tuple(EXPORT_FORMATS), default='onnx', help='default: %(default)s')
+    add('--format', choices=tuple(cli.EXPORT_FORMATS), default='onnx', help='default: %(default)s')
     add('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
     about = 'take normalised images, float32; without it uint8 pixels, BGR, which the file'
     add('--normalised', action='store_true', help=f'{about} normalises itself')
     about = 'of a segmentor: return logits instead of classes'
     add('--logits', action='store_true', help=about)
-    add('--opset', type=int, default=OPSET, help='of ONNX: 18, 21 or 23')
+    add('--opset', type=int, default=cli.OPSET, help='of ONNX: 18, 21 or 23')
     about = "ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO;"
     add('--portable', action='store_true', help=f'{about} slower in these')
     add('--device', default='cpu', help='for .pt2: where it is to run')
 
     add = parser.add_argument_group('verification').add_argument
     about = 'in which an .onnx file is verified; default: %(default)s'
-    add('--runtime', choices=RUNTIMES[:2], default=RUNTIMES[0], help=about)
+    add('--runtime', choices=cli.RUNTIMES[:2], default=cli.RUNTIMES[0], help=about)
     add(
         '--verify-sizes',
         type=cli.parse_size,
         nargs='+',
-        default=list(VERIFIED_SIZES),
+        default=list(cli.VERIFIED_SIZES),
         metavar='HEIGHTxWIDTH',
-        help='default: ' + ' '.join(f'{height}x{width}' for height, width in VERIFIED_SIZES),
+        help='default: ' + ' '.join(f'{height}x{width}' for height, width in cli.VERIFIED_SIZES),
     )
     add(
         '--verify-batches',
         type=cli.positive,
         nargs='+',
-        default=list(VERIFIED_BATCHES),
+        default=list(cli.VERIFIED_BATCHES),
         metavar='N',
         help='default: %(default)s',
     )
@@ -100,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in'
             ' onnxruntime; with'
         )
-        print(f'bfloat16 instructions in the processor: --runtime {RUNTIMES[2]}')
+        print(f'bfloat16 instructions in the processor: --runtime {cli.RUNTIMES[2]}')
 
 
 def _write_verified(

@@ -1,18 +1,19 @@
 """Draw a backbone's feature maps of an image of any size: principal components of each level as
 colours, and norms.
 
-python tools/feature_maps.py CONFIG CHECKPOINT photo.jpg --shape 768x1024 --out
-work_dirs/features/photo.csv Writes the CSV and, beside it, the picture. Without CHECKPOINT ('-')
-the weights are random. With --draw the picture is drawn again from the CSV.
+    python tools/feature_maps.py CONFIG CHECKPOINT photo.jpg --shape 768x1024 \\
+        --out work_dirs/features/photo.csv
+
+Writes the CSV and, beside it, the picture. Without CHECKPOINT ('-') the weights are random. With
+--draw the picture is drawn again from the CSV.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import command_line as cli
 import numpy as np
-
-from cpvt_backbones.engine import command_line as cli
 
 
 def measure(

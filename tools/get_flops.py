@@ -1,9 +1,10 @@
 """Parameters, multiply-adds, attention's share and peak memory of models at any image size.
 
-python tools/get_flops.py configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py --shape 800x600
-python tools/get_flops.py retinanet=configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py \\
-    column="dict(type='CPVT', arch='small')" --shape 224 512 800x1344 --memory --out
-    work_dirs/flops.csv
+    python tools/get_flops.py CONFIG --shape 800x1344
+    python tools/get_flops.py retinanet=CONFIG \\
+        column="dict(type='CPVT', arch='small')" \\
+        --shape 224 512 800x1344 --memory --out work_dirs/flops.csv
+
 With --out the table is written as CSV and drawn beside it; without a model it is drawn again.
 """
 
@@ -14,9 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import command_line as cli
 from rich.progress import track
-
-from cpvt_backbones.engine import command_line as cli
 
 
 class DictCalls(ast.NodeTransformer):

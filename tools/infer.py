@@ -1,8 +1,8 @@
 """Run a trained detector, segmentor or classifier on images of any size.
 
-python tools/infer.py CONFIG CHECKPOINT photo.jpg photos/ 'scans/**/*.tif'
-python tools/infer.py model.onnx photos/      # a file that tools/export.py wrote
-python tools/infer.py NAME photos/            # shipped weights
+    python tools/infer.py CONFIG CHECKPOINT photo.jpg photos/ 'scans/**/*.tif'
+    python tools/infer.py model.onnx photos/    # a file of tools/export.py
+    python tools/infer.py NAME photos/          # shipped weights
 
 Writes predictions.json (boxes: COCO results), images.json, failed.json, vis/ (pictures) and pred/
 (class maps) to the output folder. The same command resumes an interrupted run.
@@ -14,18 +14,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import (
-    DTYPES,
-    EXPORTED_SUFFIXES,
-    MAX_PIXELS,
-    OVERLAP,
-    READ_LIMIT,
-    RUNTIMES,
-    TILE_SIZE,
-)
+import command_line as cli
 
 if TYPE_CHECKING:
     from cpvt_backbones.inference import Summary
@@ -93,9 +84,9 @@ def make_parser() -> argparse.ArgumentParser:
     add('--out-dir', default='outputs', help='default: %(default)s')
     add('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     about = 'float32 (default), bfloat16, float16; auto: bfloat16 where faster'
-    add('--dtype', choices=DTYPES, default='float32', metavar='TYPE', help=about)
+    add('--dtype', choices=cli.DTYPES, default='float32', metavar='TYPE', help=about)
     about = 'of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16'
-    add('--runtime', choices=RUNTIMES, default=RUNTIMES[0], metavar='NAME', help=about)
+    add('--runtime', choices=cli.RUNTIMES, default=cli.RUNTIMES[0], metavar='NAME', help=about)
     add('--score-thr', type=float, default=0.3, help='minimum score of a box')
     add('--no-vis', action='store_true', help='write no vis/')
     about = 'delete the results of an earlier run in --out-dir'
@@ -113,24 +104,24 @@ def make_parser() -> argparse.ArgumentParser:
 
     add = parser.add_argument_group('memory').add_argument
     about = 'maximum images, of equal size, of one forward call'
-    add('--batch-size', type=int, default=1, help=about)
+    add('--batch-size', type=int, default=1, metavar='N', help=about)
     about = 'of one forward call; a larger image is tiled'
-    add('--max-pixels', type=int, default=MAX_PIXELS, help=about)
-    add('--tile-size', type=int, default=TILE_SIZE, metavar='PX', help='default: %(default)s')
+    add('--max-pixels', type=int, default=cli.MAX_PIXELS, metavar='N', help=about)
+    add('--tile-size', type=int, default=cli.TILE_SIZE, metavar='PX', help='default: %(default)s')
     about = 'minimum overlap of two tiles'
-    add('--overlap', type=int, default=OVERLAP, metavar='PX', help=about)
+    add('--overlap', type=int, default=cli.OVERLAP, metavar='PX', help=about)
     about = 'maximum pixels of a file decoded as a whole'
-    add('--read-limit', type=int, default=READ_LIMIT, help=about)
+    add('--read-limit', type=int, default=cli.READ_LIMIT, metavar='N', help=about)
 
     add = parser.add_argument_group('many processes (docs/scale.md)').add_argument
     about = 'predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it'
     add('--shard', type=parse_shard, metavar='I/N', help=about)
-    about = 'when all shards have ended: make their results one, without loading the model'
+    about = 'when all shards have ended: make their results one'
     add('--merge', action='store_true', help=about)
     about = 'by Ray Data, to files of this format in --out-dir'
     add('--ray', choices=('parquet', 'json'), help=about)
     about = "Ray's actors (default: one for each GPU or core)"
-    add('--workers', type=cli.positive, help=about)
+    add('--workers', type=cli.positive, metavar='N', help=about)
     cli.add_config_arguments(parser)
     return parser
 
@@ -138,8 +129,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     words = [args.config, *args.rest]
-    config, checkpoint, inputs = cli.split_model(words, images=True, exported=EXPORTED_SUFFIXES)
-    if config is not None and args.runtime != RUNTIMES[0]:
+    config, checkpoint, inputs = cli.split_model(words, images=True, exported=cli.EXPORTED_SUFFIXES)
+    if config is not None and args.runtime != cli.RUNTIMES[0]:
         raise ValueError(
             f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}'
         )
@@ -151,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError('--merge: it reads what shards have written; --shard and --overwrite do')
     from cpvt_backbones.inference import find_images, merge_shards
 
-    images = find_images(inputs)
+    images = cast(list[Path], find_images(inputs))  # arrays come from Python only
     if args.ray:
         _predict_with_ray(args, config, checkpoint, images)
         print(f'{args.out_dir}: {len(images)} images')
@@ -184,7 +175,7 @@ def _options(args: argparse.Namespace, config: str | None, checkpoint: str) -> d
 
 
 def _predict(
-    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Any]
+    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Path]
 ) -> 'Summary':
     from cpvt_backbones.inference import Inferencer, predict_to_folder
 
@@ -216,7 +207,7 @@ def _predict(
 
 
 def _predict_with_ray(
-    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Any]
+    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Path]
 ) -> None:
     from ray_data import predict_with_ray
 

@@ -1,12 +1,17 @@
 """Write a ready config for your own data.
 
-python tools/make_config.py my_data/ --out mine/config.py      # the form is recognised
-python tools/make_config.py coco train.json images/ --val val.json images/ --out mine/detector.py
-python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py
-python tools/make_config.py yolo data.yaml --out mine/detector.py
-python tools/make_config.py instances train.json images/ --out mine/instances.py
-python tools/make_config.py masks images/ masks/ --classes classes.txt --out mine/segmentor.py
-python tools/make_config.py folders photos/ --out mine/classifier.py
+    python tools/make_config.py my_data/ --out mine/config.py
+    python tools/make_config.py coco train.json images/ --val val.json images/ \\
+        --out mine/detector.py
+    python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py
+    python tools/make_config.py yolo data.yaml --out mine/detector.py
+    python tools/make_config.py instances train.json images/ \\
+        --out mine/instances.py
+    python tools/make_config.py masks images/ masks/ --classes classes.txt \\
+        --out mine/segmentor.py
+    python tools/make_config.py folders photos/ --out mine/classifier.py
+
+Without a name of the form, as in the first line, it is recognised.
 
 The config has classes, paths, split, scale, schedule and weights to start from. It inherits a
 shipped recipe, which is written to the folder of its name: keep the two together. Boxes, masks
@@ -22,6 +27,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+import command_line as cli
 from own_data import (
     Form,
     Part,
@@ -44,8 +50,6 @@ from own_data import (
     work_dir,
     write_config,
 )
-
-from cpvt_backbones.engine import command_line as cli
 
 # The task of each form, and the numbers of paths that it takes.
 KINDS = dict(
@@ -178,7 +182,8 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
     if task == 'classifier':
         return class_settings(checked([read_folders(form.data[0], report)]), folder)
     if task == 'segmentor':
-        found = read_masks(*form.data, report, classes=args.classes, ignore=args.ignore)
+        images, masks = form.data
+        found = read_masks(images, masks, report, classes=args.classes, ignore=args.ignore)
         return map_settings(found, checked([found.part]), folder)
     parts = checked(read_objects(kind, form, report, args.classes))
     return object_settings(task, parts, folder)

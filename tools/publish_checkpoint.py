@@ -1,30 +1,32 @@
 """Write the weights of a training checkpoint for release: weights only, fp16 on request, hash in
 the name.
 
-python tools/publish_checkpoint.py work_dirs/retinanet/epoch_12.pth retinanet_pyramid-cpvt-s.pth
-python tools/publish_checkpoint.py work_dirs/retinanet pyramid-cpvt-s.safetensors --backbone --half
+    python tools/publish_checkpoint.py work_dirs/retinanet/epoch_12.pth retinanet.pth
+    python tools/publish_checkpoint.py work_dirs/retinanet pcpvt-s.safetensors \\
+        --backbone --half
+
 Optimizer, logs and random states stay behind. The name gets the first eight digits of the file's
 SHA-256.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpvt_backbones import __version__
-from cpvt_backbones.engine import command_line as cli
+import command_line as cli
 
 
 def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Path:
     """Write the weights of ``source``; returns the path of the file."""
     import torch
 
+    from cpvt_backbones import __version__
     from cpvt_backbones.checkpoints import (
         CheckpointError,
         check_destination,
         read_checkpoint,
         write_checkpoint,
     )
+    from cpvt_backbones.weights import sha256_of
 
     path = check_destination(destination)
     checkpoint = read_checkpoint(source)
@@ -44,7 +46,7 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
     # source, is not replaced.
     unnamed = path.with_name(f'{path.stem}-unnamed{path.suffix}')
     write_checkpoint(weights, unnamed, meta=dict(published_by=f'cpvt_backbones {__version__}'))
-    digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()[:8]
+    digest = sha256_of(unnamed)[:8]
     return unnamed.replace(path.with_name(f'{path.stem}-{digest}{path.suffix}'))
 
 

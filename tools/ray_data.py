@@ -17,7 +17,6 @@ from PIL import Image
 from cpvt_backbones.export import ExportedModel
 from cpvt_backbones.inference import Inferencer, Result
 from cpvt_backbones.layers.checks import check_choice, check_fraction
-from cpvt_backbones.options import RUNTIMES
 
 FORMATS = ('parquet', 'json')
 
@@ -31,7 +30,7 @@ class Worker:
     def __init__(self, options: Mapping[str, Any], score_thr: float, file_format: str) -> None:
         options = dict(options)
         if exported := options.pop('exported', None):
-            runtime = options.pop('runtime', RUNTIMES[0])
+            runtime = options.pop('runtime', 'onnxruntime')
             options['predictor'] = ExportedModel(
                 exported, device=options.get('device'), runtime=runtime
             )

@@ -4,6 +4,9 @@
 python tools/resolution_sweep.py --models pyramid=CONFIG:CHECKPOINT column=CONFIG:CHECKPOINT \\
     --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
 
+    python tools/resolution_sweep.py --models pyramid=CONFIG:CHECKPOINT NAME \\
+        --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
+
 Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn.
 --write stores the range of sizes at which each model is good beside its checkpoint, where
 tools/infer.py and tools/export.py find it.
@@ -12,8 +15,7 @@ tools/infer.py and tools/export.py find it.
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.weights import shipped_weights
+import command_line as cli
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -21,9 +23,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         '--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT'
     )
-    sizes = dict(nargs='+', default=['0.5', '0.75', '1', '1.5', '2'], metavar='FACTOR|SIDEpx')
     parser.add_argument(
-        '--sizes', **sizes, help="factors of the config's test scale, or shorter sides, as 640px"
+        '--sizes',
+        nargs='+',
+        default=['0.5', '0.75', '1', '1.5', '2'],
+        metavar='FACTOR|SIDEpx',
+        help="factors of the config's test scale, or shorter sides, as 640px",
     )
     parser.add_argument(
         '--limit', type=cli.positive, metavar='N', help='test on N images, evenly spaced'
@@ -51,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         read_rows,
         sweep,
     )
+    from cpvt_backbones.weights import shipped_weights
 
     models = [
         SweepModel(name, cli.config_from(args, config), checkpoint)

@@ -1,13 +1,13 @@
 """Evaluate a checkpoint on the test set of a detection, segmentation or classification config.
 
 python tools/test.py CONFIG CHECKPOINT
-python tools/test.py NAME            # shipped weights
+python tools/test.py NAME    # shipped weights
 torchrun --nproc-per-node 8 tools/test.py CONFIG CHECKPOINT --launcher pytorch
 """
 
 from collections.abc import Sequence
 
-from cpvt_backbones.engine import command_line as cli
+import command_line as cli
 
 
 def main(argv: Sequence[str] | None = None) -> None:

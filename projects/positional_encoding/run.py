@@ -1,9 +1,10 @@
 """Test the CPVT paper's claims about position encodings, in four stages.
 
-python projects/positional_encoding/run.py classify --data data/imagenette --epochs 8
-python projects/positional_encoding/run.py objects                                # of classifiers
-of Tiny ImageNet python projects/positional_encoding/run.py transfer
-python projects/positional_encoding/run.py report --docs docs/evidence.md
+    python projects/positional_encoding/run.py classify --data data/imagenette
+    python projects/positional_encoding/run.py objects    # of Tiny ImageNet
+    python projects/positional_encoding/run.py transfer
+    python projects/positional_encoding/run.py report --docs docs/evidence.md
+
 Interrupt a stage at any time and start it again to continue. Started several times, the processes
 share the work.
 """
@@ -21,8 +22,10 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for this project, where this file runs as a script
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
+sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
 
-from cpvt_backbones.engine.command_line import make_parser, positive, run
+from command_line import make_parser, positive, run
+
 from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.toolboxes import read_config
 from positional_encoding.classify import Classification, epochs_within

@@ -1,7 +1,8 @@
 """Convert BCCD (github.com/Shenggan/BCCD_Dataset) to the layout of configs/bccd: its own split,
 boxes as COCO JSON.
 
-python projects/shipped_weights/make_bccd.py BCCD_Dataset/BCCD
+    python projects/shipped_weights/make_bccd.py BCCD_Dataset/BCCD
+
 The argument is the folder with Annotations, ImageSets and JPEGImages.
 """
 
@@ -12,10 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))  # for own_data
 
+import command_line as cli
 from own_data import Report, read_voc, write_json
 from own_data.check import check_parts
-
-from cpvt_backbones.engine import command_line as cli
 
 CLASSES = ('RBC', 'WBC', 'Platelets')
 SPLITS = ('train', 'val', 'test')

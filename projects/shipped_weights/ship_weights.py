@@ -1,9 +1,11 @@
 """Put trained weights into the package: fp16 safetensors, an entry in the index, a model card.
 
-python projects/shipped_weights/ship_weights.py NAME CONFIG CHECKPOINT --commit COMMIT
-    --about 'CPVT-Ti-GAP, ten classes of ImageNet' --purpose 'Photographs of its ten classes'
-    --not-for 'Any other class' --data '9,469 training images' --terms 'ImageNet: research only'
-python tools/resolution_sweep.py --models NAME --sizes 112px 160px 224px --out sweep.csv
+    python projects/shipped_weights/ship_weights.py NAME CONFIG CHECKPOINT \\
+        --commit COMMIT --about 'CPVT-Ti-GAP, ten classes of ImageNet' \\
+        --purpose 'Photographs of its ten classes' --not-for 'Any other class' \\
+        --data '9,469 training images' --terms 'ImageNet: research only'
+    python tools/resolution_sweep.py --models NAME --sizes 112px 160px --out sweep.csv
+
 The first command again, with --sizes sweep.csv, writes the card: the accuracy in it was measured
 with the shipped (fp16) file.
 """
@@ -12,13 +14,17 @@ import argparse
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
+
+import command_line as cli
+
 from cpvt_backbones import weights
-from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.weights import ShippedWeights, find_shipped
 
 if TYPE_CHECKING:

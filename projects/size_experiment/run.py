@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# For `benchmarks` and for this project, where this file runs as a script.
+# For `benchmarks`, this project and `command_line`, where this file runs as a script.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))
 
 import pandas as pd
+from command_line import make_parser, positive, run
 
-from cpvt_backbones.engine.command_line import make_parser, positive, run
 from size_experiment.experiment import (
     CONFIGS,
     Files,

@@ -136,13 +136,13 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
             '{ours}',
             'x.pth',
             ['--config', '{config}', '--prefix', 'teacher'],
-            "--prefix 'teacher.': no key starts with it",
+            "prefix='teacher.': no key starts with it",
         ),
         (
             '{ours}',
             'x.pth',
             ['--config', '{config}', '--ema'],
-            '--ema: the checkpoint has none of model_ema',
+            'ema=True: the checkpoint has none of model_ema',
         ),
     ],
 )

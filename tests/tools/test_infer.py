@@ -277,7 +277,7 @@ def test_a_model_that_finds_nothing_says_so(photos, tmp_path, call, capsys, monk
             return [one] * len(images)
 
     monkeypatch.setattr('cpvt_backbones.inference.inferencer.ToolboxPredictor', Blind)
-    monkeypatch.setattr('cpvt_backbones.engine.command_line.config_from', lambda *_: 'config')
+    monkeypatch.setattr('command_line.config_from', lambda *_: 'config')
     given = ['a.py', 'a.pth', photos, '--no-vis', '--out-dir']
     for _ in range(2):
         assert infer(call, *given, tmp_path / 'out') == 0

@@ -1,6 +1,7 @@
 """Parts that all command lines share."""
 
 import argparse
+import inspect
 import os
 import platform
 import subprocess
@@ -8,19 +9,23 @@ import sys
 import textwrap
 from pathlib import Path
 
+import command_line as cli
 import pytest
-from mmengine.registry import Registry
-from torch.nn import Linear
-
-from cpvt_backbones import CPVT
-from cpvt_backbones.checkpoints import CheckpointError
-from cpvt_backbones.engine.command_line import (
-    PACKAGE,
+from command_line import (
+    Overrides,
+    make_parser,
     parse_model,
     parse_size,
+    parse_values,
     run,
     split_model,
 )
+from mmengine.registry import Registry
+from torch.nn import Linear, Module
+
+import cpvt_backbones
+from cpvt_backbones import CPVT
+from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 NAME = next(iter(shipped_weights()))
@@ -52,6 +57,59 @@ def test_a_model_is_config_and_checkpoint_or_a_name_or_an_exported_file():
     assert parse_model('a=c.py:x.pth') == ('a', 'c.py', 'x.pth')
     assert parse_model(NAME) == (NAME, config, NAME)
     assert parse_model(f'a={NAME}') == ('a', config, NAME)
+
+
+@pytest.mark.parametrize(
+    ('word', 'value'),
+    [
+        ('a=3', 3),
+        ('a=0.5', 0.5),
+        ('a=true', True),
+        ('a=None', None),
+        ('a=x=y', 'x=y'),
+        ('a=my photos/größe 2', 'my photos/größe 2'),
+        ('a=[1, (2, 3)]', [1, (2, 3)]),
+        ('a=b,c', ['b', 'c']),
+    ],
+)
+def test_values_of_options(word, value):
+    parser = make_parser('Doc.')
+    parser.add_argument('--cfg-options', nargs='+', action=Overrides)
+    args = parser.parse_args(['--cfg-options', 'c=1', '--cfg-options', word])
+    assert parse_values(args.cfg_options) == dict(c=1, a=value)
+
+
+def test_options_without_a_value_or_with_open_brackets(capsys):
+    parser = make_parser('Doc.')
+    parser.add_argument('--cfg-options', nargs='+', action=Overrides)
+    with pytest.raises(SystemExit):
+        parser.parse_args(['--cfg-options', 'model.arch'])
+    assert "--cfg-options: KEY=VALUE is expected, got 'model.arch'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r'cfg_options: a=\[1,2'):
+        parse_values(dict(a='[1,2'))
+
+
+def test_choices_and_defaults_are_the_packages():
+    """The parser repeats them, since importing the package takes seconds."""
+    from cpvt_backbones import export, inference
+    from cpvt_backbones.checkpoints import names
+    from cpvt_backbones.engine import launch
+    from cpvt_backbones.export import formats, verification
+    from cpvt_backbones.inference import exported, precision
+
+    arguments = inspect.signature(inference.Inferencer).parameters
+    for name in ('max_pixels', 'tile_size', 'overlap', 'read_limit'):
+        assert getattr(cli, name.upper()) == arguments[name].default
+    assert cli.AMP_DTYPES == launch.AMP_DTYPES
+    assert cli.TARGETS == names.TARGETS
+    assert cli.DTYPES == precision.DTYPES
+    assert cli.RUNTIMES == exported.RUNTIMES
+    assert cli.EXPORTED_SUFFIXES == exported.EXPORTED_SUFFIXES
+    assert [*cli.EXPORT_FORMATS] == [*formats.EXPORT_FORMATS]
+    assert inspect.signature(export.export).parameters['opset'].default == cli.OPSET
+    assert cli.VERIFIED_SIZES == verification.VERIFIED_SIZES
+    assert cli.VERIFIED_BATCHES == verification.VERIFIED_BATCHES
+    assert all(issubclass(getattr(cpvt_backbones, name), Module) for name in cli.BACKBONES)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +209,7 @@ def test_a_users_mistake_ends_in_one_line(main, message, capsys, monkeypatch):
         ("try:\n    raise TypeError('mistake')\nexcept TypeError:\n    None + 1", TypeError),
     ],
 )
-@pytest.mark.parametrize('folder', [PACKAGE, Path(__file__).parent])
+@pytest.mark.parametrize('folder', [Path(cpvt_backbones.__file__).parent, Path(__file__).parent])
 def test_a_bug_keeps_its_traceback(statement, error, folder):
     code = compile(statement, folder / 'module.py', 'exec')
     with pytest.raises(error):
@@ -181,7 +239,7 @@ def test_freed_memory_is_kept(settings):
     """
     script = """
     import resource
-    from cpvt_backbones.engine.command_line import keep_memory
+    from command_line import keep_memory
 
     def faults():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -198,7 +256,12 @@ def test_freed_memory_is_kept(settings):
     }
     command = [sys.executable, '-c', textwrap.dedent(script)]
     result = subprocess.run(
-        command, env={**environment, **settings}, capture_output=True, text=True, check=True
+        command,
+        env={**environment, **settings},
+        cwd=Path(cli.__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     before, kept, _, after = result.stdout.split()
     assert kept == str(not settings)

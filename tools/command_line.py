@@ -1,40 +1,67 @@
 """Common parts of the command lines: parser, arguments, sizes and errors.
 
 A tool defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It
-imports what imports torch or mmengine after its arguments are parsed, so that ``--help`` is there
-at once.
+imports the package after its arguments are parsed: torch and mmengine take seconds.
 """
 
 import argparse
 import ctypes
 import dis
+import importlib.util
 import inspect
 import os
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cpvt_backbones.weights import find_shipped, shipped_weights, similar_names
-
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-PACKAGE = Path(__file__).parents[1]
+# Choices and defaults of the package, for --help; a test compares them.
+AMP_DTYPES = ('float16', 'bfloat16')
+BACKBONES = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
+DTYPES = ('auto', 'float32', 'float16', 'bfloat16')
+EXPORT_FORMATS = ('onnx', 'torch_export', 'aoti')
+EXPORTED_SUFFIXES = ('.onnx', '.pt2')
+MAX_PIXELS = 2048 * 2048
+OPSET = 21
+OVERLAP = 256
+READ_LIMIT = 178_956_970
+RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')
+TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')
+TILE_SIZE = 1024
+VERIFIED_BATCHES = (1, 3)
+VERIFIED_SIZES = ((17, 33), (224, 224), (333, 517))
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Formatter that keeps the lines of the description, adds each default, and does not list the
-    options twice.
+    """Formatter that fills the paragraphs of the description but keeps the lines of commands, adds
+    each default, and does not list the options twice.
     """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = []
+        for paragraph in text.strip().split('\n\n'):
+            if re.match(r' *(python|torchrun|pip) ', paragraph):
+                paragraphs.append(textwrap.indent(textwrap.dedent(paragraph), '    '))
+            else:
+                paragraphs.append(textwrap.fill(' '.join(paragraph.split()), width))
+        return '\n\n'.join(paragraphs)
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
         self._prog += ' [options]'
         needed = [action for action in actions if action.required or not action.option_strings]
         super().add_usage(usage, needed, [], prefix)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs == argparse.ONE_OR_MORE and not isinstance(action.metavar, tuple):
+            return f'{self._metavar_formatter(action, default_metavar)(1)[0]} ...'
+        return super()._format_args(action, default_metavar)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         known = action.default in (None, False, []) or 'default' in (action.help or '')
@@ -85,7 +112,10 @@ def run(
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ImportError, TypeError, ValueError) as error:
-        folders = [PACKAGE, folder or Path(inspect.getfile(main)).parent]
+        folders = [Path(__file__).parent, folder or Path(inspect.getfile(main)).parent]
+        package = importlib.util.find_spec('cpvt_backbones')  # imports nothing
+        if package is not None and package.origin is not None:
+            folders.append(Path(package.origin).parent)
         if not _is_mistake(error, folders):
             raise
         _stop(f'error: {error}', 2)
@@ -94,7 +124,7 @@ def run(
 def _is_mistake(error: BaseException, folders: Sequence[Path]) -> bool:
     """True for a user's mistake, as :func:`run` defines it."""
     if isinstance(error, ImportError):
-        ours = (error.name or '').partition('.')[0] == PACKAGE.name
+        ours = (error.name or '').startswith('cpvt_backbones.')
         return not ours and not _is_within(error.path, folders)
     if isinstance(error, OSError):
         return True
@@ -164,6 +194,7 @@ def parse_model(text: str) -> tuple[str, str, str]:
     config, checkpoint).
     """
     name, _, value = text.partition('=')
+    config: str | None
     try:
         config, checkpoint, _ = split_model((value or name).split(':', maxsplit=1))
     except ValueError:
@@ -183,12 +214,38 @@ def positive(text: str) -> int:
 
 
 class Overrides(argparse.Action):
-    """mmengine's ``DictAction``, imported when it is used."""
+    """Collects ``KEY=VALUE ...`` as text by key; :func:`parse_values` reads the values."""
 
-    def __call__(self, *arguments: Any) -> None:
-        from mmengine.config import DictAction
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        found = dict(getattr(namespace, self.dest) or {})
+        for word in values:
+            key, equals, value = word.partition('=')
+            if not key or not equals:
+                parser.error(f'argument {option_string}: KEY=VALUE is expected, got {word!r}')
+            found[key] = value
+        setattr(namespace, self.dest, found)
 
-        DictAction(self.option_strings, self.dest)(*arguments)
+
+def parse_values(overrides: Mapping[str, str]) -> dict[str, Any]:
+    """Values of :class:`Overrides`, read as mmengine's ``DictAction`` does, but spaces are kept."""
+    from mmengine.config import DictAction
+
+    values = {}
+    for key, text in overrides.items():
+        namespace = argparse.Namespace(found=None)
+        try:
+            DictAction(['--found'], 'found')(None, namespace, [f'value={text}'])
+        except AssertionError as error:
+            raise ValueError(f'cfg_options: {key}={text}: {error}') from error
+        value = namespace.found['value']
+        values[key] = text.strip('\'"') if isinstance(value, str) else value
+    return values
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -226,12 +283,9 @@ def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = 
     os.environ.setdefault('LOCAL_RANK', str(getattr(args, 'local_rank', 0)))
     from cpvt_backbones.toolboxes import read_config
 
-    options = {
-        key: getattr(args, key)
-        for key in ('cfg_options', 'work_dir', 'launcher')
-        if hasattr(args, key)
-    }
-    return read_config(args.config if path is None else path, **options)
+    options = {key: getattr(args, key) for key in ('work_dir', 'launcher') if hasattr(args, key)}
+    cfg_options = parse_values(args.cfg_options or {})
+    return read_config(args.config if path is None else path, cfg_options=cfg_options, **options)
 
 
 def add_model_arguments(
@@ -267,6 +321,8 @@ def split_model(
         images: At least one image must follow the model; by default none may.
         exported: Accepted suffixes of exported models; the config of these is ``None``.
     """
+    from cpvt_backbones.weights import find_shipped, shipped_weights, similar_names
+
     first, *rest = words or ['']
     config: str | None
     if first.endswith('.py') and rest:
