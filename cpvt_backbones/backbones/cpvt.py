@@ -48,8 +48,8 @@ class CPVT(Backbone):
             ``'swiglu'`` (see :class:`MLP`).
         pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
         final_norm: Normalise the last block's output.
-        in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps,
-            frozen_stages, with_cp, init_cfg: See :class:`Backbone`.
+
+    The other arguments are those of :class:`Backbone`.
     """
 
     def __init__(

@@ -87,9 +87,8 @@ class MultiScaleCPVT(CPVT):
         with_cls_token: See :class:`CPVT`. Default: no class token.
         window_size, global_blocks: See :class:`CPVT`. Global attention in a few blocks, windowed in
             the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
-        img_size, num_registers, layer_scale_init, activation, pre_norm, final_norm,
-            in_channels, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps,
-            frozen_stages, with_cp, init_cfg: See :class:`CPVT`.
+
+    The other arguments are those of :class:`CPVT`.
     """
 
     def __init__(

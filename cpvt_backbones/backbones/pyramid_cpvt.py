@@ -48,8 +48,8 @@ class PyramidCPVT(Backbone):
             1e-5; PVT: 1e-6).
         final_norm: Normalise the last stage's output; ``None``: unless it is a feature map, as in
             PVT and Twins.
-        in_channels, out_type, qkv_bias, drop_rate, attn_drop_rate, drop_path_rate, norm_eps,
-            frozen_stages, with_cp, init_cfg: See :class:`Backbone`.
+
+    The other arguments are those of :class:`Backbone`.
     """
 
     def __init__(

@@ -297,7 +297,7 @@ def find_backbone(
     return source, found
 
 
-def _only_prefix(found: Found, outer: str) -> str:
+def _only_prefix(found: Found, removed: str) -> str:
     """The one prefix under which the keys are those of a family.
 
     Raise CheckpointError if there is none, or more than one.
@@ -310,11 +310,17 @@ def _only_prefix(found: Found, outer: str) -> str:
             if any(re.match(family.signature, rest) for family in SOURCES):
                 prefixes['.'.join(parts[:start])] = None
                 break
+    # A part of the names in a prefix may be those of another family.
+    prefixes = {
+        inner: None
+        for inner in prefixes
+        if not any(inner.startswith(f'{outer}.') for outer in prefixes)
+    }
     # Prefixes that differ in numbers alone are parts of one model, as the stages of Swin.
     if len({re.sub(r'\d+', '0', prefix) for prefix in prefixes}) < min(len(prefixes), 2):
         prefixes = {}
     if len(prefixes) > 1:
-        choices = ', '.join(repr(outer + prefix) for prefix in prefixes)
+        choices = ', '.join(repr(removed + prefix) for prefix in prefixes)
         raise CheckpointError(
             f'several parts of the checkpoint are backbones; choose one by prefix=: {choices}'
         )
