@@ -2,9 +2,9 @@
 
 The file is ONNX, a torch.export program or an AOTInductor package.
 
-python tools/export.py CONFIG CHECKPOINT --format onnx --out model.onnx
-python tools/export.py CONFIG CHECKPOINT --format aoti --out model.pt2 --verify-images photos/
-python tools/export.py CONFIG CHECKPOINT --format onnx --out features.onnx --part backbone
+    python tools/export.py CONFIG CHECKPOINT --format onnx --out model.onnx
+    python tools/export.py CONFIG CHECKPOINT --format aoti --out model.pt2
+    python tools/export.py NAME --part backbone --out features.onnx
 
 Before it gets its name, the file is run at several sizes against the model itself; if they differ,
 nothing is written.

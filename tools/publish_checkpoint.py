@@ -1,7 +1,7 @@
 """Write the weights of a training checkpoint for release: weights only, fp16 on request, hash in
 the name.
 
-    python tools/publish_checkpoint.py work_dirs/retinanet/epoch_12.pth retinanet.pth
+    python tools/publish_checkpoint.py runs/epoch_12.pth retinanet.pth
     python tools/publish_checkpoint.py work_dirs/retinanet pcpvt-s.safetensors \\
         --backbone --half
 

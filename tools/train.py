@@ -2,7 +2,7 @@
 
 python demo/digit_scenes.py    # the data of the next line
 python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py
-torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch --resume
+torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch
 """
 
 from collections.abc import Sequence

@@ -35,6 +35,7 @@ MISTAKES = {
     ),
     'projects/any_size_vit/run.py': ('report', 'work_dirs/any_size_vit has no finished run'),
     'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
+    'projects/size_experiment/run.py': ('read --sealed none.zip', 'has no finished run'),
     'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
     'tools/convert_checkpoint.py': (
         'none.pth out.pth --type CPVT',
