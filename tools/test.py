@@ -2,7 +2,7 @@
 
 python tools/test.py CONFIG CHECKPOINT
 python tools/test.py NAME    # shipped weights
-torchrun --nproc-per-node 8 tools/test.py CONFIG CHECKPOINT --launcher pytorch
+torchrun --nproc-per-node 8 tools/test.py CONFIG FILE --launcher pytorch
 """
 
 from collections.abc import Sequence
