@@ -41,8 +41,7 @@ train_dataloader = dict(
     batch_size={batch_size}, num_workers=0, sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(type='Pictures', scope='mmseg'))
 val_cfg = test_cfg = None
-# Not AdamW: it divides by the size of a gradient,
-    also where that is rounding error and nothing else.
+# Not AdamW: it divides by the size of a gradient, which may be a rounding error.
 optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=0.1, momentum=0.9,
     weight_decay=0.05),
                      clip_grad=dict(max_norm=1.0))
