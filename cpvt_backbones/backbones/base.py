@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage, checks
 from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
-from cpvt_backbones.layers.tokens import Grid, prepend_tokens, tokens_to_map
+from cpvt_backbones.layers.tokens import Grid, is_tracing, prepend_tokens, tokens_to_map
 
 from .padded import features_of_sizes, resolve_valid_sizes
 from .pretrained import CheckpointInit, PretrainedModel
@@ -275,7 +275,15 @@ class Backbone(PretrainedModel):
             ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with
                 ``out_type='raw'``.
         """
-        self._check_images(images)
+        if is_tracing():
+            # Comparing sizes would give a warning of the tracer.
+            if torch.onnx.is_in_onnx_export():
+                raise RuntimeError(
+                    'torch.onnx.export(dynamo=False) fixes sizes in the file: tools/export.py '
+                    'writes ONNX for every size'
+                )
+        else:
+            self._check_images(images)
         if valid_sizes is None:
             valid_sizes = getattr(images, 'valid_sizes', None)
         sizes = (
@@ -294,11 +302,9 @@ class Backbone(PretrainedModel):
             outputs = features_of_sizes(self._features, images, sizes, strides)
         # mmcv's compiled operators (RoIAlign) take every map for contiguous; a neck's maps have the
         # strides of these.
-        return (
-            tuple(output.contiguous() for output in outputs)
-            if self.out_type == 'featmap'
-            else outputs
-        )
+        if self.out_type == 'featmap':
+            outputs = tuple(output.contiguous() for output in outputs)
+        return outputs
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
         """Features of images that fill the batch."""

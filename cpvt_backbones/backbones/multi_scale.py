@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cpvt_backbones.layers import ceil_div, pad_to_multiple
 from cpvt_backbones.layers.checks import check, check_choice
+from cpvt_backbones.layers.tokens import crop
 
 from .archs import COLUMNS, resolve_arch, resolve_indices
 from .base import DENSE_POSITION, Position
@@ -179,6 +180,6 @@ class MultiScaleCPVT(CPVT):
             feature_map = self.pyramid[str(level)](trunk_map)
             # An upsampled map covers the padding of the last patch too; cells without a pixel are
             # cropped.
-            height, width = ceil_div(images.shape[2], stride), ceil_div(images.shape[3], stride)
-            outputs.append(feature_map[:, :, :height, :width])
+            size = (ceil_div(images.shape[2], stride), ceil_div(images.shape[3], stride))
+            outputs.append(crop(feature_map, (2, 3), size))
         return tuple(outputs)

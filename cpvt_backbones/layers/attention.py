@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from .checks import check_int, check_probability
 from .patch_embed import project_patches
-from .tokens import Grid, ceil_div, is_exporting, is_padded, pad_to_multiple, tokens_to_map
+from .tokens import Grid, ceil_div, crop, is_exporting, is_padded, pad_to_multiple, tokens_to_map
 
 Bias = Callable[[Tensor, Grid], Tensor]
 """Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
 
 Arrange = Callable[[Tensor], Tensor]
-"""A tensor (heads or 1, P + N, d) to the layout of the tokens in windows, (windows, heads
-or 1, h * w, d).
+"""A tensor (heads or 1, P + N, d) to the layout of tokens in windows, (windows, heads or 1,
+h * w, d).
 """
 
 Rotate = Callable[[Tensor, Tensor, Arrange | None], tuple[Tensor, Tensor]]
@@ -34,29 +34,26 @@ def widen(*tensors: Tensor) -> list[Tensor]:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """softmax(q k^T / sqrt(d) + mask) v, of queries (B, heads, T, d), keys and values (B, heads, S,
-    d).
+    """softmax(q k^T / sqrt(d) + mask) v.
+
+    Queries are (B, heads, T, d), keys and values (B, heads, S, d).
 
     ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention
     is allowed.
     """
-    if mask is not None and is_exporting():
-        mask = mask.expand(
-            -1, -1, query.shape[2], -1
-        )  # ONNX's Attention wants a row for each query
-    if (
-        not is_exporting()
-        and query.device.type == 'cpu'
-        and query.requires_grad
-        and key.shape[2] <= SHORT
-    ):
+    if is_exporting():
+        if mask is not None:  # ONNX's Attention wants a row for each query
+            mask = mask.expand(-1, -1, query.shape[2], -1)
+    elif query.device.type == 'cpu' and query.requires_grad and key.shape[2] <= SHORT:
         # PyTorch 2.11's backward pass takes two to four times as long in bfloat16 for so few keys.
+        dtype = value.dtype
         with torch.autocast('cpu', enabled=False):
-            q, k, v = widen(query, key, value)
+            query, key, value = widen(query, key, value)
             mask = None if mask is None else widen(mask)[0]
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).to(
-                value.dtype
+            out = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, dropout_p=dropout
             )
+            return out.to(dtype)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 
@@ -157,17 +154,20 @@ class Attention(nn.Module):
     ) -> Tensor:
         """:meth:`forward` without the output projection."""
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
-        p = num_prefix
-        mask = None if bias is None else F.pad(bias(query[:, :, p:], grid), (p, 0, p, 0))
+        mask = None
+        if bias is not None:
+            mask = bias(query[:, :, num_prefix:], grid)
+            mask = F.pad(mask, (num_prefix, 0, num_prefix, 0))
         if rotate is not None:
             query, key = rotate(query, key, None)
-        return attend(query, key, value, mask=mask, dropout=self.dropout).transpose(1, 2).flatten(2)
+        out = attend(query, key, value, mask=mask, dropout=self.dropout)
+        return out.transpose(1, 2).flatten(2)
 
 
 class WindowAttention(Attention):
-    """Attention within windows, for any grid: the last row and column of windows are padded, masked
-    and cropped.
+    """Attention within windows, for any grid.
 
+    The last row and column of windows are padded, masked and cropped.
     Prefix tokens attend to all patch tokens, and all patch tokens to them. With a window that
     covers the grid this is :class:`Attention`. Parameters and their names are the same.
 
@@ -202,89 +202,109 @@ class WindowAttention(Attention):
         rotate: Rotate | None,
     ) -> Tensor:
         """As in :class:`Attention`; ``bias`` is called with the grid of one window."""
-        window = (self.window_size, self.window_size)
+        side = (self.window_size, self.window_size)
         if not is_exporting():  # an exported graph pads a small grid up to a whole window
             if max(grid) <= self.window_size:
                 return super().attended(x, grid, num_prefix, qk, bias, rotate)
-            window = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
+            side = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
+        windows = Windows(grid, side)
         batch = x.shape[0]
-        counts = (ceil_div(grid[0], window[0]), ceil_div(grid[1], window[1]))
-        padding = (counts[0] * window[0] - grid[0], counts[1] * window[1] - grid[1])
 
-        def partition(tokens: Tensor) -> Tensor:
-            """(B, P + N, C) to (B * windows, h * w, C), before the projection: a third of the bytes
-            to move.
-            """
-            patches = tokens[:, num_prefix:].unflatten(1, grid)
-            if is_padded(padding):
-                patches = F.pad(patches, (0, 0, 0, padding[1], 0, padding[0]))
-            patches = patches.unflatten(2, (counts[1], window[1])).unflatten(
-                1, (counts[0], window[0])
-            )
-            return patches.transpose(2, 3).flatten(3, 4).flatten(0, 2)
-
-        # (B * windows, heads, h * w, d)
-        query, key, value = self.query_key_value(
-            partition(x), window, 0, None if qk is None else partition(qk)
-        )
-        real = None
-        if is_padded(
-            padding
-        ):  # True where a key is a token and no padding, (B * windows, 1, 1, h * w)
-            real = (
-                partition(x.new_ones(batch, num_prefix + grid[0] * grid[1], 1))
-                .bool()
-                .transpose(1, 2)[:, None]
-            )
+        # Partition before the projection: a third of the bytes to move.
+        patch_qk = None if qk is None else windows.partition(qk[:, num_prefix:])
+        patches = windows.partition(x[:, num_prefix:])
+        query, key, value = self.query_key_value(patches, side, 0, patch_qk)
+        real = windows.real_tokens(x)
         mask = real
         if bias is not None:
-            mask = bias(query, window)
-            mask = mask if real is None else mask.masked_fill(~real, -torch.inf)
+            mask = bias(query, side)
+            if real is not None:
+                mask = mask.masked_fill(~real, -torch.inf)
         if rotate is not None:
 
             def arrange(table: Tensor) -> Tensor:
-                return partition(table).unflatten(0, (table.shape[0], -1)).transpose(0, 1)
+                parts = windows.partition(table[:, num_prefix:])
+                return parts.unflatten(0, (table.shape[0], -1)).transpose(0, 1)
 
-            query, key = rotate(
-                query.unflatten(0, (batch, -1)), key.unflatten(0, (batch, -1)), arrange
-            )
+            query = query.unflatten(0, (batch, -1))  # (B, windows, heads, h * w, d)
+            key = key.unflatten(0, (batch, -1))
+            query, key = rotate(query, key, arrange)
             query, key = query.flatten(0, 1), key.flatten(0, 1)
+        if num_prefix == 0:
+            out = attend(query, key, value, mask=mask, dropout=self.dropout)
+            return windows.merge(out.transpose(1, 2).flatten(2))
 
-        prefix = None
-        if num_prefix:
-            # Prefix tokens attend to every patch, and every window attends to them.
-            prefix_qk = None if qk is None else qk[:, :num_prefix]
-            query_p, key_p, value_p = self.query_key_value(
-                x[:, :num_prefix], grid, num_prefix, prefix_qk
-            )
-            pairs = ((key_p, key), (value_p, value))
-            all_keys, all_values = (
-                torch.cat(
-                    (own, patches.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)), dim=2
-                )
-                for own, patches in pairs
-            )
-            all_real = (
-                None
-                if real is None
-                else F.pad(real.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
-            )
-            prefix = attend(query_p, all_keys, all_values, mask=all_real, dropout=self.dropout)
-            windows = counts[0] * counts[1]
-            key, value = (
-                torch.cat(
-                    (own[:, None].expand(-1, windows, -1, -1, -1).flatten(0, 1), patches), dim=2
-                )
-                for own, patches in pairs
-            )
-            if mask is not None:
-                mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
-
+        # Prefix tokens attend to every patch, and every window attends to them.
+        prefix_qk = None if qk is None else qk[:, :num_prefix]
+        query_p, key_p, value_p = self.query_key_value(
+            x[:, :num_prefix], grid, num_prefix, prefix_qk
+        )
+        all_real = None
+        if real is not None:
+            all_real = F.pad(real.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
+        prefix = attend(
+            query_p,
+            torch.cat((key_p, windows.side_by_side(key, batch)), dim=2),
+            torch.cat((value_p, windows.side_by_side(value, batch)), dim=2),
+            mask=all_real,
+            dropout=self.dropout,
+        )
+        key = torch.cat((windows.repeat(key_p), key), dim=2)
+        value = torch.cat((windows.repeat(value_p), value), dim=2)
+        if mask is not None:
+            mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
         out = attend(query, key, value, mask=mask, dropout=self.dropout)
-        out = out.transpose(1, 2).flatten(2).unflatten(1, window).unflatten(0, (batch, *counts))
-        out = out.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B, H + pad, W + pad, C)
-        out = out[:, : grid[0], : grid[1]].flatten(1, 2)
-        return out if prefix is None else torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
+        out = windows.merge(out.transpose(1, 2).flatten(2))
+        return torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
+
+
+class Windows:
+    """Partition of a grid into windows of h x w tokens, the last row and column padded.
+
+    Args:
+        grid: (H, W).
+        side: (h, w) of a window.
+    """
+
+    def __init__(self, grid: Grid, side: Grid) -> None:
+        self.grid = grid
+        self.side = side
+        self.counts = (ceil_div(grid[0], side[0]), ceil_div(grid[1], side[1]))
+        self.padding = (
+            self.counts[0] * side[0] - grid[0],
+            self.counts[1] * side[1] - grid[1],
+        )
+
+    def partition(self, patches: Tensor) -> Tensor:
+        """(B, H * W, C) to (B * windows, h * w, C)."""
+        x = patches.unflatten(1, self.grid)
+        if is_padded(self.padding):
+            x = F.pad(x, (0, 0, 0, self.padding[1], 0, self.padding[0]))
+        x = x.unflatten(2, (self.counts[1], self.side[1]))
+        x = x.unflatten(1, (self.counts[0], self.side[0]))  # (B, rows, h, columns, w, C)
+        return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """(B * windows, h * w, C) to (B, H * W, C)."""
+        x = x.unflatten(1, self.side).unflatten(0, (-1, *self.counts))
+        x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B, H + padding, W + padding, C)
+        return crop(x, (1, 2), self.grid).flatten(1, 2)
+
+    def real_tokens(self, x: Tensor) -> Tensor | None:
+        """Mask of the keys that are no padding, (B * windows, 1, 1, h * w); ``None`` for all."""
+        if not is_padded(self.padding):
+            return None
+        ones = x.new_ones(x.shape[0], self.grid[0] * self.grid[1], 1)
+        return self.partition(ones).bool().transpose(1, 2)[:, None]
+
+    def side_by_side(self, x: Tensor, batch: int) -> Tensor:
+        """(B * windows, heads, h * w, d) to (B, heads, windows * h * w, d)."""
+        return x.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
+
+    def repeat(self, x: Tensor) -> Tensor:
+        """(B, heads, P, d), the same for each window, to (B * windows, heads, P, d)."""
+        count = self.counts[0] * self.counts[1]
+        return x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1)
 
 
 class SpatialReductionAttention(Attention):
@@ -340,8 +360,10 @@ class SpatialReductionAttention(Attention):
     ) -> tuple[Tensor, ...]:
         key_tokens = None if qk is None else self.reduce(qk, grid, num_prefix)
         kv = project(self.kv, self.reduce(x, grid, num_prefix), key_tokens, split=x.shape[-1])
-        return *split_heads(self.q(x if qk is None else qk), 1, self.num_heads), *split_heads(
-            kv, 2, self.num_heads
+        query = self.q(x if qk is None else qk)
+        return (
+            *split_heads(query, 1, self.num_heads),
+            *split_heads(kv, 2, self.num_heads),
         )
 
     def attended(

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from .attention import Bias, Rotate
 from .checks import check_choice, check_int, check_positive, check_probability
-from .tokens import Grid, ceil_div, prepend_tokens
+from .tokens import Grid, ceil_div, is_recording, prepend_tokens
 
 
 class DropPath(nn.Module):
@@ -85,9 +85,10 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) to the same shape."""
+        if is_recording() or torch.is_grad_enabled() or x.device.type != 'cpu':
+            return self._run(x)
         hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
-        inference = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if not inference or x.device.type != 'cpu' or hidden_bytes <= WHOLE_BYTES:
+        if hidden_bytes <= WHOLE_BYTES:
             return self._run(x)
         flat = x.flatten(0, 1)
         parts = ceil_div(hidden_bytes, PART_BYTES)

@@ -13,13 +13,14 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
 
     Returns tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
     """
-    dtype = (
-        torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else feature_map.dtype
-    )
+    dtype = feature_map.dtype
+    if torch.is_autocast_enabled('cpu'):
+        dtype = torch.get_autocast_dtype('cpu')
     if feature_map.device.type != 'cpu' or dtype != torch.bfloat16:
-        # From a channels_last convolution the tokens come out contiguous; any later copy would be C
-        # / 3 times larger.
-        projected = proj(feature_map.contiguous(memory_format=torch.channels_last))
+        # From a channels_last convolution the tokens come out contiguous; any later copy would be
+        # C / 3 times larger. torch.func.vmap has no contiguous(memory_format=...).
+        rows = feature_map.permute(0, 2, 3, 1).contiguous()
+        projected = proj(rows.permute(0, 3, 1, 2))
         return map_to_tokens(projected), (projected.shape[2], projected.shape[3])
     # In bf16 a linear layer over patches: with torch 2.11 and oneDNN on AMX, a bf16 convolution
     # gives wrong values or NaN for an image one patch wide and six or more high. In fp32 the
@@ -27,13 +28,14 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
     # patch 4, on one core.
     patch = proj.kernel_size[0]
     grid = (feature_map.shape[2] // patch, feature_map.shape[3] // patch)
-    patches = feature_map.unflatten(3, (grid[1], patch)).unflatten(
-        2, (grid[0], patch)
-    )  # (B, C, h, p, w, p)
-    if feature_map.stride(1) == 1:  # channels_last: pixels are copied as they lie in memory
-        patches, weight = patches.permute(0, 2, 4, 3, 5, 1), proj.weight.permute(0, 2, 3, 1)
+    patches = feature_map.unflatten(3, (grid[1], patch)).unflatten(2, (grid[0], patch))
+    weight = proj.weight
+    # Pixels are copied as they lie in memory, channels_last or not, from (B, C, h, p, w, p).
+    if feature_map.stride(1) == 1:
+        patches = patches.permute(0, 2, 4, 3, 5, 1)
+        weight = weight.permute(0, 2, 3, 1)
     else:
-        patches, weight = patches.permute(0, 2, 4, 1, 3, 5), proj.weight
+        patches = patches.permute(0, 2, 4, 1, 3, 5)
     return F.linear(patches.flatten(3).flatten(1, 2), weight.flatten(1), proj.bias), grid
 
 

@@ -19,7 +19,7 @@ from .checks import (
     is_sequence,
 )
 from .position import PositionEncoding, Stage, StageTokens, register_position
-from .tokens import Grid, map_to_tokens, tokens_to_map
+from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
 NORMS: dict[str, Any] = {'BN': nn.BatchNorm2d}
 ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
@@ -102,7 +102,7 @@ class PEG(nn.Module):
 
     def out_grid(self, grid: Grid) -> Grid:
         """The grid of the result: the same with zero padding, smaller without."""
-        if min(grid) <= self.shrink:
+        if self.shrink and min(grid) <= self.shrink:
             least = f"{self.shrink} x {self.shrink} tokens when PEG has padding='none'"
             raise ValueError(
                 f'grid must be larger than {least} (it shrinks by that), got {grid[0]} x {grid[1]}'
@@ -113,16 +113,8 @@ class PEG(nn.Module):
         """Patch tokens (B, H * W, C), row by row, to (B, H' * W', C) with (H', W') =
         ``out_grid(grid)``.
         """
-        if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
-            shape = f'(B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}'
-            raise ValueError(f'tokens must be {shape}, got shape {tuple(tokens.shape)}')
-        height, width = self.out_grid(grid)
-        if self.training and tokens.shape[0] * height * width == 1:
-            check(
-                'None to train PEG on fewer than two tokens',
-                lambda norm: norm is None,
-                norm=self.norm,
-            )
+        if not is_exporting():
+            self._check_tokens(tokens, grid)
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
             # Its kernel contains the identity: in half precision it would round the residual
@@ -137,6 +129,18 @@ class PEG(nn.Module):
         for layer in self.proj:
             x = x + layer(x) if self.residual else layer(x)
         return map_to_tokens(x)
+
+    def _check_tokens(self, tokens: Tensor, grid: Grid) -> None:
+        if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
+            raise ValueError(
+                f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
+                f'got shape {tuple(tokens.shape)}'
+            )
+        height, width = self.out_grid(grid)
+        if self.training and self.norm is not None and tokens.shape[0] * height * width == 1:
+            raise ValueError(
+                f'norm must be None to train PEG on fewer than two tokens, got {self.norm!r}'
+            )
 
     @torch.no_grad()
     def fuse(self) -> bool:

@@ -187,7 +187,7 @@ class LearnedTable(PositionEncoding):
 
     def resize(self, entries: Tensor, old: Grid, new: Grid) -> Tensor:
         """(1, h * w, C) entries of one grid to (1, H * W, C) of another."""
-        if old == new and not is_exporting():
+        if not is_exporting() and old == new:
             return entries
         dtype = entries.dtype
         if dtype in (torch.float16, torch.bfloat16):
@@ -201,7 +201,7 @@ class LearnedTable(PositionEncoding):
     def before_stage(
         self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> StageTokens:
-        table = self.get_parameter(str(stage))
+        table = getattr(self, str(stage))  # get_parameter() refuses functional_call's tensors
         prefix = self.num_prefix[stage]
         if prefix_tokens is not None:
             prefix_tokens = prefix_tokens + table[:, :prefix]
@@ -446,8 +446,10 @@ class Relative(PositionEncoding):
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
         index = self.layer_ids.index((stage, block))
-        row, column = (self.get_parameter(f'{index}.{axis}') for axis in ('row', 'column'))
-        y, x = (torch.arange(n, device=query.device) for n in grid)
+        tables: Any = self.get_submodule(str(index))
+        row, column = tables['row'], tables['column']
+        y = torch.arange(grid[0], device=query.device)
+        x = torch.arange(grid[1], device=query.device)
         dy = (y[None] - y[:, None]).clamp(-self.clip, self.clip) + self.clip  # (H, H)
         dx = (x[None] - x[:, None]).clamp(-self.clip, self.clip) + self.clip  # (W, W)
         # One table per axis, so the N x N bias is a broadcast sum of (N, H) and (N, W).

@@ -41,17 +41,46 @@ def ceil_div(size: int, parts: int) -> int:
     return (size + parts - 1) // parts
 
 
+def is_tracing() -> bool:
+    """``True`` under ``torch.jit.trace``, with which OpenVINO and the old ONNX exporter read
+    models.
+    """
+    return not torch.compiler.is_compiling() and bool(torch._C._get_tracing_state())
+
+
 def is_exporting() -> bool:
-    """``True`` while one graph for every size is recorded: no branch may depend on a size."""
+    """``True`` while exporting or tracing one graph for every size: no branch may depend on a size.
+
+    ``torch.compile`` answers ``True``, too.
+    """
+    if not torch.compiler.is_compiling():
+        return is_tracing()
     # torch < 2.7 does not tell exporting from compiling.
     return getattr(torch.compiler, 'is_exporting', torch.compiler.is_compiling)()
 
 
+def is_recording() -> bool:
+    """``True`` while compiling, exporting or tracing."""
+    return torch.compiler.is_compiling() or is_tracing()
+
+
 def is_padded(padding: tuple[int, int]) -> bool:
-    """``True`` if there is anything to pad, and always when compiling: each branch would be one
-    more compilation.
+    """``True`` if there is anything to pad, and always while recording."""
+    return is_recording() or any(padding)
+
+
+def crop(x: Tensor, dims: tuple[int, int], size: Grid) -> Tensor:
+    """The first ``size`` entries of a tensor along two dimensions.
+
+    A view, but a copy in an exported program and in one compiled for inference: torch asks whether
+    a view is contiguous, which depends on the size, and would tie the program to the example.
     """
-    return torch.compiler.is_compiling() or any(padding)
+    # narrow_copy has no derivative, and torch.compile needs one in training; torch.export does not.
+    training = torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled()
+    copy = torch.compiler.is_compiling() and not training
+    for dim, length in zip(dims, size, strict=True):
+        x = x.narrow_copy(dim, 0, length) if copy else x.narrow(dim, 0, length)
+    return x
 
 
 def pad_to_multiple(feature_map: Tensor, multiple: int, *, value: float = 0.0) -> Tensor:

@@ -1,0 +1,233 @@
+"""Programs recorded from a model: torch.compile, torch.export, torch.jit.trace, OpenVINO, torch.fx,
+torch.func.
+"""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from tiny import (
+    COLUMN,
+    DENSE,
+    POSITIONS,
+    PYRAMID,
+    TWO_BLOCKS,
+    assert_equal_outputs,
+    column,
+    max_difference,
+    multi_scale,
+    pyramid,
+    randomise,
+)
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.export import Dim
+
+SMALL_PYRAMID = {**PYRAMID, 'depths': (1, 1, 1, 1)}
+MODELS = {
+    'class_token': lambda: column(arch=TWO_BLOCKS, out_type='cls_token'),
+    'mean': lambda: column(arch=TWO_BLOCKS, with_cls_token=False, out_type='avg_featmap'),
+    'tables': lambda: column(
+        arch=TWO_BLOCKS, out_indices=(0, 1), position=POSITIONS['learned_and_peg']
+    ),
+    'sin_cos': lambda: column(arch=TWO_BLOCKS, position=POSITIONS['sin_cos']),
+    'relative': lambda: column(arch=TWO_BLOCKS, position=POSITIONS['relative']),
+    'rope_windowed': lambda: multi_scale(
+        arch=TWO_BLOCKS,
+        window_size=4,
+        global_blocks=(1,),
+        num_registers=2,
+        position=POSITIONS['rope_dinov3'],
+    ),
+    'rope_pyramid': lambda: pyramid(
+        arch=SMALL_PYRAMID, out_indices=0, position=POSITIONS['rope_mixed']
+    ),
+    'multi_scale': lambda: multi_scale(arch=TWO_BLOCKS),
+    'taps': lambda: multi_scale(arch=TWO_BLOCKS, source='taps', taps=(0, 0, 1, 1)),
+    'windowed': lambda: multi_scale(arch=TWO_BLOCKS, window_size=4, global_blocks=(1,)),
+    'pyramid': lambda: pyramid(arch=SMALL_PYRAMID),
+    'pyramid_tables': lambda: pyramid(
+        arch=SMALL_PYRAMID,
+        out_indices=(0, 1),
+        position=dict(type='Learned', interpolation='bilinear'),
+    ),
+    'fused': lambda: column(arch=TWO_BLOCKS).fuse(),
+}
+# At least 5 x 5 tokens of 16 px; patches of 16 divide both sides, one or none.
+SIZES = [(96, 96), (112, 160), (97, 131), (160, 112), (83, 200), (128, 99), (144, 144), (250, 90)]
+# Down to one token a side, where torch compiles anew: it takes a size of 1 for a constant.
+ANY_SIZES = [(64, 64), (65, 64), (64, 130), (33, 47), (100, 8), (8, 100)]
+ANY_SIZES += [(257, 31), (16, 16), (120, 121), (7, 9), (1, 1), (200, 56)]
+
+
+def compilations(model, sizes):
+    """Number of compilations of a model for images of all sizes, whose features are checked."""
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend('eager')
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    with torch.no_grad():
+        for size in sizes:
+            images = torch.randn(1, 3, *size)
+            for found, expected in zip(compiled(images), model(images), strict=True):
+                torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.compiler.reset()
+    return counter.frame_count
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_compile_once_and_at_most_twice_more_for_every_size(name):
+    assert compilations(MODELS[name]().eval(), SIZES) <= 3
+
+
+def test_compile_within_torchs_limit_down_to_one_pixel():
+    model = MODELS['multi_scale']().eval()
+    assert compilations(model, ANY_SIZES) <= torch._dynamo.config.recompile_limit
+
+
+def test_compiled_training_step_has_the_same_gradients():
+    model = multi_scale(arch=TWO_BLOCKS)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend='aot_eager', fullgraph=True)
+    images = torch.randn(2, 3, 50, 70)
+    gradients = []
+    for run in (compiled, model):
+        model.zero_grad()
+        sum(output.square().mean() for output in run(images)).backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    torch.compiler.reset()
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_valid_sizes_are_seen_through_compile():
+    """As an argument, or as the attribute that the data preprocessors set."""
+    model = multi_scale(arch=TWO_BLOCKS, position=POSITIONS['peg']).eval()
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
+    sizes = [(96, 128), (64, 100)]
+    images = torch.randn(2, 3, 96, 128)
+    with torch.no_grad():
+        expected = model(images, valid_sizes=sizes)
+        assert not torch.allclose(expected[0], model(images)[0], atol=1e-3)
+        by_argument = compiled(images, valid_sizes=sizes)
+        images.valid_sizes = sizes
+        by_attribute = compiled(images)
+    for found in (by_argument, by_attribute):
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def assert_same_features(found, model, *shapes, tolerance=2e-6):
+    for shape in shapes:
+        images = torch.randn(shape)
+        with torch.no_grad():
+            for ours, theirs in zip(found(images), model(images), strict=True):
+                assert ours.shape == theirs.shape
+                assert max_difference(torch.as_tensor(ours), theirs) <= tolerance
+
+
+RECORDED = {**DENSE} | {
+    name: (lambda position=position: column(position=position))
+    for name, position in POSITIONS.items()
+}
+
+
+@pytest.mark.parametrize('name', RECORDED)
+def test_a_jit_trace_is_right_at_every_size(name):
+    model = randomise(RECORDED[name]()).eval()
+    traced = torch.jit.trace(model, torch.randn(1, 3, 96, 128))
+    assert_same_features(traced, model, (2, 3, 75, 101), (1, 3, 3, 5), (3, 3, 16, 300))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'column_windowed',
+        'multi_scale_last',
+        'multi_scale_taps_8',
+        'multi_scale_windowed',
+        'pyramid_cls',
+        'learned_rope_and_peg',
+    ],
+)
+def test_torch_export_with_dynamic_sizes_is_not_tied_to_the_example(name):
+    model = randomise(RECORDED[name]()).eval()
+    sizes = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+    images = torch.randn(2, 3, 96, 128)
+    program = torch.export.export(model, (images,), dynamic_shapes=(sizes,), strict=False)
+    assert_same_features(program.module(), model, (3, 3, 75, 101), (2, 3, 64, 64))
+
+
+@pytest.mark.parametrize('build', [column, multi_scale, pyramid])
+def test_openvino_reads_a_model_for_every_size(build):
+    openvino = pytest.importorskip('openvino')
+    model = randomise(build()).eval()
+    converted = openvino.convert_model(model, example_input=torch.randn(1, 3, 96, 128))
+    compiled = openvino.compile_model(converted, 'CPU', {'INFERENCE_PRECISION_HINT': 'f32'})
+
+    def run(images):
+        outputs = compiled(images.numpy())
+        return [np.array(outputs[index]) for index in range(len(compiled.outputs))]
+
+    assert_same_features(run, model, (2, 3, 75, 101), (1, 3, 3, 5), tolerance=1e-5)
+
+
+@pytest.mark.parametrize('build', [column, multi_scale, pyramid])
+@pytest.mark.filterwarnings('ignore')
+def test_the_old_onnx_exporter_is_refused(build):
+    pytest.importorskip('onnx')
+    with pytest.raises(RuntimeError, match=r'tools/export\.py writes ONNX'):
+        torch.onnx.export(build().eval(), (torch.randn(1, 3, 96, 128),), io.BytesIO(), dynamo=False)
+
+
+@pytest.mark.parametrize('build', [column, pyramid])
+def test_fx_takes_a_backbone_as_a_leaf(build):
+    feature_extraction = pytest.importorskip('torchvision.models.feature_extraction')
+    backbone = build().eval()
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = backbone
+            self.head = nn.Conv2d(backbone.out_channels[-1], 2, 1)
+
+        def forward(self, images):
+            return self.head(self.backbone(images)[-1])
+
+    images = torch.randn(1, 3, 50, 70)
+    leaf = dict(tracer_kwargs=dict(leaf_modules=[type(backbone)]))
+    extractor = feature_extraction.create_feature_extractor(Model(), ['backbone'], **leaf)
+    assert_equal_outputs(extractor(images)['backbone'], backbone(images))
+    with pytest.raises(TypeError, match='images must be a torch.Tensor .*, got Proxy'):
+        feature_extraction.create_feature_extractor(backbone, ['norm'])
+
+
+@pytest.mark.parametrize('name', RECORDED)
+def test_functional_call_and_vmap(name):
+    model = RECORDED[name]().eval()
+    images = torch.randn(3, 2, 3, 40, 56)
+    parameters = {key: value.detach() for key, value in model.named_parameters()}
+    with torch.no_grad():
+        expected = [model(batch) for batch in images]
+        called = torch.func.functional_call(model, parameters, (images[0],))
+        mapped = torch.func.vmap(model)(images)
+    for index in range(len(called)):
+        assert max_difference(called[index], expected[0][index]) <= 2e-6
+        for i in range(3):
+            assert max_difference(mapped[index][i], expected[i][index]) <= 2e-6
+
+
+def test_gradients_of_each_image_by_vmap():
+    model = column(arch={**COLUMN, 'depth': 1}).eval()
+    images = torch.randn(3, 3, 40, 56)
+    parameters = {key: value.detach() for key, value in model.named_parameters()}
+
+    def loss(parameters, image):
+        return torch.func.functional_call(model, parameters, (image[None],))[0].square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, images)
+    for index in range(3):
+        model.zero_grad()
+        model(images[index : index + 1])[0].square().sum().backward()
+        for key, parameter in model.named_parameters():
+            torch.testing.assert_close(gradients[key][index], parameter.grad, atol=1e-4, rtol=1e-4)
