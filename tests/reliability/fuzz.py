@@ -18,7 +18,13 @@ from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 NOTHING: tuple[Any, ...] = (None, True, False, '', (), {}, b'x', object)
 NUMBERS: tuple[Any, ...] = (0, -1, 2, 7, 500, 1.5, 0.0, -0.5, math.nan, math.inf)
 ODD = (*NOTHING, *NUMBERS, 'last', (0,), [1, 1], {'a': 1})
-ENCODINGS = ('PEG', 'Learned', 'SinCos', 'Relative')
+ENCODINGS = ('PEG', 'Learned', 'SinCos', 'Relative', 'RoPE')
+# Names of arguments, one of which a clear refusal contains.
+ARGUMENTS = (
+    'arch embed_dims depth depths num_heads mlp_ratio sr_ratios images img_size out_indices '
+    'with_cls_token position type after_blocks kernel_size num_layers kind padding target frozen '
+    'norm act grid clip mode temperature rescale_coords'
+).split()
 
 
 def some_position(rng: random.Random) -> Any:
@@ -34,7 +40,7 @@ def some_position(rng: random.Random) -> Any:
             norm=[None, 'BN'],
             act=[None, 'ReLU'],
             padding=['zero', 'zero', 'none'],
-            target=['all', 'qk'],
+            target=['qkv', 'qk'],
             frozen=[False, True],
         )
         spec |= {name: rng.choice(values) for name, values in options.items() if rng.random() < 0.3}
@@ -42,6 +48,9 @@ def some_position(rng: random.Random) -> Any:
         spec |= dict(temperature=rng.choice([100.0, 10000.0]))
     elif spec['type'] == 'Relative':
         spec |= dict(clip=rng.choice([1, 4]))
+    elif spec['type'] == 'RoPE':
+        spec |= dict(mode=rng.choice(['axial', 'mixed', 'dinov3', 'eva']))
+        spec |= dict(rescale_coords=rng.choice([None, 2.0]))
     if rng.random() < 0.15:
         spec[rng.choice([*spec, 'unknown'])] = rng.choice(ODD)
     return rng.choice([spec, spec, [spec], [spec, dict(type='PEG', after_blocks=(1,))], None])
@@ -118,63 +127,30 @@ def verdict(
     cls: type, arguments: dict[str, Any], shape: tuple[int, ...], *, train: bool
 ) -> tuple[str, str]:
     """What came of one configuration: passed, refused, unclear, wrong or non-finite; and why."""
-    known = {
-        *arguments,
-        'arch',
-        'images',
-        'position',
-        'img_size',
-        'out_indices',
-        'with_cls_token',
-        'padding',
-        'grid',
-    }
-    known |= {
-        'embed_dims',
-        'depth',
-        'num_heads',
-        'mlp_ratio',
-        'sr_ratios',
-        'after_blocks',
-        'kernel_size',
-        'type',
-    }
-    known |= {
-        'target',
-        'frozen',
-        'norm',
-        'act',
-        'num_layers',
-        'kind',
-        'clip',
-        'temperature',
-        'depths',
-    }
     try:
         model = cls(**arguments).train(train)
         outputs = model(torch.randn(shape))
     except (TypeError, ValueError) as error:
         text = str(error)
-        clear = any(name in text for name in known) and 'got' in text
+        named = any(name in text for name in (*arguments, *ARGUMENTS))
+        clear = (named and 'got' in text) or 'unexpected keyword argument' in text
         return ('refused' if clear else 'unclear'), f'{type(error).__name__}: {text}'
     except Exception as error:
         return 'unclear', f'{type(error).__name__}: {error}'
-    flat = [
-        one for output in outputs for one in (output if isinstance(output, tuple) else (output,))
-    ]
-    if not all(one.isfinite().all() for one in flat):
-        return 'non-finite', ''
-    position = arguments.get('position')
-    shrinks = "'padding': 'none'" in str(position)
-    if model.out_type == 'featmap' and not shrinks:
-        for output, stride, channels in zip(
-            outputs, model.out_strides, model.out_channels, strict=True
-        ):
-            expected = (shape[0], channels, -(-shape[2] // stride), -(-shape[3] // stride))
-            if tuple(output.shape) != expected:
-                return 'wrong', f'shape {tuple(output.shape)} instead of {expected}'
+    for output in outputs:
+        tensors = output if isinstance(output, tuple) else (output,)
+        if not all(tensor.isfinite().all() for tensor in tensors):
+            return 'non-finite', ''
     if len(outputs) != len(model.out_indices):
         return 'wrong', f'{len(outputs)} outputs for out_indices={model.out_indices}'
+    shrinks = "'padding': 'none'" in str(arguments.get('position'))
+    if model.out_type == 'featmap' and not shrinks:
+        for index, output in enumerate(outputs):
+            stride = model.out_strides[index]
+            height, width = -(-shape[2] // stride), -(-shape[3] // stride)
+            expected = (shape[0], model.out_channels[index], height, width)
+            if tuple(output.shape) != expected:
+                return 'wrong', f'shape {tuple(output.shape)} instead of {expected}'
     return 'passed', ''
 
 
