@@ -263,7 +263,11 @@ class Backbone(PretrainedModel):
                 and at the bottom, to the size of the batch. Images of one size are then computed
                 together, without the padding, so that neither padding nor neighbours change an
                 image's features. Default: ``images.valid_sizes``, if
-                :mod:`cpvt_backbones.engine.preprocessors` has set it.
+                :mod:`cpvt_backbones.engine.preprocessors` has set it. Detectors and segmentors
+                pass nothing but the batch. An operation on the batch before the backbone loses the
+                attribute, and the padding then counts as image, as in other backbones. Sizes kept
+                in the backbone instead could be those of another batch (test-time augmentation,
+                a teacher, an error between the two calls) and give wrong features.
 
         Returns:
             One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W /
