@@ -347,15 +347,15 @@ class Backbone(PretrainedModel):
             tokens = prepend_tokens(prefix_tokens, tokens)
         if last:
             tokens = self.norm(tokens)
-        if (
-            self.out_type == 'cls_token'
-        ):  # (B, C); with a distillation token a pair, as mmpretrain's DeiT heads take it
-            return tokens[:, 0] if self.dist_token is None else (tokens[:, 0], tokens[:, 1])
+        if self.out_type == 'cls_token':
+            if self.dist_token is None:
+                return tokens[:, 0]  # (B, C)
+            return tokens[:, 0], tokens[:, 1]  # a pair, as mmpretrain's DeiT heads take it
         if self.out_type == 'avg_featmap':
             return tokens.mean(dim=1)  # (B, C)
-        return (
-            tokens if self.out_type == 'raw' else tokens_to_map(tokens, grid)
-        )  # (B, [P +] N, C) or (B, C, H, W)
+        if self.out_type == 'raw':
+            return tokens  # (B, [P +] N, C)
+        return tokens_to_map(tokens, grid)  # (B, C, H, W)
 
     def init_weights(self) -> None:
         """Initialise by ``init_cfg``; the Runner makes this call before training.
@@ -393,7 +393,9 @@ class Backbone(PretrainedModel):
         ``None`` outside the stages.
         """
         part, _, rest = name.partition('.')
-        return getattr(self, part).layer_id(rest) if part in self._position_names and rest else None
+        if part in self._position_names and rest:
+            return getattr(self, part).layer_id(rest)
+        return None
 
     def _freeze_level(self, name: str) -> float:
         """The smallest ``frozen_stages`` that freezes this parameter or module.
@@ -403,8 +405,10 @@ class Backbone(PretrainedModel):
         layer_id = self._layer_id(name)
         if layer_id is None:
             return self.num_freezable if name.partition('.')[0] == 'norm' else float('inf')
+        if layer_id == (0, -1):
+            return 0
         stage, block = layer_id
-        return 0 if layer_id == (0, -1) else (block if len(self.depths) == 1 else stage) + 1
+        return (block if len(self.depths) == 1 else stage) + 1
 
     def _freeze(self) -> None:
         for name, parameter in self.named_parameters():
@@ -428,9 +432,9 @@ class Backbone(PretrainedModel):
         outside this backbone, whose parameters have ``prefix``, e.g. ``'backbone.'``, in the whole
         model.
         """
-        layer_id = (
-            self._layer_id(param_name[len(prefix) :]) if param_name.startswith(prefix) else None
-        )
+        layer_id = None
+        if param_name.startswith(prefix):
+            layer_id = self._layer_id(param_name.removeprefix(prefix))
         if layer_id is None:
             return self.num_layers - 1, self.num_layers
         stage, block = layer_id

@@ -10,9 +10,11 @@ from .tokens import Grid, ceil_div, is_recording, prepend_tokens
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (arXiv 1603.09382): drop the branch of a sample with probability ``rate``,
-    and scale the
-    branches of the other samples by 1 / (1 - ``rate``)."""
+    """Stochastic depth (arXiv 1603.09382).
+
+    The branch of a sample is dropped with probability ``rate``; those of the other samples are
+    scaled by 1 / (1 - ``rate``).
+    """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -146,11 +148,9 @@ class Block(nn.Module):
         super().__init__()
 
         def scale() -> nn.Module:
-            return (
-                nn.Identity()
-                if layer_scale_init is None
-                else LayerScale(dim, init=layer_scale_init)
-            )
+            if layer_scale_init is None:
+                return nn.Identity()
+            return LayerScale(dim, init=layer_scale_init)
 
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attn = attn

@@ -119,11 +119,8 @@ class PEG(nn.Module):
         if self.fused is not None:
             # Its kernel contains the identity: in half precision it would round the residual
             # stream.
-            wide = (
-                x.dtype == torch.float32
-                and not x.is_meta
-                and torch.is_autocast_enabled(x.device.type)
-            )
+            autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+            wide = autocast and x.dtype == torch.float32
             with torch.autocast(x.device.type, enabled=False) if wide else nullcontext():
                 return map_to_tokens(self.fused(x))
         for layer in self.proj:

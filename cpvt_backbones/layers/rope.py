@@ -1,6 +1,4 @@
-"""Rotary encodings: queries and keys are turned by angles proportional to the coordinates of their
-tokens.
-"""
+"""Rotary encodings: queries and keys turned by angles that grow with their coordinates."""
 
 import math
 from collections.abc import Sequence
@@ -32,18 +30,20 @@ class RoPE(PositionEncoding):
     are those of the whole grid. Angles are computed in fp32, for all blocks of a stage at once
     unless they are learned.
 
-    =========== ========================================================================
-    ============================= mode        angles of a token in column x and row y, i < d / 4
-    source =========== ========================================================================
-    ============================= ``axial``   x w_i, y w_i; w_i = T^(-4 i / d)
-    RoPE-ViT, arXiv 2403.13298 ``mixed``   x f + y g; learned f, g for each block, head and pair;
-                start: the w_i of  RoPE-ViT, section 3.2 two perpendicular axes, at a random angle
-                for each block and head
-    ``dinov3``  2 pi y' w_i, 2 pi x' w_i; y', x' in [-1, 1] across the grid               DINOv3,
-    arXiv 2508.10104 ``eva``     y' w_i, x' w_i; y', x' in [0, 16) across the grid
-    EVA-02, arXiv 2303.11331 ===========
-    ========================================================================
-    =============================
+    ========== ============================================= ==========================
+    mode       angles of a token in column x and row y,      source
+               for i < d / 4
+    ========== ============================================= ==========================
+    ``axial``  x w_i, y w_i; w_i = T^(-4 i / d)              RoPE-ViT, arXiv 2403.13298
+    ``mixed``  x f + y g; f and g are learned for each       RoPE-ViT, section 3.2
+               block, head and pair. They start as the w_i
+               of two perpendicular axes at a random angle
+               for each block and head.
+    ``dinov3`` 2 pi y' w_i, 2 pi x' w_i;                     DINOv3, arXiv 2508.10104
+               y', x' in [-1, 1] across the grid
+    ``eva``    y' w_i, x' w_i;                               EVA-02, arXiv 2303.11331
+               y', x' in [0, 16) across the grid
+    ========== ============================================= ==========================
 
     The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its
     own parameter. ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.
@@ -102,29 +102,28 @@ class RoPE(PositionEncoding):
         """Coordinates along an axis of ``length`` tokens, of the centres of cells of ``cell``
         tokens.
         """
-        places = (
-            torch.arange(ceil_div(length, cell), device=device, dtype=torch.float32) * cell
-            + (cell - 1) / 2
-        )
+        cells = torch.arange(ceil_div(length, cell), device=device, dtype=torch.float32)
+        centres = cells * cell + (cell - 1) / 2
         if self.mode == 'dinov3':
-            return 2 * math.pi * (2 * ((places + 0.5) / length) - 1)
-        return places / length * EVA_SIDE if self.mode == 'eva' else places
+            return 2 * math.pi * (2 * ((centres + 0.5) / length) - 1)
+        if self.mode == 'eva':
+            return centres / length * EVA_SIDE
+        return centres
 
     def _turns(self, angles: Tensor, num_prefix: int) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines, (heads or 1, P + N, d) each, of the angles (heads or 1, h, w, d
-        / 2).
-        """
-        cos, sin = angles.flatten(1, 2).cos(), angles.flatten(1, 2).sin()
-        if (
-            self.mode == 'dinov3'
-        ):  # channel i is paired with d / 2 + i, in other modes 2 i with 2 i + 1
-            cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        else:
-            cos, sin = (
-                cos.repeat_interleave(2, dim=-1),
-                torch.stack((-sin, sin), dim=-1).flatten(-2),
-            )
-        return F.pad(cos, (0, 0, num_prefix, 0), value=1.0), F.pad(sin, (0, 0, num_prefix, 0))
+        """Angles (heads or 1, h, w, d / 2) to cosines and signed sines, (heads or 1, P + N, d)."""
+        angles = angles.flatten(1, 2)
+        cos, sin = angles.cos(), angles.sin()
+        if self.mode == 'dinov3':  # channel i is paired with d / 2 + i
+            cos = torch.cat((cos, cos), dim=-1)
+            sin = torch.cat((-sin, sin), dim=-1)
+        else:  # channel 2 i is paired with 2 i + 1
+            cos = cos.repeat_interleave(2, dim=-1)
+            sin = torch.stack((-sin, sin), dim=-1).flatten(-2)
+        # Prefix tokens are turned by 0.
+        cos = F.pad(cos, (0, 0, num_prefix, 0), value=1.0)
+        sin = F.pad(sin, (0, 0, num_prefix, 0))
+        return cos, sin
 
     def prepare(self, stage: int, grid: Grid, num_prefix: int, device: torch.device) -> Any:
         scale: Any = 1.0
@@ -132,18 +131,20 @@ class RoPE(PositionEncoding):
             bound = math.log(self.rescale_coords)
             scale = torch.empty((), device=device).uniform_(-bound, bound).exp()
         prepared: list[Any] = []
-        for cell in dict.fromkeys(
-            (1, self.stages[stage].sr_ratio)
-        ):  # of queries, and of keys if they differ
-            y, x = (self._coordinates(length, cell, device) * scale for length in grid)
+        # Sides of the cells of queries, and of keys if they differ.
+        cells = dict.fromkeys((1, self.stages[stage].sr_ratio))
+        for cell in cells:
+            y = self._coordinates(grid[0], cell, device) * scale
+            x = self._coordinates(grid[1], cell, device) * scale
             y, x = y[None, :, None, None], x[None, None, :, None]
             if self.mode == 'mixed':
                 prepared.append((y, x, num_prefix))
                 continue
             w = self._frequencies(self.stages[stage].head_dim, device)
             shape = (1, y.shape[1], x.shape[2], len(w))
-            by_axis = [(y * w).expand(shape), (x * w).expand(shape)]
-            angles = torch.cat(by_axis[::-1] if self.mode == 'axial' else by_axis, dim=-1)
+            rows, columns = (y * w).expand(shape), (x * w).expand(shape)
+            parts = (columns, rows) if self.mode == 'axial' else (rows, columns)
+            angles = torch.cat(parts, dim=-1)
             prepared.append(self._turns(angles, num_prefix))
         return prepared
 
@@ -158,9 +159,8 @@ class RoPE(PositionEncoding):
     ) -> tuple[Tensor, Tensor]:
         turns = prepared
         if self.mode == 'mixed':
-            f, g = self.freqs[self.layer_ids.index((stage, block))].float()[
-                :, :, None, None
-            ]  # (heads, 1, 1, d / 2)
+            freqs = self.freqs[self.layer_ids.index((stage, block))].float()
+            f, g = freqs[:, :, None, None].unbind(0)  # (heads, 1, 1, d / 2)
             turns = [self._turns(x * f + y * g, num_prefix) for y, x, num_prefix in prepared]
         if arrange is not None:
             turns = [tuple(map(arrange, turn)) for turn in turns]
