@@ -38,7 +38,7 @@ from command_line import keep_memory, make_parser, positive, run
 
 from benchmarks.measure import describe_machine
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, read_image
-from cpvt_backbones.options import DTYPES
+from cpvt_backbones.inference.predictors import DTYPES
 from cpvt_backbones.toolboxes import find_toolbox, read_config
 from cpvt_backbones.weights import find_shipped, shipped_weights
 

@@ -18,8 +18,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for comma
 
 import command_line as cli
 
-from cpvt_backbones.options import READ_LIMIT
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
@@ -32,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         '--max-bytes', type=cli.positive, default=64 << 20, help='maximum bytes of an upload'
     )
     parser.add_argument(
-        '--read-limit', type=cli.positive, default=READ_LIMIT, help='maximum pixels of an image'
+        '--read-limit', type=cli.positive, default=cli.READ_LIMIT, help='maximum pixels of an image'
     )
     parser.add_argument(
         '--waiting',

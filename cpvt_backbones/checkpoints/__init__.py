@@ -3,15 +3,13 @@
 All checkpoint files are opened by :func:`read_checkpoint`, those that mmengine loads too.
 """
 
-from cpvt_backbones.options import TARGETS
-
 from .architecture import read_architecture
 from .classes import classes_of
 from .convert import convert_state_dict
 from .families import SOURCES
 from .files import find_checkpoint, newest_checkpoint, read_checkpoint
 from .json_files import parse_json, read_json
-from .names import export_state_dict
+from .names import TARGETS, export_state_dict
 from .pretrained import load_checkpoint, load_weights, naming_file
 from .public import public_backbone
 from .report import CheckpointError, ConversionReport

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.checks import check_choice
-from cpvt_backbones.options import TARGETS
 
 from .report import CheckpointError, ConversionReport
+
+TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')  # namings of weights
 
 _GRID = re.compile(r'pos_embed\.grid_\d$')
 _OPENMMLAB = (

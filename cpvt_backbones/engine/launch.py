@@ -28,10 +28,11 @@ from cpvt_backbones.checkpoints import (
     newest_checkpoint,
 )
 from cpvt_backbones.layers.checks import check_choice
-from cpvt_backbones.options import AMP_DTYPES
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, dicts_of, find_toolbox
 
 from .training_checks import TrainingCheckHook
+
+AMP_DTYPES = ('float16', 'bfloat16')
 
 
 def train(

@@ -19,8 +19,10 @@ from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.layers.checks import check_choice, is_int, is_number
-from cpvt_backbones.options import EXPORTED_SUFFIXES, RUNTIMES
 from cpvt_backbones.weights import sha256_of
+
+EXPORTED_SUFFIXES = ('.onnx', '.pt2')
+RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')  # of .onnx files
 
 METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
 _SEAL = b'cpvt_backbones_sha256'

@@ -14,9 +14,11 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from cpvt_backbones import __version__
 from cpvt_backbones.export.exported import METADATA, seal
 from cpvt_backbones.layers.checks import check, check_choice
-from cpvt_backbones.options import EXPORT_FORMATS, OPSET
 
 from .graphs import ExportGraph
+
+EXPORT_FORMATS = {'onnx': '.onnx', 'torch_export': '.pt2', 'aoti': '.pt2'}
+OPSET = 21  # of ONNX; the last before RoiAlign(22), which onnxruntime lacks
 
 OPSETS = (18, 21, 23)
 # torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every

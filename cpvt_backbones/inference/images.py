@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from cpvt_backbones.options import READ_LIMIT
+READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb
+
 
 ImageInput = str | os.PathLike[str] | np.ndarray
 

@@ -23,15 +23,16 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 
 from cpvt_backbones.layers.checks import check_choice, check_fraction
-from cpvt_backbones.options import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 
 from .drawing import draw_prediction, make_preview
-from .images import DECODING_BYTES, ImageInput, file_stamp, find_images, image_size
+from .images import DECODING_BYTES, READ_LIMIT, ImageInput, file_stamp, find_images, image_size
 from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
 from .predictors import TASKS, Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
 from .tiles import Bounds
 from .windows import ImageFile, open_image
+
+MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
 
 THREADS = min(8, os.cpu_count() or 1)
 WAITING_BYTES = 200_000_000  # maximum of the results or images that wait

@@ -30,11 +30,12 @@ from cpvt_backbones.checkpoints import (
     naming_file,
 )
 from cpvt_backbones.layers.checks import check_choice
-from cpvt_backbones.options import DTYPES
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, config_classes, find_toolbox, step_name
 from cpvt_backbones.weights import sha256_of
 
 from .sizes import GoodSizes, size_steps
+
+DTYPES = ('auto', 'float32', 'float16', 'bfloat16')
 
 TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
 

@@ -12,9 +12,9 @@ from torch import nn
 from cpvt_backbones.analysis.attention_maps import attention_layers
 from cpvt_backbones.analysis.features import FeatureExtractor
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor
+from cpvt_backbones.inference.inferencer import MAX_PIXELS
 from cpvt_backbones.inference.sizes import Scale
 from cpvt_backbones.layers import Attention, SpatialReductionAttention
-from cpvt_backbones.options import MAX_PIXELS
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import ShippedWeights, shipped_weights
 

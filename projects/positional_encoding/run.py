@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for comma
 
 from command_line import make_parser, positive, run
 
-from cpvt_backbones.options import AMP_DTYPES
+from cpvt_backbones.engine.launch import AMP_DTYPES
 from cpvt_backbones.toolboxes import read_config
 from positional_encoding.classify import Classification, epochs_within
 from positional_encoding.objects import split_by_object

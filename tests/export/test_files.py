@@ -11,9 +11,9 @@ from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, pyramid, ran
 
 from cpvt_backbones.export import Features, export, features_of, graph_of, reference_of, verify
 from cpvt_backbones.export.exported import ExportedModel
+from cpvt_backbones.export.formats import EXPORT_FORMATS
 from cpvt_backbones.export.graphs import Preprocess
-from cpvt_backbones.export.verification import match_boxes
-from cpvt_backbones.options import EXPORT_FORMATS, VERIFIED_SIZES
+from cpvt_backbones.export.verification import VERIFIED_SIZES, match_boxes
 
 LARGE = (800, 1344)
 PEG = POSITIONS['peg']
