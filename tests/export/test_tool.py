@@ -1,10 +1,10 @@
 """tools/export.py: a verified file is renamed to its destination, others are deleted."""
 
+import command_line as cli
 import pytest
 import torch
 from mmengine.runner import save_checkpoint
 
-from cpvt_backbones.engine import command_line as cli
 from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.export.verification import MEASURES, Comparison
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Promise and the tests that check it, as arguments of pytest.
 PROMISES: dict[str, str] = {
     'No checkpoint runs code, through any tool or loader': (
-        'tests/checkpoints/test_hostile.py tests/tools/test_hostile_checkpoints.py'
+        'tests/checkpoints/test_hostile.py tests/tools/test_damaged_checkpoints.py'
     ),
     'A checkpoint is read completely or refused by name': (
         'tests/checkpoints/test_reading.py tests/tools/test_damaged_checkpoints.py'
