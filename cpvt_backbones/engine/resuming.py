@@ -80,8 +80,8 @@ def _check_progress(progress: Any, iterations: int, refuse: Any) -> None:
     counts: list[Any] = [None]
     if isinstance(progress, dict):
         counts = [progress.get('samples'), progress.get('batch')]
-    # Passing over the samples takes time; a batch has fewer than 4,096.
-    if not all(map(_is_count, counts)) or counts[0] > 4096 * iterations:
+    # Passing over the samples takes time. A batch, of all processes, has at most 2^20.
+    if not all(map(_is_count, counts)) or counts[0] > 2**20 * iterations:
         raise refuse(f'{PROGRESS} must hold the counts samples and batch, got {progress!r:.80}')
 
 

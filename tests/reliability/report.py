@@ -27,8 +27,14 @@ PROMISES: dict[str, str] = {
     'A checkpoint is read completely or refused by name': (
         'tests/checkpoints/test_reading.py tests/tools/test_damaged_checkpoints.py'
     ),
+    'A small file costs at most 20 s of processor time and 1 GiB of memory to read or refuse': (
+        'tests/checkpoints/test_costly.py'
+    ),
     'Reading a checkpoint takes at most twice the memory of its file': (
         'tests/reliability/test_reading_memory.py'
+    ),
+    'A resume refuses edited states, and follows a new batch size and schedule': (
+        'tests/engine/test_resume_safety.py tests/engine/test_resuming.py'
     ),
     'A training killed at any moment resumes and ends with the same weights': (
         'tests/reliability/test_interrupted_training.py -k killed'
@@ -38,6 +44,9 @@ PROMISES: dict[str, str] = {
     ),
     'A prediction killed at any moment resumes byte-equal': (
         'tests/reliability/test_prediction.py -k killed'
+    ),
+    'Runs of one folder exclude each other; no file of the user is deleted': (
+        'tests/inference/test_folders.py tests/inference/test_shards.py'
     ),
     'Memory stays flat over images of many sizes': 'tests/reliability/test_prediction.py -k memory',
     'No image file stops a folder, and each failure has a reason': (
