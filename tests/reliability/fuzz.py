@@ -23,7 +23,7 @@ ENCODINGS = ('PEG', 'Learned', 'SinCos', 'Relative', 'RoPE')
 ARGUMENTS = (
     'arch embed_dims depth depths num_heads mlp_ratio sr_ratios images img_size out_indices '
     'with_cls_token position type after_blocks kernel_size num_layers kind padding target frozen '
-    'norm act grid clip mode temperature rescale_coords'
+    'norm act bias grid clip mode temperature rescale_coords'
 ).split()
 
 
