@@ -184,8 +184,7 @@ def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
     """The range of sizes around the best one at which a model's main metric is at least
     :data:`GOOD` of its best.
 
-    ``ValueError`` if no row is of size 1, the test scale, or its zoom is unknown, as in tables of
-    older releases.
+    ``ValueError`` if no row is of size 1, the test scale, or its zoom is unknown.
     """
     metric = main_metric(rows)
     base = next((row for row in rows if row.size == '1' and math.isfinite(row.zoom)), None)

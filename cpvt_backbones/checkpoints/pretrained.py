@@ -1,7 +1,7 @@
 """Load a checkpoint into a model."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
@@ -179,34 +179,14 @@ def check_loaded(
             raise CheckpointError(
                 f'no weight of the model is in it; it has {shorten(list(weights))}'
             )
-        theirs, ours = ({key.partition('.')[0] for key in keys} for keys in (weights, wanted))
-        if theirs - ours and ours - theirs:
-            parts = (
-                f'it has {", ".join(sorted(theirs - ours))}, the model'
-                f' {", ".join(sorted(ours - theirs))}'
-            )
-            advice = (
-                "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...,"
-                " prefix='backbone.')"
-            )
-            raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
-        differing = [
-            key for key in wanted if key in weights and weights[key].shape != wanted[key].shape
-        ]
+        _check_kind(weights, wanted)
         difference = class_difference(classes_of(stored_meta(content, checkpoint)), classes)
         if difference and not other_classes:
             raise CheckpointError(f'{difference}; {_SAME_CLASSES}')
         class_layers = []
-        for key in wanted if other_classes else ():
-            if key not in weights or not _CLASS_LAYER.search(key) or _OTHER_HEAD.search(key):
-                continue
-            same_inputs = weights[key].shape[1:] == wanted[key].shape[1:]
-            if same_inputs and (difference or key in differing):
-                class_layers.append(key)
-        if faults := [
-            key for key in differing if key not in class_layers and not _TABLE.search(key)
-        ]:
-            raise CheckpointError(f'it does not fit the model: other shapes of {shorten(faults)}')
+        if other_classes:
+            class_layers = _class_layers(weights, wanted, all_of_them=bool(difference))
+        _check_shapes(weights, wanted, replaced=class_layers)
         if difference and not class_layers:
             fault = 'the layer of the model that depends on them is not known'
             raise CheckpointError(
@@ -222,6 +202,49 @@ def check_loaded(
             print_log(
                 f'load {checkpoint}: {reason}, so {layers} starts from random weights', 'current'
             )
+
+
+def _check_kind(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse weights if both they and the model have parts that the other lacks."""
+    theirs = {key.partition('.')[0] for key in weights}
+    ours = {key.partition('.')[0] for key in wanted}
+    if theirs <= ours or ours <= theirs:
+        return
+    parts = (
+        f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
+    )
+    advice = (
+        "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...,"
+        " prefix='backbone.')"
+    )
+    raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
+
+
+def _class_layers(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, all_of_them: bool
+) -> list[str]:
+    """Weights of heads whose rows are classes: all of them, or those of another number."""
+    found = []
+    for key, own in wanted.items():
+        if key not in weights or not _CLASS_LAYER.search(key) or _OTHER_HEAD.search(key):
+            continue
+        same_inputs = weights[key].shape[1:] == own.shape[1:]
+        if same_inputs and (all_of_them or weights[key].shape != own.shape):
+            found.append(key)
+    return found
+
+
+def _check_shapes(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, replaced: Collection[str]
+) -> None:
+    """Refuse other shapes, but for tables of positions and weights that are ``replaced``."""
+    faults = []
+    for key, own in wanted.items():
+        if key in weights and weights[key].shape != own.shape:
+            if key not in replaced and not _TABLE.search(key):
+                faults.append(key)
+    if faults:
+        raise CheckpointError(f'it does not fit the model: other shapes of {shorten(faults)}')
 
 
 def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:

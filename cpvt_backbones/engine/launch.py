@@ -33,6 +33,7 @@ from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, dicts_of, find_toolb
 from .training_checks import TrainingCheckHook
 
 AMP_DTYPES = ('float16', 'bfloat16')
+REMOTE = ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
 
 
 def train(
@@ -66,36 +67,52 @@ def train(
     if amp:
         use_amp(cfg, amp_dtype)
     if auto_scale_lr:
-        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise ValueError(
-                'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size of'
-                ' its lr'
-            )
-        cfg.auto_scale_lr.enable = True
-    if resume == 'auto':
-        # Here and not in the checkpoint hook alone: FlexibleRunner loads before its hooks run.
-        newest = newest_checkpoint(cfg.work_dir)
-        cfg.resume, cfg.load_from = True, newest and str(newest)
-    elif resume is not None:
-        cfg.resume, cfg.load_from = True, _to_load(resume, 'resume')
-    elif cfg.get('load_from'):
-        cfg.load_from = _to_load(cfg.load_from, 'load_from')
-    for part in dicts_of(cfg.get('model')):  # a failure ends the training before it reads data
-        if str(part.get('checkpoint')).startswith(
-            ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
-        ):
-            locate_checkpoint(part['checkpoint'])
+        _scale_rate(cfg)
+    _find_weights(cfg, resume)
     runner = _build_runner(cfg)
-    for (
-        handler
-    ) in runner.logger.handlers:  # a line a parameter is for the log file, not for the terminal
-        if type(handler) is logging.StreamHandler:
-            handler.addFilter(lambda record: not str(record.msg).startswith('paramwise_options'))
+    # A line a parameter is for the log file, not for the terminal.
+    for handler in _terminals(runner):
+        handler.addFilter(lambda record: not str(record.msg).startswith('paramwise_options'))
     if isinstance(runner, Runner):
         runner.register_hook(TrainingCheckHook())
     with _progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner
+
+
+def _scale_rate(cfg: Config) -> None:
+    if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+        raise ValueError(
+            'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size of its'
+            ' lr'
+        )
+    cfg.auto_scale_lr.enable = True
+
+
+def _find_weights(cfg: Config, resume: str | None) -> None:
+    """Find the checkpoint to start from, and fetch those that the model names.
+
+    A failure ends the training before it reads data.
+    """
+    if resume == 'auto':
+        # Here and not in the checkpoint hook alone: FlexibleRunner loads before its hooks run.
+        newest = newest_checkpoint(cfg.work_dir)
+        cfg.resume = True
+        cfg.load_from = newest and str(newest)
+    elif resume is not None:
+        cfg.resume = True
+        cfg.load_from = _to_load(resume, 'resume')
+    elif cfg.get('load_from'):
+        cfg.load_from = _to_load(cfg.load_from, 'load_from')
+    for part in dicts_of(cfg.get('model')):
+        if str(part.get('checkpoint')).startswith(REMOTE):
+            locate_checkpoint(part['checkpoint'])
+
+
+def _terminals(runner: Any) -> list[logging.StreamHandler]:
+    """Handlers of a runner's logger that write to the terminal."""
+    # A FileHandler is a StreamHandler, too.
+    return [one for one in runner.logger.handlers if type(one) is logging.StreamHandler]
 
 
 def test(
@@ -234,9 +251,7 @@ def _progress_bar(runner: Any) -> Iterator[None]:
     if not (sys.stdout.isatty() and is_main_process()):
         yield
         return
-    handlers = [
-        handler for handler in runner.logger.handlers if type(handler) is logging.StreamHandler
-    ]
+    handlers = _terminals(runner)
     streams = [handler.stream for handler in handlers]
     with Progress(
         'training', BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), 'left'

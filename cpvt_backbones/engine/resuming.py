@@ -41,25 +41,9 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner) -> None:
         return CheckpointError(f'resume: {file!r} cannot be resumed: {problem}')
 
     meta = checkpoint['meta']
-    for key in ('epoch', 'iter'):
-        if not _is_count(meta.get(key)):
-            raise refuse(f'meta.{key} must be an integer of at least 0, got {meta.get(key)!r:.80}')
-    if not (meta.get('seed') is None or _is_count(meta['seed'])):
-        raise refuse(f'meta.seed must be an integer of at least 0, got {meta["seed"]!r:.80}')
-    loop = runner.train_loop
-    unit = 'epoch' if isinstance(loop, EpochBasedTrainLoop) else 'iter'
-    limit: int = getattr(loop, f'max_{unit}s')
-    if meta[unit] > limit:
-        raise refuse(f'it is of {unit} {meta[unit]}, beyond train_cfg.max_{unit}s={limit}')
-    hub = checkpoint.get('message_hub')
-    if not isinstance(hub, dict) or not all(
-        isinstance(hub.get(key), dict) for key in ('log_scalars', 'runtime_info', 'resumed_keys')
-    ):
-        raise refuse('message_hub must be a dict of log_scalars, runtime_info and resumed_keys')
-    for key, value in hub['runtime_info'].items():
-        if str(key).startswith('best_score') and not _is_number(value):
-            raise refuse(f'{key} must be a number, got {value!r:.80}')
-    _check_progress(hub['runtime_info'].get(PROGRESS), meta['iter'], refuse)
+    _check_meta(meta, runner.train_loop, refuse)
+    info = _runtime_info(checkpoint.get('message_hub'), refuse)
+    _check_progress(info.get(PROGRESS), meta['iter'], refuse)
     for part, wrapper in _wrappers(runner):
         state = checkpoint.get('optimizer')
         if state is None:
@@ -72,6 +56,29 @@ def check_resumable(checkpoint: dict[str, Any], runner: Runner) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**48
+
+
+def _check_meta(meta: dict[str, Any], loop: Any, refuse: Any) -> None:
+    for key in ('epoch', 'iter'):
+        if not _is_count(meta.get(key)):
+            raise refuse(f'meta.{key} must be an integer of at least 0, got {meta.get(key)!r:.80}')
+    if not (meta.get('seed') is None or _is_count(meta['seed'])):
+        raise refuse(f'meta.seed must be an integer of at least 0, got {meta["seed"]!r:.80}')
+    unit = 'epoch' if isinstance(loop, EpochBasedTrainLoop) else 'iter'
+    limit: int = getattr(loop, f'max_{unit}s')
+    if meta[unit] > limit:
+        raise refuse(f'it is of {unit} {meta[unit]}, beyond train_cfg.max_{unit}s={limit}')
+
+
+def _runtime_info(hub: Any, refuse: Any) -> dict[str, Any]:
+    parts = ('log_scalars', 'runtime_info', 'resumed_keys')
+    if not isinstance(hub, dict) or not all(isinstance(hub.get(part), dict) for part in parts):
+        raise refuse('message_hub must be a dict of log_scalars, runtime_info and resumed_keys')
+    info: dict[str, Any] = hub['runtime_info']
+    for key, value in info.items():
+        if str(key).startswith('best_score') and not _is_number(value):
+            raise refuse(f'{key} must be a number, got {value!r:.80}')
+    return info
 
 
 def _check_progress(progress: Any, iterations: int, refuse: Any) -> None:
@@ -145,7 +152,17 @@ def _check_statistics(state: Any, saved: list, groups: list, refuse: Any) -> Non
     """Compare the shapes of the running statistics; refuse NaN and infinity."""
     if not isinstance(state, dict):
         raise refuse('optimizer.state must be a dict')
-    shapes = {}
+    shapes = _shapes(saved, groups, refuse)
+    for index, values in state.items():
+        if not isinstance(values, dict) or index not in shapes:
+            raise refuse(f'optimizer.state has an entry {index!r:.80} of no parameter')
+        for key, value in values.items():
+            _check_statistic(key, value, index, shapes[index], refuse)
+
+
+def _shapes(saved: list, groups: list, refuse: Any) -> dict[int, torch.Size]:
+    """Shape of each parameter, by its number in the saved groups."""
+    shapes: dict[int, torch.Size] = {}
     for group, expected in zip(saved, groups, strict=True):
         for index, parameter in zip(group['params'], expected['params'], strict=True):
             if not isinstance(index, int):
@@ -153,21 +170,19 @@ def _check_statistics(state: Any, saved: list, groups: list, refuse: Any) -> Non
                     f'optimizer.param_groups must number its parameters, got {index!r:.80}'
                 )
             shapes[index] = parameter.shape
-    for index, values in state.items():
-        if not isinstance(values, dict) or index not in shapes:
-            raise refuse(f'optimizer.state has an entry {index!r:.80} of no parameter')
-        for key, value in values.items():
-            if isinstance(value, (str, dict)):
-                raise refuse(f'{key} of parameter {index} in its optimizer is {value!r:.80}')
-            if not isinstance(value, torch.Tensor):
-                continue
-            if key in _LIKE_PARAMETER and value.shape != shapes[index]:
-                found, wanted = tuple(value.shape), tuple(shapes[index])
-                raise refuse(
-                    f'{key} of parameter {index} has the shape {found}, this model has {wanted}'
-                )
-            if value.is_floating_point() and not value.isfinite().all():
-                raise refuse(f'{key} of parameter {index} in its optimizer is NaN or infinite')
+    return shapes
+
+
+def _check_statistic(key: str, value: Any, index: int, shape: torch.Size, refuse: Any) -> None:
+    if isinstance(value, (str, dict)):
+        raise refuse(f'{key} of parameter {index} in its optimizer is {value!r:.80}')
+    if not isinstance(value, torch.Tensor):
+        return
+    if key in _LIKE_PARAMETER and value.shape != shape:
+        found, wanted = tuple(value.shape), tuple(shape)
+        raise refuse(f'{key} of parameter {index} has the shape {found}, this model has {wanted}')
+    if value.is_floating_point() and not value.isfinite().all():
+        raise refuse(f'{key} of parameter {index} in its optimizer is NaN or infinite')
 
 
 def _check_schedules(state: Any, refuse: Any) -> None:

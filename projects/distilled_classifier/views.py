@@ -17,6 +17,7 @@ from torch import Tensor
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.engine.decoded import BatchRandomResizedCrop, DecodedDataset
 from cpvt_backbones.layers.checks import check_int
+from cpvt_backbones.weights import sha256_of
 
 from .resize import resize
 
@@ -84,14 +85,7 @@ class StoredViews(DecodedDataset):
         if self._fully_initialized:
             return
         super().full_init()
-        recipe = repr(
-            (
-                self.crop.size,
-                self.crop.area,
-                self.amp,
-                hashlib.sha256(Path(self.teacher).read_bytes()).hexdigest(),
-            )
-        )
+        recipe = repr((self.crop.size, self.crop.area, self.amp, sha256_of(self.teacher)))
         images = Path(str(self.images.filename))
         folder = images.parent / f'{images.stem}_{hashlib.sha256(recipe.encode()).hexdigest()[:16]}'
         network = read_teacher(self.teacher)

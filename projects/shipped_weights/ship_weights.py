@@ -11,7 +11,6 @@ with the shipped (fp16) file.
 """
 
 import argparse
-import hashlib
 import json
 import re
 import sys
@@ -25,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for comma
 import command_line as cli
 
 from cpvt_backbones import weights
-from cpvt_backbones.weights import ShippedWeights, find_shipped
+from cpvt_backbones.weights import ShippedWeights, find_shipped, sha256_of
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -156,13 +155,12 @@ def ship(args: argparse.Namespace) -> Path:
     cfg = read_config(config)
     backbone = cfg.model.backbone.to_dict()
     backbone.pop('init_cfg', None)
-    name, digest = (
-        config.relative_to(ROOT).as_posix(),
-        hashlib.sha256(file.read_bytes()).hexdigest(),
-    )
+    name = config.relative_to(ROOT).as_posix()
     index = weights.FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
-    entries[args.name] = dict(about=args.about, backbone=backbone, config=name, sha256=digest)
+    entries[args.name] = dict(
+        about=args.about, backbone=backbone, config=name, sha256=sha256_of(file)
+    )
     named = (
         dict(classes=args.classes) if args.classes else cfg.test_dataloader.dataset.get('metainfo')
     )

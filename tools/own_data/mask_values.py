@@ -109,24 +109,16 @@ def find_classes(
         facts = {path: _as_indices(one) for path, one in facts.items()}
         values = _gather(facts)
     seen = {*values.pixels}
-    if coloured:
+    if coloured and classes:
         # Names without colours say nothing of which is which.
-        named = [COLOUR + (red << 16) + (green << 8) + blue for red, green, blue in colours]
-        order = named if classes else sorted(seen)
-    elif seen == {0, IGNORE} and len(names) in (0, 2) and not ignore:
-        order = [0, IGNORE]
+        order = [COLOUR + (red << 16) + (green << 8) + blue for red, green, blue in colours]
+    elif coloured:
+        order = sorted(seen)
     else:
-        found = seen - {IGNORE, *ignore}
-        order = [*range(len(names) or max(found, default=0) + 1)]
+        order = _indices(seen, len(names), ignore)
     left_out = {order[i] for i in ignore if i < len(order)} if coloured else {*ignore}
     if classes:
-        for value in sorted(seen - {*order, IGNORE} - left_out):
-            report.add(
-                'refused', f'values of masks without a name in {classes}', values.describe(value)
-            )
-        for value, name in zip(order, names, strict=False):
-            if value not in seen and value not in left_out:
-                report.add('note', 'classes that no mask has', name)
+        _compare_names(values, names, order, left_out, classes, report)
     elif len(order) <= LARGEST + 1 and not _refuse_instances(facts, report, coloured):
         _ask_about(values, {*order} - left_out, report)
     if len(order) > LARGEST + 1:
@@ -143,6 +135,34 @@ def find_classes(
             COLOUR + GREY * value: index for value, index in table.items()
         }  # grey images stored as RGB
     return [names[i] if names else _default_name(order, i) for i in kept], table
+
+
+def _indices(seen: Collection[int], names: int, ignore: Collection[int]) -> list[int]:
+    """Values that are class indices: one a name, or up to the highest that a mask has."""
+    if seen == {0, IGNORE} and names in (0, 2) and not ignore:
+        return [0, IGNORE]
+    if names:
+        return [*range(names)]
+    found = {*seen} - {IGNORE, *ignore}
+    return [*range(max(found, default=0) + 1)]
+
+
+def _compare_names(
+    values: Values,
+    names: Sequence[str],
+    order: Sequence[int],
+    left_out: Collection[int],
+    classes: Path,
+    report: Report,
+) -> None:
+    """Refuse values without a name; note names without a value."""
+    for value in sorted({*values.pixels} - {*order, IGNORE, *left_out}):
+        report.add(
+            'refused', f'values of masks without a name in {classes}', values.describe(value)
+        )
+    for value, name in zip(order, names, strict=False):
+        if value not in values.pixels and value not in left_out:
+            report.add('note', 'classes that no mask has', name)
 
 
 def _default_name(order: Sequence[int], index: int) -> str:

@@ -79,18 +79,8 @@ def pair_masks(
     for image in images:
         owners.setdefault(stem(image), []).append(image)
         owners.setdefault(image, []).append(image)
-    found: dict[str, list[str]] = {image: [] for image in images}
-    for mask in masks:
-        name = stem(mask)
-        starts = [name[: match.start()] for match in re.finditer(r'[_\-. ]', name)]
-        owner = next((start for start in (name, *reversed(starts)) if start in owners), None)
-        if owner is None:
-            report.add('skipped', 'masks without an image', mask)
-            continue
-        for image in owners[owner]:
-            found[image].append(mask)
     pairs = {}
-    for image, candidates in found.items():
+    for image, candidates in _candidates(owners, images, masks, report).items():
         exact = [mask for mask in candidates if stem(mask) in (image, stem(image))]
         chosen = exact or candidates
         where = f'{folder}/{image}'
@@ -110,6 +100,26 @@ def pair_masks(
                 if other not in chosen:
                     report.add('skipped', 'masks beside one of the name of the image', other)
     return pairs
+
+
+def _candidates(
+    owners: Mapping[str, Sequence[str]],
+    images: Collection[str],
+    masks: Collection[str],
+    report: Report,
+) -> dict[str, list[str]]:
+    """Masks of each image. ``owners`` are the images of each name, with and without suffix."""
+    found: dict[str, list[str]] = {image: [] for image in images}
+    for mask in masks:
+        name = stem(mask)
+        starts = [name[: match.start()] for match in re.finditer(r'[_\-. ]', name)]
+        owner = next((start for start in (name, *reversed(starts)) if start in owners), None)
+        if owner is None:
+            report.add('skipped', 'masks without an image', mask)
+            continue
+        for image in owners[owner]:
+            found[image].append(mask)
+    return found
 
 
 def inspect_masks(paths: Sequence[Path], report: Report) -> dict[Path, MaskFacts]:
