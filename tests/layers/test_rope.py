@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from attention_formula import attention_by_formula, places
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import column, max_difference, pyramid, randomise
+from tiny import column, max_difference, randomise
 
 from cpvt_backbones.layers import Attention, RoPE, SpatialReductionAttention, Stage, WindowAttention
 
@@ -53,11 +54,6 @@ def by_hand(encoding, x, coordinates, grid, block):
         return torch.cat((out.real, out.imag), dim=-1)
     out = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous()) * turn
     return torch.view_as_real(out).flatten(-2)
-
-
-def places(grid, *, cell=1):
-    rows, columns = (torch.arange(-(-n // cell)) * cell + (cell - 1) / 2 for n in grid)
-    return torch.cartesian_prod(rows.double(), columns.double()).view(-1, 2)
 
 
 # -- formulas
@@ -117,23 +113,6 @@ def test_rotation_follows_the_formula(mode, grid, num_prefix, sr_ratio):
         assert max_difference(got[:, :, num_prefix:], wanted) < 5e-5
 
 
-@pytest.mark.parametrize('mode', ['axial', 'mixed'])
-def test_logits_depend_on_differences_of_coordinates(mode):
-    ours, grid = build(mode), (9, 11)
-    query, key = (torch.randn(1, 2, 1, 16).expand(-1, -1, 99, -1) for _ in range(2))
-    rotated, turned_key = turned(ours, grid, query, key)
-    logits = (rotated @ turned_key.mT).view(1, 2, *grid, *grid)
-    for dy, dx in ((0, 1), (1, 0), (4, 3)):
-        assert (
-            max_difference(
-                logits[:, :, dy:, dx:, dy:, dx:],
-                logits[:, :, : 9 - dy, : 11 - dx, : 9 - dy, : 11 - dx],
-            )
-            < 1e-4
-        )
-    assert max_difference(logits[:, :, 0, 0], logits[:, :, 4, 3]) > 1e-2
-
-
 def test_learned_frequencies_start_as_in_timm(monkeypatch):
     rope = pytest.importorskip('timm.layers.pos_embed_sincos')
     drawn = torch.rand(2, 3, 1)
@@ -156,49 +135,42 @@ def test_learned_frequencies_start_as_in_timm(monkeypatch):
     ('kind', 'size'), [('global', 99), ('window', 3), ('window', 4), ('reduction', 2)]
 )
 def test_attention_turns_queries_and_keys(kind, size, mode, num_prefix):
-    """Windows included, coordinates are those of the whole grid: patches and prefix tokens have a
-    distance too.
-    """
-    grid, p = (7, 5), num_prefix
+    """In windows, too, coordinates are those of the whole grid."""
+    grid = (7, 5)
     attn = {
         'global': lambda: Attention(32, num_heads=2),
         'window': lambda: WindowAttention(32, num_heads=2, window_size=size),
         'reduction': lambda: SpatialReductionAttention(32, num_heads=2, sr_ratio=size),
     }[kind]()
     attn = randomise(attn).double()
-    ours = build(mode, sr_ratio=size if kind == 'reduction' else 1)
-    x = torch.randn(2, p + 35, 32, dtype=torch.float64)
-    prepared = ours.prepare(0, grid, p, x.device)
-    got = attn(
+    cell = size if kind == 'reduction' else 1
+    ours = build(mode, sr_ratio=cell)
+    x = torch.randn(2, num_prefix + 35, 32, dtype=torch.float64)
+    prepared = ours.prepare(0, grid, num_prefix, x.device)
+    rotate = lambda q, k, arrange: ours.rotate(0, 1, q, k, prepared, arrange)  # noqa: E731
+    got = attn(x, grid, num_prefix=num_prefix, rotate=rotate)
+
+    def turn(query, key):
+        for tokens, side in ((query, 1), (key, cell)):
+            prefix, patches = tokens.tensor_split([num_prefix], dim=2)
+            patches = by_hand(ours, patches, places(grid, cell=side), grid, 1)
+            yield torch.cat((prefix, patches), dim=2)
+
+    wanted = attention_by_formula(
+        attn,
         x,
         grid,
-        num_prefix=p,
-        rotate=lambda q, k, arrange: ours.rotate(0, 1, q, k, prepared, arrange),
+        num_prefix,
+        window=size if kind == 'window' else None,
+        source=attn.reduce(x, grid, num_prefix) if kind == 'reduction' else None,
+        turn=turn,
     )
-
-    query, key, value = (
-        super(WindowAttention, attn).query_key_value(x, grid, p, None)
-        if kind == 'window'
-        else (attn.query_key_value(x, grid, p, None))
-    )
-    cell = size if kind == 'reduction' else 1
-    query, key = (
-        torch.cat((t[:, :, :p], by_hand(ours, t[:, :, p:], places(grid, cell=c), grid, 1)), dim=2)
-        for t, c in ((query, 1), (key, cell))
-    )
-    logits = query @ key.mT / 4
-    if kind == 'window':
-        window = torch.div(places(grid), size, rounding_mode='floor')
-        apart = (window[:, None] != window[None]).any(-1)
-        logits[:, :, p:, p:].masked_fill_(apart, -torch.inf)
-    wanted = attn.proj((logits.softmax(-1) @ value).transpose(1, 2).flatten(2))
     assert max_difference(got, wanted) < 1e-5  # the angles are fp32
-    assert max_difference(got, attn(x, grid, num_prefix=p)) > 1e-3
+    assert max_difference(got, attn(x, grid, num_prefix=num_prefix)) > 1e-3
 
 
 def test_a_bias_is_of_queries_before_their_rotation():
-    attn = Attention(32, num_heads=2)
-    ours, seen = build('axial'), []
+    attn, ours, seen = Attention(32, num_heads=2), build('axial'), []
     x = torch.randn(1, 6, 32)
 
     def bias(query, grid):
@@ -206,31 +178,9 @@ def test_a_bias_is_of_queries_before_their_rotation():
         return query.new_zeros(1, 2, 6, 6)
 
     prepared = ours.prepare(0, (2, 3), 0, x.device)
-    attn(
-        x,
-        (2, 3),
-        bias=bias,
-        rotate=lambda q, k, arrange: ours.rotate(0, 0, q, k, prepared, arrange),
-    )
+    rotate = lambda q, k, arrange: ours.rotate(0, 0, q, k, prepared, arrange)  # noqa: E731
+    attn(x, (2, 3), bias=bias, rotate=rotate)
     assert torch.equal(seen[0], attn.query_key_value(x, (2, 3), 0, None)[0])
-
-
-@pytest.mark.parametrize('with_cp', [False, True])
-def test_tables_are_made_once_a_stage_and_image_size(with_cp, monkeypatch):
-    calls = []
-    original = RoPE.prepare
-    monkeypatch.setattr(
-        RoPE, 'prepare', lambda self, *args: calls.append(args[:3]) or original(self, *args)
-    )
-    images = torch.randn(3, 3, 64, 96)
-    model = column(position=dict(type='RoPE', mode='dinov3'), num_registers=2, with_cp=with_cp)
-    model(images, valid_sizes=[(64, 96), (33, 50), (64, 96)])[0].sum().backward()
-    assert calls == [(0, (4, 6), 3), (0, (3, 4), 3)]
-    calls.clear()
-    pyramid(position=dict(type='RoPE'), with_cls_token=True, with_cp=with_cp)(images)[
-        0
-    ].sum().backward()
-    assert calls == [(0, (16, 24), 0), (1, (8, 12), 0), (2, (4, 6), 0), (3, (2, 3), 1)]
 
 
 # -- precision, training
@@ -251,44 +201,31 @@ def test_angles_are_fp32_in_half_precision(mode, dtype):
 
 
 def test_rescaling_is_of_training_and_one_factor_a_forward_pass():
-    ours, grid = build('dinov3', rescale_coords=2.0), (1, 8)
-    plain = build('dinov3').prepare(0, grid, 0, torch.device('cpu'))[0]
-
-    # the angle of the lowest frequency of the right border, below pi for any factor
-    def outermost():
-        cos, sin = ours.prepare(0, grid, 0, torch.device('cpu'))[0]
-        return math.atan2(sin[0, -1, -1], cos[0, -1, -1])
-
+    ours, cpu = build('dinov3', rescale_coords=2.0), torch.device('cpu')
+    # The angle of the lowest frequency of the right border, below pi for any factor.
     lowest = 2 * math.pi * (7 / 8) * 100 ** (-3 / 4)
-    factors = [outermost() / lowest for _ in range(200)]
+    factors = []
+    for _ in range(200):
+        cos, sin = ours.prepare(0, (1, 8), 0, cpu)[0]
+        factors.append(math.atan2(sin[0, -1, -1], cos[0, -1, -1]) / lowest)
     assert 0.5 <= min(factors) < 0.6 and 1.7 < max(factors) <= 2.0
-    assert sum(factor < 1 for factor in factors) in range(
-        60, 141
-    )  # log-uniform: half of them; 5.6 deviations
-    ours.eval()
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(ours.prepare(0, grid, 0, torch.device('cpu'))[0], plain, strict=True)
-    )
+    # Log-uniform: half of them shrink; 5.6 deviations.
+    assert 60 <= sum(factor < 1 for factor in factors) <= 140
+    plain, evaluated = (m.prepare(0, (1, 8), 0, cpu)[0] for m in (build('dinov3'), ours.eval()))
+    assert all(torch.equal(a, b) for a, b in zip(plain, evaluated, strict=True))
 
 
 def test_checkpointing_recomputes_with_the_same_factor_and_dropout():
     position = dict(type='RoPE', mode='dinov3', rescale_coords=2.0)
-    plain = randomise(column(position=position, drop_rate=0.5, drop_path_rate=0.5))
-    saving = column(position=position, drop_rate=0.5, drop_path_rate=0.5, with_cp=True)
+    options = dict(position=position, drop_rate=0.5, drop_path_rate=0.5)
+    plain, saving = randomise(column(**options)), column(with_cp=True, **options)
     saving.load_state_dict(plain.state_dict())
-    gradients = []
     for model in (plain, saving):
         torch.manual_seed(3)
-        sum(
-            model(torch.ones(2, 3, 64, 64), valid_sizes=[(64, 48), (40, 64)])[0]
-            .square()
-            .mean()
-            .reshape(1)
-        ).backward()
-        gradients.append([p.grad for p in model.parameters()])
-    for left, right in zip(*gradients, strict=True):
-        torch.testing.assert_close(left, right)
+        (out,) = model(torch.ones(2, 3, 64, 64), valid_sizes=[(64, 48), (40, 64)])
+        out.square().mean().backward()
+    for left, right in zip(plain.parameters(), saving.parameters(), strict=True):
+        torch.testing.assert_close(left.grad, right.grad)
 
 
 def test_frequencies_of_every_block_have_gradients_rates_and_freezing():
@@ -307,26 +244,3 @@ def test_timm_s_one_tensor_of_frequencies_is_read_and_cut_to_the_blocks_built():
     missing, _ = model.load_state_dict({**state, 'rope.freqs': freqs}, strict=False)
     assert not missing
     assert torch.equal(model.rope.freqs[1], freqs[:, 1])
-
-
-@pytest.mark.parametrize(
-    ('position', 'message'),
-    [
-        (dict(mode='golden'), r"mode must be one of .*, got 'golden'"),
-        (dict(temperature=1.0), r'temperature must be a finite number > 1, got 1.0'),
-        (dict(rescale_coords=0.5), r'rescale_coords must be a finite number > 1, got 0.5'),
-    ],
-)
-def test_bad_arguments(position, message):
-    with pytest.raises(ValueError, match=message):
-        column(position=dict(type='RoPE', **position))
-
-
-def test_heads_of_an_odd_width_and_shrinking_maps_are_refused():
-    arch = dict(embed_dims=12, depth=1, num_heads=2, mlp_ratio=2.0)
-    with pytest.raises(
-        ValueError, match=r'embed_dims / num_heads must be a multiple of 4 for a rotary.*, got 6'
-    ):
-        column(arch=arch, position=dict(type='RoPE'))
-    with pytest.raises(ValueError, match=r"padding must be 'zero' beside a rotary encoding"):
-        column(position=[dict(type='RoPE'), dict(type='PEG', padding='none')])
