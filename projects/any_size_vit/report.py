@@ -1,15 +1,14 @@
 """Tables and a plot from the results' CSV files alone."""
 
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from positional_encoding.report import collect, collect_rows, markdown, new_figure
+from positional_encoding.report import collect, collect_rows, markdown
 from positional_encoding.runs import read_records
 
-from benchmarks import fill_marked
+from benchmarks import fill_marked, plots
 
 from .reasons import read_reasons
 from .segmentation import miou, read_segmentation, resampled, unpack
@@ -31,34 +30,36 @@ TRAININGS = {
 }
 MEASURES = {
     'neighbours': '5 nearest neighbours, %',
-    'probe': 'linear probe, %',
     'cosines': 'cosine to the teacher at 224 px, %',
 }
-COMPARED = [
-    ('table', 'none'),
-    ('peg', 'none'),
-    ('peg', 'table'),
-    ('table+peg', 'table'),
-    ('rope', 'table'),
-]
-COMPARED += [('rope', 'none'), ('peg', 'rope'), ('peg+rope', 'rope'), ('peg+rope', 'table+peg')]
-PAIRS = [(one, 'mixed', other, 'mixed') for one, other in COMPARED]
-PAIRS += [('peg', 'long', other, 'mixed') for other in ('table', 'rope')]
-PAIRS += [
+"""Measures of the report; the CSV files have a linear probe, too."""
+
+LARGEST = 448  # px, of the report: the CSV files have 640 px, too, with 25 queries
+CURVES = (
+    ('table', 'untrained'),
+    ('table', 'mixed'),
+    ('none', 'mixed'),
+    ('peg', 'mixed'),
+    ('rope', 'mixed'),
+)
+"""Students that are drawn."""
+
+PAIRS = (
+    ('peg', 'mixed', 'table', 'mixed'),
+    ('rope', 'mixed', 'table', 'mixed'),
+    ('peg', 'mixed', 'rope', 'mixed'),
+    ('table+peg', 'mixed', 'table', 'mixed'),
     ('peg', 'long', 'table', 'long'),
-    ('rope', 'long', 'table', 'long'),
-    ('peg', 'long', 'rope', 'long'),
-]
-PAIRS += [('peg', 'single', 'table', 'single'), ('peg', 'single', 'rope', 'single')]
-PAIRS += [(variant, 'mixed', variant, 'single') for variant in ('table', 'peg', 'rope')]
-SUFFIXES = {'mixed': '', 'long': ' (longer)', 'single': ' (one size)'}
+)
+"""Students whose difference is reported; both of a pair ran on the same kind of processor."""
+
+SUFFIXES = {'mixed': '', 'long': ' (longer)'}
 FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons', 'any_size_vit_segmentation'
 OTHER_FILES = 'any_size_vit_other', 'any_size_vit_other_runs'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
-    'place': 'row and column that a probe, fitted at 224 px, reads from a token, R²',
-    'distance': "distance of attention, shares of the image's side",
-    'entropy': 'entropy of attention, 1: all patches alike',
+    'place': 'place read by a probe, R²',
+    'distance': 'distance of attention / side',
 }
 
 
@@ -67,13 +68,13 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
 
     Args:
         work_dir: Folder of the runs. Runs of the CSV files that are not there are kept.
-        docs: Markdown page whose marked part becomes the tables, with CSV files and the plot in a
-            folder of its name; ``None`` writes all into ``work_dir``.
+        docs: Folder of CSV files, plots and the page ``clip.md``, whose marked part becomes the
+            report; ``None`` writes all into ``work_dir``, with the page ``report.md``.
 
     Raises:
         ValueError: There are neither finished runs nor CSV files, or runs in different precisions.
     """
-    folder, pictures = (work_dir, '.') if docs is None else (docs.with_suffix(''), docs.stem)
+    folder = work_dir if docs is None else docs
     results, runs, reasons, dense = (folder / f'{name}.csv' for name in FILES)
     if records := read_records(work_dir):
         collect(records, results, runs)
@@ -87,19 +88,19 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
     if not results.exists():
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     table = read_results(results)
-    text = report(table, pictures)
+    text = report(table)
     if others.exists():
         text += '\n\n' + report_other(read_results(others))
     draw(table, folder)
     if dense.exists():
         text += '\n\n' + report_segmentation(pd.read_csv(dense))
     if reasons.exists():
-        text += '\n\n' + report_reasons(pd.read_csv(reasons), pictures)
-        draw_reasons(table, pd.read_csv(reasons), folder)
+        text += '\n\n' + report_reasons(pd.read_csv(reasons))
+        draw_reasons(pd.read_csv(reasons), folder)
     if docs is None:
         (folder / 'report.md').write_text(text + '\n', encoding='utf-8')
     else:
-        fill_marked(docs, 'any-size-vit', text)
+        fill_marked(docs / 'clip.md', 'any-size-vit', text)
 
 
 def read_results(file: Path) -> pd.DataFrame:
@@ -113,18 +114,15 @@ def read_results(file: Path) -> pd.DataFrame:
     return table
 
 
-def report(table: pd.DataFrame, pictures: str = '.') -> str:
-    """The report as Markdown; ``pictures`` is the folder of the plot, relative to it."""
-    parts = measured(table)
-    parts.append(
-        f'![Nearest neighbours and cosine against image size]({pictures}/any_size_vit.png)'
-    )
-    title = (
-        '**Differences on the same images, with their 95 % interval; adapted at mixed sizes if'
-        ' nothing else is named**'
-    )
-    parts += [title, differences(table)]
-    return '\n\n'.join([*parts, '**Cost**', cost(table)])
+def report(table: pd.DataFrame) -> str:
+    """The report as Markdown."""
+    parts = [
+        '![Nearest neighbours and cosine against image size](any_size_vit.png)',
+        *measured(table),
+        '**Differences on the same images, with their 95 % interval**',
+        differences(table),
+    ]
+    return '\n\n'.join(parts)
 
 
 def measured(table: pd.DataFrame) -> list[str]:
@@ -139,7 +137,8 @@ def measured(table: pd.DataFrame) -> list[str]:
 def report_other(table: pd.DataFrame) -> str:
     """Results of the other data set."""
     title = f'### On {", ".join(table["data"].unique())}'
-    return '\n\n'.join([title, *measured(table), '**Differences**', differences(table)])
+    parts = [title, *measured(table), '**Differences**', differences(table)]
+    return '\n\n'.join(parts)
 
 
 def students(table: pd.DataFrame) -> list[tuple[str, str]]:
@@ -154,8 +153,9 @@ def students(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def values(table: pd.DataFrame, measure: str, variant: str, training: str) -> dict[int, np.ndarray]:
-    """Values of each seed and query (S, Q), at each size."""
+    """Values of each seed and query (S, Q), at each size that is reported."""
     chosen = table[(table['variant'] == variant) & (table['training'] == training)]
+    chosen = chosen[chosen['size'] <= LARGEST]
     return {size: np.stack(list(rows[measure])) for size, rows in chosen.groupby('size')}
 
 
@@ -228,30 +228,9 @@ def differences(table: pd.DataFrame) -> str:
                 f'{LABELS[left]}{SUFFIXES[training]} minus'
                 f' {LABELS[right]}{SUFFIXES[other_training]}'
             )
-            rows.append(
-                dict(difference=name, measure=title.partition(',')[0].partition(' to')[0]) | cells
-            )
+            what = title.partition(',')[0].partition(' to')[0]
+            rows.append(dict(difference=name, measure=what, seeds=seeds) | cells)
     return markdown(pd.DataFrame(rows), 'll') if rows else 'None yet.'
-
-
-def cost(table: pd.DataFrame) -> str:
-    """Steps, final loss and CPU minutes of each run."""
-    runs = table.drop_duplicates(['variant', 'training', 'seed'])
-    rows = []
-    for variant, training in students(table):
-        for run in runs[(runs['variant'] == variant) & (runs['training'] == training)].itertuples():
-            loss = '' if pd.isna(run.loss) else f'{run.loss:.4f}'
-            minutes: dict[str, Any] = {'adapting, CPU min': f'{run.training_s / 60:.1f}'}
-            minutes['testing, CPU min'] = f'{run.testing_s / 60:.1f}'
-            names = dict(
-                encoding=LABELS[variant],
-                adapted=TRAININGS[training],
-                seed=run.seed,
-                steps=run.steps,
-                loss=loss,
-            )
-            rows.append(names | minutes)
-    return markdown(pd.DataFrame(rows), 'll')
 
 
 def report_segmentation(table: pd.DataFrame) -> str:
@@ -291,80 +270,80 @@ def report_segmentation(table: pd.DataFrame) -> str:
     return '\n\n'.join(parts)
 
 
-def report_reasons(table: pd.DataFrame, pictures: str) -> str:
-    """Tables of what :mod:`any_size_vit.reasons` measures, and the slide."""
+def report_reasons(table: pd.DataFrame) -> str:
+    """The plot of what :mod:`any_size_vit.reasons` measures, and a table of the place."""
+    rows = []
+    for variant, training in students(table):
+        chosen = table[(table['variant'] == variant) & (table['training'] == training)]
+        cells = {
+            f'{size} px': f'{r2:.2f}' for size, r2 in chosen.groupby('size')['place'].mean().items()
+        }
+        names = dict(encoding=LABELS[variant], adapted=TRAININGS[training])
+        rows.append(names | dict(seeds=chosen['seed'].nunique()) | cells)
     parts = [
         '**Why**',
-        f'![Accuracy, place and distance of attention against image size]({pictures}/{SLIDE})',
+        f'![Place and distance of attention against image size]({SLIDE})',
+        '*Row and column of a token, read by a probe that was fitted at 224 px, R²*',
+        markdown(pd.DataFrame(rows), 'll'),
     ]
-    for measure, title in REASONS.items():
-        rows = []
-        for variant, training in students(table):
-            chosen = table[(table['variant'] == variant) & (table['training'] == training)]
-            cells = {
-                f'{size} px': f'{found[measure].mean():.2f}'
-                for size, found in chosen.groupby('size')
-            }
-            rows.append(dict(encoding=LABELS[variant], adapted=TRAININGS[training]) | cells)
-        parts += [f'*{title[0].upper()}{title[1:]}*', markdown(pd.DataFrame(rows), 'll')]
     return '\n\n'.join(parts)
 
 
-def draw_reasons(results: pd.DataFrame, reasons: pd.DataFrame, folder: Path) -> None:
-    """One figure: cosine to the teacher, place and attention against image size, a line for each
-    student.
-    """
-    figure, axes = new_figure(12, 3.8, panels=3)
-    panels = [
-        ('cosines', results, MEASURES['cosines']),
-        *((k, reasons, REASONS[k]) for k in ('place', 'distance')),
-    ]
-    for axis, (measure, table, title) in zip(axes, panels, strict=True):
-        for variant, training in students(reasons):
-            chosen = table[(table['variant'] == variant) & (table['training'] == training)]
-            chosen = chosen[chosen['size'].isin(reasons['size'])]
-            means = {
-                size: np.mean(np.stack(list(found[measure])))
-                for size, found in chosen.groupby('size')
-            }
-            axis.plot(list(means), list(means.values()), **line(variant, training))
+def draw_reasons(reasons: pd.DataFrame, folder: Path) -> None:
+    """Draw place and distance of attention against image size, a line for each student."""
+    figure, axes = plots.new_figure(5.4, ratios=(1,) * len(REASONS))
+    for axis, (measure, title) in zip(axes, REASONS.items(), strict=True):
+        for variant, training in drawn(reasons):
+            chosen = reasons[(reasons['variant'] == variant) & (reasons['training'] == training)]
+            means = chosen.groupby('size')[measure].mean()
+            axis.plot(means, **line(variant, training))
         against_size(axis, sorted(reasons['size'].unique()), title)
-    axes[0].legend(frameon=False, fontsize=8)
-    figure.savefig(folder / SLIDE, dpi=110)
+    axes[0].axhline(0, color=plots.GREY, linewidth=0.8)
+    finish(figure, axes, folder / SLIDE)
+
+
+def drawn(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """(variant, training) of the students that are drawn, of those in the results."""
+    found = students(table)
+    return [one for one in CURVES if one in found]
 
 
 def line(variant: str, training: str) -> dict[str, Any]:
-    """A colour for each encoding, a line style for each training."""
-    style = dict(untrained=':', mixed='-', long='-.', single='--')[training]
-    label = f'{LABELS[variant]}, {TRAININGS[training]}'
+    """The encoding's colour; dotted if the student was not adapted."""
     return dict(
-        color=f'C{list(LABELS).index(variant)}',
-        linestyle=style,
+        color=plots.ENCODINGS[variant],
+        linestyle=':' if training == 'untrained' else '-',
         marker='o',
         markersize=4,
-        label=label,
+        label=LABELS[variant] + (', not adapted' if training == 'untrained' else ''),
     )
 
 
 def against_size(axis: Any, sizes: list[int], title: str) -> None:
-    """Label an axis of image sizes; a long title takes two lines."""
+    """Set the ticks of an axis of image sizes, and the title of the measure."""
     axis.set_xscale('log')
     axis.set_xticks(sizes, [str(size) for size in sizes])
     axis.minorticks_off()
-    axis.set(xlabel='side of the test images (px)', ylabel=fill(title, 36))
-    axis.grid(alpha=0.25)
+    axis.set_ylabel(title)
+    plots.add_grid(axis)
+
+
+def finish(figure: Any, axes: list[Any], path: Path) -> None:
+    """Label the axis of sizes, add the legend, and write the plot."""
+    axes[-1].set_xlabel('side of the test images (px)')
+    plots.add_legend(figure, columns=3)
+    plots.save_figure(figure, path)
 
 
 def draw(table: pd.DataFrame, folder: Path) -> None:
-    """Nearest neighbours and cosine against image size, a line for each student."""
-    shown = ('neighbours', 'cosines')
-    figure, axes = new_figure(12, 4, panels=2)
-    for axis, measure in zip(axes, shown, strict=True):
-        for variant, training in students(table):
+    """Draw nearest neighbours and cosine against image size, a line for each student."""
+    figure, axes = plots.new_figure(5.4, ratios=(1,) * len(MEASURES))
+    for axis, (measure, title) in zip(axes, MEASURES.items(), strict=True):
+        for variant, training in drawn(table):
             found = values(table, measure, variant, training)
-            axis.plot(
-                list(found), [sample.mean() for sample in found.values()], **line(variant, training)
-            )
-        against_size(axis, sorted(table['size'].unique()), MEASURES[measure])
-    axes[1].legend(frameon=False, fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
-    figure.savefig(folder / 'any_size_vit.png', dpi=110)
+            means = [sample.mean() for sample in found.values()]
+            axis.plot(list(found), means, **line(variant, training))
+        against_size(
+            axis, sorted(size for size in table['size'].unique() if size <= LARGEST), title
+        )
+    finish(figure, axes, folder / 'any_size_vit.png')

@@ -10,7 +10,7 @@ stages.
         --clip ... --data ...
     python projects/any_size_vit/run.py segment --camvid data/camvid \\
         --clip ... --data ...
-    python projects/any_size_vit/run.py report --docs docs/evidence.md
+    python projects/any_size_vit/run.py report --docs docs/evidence
 
 Interrupt a stage at any time and start it again to continue. Processes that run `study` share the
 work.
@@ -136,7 +136,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--work-dir', type=Path, default=Path('work_dirs/any_size_vit'), help='default: %(default)s'
     )
     report.add_argument(
-        '--docs', type=Path, metavar='PAGE.md', help='page whose marked part becomes the report'
+        '--docs', type=Path, metavar='FOLDER', help='folder of the CSV files, plots and clip.md'
     )
     return parser.parse_args(argv)
 

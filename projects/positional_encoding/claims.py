@@ -85,7 +85,8 @@ class Comparison(NamedTuple):
     ``bound``.
 
     ``claims.yaml`` explains the attributes; ``what`` describes ``measure``, ``greater=False`` asks
-    for less than ``bound``. The comparisons of one ``family`` are corrected together.
+    for less than ``bound``. The comparisons of one ``family`` are corrected together. ``label``
+    names the comparison in the plot.
     """
 
     left: str
@@ -96,6 +97,7 @@ class Comparison(NamedTuple):
     bound: float = 0.0
     paper: float | None = None
     family: str = TOP1
+    label: str = ''
 
     def difference(self, results: pd.DataFrame) -> Difference:
         """The difference, its interval, and its p-value against ``bound``."""
@@ -109,12 +111,15 @@ class Comparison(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A claim: its letter in the report, its text, its parts, and whether the paper makes it."""
+    """A claim: its letter in the report, its text, its parts, whether the paper makes it, and its
+    name in the plot.
+    """
 
     letter: str
     text: str
     comparisons: Sequence[Comparison]
     in_paper: bool = True
+    short: str = ''
 
 
 class Tested(NamedTuple):
@@ -229,8 +234,14 @@ def claims(train_size: int) -> list[Claim]:
     sizes = dict(larger=round(train_size * 12 / 7 / 8) * 8, largest=train_size * 2)
 
     def comparison(
-        left: str, right: str | None = None, size: str = '', measure: str = '', **rest: Any
+        label: str,
+        left: str,
+        right: str | None = None,
+        size: str = '',
+        measure: str = '',
+        **rest: Any,
     ) -> Comparison:
+        rest['label'] = label.format(**sizes)
         if measure:
             return Comparison(left, right, shift_errors, SHIFT, family=SHIFT, **rest)
         if size:
@@ -244,6 +255,6 @@ def claims(train_size: int) -> list[Claim]:
     found = []
     for letter, entry in entries:
         parts = [comparison(**part) for part in entry['parts']]
-        text = entry['text'].format(**sizes)
-        found.append(Claim(letter, text, parts, entry.get('in_paper', True)))
+        text, short = entry['text'].format(**sizes), entry['short'].format(**sizes)
+        found.append(Claim(letter, text, parts, entry.get('in_paper', True), short))
     return found

@@ -5,11 +5,11 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from benchmarks import fill_marked
+from benchmarks import fill_marked, plots
 from cpvt_backbones.checkpoints import atomic_write
 
 from .claims import (
@@ -26,12 +26,30 @@ from .claims import (
     judge,
     rate_trials,
 )
+from .forest import draw_claims
 from .objects import GROUPS, WAYS, read_objects
 from .runs import Record, read_records
 from .transfer import STARTS
-from .variants import MAIN, VARIANTS
+from .variants import CURVES, VARIANTS, encoding_of
 
 TINY = 'tiny_imagenet_'  # of the plots' names
+METRICS = {'coco/bbox_mAP': 'box AP', 'mIoU': 'mIoU (%)'}
+"""Names of mmdet's and mmseg's metrics for a reader."""
+
+TITLES = {'retinanet': 'RetinaNet on BCCD', 'semantic-fpn': 'Semantic FPN on CamVid'}
+LABELS = {'peg': 'PEG', 'learned': 'table'}
+"""Encodings of the dense transfer in the plot."""
+
+
+class Stage(NamedTuple):
+    """What a stage leaves: CSV files, and the page with its report."""
+
+    folder: str  # of its runs, in the work folder
+    table: str  # of its results
+    runs: str  # table of the runs' machines
+    page: str  # with a marked part of the table's name
+    report: Callable[[pd.DataFrame], str]
+    draw: Callable[[pd.DataFrame, Path], None]
 
 
 def write_report(work_dir: Path, docs: Path | None = None) -> None:
@@ -39,48 +57,38 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
 
     Args:
         work_dir: Folder of the stages' runs. Runs of the CSV files that are not there are kept.
-        docs: Markdown page whose marked parts become the tables, with CSV files and plots in a
-            folder of its name; ``None`` writes all into ``work_dir``.
+        docs: Folder of CSV files, plots, and a Markdown page a study, whose marked part becomes
+            the report; ``None`` writes all into ``work_dir``, with one page, ``report.md``.
 
     Raises:
         ValueError: There are neither finished runs nor CSV files.
     """
-    folder, pictures = (work_dir, '.') if docs is None else (docs.with_suffix(''), docs.stem)
+    folder = work_dir if docs is None else docs
     parts = {}
-    stages: list[tuple[str, str, str, Callable[..., str], Callable[..., None]]] = [
-        ('classify', 'positional_encoding', 'runs', classify_report, draw_classify),
-        (
-            'classify-tiny-imagenet',
-            'tiny_imagenet',
-            'tiny_imagenet_runs',
-            partial(classify_report, prefix=TINY),
-            partial(draw_classify, prefix=TINY),
-        ),
-        ('transfer', 'dense_transfer', 'dense_transfer_runs', transfer_report, draw_transfer),
-    ]
-    for stage, name, runs, report, draw in stages:
-        table = folder / f'{name}.csv'
-        if records := read_records(work_dir / stage):
-            collect(records, table, folder / f'{runs}.csv')
+    for stage in STAGES:
+        table = folder / f'{stage.table}.csv'
+        if records := read_records(work_dir / stage.folder):
+            collect(records, table, folder / f'{stage.runs}.csv')
         if table.exists():
             results = pd.read_csv(table)
-            parts[name.replace('_', '-')] = report(results, pictures)
-            draw(results, folder)
+            parts[stage] = stage.report(results)
+            stage.draw(results, folder)
             print(f'report from {table}')
+    tiny = STAGES[1]
     objects = folder / 'tiny_imagenet_objects.csv'
-    if rows := read_objects(work_dir / 'classify-tiny-imagenet'):
+    if rows := read_objects(work_dir / tiny.folder):
         collect_rows(rows, ['variant', 'seed', 'rate_factor'], objects)
-    if objects.exists() and 'tiny-imagenet' in parts:
-        parts['tiny-imagenet'] += objects_report(
-            pd.read_csv(objects), pd.read_csv(folder / 'tiny_imagenet.csv')
+    if objects.exists() and tiny in parts:
+        parts[tiny] += objects_report(
+            pd.read_csv(objects), pd.read_csv(folder / f'{tiny.table}.csv')
         )
     if not parts:
         raise ValueError(f'work_dir: {work_dir} has no finished run, and {folder} no results')
     if docs is None:
         (folder / 'report.md').write_text('\n\n'.join(parts.values()) + '\n', encoding='utf-8')
-    else:
-        for name, text in parts.items():
-            fill_marked(docs, name, text)
+        return
+    for stage, text in parts.items():
+        fill_marked(docs / stage.page, stage.table.replace('_', '-'), text)
 
 
 def run_row(record: Record) -> dict[str, Any]:
@@ -120,13 +128,12 @@ def collect_rows(rows: Sequence[dict[str, Any]], names: list[str], path: Path) -
         table.to_csv(file, index=False)
 
 
-def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = '') -> str:
+def classify_report(results: pd.DataFrame, prefix: str = '') -> str:
     """Report on the classifiers as Markdown.
 
     Args:
         results: The rows of all runs.
-        pictures: Folder of the plots, relative to the report.
-        prefix: Of the plots' names.
+        prefix: Of the plots' names; with one, claims that were not tested are left out.
     """
     size, epochs = results['size'].min(), results['epochs'].iloc[0]
     rates = rates_table(results, size)
@@ -136,8 +143,8 @@ def classify_report(results: pd.DataFrame, pictures: str = '.', prefix: str = ''
             ' epochs.'
         ),
         summary_table(results, size),
-        f'![Top-1 against image size]({pictures}/{prefix}sizes.png)',
-        f'![Top-1 of every encoding at {size} px]({pictures}/{prefix}variants.png)',
+        f'![Top-1 against image size]({prefix}sizes.png)',
+        '' if prefix else f'![Top-1 of every encoding at {size} px](variants.png)',
         rates and f'The learning rates that were tried, first seed:\n\n{rates}',
         claims_report(results, size, all_claims=not prefix),
     ]
@@ -282,22 +289,20 @@ def objects_report(objects: pd.DataFrame, results: pd.DataFrame) -> str:
     return f'\n\n{about}\n\n{markdown(pd.DataFrame(lines), "ll")}'
 
 
-def transfer_report(results: pd.DataFrame, pictures: str = '.') -> str:
-    """Report on the dense transfer as Markdown.
-
-    ``pictures`` is the folder of the plots, relative to the report.
-    """
+def transfer_report(results: pd.DataFrame) -> str:
+    """Report on the dense transfer as Markdown."""
     parts = [
         'Mean ± standard deviation over seeds; differences with their uncorrected 95 % confidence'
         " interval (Welch). \\*: differs from 0 at the 5 % level also after Holm's correction over"
-        ' the sizes of its row.'
+        ' the sizes of its row.',
+        '![Accuracy against test size](dense_transfer.png)',
     ]
     for (task, metric), rows in results.groupby(['task', 'metric']):
         parts += [
-            f'**{task}, {metric}**',
+            f'**{TITLES.get(task, task)}, {METRICS.get(metric, metric)}**',
             transfer_table(rows, digits=1 if metric == 'mIoU' else 3),
         ]
-    return '\n\n'.join([*parts, f'![Accuracy against test size]({pictures}/dense_transfer.png)'])
+    return '\n\n'.join(parts)
 
 
 def transfer_table(results: pd.DataFrame, digits: int) -> str:
@@ -367,73 +372,100 @@ def markdown(table: pd.DataFrame, align: str = 'l') -> str:
 
 
 def draw_classify(results: pd.DataFrame, folder: Path, prefix: str = '') -> None:
-    """Top-1 accuracy of the main variants and RoPE against image size, and of all variants at the
-    training size.
-    """
+    """Draw top-1 accuracy against image size; without a prefix also all variants and claims."""
     train_size = results['size'].min()
     kept = best_rates(results, train_size)
-    figure, (axis,) = new_figure(8, 4.4)
-    for name in (*MAIN, 'rope'):
+    figure, (axis,) = plots.new_figure(3.6)
+    for name in CURVES:
         if not (rows := kept[kept['variant'] == name]).empty:
-            draw_line(
-                axis,
-                rows,
-                'top1',
-                label=VARIANTS[name].label,
-                ls='-' if name.startswith('peg') else '--',
-            )
-    side = f'side of the test images (px); trained at {train_size} px'
-    axis.set(
-        xticks=sorted(kept['size'].unique()),
-        xlabel=side,
-        ylabel='top-1 (%), mean and range over seeds',
-    )
-    axis.legend(frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
-    figure.savefig(folder / f'{prefix}sizes.png', dpi=110)
-    shown = {name: values for name in VARIANTS if (values := accuracy(train_size)(kept, name))}
+            color = plots.ENCODINGS[encoding_of(name)]
+            draw_line(axis, rows, 'top1', label=VARIANTS[name].label, color=color)
+    axis.set_xticks(sorted(kept['size'].unique()))
+    axis.set(xlabel=f'side of the test images (px); trained at {train_size} px')
+    axis.set(ylabel='top-1 accuracy (%)')
+    plots.add_grid(axis)
+    plots.add_legend(figure, columns=3)
+    plots.save_figure(figure, folder / f'{prefix}sizes.png')
+    if prefix:
+        return
+    draw_variants(kept, train_size, folder / 'variants.png')
+    draw_claims(judge(claims(train_size), kept), folder / 'claims.png')
+
+
+def draw_variants(results: pd.DataFrame, train_size: int, path: Path) -> None:
+    """Draw top-1 accuracy of all variants at the training size: a dot a seed, a line the mean."""
+    shown = {name: values for name in VARIANTS if (values := accuracy(train_size)(results, name))}
     ordered = sorted(shown, key=lambda name: mean(shown[name]))
-    figure, (axis,) = new_figure(6.4, 0.9 + 0.28 * len(ordered))
+    figure, (axis,) = plots.new_figure(0.9 + 0.24 * len(ordered))
     for position, name in enumerate(ordered):
-        values, color = shown[name], 'tab:blue' if 'peg' in name else '0.5'
+        values, color = shown[name], plots.ENCODINGS[encoding_of(name)]
         axis.plot(values, [position] * len(values), '.-', color=color, lw=2, ms=6)
-        axis.plot(mean(values), position, '|', color='k', ms=12)
+        axis.plot(mean(values), position, '|', color=color, ms=14, mew=2)
     axis.set_yticks(range(len(ordered)), [VARIANTS[name].label for name in ordered])
-    axis.grid(axis='x', color='0.9')
-    axis.set_xlabel(f'top-1 at {train_size} px (%); dots: seeds, stroke: mean')
-    figure.savefig(folder / f'{prefix}variants.png', dpi=110)
+    axis.set_xlabel(f'top-1 accuracy at {train_size} px (%)')
+    plots.add_grid(axis, 'x')
+    plots.save_figure(figure, path)
 
 
 def draw_transfer(results: pd.DataFrame, folder: Path) -> None:
-    """Metric against test size, a panel for each task: dashed from scratch, a colour for each
-    encoding.
+    """Draw the metric against test size, a panel for each task: dashed from random weights, a
+    colour for each encoding.
     """
     tasks = results.groupby(['task', 'metric'])
-    figure, axes = new_figure(4.6 * len(tasks), 3.6, panels=len(tasks))
+    figure, axes = plots.new_figure(0.5 + 2.5 * len(tasks), ratios=(1,) * len(tasks))
     for axis, ((task, metric), rows) in zip(axes, tasks, strict=True):
-        for start, (index, encoding) in product(STARTS, enumerate(encodings_of(rows))):
+        for start, encoding in product(STARTS, encodings_of(rows)):
             line = rows[(rows['start'] == start) & (rows['encoding'] == encoding)]
-            style = dict(ls='--' if start == 'scratch' else '-', color=f'C{index}')
-            draw_line(axis, line, 'value', label=f'{encoding}, {start}', **style)
-        axis.set(title=task, xlabel='size, relative to the test scale of the config', ylabel=metric)
+            if line.empty:
+                continue
+            style = dict(color=plots.ENCODINGS['table' if encoding == 'learned' else encoding])
+            style['ls'] = '--' if start == 'scratch' else '-'
+            name = 'random weights' if start == 'scratch' else start
+            draw_line(
+                axis, line, 'value', label=f'{LABELS.get(encoding, encoding)}, {name}', **style
+            )
+        axis.set(ylabel=f'{TITLES.get(task, task)}: {METRICS.get(metric, metric)}')
+        axis.set_xticks(sorted(rows['size'].unique()))
         axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.25)
-    axes[0].legend(frameon=False, fontsize=8)
-    figure.savefig(folder / 'dense_transfer.png', dpi=110)
+        plots.add_grid(axis)
+        if task == 'retinanet':
+            plots.write_note(axis, 'no cells of other sizes in training')
+    axes[-1].set_xlabel('test size, relative to the size of the training')
+    plots.add_legend(figure)
+    plots.save_figure(figure, folder / 'dense_transfer.png')
 
 
 def draw_line(axis: Any, results: pd.DataFrame, column: str, **style: Any) -> None:
-    """Mean over seeds against the size, in a band from the lowest to the highest."""
+    """Draw the mean over seeds against the size, in a band from the lowest to the highest."""
     lines = results.groupby('size')[column].agg(['min', 'mean', 'max'])
     (line,) = axis.plot(lines['mean'], marker='o', ms=4, **style)
-    axis.fill_between(lines.index, lines['min'], lines['max'], color=line.get_color(), alpha=0.15)
+    axis.fill_between(lines.index, lines['min'], lines['max'], color=line.get_color(), alpha=0.2)
 
 
-def new_figure(width: float, height: float, panels: int = 1) -> Any:
-    """A figure of width x height inches, and its axes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout='tight')
-    axes = figure.subplots(1, panels, squeeze=False)[0]
-    for axis in axes:
-        axis.spines[['top', 'right']].set_visible(False)
-    return figure, axes
+STAGES = (
+    Stage(
+        folder='classify',
+        table='positional_encoding',
+        runs='runs',
+        page='imagenette.md',
+        report=classify_report,
+        draw=draw_classify,
+    ),
+    Stage(
+        folder='classify-tiny-imagenet',
+        table='tiny_imagenet',
+        runs='tiny_imagenet_runs',
+        page='tiny_imagenet.md',
+        report=partial(classify_report, prefix=TINY),
+        draw=partial(draw_classify, prefix=TINY),
+    ),
+    Stage(
+        folder='transfer',
+        table='dense_transfer',
+        runs='dense_transfer_runs',
+        page='dense_transfer.md',
+        report=transfer_report,
+        draw=draw_transfer,
+    ),
+)
+"""In the order of the report."""

@@ -3,7 +3,7 @@
     python projects/positional_encoding/run.py classify --data data/imagenette
     python projects/positional_encoding/run.py objects    # of Tiny ImageNet
     python projects/positional_encoding/run.py transfer
-    python projects/positional_encoding/run.py report --docs docs/evidence.md
+    python projects/positional_encoding/run.py report --docs docs/evidence
 
 Interrupt a stage at any time and start it again to continue. Started several times, the processes
 share the work.
@@ -62,7 +62,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     work_dir = Path('work_dirs/positional_encoding')
     common.add_argument('--work-dir', type=Path, default=work_dir, help='default: %(default)s')
     common.add_argument(
-        '--docs', type=Path, metavar='PAGE.md', help='page whose marked parts become the report'
+        '--docs', type=Path, metavar='FOLDER', help='folder of the CSV files, plots and pages'
     )
     seeds = argparse.ArgumentParser(add_help=False)
     seeds.add_argument(

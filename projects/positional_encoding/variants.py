@@ -58,6 +58,9 @@ DATA_SETS = {
 that of the training.
 """
 
+CURVES = ('none', 'sincos', 'learned', 'peg-0-5', 'rope')
+"""Variants that are drawn against image size."""
+
 MAIN = [name for name, variant in VARIANTS.items() if variant.priority == 1]
 
 ENCODINGS = {'peg': 'peg-0-5-gap', 'learned': 'learned-gap'}
@@ -65,6 +68,20 @@ ENCODINGS = {'peg': 'peg-0-5-gap', 'learned': 'learned-gap'}
 
 TASKS = {'semantic-fpn': 'camvid', 'retinanet': 'bccd'}
 """Tasks of the dense transfer and their data sets."""
+
+
+def encoding_of(variant: str) -> str:
+    """Key of :data:`benchmarks.plots.ENCODINGS` for a variant."""
+    if variant.startswith('conv1x1') or variant == 'relative':
+        return 'other'
+    if variant in ('none', 'none-gap', 'sincos'):
+        return variant.removesuffix('-gap')
+    has_peg = 'peg' in variant
+    if variant.startswith('learned'):
+        return 'table+peg' if has_peg else 'table'
+    if variant.startswith('rope'):
+        return 'peg+rope' if has_peg else 'rope'
+    return 'peg'
 
 
 def classify_config(variant: str) -> Path:

@@ -4,30 +4,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from positional_encoding.report import markdown, spread
+from positional_encoding.report import draw_line, markdown, spread
 
-from benchmarks import fill_marked
+from benchmarks import fill_marked, plots
 
 from .analysis import LABELS, MARGIN, Analysis, analyse
 from .protocol import FINAL, ROWS, Plan, Run
 
 
-def write_report(rows: pd.DataFrame, sealed: pd.DataFrame, plan: Plan, page: Path) -> str:
-    """Fill the marked part of a page, and return it.
+def write_report(
+    rows: pd.DataFrame, sealed: pd.DataFrame, plan: Plan, page: Path, evidence: Path
+) -> str:
+    """Fill the marked parts of two pages, and return that of the first.
 
     Args:
         rows: The finished runs.
         sealed: Accuracies that ``read`` wrote.
         plan: Of the runs.
-        page: Markdown with the marks ``size-experiment``.
+        page: Markdown with the marks ``size-experiment``, for tables and verdicts.
+        evidence: Markdown with the same marks, for the chart and the verdict. The chart lies in
+            the folder of the page's name.
     """
     top1 = sealed.rename(columns=dict(top1='value'))
     shipped = top1[~top1['row'].isin(ROWS)]
     top1 = top1[top1['row'].isin(ROWS)]
+    found = analyse(top1, plan['train_size'], plan['seeds'])
     parts = [
         'Top-1 (%) of the sealed images, mean ± standard deviation over seeds:',
         sizes_table(top1, ' px'),
-        analysis_text(analyse(top1, plan['train_size'], plan['seeds']), 'top-1'),
+        analysis_text(found, 'top-1'),
         'mIoU (%) on CamVid over the frozen trunks:',
         sizes_table(dense_values(rows, plan), ' x'),
         analysis_text(analyse(dense_values(rows, plan), 1.0, plan['seeds']), 'mIoU'),
@@ -38,7 +43,26 @@ def write_report(rows: pd.DataFrame, sealed: pd.DataFrame, plan: Plan, page: Pat
         parts += ['Top-1 (%) of the shipped classifiers on the same images:', markdown(table)]
     text = '\n\n'.join(parts)
     fill_marked(page, 'size-experiment', text)
+    chart = evidence.with_suffix('') / 'size_experiment.png'
+    chart.parent.mkdir(exist_ok=True)
+    draw_sizes(top1, plan['train_size'], chart)
+    picture = f'![Top-1 accuracy against image size]({evidence.stem}/{chart.name})'
+    fill_marked(evidence, 'size-experiment', f'{picture}\n\n{verdict_text(found)}')
     return text
+
+
+def draw_sizes(top1: pd.DataFrame, train_size: int, path: Path) -> None:
+    """Draw top-1 accuracy against image size, a line for each encoding."""
+    figure, (axis,) = plots.new_figure(3.6)
+    for row in ROWS:
+        mine = top1[top1['row'] == row]
+        draw_line(axis, mine, 'value', label=LABELS[row], color=plots.ENCODINGS[row])
+    axis.set_xticks(sorted(top1['size'].unique()))
+    axis.set_xlabel(f'side of the test images (px); trained at {train_size} px')
+    axis.set_ylabel('top-1 accuracy (%)')
+    plots.add_grid(axis)
+    plots.add_legend(figure)
+    plots.save_figure(figure, path)
 
 
 def dense_values(rows: pd.DataFrame, plan: Plan) -> pd.DataFrame:
@@ -88,11 +112,15 @@ def analysis_text(analysis: Analysis, measure: str) -> str:
         f'At the training size the table is {analysis.lead:+.1f} points from no encoding: it'
         f' {counts} (bound: {MARGIN:g} points).'
     )
-    verdict = (
+    return '\n\n'.join([lead, _table(outcomes), _table(contrasts), verdict_text(analysis)])
+
+
+def verdict_text(analysis: Analysis) -> str:
+    """The claim and its verdict."""
+    return (
         'PEG keeps more of its accuracy at other sizes than a trained table and than RoPE:'
         f' **{analysis.verdict}**.'
     )
-    return '\n\n'.join([lead, _table(outcomes), _table(contrasts), verdict])
 
 
 def _table(lines: Sequence[dict[str, str]]) -> str:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Do one stage."""
     args = parse_args(argv)
     if args.stage == 'report':
-        write_report(read_rows(args.rows), pd.read_csv(args.out), PLAN, args.page)
+        write_report(read_rows(args.rows), pd.read_csv(args.out), PLAN, args.page, args.evidence)
         return
     if args.stage == 'read':
         print(read_sealed(args.rows, args.sealed, PLAN, args.out).to_string(index=False))
@@ -137,6 +137,12 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         type=Path,
         default=Path(__file__).with_name('README.md'),
         help='Markdown with the marks size-experiment; default: %(default)s',
+    )
+    page.add_argument(
+        '--evidence',
+        type=Path,
+        default=EVIDENCE.with_suffix('.md'),
+        help='page with the same marks for the chart and the verdict; default: %(default)s',
     )
     return parser.parse_args(argv)
 

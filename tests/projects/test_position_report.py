@@ -3,6 +3,7 @@ corrected p-values.
 """
 
 import math
+import re
 import shutil
 from pathlib import Path
 from statistics import mean, variance
@@ -36,10 +37,13 @@ from positional_encoding.report import (
     write_report,
 )
 from positional_encoding.runs import write_json
-from positional_encoding.variants import VARIANTS
+from positional_encoding.variants import VARIANTS, encoding_of
+
+from benchmarks import plots
 
 scipy_stats = pytest.importorskip('scipy.stats')
 DOCS = Path(__file__).resolve().parents[2] / 'docs'
+EVIDENCE = (DOCS / 'evidence.md').read_text()
 
 
 def results_of(**scores):
@@ -212,7 +216,7 @@ def test_the_report_has_the_numbers(tmp_path):
     assert above[1] == f'{4 * p_value:.3f}'
     assert not [row for row in rows if row[0] == 'sin-cos']  # not run
     draw_classify(results, tmp_path)
-    for name in ('sizes', 'variants'):
+    for name in ('sizes', 'variants', 'claims'):
         assert (tmp_path / f'{name}.png').stat().st_size > 5000
 
 
@@ -298,12 +302,13 @@ def test_finished_runs_enter_the_csv_files_and_others_stay(tmp_path):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_reproduced_from_its_csv_files(tmp_path):
-    page, folder = tmp_path / 'evidence.md', tmp_path / 'evidence'
+def test_the_pages_are_reproduced_from_their_csv_files(tmp_path):
+    folder = tmp_path / 'evidence'
     shutil.copytree(DOCS / 'evidence', folder)
-    page.write_text((DOCS / 'evidence.md').read_text())
-    write_report(tmp_path / 'nowhere', page)
-    assert page.read_text() == (DOCS / 'evidence.md').read_text()
+    write_report(tmp_path / 'nowhere', folder)
+    for name in ('imagenette', 'tiny_imagenet', 'dense_transfer'):
+        page = f'{name}.md'
+        assert (folder / page).read_text() == (DOCS / 'evidence' / page).read_text()
     keys = {'variant', 'task', 'encoding', 'start', 'seed', 'rate_factor'}
     for table, runs in (('positional_encoding', 'runs'), ('dense_transfer', 'dense_transfer_runs')):
         results, machines = (pd.read_csv(folder / f'{name}.csv') for name in (table, runs))
@@ -314,7 +319,29 @@ def test_the_page_is_reproduced_from_its_csv_files(tmp_path):
 
 def test_the_pages_have_the_count_and_the_verdicts_of_the_csv_file():
     results = best_rates(pd.read_csv(DOCS / 'evidence/positional_encoding.csv'), 112)
-    tested, of_paper = count_tested(judge(claims(112), results))
+    judged = judge(claims(112), results)
+    tested, of_paper = count_tested(judged)
     assert (tested, of_paper) == (11, 17)
     for page in (DOCS / 'evidence.md', DOCS.parent / 'README.md'):
         assert f"{tested} of the paper's {of_paper} claims" in ' '.join(page.read_text().split())
+    told = dict(re.findall(r"^- \*\*([\w ]+):\*\* ((?:[a-r]'?(?:, )?)+)", EVIDENCE, re.M))
+    for verdict in (SUPPORTED, REFUTED, UNDECIDED, UNTESTED):
+        letters = [one.claim.letter for one in judged if one.verdict == verdict]
+        assert told[verdict.capitalize()].strip(', ') == ', '.join(letters)
+
+
+def test_every_encoding_has_one_colour_that_is_seen_on_both_backgrounds():
+    assert {encoding_of(name) for name in VARIANTS} <= plots.ENCODINGS.keys()
+    assert encoding_of('learned-peg-0') == 'table+peg' and encoding_of('peg-0-gap') == 'peg'
+    assert len(set(plots.ENCODINGS.values())) == len(plots.ENCODINGS)
+    for color in (*plots.ENCODINGS.values(), *plots.VERDICTS.values(), plots.GREY):
+        for background in (plots.LIGHT, plots.DARK):
+            darker, lighter = sorted(map(luminance, (color, background)))
+            assert (lighter + 0.05) / (darker + 0.05) >= 3, (color, background)
+
+
+def luminance(color):
+    """Relative luminance of WCAG 2."""
+    shares = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

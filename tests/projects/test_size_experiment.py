@@ -196,11 +196,19 @@ def test_the_protocol_in_miniature_with_a_kill_and_a_resume(tmp_path, files, mon
     assert len(sealed) == len(ROWS) * 2 * 2
     with pytest.raises(FileExistsError, match='are read once'):
         read_sealed(files.rows, files.sealed, SMALL, out)
-    page = tmp_path / 'page.md'
-    page.write_text('<!-- size-experiment: begin -->\n<!-- size-experiment: end -->\n')
-    text = write_report(rows, pd.read_csv(out), SMALL, page)
+    check_report(rows, pd.read_csv(out), tmp_path)
+
+
+def check_report(rows, sealed, folder):
+    """Both pages are filled, and the chart is drawn."""
+    page, evidence = folder / 'page.md', folder / 'evidence.md'
+    for file in (page, evidence):
+        file.write_text('<!-- size-experiment: begin -->\n<!-- size-experiment: end -->\n')
+    text = write_report(rows, sealed, SMALL, page, evidence)
     assert text in page.read_text()
     assert text.count('PEG at 0-5 minus RoPE') == 2
+    assert '(evidence/size_experiment.png)' in evidence.read_text()
+    assert (folder / 'evidence/size_experiment.png').stat().st_size > 5000
 
 
 def test_a_run_on_another_kind_of_processor_or_of_another_plan_is_refused(tmp_path, files):

@@ -1,0 +1,91 @@
+"""Colours, sizes and backgrounds of the plots in docs.
+
+A plot has no background of its own. Text, axes and every colour have a contrast of at least 3 on
+white and on the dark theme of the site, so that one file serves both.
+"""
+
+from pathlib import Path
+from typing import Any
+
+LIGHT, DARK = '#ffffff', '#1e2129'
+"""Backgrounds of the site's two themes."""
+
+GREY = '#7e7e7e'
+"""Text and axes: a contrast of 4 on both backgrounds."""
+
+ENCODINGS = {
+    'none': '#8a8a8a',
+    'sincos': '#c2588f',
+    'table': '#c77700',
+    'peg': '#2f86d1',
+    'rope': '#8a63c9',
+    'table+peg': '#8f8400',
+    'peg+rope': '#12908c',
+    'other': '#a5694f',
+}
+"""Colour of each position encoding, in every plot."""
+
+VERDICTS = {
+    'supported': '#1f9a63',
+    'not supported': '#d9504c',
+    'undecided': '#8a8a8a',
+}
+"""Colour of each verdict on a claim."""
+
+WIDTH = 5.2
+"""Inches of every plot: 9 points are 9 px on a phone, and 17 px in the site's widest column."""
+
+TEXT = 9  # points
+
+
+def new_figure(height: float, *, ratios: tuple[float, ...] = (1,)) -> tuple[Any, list[Any]]:
+    """An empty figure with panels one above the other.
+
+    Args:
+        height: Inches.
+        ratios: Heights of the panels, relative to each other.
+
+    Returns:
+        The figure and the axes of its panels, from the top.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), layout='constrained')
+    axes = figure.subplots(len(ratios), 1, squeeze=False, height_ratios=ratios)[:, 0]
+    for axis in axes:
+        axis.tick_params(colors=GREY, labelcolor=GREY, labelsize=TEXT)
+        axis.spines[['top', 'right']].set_visible(False)
+        axis.spines[['left', 'bottom']].set_color(GREY)
+        for label in (axis.xaxis.label, axis.yaxis.label):
+            label.set(color=GREY, fontsize=TEXT)
+    return figure, list(axes)
+
+
+def write_note(axis: Any, text: str, x: float = 0.98, y: float = 0.9) -> None:
+    """Write a line into a panel that ends at (``x``, ``y``), shares of its width and height."""
+    style = dict(color=GREY, fontsize=TEXT, horizontalalignment='right')
+    axis.text(x, y, text, transform=axis.transAxes, **style)
+
+
+def add_grid(axis: Any, which: str = 'both') -> None:
+    """Draw thin lines at the ticks of ``which`` axis, behind everything."""
+    axis.grid(axis=which, color=GREY, alpha=0.25, linewidth=0.6)
+    axis.set_axisbelow(True)
+
+
+def add_legend(figure: Any, handles: list[Any] | None = None, columns: int = 2) -> None:
+    """Put a legend above all panels; ``handles`` default to the labelled lines of the first."""
+    figure.legend(
+        handles=handles or figure.axes[0].get_legend_handles_labels()[0],
+        frameon=False,
+        fontsize=TEXT,
+        labelcolor=GREY,
+        ncols=columns,
+        loc='outside upper left',
+        columnspacing=1.4,
+    )
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a PNG without a background."""
+    figure.savefig(path, dpi=200, transparent=True, metadata={'Software': None})
