@@ -5,7 +5,10 @@ import runpy
 import sys
 from pathlib import Path
 
+import mmengine._strategy.base
 import mmengine.config.utils
+import mmengine.runner.runner
+import mmengine.utils.dl_utils
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -31,6 +34,10 @@ torch.ones((), requires_grad=True).backward()
 # For each `mmdet::` in a config, mmengine reads the metafiles of all recipes of mmdet, 90 YAML
 # files.
 mmengine.config.utils.load = functools.cache(mmengine.config.utils.load)
+
+# Each runner of mmengine asks the compilers of the machine for their versions.
+for module in (mmengine.runner.runner, mmengine._strategy.base):
+    module.collect_env = functools.cache(mmengine.utils.dl_utils.collect_env)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """Small data and configs for the projects."""
 
+import functools
+
 import cv2
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 from any_size_vit.student import TABLE, Source
 from mmengine.config import Config
 from PIL import Image
+from positional_encoding import runs
 from tiny import COLUMN
 
 from cpvt_backbones import CPVT
@@ -14,9 +17,14 @@ from cpvt_backbones import CPVT
 TINY = dict(arch=COLUMN, img_size=32, patch_size=8, pre_norm=True, activation='quick_gelu')
 
 
+commit, environment = functools.cache(runs.current_commit), functools.cache(runs.environment)
+
+
 @pytest.fixture(autouse=True)
-def unformatted_configs(monkeypatch):
-    """Skip yapf: to format a config takes longer than to train a tiny model."""
+def quick(monkeypatch):
+    """Ask git and the compilers once, and skip yapf, which takes longer than a tiny training."""
+    monkeypatch.setattr(runs, 'current_commit', commit)
+    monkeypatch.setattr(runs, 'environment', environment)
     monkeypatch.setattr(Config, 'pretty_text', property(lambda self: str(self._cfg_dict.to_dict())))
 
 

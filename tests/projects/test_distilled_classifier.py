@@ -23,10 +23,8 @@ from mmpretrain.structures import DataSample  # noqa: E402
 from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
-CONFIG = (
-    Path(__file__).resolve().parents[2]
-    / 'projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py'
-)
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / 'projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py'
 CHOSEN = [7, 3, 900]
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
 PLAIN = dict(type='CPVT', arch=COLUMN, patch_size=8, with_cls_token=False)
@@ -49,13 +47,10 @@ def teacher(tmp_path_factory):
 def build(path, **options):
     init_default_scope('mmpretrain')
     torch.manual_seed(0)
-    model = FeatureDistillation(
-        backbone=dict(PLAIN, out_type='featmap', out_indices=(1, 3)),
-        neck=dict(type='GlobalAveragePooling'),
-        head=dict(HEAD),
-        **dict(teacher=path, teacher_classes=CHOSEN, sizes=[32], data_preprocessor=dict(PIXELS))
-        | options,
-    )
+    given = dict(teacher=path, teacher_classes=CHOSEN, sizes=[32], data_preprocessor=dict(PIXELS))
+    given['backbone'] = dict(PLAIN, out_type='featmap', out_indices=(1, 3))
+    neck = dict(type='GlobalAveragePooling')
+    model = FeatureDistillation(neck=neck, head=dict(HEAD), **{**given, **options})
     model.backbone = randomise(model.backbone)
     return model
 
@@ -65,13 +60,9 @@ def batch(size=64, count=4):
     samples = []
     for k in range(count):
         sample = DataSample().set_gt_label(k % 3).set_gt_score(F.one_hot(torch.tensor(k % 3), 3))
-        targets = dict(
-            draw=torch.rand(5),
-            target_map=torch.randn(112, 7, 7),
-            target_pooled=torch.randn(1280).relu(),
-        )
-        for name, value in targets.items():
-            sample.set_field(value, name)
+        sample.set_field(torch.rand(5), 'draw')
+        sample.set_field(torch.randn(112, 7, 7), 'target_map')
+        sample.set_field(torch.randn(1280).relu(), 'target_pooled')
         samples.append(sample)
     return torch.randn(count, 3, size, size), samples
 
@@ -81,9 +72,8 @@ def stored(teacher, image_folders):
     """Builds two views of the images of a folder: 16 images of 36 px."""
     init_default_scope('mmpretrain')
     pack = dict(type='PackInputs', algorithm_keys=('draw', 'target_map', 'target_pooled'))
-    options = dict(
-        data_root=str(image_folders), data_prefix='train', teacher=teacher.path, teacher_size=64
-    )
+    options = dict(data_root=str(image_folders), data_prefix='train', teacher=teacher.path)
+    options['teacher_size'] = 64
     pipeline = [dict(type='OneHotLabel', classes=3), pack]
     return lambda **changes: StoredViews(**options | dict(views=2, pipeline=pipeline) | changes)
 
@@ -94,9 +84,7 @@ def test_the_targets_are_the_teachers_own_features(teacher, stored, monkeypatch,
     data = stored()
     assert len(data) == 32
     maps = []
-    hook = teacher.blocks[4].register_forward_hook(
-        lambda module, inputs, output: maps.append(output)
-    )
+    hook = teacher.blocks[4].register_forward_hook(lambda _, __, output: maps.append(output))
     for index in (0, 11, 16, 31):
         item = data[index]
         sample = item['data_samples']
@@ -126,37 +114,23 @@ def test_the_targets_are_computed_once(stored, monkeypatch, tmp_path):
 def test_the_losses_reach_the_student_and_not_the_teacher(teacher):
     model = build(teacher.path)
     images, samples = batch()
-    prepared = {}
-    original = model.batch
-    model.batch = lambda *args: prepared.update(original(*args)) or prepared
+    prepared = model.batch(images, samples)
+    model.batch = lambda *args: prepared
     losses = model.loss(images, samples)
-    assert list(losses) == [
-        'loss_label',
-        'loss_probabilities',
-        'loss_classes',
-        'loss_pooled',
-        'loss_map',
-    ]
     # The loss of the labels is that of the plain classifier, on the same crops.
     plain = plain_model()
     assert not plain.load_state_dict(model.state_dict(), strict=False).missing_keys
     labels = [DataSample().set_gt_label(sample.gt_label) for sample in samples]
-    torch.testing.assert_close(
-        losses['loss_label'], plain.train().loss(prepared['images'], labels)['loss']
-    )
+    expected = plain.train().loss(prepared['images'], labels)['loss']
+    torch.testing.assert_close(losses['loss_label'], expected)
+    names = ('label', 'probabilities', 'classes', 'pooled', 'map')
+    assert list(losses) == [f'loss_{name}' for name in names]
     sum(losses.values()).backward()
-    assert all(
-        value.grad is not None and value.grad.abs().sum() > 0 for value in model.parameters()
-    )
+    assert all(value.grad.abs().sum() > 0 for value in model.parameters())
     assert not any('teacher' in name and 'to_teacher' not in name for name in model.state_dict())
 
-
-def test_the_probabilities_are_the_teachers(teacher):
-    model = build(teacher.path)
-    images, samples = batch()
     with torch.no_grad():
         scores = teacher.classifier(torch.stack([sample.target_pooled for sample in samples]))
-    prepared = model.batch(images, samples)
     torch.testing.assert_close(prepared['classes'], scores.softmax(1))
     torch.testing.assert_close(prepared['probabilities'], scores[:, CHOSEN].softmax(1))
 
@@ -165,20 +139,14 @@ def test_a_flipped_image_has_a_flipped_map(teacher):
     model = build(teacher.path)
     images, samples = batch(count=32)
     draws = torch.stack([sample.draw for sample in samples]).T
-    crops, maps = (
-        model.crop.crop(images, draws),
-        torch.stack([sample.target_map for sample in samples]),
-    )
+    crops = model.crop.crop(images, draws)
+    maps = torch.stack([sample.target_map for sample in samples])
     prepared = model.batch(images, samples)
-    flipped = [
-        not torch.equal(crop, found) for crop, found in zip(crops, prepared['images'], strict=True)
-    ]
-    assert 0 < sum(flipped) < 32  # all alike with a probability of 2 ** -31
+    flipped = (crops != prepared['images']).flatten(1).any(1)
+    assert 0 < flipped.sum() < 32  # all alike with a probability of 2 ** -31
     for name, values in (('images', crops), ('map', maps)):
-        expected = [
-            value.flip(2) if flip else value for value, flip in zip(values, flipped, strict=True)
-        ]
-        assert torch.equal(prepared[name], torch.stack(expected))
+        expected = torch.where(flipped[:, None, None, None], values.flip(3), values)
+        assert torch.equal(prepared[name], expected)
 
 
 def test_a_mixed_batch_has_the_same_rectangle_of_image_and_map(teacher, monkeypatch):
@@ -190,10 +158,9 @@ def test_a_mixed_batch_has_the_same_rectangle_of_image_and_map(teacher, monkeypa
     model = build(teacher.path, sizes=[56], cutmix=1.0)
     mixed = model.batch(images, samples)  # flipped alike: `build` seeds the generator
     pixels = mask.repeat_interleave(8, 2).repeat_interleave(8, 3).bool()
-    assert torch.equal(
-        mixed['images'], torch.where(pixels, plain['images'].flip(0), plain['images'])
-    )
-    assert torch.equal(mixed['map'], torch.where(mask.bool(), plain['map'].flip(0), plain['map']))
+    for name, inside in (('images', pixels), ('map', mask.bool())):
+        expected = torch.where(inside, plain[name].flip(0), plain[name])
+        assert torch.equal(mixed[name], expected)
     for name in ('labels', 'pooled', 'probabilities', 'classes'):
         expected = 12 / 49 * plain[name].flip(0) + 37 / 49 * plain[name]
         torch.testing.assert_close(mixed[name], expected)
@@ -208,9 +175,8 @@ def test_rectangles_have_every_size_and_stay_inside():
 
 
 def plain_model():
-    return MODELS.build(
-        dict(type='ImageClassifier', backbone=dict(PLAIN, out_type='avg_featmap'), head=dict(HEAD))
-    )
+    backbone = dict(PLAIN, out_type='avg_featmap')
+    return MODELS.build(dict(type='ImageClassifier', backbone=backbone, head=dict(HEAD)))
 
 
 def test_the_plain_classifier_has_the_same_weights_and_scores(teacher):
@@ -246,54 +212,44 @@ def test_the_config_trains_and_validates(teacher, image_folders):
     config = read_config(CONFIG)
     init_default_scope('mmpretrain')
     model = MODELS.build(config.model | dict(teacher=teacher.path, init_cfg=None, sizes=[32]))
-    model.data_preprocessor = MODELS.build(
-        dict(config.data_preprocessor, type='ClsDataPreprocessor')
-    )
+    preprocessor = dict(config.data_preprocessor, type='ClsDataPreprocessor')
+    model.data_preprocessor = MODELS.build(preprocessor)
+    options = dict(data_root=str(image_folders), extensions=('.png',), teacher=teacher.path)
+    options |= dict(views=1, teacher_size=64, amp=False)
     samples = []
     for dataset in config.train_dataloader.dataset.datasets:
-        options = dict(
-            data_root=str(image_folders), extensions=('.png',), teacher=teacher.path, views=1
-        )
-        samples.append(DATASETS.build(dataset | options | dict(teacher_size=64, amp=False))[0])
-    resize = dict(type='Resize', scale=(128, 128))
-    samples = [
-        sample | dict(inputs=F.interpolate(sample['inputs'][None], 128)[0]) for sample in samples
-    ]
+        sample = DATASETS.build(dataset | options)[0]
+        samples.append(sample | dict(inputs=F.interpolate(sample['inputs'][None], 128)[0]))
     batch = model.data_preprocessor(pseudo_collate(samples), training=True)
     assert all(value.isfinite() for value in model(**batch, mode='loss').values())
-    validated = Compose([resize, *config.val_dataloader.dataset.pipeline])(
-        dict(img=np.zeros((128, 128, 3), np.uint8), gt_label=9)
-    )
+    resize = dict(type='Resize', scale=(128, 128))
+    pipeline = Compose([resize, *config.val_dataloader.dataset.pipeline])
+    validated = pipeline(dict(img=np.zeros((128, 128, 3), np.uint8), gt_label=9))
     (found,) = model.eval().val_step(pseudo_collate([validated]))
     assert found.pred_score.shape == (10,) and found.gt_label == 9
 
 
-def test_each_size_is_drawn(teacher):
-    model, seen = build(teacher.path, sizes=[16, 24, 40]), set()
+def test_each_size_is_drawn_and_the_crops_have_the_largest(teacher):
+    model, seen = build(teacher.path, sizes=[16, 40, 24]), set()
     model.backbone.register_forward_pre_hook(lambda module, inputs: seen.add(inputs[0].shape[-1]))
     images, samples = batch()
+    assert model.batch(images, samples)['images'].shape == (4, 3, 40, 40)
     for _ in range(60):  # one of three is missing with a probability of 3 * (2 / 3) ** 60 < 1e-9
         model.loss(images, samples)
     assert seen == {16, 24, 40}
 
 
-def test_the_largest_size_is_that_of_the_crops(teacher):
-    images, samples = batch()
-    assert build(teacher.path, sizes=[16, 40, 24]).batch(images, samples)['images'].shape == (
-        4,
-        3,
-        40,
-        40,
-    )
-
-
-def test_what_is_wrong_is_named(teacher, tmp_path):
-    with pytest.raises(ValueError, match='teacher_classes must be 3 indices'):
-        build(teacher.path, teacher_classes=[1, 2])
-    with pytest.raises(ValueError, match='sizes must be'):
-        build(teacher.path, sizes=[32, 0])
-    with pytest.raises(ValueError, match='cutmix must be'):
-        build(teacher.path, cutmix=1.5)
-    torch.save(dict(a=torch.ones(2)), tmp_path / 'other.pth')
-    with pytest.raises(CheckpointError, match='does not fit'):
-        build(str(tmp_path / 'other.pth'))
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(teacher_classes=[1, 2]), 'teacher_classes must be 3 indices'),
+        (dict(sizes=[32, 0]), 'sizes must be'),
+        (dict(cutmix=1.5), 'cutmix must be'),
+        (dict(teacher='other.pth'), 'does not fit'),
+    ],
+)
+def test_bad_arguments_are_named(teacher, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    torch.save(dict(a=torch.ones(2)), 'other.pth')
+    with pytest.raises((ValueError, CheckpointError), match=message):
+        build(teacher.path, **options)

@@ -148,9 +148,8 @@ def classifiers(write_config):
 
 @pytest.fixture
 def plan(image_folders):
-    return dict(
-        epochs=3, batch_size=4, sizes=[32, 40], data_root=str(image_folders), amp_dtype=None
-    )
+    plan = dict(epochs=3, batch_size=4, sizes=[32, 40], amp_dtype=None)
+    return dict(plan, data_root=str(image_folders))
 
 
 @pytest.fixture
@@ -188,8 +187,8 @@ def test_a_seed_reproduces_its_results_and_so_does_a_killed_run_that_resumes(sta
     assert "'type': 'PEG'" in record['config'] and record['commits'].split()
     assert record['environment']['PyTorch'] and record['environment']['processor']
     found = weights_of(broken.folder / 'peg_seed-4')
-    for name, value in weights_of(whole.folder / 'peg_seed-4').items():
-        assert value.equal(found[name])
+    expected = weights_of(whole.folder / 'peg_seed-4')
+    assert all(value.equal(found[name]) for name, value in expected.items())
     assert not list(broken.folder.glob('*/epoch_*.pth'))
 
 
@@ -275,11 +274,10 @@ def transfer(scenes, tmp_path):
     for encoding, position in POSITIONS.items():
         model = CPVT(**{**TRUNK, 'img_size': 16}, position=position)  # its table has another grid
         for seed in (0, 5):
-            state = {f'backbone.{key}': value for key, value in model.state_dict().items()}
-            state = {
-                key: value + seed if value.is_floating_point() else value  # not a grid's size
-                for key, value in state.items()
-            }
+            state = {}
+            for key, value in model.state_dict().items():
+                # A grid's size is an integer.
+                state[f'backbone.{key}'] = value + seed if value.is_floating_point() else value
             pretrained[encoding, seed] = tmp_path / f'{encoding}_{seed}.pth'
             torch.save(dict(state_dict=state), pretrained[encoding, seed])
 
@@ -348,9 +346,8 @@ def call(monkeypatch, tmp_path, image_folders):
     """The command line, beside data of as many classes as the configs of the study have."""
     for split in ('train', 'val'):
         for label in range(2, 10):
-            shutil.copytree(
-                image_folders / split / str(label % 2), image_folders / split / str(label)
-            )
+            folder = image_folders / split
+            shutil.copytree(folder / str(label % 2), folder / str(label))
     monkeypatch.chdir(tmp_path)
     return lambda words: run.main(words.split())
 

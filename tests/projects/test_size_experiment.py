@@ -130,7 +130,7 @@ def make(folder, files, **options):
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def cached_teacher(monkeypatch):
     """Build the teacher once, and do not collect garbage for each data set."""
     monkeypatch.setattr('gc.collect', lambda *args: 0)
     teacher = functools.cache(views.read_teacher)
@@ -138,7 +138,7 @@ def quick(monkeypatch):
         monkeypatch.setattr(module, 'read_teacher', teacher)
 
 
-@pytest.mark.usefixtures('quick')
+@pytest.mark.usefixtures('cached_teacher')
 def test_the_protocol_in_miniature_with_a_kill_and_a_resume(tmp_path, files, monkeypatch, capfd):
     files.check()
     one = make(tmp_path / 'work', files)
