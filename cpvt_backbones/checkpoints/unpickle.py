@@ -24,9 +24,10 @@ MAX_PICKLE = 256 << 20  # bytes; mmengine's logs of 10 losses over 1,000,000 ite
 MAX_DIRECTORY = 16 << 20  # bytes of an archive's list of files
 MAX_DIMS = 64  # torch's own operations take no more
 MAX_DEPTH = 100
-MAX_VALUES = 5_000_000
+MAX_VALUES = 1_000_000
 _NUMBERS = re.compile('b1|[iufc](1|2|4|8|16)')
 _PLAIN = (str, bytes, int, float, complex, bool, torch.Size, torch.dtype, torch.device)
+_BUILT = (np.ndarray, np.generic, np.dtype, HistoryBuffer, slice)  # of stand-ins, by _build
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _LOCK = threading.Lock()
 
@@ -165,53 +166,42 @@ class _Cleaner:
     def __init__(self, size: int) -> None:
         self._size = size
         self._repeated = 0
-        # By id: the value, so that its id is not reused, its result, and the number of values in
-        # it.
-        self._done: dict[int, tuple[Any, Any, int]] = {}
+        self._values = 0
 
-    def clean(self, value: Any) -> Any:
+    def clean(self, value: Any, path: tuple[Any, ...] = ()) -> Any:
         """Return plain data and dense tensors.
 
-        Raise ``ValueError`` or :class:`Refused` for others.
+        Raise ``ValueError`` or :class:`Refused` for others. ``path`` are the keys to the value.
         """
-        return self._clean(value, ())[0]
-
-    def _clean(self, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
-        if isinstance(value, Tensor):
-            return self._checked(value, '.'.join(map(str, path))[:200] or 'the tensor'), 1
-        if not isinstance(value, (dict, list, tuple, set, StandIn)) or type(value) is torch.Size:
-            return (value if isinstance(value, _PLAIN) else None), 1
-        if id(value) in self._done:
-            return self._done[id(value)][1:]
+        self._values += 1  # parts that are shared count as often as they are met
+        if self._values > MAX_VALUES:
+            raise Refused(f'it has more than {MAX_VALUES:,} values')
         if len(path) > MAX_DEPTH:
             raise ValueError(f'it is nested more than {MAX_DEPTH} levels deep, or refers to itself')
-        result, count = self._clean_parts(value, path)
-        if count > MAX_VALUES:  # parts that are shared count as often as they are met
-            raise Refused(f'it has more than {MAX_VALUES:,} values')
-        self._done[id(value)] = (value, result, count)
-        return result, count
-
-    def _clean_parts(self, value: Any, path: tuple[Any, ...]) -> tuple[Any, int]:
-        count = 1
-
-        def clean(part: Any, *key: Any) -> Any:
-            nonlocal count
-            result, parts = self._clean(part, (*path, *key))
-            count += parts
-            return result
-
+        if isinstance(value, Tensor):
+            return self._checked(value, '.'.join(map(str, path))[:200] or 'the tensor')
         if isinstance(value, StandIn):
-            arguments, state = clean(value.arguments), clean(value.state)
-            return _build(type(value).__name__, arguments, state), count
-        if not isinstance(value, dict):
-            return type(value)([clean(part, index) for index, part in enumerate(value)]), count
+            arguments, state = self.clean((value.arguments, value.state), path)
+            return _build(type(value).__name__, arguments, state)
+        if isinstance(value, dict):
+            return self._clean_dict(value, path)
+        if type(value) in (list, tuple, set):
+            parts = [self.clean(part, (*path, i)) for i, part in enumerate(value)]
+            if type(value) is not list:
+                return type(value)(parts)
+            value[:] = parts  # other values may share it, as they may a dict
+            return value
+        return value if isinstance(value, (*_PLAIN, *_BUILT)) else None
+
+    def _clean_dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> dict[Any, Any]:
         for key in value:
-            value[key] = clean(value[key], key)
+            value[key] = self.clean(value[key], (*path, key))
         if type(value) is not dict:  # any other attribute could take the place of a method
-            attributes = {key: vars(value)[key] for key in vars(value) if key == '_metadata'}
+            versions = vars(value).get('_metadata')
             vars(value).clear()
-            vars(value).update(clean(attributes))
-        return value, count
+            if versions is not None:
+                vars(value).update(_metadata=self.clean(versions, path))
+        return value
 
     def _checked(self, tensor: Tensor, name: str) -> Tensor:
         if type(tensor) not in (Tensor, nn.Parameter):

@@ -74,8 +74,7 @@ def test_an_archive_with_two_lists_of_files(tmp_path):
 def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
     """The attributes of tensors and dicts are not read, but for the versions in a state dict."""
     weight, parameter = torch.ones(2, 2), nn.Parameter(torch.zeros(2))
-    for value in (weight, parameter):
-        value.isfinite = value.tolist = value.is_floating_point = 1
+    parameter.isfinite = parameter.tolist = parameter.is_floating_point = 1
     shadows = dict(items=1, keys=1, values=1, _metadata={'': dict(version=1)})
     state = Call(OrderedDict, [['weight', weight], ['bias', parameter]], state=shadows)
     content = dict(state_dict=state, milestones=Call(Counter, dict(a=1), state=shadows))
@@ -83,9 +82,8 @@ def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
     found = read_checkpoint(tmp_path / 'w.pth')
     assert vars(found['state_dict']) == dict(_metadata={'': dict(version=1)})
     assert list(found['milestones'].items()) == [('a', 1)]
-    assert torch.isfinite(found['state_dict']['weight']).all() and not vars(
-        found['state_dict']['weight']
-    )
+    assert torch.isfinite(found['state_dict']['bias']).all()
+    assert not vars(found['state_dict']['bias'])
     model = nn.Linear(2, 2)
     load_weights(model, tmp_path / 'w.pth')
     assert torch.equal(model.weight, torch.ones(2, 2)) and torch.equal(model.bias, torch.zeros(2))
@@ -111,7 +109,7 @@ def test_dimensions(tmp_path):
 
 
 def test_keys_that_are_read(tmp_path):
-    content = {'a': 1, 2: 'b', -(2**63): 3, b'c': 4, None: 5, True: 6, 0.5: 7}
+    content = {'a': 1, 2: 'b', -(2**63): 3, None: 5, True: 6, 0.5: 7}
     torch.save(dict(state_dict={}, meta=content, ids={1, 'a', 2**62}), tmp_path / 'w.pth')
     assert read_checkpoint(tmp_path / 'w.pth')['meta'] == content
     assert read_checkpoint(tmp_path / 'w.pth')['ids'] == {1, 'a', 2**62}
@@ -119,6 +117,7 @@ def test_keys_that_are_read(tmp_path):
         (1, 2): 'a tuple',
         2**63: 'an integer of more',
         torch.float32: 'an object',
+        b'c': 'an object',
     }.items():
         torch.save(dict(state_dict={}, meta={key: 1}), tmp_path / 'w.pth')
         with pytest.raises(CheckpointError, match=f'is refused: a key of a dict is {kind}'):

@@ -160,6 +160,8 @@ def test_other_content_of_training_scripts(tmp_path):
         seed=np.arange(3),
     )
     beside |= dict(where=pathlib.Path('x'), epoch=3, name='deit', size=torch.Size([1]))
+    log = dict(loss=np.float64(0.5))
+    beside |= dict(logs=(log, log))
     torch.save(dict(model=WEIGHTS, **beside), tmp_path / 'w.pth')
     before = set(torch.serialization.get_safe_globals())
     content = read_checkpoint(tmp_path / 'w.pth')
@@ -168,6 +170,7 @@ def test_other_content_of_training_scripts(tmp_path):
     assert (content['epoch'], content['name'], content['size']) == (3, 'deit', torch.Size([1]))
     assert (content['args'], content['best'], content['where']) == (None, 1.5, 'x')
     assert np.array_equal(content['seed'], np.arange(3))
+    assert content['logs'] == (dict(loss=0.5), dict(loss=0.5))
 
 
 class Runs:
@@ -180,7 +183,7 @@ class Runs:
         return self.call, self.arguments
 
 
-@pytest.mark.parametrize('form', ['zip', 'legacy', 'pickle2', 'pickle4', 'getattr'])
+@pytest.mark.parametrize('form', ['zip', 'legacy', 'pickle2', 'getattr'])
 def test_pickle_that_calls_a_function_is_refused(form, tmp_path):
     trace = tmp_path / 'trace'
     file = tmp_path / 'w.pth'
@@ -188,8 +191,8 @@ def test_pickle_that_calls_a_function_is_refused(form, tmp_path):
     wanted = 'subprocess.check_call'
     if form == 'getattr':  # getattr is in the logs of honest checkpoints
         evil, wanted = Runs(getattr, Runs(__import__, 'subprocess'), 'run'), 'builtins.__import__'
-    if form.startswith('pickle'):
-        file.write_bytes(pickle.dumps(dict(model=evil), protocol=int(form[-1])))
+    if form == 'pickle2':
+        file.write_bytes(pickle.dumps(dict(model=evil), protocol=2))
     else:
         torch.save(
             dict(model=WEIGHTS, extra=evil), file, _use_new_zipfile_serialization=form != 'legacy'
@@ -199,6 +202,12 @@ def test_pickle_that_calls_a_function_is_refused(form, tmp_path):
     ):
         read_checkpoint(file)
     assert not trace.exists()
+
+
+def test_another_protocol_than_that_of_torch_save_is_named(tmp_path):
+    torch.save(WEIGHTS, tmp_path / 'w.pth', pickle_protocol=4)
+    with pytest.raises(CheckpointError, match='is refused: its pickle is of protocol 4; torch.sav'):
+        read_checkpoint(tmp_path / 'w.pth')
 
 
 def test_stored_module_is_refused_by_class_name(tmp_path):
