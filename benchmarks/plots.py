@@ -25,9 +25,12 @@ ENCODINGS = {
 }
 """Colour of each position encoding, in every plot."""
 
+BOUNDS = {'reached': '#1f9a63', 'missed': '#d9504c'}
+"""Colour of a figure on each side of its bound."""
+
 VERDICTS = {
-    'supported': '#1f9a63',
-    'not supported': '#d9504c',
+    'supported': BOUNDS['reached'],
+    'not supported': BOUNDS['missed'],
     'undecided': '#8a8a8a',
 }
 """Colour of each verdict on a claim."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from . import plots
 from .cases import SETTING, BenchmarkCase, Ratio, title
 from .models import label
 
@@ -164,57 +165,96 @@ def _markdown(table: pd.DataFrame) -> str:
     return table.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
 
-def draw_speed(rows: pd.DataFrame, path: Path) -> None:
-    """Bars of speed relative to the first model of each case: median of the rounds, lowest to
-    highest as a line.
+def speed_ratios(ratios: Sequence[Ratio], rows: pd.DataFrame) -> list[Ratio]:
+    """The measured ratios of speed between two models of one case."""
+    return [
+        ratio
+        for ratio in ratios
+        if ratio.peer
+        and ratio.peer_case is None
+        and ratio.figure == 'images_per_second'
+        and len(ratio.values(rows))
+    ]
+
+
+def plotted_part(ratios: Sequence[Ratio], rows: pd.DataFrame, picture: str) -> str:
+    """Plot of the speed ratios, their milliseconds, and a table of all other ratios.
+
+    Args:
+        ratios: Of the suite.
+        rows: Measured rows.
+        picture: Path of the plot, relative to the page.
     """
-    from matplotlib.figure import Figure
-
-    cases = [
-        (title(setting), relative_speeds(members))
-        for setting, members in rows.groupby(SETTING, sort=False)
+    speeds = speed_ratios(ratios, rows)
+    others = [ratio for ratio in ratios if ratio not in speeds]
+    parts = [
+        f'![Speed over that of the peer, with bounds]({picture})',
+        milliseconds_table(speeds, rows),
+        ratio_table(others, rows) if others else '',
     ]
-    columns = min(2, len(cases))
-    bars = [
-        max(case[1].shape[1] for case in cases[i : i + columns])
-        for i in range(0, len(cases), columns)
+    return '\n\n'.join(filter(None, parts))
+
+
+def milliseconds_table(ratios: Sequence[Ratio], rows: pd.DataFrame) -> str:
+    """Milliseconds a call of both models of each ratio, medians over the rounds, as Markdown."""
+    records = []
+    for ratio in ratios:
+        seconds = ratio.case.select(rows).groupby('model')['seconds'].median()
+        times = (f'{1e3 * seconds[model]:.0f}' for model in (ratio.model, ratio.peer))
+        records.append((ratio.what, ratio.case.batch, *times))
+    columns = ['what', 'images a call', 'ms', 'ms, peer']
+    return _markdown(pd.DataFrame(records, columns=columns))
+
+
+def draw_ratios(ratios: Sequence[Ratio], rows: pd.DataFrame, path: Path) -> None:
+    """Draw the speed ratios: a dot for the median of the rounds, a line from lowest to highest,
+    and a stroke at the bound.
+    """
+    shown = speed_ratios(ratios, rows)
+    figure, (axis,) = plots.new_figure(1.0 + 0.33 * len(shown))
+    for row, ratio in enumerate(shown):
+        _draw_ratio(axis, row, ratio, ratio.values(rows))
+    axis.set_xscale('log')
+    axis.minorticks_off()
+    ticks = (0.8, 1, 1.5, 2, 3)
+    axis.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
+    axis.set_yticks([])
+    axis.set_ylim(len(shown) - 0.5, -1.0)
+    axis.spines['left'].set_visible(False)
+    axis.axvline(1, color=plots.GREY, linewidth=0.8)
+    axis.set_xlabel('speed over that of the peer')
+    plots.add_legend(figure, _legend_handles(), columns=3)
+    plots.save_figure(figure, path)
+
+
+def _draw_ratio(axis: Any, row: int, ratio: Ratio, values: pd.Series) -> None:
+    """Name, interval, median and bound of one ratio."""
+    middle = values.median()
+    color = plots.BOUNDS['reached' if ratio.reached(middle) else 'missed']
+    style = dict(color=plots.GREY, fontsize=plots.TEXT)
+    name = axis.text(0, row - 0.42, ratio.what, transform=axis.get_yaxis_transform(), **style)
+    name.set(verticalalignment='center', in_layout=False)
+    axis.plot([values.min(), values.max()], [row, row], color=color, linewidth=2)
+    axis.plot(middle, row, 'o', color=color, markersize=5)
+    axis.plot(ratio.bound, row, '|', color=plots.GREY, markersize=9, markeredgewidth=1.5)
+    axis.annotate(
+        digits_for_verdict(ratio, middle),
+        (max(values.max(), ratio.bound), row),
+        xytext=(6, 0),
+        textcoords='offset points',
+        verticalalignment='center',
+        **style,
+    )
+
+
+def _legend_handles() -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    dots = [
+        Line2D([], [], label=name, color=color, marker='o', linewidth=2)
+        for name, color in plots.BOUNDS.items()
     ]
-    size = (6.5 * columns, 0.27 * sum(bars) + 0.35 * len(bars) + 0.6)
-    figure = Figure(figsize=size, layout='constrained')
-    heading = (
-        'Images a second, relative to the first model of each case (blue: this package, grey:'
-        ' others)'
+    bound = Line2D(
+        [], [], label='bound', color=plots.GREY, marker='|', linestyle='none', markersize=9
     )
-    figure.suptitle(f'{heading}\nbars: median of the rounds, lines: lowest to highest', fontsize=9)
-    axes = figure.subplots(
-        len(bars), columns, squeeze=False, height_ratios=[count + 1 for count in bars]
-    )
-    for index, axis in enumerate(axes.flat):
-        if index < len(cases):
-            _draw_case(axis, *cases[index], bars=bars[index // columns])
-        else:
-            axis.remove()
-    figure.savefig(path, dpi=110)
-
-
-def _draw_case(axis: Any, name: str, speeds: pd.DataFrame, *, bars: int) -> None:
-    """Draw a case into axes with room for ``bars`` bars."""
-    middle, low, high = speeds.median(), speeds.min(), speeds.max()
-    style = dict(
-        color=[
-            '0.7' if name.startswith(('timm', 'mm', 'algorithm')) else 'tab:blue' for name in speeds
-        ]
-    )
-    places = range(0, -len(speeds.columns), -1)
-    drawn = axis.barh(
-        places, middle, xerr=[middle - low, high - middle], ecolor='0.3', height=0.7, **style
-    )
-    axis.bar_label(drawn, fmt='%.2f', padding=5, fontsize=8, bbox=dict(color='white', pad=0))
-    axis.axvline(1, color='0.3', linewidth=0.8, linestyle=':')
-    axis.set_title(name, fontsize=8, loc='left', fontweight='bold')
-    axis.set_yticks(places, [label(name).replace(' (', '\n(') for name in speeds], fontsize=7)
-    axis.set(
-        xticks=[], xlim=(0, max(high) * 1.12), ylim=(0.5 - bars, 0.5)
-    )  # the bars carry their values
-    axis.tick_params(axis='y', length=0)
-    axis.spines[['top', 'right', 'bottom']].set_visible(False)
+    return [*dots, bound]

@@ -1,4 +1,4 @@
-"""Time backbones side by side, in turns; write a CSV, Markdown tables and a plot.
+"""Time backbones side by side, in turns; write a CSV and Markdown tables.
 
     python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv \\
         --docs docs/speed.md
@@ -11,6 +11,7 @@ measured again, so an interrupted run continues where it stopped.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -37,8 +38,8 @@ from benchmarks.measure import measure_keeping_memory
 from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
 
-PART = 'benchmark'
-"""Marked part of a page that this tool writes."""
+PART, PLOTTED = 'benchmark', 'benchmark-plot'
+"""Marked parts of a page that this tool writes: the ratios as a table, or as a plot."""
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -71,11 +72,13 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest'
     )
-    about = f'pages whose part <!-- {PART}: begin --> becomes the ratios'
+    about = (
+        f'pages whose part <!-- {PART}: begin --> or <!-- {PLOTTED}: begin --> becomes the ratios'
+    )
     parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
     out = Path('work_dirs/benchmark/benchmark.csv')
     parser.add_argument(
-        '--out', type=Path, default=out, help='CSV; tables and plot get the same name'
+        '--out', type=Path, default=out, help='CSV; tables (and a plot for pages) get the same name'
     )
     args = parser.parse_args(argv)
     if args.suite == 'gpu' and not torch.cuda.is_available():
@@ -83,9 +86,15 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.docs and not args.suite:
         parser.error('--docs needs --suite')
     for page in args.docs:
-        if f'<!-- {PART}: begin -->' not in page.read_text(encoding='utf-8'):
+        if not marked_parts(page):
             parser.error(f'--docs: {page} must contain <!-- {PART}: begin -->')
     return args
+
+
+def marked_parts(page: Path) -> list[str]:
+    """The parts of a page that this tool writes."""
+    text = page.read_text(encoding='utf-8')
+    return [part for part in (PART, PLOTTED) if f'<!-- {part}: begin -->' in text]
 
 
 def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]]:
@@ -113,6 +122,18 @@ def measure(todo: Sequence[tuple[int, BenchmarkCase]], out: Path) -> None:
             console.print(f'round {number}, {case}: {times}', soft_wrap=True)
 
 
+def fill_page(page: Path, machine: str, ratios: list[Ratio], rows: pd.DataFrame, out: Path) -> None:
+    """Write the ratios into the marked parts of a page; draw the plot that it shows."""
+    for part in marked_parts(page):
+        text = report.ratio_table(ratios, rows)
+        if part == PLOTTED:
+            picture = out.with_suffix('.png')
+            report.draw_ratios(ratios, rows, picture)
+            link = Path(os.path.relpath(picture, page.parent)).as_posix()
+            text = report.plotted_part(ratios, rows, link)
+        fill_marked(page, part, f'{machine}.\n\n{text}')
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, then write the tables and the plot."""
     args = parse_args(argv)
@@ -123,16 +144,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     machine = 'Measured on: ' + ' and '.join(sorted(rows['machine'].unique()))
     if args.rounds > 1:
         machine += f'; medians of {args.rounds} rounds (lowest-highest)'
+    for page in args.docs:
+        fill_page(page, machine, ratios, rows, args.out)
     text = report.case_tables(rows)
     if args.suite:
-        table = report.ratio_table(ratios, rows)
-        for page in args.docs:
-            fill_marked(page, PART, f'{machine}.\n\n{table}')
-        text = f'{table}\n\n{report.peg_table(rows)}\n\n{text}'
+        text = f'{report.ratio_table(ratios, rows)}\n\n{report.peg_table(rows)}\n\n{text}'
     text = f'{machine}.\n\n{text}'
     args.out.with_suffix('.md').write_text(text)
-    report.draw_speed(rows, args.out.with_suffix('.png'))
-    print(f'{text}\nwritten: {args.out}, the tables (.md) and the plot (.png)')
+    print(f'{text}\nwritten: {args.out} and the tables (.md)')
 
 
 if __name__ == '__main__':
