@@ -7,7 +7,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 from mmengine.config import Config
 from mmengine.fileio import list_from_file
 from mmengine.runner import FlexibleRunner, Runner
+from torch import nn
 
 from cpvt_backbones.checkpoints import classes_of
+from cpvt_backbones.checkpoints.pretrained import unwrap
 
 
 class Toolbox(NamedTuple):
@@ -209,6 +211,30 @@ def config_classes(cfg: Config) -> list[str] | None:
     if isinstance(names, str):  # a file with a name in each line, which mmengine reads
         return list_from_file(names) if Path(names).is_file() else None
     return classes_of(dict(classes=names))
+
+
+def check_neck(model: nn.Module, settings: Any = None) -> None:
+    """Compare the channels that the neck takes with those of the backbone's maps.
+
+    Args:
+        model: The whole model. One without a neck, or with a backbone that does not say its
+            channels, passes.
+        settings: The config of the model, for a neck that does not keep its ``in_channels``.
+
+    Raises:
+        ValueError: They differ; the message has both.
+    """
+    model = unwrap(model)
+    given = getattr(getattr(model, 'backbone', None), 'out_channels', None)
+    neck = getattr(model, 'neck', None)
+    taken = getattr(neck, 'in_channels', None)
+    if taken is None and neck is not None:
+        taken = ((settings or {}).get('neck') or {}).get('in_channels')
+    if not isinstance(given, Sequence) or not isinstance(taken, Sequence):
+        return
+    if list(given) != list(taken):
+        wanted = f'{list(given)}, the channels of the maps of model.backbone'
+        raise ValueError(f'model.neck.in_channels must be {wanted}, got {list(taken)}')
 
 
 def step_name(step: dict[str, Any]) -> str:

@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from cpvt_backbones.engine.training_checks import check_neck
-from cpvt_backbones.toolboxes import find_toolbox
+from cpvt_backbones.toolboxes import check_neck, find_toolbox
 
 from .memory import peak_memory
 

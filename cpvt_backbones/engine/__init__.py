@@ -2,7 +2,8 @@
 image size, sharding.
 
 :mod:`.preprocessors`, :mod:`.distillation`, :mod:`.decoded` and :mod:`.detr` import toolboxes;
-configs name them in ``custom_imports``.
+configs name them in ``custom_imports``. The configs that do are installed with the package, and so
+are these modules.
 """
 
 from .averaging import WarmupEMAHook

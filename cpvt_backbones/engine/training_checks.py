@@ -3,7 +3,7 @@ finite.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from itertools import chain
 from typing import Any
@@ -11,41 +11,17 @@ from typing import Any
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import BaseLoop, Runner
-from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.checkpoints.classes import classes_of
-from cpvt_backbones.checkpoints.pretrained import check_loaded, unwrap
+from cpvt_backbones.checkpoints.pretrained import check_loaded
+from cpvt_backbones.toolboxes import check_neck
 
 from .resuming import check_resumable, check_training_state
 
 
 class NotFiniteError(ValueError):
     """A loss, a gradient norm or a weight of a training is NaN or infinite."""
-
-
-def check_neck(model: nn.Module, settings: Any = None) -> None:
-    """Compare the channels that the neck takes with those of the backbone's maps.
-
-    Args:
-        model: The whole model. One without a neck, or with a backbone that does not say its
-            channels, passes.
-        settings: The config of the model, for a neck that does not keep its ``in_channels``.
-
-    Raises:
-        ValueError: They differ; the message has both.
-    """
-    model = unwrap(model)
-    given = getattr(getattr(model, 'backbone', None), 'out_channels', None)
-    neck = getattr(model, 'neck', None)
-    taken = getattr(neck, 'in_channels', None)
-    if taken is None and neck is not None:
-        taken = ((settings or {}).get('neck') or {}).get('in_channels')
-    if not isinstance(given, Sequence) or not isinstance(taken, Sequence):
-        return
-    if list(given) != list(taken):
-        wanted = f'{list(given)}, the channels of the maps of model.backbone'
-        raise ValueError(f'model.neck.in_channels must be {wanted}, got {list(taken)}')
 
 
 class TrainingCheckHook(Hook):

@@ -15,7 +15,8 @@ from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, pretrained
 from cpvt_backbones.checkpoints.pretrained import check_loaded
-from cpvt_backbones.engine.training_checks import TrainingCheckHook, check_neck
+from cpvt_backbones.engine.training_checks import TrainingCheckHook
+from cpvt_backbones.toolboxes import check_neck
 
 COLUMN = dict(type='MultiScaleCPVT', **ONE_BLOCK)
 BUILDERS = {
