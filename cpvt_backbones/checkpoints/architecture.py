@@ -14,8 +14,8 @@ from torch import Tensor
 
 from cpvt_backbones.layers.position import prefix_tokens
 
-from .convert import rename_weights
 from .families import Family, find_backbone, find_weights
+from .renaming import rename_weights
 from .report import CheckpointError, ConversionReport
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
