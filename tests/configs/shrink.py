@@ -53,70 +53,75 @@ def small_arch(backbone: dict) -> dict:
 def overrides(cfg: Config) -> dict:
     """Dotted overrides that make the model small."""
     model = cfg.model
-    small = {}
-    if model.backbone.type in ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT'):
-        small['model.backbone.arch'] = {'_delete_': True, **small_arch(model.backbone)}
-    elif model.backbone.type == 'PyramidVisionTransformer':
-        small |= {
-            'model.backbone.embed_dims': 64 // FACTOR,
-            'model.backbone.num_layers': [1, 1, 2, 1],
-        }
-    elif model.backbone.type == 'ResNet':
-        small['model.backbone.base_channels'] = 64 // FACTOR
-    elif 'SwinTransformer' in (wrapped := model.backbone.get('backbone', model.backbone)).type:
-        at = 'model.backbone' if wrapped is model.backbone else 'model.backbone.backbone'
-        small |= {
-            f'{at}.embed_dims': wrapped.get('embed_dims', 96) // FACTOR,
-            f'{at}.depths': [1, 1, 2, 1],
-            f'{at}.num_heads': [1, 2, 3, 4],
-        }
-    else:
-        small |= {
-            'model.backbone.embed_dims': [d // FACTOR for d in model.backbone.embed_dims],
-            'model.backbone.depths': [1, 1, 2, 1],
-        }
+    small = backbone_overrides(model.backbone)
     small |= transformer_overrides(model)
     if 'neck' in model:
         small['model.neck.in_channels'] = [c // FACTOR for c in model.neck.in_channels]
         small['model.neck.out_channels'] = 32
     for head in ('bbox_head', 'decode_head', 'auxiliary_head', 'head', 'rpn_head', 'panoptic_head'):
-        if head not in model:
-            continue
-        at = f'model.{head}'
-        options = model[head]
-        behind_neck = 'neck' in model
-        for key in ('in_channels', 'channels', 'feat_channels'):
-            if key not in options:
-                continue
-            old = options[key]
-            if key != 'in_channels' or behind_neck:
-                new = [32] * len(old) if isinstance(old, (list, tuple)) else 32
-            else:
-                new = (
-                    [c // FACTOR for c in old] if isinstance(old, (list, tuple)) else old // FACTOR
-                )
-            small[f'{at}.{key}'] = new
-        if 'stacked_convs' in options:
-            small[f'{at}.stacked_convs'] = 1
+        if head in model:
+            small |= head_overrides(model[head], f'model.{head}', behind_neck='neck' in model)
     if 'roi_head' in model:
-        heads = model.roi_head.bbox_head
-        for at in (
-            [f'bbox_head.{i}' for i in range(len(heads))]
-            if isinstance(heads, list)
-            else ['bbox_head']
-        ):
-            small |= {
-                f'model.roi_head.{at}.in_channels': 32,
-                f'model.roi_head.{at}.fc_out_channels': 32,
-            }
-            small[f'model.roi_head.{at}.conv_out_channels'] = 32
-        small |= {
-            'model.roi_head.bbox_roi_extractor.out_channels': 32,
-            'model.roi_head.mask_roi_extractor.out_channels': 32,
-            'model.roi_head.mask_head.in_channels': 32,
-            'model.roi_head.mask_head.conv_out_channels': 32,
-            'model.roi_head.mask_head.num_convs': 1,
+        small |= roi_overrides(model.roi_head)
+    return small
+
+
+def backbone_overrides(backbone) -> dict:
+    at = 'model.backbone'
+    if backbone.type in ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT'):
+        return {f'{at}.arch': {'_delete_': True, **small_arch(backbone)}}
+    if backbone.type == 'PyramidVisionTransformer':
+        return {f'{at}.embed_dims': 64 // FACTOR, f'{at}.num_layers': [1, 1, 2, 1]}
+    if backbone.type == 'ResNet':
+        return {f'{at}.base_channels': 64 // FACTOR}
+    wrapped = backbone
+    if 'backbone' in backbone:
+        wrapped = backbone.backbone
+        at = f'{at}.backbone'
+    if 'SwinTransformer' in wrapped.type:
+        return {
+            f'{at}.embed_dims': wrapped.get('embed_dims', 96) // FACTOR,
+            f'{at}.depths': [1, 1, 2, 1],
+            f'{at}.num_heads': [1, 2, 3, 4],
         }
+    return {
+        'model.backbone.embed_dims': [d // FACTOR for d in backbone.embed_dims],
+        'model.backbone.depths': [1, 1, 2, 1],
+    }
+
+
+def head_overrides(options, at: str, *, behind_neck: bool) -> dict:
+    small = {}
+    for key in ('in_channels', 'channels', 'feat_channels'):
+        if key not in options:
+            continue
+        old = options[key]
+        if key == 'in_channels' and not behind_neck:
+            new = [c // FACTOR for c in old] if isinstance(old, (list, tuple)) else old // FACTOR
+        else:
+            new = [32] * len(old) if isinstance(old, (list, tuple)) else 32
+        small[f'{at}.{key}'] = new
+    if 'stacked_convs' in options:
+        small[f'{at}.stacked_convs'] = 1
+    return small
+
+
+def roi_overrides(roi_head) -> dict:
+    heads = ['bbox_head']
+    if isinstance(roi_head.bbox_head, list):
+        heads = [f'bbox_head.{index}' for index in range(len(roi_head.bbox_head))]
+    small = {}
+    for head in heads:
+        small[f'model.roi_head.{head}.in_channels'] = 32
+        small[f'model.roi_head.{head}.fc_out_channels'] = 32
+        small[f'model.roi_head.{head}.conv_out_channels'] = 32
+    small |= {
+        'model.roi_head.bbox_roi_extractor.out_channels': 32,
+        'model.roi_head.mask_roi_extractor.out_channels': 32,
+        'model.roi_head.mask_head.in_channels': 32,
+        'model.roi_head.mask_head.conv_out_channels': 32,
+        'model.roi_head.mask_head.num_convs': 1,
+    }
     return small
 
 

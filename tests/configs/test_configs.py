@@ -68,65 +68,69 @@ def test_trains_a_step_and_predicts_at_two_sizes(path, scenes, teacher):
     cfg = read_small(path)
     model = model_of(cfg, teacher)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    check_rates(cfg, model, wrapper)
+    check_step(model, batch(cfg, 'train', scenes), wrapper)
+    model.eval()
+    for scene in scenes:
+        check_prediction(cfg, model, scene)
 
-    # -- decay and rate of each parameter are the recipe's
+
+def check_rates(cfg, model, wrapper):
+    """Decay and rate of each parameter are the recipe's."""
     owners = {id(p): module for module in model.modules() for p in module.parameters(recurse=False)}
     names = {id(p): n for n, p in model.named_parameters()}
     base = cfg.optim_wrapper.optimizer
-    rate = cfg.optim_wrapper.get('paramwise_cfg', {}).get('layer_decay_rate', 1.0)
+    paramwise = cfg.optim_wrapper.get('paramwise_cfg', {})
+    rate = paramwise.get('layer_decay_rate', 1.0)
+    foreign = type(model.backbone).__name__ not in OURS
     seen = set()
     for group in wrapper.optimizer.param_groups:
         for parameter in group['params']:
             seen.add(id(parameter))
-            foreign = (
-                names[id(parameter)].startswith('backbone.')
-                and type(model.backbone).__name__ not in OURS
-            )
-            if foreign and 'pos_block' not in names[id(parameter)]:
+            name = names[id(parameter)]
+            in_backbone = name.startswith('backbone.')
+            if foreign and in_backbone and 'pos_block' not in name:
                 continue  # a backbone of a toolbox has its own rules
-            if 'bias_decay_mult' not in cfg.optim_wrapper.get(
-                'paramwise_cfg', {}
-            ):  # the rules of a toolbox's recipe
-                assert 'pos_block' not in names[id(parameter)] or group['weight_decay'] == 0.0
+            if 'bias_decay_mult' not in paramwise:  # the rules of a toolbox's recipe
+                assert 'pos_block' not in name or group['weight_decay'] == 0.0
                 continue
-            expected = (
-                0.0
-                if without_decay(names[id(parameter)], owners[id(parameter)])
-                else base.weight_decay
+            exempt = without_decay(name, owners[id(parameter)])
+            assert group['weight_decay'] == pytest.approx(0.0 if exempt else base.weight_decay), (
+                name
             )
-            assert group['weight_decay'] == pytest.approx(expected), names[id(parameter)]
             scale = 1.0
-            if rate != 1.0 and names[id(parameter)].startswith('backbone.'):
-                depth, layers = model.backbone.get_layer_depth(names[id(parameter)], 'backbone.')
+            if rate != 1.0 and in_backbone:
+                depth, layers = model.backbone.get_layer_depth(name, 'backbone.')
                 scale = rate ** (layers - 1 - depth)
-            assert group['lr'] == pytest.approx(base.lr * scale), names[id(parameter)]
+            assert group['lr'] == pytest.approx(base.lr * scale), name
     assert seen == {id(p) for p in model.parameters() if p.requires_grad}
 
-    # -- one step on two images
+
+def check_step(model, images, wrapper):
+    """A step has finite losses, reaches every parameter of our backbones, and changes weights."""
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     reached = set()
     for n, p in model.named_parameters():
         if p.requires_grad:
             p.register_post_accumulate_grad_hook(lambda _, n=n: reached.add(n))
     model.train()
-    losses = model.train_step(batch(cfg, 'train', scenes), wrapper)
+    losses = model.train_step(images, wrapper)
     assert losses and all(torch.isfinite(value).all() for value in losses.values())
     if type(model.backbone).__name__ in OURS:
         assert {n for n, p in model.named_parameters() if p.requires_grad} == reached
     assert any(not torch.equal(before[n], p) for n, p in model.named_parameters())
 
-    # -- and two sizes of images
-    model.eval()
-    for scene in scenes:
-        with torch.no_grad():
-            (result,) = model.test_step(batch(cfg, 'test', [scene]))
-        if cfg.default_scope == 'mmseg':
-            assert result.pred_sem_seg.data.shape[1:] == (scene.height, scene.width)
-        elif cfg.default_scope == 'mmdet':
-            assert torch.isfinite(result.pred_instances.bboxes).all()
-        else:
-            assert result.pred_score.shape == (cfg.data_preprocessor.num_classes,)
-            assert result.pred_score.sum() == pytest.approx(1, abs=1e-4)
+
+def check_prediction(cfg, model, scene):
+    with torch.no_grad():
+        (result,) = model.test_step(batch(cfg, 'test', [scene]))
+    if cfg.default_scope == 'mmseg':
+        assert result.pred_sem_seg.data.shape[1:] == (scene.height, scene.width)
+    elif cfg.default_scope == 'mmdet':
+        assert torch.isfinite(result.pred_instances.bboxes).all()
+    else:
+        assert result.pred_score.shape == (cfg.data_preprocessor.num_classes,)
+        assert result.pred_score.sum() == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=name)
