@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = pd.concat([case.select(rows[rows['round'] <= args.rounds]) for case in cases])
     machine = 'Measured on: ' + ' and '.join(sorted(rows['machine'].unique()))
     if args.rounds > 1:
-        machine += f'; medians of {args.rounds} rounds (lowest-highest)'
+        machine += f'. Medians of {args.rounds} rounds (lowest-highest)'
     for page in args.docs:
         fill_page(page, machine, ratios, rows, args.out)
     text = report.case_tables(rows)

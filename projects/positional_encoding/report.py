@@ -284,7 +284,7 @@ def objects_report(objects: pd.DataFrame, results: pd.DataFrame) -> str:
     counted = ', '.join(f'{images[group]} {group}' for group in GROUPS if group in images)
     about = (
         'Top-1 (%) by the share of the picture that the object has, mean ± standard deviation over'
-        f' seeds; thirds of every third test image: {counted}.'
+        f' seeds. Thirds of every third test image: {counted}.'
     )
     return f'\n\n{about}\n\n{markdown(pd.DataFrame(lines), "ll")}'
 

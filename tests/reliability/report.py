@@ -33,7 +33,7 @@ PROMISES: dict[str, str] = {
     'A checkpoint is read completely or refused by name': (
         'tests/checkpoints/test_reading.py tests/tools/test_damaged_checkpoints.py'
     ),
-    'A small file is read or refused in 20 s of CPU time and 1 GiB': (
+    'A small file is read or refused in 20 CPU seconds and 1 GiB': (
         'tests/checkpoints/test_costly.py'
     ),
     'Reading a checkpoint takes at most twice the memory of its file': (

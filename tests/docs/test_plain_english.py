@@ -1,0 +1,56 @@
+"""Pages of figures can be read: short sentences, short cells, and no seed that is hidden."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / 'docs'
+STUDIES = [f'evidence/{path.name}' for path in sorted((DOCS / 'evidence').glob('*.md'))]
+PAGES = ['evidence.md', 'speed.md', 'reliability.md', 'paper.md']
+
+
+def plain(text):
+    """Text without the addresses of links and without marks; a link or code counts as a word."""
+    text = re.sub(r'`[^`]*`', 'code', text)
+    text = re.sub(r'!?\[([^]]*)\]\([^)]*\)', r'\1', text)
+    return re.sub(r'<!--.*?-->|\*\*', '', text, flags=re.DOTALL)
+
+
+def words(text):
+    """Number of words, those with a letter or a digit."""
+    return len([word for word in text.split() if re.search(r'\w', word)])
+
+
+def prose(page):
+    """Sentences of a page outside code, tables and headings."""
+    text = re.sub(r'^```.*?^```', '', (DOCS / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.startswith(('|', '#', '!['))]
+    blocks = re.split(r'\n\s*\n|\n(?=\s*(?:-|\d+\.) )', '\n'.join(lines))
+    return [
+        ' '.join(sentence.split())
+        for block in blocks
+        for sentence in re.split(r'(?<=[.!?])\s+', plain(block))
+    ]
+
+
+def cells(page):
+    """Cells of the tables of a page."""
+    lines = [line for line in (DOCS / page).read_text().splitlines() if line.startswith('|')]
+    return [cell.strip() for line in lines for cell in plain(line).strip('|').split('|')]
+
+
+@pytest.mark.parametrize('page', [*PAGES, *STUDIES])
+def test_no_sentence_has_more_than_25_words(page):
+    assert [sentence for sentence in prose(page) if words(sentence) > 25] == []
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_no_cell_has_more_than_15_words(page):
+    assert [cell for cell in cells(page) if words(cell) > 15] == []
+
+
+def test_what_to_choose_has_five_rows_with_a_link_each():
+    part = (DOCS / 'evidence.md').read_text().partition('## What to choose')[2]
+    rows = [line for line in part.partition('\n## ')[0].splitlines() if line.startswith('| ')][2:]
+    assert len(rows) == 5 and all('](' in row for row in rows)
