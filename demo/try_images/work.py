@@ -23,9 +23,9 @@ from cpvt_backbones.analysis.attention_maps import (
 from cpvt_backbones.analysis.features import principal_colours
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.drawing import OPACITY, class_colours, make_preview
-from cpvt_backbones.inference.folders import coco_entries
 from cpvt_backbones.inference.images import READ_LIMIT, read_image
 from cpvt_backbones.inference.inferencer import MAX_PIXELS
+from cpvt_backbones.inference.outputs import coco_entries
 from cpvt_backbones.inference.predictions import Prediction, decode_mask, resize_classes
 from cpvt_backbones.inference.sizes import Scale, fit
 

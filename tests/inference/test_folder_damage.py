@@ -20,7 +20,7 @@ from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder
 def warnings_of_folders(monkeypatch):
     messages = []
     monkeypatch.setattr(
-        'cpvt_backbones.inference.folders.print_log', lambda message, *_: messages.append(message)
+        'cpvt_backbones.inference.outputs.print_log', lambda message, *_: messages.append(message)
     )
     return messages
 
