@@ -154,7 +154,7 @@ def check_options(cfg: Config, options: Iterable[str]) -> None:
     for option in options:
         name, _, rest = option.partition('.')
         if name == 'launcher':
-            raise ValueError('cfg_options: launcher is set by --launcher')
+            raise ValueError('cfg_options: launcher is an argument of its own')
         if name not in READ_KEYS:
             raise ValueError(f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}')
 

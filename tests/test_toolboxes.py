@@ -35,7 +35,7 @@ max_iters = 500
             'the config has no trian_cfg, and nothing reads it; did you mean train_cfg?',
         ),
         ('batch_size', 'the config has no batch_size, and nothing reads it'),
-        ('launcher', 'launcher is set by --launcher'),
+        ('launcher', 'launcher is an argument of its own'),
     ],
 )
 def test_options_without_effect(option, advice, tmp_path):

@@ -100,8 +100,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
                 )
             except Timeout:
                 outcome[0] = (
-                    f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or set'
-                    ' --work-dir'
+                    f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or'
+                    ' choose another folder'
                 )
             except ValueError as error:
                 outcome[0] = str(error)
@@ -298,7 +298,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if self._saved_iter != iteration:
             self._save(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
         saved = f'saved iteration {iteration} in {self.out_dir}'
-        runner.logger.warning(f'Preempted: {saved}; start again with --resume to go on.')
+        runner.logger.warning(f'Preempted: {saved}; start it again with resume to go on.')
         raise SystemExit(EXIT_PREEMPTED)
 
     def _preempted(self, runner: Runner, iteration: int) -> bool:

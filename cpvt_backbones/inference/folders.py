@@ -173,7 +173,7 @@ def _inputs(images: Sequence[Path], folder: Path) -> tuple[list[Path], list[str]
     if skipped and not kept:
         raise ValueError(
             f'inputs: all {len(skipped)} images, such as {skipped[0]!r}, lie in the output folder'
-            f' {str(folder)!r}; choose another --out-dir'
+            f' {str(folder)!r}; choose another folder'
         )
     return list(kept.values()), skipped
 
@@ -298,13 +298,12 @@ def _find_shards(folder: Path) -> list[Path]:
     counts = {path.name.rpartition('-')[2] for path in folder.glob('shard-*-of-*')}
     if len(counts) != 1 or not (number := counts.pop()).isdecimal():
         found = f'of {" and ".join(sorted(counts))} shards' if counts else 'of no shard'
-        raise ValueError(f'out_dir: {str(folder)!r} has predictions {found}; --shard makes them')
+        raise ValueError(f'out_dir: {str(folder)!r} has predictions {found}; predict them first')
     shards = [shard_folder(folder, (i, int(number))) for i in range(int(number))]
     for i, shard in enumerate(shards):
         if not all((shard / name).is_file() for name in (RUN_FILE, *RESULT_FILES)):
             raise ValueError(
-                f'out_dir: shard {i} of {number} in {str(folder)!r} has not ended; start it again:'
-                f' --shard {i}/{number}'
+                f'out_dir: shard {i} of {number} in {str(folder)!r} has not ended; start it again'
             )
     return shards
 
@@ -379,7 +378,7 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
     if changes:
         raise ValueError(
             f'out_dir: {str(folder)!r} has predictions of other settings ({", ".join(changes)});'
-            ' choose another folder, or replace them with --overwrite'
+            ' choose another folder, or replace them by overwrite'
         )
 
 

@@ -93,8 +93,8 @@ def test_what_does_not_belong_together_is_refused(inputs, tmp_path):
             call(*arguments, **options)
 
     run(BlockDetector(), inputs, out, shard=(0, 2))
-    refused('of no shard; --shard makes them', merge_shards, images, tmp_path / 'none')
-    refused('shard 1 of 2 in .* has not ended.*--shard 1/2', merge_shards, images, out)
+    refused('of no shard; predict them first', merge_shards, images, tmp_path / 'none')
+    refused('shard 1 of 2 in .* has not ended; start it again', merge_shards, images, out)
     shard = dict(shard=(0, 2))
     refused("images was '9 images", run, BlockDetector(), inputs[:1], out, **shard)
     refused('score_thr was 0.3, is 0.5', run, BlockDetector(), inputs, out, **shard, score_thr=0.5)

@@ -69,7 +69,7 @@ def read_predictions(folder: Path) -> Part:
     """
     content, found = (_read_json(folder / name) for name in PREDICTIONS)
     if not found:
-        raise ValueError(f'data: {folder} has no predictions: lower --score-thr of infer.py')
+        raise ValueError(f'data: {folder} has no predictions: predict with a lower score_thr')
     if not all('bbox' in one for one in found):
         raise ValueError(f'data: {folder} must have predictions of boxes')
     for number, one in enumerate(found, 1):

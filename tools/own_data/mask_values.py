@@ -74,16 +74,16 @@ def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
             colours.append((red, green, blue))
     if colours and len(colours) < len(lines):
         raise ValueError(
-            f'--classes: {file} must have a colour in all lines or in none, got {lines[:3]}'
+            f'classes: {file} must have a colour in all lines or in none, got {lines[:3]}'
         )
     names = names or lines
     entries: dict[str, list[Any]] = dict(name=names, colour=colours)
     for kind, found in entries.items():
         if len({*found}) < len(found):
             twice = next(one for one in found if found.count(one) > 1)
-            raise ValueError(f'--classes: {file} must have each {kind} once, got {twice!r} twice')
+            raise ValueError(f'classes: {file} must have each {kind} once, got {twice!r} twice')
     if not names:
-        raise ValueError(f'--classes: {file} must have the name of a class a line, got none')
+        raise ValueError(f'classes: {file} must have the name of a class a line, got none')
     return names, colours
 
 
@@ -204,7 +204,7 @@ def _ask_about(values: Values, order: Collection[int], report: Report) -> None:
     occurs.
     """
     total = sum(values.pixels.values())
-    answer = 'name the classes with --classes, or leave values out with --ignore'
+    answer = 'name them in classes, or leave values out by ignore'
     for value in sorted(order):
         if value not in values.pixels:
             report.add(
@@ -241,7 +241,7 @@ def _refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured:
         return False
     reason = (
         'masks that number objects from 1: the form instances takes them; for classes, name them'
-        ' with --classes'
+        ' in classes'
     )
     for path in sample:
         report.add('refused', reason, str(path))

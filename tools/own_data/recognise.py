@@ -137,8 +137,8 @@ def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
             return Form('coco', [train[0], roots[0]], [val[0], roots[1]])
     names = ', '.join(str(file) for file in files)
     raise ValueError(
-        f'data: {str(folder)!r} has several COCO files, {names}; name them: coco JSON IMAGES'
-        ' --val ...'
+        f'data: {str(folder)!r} has several COCO files, {names}; name those of both parts'
+        ' in data and val'
     )
 
 

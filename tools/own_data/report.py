@@ -73,7 +73,7 @@ class Report:
             reasons = [
                 _sentence(key[1], files) for key, files in self.found.items() if key[0] in fatal
             ]
-            why = ' with --strict' if strict and not self.count('refused') else ''
+            why = ' by strict' if strict and not self.count('refused') else ''
             raise ValueError(f'data: {count} refused{why}: {"; ".join(reasons)}')
 
     def rows(self) -> list[tuple[str, str, str]]:
