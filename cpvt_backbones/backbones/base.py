@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage, checks
 from cpvt_backbones.layers.attention import Arrange
-from cpvt_backbones.layers.position import StageTokens, adapt_tables, build_positions
+from cpvt_backbones.layers.learned_table import adapt_tables
+from cpvt_backbones.layers.position import StageTokens, build_positions
 from cpvt_backbones.layers.tokens import Grid, is_tracing, prepend_tokens, tokens_to_map
 
 from .padded import features_of_sizes, resolve_valid_sizes

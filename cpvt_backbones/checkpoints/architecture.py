@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cpvt_backbones.layers.position import prefix_tokens
+from cpvt_backbones.layers.learned_table import prefix_tokens
 
 from .families import Family, find_backbone, find_weights
 from .renaming import rename_weights

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpvt_backbones.layers.checks import is_int, is_sequence
-from cpvt_backbones.layers.position import (
+from cpvt_backbones.layers.learned_table import (
     LearnedTable,
     describe_readings,
     grid_key,

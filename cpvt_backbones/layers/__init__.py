@@ -2,11 +2,11 @@
 
 from .attention import Attention, SpatialReductionAttention, WindowAttention
 from .block import MLP, Block, DropPath, LayerScale
+from .learned_table import LearnedTable
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition
 from .position import (
     POSITIONS,
-    LearnedTable,
     PositionEncoding,
     Relative,
     SinCos,

@@ -1,0 +1,230 @@
+"""A learned table of positions, and reading it from weights of any grid."""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .checks import check_bool, check_choice
+from .position import PositionEncoding, Stage, StageTokens, register_position
+from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
+
+
+@register_position('Learned')
+class LearnedTable(PositionEncoding):
+    """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
+
+    The entries of class and distillation token are never resized. A table of another grid in a
+    checkpoint is resized on loading, and ``pos_embed`` is accepted for ``pos_embed.0``: a DeiT
+    state dict of timm loads unchanged. A state dict says the grid of each table, ``grid_<stage>``
+    (2,); one without it loads, too.
+
+    Args:
+        stages: The trunk's stages.
+        interpolation: ``'bicubic'`` (DeiT, timm) or ``'bilinear'`` (PVT).
+        antialias: Apply a low-pass filter when the table shrinks (timm: yes; PVT: no).
+    """
+
+    attribute = 'pos_embed'
+
+    def __init__(
+        self, stages: Sequence[Stage], *, interpolation: str = 'bicubic', antialias: bool = True
+    ) -> None:
+        super().__init__()
+        check_choice(('bicubic', 'bilinear'), interpolation=interpolation)
+        check_bool(antialias=antialias)
+        self.interpolation, self.antialias = interpolation, antialias
+        self.grids = [stage.grid for stage in stages]
+        self.num_prefix = [stage.num_prefix for stage in stages]
+        for index, stage in enumerate(stages):
+            table = nn.Parameter(
+                torch.empty(1, stage.num_prefix + stage.grid[0] * stage.grid[1], stage.dim)
+            )
+            nn.init.trunc_normal_(table, std=0.02)
+            self.register_parameter(str(index), table)
+            self.register_buffer(grid_key(index), torch.tensor(stage.grid))
+
+    def resize(self, entries: Tensor, old: Grid, new: Grid) -> Tensor:
+        """(1, h * w, C) entries of one grid to (1, H * W, C) of another."""
+        if not is_exporting() and old == new:
+            return entries
+        dtype = entries.dtype
+        if dtype in (torch.float16, torch.bfloat16):
+            entries = entries.float()  # not every device interpolates in half precision
+        feature_map = tokens_to_map(entries, old)
+        feature_map = F.interpolate(
+            feature_map, size=new, mode=self.interpolation, antialias=self.antialias
+        )
+        return map_to_tokens(feature_map).to(dtype)
+
+    def before_stage(
+        self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
+    ) -> StageTokens:
+        table = getattr(self, str(stage))  # get_parameter() refuses functional_call's tensors
+        prefix = self.num_prefix[stage]
+        if prefix_tokens is not None:
+            prefix_tokens = prefix_tokens + table[:, :prefix]
+        return tokens + self.resize(table[:, prefix:], self.grids[stage], grid), prefix_tokens, grid
+
+    def layer_id(self, name: str) -> tuple[int, int]:
+        return int(name.split('.')[0]), -1
+
+    def fit(
+        self, index: int, table: Tensor, skip: int, grid: Grid, theirs: list[str], ours: list[str]
+    ) -> Tensor:
+        """A table (1, skip + h * w, C) of another model to the prefix entries and the grid of stage
+        ``index``.
+
+        ``skip`` entries in front are of the prefix tokens ``theirs``; of ``ours``, those without
+        one become zero.
+        """
+        entries = {token: table[:, i : i + 1] for i, token in enumerate(theirs[:skip])}
+        zero = table.new_zeros(1, 1, table.shape[2])
+        prefix = [entries.get(token, zero) for token in ours[: self.num_prefix[index]]]
+        return torch.cat((*prefix, self.resize(table[:, skip:], grid, self.grids[index])), dim=1)
+
+
+def prefix_tokens(weights: Mapping[str, Any], prefix: str = '') -> list[str]:
+    """Names of the prefix tokens in a state dict, registers with their number, in the order of a
+    table's entries.
+    """
+    found = {
+        name: weights.get(f'{prefix}{name}') for name in ('cls_token', 'dist_token', 'reg_token')
+    }
+    return [
+        f'{name}{i}'
+        for name, token in found.items()
+        if token is not None
+        for i in range(token.shape[-2])
+    ]
+
+
+def grid_key(stage: int) -> str:
+    """Name of the buffer with the grid of a stage's table."""
+    return f'grid_{stage}'
+
+
+def stored_grid(value: Any) -> Grid | None:
+    """The grid in a state dict, from an integer tensor (2,).
+
+    ``None`` for ``None``, else ValueError.
+    """
+    if value is None:
+        return None
+    whole = isinstance(value, Tensor) and value.shape == (2,) and not value.is_floating_point()
+    if not whole or min(value.tolist()) < 1:
+        raise ValueError(f'the grid of a table must be two positive integers, got {value!r}')
+    height, width = value.tolist()
+    return height, width
+
+
+def read_table(
+    entries: int, grid: Grid, skips: Sequence[int], stored: Grid | None = None
+) -> list[tuple[int, Grid]]:
+    """Possible readings of a table, each a number of prefix entries and a grid.
+
+    Empty if it is no table of patches.
+
+    Args:
+        entries: Number of entries, those of prefix tokens included.
+        grid: The model's grid.
+        skips: Possible numbers of prefix entries, the likeliest first.
+        stored: The table's grid, if it is known. Otherwise a square is assumed, and ``grid`` where
+            there is no square. There are several readings if ``grid`` has as many entries as the
+            square, or is no square and another number of prefix entries leaves one.
+    """
+    if stored is not None:
+        skip = entries - stored[0] * stored[1]
+        return [(skip, stored)] if skip in skips else []
+    readings: list[tuple[int, Grid]] = []
+    for skip in dict.fromkeys(skips):
+        patches = max(entries - skip, 0)
+        side = math.isqrt(patches)
+        square = (side, side)
+        if patches and patches == side * side:
+            readings.append((skip, square))
+        if patches and patches == grid[0] * grid[1] and grid != square:
+            readings.append((skip, grid))
+    if not readings:
+        return []
+    (skip, (height, width)), *others = readings
+    # 14 x 14 and a class token are no 13 x 15 and two tokens.
+    if height == width and all(other != skip for other, _ in others):
+        return readings[:1]
+    return readings
+
+
+def show_grid(grid: Grid) -> str:
+    """``'14 x 14'``."""
+    return f'{grid[0]} x {grid[1]}'
+
+
+def describe_readings(readings: Sequence[tuple[int, Grid]]) -> str:
+    """``'2 x 8 or 4 x 4'``, with the prefix entries where they differ."""
+    differ = len({skip for skip, _ in readings}) > 1
+    return ' or '.join(
+        show_grid(grid) + (f' after {skip}' if differ else '') for skip, grid in readings
+    )
+
+
+def adapt_tables(
+    trunk: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    local_metadata: Any,
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    errors: list[str],
+) -> None:
+    """Load hook of a trunk with learned tables: rename timm's ``pos_embed`` to ``pos_embed.0``,
+    resize the tables.
+
+    A hook of the encoding itself would see neither the bare key nor the class token's. A table of
+    the model's shape whose grid is not stored is taken as the model's own, with a warning unless
+    the grid is a square.
+    """
+    bare = f'{prefix}{LearnedTable.attribute}'
+    if bare in state_dict:
+        state_dict[f'{bare}.0'] = state_dict.pop(bare)
+    encoding: Any = trunk.get_submodule(LearnedTable.attribute)
+    theirs, ours = (
+        prefix_tokens(state_dict, prefix),
+        prefix_tokens(dict(trunk.named_parameters(recurse=False))),
+    )
+    for index, grid in enumerate(encoding.grids):
+        key, key_of_grid = f'{bare}.{index}', f'{bare}.{grid_key(index)}'
+        table = state_dict.get(key)
+        try:
+            stored = stored_grid(state_dict.get(key_of_grid))
+        except ValueError as error:
+            errors.append(f'{key_of_grid}: {error}')
+            continue
+        state_dict[key_of_grid] = torch.tensor(grid)
+        if table is None or table.dim() != 3:
+            continue
+        if table.shape == encoding.get_parameter(str(index)).shape and stored in (None, grid):
+            if stored is None and grid[0] != grid[1]:
+                assumed = f'{show_grid(grid)}, the grid of the model, is assumed'
+                warnings.warn(
+                    f'{key}: the weights do not say the grid of the table; {assumed}', stacklevel=2
+                )
+            continue
+        # A table without an entry for each prefix token is left to the error about shapes, which
+        # names it.
+        needed = set(ours[: encoding.num_prefix[index]])
+        skips = [skip for skip in (len(theirs), 0, 1, 2) if needed <= set(theirs[:skip])]
+        readings = read_table(table.shape[1], grid, skips, stored)
+        if len(readings) == 1:
+            state_dict[key] = encoding.fit(index, table, *readings[0], theirs, ours)
+        elif readings:
+            entries = f'{table.shape[1]} entries may be {describe_readings(readings)}'
+            errors.append(f'{key}: {entries}; {key_of_grid} with (height, width) tells')
+        elif stored is not None:
+            errors.append(
+                f'{key}: {table.shape[1]} entries do not fit {key_of_grid}, {show_grid(stored)}'
+            )
