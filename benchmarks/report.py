@@ -221,7 +221,7 @@ def draw_ratios(ratios: Sequence[Ratio], rows: pd.DataFrame, path: Path) -> None
     axis.set_yticks([])
     axis.set_ylim(len(shown) - 0.5, -1.0)
     axis.spines['left'].set_visible(False)
-    axis.axvline(1, color=plots.GREY, linewidth=0.8)
+    axis.axvline(1, color=plots.GREY, linewidth=0.8, alpha=0.5)
     axis.set_xlabel('speed over that of the peer')
     plots.add_legend(figure, _legend_handles(), columns=3)
     plots.save_figure(figure, path)

@@ -56,7 +56,7 @@ def draw_panel(axis: Any, claims: Sequence[Judged]) -> None:
     axis.set_yticks(range(len(names)), names)
     axis.tick_params(axis='y', length=0)
     axis.set_ylim(len(names) - 0.4, -0.6)
-    axis.axvline(0, color=plots.GREY, linewidth=0.8)
+    axis.axvline(0, color=plots.GREY, linewidth=0.8, alpha=0.5)
     axis.spines['left'].set_visible(False)
     plots.add_grid(axis, 'x')
 

@@ -37,8 +37,8 @@ METRICS = {'coco/bbox_mAP': 'box AP', 'mIoU': 'mIoU (%)'}
 """Names of mmdet's and mmseg's metrics for a reader."""
 
 TITLES = {'retinanet': 'RetinaNet on BCCD', 'semantic-fpn': 'Semantic FPN on CamVid'}
-LABELS = {'peg': 'PEG', 'learned': 'table'}
-"""Encodings of the dense transfer in the plot."""
+LABELS = {'peg': 'PEG', 'learned': 'table', 'scratch': 'random weights', 'pretrained': 'pretrained'}
+"""Encodings and starts of the dense transfer for a reader."""
 
 
 class Stage(NamedTuple):
@@ -314,21 +314,22 @@ def transfer_table(results: pd.DataFrame, digits: int) -> str:
     values = {key: rows.groupby('size')['value'].apply(list).tolist() for key, rows in groups}
     rows = [
         (
-            start,
-            encoding,
+            LABELS[start],
+            LABELS[encoding],
             len(values[start, encoding][0]),
             *(spread(cell, digits) for cell in values[start, encoding]),
         )
         for start, encoding in product(starts, encodings)
     ]
     compared = [
-        (f'{start}: {peg} minus {other}', (start, peg), (start, other))
+        (f'{LABELS[start]}: {LABELS[peg]} minus {LABELS[other]}', (start, peg), (start, other))
         for start in starts
         for other in others
     ]
     if len(starts) == 2:
         compared += [
-            (f'{e}: pretrained minus scratch', ('pretrained', e), ('scratch', e)) for e in encodings
+            (f'{LABELS[e]}: pretrained minus random weights', ('pretrained', e), ('scratch', e))
+            for e in encodings
         ]
     for name, left, right in compared:
         found = list(map(Difference.between, values[left], values[right]))
@@ -420,10 +421,7 @@ def draw_transfer(results: pd.DataFrame, folder: Path) -> None:
                 continue
             style = dict(color=plots.ENCODINGS['table' if encoding == 'learned' else encoding])
             style['ls'] = '--' if start == 'scratch' else '-'
-            name = 'random weights' if start == 'scratch' else start
-            draw_line(
-                axis, line, 'value', label=f'{LABELS.get(encoding, encoding)}, {name}', **style
-            )
+            draw_line(axis, line, 'value', label=f'{LABELS[encoding]}, {LABELS[start]}', **style)
         axis.set(ylabel=f'{TITLES.get(task, task)}: {METRICS.get(metric, metric)}')
         axis.set_xticks(sorted(rows['size'].unique()))
         axis.set_ylim(bottom=0)

@@ -260,6 +260,12 @@ def test_what_to_choose_has_the_figures_of_the_csv():
     assert f'{enlarged} enlarged, {adapted} adapted at 64 px (one seed)' in page
     assert f'{adapted} of 100 other classes' in page
     assert f'not adapted {percent("table", "untrained", 64)} (one seed)' in page
+    own = read_results(folder / 'any_size_vit.csv')
+    table_cosine, *others = (
+        values(own, 'cosines', variant, 'mixed')[224].mean() for variant in ('table', 'peg', 'rope')
+    )
+    behind = 'PEG is {:.0f}, RoPE {:.0f}'.format(*(table_cosine - other for other in others))
+    assert f'at 224 px {behind} points of cosine behind' in page
     clip = ' '.join((folder / 'clip.md').read_text().split())
     rope, peg = (percent(variant, 'mixed', 224) for variant in ('rope', 'peg'))
     assert f'RoPE finds {rope} and PEG {peg} at 224 px' in clip

@@ -223,13 +223,15 @@ def test_the_report_has_the_numbers(tmp_path):
 def test_the_dense_report_has_the_numbers(tmp_path):
     results = dense_results(['learned', 'peg'], ['scratch', 'pretrained'], [0, 1])
     rows = cells(transfer_report(results))
-    assert rows[2] == ('scratch', 'peg', '2', '21.5 ± 0.7', '21.5 ± 0.7')
-    assert rows[6][:3] == ('scratch: peg minus learned', '', '') and rows[6][3].startswith('+1.0 (')
+    assert rows[2] == ('random weights', 'PEG', '2', '21.5 ± 0.7', '21.5 ± 0.7')
+    assert rows[6][:3] == ('random weights: PEG minus table', '', '') and rows[6][3].startswith(
+        '+1.0 ('
+    )
     assert '*' not in ''.join(rows[6]), 'no difference is significant'
     draw_transfer(results, tmp_path)
     assert (tmp_path / 'dense_transfer.png').stat().st_size > 5000
     alone = cells(transfer_report(dense_results(['peg'], ['scratch'], [0])))
-    assert alone[2:] == [('scratch', 'peg', '1', '21.0', '21.0')]
+    assert alone[2:] == [('random weights', 'PEG', '1', '21.0', '21.0')]
 
     # A star marks what survives the correction over the sizes.
     survives = Difference(2.0, 1.0, 3.0, p_value=0.012)
@@ -324,6 +326,12 @@ def test_the_pages_have_the_count_and_the_verdicts_of_the_csv_file():
     assert (tested, of_paper) == (11, 17)
     for page in (DOCS / 'evidence.md', DOCS.parent / 'README.md'):
         assert f"{tested} of the paper's {of_paper} claims" in ' '.join(page.read_text().split())
+    top1 = results.groupby(['variant', 'size'])['top1'].mean()
+    lead = {one: top1['peg-0-5', 112] - top1[one, 112] for one in ('learned', 'rope')}
+    assert f'{lead["learned"]:+.1f} points of top-1 over a table' in EVIDENCE
+    assert f'{lead["rope"]:+.1f} over RoPE' in EVIDENCE
+    gains = [top1[one, 224] - top1[one, 112] for one in ('peg-0-5', 'none')]
+    assert 'PEG gains {:.2f} points and no encoding {:.2f}'.format(*gains) in EVIDENCE
     told = dict(re.findall(r"^- \*\*([\w ]+):\*\* ((?:[a-r]'?(?:, )?)+)", EVIDENCE, re.M))
     for verdict in (SUPPORTED, REFUTED, UNDECIDED, UNTESTED):
         letters = [one.claim.letter for one in judged if one.verdict == verdict]
