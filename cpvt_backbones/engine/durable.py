@@ -19,7 +19,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
-from cpvt_backbones.checkpoints import CheckpointError, atomic_write, newest_checkpoint
+from cpvt_backbones.checkpoints import atomic_write, newest_checkpoint
 from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER
 from cpvt_backbones.checkpoints.writing import flush_to_disk, lock_file
 
@@ -31,16 +31,23 @@ from .repeatable import (
     shield_workers,
     skip_iterations,
 )
-from .resuming import PROGRESS, Schedule, resume_data
+from .resuming import (
+    PROGRESS,
+    Schedule,
+    note_gradients,
+    resume_data,
+    resume_gradients,
+    resume_random_state,
+    samples_per_iteration,
+    shown_rates,
+    validation_is_due,
+)
 from .training_checks import TrainingCheckHook, check_weights
 
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try
 again later".
 """
-
-GRADIENTS = 'accumulated_gradients'
-"""Key of the message hub: gradients of a checkpoint between two updates of the weights."""
 
 _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on preemption this often
 
@@ -168,7 +175,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
                 self._handlers[number] = signal.signal(number, self._on_signal)
             except ValueError:  # not the main thread
                 break
-        if self._resumed and self._validation_is_due(runner):
+        if self._resumed and validation_is_due(runner):
             runner.logger.info(
                 'resume: the validation that was due at this checkpoint is made first'
             )
@@ -179,14 +186,14 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         batches.
         """
         before = runner.iter
-        batch = _samples_per_iteration(runner)
+        batch = samples_per_iteration(runner)
         self._to_skip = resume_data(runner, batch=batch)
         self._read_before = (runner.iter, self._to_skip * batch)
         if self._schedule.differs(runner) or runner.iter != before:
             self._schedule.rebuild(runner)
             runner.logger.warning(
                 'resume: the learning rate schedule is not the one of the checkpoint; it is the '
-                f"config's, at iteration {runner.iter}: {_shown_rates(runner)}"
+                f"config's, at iteration {runner.iter}: {shown_rates(runner)}"
             )
 
     def _resume(self, runner: Runner) -> None:
@@ -199,58 +206,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         elif self._batches is not None and hasattr(loop, 'dataloader_iterator'):
             iterator = loop.dataloader_iterator
             iterator.skip_iter = lambda _: skip_iterations(iterator, self._batches, to_skip)
-        info = runner.message_hub.runtime_info
-        self._resume_gradients(runner, info.get(GRADIENTS))
-        states = info.get('random_states')
-        if not isinstance(states, list) or len(states) != runner.world_size:
-            runner.logger.warning(
-                'resume: the checkpoint has no random states for '
-                f'{runner.world_size} processes; dropout draws other numbers'
-            )
-            return
-        try:
-            set_random_state(states[runner.rank])
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            problem = f'resume: the random states of {runner._load_from!r} are damaged: {error}'
-            raise CheckpointError(problem) from error
-
-    def _resume_gradients(self, runner: Runner, gradients: Any) -> None:
-        """Restore the gradients that were being accumulated."""
-        runner.message_hub.update_info(GRADIENTS, None)
-        if gradients is None:
-            return
-        parameters = dict(runner.model.named_parameters())
-        own = (
-            gradients[runner.rank]
-            if isinstance(gradients, list) and len(gradients) == runner.world_size
-            else {}
-        )
-        if not isinstance(own, dict) or not own.keys() <= parameters.keys():
-            runner.logger.warning(
-                'resume: the accumulated gradients are of other processes or another model; dropped'
-            )
-            return
-        for name, gradient in own.items():
-            parameter = parameters[name]
-            if not isinstance(gradient, torch.Tensor) or gradient.shape != parameter.shape:
-                raise CheckpointError(
-                    f'resume: the gradient of {name} in {runner._load_from!r} does not fit'
-                )
-            parameter.grad = gradient.to(parameter)
-
-    def _validation_is_due(self, runner: Runner) -> bool:
-        """True if a training that was not interrupted would validate before the next iteration."""
-        loop = runner.train_loop
-        if runner.val_loop is None or runner.iter == 0:
-            return False
-        loop._decide_current_val_interval()
-        if isinstance(loop, EpochBasedTrainLoop):
-            if runner.iter != runner.epoch * len(loop.dataloader):
-                return False
-            done, last = loop.epoch, loop.max_epochs
-        else:
-            done, last = loop.iter, loop.max_iters
-        return done >= loop.val_begin and (done % loop.val_interval == 0 or done == last)
+        resume_gradients(runner)
+        resume_random_state(runner)
 
     def before_val(self, runner: Runner) -> None:
         """Keep the random state: validation draws none of the training's numbers."""
@@ -361,23 +318,14 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         hub.update_info(
             'random_states', all_gather_object(self._state_before_val or random_state())
         )
-        batch = _samples_per_iteration(runner)
+        batch = samples_per_iteration(runner)
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
             samples = (meta['iter'] - meta['epoch'] * len(runner.train_dataloader)) * batch
         else:
             iterations, read = self._read_before
             samples = read + (meta['iter'] - iterations) * batch
         hub.update_info(PROGRESS, dict(samples=samples, batch=batch))
-        accumulated = meta['iter'] % getattr(runner.optim_wrapper, '_accumulative_counts', 1)
-        gradients = None
-        if accumulated:
-            own = {
-                name: one.grad.cpu()
-                for name, one in runner.model.named_parameters()
-                if one.grad is not None
-            }
-            gradients = all_gather_object(own)
-        hub.update_info(GRADIENTS, gradients)
+        note_gradients(runner, meta['iter'])
 
     def _delete_files(self, names: Iterable[str]) -> None:
         """Delete checkpoints of this run.
@@ -434,20 +382,6 @@ def _samplers(loader: Any) -> list[Any]:
     batch_sampler = loader.batch_sampler
     found = (loader.sampler, batch_sampler, getattr(batch_sampler, 'sampler', None))
     return [one for one in found if type(getattr(one, 'seed', None)) is int]
-
-
-def _samples_per_iteration(runner: Runner) -> int:
-    """Samples of an iteration on all processes; 1 a process where the loader does not say."""
-    loader = runner.train_dataloader
-    size = loader.batch_size or getattr(loader.batch_sampler, 'batch_size', None) or 1
-    return size * runner.world_size
-
-
-def _shown_rates(runner: Runner) -> str:
-    rates = runner.optim_wrapper.get_lr()
-    if not isinstance(rates, dict):
-        return ''
-    return 'learning rate ' + ', '.join(f'{rate:.4g}' for rate in sorted(set(rates.get('lr', ()))))
 
 
 def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]:

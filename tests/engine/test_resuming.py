@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError
-from cpvt_backbones.engine import DurableCheckpointHook, resuming
+from cpvt_backbones.engine import DurableCheckpointHook, training_checks
 from cpvt_backbones.engine.training_checks import NotFiniteError
 
 SAMPLES = 16
@@ -489,6 +489,6 @@ def test_a_file_system_without_locks_trains_with_a_warning(code, tmp_path, monke
 
 def test_batches_of_many_processes_are_accepted():
     progress = dict(samples=32768 * 10, batch=32768)
-    resuming._check_progress(progress, 10, refuse=ValueError)
+    training_checks._check_progress(progress, 10, refuse=ValueError)
     with pytest.raises(ValueError, match='data_progress must hold'):
-        resuming._check_progress(progress, 0, refuse=ValueError)
+        training_checks._check_progress(progress, 0, refuse=ValueError)
