@@ -34,6 +34,12 @@ MEASURES = {
 }
 """Measures of the report; the CSV files have a linear probe, too."""
 
+AXES = {
+    'neighbours': 'nearest neighbours: accuracy (%)',
+    'cosines': 'cosine to the original model (%)',
+}
+"""Titles of the measures in the plot."""
+
 LARGEST = 448  # px, of the report: the CSV files have 640 px, too, with 25 queries
 CURVES = (
     ('table', 'untrained'),
@@ -58,8 +64,8 @@ FILES = 'any_size_vit', 'any_size_vit_runs', 'any_size_vit_reasons', 'any_size_v
 OTHER_FILES = 'any_size_vit_other', 'any_size_vit_other_runs'
 SLIDE = 'any_size_vit_reasons.png'
 REASONS = {
-    'place': 'place read by a probe, R²',
-    'distance': 'distance of attention / side',
+    'place': 'place read by a probe (R²)',
+    'distance': 'attention distance (share of side)',
 }
 
 
@@ -337,8 +343,8 @@ def finish(figure: Any, axes: list[Any], path: Path) -> None:
 
 def draw(table: pd.DataFrame, folder: Path) -> None:
     """Draw nearest neighbours and cosine against image size, a line for each student."""
-    figure, axes = plots.new_figure(5.4, ratios=(1,) * len(MEASURES))
-    for axis, (measure, title) in zip(axes, MEASURES.items(), strict=True):
+    figure, axes = plots.new_figure(5.4, ratios=(1,) * len(AXES))
+    for axis, (measure, title) in zip(axes, AXES.items(), strict=True):
         for variant, training in drawn(table):
             found = values(table, measure, variant, training)
             means = [sample.mean() for sample in found.values()]

@@ -21,7 +21,10 @@ def draw_claims(judged: Sequence[Judged], path: Path) -> None:
     tested = [one for one in judged if one.verdict != UNTESTED]
     points = [one for one in tested if one.parts[0].comparison.family != SHIFT]
     shifts = [one for one in tested if one.parts[0].comparison.family == SHIFT]
-    panels = [(points, 'difference of top-1, points'), (shifts, 'difference of the shift error')]
+    panels = [
+        (points, 'difference of top-1 accuracy (points)'),
+        (shifts, 'difference of the shift error'),
+    ]
     panels = [(claims, title) for claims, title in panels if claims]
     if not panels:
         return
