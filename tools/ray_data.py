@@ -6,6 +6,7 @@ See docs/scale.md.
 import base64
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,38 +35,40 @@ class Worker:
             options['predictor'] = ExportedModel(
                 exported, device=options.get('device'), runtime=runtime
             )
-        self.inferencer, self.score_thr, self.file_format = (
-            Inferencer(**options),
-            score_thr,
-            file_format,
-        )
+        self.inferencer = Inferencer(**options)
+        self.score_thr = score_thr
+        self.file_format = file_format
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Columns ``path``, ``width``, ``height``, ``prediction`` (JSON), ``seg_map`` (PNG or TIFF)
         and ``error``.
         """
-        results = dict(
-            self.inferencer.stream([str(path) for path in batch['path']], score_thr=self.score_thr)
-        )
+        paths = [str(path) for path in batch['path']]
+        results = dict(self.inferencer.stream(paths, score_thr=self.score_thr))
         rows = [self._row(results[index]) for index in range(len(results))]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def _row(self, result: Result) -> dict[str, Any]:
-        prediction, seg_map = dict(result.prediction or {}), b''
-        if isinstance(pixels := prediction.pop('seg_map', None), Path):
+        prediction = dict(result.prediction or {})
+        pixels = prediction.pop('seg_map', None)
+        seg_map = b''
+        if isinstance(pixels, Path):
             seg_map = pixels.read_bytes()
             pixels.unlink()
         elif pixels is not None:
-            Image.fromarray(pixels).save(file := io.BytesIO(), format='PNG')
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, format='PNG')
             seg_map = file.getvalue()
         error = '' if result.error is None else f'{type(result.error).__name__}: {result.error}'
-        (width, height), shown = result.size or (0, 0), '' if error else json.dumps(prediction)
-        encoded = seg_map if self.file_format == 'parquet' else base64.b64encode(seg_map).decode()
+        width, height = result.size or (0, 0)
+        encoded: bytes | str = seg_map
+        if self.file_format == 'json':
+            encoded = base64.b64encode(seg_map).decode()
         return dict(
             path=result.name,
             width=width,
             height=height,
-            prediction=shown,
+            prediction='' if error else json.dumps(prediction),
             seg_map=encoded,
             error=error,
         )
@@ -103,19 +106,17 @@ def predict_with_ray(
         raise ValueError(f'out_dir must be empty, got {str(out_dir)!r}')
     import ray
 
-    ray.cloudpickle.register_pickle_by_value(
-        sys.modules[__name__]
-    )  # this folder is on no other node's path
+    # This folder is on no other node's path.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
     paths = [dict(path=os.path.abspath(image)) for image in images]
-    blocks = min(
-        -(-len(paths) // batch_size), 1000
-    )  # what a lost actor repeats, and a file of results
+    # A block is what a lost actor repeats, and a file of results.
+    blocks = min(math.ceil(len(paths) / batch_size), 1000)
     # Starts a local Ray, unless RAY_ADDRESS or an earlier ray.init names a cluster.
     data = ray.data.from_items(paths, override_num_blocks=blocks)
-    gpus, cores = (
-        int(ray.cluster_resources().get(name, least)) for name, least in (('GPU', 0), ('CPU', 1))
-    )
+    resources = ray.cluster_resources()
+    gpus = int(resources.get('GPU', 0))
+    cores = int(resources.get('CPU', 1))
     data = data.map_batches(
         Worker,
         fn_constructor_args=(dict(options), score_thr, file_format),

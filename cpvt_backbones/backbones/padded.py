@@ -21,10 +21,9 @@ def resolve_valid_sizes(
         raise ValueError(
             f'valid_sizes must be a (height, width) for each of {batch} images, got {valid_sizes!r}'
         )
-    sizes = [
-        resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None)
-        for size in valid_sizes
-    ]
+    sizes = []
+    for size in valid_sizes:
+        sizes.append(resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None))
     for index, (h, w) in enumerate(sizes):
         if h > height or w > width:
             most = f'{height} x {width}, as the batch'
@@ -47,8 +46,8 @@ def features_of_sizes(
     inverse = sorted(range(len(order)), key=order.__getitem__)
 
     def pad(feature_map: Tensor, stride: int, size: Grid) -> Tensor:
-        pairs = zip(size, images.shape[2:], strict=True)
-        bottom, right = (ceil_div(whole, stride) - ceil_div(side, stride) for side, whole in pairs)
+        bottom = ceil_div(images.shape[2], stride) - ceil_div(size[0], stride)
+        right = ceil_div(images.shape[3], stride) - ceil_div(size[1], stride)
         return F.pad(feature_map, (0, right, 0, bottom))
 
     results = []
@@ -56,9 +55,8 @@ def features_of_sizes(
         size = sizes[group[0]]
         outputs = features(images[group, :, : size[0], : size[1]])
         if strides is not None:
-            outputs = tuple(
-                pad(output, stride, size) for output, stride in zip(outputs, strides, strict=True)
-            )
+            pairs = zip(outputs, strides, strict=True)
+            outputs = tuple(pad(output, stride, size) for output, stride in pairs)
         results.append(outputs)
 
     def merge(parts: Sequence[Any]) -> Any:

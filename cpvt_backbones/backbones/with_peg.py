@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
-from operator import floordiv
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from cpvt_backbones.layers import PEG, Grid, ceil_div
-from cpvt_backbones.layers.checks import check, check_bool, is_int, is_sequence
+from cpvt_backbones.layers.checks import check_bool, is_int, is_sequence
 from cpvt_backbones.layers.peg import identity_init
 
 from .archs import resolve_size
@@ -39,25 +38,21 @@ def build_with_peg(
         channels_last: Maps are (B, H, W, C), as in timm's Swin; otherwise (B, C, H, W).
         peg: Arguments of :class:`PEG`; ``padding`` must be ``'zero'``.
     """
-    check(
-        'different names of blocks',
-        lambda v: is_sequence(v) and 0 < len(v) == len({*v}),
-        after=after,
-    )
-    check(
-        "'zero' (a block's map keeps its size)",
-        lambda v: v == 'zero',
-        padding=peg.get('padding', 'zero'),
-    )
+    if not is_sequence(after) or not after or len(set(after)) < len(after):
+        raise ValueError(f'after must be different names of blocks, got {after!r}')
+    if peg.get('padding', 'zero') != 'zero':
+        kept = "'zero' (a block's map keeps its size)"
+        raise ValueError(f'padding must be {kept}, got {peg["padding"]!r}')
     check_bool(channels_last=channels_last)
     model: Any = MODELS.build(backbone)
-    check(
-        'without pos_block (use position=)',
-        lambda _: not hasattr(model, 'pos_block'),
-        backbone=backbone,
-    )
-    modules, owner = dict(model.named_modules()), type(model).__name__
-    pegs = model.pos_block = nn.ModuleDict()
+    if hasattr(model, 'pos_block'):
+        raise ValueError(
+            f'backbone must be without pos_block (use position=), got {dict(backbone)!r}'
+        )
+    modules = dict(model.named_modules())
+    owner = type(model).__name__
+    pegs = nn.ModuleDict()
+    model.pos_block = pegs
     model.register_forward_pre_hook(_note_size)
     for index, name in enumerate(after):
         if name not in modules:
@@ -93,33 +88,34 @@ def _encode(
 ) -> Any:
     x, *rest = output if isinstance(output, tuple) else (output,)
     is_map = x.dim() == 4
-    rows = x.permute(0, 2, 3, 1) if is_map and not last else x  # (B, H, W, C) or (B, N, C)
-    tokens = rows.flatten(1, -2)
-    values = (*args, *kwargs.values())
-    grid = (
-        tuple(rows.shape[1:3]) if is_map else _grid(name, tokens.shape[1], values, pegs.image_size)
-    )
+    if is_map:
+        rows = x if last else x.permute(0, 2, 3, 1)  # (B, H, W, C)
+        grid = tuple(rows.shape[1:3])
+        tokens = rows.flatten(1, 2)
+    else:
+        tokens = x  # (B, N, C)
+        grid = _grid(name, tokens.shape[1], (*args, *kwargs.values()), pegs.image_size)
     if key not in pegs:
         pegs[key] = PEG(tokens.shape[-1], **peg)
         return None
     x = pegs[key](tokens, grid)
     if is_map:
         x = x.unflatten(1, grid)
-        x = x if last else x.permute(0, 3, 1, 2).contiguous()
+        if not last:
+            x = x.permute(0, 3, 1, 2).contiguous()
     return (x, *rest) if isinstance(output, tuple) else x
 
 
 def _grid(name: str, count: int, values: Sequence[Any], size: Grid) -> Grid:
-    pairs = {
-        tuple(value)
-        for value in values
-        if is_sequence(value) and len(value) == 2 and all(map(is_int, value))
-    }
-    strides = range(1, max(size) + 1)
-    rounded = {
-        (divide(size[0], s), divide(size[1], s)) for s in strides for divide in (ceil_div, floordiv)
-    }
-    for grids in (pairs, rounded):
+    pairs = set()
+    for value in values:
+        if is_sequence(value) and len(value) == 2 and all(map(is_int, value)):
+            pairs.add((value[0], value[1]))
+    of_strides = set()
+    for stride in range(1, max(size) + 1):
+        of_strides.add((ceil_div(size[0], stride), ceil_div(size[1], stride)))
+        of_strides.add((size[0] // stride, size[1] // stride))
+    for grids in (pairs, of_strides):
         found = {grid for grid in grids if grid[0] * grid[1] == count}
         if len(found) == 1:
             return found.pop()

@@ -34,17 +34,17 @@ class Selection:
                 "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
             )
             raise ValueError(f'{name}.nms must be {accepted}, got {dict(nms)!r}')
-        self.nms_pre, self.max_per_img = test_cfg.get('nms_pre'), test_cfg['max_per_img']
-        self.score_threshold, self.min_size = (
-            test_cfg.get('score_thr', 0.0),
-            test_cfg.get('min_bbox_size', -1),
+        self.nms_pre = test_cfg.get('nms_pre')
+        self.max_per_img = test_cfg['max_per_img']
+        self.score_threshold = test_cfg.get('score_thr', 0.0)
+        self.min_size = test_cfg.get('min_bbox_size', -1)
+        self.iou_threshold = nms['iou_threshold']
+        self.class_agnostic = nms.get('class_agnostic', False)
+        self.settings = dict(
+            score_threshold=self.score_threshold,
+            iou_threshold=self.iou_threshold,
+            max_per_img=self.max_per_img,
         )
-        self.iou_threshold, self.class_agnostic = (
-            nms['iou_threshold'],
-            nms.get('class_agnostic', False),
-        )
-        stored = ('score_threshold', 'iou_threshold', 'max_per_img')
-        self.settings = {name: getattr(self, name) for name in stored}
 
     def mark(self, scores: Tensor) -> Tensor:
         """Scores, -1 where they do not exceed the threshold."""
@@ -61,18 +61,16 @@ class Selection:
         anchors = head.prior_generator.grid_priors(
             sizes, dtype=box_deltas[0].dtype, device=maps[0].device
         )
-        levels = [
-            self._best(head, *level) for level in zip(cls_scores, box_deltas, anchors, strict=True)
-        ]
-        scores, labels, deltas, priors = (
-            torch.cat(parts, dim=1) for parts in zip(*levels, strict=True)
-        )
+        levels = []
+        for scores, deltas, priors in zip(cls_scores, box_deltas, anchors, strict=True):
+            levels.append(self._best(head, scores, deltas, priors))
+        scores = torch.cat([level[0] for level in levels], dim=1)
+        labels = torch.cat([level[1] for level in levels], dim=1)
+        deltas = torch.cat([level[2] for level in levels], dim=1)
+        priors = torch.cat([level[3] for level in levels], dim=1)
         if by_level:
-            labels = (
-                torch.arange(len(levels), device=labels.device)
-                .repeat_interleave(self.nms_pre)
-                .expand_as(labels)
-            )
+            numbers = torch.arange(len(levels), device=labels.device)
+            labels = numbers.repeat_interleave(self.nms_pre).expand_as(labels)
         boxes = head.bbox_coder.decode(priors.flatten(0, 1), deltas.flatten(0, 1), max_shape=size)
         boxes = boxes.unflatten(0, scores.shape)
         if self.min_size >= 0:
@@ -91,9 +89,8 @@ class Selection:
         Missing ones score -1.
         """
         scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
-        scores = F.pad(
-            scores, (0, self.nms_pre), value=-1.0
-        )  # topk needs nms_pre entries on the smallest map too
+        # topk needs nms_pre entries on the smallest map too.
+        scores = F.pad(scores, (0, self.nms_pre), value=-1.0)
         scores, index = scores.topk(self.nms_pre)
         place = (index // head.cls_out_channels).clamp(max=anchors.shape[0] - 1)
         deltas = deltas.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))  # (B, h * w * A, 4)
@@ -112,9 +109,8 @@ class Selection:
         scores, index = F.pad(scores, (0, self.max_per_img), value=-1.0).topk(self.max_per_img)
         index = index.clamp(max=labels.shape[1] - 1)
         real = scores > 0
-        boxes = torch.where(
-            real[..., None], boxes.gather(1, index[..., None].expand(-1, -1, 4)), 0.0
-        )
+        chosen = boxes.gather(1, index[..., None].expand(-1, -1, 4))
+        boxes = torch.where(real[..., None], chosen, 0.0)
         labels = torch.where(real, labels.gather(1, index), 0)
         return boxes, scores.clamp(min=0.0), labels, real.sum(dim=1)
 
@@ -142,9 +138,8 @@ class Detections(ExportGraph):
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         maps = self.model.extract_feat(inputs)
-        return self.final.suppress(
-            *self.final.candidates(self.model.bbox_head, maps, (height, width))
-        )
+        boxes, scores, labels = self.final.candidates(self.model.bbox_head, maps, (height, width))
+        return self.final.suppress(boxes, scores, labels)
 
 
 class TwoStageDetections(ExportGraph):
@@ -168,7 +163,9 @@ class TwoStageDetections(ExportGraph):
             roi_head, 'bbox', 'ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead'
         )
         self.masks = _stages(roi_head, 'mask', 'FCNMaskHead') if roi_head.with_mask else []
-        self.output_names = (*Detections.output_names, *(['masks'] if self.masks else []))
+        self.output_names = Detections.output_names
+        if self.masks:
+            self.output_names += ('masks',)
         self.proposals = Selection(self.model.rpn_head.test_cfg, name='model.test_cfg.rpn')
         self.final = Selection(
             roi_head.test_cfg, name='model.test_cfg.rcnn', limits=['max_per_img']
@@ -176,18 +173,18 @@ class TwoStageDetections(ExportGraph):
 
     @property
     def settings(self) -> dict[str, Any]:
-        mask = (
-            dict(mask_threshold=self.model.roi_head.test_cfg['mask_thr_binary'])
-            if self.masks
-            else {}
-        )
-        return super().settings | self.final.settings | mask
+        settings = super().settings | self.final.settings
+        if self.masks:
+            settings['mask_threshold'] = self.model.roi_head.test_cfg['mask_thr_binary']
+        return settings
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         size = (height, width)
         maps = self.model.extract_feat(inputs)
-        found = self.proposals.candidates(self.model.rpn_head, maps, size, by_level=True)
-        boxes, objectness, *_ = self.proposals.suppress(*found)
+        boxes, scores, levels = self.proposals.candidates(
+            self.model.rpn_head, maps, size, by_level=True
+        )
+        boxes, objectness, *_ = self.proposals.suppress(boxes, scores, levels)
         total: Any = 0
         for stage, (head, extractor) in enumerate(self.boxes, start=1):
             logits, deltas = head(_roi_features(extractor, maps, boxes))
@@ -198,27 +195,25 @@ class TwoStageDetections(ExportGraph):
                     boxes.flatten(0, 1), classes, deltas, dict(img_shape=size)
                 )
                 boxes = boxes.unflatten(0, objectness.shape)
-        scores = (
-            (total / stage).softmax(dim=1)[:, :-1].unflatten(0, objectness.shape)
-        )  # (B, R, classes)
+        scores = (total / stage).softmax(dim=1)[:, :-1]  # without the background
+        scores = scores.unflatten(0, objectness.shape)  # (B, R, classes)
         scores = torch.where(objectness[..., None] > 0, self.final.mark(scores), -1.0)
         boxes = head.bbox_coder.decode(boxes.flatten(0, 1), deltas, max_shape=size)
-        boxes = (
-            boxes.unflatten(1, (-1, 4))
-            .unflatten(0, objectness.shape)
-            .expand(-1, -1, scores.shape[2], -1)
-        )
+        boxes = boxes.unflatten(1, (-1, 4)).unflatten(0, objectness.shape)
+        boxes = boxes.expand(-1, -1, scores.shape[2], -1)  # (B, R, classes, 4)
         labels = torch.arange(scores.shape[2], device=scores.device).expand_as(scores)
         outputs = self.final.suppress(boxes.flatten(1, 2), scores.flatten(1), labels.flatten(1))
         if not self.masks:
             return outputs
         boxes, _, labels, _ = outputs
-        stages = (
-            head(_roi_features(extractor, maps, boxes)).sigmoid() for head, extractor in self.masks
-        )
-        total = sum(stages)  # (B * N, classes or 1, h, w)
+        total = 0
+        for head, extractor in self.masks:
+            total = total + head(_roi_features(extractor, maps, boxes)).sigmoid()
+        # (B * N, classes or 1, h, w)
         index = labels.flatten()[:, None, None, None].expand(-1, -1, *total.shape[2:])
-        masks = total.gather(1, index if total.shape[1] > 1 else index * 0) / len(self.masks)
+        if total.shape[1] == 1:
+            index = index * 0
+        masks = total.gather(1, index) / len(self.masks)
         return *outputs, masks[:, 0].unflatten(0, labels.shape)
 
 
@@ -228,9 +223,8 @@ def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tens
     """
     from torchvision.ops import roi_align
 
-    batch = torch.arange(boxes.shape[0], device=boxes.device)[:, None, None].expand(
-        -1, boxes.shape[1], 1
-    )
+    batch = torch.arange(boxes.shape[0], device=boxes.device)[:, None, None]
+    batch = batch.expand(-1, boxes.shape[1], 1)
     rois = torch.cat((batch.to(boxes), boxes), dim=2).flatten(0, 1)  # (B * N, 5)
     levels = extractor.map_roi_levels(rois, len(extractor.roi_layers))[:, None]
     features: Any = None
@@ -245,11 +239,10 @@ def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tens
             layer.sampling_ratio,
             layer.aligned,
         )
-        features = (
-            found
-            if features is None
-            else torch.where(levels[..., None, None] == level, found, features)
-        )
+        if features is None:
+            features = found
+        else:
+            features = torch.where(levels[..., None, None] == level, found, features)
     return features
 
 

@@ -51,15 +51,16 @@ class Preprocess(nn.Module):
             raise ValueError(
                 f'data_preprocessor.test_cfg must not set a size, got {test_cfg["size"]!r}'
             )
-        # mmseg pads to its size_divisor only in training.
-        divisor = (
-            test_cfg.get('size_divisor')
-            if 'test_cfg' in settings
-            else settings.get('pad_size_divisor')
-        )
-        normalised = ('mean', 'std') if settings.get('_enable_normalize') else ()
+        if 'test_cfg' in settings:  # mmseg pads to its size_divisor only in training
+            divisor = test_cfg.get('size_divisor')
+        else:
+            divisor = settings.get('pad_size_divisor')
+        normalisation = {}
+        if settings.get('_enable_normalize'):
+            normalisation['mean'] = preprocessor.mean.flatten().tolist()
+            normalisation['std'] = preprocessor.std.flatten().tolist()
         return cls(
-            **{name: getattr(preprocessor, name).flatten().tolist() for name in normalised},
+            **normalisation,
             flip_channels=bool(settings.get('_channel_conversion', settings.get('to_rgb', False))),
             divisor=divisor or 1,
             pad_value=float(settings.get('pad_val', settings.get('pad_value', 0))),
@@ -67,15 +68,15 @@ class Preprocess(nn.Module):
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Normalise (B, 3, H, W) pixels of any type to float32."""
-        return ((pixels.flip(1) if self.flip_channels else pixels).float() - self.mean) / self.std
+        if self.flip_channels:
+            pixels = pixels.flip(1)
+        return (pixels.float() - self.mean) / self.std
 
     def pad(self, images: Tensor) -> Tensor:
         """Pad (B, 3, H, W) to (B, 3, H', W')."""
-        return (
-            pad_to_multiple(images, self.divisor, value=self.pad_value)
-            if self.divisor > 1
-            else images
-        )
+        if self.divisor == 1:
+            return images
+        return pad_to_multiple(images, self.divisor, value=self.pad_value)
 
 
 class ExportGraph(nn.Module):
@@ -123,8 +124,10 @@ class ExportGraph(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Compute the outputs listed in ``output_names`` from (B, 3, H, W) images."""
-        inputs = self.preprocess.pad(self.preprocess.normalise(images) if self.pixels else images)
-        return self.outputs(inputs, height=images.shape[2], width=images.shape[3])
+        inputs = self.preprocess.normalise(images) if self.pixels else images
+        return self.outputs(
+            self.preprocess.pad(inputs), height=images.shape[2], width=images.shape[3]
+        )
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         """Compute the outputs for images of height x width px from the normalised, padded
@@ -149,9 +152,10 @@ class Features(ExportGraph):
 
     @property
     def settings(self) -> dict[str, Any]:
-        strides, channels = list(self.model.out_strides), list(self.model.out_channels)
         return super().settings | dict(
-            strides=strides, channels=channels, out_type=self.model.out_type
+            strides=list(self.model.out_strides),
+            channels=list(self.model.out_channels),
+            out_type=self.model.out_type,
         )
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
@@ -178,9 +182,7 @@ class Scores(ExportGraph):
 
 
 class ClassMaps(ExportGraph):
-    """An mmseg EncoderDecoder, e.g.
-
-    Semantic FPN or UPerNet: ``class_map`` (B, H, W; int64) or ``logits`` (B, C, H, W).
+    """An mmseg EncoderDecoder: ``class_map`` (B, H, W; int64) or ``logits`` (B, C, H, W).
 
     ``ValueError`` for one whose test mode is a sliding window.
     """
@@ -199,26 +201,23 @@ class ClassMaps(ExportGraph):
 
     @property
     def settings(self) -> dict[str, Any]:
-        single = (
-            dict(threshold=self.model.decode_head.threshold) if self.model.out_channels == 1 else {}
-        )
-        return super().settings | dict(num_channels=self.model.out_channels) | single
+        settings = super().settings | dict(num_channels=self.model.out_channels)
+        if self.model.out_channels == 1:
+            settings['threshold'] = self.model.decode_head.threshold
+        return settings
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
         size = inputs.shape[2:]
         logits = self.model.encode_decode(inputs, [dict(img_shape=size, pad_shape=size)])
         logits = logits.narrow(2, 0, height).narrow(3, 0, width)
-        if single := self.model.out_channels == 1:
+        single = self.model.out_channels == 1
+        if single:
             logits = logits.sigmoid()  # as mmseg does
         if self.logits:
             return (logits,)
-        return (
-            (
-                (logits[:, 0] > self.model.decode_head.threshold).long()
-                if single
-                else logits.argmax(dim=1)
-            ),
-        )
+        if single:
+            return ((logits[:, 0] > self.model.decode_head.threshold).long(),)
+        return (logits.argmax(dim=1),)
 
 
 class _AdaptivePool(nn.Module):
@@ -232,11 +231,12 @@ class _AdaptivePool(nn.Module):
 
     def means(self, length: int, like: Tensor) -> Tensor:
         """(cells, length): a row has the shares of the places whose mean is its cell."""
-        cells, place = self.cells[:, None].to(like.device), torch.arange(length, device=like.device)
+        cells = self.cells[:, None].to(like.device)
+        place = torch.arange(length, device=like.device)
         count = len(self.cells)
-        inside = (place >= cells * length // count) & (
-            place < ((cells + 1) * length + count - 1) // count
-        )
+        first = cells * length // count
+        end = ((cells + 1) * length + count - 1) // count
+        inside = (place >= first) & (place < end)
         return inside.to(like) / inside.sum(dim=1, keepdim=True)
 
     def forward(self, x: Tensor) -> Tensor:

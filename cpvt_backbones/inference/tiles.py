@@ -82,19 +82,19 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
     """
     previous_stops = [spans[0][0], *(stop for _, stop in spans[:-1])]
     next_starts = [*(start for start, _ in spans[1:]), spans[-1][1]]
-    total, weights = np.zeros(spans[-1][1]), []
+    total = np.zeros(spans[-1][1])
+    ramps = []
     for (start, stop), previous, following in zip(spans, previous_stops, next_starts, strict=True):
         at = np.arange(start, stop) + 0.5
-        rise, fall = (
-            (at - start) / max(previous - start, 1e-9),
-            (stop - at) / max(stop - following, 1e-9),
-        )
-        weights.append(np.minimum(1, np.minimum(rise, fall)))
-        total[start:stop] += weights[-1]
-    return [
-        (weight / total[slice(*span)]).astype(np.float32)
-        for weight, span in zip(weights, spans, strict=True)
-    ]
+        rise = (at - start) / max(previous - start, 1e-9)
+        fall = (stop - at) / max(stop - following, 1e-9)
+        ramp = np.minimum(1, np.minimum(rise, fall))
+        ramps.append(ramp)
+        total[start:stop] += ramp
+    weights = []
+    for ramp, (start, stop) in zip(ramps, spans, strict=True):
+        weights.append((ramp / total[start:stop]).astype(np.float32))
+    return weights
 
 
 def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> list[Panel]:
@@ -106,16 +106,18 @@ def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> l
     """
     shared = max((end - top for (_, end), (top, _) in pairwise(grid.rows)), default=0)
     most = limit // (2 * 4 * channels * max(1, shared))  # px; above and below, float32
-    panels, new = [], 0
+    panels = []
+    new = 0
     while new < len(grid.columns):
-        first = next(
-            i
-            for i, (_, right) in enumerate(grid.columns)
-            if right > grid.columns[new][0] or i == new
-        )
-        fitting = sum(right <= grid.columns[first][0] + most for _, right in grid.columns)
-        panels.append((range(first, min(max(new + 4, fitting), len(grid.columns))), new))
-        new = panels[-1][0].stop
+        left_of_new = grid.columns[new][0]
+        first = new
+        while first > 0 and grid.columns[first - 1][1] > left_of_new:
+            first -= 1
+        limit_right = grid.columns[first][0] + most
+        fitting = sum(right <= limit_right for _, right in grid.columns)
+        stop = min(max(new + 4, fitting), len(grid.columns))
+        panels.append((range(first, stop), new))
+        new = stop
     return panels
 
 
@@ -123,7 +125,11 @@ def tile_order(grid: TileGrid, panels: Sequence[Panel]) -> list[tuple[Span, Span
     """Rows and columns of each tile: by panel from the left, in it by row from the top, in a row
     from the left.
     """
-    return [(rows, grid.columns[i]) for columns, _ in panels for rows in grid.rows for i in columns]
+    order = []
+    for columns, _ in panels:
+        for rows in grid.rows:
+            order += [(rows, grid.columns[i]) for i in columns]
+    return order
 
 
 def blend_tiles(
@@ -133,9 +139,8 @@ def blend_tiles(
     *,
     to_classes: Callable[[Tensor], np.ndarray],
 ) -> Iterator[Block]:
-    """Classes by the average of overlapping tiles' logits, weighted by :func:`ramp_weights`.
-
-    Yield them by blocks.
+    """Yield, by blocks, the classes by the average of overlapping tiles' logits, weighted by
+    :func:`ramp_weights`.
 
     ``tiles`` yields the logits (C, h, w) of each tile in :func:`tile_order`. Once no later tile
     covers a pixel, its class is decided and its logits are dropped. In memory are the logits of one
@@ -146,32 +151,28 @@ def blend_tiles(
     next_lefts = [*(left for left, _ in grid.columns[1:]), grid.columns[-1][1]]
     for columns, new in panels:
         start, stop = grid.columns[columns[0]][0], next_lefts[columns[-1]]
-        above: Tensor | None = (
-            None  # weighted sums shared with the previous row of tiles: (C, rows, stop - start)
-        )
+        # Weighted sums shared with the previous row of tiles: (C, rows, stop - start).
+        above: Tensor | None = None
         for (top, bottom), row_weight, next_top in zip(
             grid.rows, row_weights, next_tops, strict=True
         ):
             below: Tensor | None = None  # shared with the next row of tiles
-            before: Tensor | None = (
-                None  # shared with the previous tile of the row: (C, h, columns)
-            )
+            # Shared with the previous tile of the row: (C, h, columns).
+            before: Tensor | None = None
             for i in columns:
-                left, next_left, logits = grid.columns[i][0], next_lefts[i], next(tiles)
-                summed = logits * torch.from_numpy(row_weight[:, None] * column_weights[i]).to(
-                    logits.device
-                )
+                left, next_left = grid.columns[i][0], next_lefts[i]
+                logits = next(tiles)
+                weights = torch.from_numpy(row_weight[:, None] * column_weights[i])
+                summed = logits * weights.to(logits.device)
                 if before is not None:
                     summed[..., : before.shape[-1]] += before
-                summed, before = summed[..., : next_left - left], summed[..., next_left - left :]
+                before = summed[..., next_left - left :]
+                summed = summed[..., : next_left - left]
                 if above is not None:
                     summed[:, : above.shape[1]] += above[..., left - start : next_left - start]
                 if i >= new:
-                    yield (
-                        (top, next_top),
-                        (left, next_left),
-                        to_classes(summed[:, : next_top - top]),
-                    )
+                    classes = to_classes(summed[:, : next_top - top])
+                    yield (top, next_top), (left, next_left), classes
                 if next_top < bottom:
                     if below is None:
                         below = summed.new_empty((len(summed), bottom - next_top, stop - start))
@@ -180,11 +181,13 @@ def blend_tiles(
 
 
 def is_cut(boxes: np.ndarray, tiles: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """Select, (N,) bool, the boxes (N, 4.
+    """Select, (N,) bool, the boxes that end at an inner edge of their tiles.
 
-    Px of the image) that end at an inner edge of their tiles, (N, 4).
+    ``boxes`` and ``tiles`` are (N, 4), in px of the image.
     """
-    return ((np.abs(boxes - tiles) < CUT_MARGIN) & (tiles != [0, 0, width, height])).any(axis=1)
+    at_edge = np.abs(boxes - tiles) < CUT_MARGIN
+    is_inner = tiles != [0, 0, width, height]
+    return (at_edge & is_inner).any(axis=1)
 
 
 def merge_groups(
@@ -203,17 +206,19 @@ def merge_groups(
     candidates = np.column_stack((boxes, scores, labels)).astype(np.float64)
     whole = whole[batched_nms(candidates[whole], 'IOU', SAME_OBJECT)]
     parts = parts[~_are_inside(boxes[parts], labels[parts], boxes[whole], labels[whole])]
-    components = [
-        parts[group].tolist() for group in _join_parts(boxes[parts], labels[parts], tiles[parts])
-    ]
-    joined = [group for group in components if len(group) > 1]
-    alone = np.array([group[0] for group in components if len(group) == 1], int)
-    unions = bounding_boxes(boxes, joined)
-    alone = alone[
-        ~_are_inside(boxes[alone], labels[alone], unions, labels[[group[0] for group in joined]])
-    ]
+    joined: list[list[int]] = []
+    singles: list[int] = []
+    for group in _join_parts(boxes[parts], labels[parts], tiles[parts]):
+        members = parts[group].tolist()
+        if len(members) > 1:
+            joined.append(members)
+        else:
+            singles += members
+    alone = np.array(singles, int)
+    labels_joined = labels[[group[0] for group in joined]]
+    inside = _are_inside(boxes[alone], labels[alone], bounding_boxes(boxes, joined), labels_joined)
     groups = [sorted(group, key=lambda i: -scores[i]) for group in joined]
-    groups += [[int(i)] for i in (*whole, *alone)]
+    groups += [[int(i)] for i in (*whole, *alone[~inside])]
     return sorted(groups, key=lambda group: -scores[group[0]])
 
 
@@ -250,8 +255,10 @@ def _are_inside(
 ) -> np.ndarray:
     """Select, (N,) bool, the parts that are inside one of ``boxes`` of their class."""
     part, box = _touching_pairs(parts, boxes)
-    hits = _area(_intersect(parts[part], boxes[box])) >= PART_OF * _area(parts[part])
-    return np.isin(np.arange(len(parts)), part[hits & (part_labels[part] == labels[box])])
+    shared = _area(_intersect(parts[part], boxes[box]))
+    hits = shared >= PART_OF * _area(parts[part])
+    same_class = part_labels[part] == labels[box]
+    return np.isin(np.arange(len(parts)), part[hits & same_class])
 
 
 def _intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -267,6 +274,5 @@ def _touching_pairs(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     import shapely  # type: ignore[import-untyped]
 
     # A tree, because a large image has too many boxes to compare all pairs.
-    return shapely.STRtree(shapely.box(*others.T)).query(
-        shapely.box(*boxes.T), predicate='intersects'
-    )
+    tree = shapely.STRtree(shapely.box(*others.T))
+    return tree.query(shapely.box(*boxes.T), predicate='intersects')
