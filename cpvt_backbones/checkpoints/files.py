@@ -159,40 +159,22 @@ def newest_checkpoint(
 
     ``warn`` is called with one line for each unreadable checkpoint.
     """
-    folder, named = Path(work_dir), _named_in(Path(work_dir))
-    candidates = (
-        (folder / Path(named).name, Path(named)) if Path(named).name not in ('', '..') else ()
-    )
-    target = next((path for path in candidates if os.path.exists(path)), None)
-    found = [path for name in ('epoch_*', 'iter_*', INTERRUPTED) for path in folder.glob(name)]
-    times = {
-        p: p.stat().st_mtime_ns for p in found if p != target and (p.suffix == '.pth' or p.is_dir())
-    }
-    if target is None and not times:
+    folder = Path(work_dir)
+    target = _pointed_at(folder)
+    others = _other_checkpoints(folder, target)
+    if target is None and not others:
         return None
-
-    def iteration(path: Path) -> int:
-        try:
-            if path.is_dir():  # DeepSpeed checks its files
-                return int(''.join(filter(str.isdigit, path.stem)) or 0)
-            meta = read_checkpoint(path).get('meta')
-            if isinstance(meta, dict) and isinstance(meta.get('iter'), int):
-                return meta['iter']
-            raise CheckpointError('it has no meta.iter, as the checkpoint of a training has')
-        except (CheckpointError, OSError) as error:
-            warn(f'{path} is skipped: {error}')
-            return -1
-
-    reached = -1 if target is None else iteration(target)
-    since = (folder / POINTER).stat().st_mtime_ns if reached >= 0 else 0
-    others = (
-        path
-        for path in sorted(times, key=times.__getitem__, reverse=True)
-        if times[path] > since or path.name == INTERRUPTED or _has_higher_number(path, target)
-    )
-    newest = next(
-        (path for path in others if iteration(path) > reached), target if reached >= 0 else None
-    )
+    newest = None
+    reached = -1
+    if target is not None:
+        reached = _iteration(target, warn)
+    if reached >= 0:
+        newest = target
+        since = (folder / POINTER).stat().st_mtime_ns
+        others = [path for path in others if _may_be_newer(path, target, since)]
+    for path in others:
+        if _iteration(path, warn) > reached:
+            return path
     if newest is None:
         advice = 'name another one, or move them away to train from the start'
         raise CheckpointError(
@@ -201,16 +183,56 @@ def newest_checkpoint(
     return newest
 
 
+def _pointed_at(folder: Path) -> Path | None:
+    """The checkpoint that ``last_checkpoint`` names: in the folder, which may have been moved, or
+    where it was.
+    """
+    named = Path(_named_in(folder))
+    if named.name not in ('', '..'):
+        for path in (folder / named.name, named):
+            if os.path.exists(path):
+                return path
+    return None
+
+
+def _other_checkpoints(folder: Path, target: Path | None) -> list[Path]:
+    """Files and folders of checkpoints but the ``target``, the latest first."""
+    found = []
+    for pattern in ('epoch_*', 'iter_*', INTERRUPTED):
+        for path in folder.glob(pattern):
+            if path != target and (path.suffix == '.pth' or path.is_dir()):
+                found.append(path)
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def _iteration(path: Path, warn: Callable[[str], object]) -> int:
+    """Iteration of a checkpoint; -1, after a warning, if it cannot be read."""
+    if path.is_dir():  # DeepSpeed checks its files
+        return int(''.join(filter(str.isdigit, path.stem)) or 0)
+    try:
+        meta = read_checkpoint(path).get('meta')
+    except (CheckpointError, OSError) as error:
+        warn(f'{path} is skipped: {error}')
+        return -1
+    if isinstance(meta, dict) and isinstance(meta.get('iter'), int):
+        return meta['iter']
+    warn(f'{path} is skipped: it has no meta.iter, as the checkpoint of a training has')
+    return -1
+
+
+def _may_be_newer(path: Path, target: Path | None, since: int) -> bool:
+    """True for a file later than the pointer, a preempted training's, or a higher number's."""
+    later = path.stat().st_mtime_ns > since
+    return later or path.name == INTERRUPTED or _has_higher_number(path, target)
+
+
 def _has_higher_number(path: Path, other: Path | None) -> bool:
     """True for ``epoch_4.pth`` beside ``epoch_3.pth``."""
-    steps = [
-        re.fullmatch(r'(epoch|iter)_(\d+)', file.name.removesuffix('.pth'))
-        for file in (path, other)
-        if file
-    ]
-    if len(steps) < 2 or steps[0] is None or steps[1] is None:
+    step = re.fullmatch(r'(epoch|iter)_(\d+)', path.name.removesuffix('.pth'))
+    before = other and re.fullmatch(r'(epoch|iter)_(\d+)', other.name.removesuffix('.pth'))
+    if not step or not before:
         return False
-    return steps[0][1] == steps[1][1] and int(steps[0][2]) > int(steps[1][2])
+    return step[1] == before[1] and int(step[2]) > int(before[2])
 
 
 def _newest_file(folder: Path, argument: str) -> Path:

@@ -145,19 +145,23 @@ def _check_directory(stream: IO[bytes]) -> None:
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 98))
     tail = stream.read().rjust(98, b'\0')
-    end, found = 22, struct.unpack('<2L', tail[-10:-2])  # size and start of the list
-    zip64 = tail[-42:-38] == b'PK\x06\x07'
-    if zip64:  # torch writes the records of large archives always
-        end, found = 98, struct.unpack('<2Q', tail[40:56])
-    located = not zip64 or (
-        tail[:4] == b'PK\x06\x06' and struct.unpack('<Q', tail[-34:-26]) == (size - 98,)
-    )
-    if tail[-22:-18] != b'PK\x05\x06' or tail[-2:] != b'\0\0' or not located:
-        raise ValueError('its end is no end of an archive of torch.save')
-    if sum(found) != size - end:
+    if tail[-22:-18] != b'PK\x05\x06' or tail[-2:] != b'\0\0':
+        raise ValueError(_NO_END)
+    if tail[-42:-38] == b'PK\x06\x07':  # torch writes the records of large archives always
+        if tail[:4] != b'PK\x06\x06' or struct.unpack('<Q', tail[-34:-26]) != (size - 98,):
+            raise ValueError(_NO_END)
+        end = size - 98
+        length, start = struct.unpack('<2Q', tail[40:56])
+    else:
+        end = size - 22
+        length, start = struct.unpack('<2L', tail[-10:-2])
+    if start + length != end:
         raise ValueError('its list of files is not at its end')
-    if found[0] > MAX_DIRECTORY:
+    if length > MAX_DIRECTORY:
         raise Refused(f'its list of files has more than {MAX_DIRECTORY >> 20} MiB')
+
+
+_NO_END = 'its end is no end of an archive of torch.save'
 
 
 class _Cleaner:
