@@ -76,6 +76,12 @@ DENSE = {
     'pyramid_cls': lambda **kw: pyramid(with_cls_token=True, **kw),
 }
 
+# And a column with every kind of position encoding.
+BACKBONES = DENSE | {
+    name: (lambda position=position, **kw: column(position=position, **kw))
+    for name, position in POSITIONS.items()
+}
+
 
 # -- detectors, segmentors, classifiers
 # ------------------------------------------------------------------------------

@@ -30,14 +30,9 @@ def models():
 @example(size=(1, 1))
 @example(size=(300, 1))
 @example(size=(17, 257))
+@example(size=(2048, 37))
+@example(size=(37, 1031))
 def test_any_size(models, name, size):
-    with torch.no_grad():
-        check(models[name], size)
-
-
-@pytest.mark.parametrize('name', DENSE)
-@pytest.mark.parametrize('size', [(2048, 37), (37, 1031)])
-def test_long_images(models, name, size):
     with torch.no_grad():
         check(models[name], size)
 
@@ -57,7 +52,7 @@ def test_any_size_with_any_position(position, size):
 
 @pytest.mark.parametrize('patch_size', [4, 8, 16, 32])
 @pytest.mark.parametrize('source', ['last', 'taps'])
-@pytest.mark.parametrize('size', [(1, 1), (33, 50), (64, 96)])
+@pytest.mark.parametrize('size', [(1, 1), (33, 50)])
 def test_patch_sizes(patch_size, source, size):
     model = multi_scale(patch_size=patch_size, source=source)
     with torch.no_grad():
@@ -70,73 +65,31 @@ def test_patch_sizes(patch_size, source, size):
 @pytest.mark.parametrize('name', DENSE)
 @pytest.mark.parametrize('size', [(33, 50), (16, 17), (5, 3)])
 def test_no_pixel_is_ignored(models, name, size):
-    """The gradient of a random sum of all outputs reaches every pixel, those of the last row and
-    column included.
-    """
-    model = models[name]
+    """The gradient of a random sum of all outputs reaches every pixel, the last ones included."""
     images = torch.randn(1, 3, *size, requires_grad=True)
-    outputs = model(images)
+    outputs = models[name](images)
     sum((out * torch.randn_like(out)).sum() for out in outputs).backward()
-    seen = images.grad != 0
-    assert seen.all(), (
-        f'{(~seen).sum().item()} values go unseen, e.g. {(~seen).nonzero()[0].tolist()}'
-    )
+    unseen = (images.grad == 0).nonzero()
+    assert not len(unseen), f'{len(unseen)} values go unseen, e.g. {unseen[0].tolist()}'
 
 
 @pytest.mark.parametrize('name', DENSE)
-@settings(max_examples=5)
-@given(data=st.data())
-def test_changing_one_pixel_changes_the_output(models, name, data):
-    height, width = data.draw(st.tuples(st.integers(1, 90), st.integers(1, 90)))
-    row, column_ = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
-    images = torch.randn(1, 3, height, width)
-    with torch.no_grad():
-        before = models[name](images)
-        for y, x in (
-            (row, column_),
-            (height - 1, column_),
-            (row, width - 1),
-            (height - 1, width - 1),
-        ):
-            changed = images.clone()
-            changed[0, :, y, x] += torch.tensor([3.0, -2.0, 1.0])
-            after = models[name](changed)
-            assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True)), (y, x)
-
-
-@pytest.mark.parametrize('name', DENSE)
-def test_an_image_alone_and_in_a_batch(models, name):
+def test_an_image_alone_and_in_a_batch_of_any_memory_format(models, name):
     images = torch.randn(3, 3, 45, 70)
     with torch.no_grad():
         batch = models[name](images)
-        for i in range(3):
-            for whole, single in zip(batch, models[name](images[i : i + 1]), strict=True):
-                assert torch.allclose(whole[i], single[0], atol=1e-5)
-
-
-@pytest.mark.parametrize('name', DENSE)
-def test_memory_format_does_not_matter(models, name):
-    images = torch.randn(2, 3, 45, 70)
-    with torch.no_grad():
-        for a, b in zip(
-            models[name](images),
-            models[name](images.to(memory_format=torch.channels_last)),
-            strict=True,
-        ):
-            assert torch.allclose(a, b, atol=1e-5)
+        other_format = models[name](images.to(memory_format=torch.channels_last))
+        alone = [models[name](image[None]) for image in images]
+    for level, whole in enumerate(batch):
+        assert torch.allclose(whole, other_format[level], atol=1e-5)
+        assert torch.allclose(whole, torch.cat([one[level] for one in alone]), atol=1e-5)
 
 
 @pytest.mark.parametrize('fused', [False, True])
 @pytest.mark.parametrize('with_cls_token', [True, False])
-def test_what_runs_past_the_blocks_keeps_its_precision(with_cls_token, fused):
-    """Under autocast the residual stream is fp32, with and without a class token that makes
-    it so.
-    """
-    model = column(
-        position=dict(type='PEG', after_blocks=(0, 1)),
-        with_cls_token=with_cls_token,
-        out_type='raw',
-    ).eval()
+def test_the_residual_stream_under_autocast_is_fp32(with_cls_token, fused):
+    position = dict(type='PEG', after_blocks=(0, 1))
+    model = column(position=position, with_cls_token=with_cls_token, out_type='raw').eval()
     model = model.fuse() if fused else model
     seen = []
     for block in model.blocks:

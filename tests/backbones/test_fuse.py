@@ -6,36 +6,27 @@ than 1e-12.
 
 import pytest
 import torch
-from tiny import COLUMN, POSITIONS, PYRAMID
+from tiny import POSITIONS, column, multi_scale, pyramid
 from torch import nn
 
-from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
+from cpvt_backbones import PEG
 
 PEGS = {
-    name: position
-    for name, position in POSITIONS.items()
-    if name.startswith('peg') or name.endswith('peg')
+    **{name: position for name, position in POSITIONS.items() if 'peg' in name},
+    'stacked': dict(type='PEG', num_layers=3, kernel_size=5),
+    'no_bias': dict(type='PEG', bias=False),
+    'bn': dict(type='PEG', norm='BN', bias=False),
+    'separable': dict(type='PEG', kind='separable'),
+    'unpadded': dict(type='PEG', padding='none'),
 }
-PEGS['stacked'] = dict(type='PEG', num_layers=3, kernel_size=5)
-PEGS['no_bias'] = dict(type='PEG', bias=False)
-PEGS['bn'] = dict(type='PEG', norm='BN', bias=False)
-PEGS['separable'] = dict(type='PEG', kind='separable')
-PEGS['unpadded'] = dict(type='PEG', padding='none')
 NOT_FUSED = ('peg_bn', 'separable', 'unpadded')  # an activation, a 1 x 1 convolution, no identity
 
 
 def models(position):
-    yield CPVT(arch=COLUMN, position=position)
-    yield (
-        PyramidCPVT(arch=PYRAMID, position=position)
-        if 'none' not in str(position)
-        else CPVT(arch=COLUMN)
-    )
-    yield (
-        MultiScaleCPVT(arch=COLUMN, position=position)
-        if 'none' not in str(position)
-        else CPVT(arch=COLUMN)
-    )
+    yield column(position=position)
+    if position != PEGS['unpadded']:
+        yield pyramid(position=position)
+        yield multi_scale(position=position)
 
 
 @pytest.mark.parametrize('name', PEGS)
@@ -61,7 +52,7 @@ def test_the_copy_agrees_and_the_model_stays(name):
 
 @pytest.mark.parametrize('name', PEGS)
 def test_fused_weights_are_not_taken_for_others(name):
-    model = CPVT(arch=COLUMN, position=PEGS[name])
+    model = column(position=PEGS[name])
     fused = model.fuse()
     pegs = [module for module in fused.modules() if isinstance(module, PEG)]
     assert all((peg.fused is not None) == (name not in NOT_FUSED) for peg in pegs)

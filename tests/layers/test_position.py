@@ -67,14 +67,15 @@ def learned(img_size, **kwargs):
     return column(position=dict(type='Learned'), img_size=img_size, **kwargs)
 
 
+@pytest.mark.parametrize('prefix', [1, 2], ids=['class token', 'and distillation token'])
 @pytest.mark.parametrize('key', ['pos_embed.0', 'pos_embed'])
-def test_a_table_of_another_grid_is_resized_on_loading(key):
+def test_a_table_of_another_grid_is_resized_on_loading(key, prefix):
     timm_layers = pytest.importorskip('timm.layers')
-    source, target = learned(64), learned((96, 128))
+    source, target = (learned(size, with_dist_token=prefix == 2) for size in (64, (96, 128)))
     table = source.pos_embed.get_parameter('0')
-    wanted = timm_layers.resample_abs_pos_embed(table, [6, 8], num_prefix_tokens=1)
+    wanted = timm_layers.resample_abs_pos_embed(table, [6, 8], num_prefix_tokens=prefix)
     got = load(source, target, key=key)
-    assert torch.equal(got[:, 0], table[:, 0])
+    assert torch.equal(got[:, :prefix], table[:, :prefix])
     assert max_difference(got, wanted) < 1e-6
 
 
