@@ -77,10 +77,7 @@ def test_accuracies_in_the_readme_are_those_of_the_cards():
         for value, size in zip(values.split(' / '), sizes.split(' / '), strict=True):
             assert abs(float(measured[size]) - float(value)) <= 0.51 * 10.0 ** -len(
                 value.partition('.')[2]
-            ), (
-                name,
-                size,
-            )
+            ), (name, size)
 
 
 class Loads(HTMLParser):

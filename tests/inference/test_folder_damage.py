@@ -51,11 +51,7 @@ DAMAGES = {
     'a line that is no record': (spoil_shape, 1, 'records.jsonl'),
     'settings cut short': (lambda out: (out / 'run.json').write_text('{"model"'), 6, 'run.json'),
     'settings of another kind': (lambda out: (out / 'run.json').write_text('[1]'), 6, 'run.json'),
-    'settings nested deep': (
-        lambda out: (out / 'run.json').write_text('[' * 10**5),
-        6,
-        'run.json',
-    ),
+    'settings nested deep': (lambda out: (out / 'run.json').write_text('[' * 10**5), 6, 'run.json'),
     'no settings': (lambda out: (out / 'run.json').unlink(), 6, 'records.jsonl'),
 }
 

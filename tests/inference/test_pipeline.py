@@ -80,9 +80,7 @@ def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monke
     model = Inferencer(predictor=predictor)
     load = model._load
     monkeypatch.setattr(
-        model,
-        '_load',
-        lambda *args, **options: (reads.append(args[0]), load(*args, **options))[1],
+        model, '_load', lambda *args, **options: (reads.append(args[0]), load(*args, **options))[1]
     )
     assert len(model.predict(folder)) == 12
     assert sorted(reads) == list(range(12))

@@ -163,10 +163,7 @@ def test_refusals(scene, tmp_path, monkeypatch):
 
     grey = np.zeros((1, 90, 70), np.uint8)
     Image.fromarray(grey[0]).save(tmp_path / 'grey.png')
-    refused(
-        tmp_path / 'grey.png',
-        'more than read_limit=10; decoding takes',
-    )
+    refused(tmp_path / 'grey.png', 'more than read_limit=10; decoding takes')
     for mode in ('P', 'CMYK'):
         Image.new(mode, (9, 9)).save(tmp_path / f'{mode}.tif')
         refused(tmp_path / f'{mode}.tif', r'grey or RGB, got \d bands of uint8, (palette|cmyk)')
