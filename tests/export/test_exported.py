@@ -20,14 +20,9 @@ from cpvt_backbones.inference import Inferencer
 
 SEAL = 91  # bytes at the end of an ONNX file
 PALETTE = [[10 * i, 0, 0] for i in range(5)]
-
-
-def photos():
-    rng = np.random.default_rng(0)
-    return [
-        rng.integers(0, 256, (*size, 3), np.uint8)
-        for size in ((40, 60), (33, 17), (40, 60), (64, 64))
-    ]
+RNG = np.random.default_rng(0)
+SIZES = (40, 60), (33, 17), (40, 60), (64, 64)
+PHOTOS = [RNG.integers(0, 256, (*size, 3), np.uint8) for size in SIZES]
 
 
 def one_level_detector():
@@ -43,51 +38,10 @@ def files(tmp_path_factory):
         maps=graph_of(segmentor('single')),
         logits=graph_of(segmentor('single'), logits=True),
     )
+    settings = dict(classes=list('abcde'), palette=PALETTE)
     for name, graph in graphs.items():
-        settings = dict(classes=list('abcde'), palette=PALETTE)
         export(graph, folder / f'{name}.pt2', format='torch_export', settings=settings)
     return folder
-
-
-def test_images_of_any_sizes_in_one_call(files):
-    """Images of one size share a batch, the order is kept, and images are normalised for a file
-    that expects it.
-    """
-    exported = ExportedModel(files / 'detector.pt2', device='cpu')
-    assert exported.metadata['input'] == 'normalised' and exported.task == 'detection'
-    toolbox = Toolbox(one_level_detector())
-    for image, found in zip(photos(), exported.predict(photos()), strict=True):
-        (expected,) = toolbox.predict([image])
-        assert len(found['boxes']) == len(expected['boxes']) > 0
-        assert match_boxes(found, expected) < 1e-2
-
-
-def test_an_inferencer_runs_a_file(files):
-    toolbox = Toolbox(segmentor('single'))
-    for name in ('maps', 'logits'):
-        inferencer = Inferencer(
-            predictor=ExportedModel(files / f'{name}.pt2', device='cpu'), batch_size=2
-        )
-        for image, result in zip(photos(), inferencer.predict(photos()), strict=True):
-            if result.error is not None:
-                raise result.error
-            expected = toolbox.to_classes(toolbox.logits([image])[0]).numpy()
-            assert (result.prediction['seg_map'] == expected).mean() > 0.999
-
-
-def test_class_maps_and_logits_agree(files):
-    maps, logits = (
-        ExportedModel(files / f'{name}.pt2', device='cpu') for name in ('maps', 'logits')
-    )
-    assert (maps.classes, maps.palette) == (list('abcde'), PALETTE)
-    assert maps.fingerprint != logits.fingerprint
-    for one, other in zip(maps.predict(photos()), logits.predict(photos()), strict=True):
-        assert (one['seg_map'] == other['seg_map']).mean() > 0.999
-    votes = maps.logits(photos()[:1])
-    assert votes.shape == (1, 5, 40, 60) and torch.equal(votes.sum(1), torch.ones(1, 40, 60))
-    assert torch.equal(
-        maps.to_classes(votes[0]), torch.from_numpy(maps.predict(photos()[:1])[0]['seg_map'])
-    )
 
 
 @pytest.fixture(scope='module')
@@ -101,41 +55,51 @@ def onnx_file(tmp_path_factory):
     return backbone, path
 
 
+def test_images_of_any_sizes_in_one_call(files):
+    """Images of one size share a batch, the order is kept, and images are normalised for a file
+    that expects it.
+    """
+    exported = ExportedModel(files / 'detector.pt2', device='cpu')
+    metadata = exported.metadata
+    assert metadata['input'] == 'normalised' and exported.task == 'detection'
+    assert metadata['mean'] == pytest.approx([123.675, 116.28, 103.53])
+    assert metadata['flip_channels']
+    assert (metadata['iou_threshold'], metadata['max_per_img']) == (0.5, 30)
+    toolbox = Toolbox(one_level_detector())
+    for image, found in zip(PHOTOS, exported.predict(PHOTOS), strict=True):
+        (expected,) = toolbox.predict([image])
+        assert len(found['boxes']) == len(expected['boxes']) > 0
+        assert match_boxes(found, expected) < 1e-2
+
+
+@pytest.mark.parametrize('name', ['maps', 'logits'])
+def test_an_inferencer_runs_a_file(files, name):
+    toolbox = Toolbox(segmentor('single'))
+    exported = ExportedModel(files / f'{name}.pt2', device='cpu')
+    assert (exported.classes, exported.palette) == (list('abcde'), PALETTE)
+    results = Inferencer(predictor=exported, batch_size=2).predict(PHOTOS)
+    for image, result in zip(PHOTOS, results, strict=True):
+        assert result.error is None
+        expected = toolbox.to_classes(toolbox.logits([image])[0]).numpy()
+        assert (result.prediction['seg_map'] == expected).mean() > 0.999
+
+
+def test_logits_of_a_file_of_class_maps_are_votes(files):
+    maps, logits = (ExportedModel(files / f'{name}.pt2') for name in ('maps', 'logits'))
+    assert maps.fingerprint != logits.fingerprint
+    votes = maps.logits(PHOTOS[:1])
+    assert votes.shape == (1, 5, 40, 60) and torch.equal(votes.sum(1), torch.ones(1, 40, 60))
+    (found,) = maps.predict(PHOTOS[:1])
+    assert torch.equal(maps.to_classes(votes[0]), torch.from_numpy(found['seg_map']))
+
+
 def test_features_from_onnx(onnx_file):
     backbone, path = onnx_file
-    exported = ExportedModel(path, device='cpu')
-    (found,) = exported.predict(photos()[:1])
-    images = torch.from_numpy(photos()[0]).permute(2, 0, 1)[None].float()
+    (found,) = ExportedModel(path, device='cpu').predict(PHOTOS[:1])
+    images = torch.from_numpy(PHOTOS[0]).permute(2, 0, 1)[None].float()
     with torch.no_grad():
         (expected,) = backbone(images)
     np.testing.assert_allclose(found['features'][0], expected[0].numpy(), atol=1e-3)
-    with pytest.raises(
-        ValueError,
-        match=r'images must be \(B, 3, H, W\) .* float32, got shape \(1, 3, 5, 5\), uint8',
-    ):
-        exported.run(np.zeros((1, 3, 5, 5), np.uint8))
-    with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda.*, got 'mps'"):
-        ExportedModel(path, device='mps')
-
-
-def test_runtimes_that_cannot_run_a_file(onnx_file, files, monkeypatch):
-    with pytest.raises(
-        ValueError, match=r"runtime must be one of \['onnxruntime'\], got 'openvino'"
-    ):
-        ExportedModel(files / 'maps.pt2', runtime='openvino')
-    with pytest.raises(ValueError, match=r"runtime must be one of .*'openvino', .*got 'tensorrt'"):
-        ExportedModel(onnx_file[1], runtime='tensorrt')
-    monkeypatch.setattr(
-        module, '_openvino_core', module._openvino_core.__wrapped__
-    )  # it may be there
-    monkeypatch.setitem(sys.modules, 'openvino', None)
-    with pytest.raises(ImportError, match=r"runtime='openvino' needs `pip install openvino`"):
-        ExportedModel(onnx_file[1], runtime='openvino')
-    monkeypatch.setitem(sys.modules, 'openvino', object())
-    with pytest.raises(
-        ValueError, match=r"device must be 'cpu' with runtime='openvino', got 'cuda:0'"
-    ):
-        ExportedModel(onnx_file[1], runtime='openvino', device='cuda:0')
 
 
 def test_signals_after_files_of_openvino_are_closed(onnx_file):
@@ -160,145 +124,136 @@ def test_a_mask_fills_its_box():
 
     Nothing for a box without extent.
     """
-    pasted = paste_mask(np.ones((4, 4), np.float32), np.array([2, 1, 6, 3], np.float32), (5, 8))
+    mask = np.ones((4, 4), np.float32)
     expected = np.zeros((5, 8), bool)
     expected[1:3, 2:6] = True
+    pasted = paste_mask(mask, np.array([2, 1, 6, 3], np.float32), (5, 8))
     np.testing.assert_array_equal(pasted >= 0.5, expected)
-    assert not paste_mask(
-        np.ones((4, 4), np.float32), np.array([8, 1, 8, 3], np.float32), (5, 8)
-    ).any()
+    assert not paste_mask(mask, np.array([8, 1, 8, 3], np.float32), (5, 8)).any()
 
 
-def refusal(path):
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ('options', 'words'),
+    [
+        (dict(path='maps.pt2', runtime='openvino'), r"\['onnxruntime'\], got 'openvino'"),
+        (dict(runtime='tensorrt'), r"runtime must be one of .*'openvino', .*got 'tensorrt'"),
+        (dict(runtime='openvino', device='cuda:0'), "must be 'cpu' with .*, got 'cuda:0'"),
+        (dict(device='mps'), "device must be 'cpu' or 'cuda.*, got 'mps'"),
+        (dict(path='maps.pt2', device='cuda:1'), "device must be 'cpu', .*, got 'cuda:1'"),
+        (dict(path='model.pth'), 'path must end in .onnx or .pt2, got'),
+        (dict(path='foreign.pt2'), 'must be a file that tools/export.py wrote; .* no entry'),
+    ],
+)
+def test_files_devices_and_runtimes_that_do_not_fit(onnx_file, files, options, words, monkeypatch):
+    monkeypatch.setattr(module, '_openvino_core', module._openvino_core.__wrapped__)
+    monkeypatch.setitem(sys.modules, 'openvino', object())
+    (files / 'model.pth').write_bytes(b'')
+    if options.get('path') == 'foreign.pt2':
+        program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
+        torch.export.save(program, files / 'foreign.pt2')
+    path = files / options['path'] if 'path' in options else onnx_file[1]
+    with pytest.raises(ValueError, match=words):
+        ExportedModel(**{**options, 'path': path})
+
+
+def test_missing_files_and_runtimes(onnx_file, monkeypatch):
+    with pytest.raises(FileNotFoundError, match="path: there is no file 'none.onnx'"):
+        ExportedModel('none.onnx')
+    monkeypatch.setattr(module, '_openvino_core', module._openvino_core.__wrapped__)
+    monkeypatch.setitem(sys.modules, 'openvino', None)
+    with pytest.raises(ImportError, match=r"runtime='openvino' needs `pip install openvino`"):
+        ExportedModel(onnx_file[1], runtime='openvino')
+
+
+def test_other_arrays_are_refused(files, onnx_file):
+    maps = ExportedModel(files / 'maps.pt2')
+    accepted = r'images must be \(H, W, 3\), uint8, got shape'
+    for array, found in (
+        (np.zeros((5, 5), np.uint8), r'\(5, 5\), uint8'),
+        (np.zeros((5, 5, 3)), r'\(5, 5, 3\), float64'),
+    ):
+        with pytest.raises(ValueError, match=f'{accepted} {found}'):
+            maps.predict([array])
+    with pytest.raises(ValueError, match=r'float32, got shape \(1, 3, 5, 5\), uint8'):
+        ExportedModel(onnx_file[1]).run(np.zeros((1, 3, 5, 5), np.uint8))
+
+
+def refusal(path, content):
     """The error of opening a damaged file, which is one line that names the file."""
-    with pytest.raises(ValueError) as error:
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r'^path: .* is damaged|its metadata lacks') as error:
         ExportedModel(path, device='cpu')
     message = str(error.value)
     assert repr(str(path)) in message and '\n' not in message
     return message
 
 
-def test_onnx_file_damaged_by_a_flipped_bit(onnx_file, tmp_path):
-    content = onnx_file[1].read_bytes()
-    damaged = tmp_path / 'damaged.onnx'
+def flipped(content, position):
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+
+
+def test_onnx_file_damaged_by_a_flipped_bit_or_truncation(onnx_file, tmp_path):
+    content, path = onnx_file[1].read_bytes(), tmp_path / 'damaged.onnx'
     assert content.endswith(hashlib.sha256(content[:-SEAL]).hexdigest().encode())
-    metadata = content.index(b'"task"') + 2
-    rng = np.random.default_rng(0)
-    for position in [
-        metadata,
-        *rng.integers(0, len(content) - 64, 30),
-        len(content) - 70,
-        len(content) - 1,
-    ]:
-        damaged.write_bytes(
-            content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
-        )
-        assert 'is damaged' in refusal(damaged)
-
-
-def test_onnx_file_damaged_by_truncation(onnx_file, tmp_path):
-    content = onnx_file[1].read_bytes()
-    damaged = tmp_path / 'damaged.onnx'
+    places = [content.index(b'"task"') + 2, len(content) - 70, len(content) - 1]
+    places += np.random.default_rng(0).integers(0, len(content) - 64, 30).tolist()
+    for position in places:
+        refusal(path, flipped(content, position))
     for length in (0, 1, len(content) // 2, len(content) - SEAL + 1, len(content) - 1):
-        damaged.write_bytes(content[:length])
-        assert 'is damaged' in refusal(damaged)
-    damaged.write_bytes(content[:-SEAL])
-    assert refusal(damaged).endswith('the SHA-256 at its end is missing')
+        refusal(path, content[:length])
+    assert refusal(path, content[:-SEAL]).endswith('the SHA-256 at its end is missing')
 
 
-def test_metadata_of_another_kind_are_refused(onnx_file, tmp_path):
+def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):
+    content, path = (files / 'detector.pt2').read_bytes(), tmp_path / 'damaged.pt2'
+    with zipfile.ZipFile(files / 'detector.pt2') as archive:
+        entries = [info for info in archive.infolist() if info.file_size > 1000]
+    places = [info.header_offset + 200 + info.file_size // 2 for info in entries]
+    for position in [content.index(b'"task"') + 2, *places]:
+        assert 'the checksum of its part' in refusal(path, flipped(content, position))
+    for length in (0, 10, len(content) // 2, len(content) - 1):
+        refusal(path, content[:length])
+
+
+def test_damaged_metadata_are_refused_by_name(onnx_file, tmp_path):
     """Each fault by itself, in a file whose SHA-256 is right."""
     onnx = pytest.importorskip('onnx')
     model = onnx.load(onnx_file[1])
     onnx.checker.check_model(model)
     entries = {entry.key: entry.value for entry in model.metadata_props}
     assert set(entries) == {'cpvt_backbones', 'cpvt_backbones_sha256'}
-    metadata = json.loads(entries['cpvt_backbones'])
+    metadata, path = json.loads(entries['cpvt_backbones']), tmp_path / 'file.onnx'
 
-    def written(text):
+    def with_metadata(text):
         del model.metadata_props[:]
         model.metadata_props.add(key='cpvt_backbones', value=text)
         content = model.SerializeToString()
-        (tmp_path / 'file.onnx').write_bytes(content + module.seal(content))
-        return tmp_path / 'file.onnx'
+        return content + module.seal(content)
 
-    assert ExportedModel(written(json.dumps(metadata)), device='cpu').metadata == metadata
+    path.write_bytes(with_metadata(json.dumps(metadata)))
+    assert ExportedModel(path, device='cpu').metadata == metadata
     for text, message in (
-        ('{"task"', 'is damaged: it is not JSON'),
-        ('[' * 10**5, 'is damaged: it is nested too deep'),
-        ('[1]', 'is damaged: it must hold a JSON object, got a list'),
+        ('{"task"', 'it is not JSON'),
+        ('[' * 10**5, 'it is nested too deep'),
+        ('[1]', 'it must hold a JSON object, got a list'),
         ('{}', 'its metadata lacks'),
     ):
-        assert message in refusal(written(text))
-    for fault in (
-        dict(task='magic'),
-        dict(outputs=5),
-        dict(classes=5),
-        dict(classes=[1]),
-        dict(palette=[[1, 2]]),
-        dict(size_steps=5),
-        dict(size_steps=[{}]),
-        dict(sizes=[1]),
-        dict(sizes=dict(low='1', high=1, side=1, zoom=1, metric='m')),
-        dict(mean='x'),
-        dict(device=None),
+        assert message in refusal(path, with_metadata(text))
+    for key, value in (
+        ('task', 'magic'),
+        ('outputs', 5),
+        ('classes', 5),
+        ('classes', [1]),
+        ('palette', [[1, 2]]),
+        ('size_steps', 5),
+        ('size_steps', [{}]),
+        ('sizes', [1]),
+        ('sizes', dict(low='1', high=1, side=1, zoom=1, metric='m')),
+        ('mean', 'x'),
+        ('device', None),
     ):
-        ((key, value),) = fault.items()
-        message = f'is damaged: its metadata has {key}={value!r}'
-        assert message in refusal(written(json.dumps(metadata | fault)))
-
-
-def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):
-    content = (files / 'detector.pt2').read_bytes()
-    damaged = tmp_path / 'damaged.pt2'
-    with zipfile.ZipFile(files / 'detector.pt2') as archive:
-        entries = [info for info in archive.infolist() if info.file_size > 1000]
-    metadata = content.index(b'"task"') + 2
-    for position in [
-        metadata,
-        *(info.header_offset + 200 + info.file_size // 2 for info in entries),
-    ]:
-        damaged.write_bytes(
-            content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
-        )
-        assert 'is damaged: the checksum of its part' in refusal(damaged)
-    for length in (0, 10, len(content) // 2, len(content) - 1):
-        damaged.write_bytes(content[:length])
-        assert 'is damaged' in refusal(damaged)
-
-
-def test_other_arrays_are_refused(files):
-    exported = ExportedModel(files / 'maps.pt2')
-    with pytest.raises(
-        ValueError, match=r'images must be \(H, W, 3\), uint8, got shape \(5, 5\), uint8'
-    ):
-        exported.predict([np.zeros((5, 5), np.uint8)])
-    with pytest.raises(ValueError, match=r'uint8, got shape \(5, 5, 3\), float64'):
-        exported.predict([np.zeros((5, 5, 3))])
-
-
-def test_other_files_are_refused(files, tmp_path):
-    with pytest.raises(FileNotFoundError, match="path: there is no file 'none.onnx'"):
-        ExportedModel('none.onnx')
-    (tmp_path / 'model.pth').write_bytes(b'')
-    with pytest.raises(ValueError, match='path must end in .onnx or .pt2, got'):
-        ExportedModel(tmp_path / 'model.pth')
-    with pytest.raises(
-        ValueError, match="device must be 'cpu', for which .* was exported, got 'cuda:1'"
-    ):
-        ExportedModel(files / 'maps.pt2', device='cuda:1')
-    program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
-    torch.export.save(program, tmp_path / 'foreign.pt2')
-    with pytest.raises(
-        ValueError, match='path must be a file that tools/export.py wrote; .* has no entry'
-    ):
-        ExportedModel(tmp_path / 'foreign.pt2')
-
-
-def test_metadata_is_plain_data(files):
-    metadata = ExportedModel(files / 'detector.pt2').metadata
-    assert json.loads(json.dumps(metadata)) == metadata
-    assert (
-        metadata['mean'] == pytest.approx([123.675, 116.28, 103.53]) and metadata['flip_channels']
-    )
-    assert metadata['iou_threshold'] == 0.5 and metadata['max_per_img'] == 30
+        message = refusal(path, with_metadata(json.dumps({**metadata, key: value})))
+        assert f'its metadata has {key}={value!r}' in message

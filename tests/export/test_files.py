@@ -1,8 +1,5 @@
 """One exported file agrees with PyTorch at every size and batch size."""
 
-import importlib.util
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -16,32 +13,33 @@ from cpvt_backbones.export.graphs import Preprocess
 from cpvt_backbones.export.verification import VERIFIED_SIZES, match_boxes
 
 LARGE = (800, 1344)
-PEG = POSITIONS['peg']
 
 
-def check(graph, reference, path, *, sizes=(*VERIFIED_SIZES, LARGE), batches=(1, 3), **options):
+def assert_agrees(exported, reference, *, sizes=VERIFIED_SIZES, batches=(1, 3)):
+    comparisons = list(verify(exported, reference, sizes=sizes, batches=batches))
+    assert [one for one in comparisons if not one.agrees] == []
+    assert all(one.compared for one in comparisons)
+
+
+def check(graph, reference, path, *, large_batches=(), **options):
     """Export, open and compare; returns the opened file."""
     export(graph, path, **options)
     exported = ExportedModel(path, device='cpu')
-    quick = [size for size in sizes if size != LARGE]
-    comparisons = list(verify(exported, reference, sizes=quick, batches=batches))
-    if LARGE in sizes:
-        comparisons += verify(exported, reference, sizes=[LARGE], batches=[1])
-    assert [one for one in comparisons if not one.agrees] == []
-    assert all(one.compared for one in comparisons)
+    assert_agrees(exported, reference)
+    assert_agrees(exported, reference, sizes=[LARGE], batches=large_batches)
     return exported
 
 
-def check_backbone(backbone, path, **options):
-    # Normalise as in training: maps without a norm behind them scale with the images.
+def features(backbone):
+    """Normalised as in training: maps without a norm behind them scale with the images."""
     preprocess = Preprocess(mean=[120.0] * 3, std=[60.0] * 3)
     graph = Features(randomise(backbone), preprocess=preprocess)
-    return check(graph, features_of(graph, backbone), path, **options)
+    return graph, features_of(graph, backbone)
 
 
-def check_model(model, path, *, logits=False, **options):
-    graph = graph_of(model, logits=logits)
-    return check(graph, reference_of(graph, Toolbox(model)), path, **options)
+def whole_model(model, **options):
+    graph = graph_of(model, **options)
+    return graph, reference_of(graph, Toolbox(model))
 
 
 def test_backbone_in_onnx(tmp_path):
@@ -49,168 +47,121 @@ def test_backbone_in_onnx(tmp_path):
     the whole grid.
     """
     pytest.importorskip('onnxscript')
-    options = dict(with_cls_token=True, num_registers=2, position=[POSITIONS['rope_dinov3'], PEG])
+    positions = [POSITIONS['rope_dinov3'], POSITIONS['peg']]
+    options = dict(with_cls_token=True, num_registers=2, position=positions)
     backbone = multi_scale(arch=TWO_BLOCKS, window_size=3, global_blocks=(1,), **options)
-    exported = check_backbone(
-        backbone, tmp_path / 'model.onnx', sizes=[*VERIFIED_SIZES, (1, 1), LARGE]
-    )
+    graph, reference = features(backbone)
+    path = tmp_path / 'model.onnx'
+    exported = check(graph, reference, path, large_batches=[1])
+    assert_agrees(exported, reference, sizes=[(1, 1)])
     assert exported.metadata['strides'] == [4, 8, 16, 32]
     assert exported.metadata['input'] == 'normalised'
     pytest.importorskip('openvino')
-    in_openvino = ExportedModel(tmp_path / 'model.onnx', runtime='openvino')
-    assert (
-        in_openvino.metadata == exported.metadata
-        and in_openvino.fingerprint != exported.fingerprint
-    )
-    graph = Features(backbone, preprocess=Preprocess(mean=[120.0] * 3, std=[60.0] * 3))
-    assert all(
-        one.agrees
-        for one in verify(
-            in_openvino, features_of(graph, backbone), sizes=[(1, 1), *VERIFIED_SIZES]
-        )
-    )
-    bfloat16 = ExportedModel(tmp_path / 'model.onnx', runtime='openvino-bfloat16')
-    for one in verify(bfloat16, features_of(graph, backbone), sizes=[(64, 96)]):
+    in_openvino = ExportedModel(path, runtime='openvino')
+    assert in_openvino.metadata == exported.metadata
+    assert in_openvino.fingerprint != exported.fingerprint
+    assert_agrees(in_openvino, reference, sizes=[(1, 1), *VERIFIED_SIZES])
+    bfloat16 = ExportedModel(path, runtime='openvino-bfloat16')
+    for one in verify(bfloat16, reference, sizes=[(64, 96)]):
         assert one.difference < 0.1
 
 
 def test_detector_in_onnx(tmp_path):
     pytest.importorskip('onnxscript')
-    pytest.importorskip('mmdet')
-    exported = check_model(
-        detector(), tmp_path / 'model.onnx', settings=dict(classes=['a', 'b', 'c'])
-    )
+    onnx = pytest.importorskip('onnx')
+    path = tmp_path / 'model.onnx'
+    exported = check(*whole_model(detector()), path, settings=dict(classes=['a', 'b', 'c']))
     assert exported.metadata['score_threshold'] == 0.05
     assert exported.metadata['classes'] == exported.classes == ['a', 'b', 'c']
     assert exported.metadata['versions']['torch'] == torch.__version__
-
-    import onnx
-
-    graph = onnx.load(tmp_path / 'model.onnx').graph
+    graph = onnx.load(path).graph
     operators = [node.op_type for node in graph.node]
     assert operators.count('NonMaxSuppression') == 1
-    assert operators.count('MultiHeadAttention') == 2 and 'Softmax' not in operators, (
-        'one operator a block'
-    )
+    assert operators.count('MultiHeadAttention') == 2, 'one operator a block'
+    assert 'Softmax' not in operators
     sizes = [dim.dim_param or dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
     assert sizes == ['batch', 3, 'height', 'width']
 
 
-def test_segmentor_in_onnx(tmp_path):
-    pytest.importorskip('onnxscript')
-    pytest.importorskip('mmseg')
-    exported = check_model(segmentor(), tmp_path / 'model.onnx', sizes=VERIFIED_SIZES)
+# -- every model in every format
+MODELS = {
+    'segmentor': lambda: whole_model(segmentor()),
+    'classifier': lambda: whole_model(classifier()),
+    'pyramid-segmentor': lambda: whole_model(segmentor('pyramid')),
+    'pyramid-segmentor-logits': lambda: whole_model(segmentor('pyramid'), logits=True),
+    'upernet': lambda: whole_model(segmentor(upernet=True), logits=True),
+    'windowed-detector': lambda: whole_model(detector('windowed', divisor=32)),
+    'pyramid-detector': lambda: whole_model(detector('pyramid', divisor=32)),
+    'mask-rcnn': lambda: whole_model(rcnn()),
+    'cascade-rcnn': lambda: whole_model(rcnn('cascade_rcnn/cascade-mask-rcnn')),
+}
+QUICK = [('segmentor', 'onnx'), ('classifier', 'onnx'), ('classifier', 'torch_export')]
+
+
+def path_of(folder, format):
+    if format == 'onnx':
+        pytest.importorskip('onnxscript')
+    return folder / f'model{EXPORT_FORMATS[format]}'
+
+
+@pytest.mark.parametrize(('name', 'format'), QUICK)
+def test_small_models(name, format, tmp_path):
+    exported = check(*MODELS[name](), path_of(tmp_path, format), format=format)
     assert exported.metadata['input'] == 'pixels'
 
 
-def test_classifier_in_onnx(tmp_path):
-    pytest.importorskip('onnxscript')
-    pytest.importorskip('mmpretrain')
-    check_model(classifier(), tmp_path / 'model.onnx', sizes=VERIFIED_SIZES)
+@pytest.mark.slow
+@pytest.mark.parametrize('format', EXPORT_FORMATS)
+@pytest.mark.parametrize('name', MODELS)
+def test_every_model(name, format, tmp_path):
+    path = path_of(tmp_path, format)
+    graph, reference = MODELS[name]()
+    if 'rcnn' not in name:
+        check(graph, reference, path, format=format, large_batches=[1, 3])
+        return
+    exported = check(graph, reference, path, format=format)
+    assert exported.metadata['mask_threshold'] == 0.5
+    if format == 'onnx':
+        pytest.importorskip('openvino')
+        assert_agrees(ExportedModel(path, runtime='openvino'), reference)
 
 
-def test_classifier_as_torch_export(tmp_path):
-    pytest.importorskip('mmpretrain')
-    check_model(classifier(), tmp_path / 'model.pt2', format='torch_export', sizes=VERIFIED_SIZES)
+BACKBONES = {**DENSE, 'rotated_keys': lambda: pyramid(position=POSITIONS['rope_mixed'])}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', DENSE)
-def test_every_backbone_in_onnx(name, tmp_path):
-    check_backbone(DENSE[name](), tmp_path / 'model.onnx')
-
-
-@pytest.mark.slow
-def test_rotated_keys_of_a_pyramid_in_onnx(tmp_path):
-    check_backbone(pyramid(position=POSITIONS['rope_mixed']), tmp_path / 'model.onnx')
+@pytest.mark.parametrize(
+    ('name', 'format'),
+    [(name, 'onnx') for name in BACKBONES]
+    + [(name, 'aoti') for name in ('multi_scale_windowed', 'pyramid', 'column')],
+)
+def test_every_backbone(name, format, tmp_path):
+    graph, reference = features(BACKBONES[name]())
+    path = path_of(tmp_path, format)
+    exported = check(graph, reference, path, format=format, large_batches=[1])
+    assert_agrees(exported, reference, sizes=[(1, 1)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('position', POSITIONS)
 @pytest.mark.parametrize('format', ['onnx', 'torch_export'])
 def test_every_encoding(position, format, tmp_path):
-    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
-    check_backbone(column(position=POSITIONS[position]), path, format=format, sizes=VERIFIED_SIZES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('format', EXPORT_FORMATS)
-@pytest.mark.parametrize('logits', [False, True])
-def test_segmentor_in_every_format(format, logits, tmp_path):
-    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
-    check_model(segmentor('pyramid'), path, format=format, logits=logits)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('format', EXPORT_FORMATS)
-@pytest.mark.parametrize('backbone', ['windowed', 'pyramid'])
-def test_detector_in_every_format(format, backbone, tmp_path):
-    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
-    exported = check_model(detector(backbone, divisor=32), path, format=format)
-    graph = graph_of(detector(backbone, divisor=32))
-    large = list(
-        verify(
-            exported, reference_of(graph, Toolbox(detector(backbone, divisor=32))), sizes=[LARGE]
-        )
-    )
-    assert [one.batch for one in large] == [1, 3] and all(one.agrees for one in large)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'build',
-    [lambda: multi_scale(window_size=3), pyramid, column],
-    ids=['windows', 'pyramid', 'column'],
-)
-def test_backbones_as_aoti(build, tmp_path):
-    check_backbone(
-        build(), tmp_path / 'model.pt2', format='aoti', sizes=[*VERIFIED_SIZES, (1, 1), LARGE]
-    )
+    backbone = column(position=POSITIONS[position])
+    check(*features(backbone), path_of(tmp_path, format), format=format)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('opset', [18, 21, 23])
 def test_portable_files(opset, tmp_path):
-    import onnx
-
-    check_model(detector('windowed'), tmp_path / 'model.onnx', opset=opset, portable=True)
-    graph = onnx.load(tmp_path / 'model.onnx').graph
+    onnx = pytest.importorskip('onnx')
+    path = tmp_path / 'model.onnx'
+    check(*whole_model(detector('windowed')), path, opset=opset, portable=True)
+    graph = onnx.load(path).graph
     assert {node.domain for node in graph.node} == {''}
     assert ('Attention' in {node.op_type for node in graph.node}) == (opset == 23)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('format', EXPORT_FORMATS)
-@pytest.mark.parametrize(
-    'config', ['mask_rcnn/mask-rcnn_r50', 'cascade_rcnn/cascade-mask-rcnn_r50']
-)
-def test_two_stage_detectors(config, format, tmp_path):
-    model = rcnn(f'{config}_fpn_1x_coco.py')
-    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
-    exported = check_model(model, path, format=format, sizes=VERIFIED_SIZES)
-    assert exported.metadata['mask_threshold'] == 0.5
-    if format == 'onnx' and importlib.util.find_spec('openvino'):
-        found = verify(
-            ExportedModel(path, runtime='openvino'), reference_of(graph_of(model), Toolbox(model))
-        )
-        assert all(one.agrees for one in found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('format', EXPORT_FORMATS)
-def test_upernet(format, tmp_path):
-    path = tmp_path / f'model{EXPORT_FORMATS[format]}'
-    check_model(
-        segmentor(upernet=True),
-        path,
-        logits=True,
-        format=format,
-        sizes=[*VERIFIED_SIZES, (1, 1), LARGE],
-    )
-
-
 # -- verification
-# --------------------------------------------------------------------------------------------------
 
 
 class File:
@@ -221,9 +172,8 @@ class File:
 
 
 def compare(task, found, expected):
-    (one,) = verify(
-        File(task, lambda _: [found]), lambda _: [expected], sizes=[(5, 7)], batches=[1]
-    )
+    file = File(task, lambda _: [found])
+    (one,) = verify(file, lambda _: [expected], sizes=[(5, 7)], batches=[1])
     return one
 
 
@@ -234,64 +184,69 @@ BOXES = dict(
 )
 
 
-def boxes(**changes):
-    return {name: changes.get(name, value) for name, value in BOXES.items()}
-
-
 def test_boxes_of_equal_score_may_swap():
-    order = [1, 0, 2]
-    one = compare('detection', {name: value[order] for name, value in BOXES.items()}, BOXES)
+    swapped = {name: value[[1, 0, 2]] for name, value in BOXES.items()}
+    one = compare('detection', swapped, BOXES)
     assert one.agrees and one.difference == 0 and one.compared == 3
 
 
 @pytest.mark.parametrize(
-    'wrong',
+    'change',
     [
-        boxes(boxes=BOXES['boxes'] + np.float32(0.02)),
-        boxes(labels=np.array([1, 0, 0])),
-        boxes(scores=np.array([0.9, 0.9, 0.39], np.float32)),
+        dict(boxes=BOXES['boxes'] + np.float32(0.02)),
+        dict(boxes=BOXES['boxes'][[0, 0, 2]]),
+        dict(labels=np.array([1, 0, 0])),
+        dict(scores=np.array([0.9, 0.9, 0.39], np.float32)),
         {name: value[:2] for name, value in BOXES.items()},
-        boxes(boxes=BOXES['boxes'][[0, 0, 2]]),
     ],
-    ids=['moved', 'label', 'score', 'missing', 'twice'],
+    ids=['moved', 'twice', 'label', 'score', 'missing'],
 )
-def test_different_boxes_disagree(wrong):
+def test_different_boxes_disagree(change):
+    wrong = {**BOXES, **change}
     assert not compare('detection', wrong, BOXES).agrees
     assert len(wrong['boxes']) == 2 or match_boxes(wrong, BOXES) > 1e-2
 
 
-def test_different_maps_and_features_disagree():
+def test_different_maps_features_and_scores_disagree():
     class_map = np.zeros((100, 100), int)
-    other = class_map.copy()
-    other[0, :9] = 1
-    assert compare('segmentation', dict(seg_map=other), dict(seg_map=class_map)).agrees
-    other[0, :11] = 1
-    assert not compare('segmentation', dict(seg_map=other), dict(seg_map=class_map)).agrees
-    assert not compare('segmentation', dict(seg_map=class_map[:-1]), dict(seg_map=class_map)).agrees
     features = [np.ones((3, 4, 5), np.float32), np.zeros((3, 2, 2), np.float32)]
+
+    def map_agrees(found):
+        return compare('segmentation', dict(seg_map=found), dict(seg_map=class_map)).agrees
+
+    def features_agree(*found):
+        return compare('features', dict(features=[*found]), dict(features=features)).agrees
+
+    for pixels, agrees in ((9, True), (11, False)):
+        other = class_map.copy()
+        other[0, :pixels] = 1
+        assert map_agrees(other) == agrees
+    assert not map_agrees(class_map[:-1])
     for change, agrees in ((5e-5, True), (2e-4, False), (np.nan, False)):
-        found = [features[0], features[1] + np.float32(change)]
-        assert compare('features', dict(features=found), dict(features=features)).agrees == agrees
-    assert not compare(
-        'features', dict(features=[features[0][:, :1], features[1]]), dict(features=features)
-    ).agrees
+        assert features_agree(features[0], features[1] + np.float32(change)) == agrees
+    assert not features_agree(features[0][:, :1], features[1])
     assert not compare('classification', dict(scores=np.ones(3)), dict(scores=np.zeros(3))).agrees
 
 
 # -- errors
-# --------------------------------------------------------------------------------------------------
 
 
-def test_wrong_arguments_are_refused(tmp_path):
-    graph = Features(column())
-    with pytest.raises(
-        ValueError, match=r"format must be one of \['aoti', 'onnx', 'torch_export'\], got 'trt'"
-    ):
-        export(graph, tmp_path / 'model.onnx', format='trt')
-    with pytest.raises(
-        ValueError, match=r"path must have the suffix .pt2 for format='aoti', got .*model.onnx"
-    ):
-        export(graph, tmp_path / 'model.onnx', format='aoti')
+@pytest.mark.parametrize(
+    ('options', 'words'),
+    [
+        (dict(format='trt'), r"format must be one of \['aoti', 'onnx', .*\], got 'trt'"),
+        (
+            dict(format='aoti'),
+            r"path must have the suffix .pt2 for format='aoti', got .*model.onnx",
+        ),
+        (dict(opset=17), r'opset must be one of \(18, 21, 23\), got 17'),
+    ],
+)
+def test_wrong_arguments_are_refused(options, words, tmp_path):
+    pytest.importorskip('onnxscript')
+    with pytest.raises(ValueError, match=words):
+        export(Features(column()), tmp_path / 'model.onnx', **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_models_that_branch_on_sizes_are_refused(tmp_path):
@@ -301,15 +256,3 @@ def test_models_that_branch_on_sizes_are_refused(tmp_path):
     with pytest.raises(ValueError, match='CPVT cannot be recorded for every size'):
         export(graph, tmp_path / 'model.onnx')
     assert not list(tmp_path.iterdir())
-
-
-def test_settings_are_plain_data():
-    settings = Features(column()).settings
-    assert json.loads(json.dumps(settings)) == settings
-
-
-def test_other_opsets_are_refused(tmp_path):
-    pytest.importorskip('onnxscript')
-    with pytest.raises(ValueError, match=r'opset must be one of \(18, 21, 23\), got 17'):
-        export(Features(column()), tmp_path / 'model.onnx', opset=17)
-    assert not (tmp_path / 'model.onnx').exists()

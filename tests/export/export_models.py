@@ -2,19 +2,9 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
-from tiny import (
-    ONE_BLOCK,
-    PYRAMID,
-    TWO_BLOCKS,
-    build,
-    image_classifier,
-    outputs_of,
-    randomise,
-    retinanet,
-    semantic_fpn,
-    stock_detector,
-)
+from tiny import ONE_BLOCK, PYRAMID, TWO_BLOCKS, outputs_of
 from torch import nn
 
 BACKBONES = {
@@ -29,51 +19,46 @@ BACKBONES = {
 def random(config: dict) -> nn.Module:
     """The model with every weight random: no two scores are alike."""
     torch.manual_seed(0)
-    return randomise(build(config)).eval()
+    return tiny.randomise(tiny.build(config)).eval()
 
 
 def detector(
     backbone: str = 'multi_scale', *, levels: int = 5, divisor: int = 1, **test_cfg
 ) -> nn.Module:
     """RetinaNet with four anchors a cell; its scores are neither all high nor all low."""
-    model = random(
-        retinanet(
-            {**BACKBONES[backbone], 'out_indices': (1, 2, 3)[:levels]},
-            data_preprocessor=dict(pad_size_divisor=divisor, pad_value=7),
-            neck=dict(add_extra_convs='on_input', num_outs=levels),
-            test_cfg={'nms_pre': 60, 'score_thr': 0.05, **test_cfg},
-            **{
-                'bbox_head.anchor_generator': dict(
-                    scales_per_octave=2, ratios=[0.5, 1.0], strides=[8, 16, 32, 64, 128][:levels]
-                ),
-                'bbox_head.bbox_coder.target_stds': [0.1, 0.1, 0.2, 0.2],
-            },
-        )
+    config = tiny.retinanet(
+        {**BACKBONES[backbone], 'out_indices': (1, 2, 3)[:levels]},
+        data_preprocessor=dict(pad_size_divisor=divisor, pad_value=7),
+        neck=dict(add_extra_convs='on_input', num_outs=levels),
+        test_cfg={'nms_pre': 60, 'score_thr': 0.05, **test_cfg},
     )
-    noise = torch.randn(2, 3, 96, 96)
+    head = config['bbox_head']
+    head['anchor_generator'].update(scales_per_octave=2, ratios=[0.5, 1.0])
+    head['anchor_generator']['strides'] = [8, 16, 32, 64, 128][:levels]
+    head['bbox_coder']['target_stds'] = [0.1, 0.1, 0.2, 0.2]
+    model = random(config)
+    layers = model.bbox_head.retina_cls, model.bbox_head.retina_reg
     with torch.no_grad():
-        for layer, outputs, spread in zip(
-            (model.bbox_head.retina_cls, model.bbox_head.retina_reg),
-            model(noise),
-            (2.0, 1.0),
-            strict=True,
-        ):
-            layer.weight *= spread / torch.cat([output.flatten() for output in outputs]).std()
+        outputs = model(torch.randn(2, 3, 96, 96))
+        for layer, maps, spread in zip(layers, outputs, (2.0, 1.0), strict=True):
+            layer.weight *= spread / torch.cat([one.flatten() for one in maps]).std()
             layer.bias.normal_(std=0.5)
         model.bbox_head.retina_cls.bias -= 2
     return model
 
 
-def rcnn(name: str = 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py') -> nn.Module:
+def rcnn(kind: str = 'mask_rcnn/mask-rcnn') -> nn.Module:
     """mmdet's Mask or Cascade R-CNN, narrow, with few proposals.
 
     Its scores are neither all high nor all low.
     """
     pytest.importorskip('mmdet')
-    config = stock_detector(name, BACKBONES['multi_scale'], outputs_of(BACKBONES['multi_scale'])[0])
-    config.test_cfg.rpn.update(
-        nms_pre=50, max_per_img=40, min_bbox_size=4
-    )  # smaller ones have equal scores
+    backbone = BACKBONES['multi_scale']
+    config = tiny.stock_detector(
+        f'{kind}_r50_fpn_1x_coco.py', backbone, channels=outputs_of(backbone)[0]
+    )
+    # Smaller boxes have equal scores.
+    config.test_cfg.rpn.update(nms_pre=50, max_per_img=40, min_bbox_size=4)
     config.test_cfg.rcnn.update(max_per_img=15, score_thr=0.2)
     config.data_preprocessor.pad_size_divisor = 1
     return random(config)
@@ -89,7 +74,7 @@ def segmentor(
     **preprocessor,
 ) -> nn.Module:
     """Semantic FPN or UPerNet; its class maps have several classes."""
-    config = semantic_fpn(
+    config = tiny.semantic_fpn(
         BACKBONES[backbone],
         classes=2 if classes == 1 else classes,
         data_preprocessor=dict(test_cfg=padding, **preprocessor),
@@ -103,23 +88,21 @@ def segmentor(
     if upernet:
         del config['neck'], config['decode_head']['feature_strides']
         channels, _ = outputs_of(BACKBONES[backbone])
-        config['decode_head'].update(
+        config['decode_head'] |= dict(
             type='UPerHead', in_channels=channels, pool_scales=(1, 2, 3, 6)
         )
     model = random(config)
     with torch.no_grad():
         scores = model(torch.randn(2, 3, 96, 96))
-        model.decode_head.conv_seg.bias -= scores.mean(
-            dim=(0, 2, 3)
-        )  # so that every class has its chance
+        # So that every class has its chance.
+        model.decode_head.conv_seg.bias -= scores.mean(dim=(0, 2, 3))
     return model
 
 
 def classifier() -> nn.Module:
     """A column with class token."""
-    return random(
-        image_classifier(dict(type='CPVT', arch=TWO_BLOCKS, out_type='cls_token'), classes=7)
-    )
+    backbone = dict(type='CPVT', arch=TWO_BLOCKS, out_type='cls_token')
+    return random(tiny.image_classifier(backbone, classes=7))
 
 
 class Toolbox:
@@ -130,14 +113,17 @@ class Toolbox:
 
     def predict(self, images: list[np.ndarray]) -> list[dict]:
         samples = self._run(images)
-        if 'pred_instances' in samples[0]:
-            names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
-            found = [sample.pred_instances for sample in samples]
-            return [
-                {ours: one[name].numpy() for ours, name in names.items() if name in one}
-                for one in found
-            ]
-        return [dict(scores=sample.pred_score.numpy()) for sample in samples]
+        if 'pred_instances' not in samples[0]:
+            return [dict(scores=sample.pred_score.numpy()) for sample in samples]
+        names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
+        return [
+            {
+                ours: sample.pred_instances[theirs].numpy()
+                for ours, theirs in names.items()
+                if theirs in sample.pred_instances
+            }
+            for sample in samples
+        ]
 
     def logits(self, images: list[np.ndarray]) -> torch.Tensor:
         return torch.stack([sample.seg_logits.data for sample in self._run(images)])
@@ -146,20 +132,19 @@ class Toolbox:
         return logits.argmax(0) if len(logits) > 1 else logits[0] > self.model.decode_head.threshold
 
     def _run(self, images: list[np.ndarray]) -> list:
-        height, width = images[0].shape[:2]
-        meta = dict(img_shape=(height, width), ori_shape=(height, width), scale_factor=(1.0, 1.0))
+        size = images[0].shape[:2]
+        meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
         inputs = [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
+        samples = [_sample_class(self.model)(metainfo=meta) for _ in images]
         with torch.no_grad():
-            return self.model.test_step(
-                dict(inputs=inputs, data_samples=[_sample(self.model, meta) for _ in images])
-            )
+            return self.model.test_step(dict(inputs=inputs, data_samples=samples))
 
 
-def _sample(model: nn.Module, meta: dict):
+def _sample_class(model: nn.Module) -> type:
     if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
         from mmdet.structures import DetDataSample as Sample
     elif hasattr(model, 'decode_head'):
         from mmseg.structures import SegDataSample as Sample
     else:
         from mmpretrain.structures import DataSample as Sample
-    return Sample(metainfo=meta)
+    return Sample
