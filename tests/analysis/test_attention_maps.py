@@ -30,34 +30,33 @@ COLUMNS = {
 }
 
 
-def captured(model, images, layer):
-    """Input and output of the layer in a fused run."""
-    seen = {}
+def recorded(model, images, layer):
+    """Weights of the layer, and its input and output in a fused run."""
+    found = attention_weights(model, images, layer)
+    assert torch.allclose(found.weights.sum(-1), torch.ones(()), atol=1e-5)
+    seen = []
     handle = model.get_submodule(layer).register_forward_hook(
-        lambda _, args, output: seen.update(tokens=args[0], output=output)
+        lambda _, args, output: seen.extend((args[0], output))
     )
     with torch.no_grad():
         model(images)
     handle.remove()
-    return seen['tokens'], seen['output']
+    return found, *seen
 
 
 @pytest.mark.parametrize('kind', COLUMNS)
 @pytest.mark.parametrize('layer', ['blocks.0.attn', 'blocks.1.attn'])
 def test_weights_times_values_equal_the_output(kind, layer):
-    torch.manual_seed(1)
     model = randomise(column(patch_size=8, **COLUMNS[kind])).eval()
-    images = torch.randn(2, 3, 37, 60)  # 5 x 8 cells: windows of 3 are padded on both sides
-    found = attention_weights(model, images, layer)
-    tokens, output = captured(model, images, layer)
-    weights = found.weights
+    # 5 x 8 cells: windows of 3 are padded on both sides.
+    found, tokens, output = recorded(model, torch.randn(2, 3, 37, 60), layer)
     assert found.grid == found.key_grid == (5, 8)
-    assert weights.shape == (2, 2, tokens.shape[1], tokens.shape[1])
-    assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5) and weights.min() >= 0
+    assert found.weights.shape == (2, 2, tokens.shape[1], tokens.shape[1])
+    assert found.weights.min() >= 0
     module = model.get_submodule(layer)
     with torch.no_grad():
         _, _, values = module.query_key_value(tokens, found.grid, 0, None)
-        expected = module.proj((weights @ values).transpose(1, 2).flatten(2))
+        expected = module.proj((found.weights @ values).transpose(1, 2).flatten(2))
     assert torch.allclose(expected, output, atol=1e-5)
 
 
@@ -67,23 +66,17 @@ def test_weights_times_values_equal_the_output(kind, layer):
 @pytest.mark.parametrize('with_cls_token', [False, True])
 def test_spatial_reduction(stage, grid, key_grid, with_cls_token):
     model = randomise(pyramid(with_cls_token=with_cls_token)).eval()
-    images = torch.randn(2, 3, 39, 50)
     name = f'blocks.{stage}.0.attn'
     assert name in attention_layers(model)
-    found = attention_weights(model, images, name)
+    found, tokens, output = recorded(model, torch.randn(2, 3, 39, 50), name)
     assert (found.grid, found.key_grid) == (grid, key_grid)
     assert found.num_prefix == (with_cls_token and stage == 3)
-    assert torch.allclose(found.weights.sum(-1), torch.ones(()), atol=1e-5)
-    tokens, output = captured(model, images, name)
     module = model.get_submodule(name)
     with torch.no_grad():
-        p = found.num_prefix
-        keys = tokens if module.sr_ratio == 1 else module.reduce(tokens[:, p:], grid)
-        values = (
-            module.kv(keys)[..., tokens.shape[-1] :]
-            .unflatten(-1, (module.num_heads, -1))
-            .transpose(1, 2)
-        )
+        patches = tokens[:, found.num_prefix :]
+        keys = tokens if module.sr_ratio == 1 else module.reduce(patches, grid)
+        values = module.kv(keys)[..., tokens.shape[-1] :]
+        values = values.unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
         expected = module.proj((found.weights @ values).transpose(1, 2).flatten(2))
     assert torch.allclose(expected, output, atol=1e-5)
 
@@ -95,9 +88,8 @@ def test_model_is_unchanged_after_recording():
         before = model(images)[-1]
         attention_weights(model, images, 'blocks.1.attn')
         assert torch.equal(model(images)[-1], before)
-    with pytest.raises(
-        ValueError, match=r"layer must be one of \['blocks.0.attn', .*\], got 'attn'"
-    ):
+    accepted = r"layer must be one of \['blocks.0.attn', .*\]"
+    with pytest.raises(ValueError, match=f"{accepted}, got 'attn'"):
         attention_weights(model, images, 'attn')
 
     def broken(*_, **__):
@@ -112,28 +104,23 @@ def test_model_is_unchanged_after_recording():
 def test_no_weight_outside_the_window():
     model = randomise(column(patch_size=8, window_size=3)).eval()
     found = attention_weights(model, torch.randn(1, 3, 40, 64), 'blocks.0.attn')
+    y, x = torch.meshgrid(torch.arange(5), torch.arange(8), indexing='ij')
     for row, place in ((0, 0), (2, 5), (4, 7)):
         query = query_at(found, x=place * 8 + 7, y=row * 8, height=40, width=64)
         assert query == 1 + row * 8 + place
         seen = map_of_query(found, query)[0].amin(0) > 0
-        y, x = torch.meshgrid(torch.arange(5), torch.arange(8), indexing='ij')
         assert torch.equal(seen, (y // 3 == row // 3) & (x // 3 == place // 3))
     assert (map_of_query(found, 0) > 0).all()  # the class token sees every patch
 
 
-def test_map_of_query():
+def test_map_of_query_and_mean_matrix():
     model = randomise(column(patch_size=8)).eval()
-    found = attention_weights(model, torch.randn(1, 3, 24, 40), 'blocks.0.attn')
+    found = attention_weights(model, torch.randn(2, 3, 24, 40), 'blocks.0.attn')
     looks = map_of_query(found, 4)
-    assert looks.shape == (1, 2, 3, 5)
+    assert looks.shape == (2, 2, 3, 5)
     assert looks[0, 1, 2, 3] == found.weights[0, 1, 4, 1 + 2 * 5 + 3]
     with pytest.raises(ValueError, match='query must lie within 40 x 24 px, got 40, 0'):
         query_at(found, x=40, y=0, height=24, width=40)
-
-
-def test_mean_matrix():
-    model = randomise(column(patch_size=8)).eval()
-    found = attention_weights(model, torch.randn(2, 3, 24, 40), 'blocks.0.attn')
     matrix = mean_matrix(found.weights, found.num_prefix)
     assert matrix.shape == (15, 15)
     assert matrix[3, 7].item() == pytest.approx(found.weights[:, :, 4, 8].mean().item())
@@ -157,24 +144,24 @@ def test_locality(key_grid, num_prefix):
         weights[0, 0, p:, p:], weights[0, 1, p:, p:] = own / 2, far / 2
         distance, near = locality(AttentionWeights(weights, p, grid, grid))
         assert distance[0] == 0 and distance[1] > 1
-        neighbours = (
-            (3 * 4 - 2) * (3 * 6 - 2) / 24
-        )  # cells of a 3 x 3 neighbourhood within the grid, on average
+        # Cells of a 3 x 3 neighbourhood within the grid, on average.
+        neighbours = (3 * 4 - 2) * (3 * 6 - 2) / 24
         assert near[0].item() == pytest.approx(24 / neighbours) and near[1] < near[0]
 
 
 @pytest.mark.parametrize(
-    ('grid', 'height', 'width', 'cell'),
+    ('grid', 'size', 'cell'),
     [
-        ((14, 14), 224, 224, 16),
-        ((23, 30), 360, 480, 16),
-        ((16, 16), 224, 224, 14),
-        ((1, 1), 5, 7, 8),
-        ((2, 3), 33, 70, 32),
-        ((3, 3), 50, 50, 16),  # cut, not padded,
+        ((14, 14), (224, 224), 16),
+        ((23, 30), (360, 480), 16),
+        ((16, 16), (224, 224), 14),
+        ((1, 1), (5, 7), 8),
+        ((2, 3), (33, 70), 32),
+        ((3, 3), (50, 50), 16),  # cut, not padded,
     ],
 )
-def test_cell_side(grid, height, width, cell):
+def test_cell_side(grid, size, cell):
+    height, width = size
     assert cell_side(grid, height=height, width=width) == cell
     with pytest.raises(ValueError, match='grid must cover'):
         cell_side((grid[0], grid[1] + 40), height=height, width=width)
@@ -210,46 +197,37 @@ def test_timm_and_mmpretrain():
     vit = timm.create_model('deit_tiny_patch16_224', depth=2, dynamic_img_size=True).eval()
     found = attention_weights(vit, torch.randn(1, 3, 64, 96), 'blocks.1.attn')
     assert (found.num_prefix, found.grid, found.weights.shape) == (1, (4, 6), (1, 3, 25, 25))
-    pytest.importorskip('mmpretrain')
-    from mmpretrain.models.backbones import SwinTransformer
-
-    swin = SwinTransformer(arch=dict(embed_dims=24, depths=[1, 1, 1, 1], num_heads=[1, 2, 3, 4]))
+    models = pytest.importorskip('mmpretrain.models.backbones')
+    arch = dict(embed_dims=24, depths=[1, 1, 1, 1], num_heads=[1, 2, 3, 4])
+    swin = models.SwinTransformer(arch=arch)
     with pytest.raises(ValueError, match='layer must attend over whole images'):
         attention_weights(swin, torch.randn(1, 3, 224, 224), next(iter(attention_layers(swin))))
 
 
 def test_command_line(call, refused, trained, tmp_path):
     path, checkpoint = trained('mmseg')
-    photos = []
-    for index in range(2):
-        photos.append(tmp_path / f'{index}.png')
-        Image.fromarray(np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)).save(
-            photos[-1]
-        )
+    photos = [tmp_path / f'{index}.png' for index in range(2)]
+    for index, file in enumerate(photos):
+        pixels = np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)
+        Image.fromarray(pixels).save(file)
     out = tmp_path / 'out'
     common = [path, checkpoint, *photos, '--shape', '44x60', '--out-dir', out]
     call('attention_maps', *common, '--layers', 0, -1, '--query', 10, 20, '--query', 59, 43)
-    names = {file.name for file in out.iterdir()}
-    assert names == {
-        'maps.csv', 'maps.png', 'matrices.png', 'matrix_blocks.0.attn.csv',
-            'matrix_blocks.1.attn.csv',
-        'grids.png', 'locality.csv',
-    }  # fmt: skip
+    pictures = {name: (out / f'{name}.png').read_bytes() for name in ('maps', 'matrices', 'grids')}
+    tables = {'maps', 'locality', 'matrix_blocks.0.attn', 'matrix_blocks.1.attn'}
+    assert {file.name for file in out.iterdir()} == {
+        *(f'{name}.png' for name in pictures),
+        *(f'{name}.csv' for name in tables),
+    }
     matrix = np.loadtxt(out / 'matrix_blocks.1.attn.csv', delimiter=',')
     assert matrix.shape == (6 * 8, 6 * 8)
     assert matrix.sum(axis=1) == pytest.approx(1, abs=1e-3)
     assert len((out / 'maps.csv').read_text().splitlines()) == 1 + 2 * 2 * 2 * 6 * 8
-    pictures = {
-        name: (out / name).read_bytes() for name in ('maps.png', 'matrices.png', 'grids.png')
-    }
     checkpoint.unlink()
     for name in pictures:
-        (out / name).unlink()
+        (out / f'{name}.png').unlink()
     call('attention_maps', *common, '--draw')
-    assert {name: (out / name).read_bytes() for name in pictures} == pictures
-    for options, message in (
-        (['--layers', 2], '--layers must be in'),
-        (['--query', 60, 0], 'query must lie within'),
-    ):
-        words = [path, '-', photos[0], '--shape', '44x60', '--out-dir', tmp_path / 'no']
-        assert message in refused('attention_maps', *words, *options)
+    assert {name: (out / f'{name}.png').read_bytes() for name in pictures} == pictures
+    words = [path, '-', photos[0], '--shape', '44x60', '--out-dir', tmp_path / 'no']
+    assert '--layers must be in' in refused('attention_maps', *words, '--layers', 2)
+    assert 'query must lie within' in refused('attention_maps', *words, '--query', 60, 0)

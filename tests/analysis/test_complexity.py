@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from mmengine.config import Config
+from tiny import image_classifier
 
 from cpvt_backbones.analysis.complexity import build_model, complexity_against_size
 from cpvt_backbones.layers import map_to_tokens
@@ -30,9 +31,9 @@ def config(pytestconfig):
     return read
 
 
-def measured(cfg, height, width):
+def measured(model, height, width):
     with torch.device('meta'):
-        return complexity_against_size({'model': cfg}, [(height, width)])[0]
+        return complexity_against_size({'model': model}, [(height, width)])[0]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +57,17 @@ def test_published_parameters(name, arch, millions, config):
 
 @pytest.mark.parametrize(('arch', 'giga'), [('s', 40), ('b', 55), ('l', 71)])
 def test_published_operations_of_semantic_fpn(arch, giga, config):
-    """Published: 512 x 512 px, without attention's own products, rounded down."""
+    """Published: 512 x 512 px, without attention's own products, rounded down.
+
+    These are two products of queries, keys and channels a block. Reductions by 8, 4, 2, 1 leave
+    16 x 16 keys in each stage.
+    """
     found = measured(config(SEMANTIC_FPN.format(arch)), 512, 512)
     assert int(found.gmacs - found.attention_gmacs) == giga
+    if arch == 's':
+        stages = zip((3, 4, 6, 3), (128, 64, 32, 16), (64, 128, 320, 512), strict=True)
+        products = sum(depth * 2 * side**2 * 16**2 * dim for depth, side, dim in stages)
+        assert found.attention_gmacs * 1e9 == products
 
 
 def without_padding(self, images):
@@ -77,66 +86,45 @@ def test_published_operations_of_retinanet(arch, giga, config, monkeypatch):
     assert theirs.gmacs < ours.gmacs <= 1.02 * theirs.gmacs
 
 
-def test_attention_of_spatial_reduction(config):
-    """Two products of queries, keys and channels a block.
-
-    Reductions by 8, 4, 2, 1 leave 16 x 16 keys in each stage.
-    """
-    found = measured(config(SEMANTIC_FPN.format('s')), 512, 512)
-    stages = zip((3, 4, 6, 3), (128, 64, 32, 16), (64, 128, 320, 512), strict=True)
-    assert found.attention_gmacs * 1e9 == sum(
-        depth * 2 * side**2 * 16**2 * dim for depth, side, dim in stages
-    )
-
-
 ARCH = dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=3)
+COLUMN = dict(type='CPVT', arch=ARCH, patch_size=8, with_cls_token=False, out_type='avg_featmap')
 
 
-def classifier(**backbone):
-    backbone = dict(
-        type='CPVT',
-        arch=ARCH,
-        patch_size=8,
-        with_cls_token=False,
-        out_type='avg_featmap',
-        **backbone,
-    )
-    head = dict(type='LinearClsHead', num_classes=5, in_channels=16)
-    pixels = dict(mean=[127.5] * 3, std=[127.5] * 3)
-    model = dict(type='ImageClassifier', backbone=backbone, head=head)
-    return Config(dict(default_scope='mmpretrain', model=model, data_preprocessor=pixels))
+def classifier(**options):
+    model = image_classifier(COLUMN, classes=5)
+    model['backbone'].update(options)
+    return Config(dict(default_scope='mmpretrain', model=model))
 
 
 @pytest.mark.parametrize('device', ['cpu', 'meta'])
-@pytest.mark.parametrize(('height', 'width'), [(32, 32), (41, 17), (1, 1)])
-def test_counts_of_a_classifier(height, width, device):
+def test_counts_of_a_classifier_by_image_size(device):
     """Every pixel counts: sizes are rounded up."""
     pytest.importorskip('mmpretrain')
-    cells = math.ceil(height / 8) * math.ceil(width / 8)
-    linear = 4 * 16**2 + 2 * 3 * 16**2
-    layers = cells * (3 * 8**2 * 16 + 2 * linear + 9 * 16) + 16 * 5
-    attention = 2 * 2 * cells**2 * 16
+    sizes = [(32, 32), (41, 17), (1, 1), (41, 96)]
     with torch.device(device):
-        (found,) = complexity_against_size({'model': classifier()}, [(height, width)])
-    assert found.attention_gmacs * 1e9 == pytest.approx(attention)
-    assert found.gmacs * 1e9 == pytest.approx(layers + attention)
+        rows = complexity_against_size({'model': classifier()}, sizes)
+    linear = 4 * 16**2 + 2 * 3 * 16**2
     block = linear + 4 * 16 + (3 + 1) * 16 + 4 * 16  # biases of attention and MLP, two norms
-    assert found.parameters == (3 * 8**2 + 1) * 16 + 2 * block + 10 * 16 + 2 * 16 + 17 * 5
+    for row, (height, width) in zip(rows, sizes, strict=True):
+        cells = math.ceil(height / 8) * math.ceil(width / 8)
+        layers = cells * (3 * 8**2 * 16 + 2 * linear + 9 * 16) + 16 * 5
+        attention = 2 * 2 * cells**2 * 16
+        assert row.attention_gmacs * 1e9 == pytest.approx(attention)
+        assert row.gmacs * 1e9 == pytest.approx(layers + attention)
+        assert row.attention_share == pytest.approx(row.attention_gmacs / row.gmacs)
+        assert row.parameters == (3 * 8**2 + 1) * 16 + 2 * block + 10 * 16 + 2 * 16 + 17 * 5
+        assert row.peak_mib is None
 
 
 def test_windows_reduce_attention_only():
     pytest.importorskip('mmpretrain')
-    whole, windowed = (
-        measured(classifier(), 128, 128),
-        measured(classifier(window_size=4), 128, 128),
-    )
+    models = classifier(), classifier(window_size=4)
+    whole, windowed = (measured(model, 128, 128) for model in models)
     assert whole.parameters == windowed.parameters
-    assert whole.gmacs - whole.attention_gmacs == pytest.approx(
-        windowed.gmacs - windowed.attention_gmacs
-    )
-    assert windowed.attention_gmacs * 16 == pytest.approx(
-        whole.attention_gmacs
-    )  # 16 x 16 cells in 16 windows
+    layers = [row.gmacs - row.attention_gmacs for row in (whole, windowed)]
+    assert layers[0] == pytest.approx(layers[1])
+    # 16 x 16 cells in 16 windows.
+    assert windowed.attention_gmacs * 16 == pytest.approx(whole.attention_gmacs)
 
 
 def test_weights_of_init_cfg_are_not_loaded():
@@ -145,32 +133,31 @@ def test_weights_of_init_cfg_are_not_loaded():
     promised = classifier(init_cfg=dict(type='Pretrained', checkpoint='there_is_no_such_file.pth'))
     assert measured(promised, 32, 32) == measured(classifier(), 32, 32)
     assert promised.model.backbone.init_cfg.type == 'Pretrained'
+    backbone = promised.model.backbone.to_dict()
+    assert measured(backbone, 32, 32).gmacs < measured(promised, 32, 32).gmacs
 
 
 def test_second_stage_is_counted(config):
+    arch = dict(_delete_=True, embed_dims=16, depth=1, num_heads=2, mlp_ratio=1)
     small = {
-        'model.backbone.arch': dict(
-            _delete_=True, embed_dims=16, depth=1, num_heads=2, mlp_ratio=1
-        ),
-        'model.backbone.position': dict(type='PEG', after_blocks=(0,)),
-        'model.neck.in_channels': [4, 8, 16, 16],
-        'model.neck.out_channels': 8,
-        'model.rpn_head.in_channels': 8,
-        'model.rpn_head.feat_channels': 8,
-        'model.roi_head.bbox_roi_extractor.out_channels': 8,
-        'model.roi_head.mask_roi_extractor.out_channels': 8,
-        'model.roi_head.bbox_head.in_channels': 8,
-        'model.roi_head.bbox_head.fc_out_channels': 8,
-        'model.roi_head.mask_head.in_channels': 8,
-        'model.roi_head.mask_head.conv_out_channels': 8,
+        'backbone.arch': arch,
+        'backbone.position': dict(type='PEG', after_blocks=(0,)),
+        'neck.in_channels': [4, 8, 16, 16],
+        'roi_head.bbox_head.fc_out_channels': 8,
+        'roi_head.mask_head.conv_out_channels': 8,
     }
-    name = 'mask_rcnn/mask-rcnn_multiscale-cpvt-s_fpn_1x_coco'
-    few, more = (
-        complexity_against_size(
-            {'': config(name, **small, **{'model.test_cfg.rpn.max_per_img': rois})}, [(64, 96)]
-        )[0]
-        for rois in (2, 7)
-    )
+    heads = ('roi_head.bbox_head', 'roi_head.mask_head', 'rpn_head')
+    extractors = ('roi_head.bbox_roi_extractor', 'roi_head.mask_roi_extractor', 'neck')
+    small |= {f'{head}.in_channels': 8 for head in heads} | {'rpn_head.feat_channels': 8}
+    small |= {f'{part}.out_channels': 8 for part in extractors}
+
+    def counted(rois):
+        options = {**small, 'test_cfg.rpn.max_per_img': rois}
+        options = {f'model.{key}': value for key, value in options.items()}
+        cfg = config('mask_rcnn/mask-rcnn_multiscale-cpvt-s_fpn_1x_coco', **options)
+        return complexity_against_size({'': cfg}, [(64, 96)])[0]
+
+    few, more = counted(2), counted(7)
     assert few.parameters == more.parameters
     # Five boxes more: two linear layers, then scores and corners of 80 classes; and masks, 14 x 14
     # to 28 x 28 px.
@@ -179,34 +166,10 @@ def test_second_stage_is_counted(config):
     assert (more.gmacs - few.gmacs) * 1e9 == pytest.approx(5 * (box + mask))
 
 
-COLUMN = dict(
-    type='CPVT',
-    arch=dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=3),
-    patch_size=8,
-    with_cls_token=False,
-    init_cfg=dict(type='Pretrained', checkpoint='there_is_no_such_file.pth'),
-)
-
-
-def test_counts_by_image_size():
-    rows = complexity_against_size({'column': COLUMN}, [(32, 32), (64, 64), (41, 96)])
-    for row, cells in zip(rows, (16, 64, 6 * 12), strict=True):
-        linear = 4 * 16**2 + 2 * 3 * 16**2
-        layers = cells * (3 * 8**2 * 16 + 2 * linear + 9 * 16)
-        assert row.attention_gmacs * 1e9 == pytest.approx(2 * 2 * cells**2 * 16)
-        assert row.gmacs * 1e9 == pytest.approx(layers + row.attention_gmacs * 1e9)
-        assert row.attention_share == pytest.approx(row.attention_gmacs / row.gmacs)
-        assert row.peak_mib is None
-    assert rows[0].parameters == rows[1].parameters
-
-
 def test_configs_other_packages_and_memory(trained, tmp_path):
     path, _ = trained('mmseg')
-    cfg = read_config(path, work_dir=tmp_path / 'work')
-    models = {
-        'config': cfg,
-        'theirs': dict(type='mmseg.VisionTransformer', embed_dims=24, num_heads=3, num_layers=1),
-    }
+    theirs = dict(type='mmseg.VisionTransformer', embed_dims=24, num_heads=3, num_layers=1)
+    models = dict(config=read_config(path, work_dir=tmp_path / 'work'), theirs=theirs)
     rows = complexity_against_size(models, [(64, 96)], memory='cpu')
     cells = 4 * 6 + 1
     assert rows[1].attention_gmacs * 1e9 == pytest.approx(2 * cells**2 * 24)
