@@ -54,10 +54,8 @@ def locality(found: 'AttentionWeights') -> tuple['torch.Tensor', 'torch.Tensor']
         centres = (torch.arange(keys, device=device) + 0.5) * -(-side // keys) - 0.5
         offsets.append((torch.arange(side, device=device)[:, None] - centres).abs())
     y, x = offsets[0][:, None, :, None], offsets[1][:, None, :]
-    distance, near = (
-        grid.flatten(2).flatten(0, 1)
-        for grid in (torch.hypot(y, x), ((y < 1.5) & (x < 1.5)).float())
-    )
+    distance = torch.hypot(y, x).flatten(2).flatten(0, 1)
+    near = ((y < 1.5) & (x < 1.5)).float().flatten(2).flatten(0, 1)
     weights = found.weights[:, :, p:, p:]
     weights = (weights / weights.sum(dim=-1, keepdim=True)).mean(dim=0)  # (heads, N, S)
     return tuple(

@@ -170,16 +170,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     if models:
         records = []
         for name, (model, cfg, checkpoint) in track(models.items(), description='Models'):
-            images, options = images_for(model, args), dict(size=args.size, shifts=args.shifts)
-            found = {name: measure_equivariance(model, images, **options)} if not args.object else {
-                f'{name} {output}': measure_invariance(vector, images, **options)
-                for output, vector in vectors_of(model, cfg, checkpoint).items()
-            }  # fmt: skip
-            records += [
-                dict(model=key, size=args.size, **asdict(row))
-                for key, rows in found.items()
-                for row in rows
-            ]
+            images = images_for(model, args)
+            options = dict(size=args.size, shifts=args.shifts)
+            found = {}
+            if args.object:
+                for output, vector in vectors_of(model, cfg, checkpoint).items():
+                    found[f'{name} {output}'] = measure_invariance(vector, images, **options)
+            else:
+                found[name] = measure_equivariance(model, images, **options)
+            for key, rows in found.items():
+                records += [dict(model=key, size=args.size, **asdict(row)) for row in rows]
         write_table(args.out, records)
     draw_equivariance(args.out, args.out.with_suffix('.png'))
     cli.print_table(read_table(args.out))

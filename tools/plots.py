@@ -68,10 +68,9 @@ def draw_equivariance(table: Path, path: Path) -> None:
             'shift of the image, px',
         )
         for own in group_by(records, 'model').values():
-            columns = ('shift', 'error', 'spread')
-            shift, error, spread = (
-                np.array([float(record[name]) for record in own]) for name in columns
-            )
+            shift = np.array([float(record['shift']) for record in own])
+            error = np.array([float(record['error']) for record in own])
+            spread = np.array([float(record['spread']) for record in own])
             axis.fill_between(shift, error - spread, error + spread, alpha=0.15)
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=8)
@@ -145,14 +144,12 @@ def draw_attention_grids(table: Path, path: Path) -> None:
             matrix = np.loadtxt(
                 table.with_name(f'matrix_{record["layer"]}.csv'), delimiter=',', ndmin=2
             )
-            height, width, *keys = (
-                int(record[name]) for name in ('height', 'width', 'key_height', 'key_width')
-            )
-            maps = matrix.reshape(height, width, *keys)
+            sides = ('height', 'width', 'key_height', 'key_width')
+            maps = matrix.reshape([int(record[side]) for side in sides])
             framed = np.pad(maps, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
             title = f'all; distance {record["distance"]}, 3 x 3 {record["near"]} of uniform'
             shown = {f'{record["layer"]}: top left': maps[0, 0], 'bottom left': maps[-1, 0]}
-            shown[title] = framed.transpose(0, 2, 1, 3).reshape(height * (keys[0] + 1), -1)
+            shown[title] = framed.transpose(0, 2, 1, 3).reshape(len(maps) * framed.shape[2], -1)
             for axis, (name, values) in zip(line, shown.items(), strict=True):
                 axis.imshow(
                     values, vmin=0, vmax=np.nanquantile(values, 0.995), interpolation='nearest'
@@ -244,8 +241,9 @@ def _panels(
 
     inches = (size[0] * columns, size[1] * rows)
     figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=inches, layout='constrained')
-    for axis in axes.flat if not framed else ():
-        axis.set_axis_off()
+    if not framed:
+        for axis in axes.flat:
+            axis.set_axis_off()
     try:
         yield figure, axes
         path.parent.mkdir(parents=True, exist_ok=True)

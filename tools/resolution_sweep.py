@@ -1,9 +1,5 @@
 """Evaluate trained models at several image sizes without fine-tuning: metric, time and memory.
 
-# CONFIG is a .py file, CHECKPOINT a .pth file
-python tools/resolution_sweep.py --models pyramid=CONFIG:CHECKPOINT column=CONFIG:CHECKPOINT \\
-    --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
-
     python tools/resolution_sweep.py --models pyramid=CONFIG:CHECKPOINT NAME \\
         --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
 
@@ -14,8 +10,12 @@ tools/infer.py and tools/export.py find it.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import command_line as cli
+
+if TYPE_CHECKING:
+    from cpvt_backbones.analysis.resolution import SweepModel, SweepRow
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,13 +50,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cpvt_backbones.analysis.image_size import TestSize
     from cpvt_backbones.analysis.resolution import (
         SweepModel,
-        fingerprint,
-        good_sizes,
         main_metric,
         read_rows,
         sweep,
     )
-    from cpvt_backbones.weights import shipped_weights
 
     models = [
         SweepModel(name, cli.config_from(args, config), checkpoint)
@@ -64,21 +61,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     sizes = [TestSize.parse(text) for text in args.sizes]
     rows = sweep(models, sizes, table=args.out, limit=args.limit) if models else read_rows(args.out)
-    for model in models if args.write else ():
-        if model.checkpoint in shipped_weights():
-            raise ValueError(
-                f'--write: the range of {model.checkpoint!r} is stored by'
-                ' projects/shipped_weights/ship_weights.py'
-                ' --sizes'
-            )
-        found = good_sizes(
-            [
-                row
-                for row in rows
-                if (row.model, row.source) == (model.name, fingerprint(model, args.limit))
-            ]
-        )
-        print(f'{found.write(model.checkpoint)}: {model.name} is good at {found}')
+    if args.write:
+        for model in models:
+            _write_range(model, rows, args.limit)
     metric = args.metric or main_metric(rows)
     draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)
     records = []
@@ -88,6 +73,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         records.append({**place, metric: row.metrics.get(metric, float('nan')), **cost})
     cli.print_table(records)
     print(f'written: {args.out} and {args.out.with_suffix(".png")}')
+
+
+def _write_range(model: 'SweepModel', rows: 'Sequence[SweepRow]', limit: int | None) -> None:
+    """Store the range of good sizes beside the checkpoint."""
+    from cpvt_backbones.analysis.resolution import fingerprint, good_sizes
+    from cpvt_backbones.weights import shipped_weights
+
+    if model.checkpoint in shipped_weights():
+        raise ValueError(
+            f'--write: the range of {model.checkpoint!r} is stored by'
+            ' projects/shipped_weights/ship_weights.py --sizes'
+        )
+    source = fingerprint(model, limit)
+    own = [row for row in rows if (row.model, row.source) == (model.name, source)]
+    found = good_sizes(own)
+    print(f'{found.write(model.checkpoint)}: {model.name} is good at {found}')
 
 
 if __name__ == '__main__':

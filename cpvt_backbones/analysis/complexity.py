@@ -79,11 +79,10 @@ def complexity_against_size(
     """
     rows = []
     for name, described in models.items():
-        model = (
-            build_model(described)
-            if isinstance(described, Config)
-            else MODELS.build(dict(described))
-        )
+        if isinstance(described, Config):
+            model = build_model(described)
+        else:
+            model = MODELS.build(dict(described))
         model.eval()  # not chained: the eval() of mmseg's ViT returns None
         # The meta device computes nothing; a second stage needs real boxes.
         counted = model if hasattr(model, 'roi_head') else deepcopy(model).to('meta')

@@ -92,14 +92,11 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
                 f'test_dataloader: its pipeline loads no image and has no size, got {names}'
             )
         if size.factor != 1:
-            how = (
-                dict(scale=(_LONG, size.side))
-                if size.factor is None
-                else dict(scale_factor=float(size.factor))
-            )
-            pipeline.insert(
-                load + 1, dict(type='mmcv.Resize', keep_ratio=size.factor is None, **how)
-            )
+            if size.factor is None:
+                resize = dict(scale=(_LONG, size.side), keep_ratio=True)
+            else:
+                resize = dict(scale_factor=float(size.factor), keep_ratio=False)
+            pipeline.insert(load + 1, dict(type='mmcv.Resize', **resize))
         return
     first, last = sized[0][0], sized[-1][0]
     if any(name.startswith('Load') and 'Annotation' in name for name in names[:first]):

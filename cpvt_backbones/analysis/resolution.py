@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -198,13 +197,19 @@ def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
         (math.sqrt(row.height * row.width) / side, row.metrics[metric]) for row in rows
     )
     best = max(range(len(ordered)), key=lambda i: ordered[i][1])
-    directions = ordered[best::-1], ordered[best:]
-    low, high = (
-        [f for f, _ in takewhile(lambda p: p[1] >= GOOD * ordered[best][1], way)][-1]
-        for way in directions
+    least = GOOD * ordered[best][1]
+    first = last = best
+    while first > 0 and ordered[first - 1][1] >= least:
+        first -= 1
+    while last < len(ordered) - 1 and ordered[last + 1][1] >= least:
+        last += 1
+    return GoodSizes(
+        low=round(ordered[first][0], 3),
+        high=round(ordered[last][0], 3),
+        side=round(side, 1),
+        zoom=round(base.zoom, 4),
+        metric=metric,
     )
-    ends = dict(low=round(low, 3), high=round(high, 3))
-    return GoodSizes(**ends, side=round(side, 1), zoom=round(base.zoom, 4), metric=metric)
 
 
 def _evaluate(model: SweepModel, label: str) -> dict[str, Any]:
@@ -303,21 +308,23 @@ class ForwardMeter(Hook):
         with torch.no_grad():
             peak = peak_memory(lambda: runner.model(*args, **kwargs), get_device())
         assert metrics is not None
-        height, width = (float(np.average(sides, weights=batches)) for sides in (heights, widths))
         own = dict(
             images=int(batches.sum()),
-            height=height,
-            width=width,
+            height=float(np.average(heights, weights=batches)),
+            width=float(np.average(widths, weights=batches)),
             seconds=statistics.median(self.times),
+            peak_mib=peak,
+            zoom=statistics.fmean(self.zooms) if self.zooms else math.nan,
         )
-        own |= dict(peak_mib=peak, zoom=statistics.fmean(self.zooms) if self.zooms else math.nan)
         metrics |= {f'{_OWN}{name}': value for name, value in own.items()}
 
 
 def _keep_to_images(runner: Runner) -> None:
     """Restrict metrics that read annotations by themselves to the tested images."""
     dataset = runner.test_dataloader.dataset
-    for metric in runner.test_loop.evaluator.metrics if getattr(dataset, '_indices', None) else ():
+    if not getattr(dataset, '_indices', None):
+        return
+    for metric in runner.test_loop.evaluator.metrics:
         if hasattr(metric, 'img_ids'):
             metric.img_ids = [
                 dataset.get_data_info(index)['img_id'] for index in range(len(dataset))

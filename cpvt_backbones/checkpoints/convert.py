@@ -244,7 +244,8 @@ def _check_depths(
             counts[stage] = max(counts.get(stage, 0), int(match[2]) + 1)
     # Fewer blocks are no error: a model saves no blocks that its outputs do not need.
     if any(count > depth for count, depth in zip_longest(counts.values(), depths, fillvalue=0)):
-        theirs, mine = (', '.join(map(str, numbers)) for numbers in (counts.values(), depths))
+        theirs = ', '.join(map(str, counts.values()))
+        mine = ', '.join(map(str, depths))
         fault = f'the checkpoint ({report.source}) has {theirs} blocks, {report.target} {mine}'
         advice = 'choose the arch that fits (out_indices ends a model early)'
         raise CheckpointError(f'wrong architecture: {fault}; {advice}', report=report)

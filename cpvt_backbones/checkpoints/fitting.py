@@ -179,7 +179,9 @@ def fit_patches(
     for key in ('patch_embed.proj.weight', 'patch_embeds.0.proj.weight'):
         _fit_channels(key, ours, wanted, report)
     key = 'patch_embed.proj.weight'
-    old, new = (list(weights[key].shape) if key in weights else [] for weights in (ours, wanted))
+    if key not in ours or key not in wanted:
+        return
+    old, new = list(ours[key].shape), list(wanted[key].shape)
     if len(old) == len(new) == 4 and old[:2] == new[:2] and old != new:
         patches = torch.eye(new[2] * new[3]).view(-1, 1, *new[2:])
         resized = F.interpolate(patches, old[2:], mode='bilinear', antialias=True).flatten(1)
@@ -192,15 +194,18 @@ def fit_patches(
 def _fit_channels(
     key: str, ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport
 ) -> None:
-    old, new = (list(weights[key].shape) if key in weights else [] for weights in (ours, wanted))
-    if len(old) != 4 or len(new) != 4 or old[1] != 3 or new[1] == 3:
+    if key not in ours or key not in wanted:
         return
-    weight, channels = ours[key], new[1]
+    weight, channels = ours[key], wanted[key].shape[1]
+    if weight.dim() != 4 or wanted[key].dim() != 4 or weight.shape[1] != 3 or channels == 3:
+        return
     if channels == 1:
-        ours[key], change = weight.sum(1, keepdim=True), 'their sum'
+        ours[key] = weight.sum(1, keepdim=True)
+        change = 'their sum'
     else:
         repeated = weight.repeat(1, math.ceil(channels / 3), 1, 1)[:, :channels]
-        ours[key], change = repeated * (3 / channels), f'repeated, times 3 / {channels}'
+        ours[key] = repeated * (3 / channels)
+        change = f'repeated, times 3 / {channels}'
     report.notes.append(
         f'{key}: fitted to {channels} channels, from 3: {change}; train the model on'
     )

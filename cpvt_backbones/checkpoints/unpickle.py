@@ -70,11 +70,9 @@ def load_pickled(file: Path) -> Any:
         reason = (str(error).strip() or type(error).__name__).split('\n')[0][:300]
         if isinstance(error, Refused):
             raise CheckpointError(f'{name} is refused: {reason}') from error
-        fault = (
-            'no checkpoint, or damaged'
-            if isinstance(error, pickle.UnpicklingError)
-            else 'truncated or damaged'
-        )
+        fault = 'truncated or damaged'
+        if isinstance(error, pickle.UnpicklingError):
+            fault = 'no checkpoint, or damaged'
         raise CheckpointError(f'{name} is {fault} ({reason.split(". ")[0]})') from error
 
 

@@ -111,7 +111,7 @@ class BatchRandomResizedCrop:
     def crop(self, images: Tensor, draw: Tensor) -> Tensor:
         """The crops (B, C, size, size) that ``draw`` (5, B), of numbers in [0, 1), chooses."""
         area = self.area[0] + draw[0] * (self.area[1] - self.area[0])
-        low, high = (torch.tensor(bound).log() for bound in self.ratio)
+        low, high = torch.tensor(self.ratio[0]).log(), torch.tensor(self.ratio[1]).log()
         ratio = (low + draw[1] * (high - low)).exp()
         # Shares of the image's sides, at most 1.
         width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)

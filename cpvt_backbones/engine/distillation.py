@@ -126,7 +126,8 @@ class HardDistillation(ImageClassifier):
                     raise CheckpointError(f'teacher: {error}') from error
             timm_cfg = getattr(getattr(teacher, 'model', None), 'pretrained_cfg', None)
             if timm_cfg and getattr(teacher.data_preprocessor, 'mean', None) is None:
-                mean, std = ([255 * value for value in timm_cfg[key]] for key in ('mean', 'std'))
+                mean = [255 * value for value in timm_cfg['mean']]
+                std = [255 * value for value in timm_cfg['std']]
                 teacher.data_preprocessor = ClsDataPreprocessor(mean=mean, std=std, to_rgb=True)
             self._teacher.append(teacher.requires_grad_(False).eval())
         return self._teacher[0]

@@ -93,25 +93,22 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         """Lock the work directory and choose the checkpoint to resume from."""
         TrainingCheckHook.before_run(self, runner)
         choose = runner._resume and runner._load_from is None
-        outcome: list[Any] = [None, None]  # a problem, the checkpoint
+        problem = checkpoint = None
         if is_main_process():
+            warn = runner.logger.warning
             try:
                 # A singleton: a process whose training failed may start another one.
-                self._lock = lock_file(
-                    Path(runner.work_dir, '.lock'), warn=runner.logger.warning, singleton=True
-                )
-                outcome[1] = (
-                    newest_checkpoint(runner.work_dir, warn=runner.logger.warning)
-                    if choose
-                    else None
-                )
+                self._lock = lock_file(Path(runner.work_dir, '.lock'), warn=warn, singleton=True)
+                if choose:
+                    checkpoint = newest_checkpoint(runner.work_dir, warn=warn)
             except Timeout:
-                outcome[0] = (
+                problem = (
                     f'work_dir: another training runs in {runner.work_dir!r}; wait for it, or'
                     ' choose another folder'
                 )
             except ValueError as error:
-                outcome[0] = str(error)
+                problem = str(error)
+        outcome: list[Any] = [problem, checkpoint]
         broadcast_object_list(outcome)
         problem, checkpoint = outcome
         if problem is not None:

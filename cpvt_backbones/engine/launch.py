@@ -204,11 +204,9 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
     if toolbox.dump is None:
         cfg.merge_from_dict({'test_evaluator.output_dir': out})
         return
-    evaluators = (
-        cfg.test_evaluator
-        if isinstance(cfg.test_evaluator, (list, tuple))
-        else [cfg.test_evaluator]
-    )
+    evaluators = cfg.test_evaluator
+    if not isinstance(evaluators, (list, tuple)):
+        evaluators = [evaluators]
     cfg.test_evaluator = [*evaluators, dict(type=toolbox.dump, out_file_path=out)]
 
 

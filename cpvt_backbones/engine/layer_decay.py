@@ -74,7 +74,9 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         # Outer modules first, so that inner ones win. mmpretrain's classifier only forwards the
         # call, or fails.
         for path, module in _with_method(model, 'get_layer_depth'):
-            for name, _ in module.named_parameters(prefix=path) if path else ():
+            if not path:
+                continue
+            for name, _ in module.named_parameters(prefix=path):
                 depth, layers = module.get_layer_depth(name, f'{path}.')
                 scales[name] = self.layer_decay_rate ** (layers - 1 - depth)
         if not scales:

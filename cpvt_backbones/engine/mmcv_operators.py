@@ -65,7 +65,8 @@ def _ious(box: np.ndarray, others: np.ndarray, offset: int = 0) -> np.ndarray:
     inter = np.maximum(
         np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]) + one, 0
     ).prod(axis=1)
-    area, areas = ((b[..., 2:] - b[..., :2] + one).prod(axis=-1) for b in (box, others))
+    area = (box[2:] - box[:2] + one).prod()
+    areas = (others[:, 2:] - others[:, :2] + one).prod(axis=1)
     with np.errstate(divide='ignore', invalid='ignore'):
         return inter / (area + areas - inter)
 
@@ -116,7 +117,8 @@ def bbox_overlaps(
         .clamp(min=0)
         .prod(-1)
     )
-    area1, area2 = ((boxes[..., 2:] - boxes[..., :2] + offset).prod(-1) for boxes in (a, b))
+    area1 = (a[..., 2:] - a[..., :2] + offset).prod(-1)
+    area2 = (b[..., 2:] - b[..., :2] + offset).prod(-1)
     ious.copy_(inter / (area1 if mode else area1 + area2 - inter))
 
 
@@ -171,14 +173,10 @@ def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tup
     input, weight, offset, *modulation = tensors
     mask, bias = modulation or (input.new_zeros(input.shape[0], 1), input.new_zeros(0))
     bias = bias if bias.numel() else input.new_zeros(weight.shape[0])
-    long, short = (
-        'stride_h stride_w pad_h pad_w dilation_h dilation_w',
-        'dH dW padH padW dilationH dilationW',
-    )
-    geometry = [
-        sizes[name]
-        for name in (*(long if modulation else short).split(), 'group', 'deformable_group')
-    ]
+    names = 'dH dW padH padW dilationH dilationW group deformable_group'
+    if modulation:
+        names = 'stride_h stride_w pad_h pad_w dilation_h dilation_w group deformable_group'
+    geometry = [sizes[name] for name in names.split()]
     return (*widen(input, weight, offset, mask, bias), *geometry, bool(modulation))
 
 

@@ -70,7 +70,9 @@ class TrainingCheckHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Compare each head's ``num_classes`` with the classes of the training data."""
         classes: Any = getattr(runner.train_dataloader.dataset, 'metainfo', {}).get('classes') or ()
-        for name, module in runner.model.named_modules() if classes else ():
+        if not classes:
+            return
+        for name, module in runner.model.named_modules():
             count = getattr(module, 'num_classes', None)
             parts = name.removeprefix('module.').split('.')
             # A proposal or a semantic head has classes of its own.
@@ -117,7 +119,8 @@ def check_weights(runner: Runner, iteration: int) -> None:
 
 def _not_finite(runner: Runner, outputs: Any) -> Iterator[str]:
     """Names and values of losses and gradient norms that are not finite."""
-    for name, value in outputs.items() if isinstance(outputs, dict) else ():
+    losses = outputs if isinstance(outputs, dict) else {}
+    for name, value in losses.items():
         if 'loss' in name and isinstance(value, (float, torch.Tensor)) and not _is_finite(value):
             yield f'{name} is {float(torch.as_tensor(value).detach().sum())}'
     # With a loss scale an infinite norm is usual: the update is passed over, the scale lowered.

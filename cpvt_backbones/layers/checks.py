@@ -58,7 +58,11 @@ def check_positive(*, above: float = 0, **values: Any) -> None:
 
 def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
     """``None``, a dict with a type, or a list of such dicts, to a list."""
-    entries = [] if value is None else [value] if isinstance(value, Mapping) else value
+    entries = value
+    if value is None:
+        entries = []
+    elif isinstance(value, Mapping):
+        entries = [value]
     if not is_sequence(entries) or not all(isinstance(entry, Mapping) for entry in entries):
         raise ValueError(
             f'{name} must be None, a dict with a type, or a list of such dicts, got {value!r}'

@@ -192,10 +192,8 @@ def adapt_tables(
     if bare in state_dict:
         state_dict[f'{bare}.0'] = state_dict.pop(bare)
     encoding: Any = trunk.get_submodule(LearnedTable.attribute)
-    theirs, ours = (
-        prefix_tokens(state_dict, prefix),
-        prefix_tokens(dict(trunk.named_parameters(recurse=False))),
-    )
+    theirs = prefix_tokens(state_dict, prefix)
+    ours = prefix_tokens(dict(trunk.named_parameters(recurse=False)))
     for index, grid in enumerate(encoding.grids):
         key, key_of_grid = f'{bare}.{index}', f'{bare}.{grid_key(index)}'
         table = state_dict.get(key)
