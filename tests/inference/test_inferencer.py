@@ -1,22 +1,25 @@
 """Inferencer with models of each toolbox: batches, size policies, errors."""
 
 import copy
+import hashlib
 import importlib
+import json
 import weakref
 
 import numpy as np
 import pytest
 import torch
-from bad_files import BAD, GOOD, write_folder
 from local_models import BlockDetector, LocalSegmentor
 from mmengine.config import ConfigDict
 from mmengine.runner import save_checkpoint
 from PIL import Image
 from tiny import max_difference
 
+from cpvt_backbones import weights as shipped
+from cpvt_backbones.checkpoints import write_checkpoint
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor, inferencer
 from cpvt_backbones.inference.drawing import draw_prediction, make_preview
-from cpvt_backbones.inference.predictions import LoadedImage, resize_logits
+from cpvt_backbones.inference.predictions import resize_logits
 from cpvt_backbones.inference.sizes import fit
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
@@ -41,16 +44,21 @@ def same(a, b):
         assert a['score'] == pytest.approx(b['score'], abs=1e-5)
 
 
+def toolbox_inferencer(cfg, checkpoint, **options):
+    return Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', **options)
+
+
+# -- batches
+
+
 def test_batches_of_equal_size_give_what_single_images_give(predictor, forwards):
     inputs = images()
-    alone = [
-        Inferencer(predictor=predictor, scale='native')(image, score_thr=0.0)[0] for image in inputs
-    ]
+    single = Inferencer(predictor=predictor, scale='native')
+    alone = [single(image, score_thr=0.0)[0] for image in inputs]
     assert [shape[2:] for shape in forwards] == SIZES
     forwards.clear()
-    together = Inferencer(predictor=predictor, scale='native', batch_size=3).predict(
-        inputs, score_thr=0.0
-    )
+    batched = Inferencer(predictor=predictor, scale='native', batch_size=3)
+    together = batched.predict(inputs, score_thr=0.0)
     # Full batches first, the others at the end; none is padded.
     batches = [(3, (40, 56)), (2, (33, 20)), (1, (56, 40)), (1, (1, 1)), (1, (40, 56))]
     assert [(shape[0], shape[2:]) for shape in forwards] == batches
@@ -70,71 +78,36 @@ def test_predictions_do_not_depend_on_neighbours_in_the_batch(predictor, forward
     black, white = np.zeros_like(image), np.full_like(image, 255)
     alone, _ = Inferencer(predictor=predictor)(image, score_thr=0.0)
     forwards.clear()
-    for batch in (
-        [image, black, white],
-        [noise, image, noise],
-        [white, other, image],
-        [image, image, black],
+    batched = Inferencer(predictor=predictor, batch_size=3)
+    for batch, places in (
+        ([image, black, white], [0]),
+        ([noise, image, noise], [1]),
+        ([white, other, image], [2]),
+        ([image, image, black], [0, 1]),
     ):
-        results = Inferencer(predictor=predictor, batch_size=3).predict(batch, score_thr=0.0)
-        for one, result in zip(batch, results, strict=True):
-            if one is image:
-                same(alone, result.prediction)
+        results = batched.predict(batch, score_thr=0.0)
+        for place in places:
+            same(alone, results[place].prediction)
     assert [shape[0] for shape in forwards] == [3] * 4
 
 
 def test_max_pixels_limits_batches(predictor, forwards):
-    Inferencer(
-        predictor=predictor,
-        scale='native',
-        batch_size=8,
-        max_pixels=2 * 40 * 56,
-        tile_size=32,
-        overlap=8,
-    ).predict(images())
+    bounds = dict(batch_size=8, max_pixels=2 * 40 * 56, tile_size=32, overlap=8)
+    Inferencer(predictor=predictor, scale='native', **bounds).predict(images())
     assert max(shape[0] * shape[2] * shape[3] for shape in forwards) <= 2 * 40 * 56
     assert [shape[0] for shape in forwards if shape[2:] == (40, 56)] == [2, 2]
 
 
-def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, predictor, forwards):
+@pytest.mark.parametrize('image_bytes', [3 * 50 * 50, 3 * 60 * 60])
+def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, image_bytes):
+    """The longest waiting first; the last images are as large as the bound."""
     monkeypatch.setattr('cpvt_backbones.inference.inferencer.WAITING_BYTES', 3 * 50 * 50)
-    sizes = [(8 + i, 30) for i in range(12)]
-    results = Inferencer(predictor=predictor, scale='native', batch_size=4).predict(images(sizes))
+    predictor = LocalSegmentor()
+    side = round((image_bytes / 3) ** 0.5)
+    sizes = [(8 + i, 30) for i in range(12)] + [(side, side + i) for i in range(3)]
+    results = Inferencer(predictor=predictor, batch_size=4).predict(images(sizes))
     assert [result.size[::-1] for result in results] == sizes
-    assert [shape[2:] for shape in forwards] == sizes, 'longest waiting first'
-
-
-def test_a_folder_of_everything(inferencer, tmp_path):
-    folder = write_folder(tmp_path / 'images')
-    results = inferencer.predict(
-        [folder, np.full((4, 4, 3), np.nan), np.zeros((6, 5), np.uint16)], vis=True
-    )
-    names = [result.name.rsplit('/')[-1] for result in results]
-    assert names == [
-        *sorted([*BAD, *GOOD]),
-        f'array {len(BAD) + len(GOOD)}',
-        f'array {len(BAD) + len(GOOD) + 1}',
-    ]
-    for name, result in zip(names, results, strict=True):
-        if name in GOOD or result is results[-1]:
-            assert result.error is None
-            assert result.size == GOOD.get(name, (5, 6))
-            width, height = result.size
-            if 'seg_map' in result.prediction:
-                assert result.prediction['seg_map'].shape == (height, width)
-            for x1, y1, x2, y2 in result.prediction.get('boxes', []):
-                assert 0 <= x1 <= x2 <= width and 0 <= y1 <= y2 <= height
-            if name != 'line.png':  # drawn smaller
-                assert result.picture.shape == (height, width, 3)
-        else:
-            assert isinstance(result.error, ImageError) and result.prediction is None
-            assert result.error.reason.startswith(BAD.get(name, 'uint8 and uint16 are accepted'))
-            assert result.name in str(result.error)
-
-
-def test_call_raises_for_an_unreadable_image(inferencer):
-    with pytest.raises(ImageError, match=r'none.png: there is no such file'):
-        inferencer('none.png')
+    assert predictor.forwards == [[size] for size in sizes]
 
 
 def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor):
@@ -151,13 +124,44 @@ def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor)
 
     monkeypatch.setattr(predictor, name, fragile)
     results = Inferencer(predictor=predictor, batch_size=4).predict(inputs)
-    assert [str(result.error) if result.error else None for result in results] == [
-        None,
-        None,
-        'black',
-        None,
-    ]
-    assert [result.prediction is None for result in results] == [False, False, True, False]
+    assert str(results.pop(2).error) == 'black'
+    assert all(result.error is None and result.prediction for result in results)
+
+
+def test_failed_images_hold_no_memory():
+    """Neither errors nor retries keep the frames of a failure, which hold its batch."""
+
+    class Failing(LocalSegmentor):
+        def logits(self, images):
+            batch = np.zeros(8)
+            held.append(weakref.ref(batch))
+            alive.append(sum(one() is not None for one in held))
+            raise RuntimeError('no')
+
+    held, alive = [], []
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    results = Inferencer(predictor=Failing(), batch_size=3).predict([pixels] * 3)
+    assert [str(result.error) for result in results] == ['no'] * 3
+    assert alive == [1] * 4  # one batch, then single images
+
+
+def test_unreadable_images_are_errors_of_theirs(inferencer):
+    bad, good = np.full((4, 4, 3), np.nan), np.zeros((6, 5), np.uint16)
+    first, second = inferencer.predict([bad, good], vis=True)
+    assert isinstance(first.error, ImageError) and first.prediction is None
+    assert str(first.error).startswith('array 0: uint8 and uint16 are accepted')
+    assert second.error is None and second.size == (5, 6) and second.picture.shape == (6, 5, 3)
+    with pytest.raises(ImageError, match=r'none.png: there is no such file'):
+        inferencer('none.png')
+
+
+def test_files_and_arrays_give_the_same(inferencer, tmp_path):
+    (image,) = images([(31, 45)])
+    Image.fromarray(image[..., ::-1]).save(tmp_path / 'image.png')
+    same(inferencer(tmp_path / 'image.png')[0], inferencer(image)[0])
+
+
+# -- sizes
 
 
 @pytest.mark.parametrize(
@@ -186,13 +190,14 @@ def test_size_policies(predictor, forwards, policy, seen):
 def test_the_configs_own_size(model):
     """The config's pipeline resizes and crops; predictions have the size of the image."""
     cfg, checkpoint = model
-    inferencer = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', scale='config')
+    before = cfg.to_dict()
+    inferencer = toolbox_inferencer(cfg, checkpoint, scale='config')
+    assert cfg.to_dict() == before
     shapes = []
     inferencer.predictor.model.backbone.register_forward_pre_hook(
         lambda _, x: shapes.append(tuple(x[0].shape[2:]))
     )
-    (image,) = images([(97, 20)])
-    prediction, _ = inferencer(image, score_thr=0.0)
+    prediction, _ = inferencer(*images([(97, 20)]), score_thr=0.0)
     assert shapes == [(24, 24) if cfg.default_scope == 'mmpretrain' else (48, 10)]
     if 'seg_map' in prediction:
         assert prediction['seg_map'].shape == (97, 20)
@@ -203,12 +208,11 @@ def test_the_configs_own_size(model):
 def test_a_large_image_is_tiled(predictor, forwards):
     (image,) = images([(150, 200)])
     tiles = []
-    inferencer = Inferencer(
-        predictor=predictor, scale='native', max_pixels=64 * 64, tile_size=64, overlap=16
-    )
-    ((_, result),) = inferencer.stream(
+    bounds = dict(max_pixels=64 * 64, tile_size=64, overlap=16)
+    stream = Inferencer(predictor=predictor, scale='native', **bounds).stream(
         [image], score_thr=0.0, on_tiles=lambda *counts: tiles.append(counts)
     )
+    ((_, result),) = stream
     if predictor.task == 'classification':
         assert 'max_pixels=4096' in str(result.error)
         return
@@ -222,167 +226,174 @@ def test_a_large_image_is_tiled(predictor, forwards):
         assert (boxes >= 0).all() and (boxes <= [200, 150, 200, 150]).all()
 
 
-def test_files_and_arrays_give_the_same(inferencer, tmp_path):
-    (image,) = images([(31, 45)])
-    Image.fromarray(image[..., ::-1]).save(tmp_path / 'image.png')
-    same(inferencer(tmp_path / 'image.png')[0], inferencer(image)[0])
+@pytest.mark.parametrize('size', [(97, 61), (300, 200)])
+def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
+    """Bands of rows equal the bilinear interpolation of all rows."""
+    (image,) = images([size])
+    predictor = LocalSegmentor()
+
+    def map_of(bound):
+        options = dict(long_side=40, max_pixels=bound, tile_size=8, overlap=2)
+        return Inferencer(predictor=predictor, **options)(image)[0]['seg_map']
+
+    found = map_of(1600)
+    assert np.array_equal(found, map_of(2500)) and np.array_equal(found, map_of(10**6))
+    logits = predictor.logits([fit(image, (40, 40))])
+    wanted = torch.nn.functional.interpolate(logits, size, mode='bilinear', align_corners=False)
+    got = resize_logits(logits[0], (7, 33), height=size[0], width=size[1])
+    assert max_difference(got, wanted[0, :, 7:33]) <= 1e-3  # of logits near 100
+    assert (found == wanted[0].argmax(0).numpy()).mean() > 0.999
 
 
-def test_wrong_arguments(model, predictor):
-    cfg, checkpoint = model
-    for wrong in ('big', (0, 60), (60,), 0.0, float('nan')):
-        with pytest.raises(
-            ValueError, match=r"scale must be None, 'config', 'native', a factor .* in px, got"
-        ):
-            Inferencer(predictor=predictor, scale=wrong)
-    with pytest.raises(ValueError, match='cfg and checkpoint are needed, or a predictor'):
-        Inferencer(cfg=cfg)
-    with pytest.raises(ValueError, match='predictor excludes cfg'):
-        Inferencer(cfg=cfg, checkpoint=checkpoint, predictor=predictor)
-    with pytest.raises(FileNotFoundError, match="no file or folder 'none.pth'"):
-        Inferencer(cfg=cfg, checkpoint='none.pth')
-
-
-def test_the_config_is_not_modified(model):
-    cfg, checkpoint = model
-    before = cfg.pretty_text
-    Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', long_side=30)
-    assert cfg.pretty_text == before
-
-
-def test_failed_images_hold_no_memory():
-    """Neither errors nor retries keep the frames of a failure, which hold its batch."""
-
-    class Failing(LocalSegmentor):
-        def logits(self, images):
-            batch = np.zeros(8)
-            held.append(weakref.ref(batch))
-            alive.append(sum(one() is not None for one in held))
-            raise RuntimeError('no')
-
-    held, alive = [], []
-    results = Inferencer(predictor=Failing(), batch_size=3).predict(
-        [np.zeros((8, 8, 3), np.uint8)] * 3
+@pytest.mark.parametrize('width', [6000, 5001])
+def test_pictures_of_large_maps_are_not_shifted(width):
+    """The picture of a mirrored map is the mirrored picture."""
+    stripes = (np.arange(width) // 7 % 2).astype(np.uint8) * np.ones((4, 1), np.uint8)
+    predictor = LocalSegmentor()
+    predictor.palette = [[0, 0, 0], [250, 250, 250], [0, 0, 0], [0, 0, 0]]
+    preview = make_preview(np.zeros((4, width, 3), np.uint8))
+    assert preview.shape[1] == 2048
+    picture, mirrored = (
+        draw_prediction(preview, dict(seg_map=seg_map), predictor, size=(width, 4))
+        for seg_map in (stripes, stripes[:, ::-1].copy())
     )
-    assert [str(result.error) for result in results] == ['no'] * 3
-    assert alive == [1] * 4  # one batch, then single images
+    assert (picture == mirrored[:, ::-1]).mean() > 0.999
 
 
-@pytest.mark.parametrize('scale', [800, ('a', 'b'), (10,), '10x10', (0, 5)])
-def test_invalid_scale(scale):
-    with pytest.raises(ValueError, match='scale must be'):
-        Inferencer(predictor=LocalSegmentor(), scale=scale)
+# -- arguments
+
+SCALE = 'scale must be None'
 
 
-def test_a_backbone_alone_is_refused():
+@pytest.mark.parametrize(
+    ('options', 'words'),
+    [
+        *((dict(scale=scale), SCALE) for scale in ('big', (0, 60), (60,), 0.0, float('nan'))),
+        *((dict(scale=scale), SCALE) for scale in (800, ('a', 'b'), '10x10')),
+        (dict(tile_size=65, max_pixels=4096, overlap=0), 'tile of 65 x 65 .* max_pixels=4096'),
+        (dict(tile_size=64, overlap=64), 'overlap must be at least 0 and below .*=64, got 64'),
+        (dict(overlap=-1), 'overlap must be at least 0'),
+        (dict(batch_size=0), 'batch_size must be an integer >= 1, got 0'),
+        (dict(max_pixels=0), 'max_pixels must be an integer >= 1, got 0'),
+        (dict(long_side=0), 'long_side must be an integer >= 1, got 0'),
+        (dict(long_side=5, scale=(3, 3)), 'scale and long_side exclude each other'),
+        (dict(dtype='bfloat16'), "dtype must be 'auto' or 'float32' with an exported file"),
+        (dict(cfg={}), 'predictor excludes cfg'),
+        (dict(cfg={}, predictor=None), 'cfg and checkpoint are needed, or a predictor'),
+    ],
+)
+def test_wrong_arguments(options, words):
+    with pytest.raises(ValueError, match=words):
+        Inferencer(**{'predictor': BlockDetector(), **options})
+
+
+def test_a_missing_checkpoint_and_a_backbone_alone_are_refused(model):
+    with pytest.raises(FileNotFoundError, match="no file or folder 'none.pth'"):
+        Inferencer(cfg=model[0], checkpoint='none.pth')
     predictor = LocalSegmentor()
     predictor.task = 'features'
     with pytest.raises(ValueError, match="predictor.task must be one of .*'features'"):
         Inferencer(predictor=predictor)
 
 
+def test_packages_for_tiles_are_missed_at_the_start(monkeypatch):
+    said = []
+    monkeypatch.setattr(inferencer, 'print_log', lambda message, *_: said.append(message))
+    monkeypatch.setattr(inferencer, 'find_spec', lambda name: None if name == 'sahi' else name)
+    Inferencer(predictor=BlockDetector(), max_pixels=2_000_000)
+    Inferencer(predictor=LocalSegmentor())
+    (message,) = said
+    assert 'images of more than 2000000 pixels will fail' in message
+    assert "pip install '.[infer]'" in message
+
+
+# -- checkpoints and configs
+
+
+@pytest.fixture
+def rewritten(model, tmp_path):
+    """A copy of the checkpoint with another ``meta``."""
+
+    def write(**content):
+        state = torch.load(model[1], weights_only=False)['state_dict']
+        torch.save(dict(state_dict=state, **content), tmp_path / 'model.pth')
+        return tmp_path / 'model.pth'
+
+    return write
+
+
 @pytest.mark.parametrize('kind', [dict, ConfigDict])
 def test_classes_and_palette_are_those_of_the_checkpoint(model, tmp_path, kind):
     """Stored as plain data, or as mmengine's ConfigDict."""
-    cfg, checkpoint = model
-    weights = torch.load(checkpoint, weights_only=False)['state_dict']
-    meta = dict(
-        classes=tuple(f'class {i}' for i in range(4)), palette=[(i, 2 * i, 3 * i) for i in range(4)]
-    )
-    file = str(tmp_path / 'model.pth')
-    save_checkpoint(
-        dict(state_dict=weights, meta=dict(dataset_meta=kind(meta), cfg=cfg.pretty_text)), file
-    )
-    cfg = copy.deepcopy(cfg)
+    cfg, checkpoint = copy.deepcopy(model[0]), model[1]
+    names, colours = [f'class {i}' for i in range(4)], [(i, 2 * i, 3 * i) for i in range(4)]
+    meta = dict(dataset_meta=kind(classes=tuple(names), palette=colours), cfg='a = 1')
+    content = dict(state_dict=torch.load(checkpoint, weights_only=False)['state_dict'], meta=meta)
+    save_checkpoint(content, str(tmp_path / 'model.pth'))
     cfg.test_dataloader.dataset.pop('metainfo', None)
-    inferencer = Inferencer(cfg=cfg, checkpoint=file, device='cpu')
-    assert inferencer.predictor.classes == list(meta['classes'])
-    assert inferencer.predictor.palette == [list(colour) for colour in meta['palette']]
-    prediction, _ = inferencer(images([(40, 56)])[0], score_thr=0.0)
+    inferencer = toolbox_inferencer(cfg, tmp_path / 'model.pth')
+    assert inferencer.predictor.classes == names
+    assert inferencer.predictor.palette == [list(colour) for colour in colours]
+    prediction, _ = inferencer(images()[0], score_thr=0.0)
     if 'seg_map' not in prediction:
-        assert set(prediction.get('classes') or [prediction['class']]) <= set(meta['classes'])
+        assert set(prediction.get('classes') or [prediction['class']]) <= set(names)
 
 
-META = [
-    3,
-    [1],
-    dict(dataset_meta=[1]),
-    dict(dataset_meta={1: 2}),
-    dict(dataset_meta=dict(classes=5, palette='random')),
-    dict(dataset_meta=dict(palette=5)),
-    dict(dataset_meta=dict(palette=[[1, 2]])),
-    dict(dataset_meta=dict(palette=[[1, 2, 300]])),
-]
+@pytest.mark.parametrize(
+    'meta',
+    [
+        3,
+        [1],
+        dict(dataset_meta=[1]),
+        dict(dataset_meta={1: 2}),
+        dict(dataset_meta=dict(classes=5, palette='random')),
+        None,
+    ],
+    ids=str,
+)
+def test_without_usable_meta_the_classes_are_those_of_the_config(model, rewritten, meta):
+    """Not those of COCO or Cityscapes, the defaults of the toolboxes."""
+    cfg = model[0]
+    file = rewritten() if meta is None else rewritten(meta=meta)
+    known = None if cfg.default_scope == 'mmpretrain' else list(cfg.meta['classes'])
+    assert ToolboxPredictor(cfg=cfg, checkpoint=file, device='cpu').classes == known
 
 
-@pytest.mark.parametrize('meta', META, ids=str)
-def test_a_checkpoints_odd_meta_is_ignored_or_refused_by_name(model, tmp_path, meta):
-    cfg, checkpoint = model
-    weights = torch.load(checkpoint, weights_only=False)['state_dict']
-    file = tmp_path / 'model.pth'
-    torch.save(dict(state_dict=weights, meta=meta), file)
-    if 'palette' not in str(meta) or 'random' in str(meta):
-        predictor = ToolboxPredictor(cfg=cfg, checkpoint=file, device='cpu')
-        known = None if cfg.default_scope == 'mmpretrain' else list(cfg.meta['classes'])
-        assert predictor.classes == known
-        return
+@pytest.mark.parametrize('palette', [5, [[1, 2]], [[1, 2, 300]]])
+def test_a_damaged_palette_is_refused(model, rewritten, palette):
+    file = rewritten(meta=dict(dataset_meta=dict(palette=palette)))
     with pytest.raises(ValueError, match=r"model.pth': palette must have three integers"):
-        ToolboxPredictor(cfg=cfg, checkpoint=file, device='cpu')
+        ToolboxPredictor(cfg=model[0], checkpoint=file, device='cpu')
 
 
 @pytest.mark.parametrize('order', [(1, 2, 0, 3), (0, 1)])
-def test_other_classes_than_those_of_the_config_are_refused(model, tmp_path, order):
-    cfg, checkpoint = model
-    cfg = copy.deepcopy(cfg)
+def test_other_classes_than_those_of_the_config_are_refused(model, rewritten, order):
+    cfg = copy.deepcopy(model[0])
     names = list(cfg.meta['classes'])
     if cfg.default_scope == 'mmpretrain':
         cfg.test_dataloader.dataset.classes = names
-    content = torch.load(checkpoint, weights_only=False)
     others = [names[i] for i in order if i < len(names)] if order[0] else ['x', *names[1:]]
-    content['meta'] = dict(dataset_meta=dict(classes=tuple(others)))
-    torch.save(content, tmp_path / 'model.pth')
     kind = 'the same classes in another order' if order[0] else 'other classes'
-    lists = (
-        rf'{kind}: \({", ".join(others)}\), the config has \({", ".join(names)}\); give'
-        r' metainfo.classes'
-    )
+    lists = rf'{kind}: \({", ".join(others)}\), the config has \({", ".join(names)}\)'
+    file = rewritten(meta=dict(dataset_meta=dict(classes=tuple(others))))
     with pytest.raises(ValueError, match=lists):
-        ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu')
-    content['meta'] = dict(CLASSES=names)
-    torch.save(content, tmp_path / 'model.pth')
-    ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu')
-
-
-def test_classes_are_those_of_the_config_where_the_checkpoint_has_none(model, tmp_path):
-    """Not those of COCO or Cityscapes, the defaults of the toolboxes."""
-    cfg, checkpoint = model
-    if cfg.default_scope == 'mmpretrain':
-        pytest.skip('its classes are folders of the data')
-    weights = torch.load(checkpoint, weights_only=False)['state_dict']
-    torch.save(dict(state_dict=weights), tmp_path / 'bare.pth')
-    predictor = ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'bare.pth', device='cpu')
-    assert tuple(predictor.classes) == tuple(cfg.meta['classes'])
+        ToolboxPredictor(cfg=cfg, checkpoint=file, device='cpu')
+    file = rewritten(meta=dict(CLASSES=names))
+    ToolboxPredictor(cfg=cfg, checkpoint=file, device='cpu')
 
 
 def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monkeypatch):
-    import hashlib
-    import json
-
-    from cpvt_backbones import weights
-    from cpvt_backbones.checkpoints import write_checkpoint
-
     cfg, checkpoint = model
     file = tmp_path / 'mine.safetensors'
     write_checkpoint(torch.load(checkpoint, weights_only=False)['state_dict'], file, meta={})
-    entry = dict(
-        about='', backbone={}, config='', sha256=hashlib.sha256(file.read_bytes()).hexdigest()
-    )
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    entry = dict(about='', backbone={}, config='', sha256=sha256)
     (tmp_path / 'index.json').write_text(json.dumps(dict(mine=entry)))
-    monkeypatch.setattr(weights, 'FOLDER', tmp_path)
-    image = images([(40, 56)])[0]
+    monkeypatch.setattr(shipped, 'FOLDER', tmp_path)
+    image = images()[0]
     expected, _ = Inferencer(predictor=predictor)(image, score_thr=0)
     for name in (file, 'mine'):
-        found, _ = Inferencer(cfg=cfg, checkpoint=name, device='cpu')(image, score_thr=0)
+        found, _ = toolbox_inferencer(cfg, name)(image, score_thr=0)
         for key in found.keys() - {'classes', 'class'}:
             np.testing.assert_allclose(found[key], expected[key], atol=1e-4)
 
@@ -397,11 +408,8 @@ def test_no_step_of_the_pipeline_sets_the_size(model, step):
     cfg = copy.deepcopy(model[0])
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type=step))
     _adapt_pipeline(cfg)
-    assert [one['type'] for one in cfg.test_dataloader.dataset.pipeline][:2] == [
-        'LoadImageFromFile',
-        'mmcv.Resize',
-    ]
-    assert step not in [one['type'] for one in cfg.test_dataloader.dataset.pipeline]
+    types = [one['type'] for one in cfg.test_dataloader.dataset.pipeline]
+    assert types[:2] == ['LoadImageFromFile', 'mmcv.Resize'] and step not in types
 
 
 def test_a_pipeline_without_loading_is_refused(model):
@@ -411,82 +419,12 @@ def test_a_pipeline_without_loading_is_refused(model):
         ToolboxPredictor(cfg=cfg, checkpoint=model[1], device='cpu')
 
 
-def test_bytes_of_waiting_images_are_limited(monkeypatch):
-    """Small images of different sizes, then large ones: as many small ones as necessary leave."""
-    from cpvt_backbones.inference import tiles
-
-    monkeypatch.setattr(inferencer, 'WAITING_BYTES', 100_000)
-    buckets = inferencer.ShapeBuckets(
-        tiles.Bounds(batch_size=8, max_pixels=1 << 20, tile_size=64, overlap=0)
-    )
-    waiting = left = 0
-    for index in range(40):
-        side = 20 + index if index < 20 else 100 + index
-        image = np.zeros((side, side, 3), np.uint8)
-        waiting += image.nbytes
-        for batch in buckets.add(LoadedImage(index, '', (side, side), image, None)):
-            waiting -= sum(one.nbytes for one in batch)
-            left += len(batch)
-        assert waiting <= 100_000
-    assert left + sum(len(batch) for batch in buckets.flush()) == 40
-
-
-@pytest.mark.parametrize('size', [(97, 61), (300, 200)])
-def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
-    """Bands of rows equal the bilinear interpolation of all rows."""
-    image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    predictor = LocalSegmentor()
-    maps = [
-        Inferencer(predictor=predictor, long_side=40, max_pixels=bound, tile_size=8, overlap=2)(
-            image
-        )[0]['seg_map']
-        for bound in (1600, 2500, 10**6)
-    ]
-    assert np.array_equal(maps[0], maps[1])
-    assert np.array_equal(maps[0], maps[2])
-    logits = predictor.logits([fit(image, (40, 40))])
-    wanted = torch.nn.functional.interpolate(logits, size, mode='bilinear', align_corners=False)
-    got = resize_logits(logits[0], (7, 33), height=size[0], width=size[1])
-    assert max_difference(got, wanted[0, :, 7:33]) <= 1e-3  # of logits near 100
-    assert (maps[0] == wanted[0].argmax(0).numpy()).mean() > 0.999
-
-
 def test_a_pipeline_in_pythons_own_style(model):
     """The types of its steps are classes."""
     cfg, checkpoint = copy.deepcopy(model[0]), model[1]
-    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
-    wanted, _ = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)
+    (image,) = images([(40, 50)])
+    wanted, _ = toolbox_inferencer(cfg, checkpoint)(image)
     registry = importlib.import_module(f'{cfg.default_scope}.registry').TRANSFORMS
-    pipeline = cfg.test_dataloader.dataset.pipeline
-    cfg.test_dataloader.dataset.pipeline = [
-        dict(step, type=registry.get(step['type'])) for step in pipeline
-    ]
-    same(Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)[0], wanted)
-
-
-@pytest.mark.parametrize('width', [6000, 5001])
-def test_pictures_of_large_maps_are_not_shifted(width):
-    """The picture of a mirrored map is the mirrored picture."""
-    stripes = (np.arange(width) // 7 % 2).astype(np.uint8) * np.ones((4, 1), np.uint8)
-    predictor = LocalSegmentor()
-    predictor.palette = [[0, 0, 0], [250, 250, 250], [0, 0, 0], [0, 0, 0]]
-    preview = make_preview(np.zeros((4, width, 3), np.uint8))
-    pictures = [
-        draw_prediction(preview, dict(seg_map=seg_map), predictor, size=(width, 4))
-        for seg_map in (stripes, stripes[:, ::-1].copy())
-    ]
-    assert preview.shape[1] == 2048
-    assert (pictures[0] == pictures[1][:, ::-1]).mean() > 0.999
-
-
-def test_packages_for_tiles_are_missed_at_the_start(monkeypatch):
-    said = []
-    monkeypatch.setattr(inferencer, 'print_log', lambda message, *_: said.append(message))
-    monkeypatch.setattr(inferencer, 'find_spec', lambda name: None if name == 'sahi' else name)
-    Inferencer(predictor=BlockDetector(), max_pixels=2_000_000)
-    Inferencer(predictor=LocalSegmentor())
-    (message,) = said
-    assert (
-        'images of more than 2000000 pixels will fail' in message
-        and "pip install '.[infer]'" in message
-    )
+    dataset = cfg.test_dataloader.dataset
+    dataset.pipeline = [dict(step, type=registry.get(step['type'])) for step in dataset.pipeline]
+    same(toolbox_inferencer(cfg, checkpoint)(image)[0], wanted)

@@ -1,16 +1,14 @@
 """Predictions in bfloat16: agreement with float32, what stays in float32, and the choice."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from local_models import LocalSegmentor
 from PIL import Image
 from torch import nn
 
-from cpvt_backbones.inference import Inferencer, ToolboxPredictor, find_images, predict_to_folder
+from cpvt_backbones.inference import Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.predictors import choose_dtype, reduce_precision
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
@@ -102,23 +100,6 @@ def test_auto_follows_the_processor(monkeypatch, abilities, expected):
         match=r"dtype must be one of \['auto', 'bfloat16', 'float16', 'float32'\], got 'half'",
     ):
         choose_dtype('half', 'cpu')
-
-
-def test_a_folder_has_predictions_of_one_precision(model, predictor, tmp_path):
-    cfg, checkpoint = model
-    Image.fromarray(next(scenes())).save(tmp_path / 'scene.png')
-    images = find_images(tmp_path / 'scene.png')
-    predict_to_folder(
-        Inferencer(predictor=predictor), images, out_dir=tmp_path / 'out', vis=False, progress=False
-    )
-    assert 'dtype' not in json.loads((tmp_path / 'out' / 'run.json').read_text())
-    reduced = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', dtype='bfloat16')
-    with pytest.raises(ValueError, match="dtype was None, is 'bfloat16'"):
-        predict_to_folder(reduced, images, out_dir=tmp_path / 'out', vis=False, progress=False)
-    with pytest.raises(
-        ValueError, match="dtype must be 'auto' or 'float32' with an exported file or a predictor"
-    ):
-        Inferencer(predictor=LocalSegmentor(), dtype='bfloat16')
 
 
 def shipped_results(name, files, dtype, **options):

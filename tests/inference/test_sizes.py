@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from local_models import Brightness, LocalSegmentor
 from mmengine.registry import TRANSFORMS, init_default_scope
+from toolbox_models import write_model
 
+from cpvt_backbones.export import ExportedModel, export, graph_of
 from cpvt_backbones.inference import GoodSizes, Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.sizes import apply_steps, size_after
 
@@ -78,23 +80,18 @@ def toolbox_result(cfg, checkpoint, image):
     if cfg.default_scope == 'mmpretrain':
         from mmpretrain import ImageClassificationInferencer
 
-        return ImageClassificationInferencer(cfg, pretrained=str(checkpoint), device='cpu')(image)[
-            0
-        ]
+        classify = ImageClassificationInferencer(cfg, pretrained=str(checkpoint), device='cpu')
+        return classify(image)[0]
     if cfg.default_scope == 'mmseg':
         from mmseg.apis import inference_model, init_model
 
         cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline  # the one that this function reads
-        return dict(
-            seg_map=inference_model(
-                init_model(cfg, str(checkpoint), device='cpu'), image
-            ).pred_sem_seg.data[0]
-        )
+        segmentor = init_model(cfg, str(checkpoint), device='cpu')
+        return dict(seg_map=inference_model(segmentor, image).pred_sem_seg.data[0])
     from mmdet.apis import inference_detector, init_detector
 
-    found = inference_detector(
-        init_detector(cfg, str(checkpoint), device='cpu'), image
-    ).pred_instances
+    detector = init_detector(cfg, str(checkpoint), device='cpu')
+    found = inference_detector(detector, image).pred_instances
     return dict(boxes=found.bboxes, scores=found.scores, labels=found.labels)
 
 
@@ -163,10 +160,8 @@ def test_sizes_outside_the_good_ones_are_told_once(scale, shape, outside, caplog
     with caplog.at_level(logging.WARNING):
         inferencer.predict([picture(*shape)] * 3)
     assert inferencer.outside == 3 * outside
-    height, width = shape
-    assert (
-        inferencer.sizing.size_of(width, height) == inferencer.sizing(picture(*shape)).shape[1::-1]
-    )
+    size = inferencer.sizing.size_of(*shape[::-1])
+    assert size == inferencer.sizing(picture(*shape)).shape[1::-1]
 
 
 def test_a_model_that_does_not_resize_has_good_sizes_in_px():
@@ -174,9 +169,8 @@ def test_a_model_that_does_not_resize_has_good_sizes_in_px():
     predictor.size_steps, predictor.sizes = [], dataclasses.replace(Scaled.sizes, zoom=1.0)
     inferencer = Inferencer(predictor=predictor, **BOUNDS)
     assert 'as in its test pipeline' in str(inferencer.sizing)
-    inferencer.predict(
-        [picture(40, 40), picture(20, 80), picture(20, 15), picture(85, 85), picture(200, 200)]
-    )
+    shapes = (40, 40), (20, 80), (20, 15), (85, 85), (200, 200)
+    inferencer.predict([picture(*shape) for shape in shapes])
     assert inferencer.outside == 2
 
 
@@ -190,13 +184,10 @@ def test_an_unknown_way_to_set_the_size_needs_a_given_one():
     ):
         predictor = LocalSegmentor() if task == 'segmentation' else Brightness()
         predictor.size_steps = [step]
-        with pytest.raises(
-            ValueError, match=f"scale must be 'native', a factor or a size.*{step['type']}"
-        ):
+        with pytest.raises(ValueError, match=f"scale must be 'native', .*{step['type']}"):
             Inferencer(predictor=predictor)
-        assert (
-            Inferencer(predictor=predictor, scale=0.5).predict([picture(40, 30)])[0].error is None
-        )
+        (result,) = Inferencer(predictor=predictor, scale=0.5).predict([picture(40, 30)])
+        assert result.error is None
     assert 'the model has no test scale' in str(Inferencer(predictor=LocalSegmentor()).sizing)
 
 
@@ -218,27 +209,20 @@ def test_the_range_of_a_checkpoint_is_beside_it(model, tmp_path, monkeypatch):
     whole = json.dumps({**dataclasses.asdict(Scaled.sizes), 'low': 'small'})
     for damaged in ('{', '{"low": 1}', '[]', '[' * 10**5, whole):
         file.write_text(damaged)
-        with pytest.raises(
-            ValueError,
-            match='^checkpoint: .*sizes.json.*is damaged: .*; delete it or write it again$',
-        ):
+        with pytest.raises(ValueError, match='^checkpoint: .*sizes.json.*is damaged: '):
             GoodSizes.of(copied)
 
 
-def test_an_exported_file_has_the_scale_and_the_range(model, tmp_path):
-    from cpvt_backbones.export import ExportedModel, export, graph_of
-
-    cfg, checkpoint = model
+def test_an_exported_file_has_the_scale_and_the_range(tmp_path):
+    """Of a classifier: its file is the quickest to write."""
+    pytest.importorskip('mmpretrain')
+    cfg, checkpoint = write_model('mmpretrain', tmp_path)
     predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device='cpu')
     settings = dict(size_steps=predictor.size_steps, sizes=dataclasses.asdict(Scaled.sizes))
     export(graph_of(predictor.model), tmp_path / 'a.pt2', format='torch_export', settings=settings)
     exported = ExportedModel(tmp_path / 'a.pt2')
     assert (exported.size_steps, exported.sizes) == (predictor.size_steps, Scaled.sizes)
     image = picture(150, 211)
-    wanted, _ = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image, score_thr=0.0)
-    found, _ = Inferencer(predictor=exported)(image, score_thr=0.0)
-    for key in found.keys() - {'classes', 'class'}:
-        if key == 'seg_map':
-            assert (found[key] == wanted[key]).mean() > 0.99
-        else:
-            np.testing.assert_allclose(found[key], wanted[key], atol=1e-2)
+    wanted, _ = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)
+    found, _ = Inferencer(predictor=exported)(image)
+    np.testing.assert_allclose(found['score'], wanted['score'], atol=1e-2)
