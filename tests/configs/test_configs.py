@@ -254,10 +254,6 @@ def test_base_batch_size_is_the_one_in_the_name(path):
         assert f'8xb{cfg.train_dataloader.batch_size}' in path.name
 
 
-def test_leaves_are_short():
-    assert not [name(path) for path in CONFIGS if len(path.read_text().splitlines()) > 60]
-
-
 def test_every_config_is_in_its_folders_readme():
     readmes = {
         path: (
