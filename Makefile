@@ -28,7 +28,7 @@ demo: $(READY)  ## train a small detector and a small segmentor, run both at siz
 
 # What finishes in 90 seconds on two cores, the imports of the toolboxes included.
 QUICK := tests/layers tests/checkpoints tests/golden/test_golden.py::test_backbones \
-	$(addprefix tests/backbones/test_,arguments.py outputs.py state_dict.py distillation_token.py fuse.py)
+	$(addprefix tests/backbones/test_,arguments.py outputs.py state_dict.py fuse.py)
 
 app: $(READY)  ## try models on images in a browser, http://127.0.0.1:7860/; ARGS='CONFIG CHECKPOINT' adds one
 	$(BIN)/python demo/app.py $(ARGS)

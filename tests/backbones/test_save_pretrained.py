@@ -5,15 +5,15 @@ import json
 
 import pytest
 import torch
-from tiny import DENSE, assert_equal_outputs, column, multi_scale, pyramid
+from tiny import BACKBONES, assert_equal_outputs, column, multi_scale, pyramid, randomise
 
 from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import CheckpointError
 
 
-@pytest.mark.parametrize('name', DENSE)
+@pytest.mark.parametrize('name', BACKBONES)
 def test_a_folder_gives_the_model_back(name, tmp_path):
-    model = DENSE[name]().eval()
+    model = randomise(BACKBONES[name]()).eval()
     model.save_pretrained(tmp_path / 'folder')
     loaded = type(model).from_pretrained(tmp_path / 'folder').eval()
     images = torch.randn(2, 3, 40, 56)
@@ -106,10 +106,8 @@ def test_damaged_files(tmp_path):
         CPVT.from_pretrained(tmp_path)
     for content, message in {
         '{': 'it is not JSON',
-        '[' * 10**6: 'it is nested too deep',
         '{"a":' * 10**6: 'it is nested too deep',
         '[1]': 'it must hold a JSON object, got a list',
-        '"x"': 'it must hold a JSON object, got a str',
         ' ' * (65 << 20): 'it has more than 64 MiB',
     }.items():
         (tmp_path / 'config.json').write_text(content)

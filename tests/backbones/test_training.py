@@ -3,10 +3,20 @@ step, same seeds.
 """
 
 import copy
+import pickle
 
 import pytest
 import torch
-from tiny import DENSE, POSITIONS, assert_equal_outputs, column, multi_scale, pyramid, randomise
+from tiny import (
+    BACKBONES,
+    DENSE,
+    POSITIONS,
+    assert_equal_outputs,
+    column,
+    multi_scale,
+    pyramid,
+    randomise,
+)
 from torch import nn
 
 from cpvt_backbones.layers import DropPath
@@ -19,96 +29,63 @@ def loss_of(outputs):
     return sum((out * torch.randn(out.shape, generator=generator)).sum() for out in outputs)
 
 
-def without_gradient(model):
+OUT_INDICES = (0, (1,), (0, 2), (3, 0), -1, (-2, -1), (2, 2))
+TAPS = ((0, 1, 2, 3), (1, 1, 2, 2), (0, 0, 0, 0), (-4, -3, -2, -1))
+LAST = {name: {**POSITIONS[name], 'after_blocks': (3,)} for name in ('peg', 'peg_bn')}
+TOKEN = dict(out_type='cls_token', out_indices=-1, with_cls_token=True)
+
+
+def choices_of_outputs():
+    """Name, builder and arguments of models with every choice of outputs and encodings."""
+    for name, build in DENSE.items():
+        yield name, build, {}
+        if name != 'pyramid_cls':
+            for indices in OUT_INDICES:
+                yield f'{name} {indices}', build, dict(out_indices=indices)
+    for taps in TAPS:
+        yield f'taps {taps}', multi_scale, dict(source='taps', taps=taps)
+    for out_type in ('featmap', 'avg_featmap', 'raw', 'cls_token'):
+        options = TOKEN if out_type == 'cls_token' else dict(out_type=out_type)
+        for name, position in POSITIONS.items():
+            yield f'column {name} {out_type}', column, dict(position=position, **options)
+            if name != 'relative':
+                yield f'pyramid {name} {out_type}', pyramid, dict(position=position, **options)
+        if out_type != 'cls_token':
+            for name, position in LAST.items():
+                yield f'column {name} last {out_type}', column, dict(position=position, **options)
+    every_block = dict(type='PEG', after_blocks=(0, 1, 2, 3))
+    yield 'column every block', column, dict(position=every_block, **TOKEN)
+
+
+CHOICES = list(choices_of_outputs())
+
+
+@pytest.mark.parametrize(('_', 'build', 'arguments'), CHOICES, ids=[case[0] for case in CHOICES])
+def test_no_parameter_is_unused(_, build, arguments):
+    model = build(**arguments)
     loss_of(model(torch.randn(IMAGES))).backward()
-    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-
-
-@pytest.mark.parametrize('name', DENSE)
-def test_no_parameter_is_unused(name):
-    model = DENSE[name]()
-    assert without_gradient(model) == []
-    assert [name for name, p in model.named_parameters() if not p.grad.any()] == []
-
-
-@pytest.mark.parametrize('out_indices', [0, (1,), (0, 2), (3, 0), -1, (-2, -1), (2, 2)])
-@pytest.mark.parametrize('name', [name for name in DENSE if name != 'pyramid_cls'])
-def test_no_parameter_is_unused_with_a_choice_of_outputs(name, out_indices):
-    model = DENSE[name](out_indices=out_indices)
-    assert without_gradient(model) == []
-    assert len(model.out_channels) == (1 if isinstance(out_indices, int) else len(out_indices))
-
-
-@pytest.mark.parametrize('taps', [(0, 1, 2, 3), (1, 1, 2, 2), (0, 0, 0, 0), (-4, -3, -2, -1)])
-def test_no_parameter_is_unused_with_a_choice_of_taps(taps):
-    assert without_gradient(multi_scale(source='taps', taps=taps)) == []
-
-
-@pytest.mark.parametrize('position', POSITIONS)
-@pytest.mark.parametrize('after', [None, (3,)])
-@pytest.mark.parametrize('out_type', ['featmap', 'avg_featmap', 'raw'])
-def test_no_parameter_is_unused_with_any_position(position, after, out_type):
-    spec = POSITIONS[position]
-    if after is not None:
-        if position not in ('peg', 'peg_bn'):
-            return
-        spec = {**spec, 'after_blocks': after}
-    assert without_gradient(column(position=spec, out_type=out_type)) == []
-    if position != 'relative' and after is None:
-        assert without_gradient(pyramid(position=spec, out_type=out_type)) == []
-
-
-@pytest.mark.parametrize(
-    'position',
-    [
-        POSITIONS['peg'],
-        POSITIONS['learned'],
-        POSITIONS['relative'],
-        dict(type='PEG', after_blocks=(0, 1, 2, 3)),
-    ],
-)
-def test_no_parameter_is_unused_when_the_class_token_is_handed_out(position):
-    assert without_gradient(column(position=position, out_type='cls_token')) == []
-    if position is not POSITIONS['relative']:
-        model = pyramid(
-            position={**position, 'after_blocks': (0,)} if position['type'] == 'PEG' else position,
-            out_type='cls_token',
-            out_indices=-1,
-            with_cls_token=True,
-        )
-        assert without_gradient(model) == []
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    assert [name for name, p in trained if p.grad is None] == []
+    if not arguments:
+        assert [name for name, p in trained if not p.grad.any()] == []
 
 
 # -- checkpointing
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('rate', [0.0, 0.5])
-@pytest.mark.parametrize('name', DENSE)
-def test_checkpointing_gives_equal_outputs_and_gradients(name, rate):
-    plain = randomise(DENSE[name](drop_path_rate=rate, drop_rate=rate / 5)).train()
-    saving = DENSE[name](drop_path_rate=rate, drop_rate=rate / 5, with_cp=True).train()
+@pytest.mark.parametrize('name', BACKBONES)
+def test_checkpointing_gives_equal_outputs_gradients_and_buffers(name):
+    rates = dict(drop_path_rate=0.5, drop_rate=0.1)
+    plain = randomise(BACKBONES[name](**rates)).train()
+    saving = BACKBONES[name](**rates, with_cp=True).train()
     saving.load_state_dict(plain.state_dict())
     images, results = torch.randn(IMAGES), []
     for model in (plain, saving):
         torch.manual_seed(3)
-        outputs = model(images)
-        loss_of(outputs).backward()
-        results.append((outputs, {n: p.grad for n, p in model.named_parameters()}))
-    (outputs, gradients), (saved_outputs, saved_gradients) = results
-    assert_equal_outputs(outputs, saved_outputs)
-    for key, gradient in gradients.items():
-        assert torch.allclose(gradient, saved_gradients[key], rtol=1e-5, atol=1e-6), key
-
-
-@pytest.mark.parametrize('position', POSITIONS)
-def test_checkpointing_with_any_position(position):
-    plain = randomise(column(position=POSITIONS[position]))
-    saving = column(position=POSITIONS[position], with_cp=True)
-    saving.load_state_dict(plain.state_dict())
-    images = torch.randn(IMAGES)
-    for model in (plain, saving):
-        loss_of(model(images)).backward()
+        results.append(model(images))
+        loss_of(results[-1]).backward()
+    assert_equal_outputs(*results)
     for (key, p), q in zip(plain.named_parameters(), saving.parameters(), strict=True):
         assert torch.allclose(p.grad, q.grad, rtol=1e-5, atol=1e-6), key
     for (key, p), q in zip(plain.named_buffers(), saving.buffers(), strict=True):
@@ -151,28 +128,10 @@ def test_stochastic_depth_is_applied_once_a_branch(name):
 
 @pytest.mark.parametrize('build', [column, pyramid])
 def test_drop_path_of_a_cut_model_is_that_of_the_whole(build):
-    whole = [m.rate for m in build(drop_path_rate=0.4).modules() if isinstance(m, DropPath)]
-    cut = [
-        m.rate
-        for m in build(drop_path_rate=0.4, out_indices=(1,)).modules()
-        if isinstance(m, DropPath)
-    ]
+    models = build(drop_path_rate=0.4), build(drop_path_rate=0.4, out_indices=(1,))
+    whole, cut = ([m.rate for m in model.modules() if isinstance(m, DropPath)] for model in models)
     assert 0 < len(cut) < len(whole)
     assert cut == whole[: len(cut)]
-
-
-def test_a_branch_is_dropped_as_often_as_its_rate_says():
-    model = column(drop_path_rate=0.4, out_indices=-1, position=None, final_norm=False).train()
-    for block in model.blocks[:3]:  # leave only the last block's branches
-        for m in (block.drop_path1, block.drop_path2):
-            m.rate = 0.0
-    kept = []
-    model.blocks[3].drop_path1.register_forward_hook(
-        lambda _, inputs, out: kept.append((out != 0).any(-1).any(-1))
-    )
-    with torch.no_grad():
-        model(torch.randn(1, 3, 16, 16).expand(2000, -1, -1, -1))
-    assert kept[0].float().mean().item() == pytest.approx(0.6, abs=0.04)
 
 
 @pytest.mark.parametrize('name', DENSE)
@@ -284,16 +243,16 @@ def test_the_same_seed_gives_the_same_weights(name):
     assert any(not torch.equal(states[0][key], value) for key, value in states[2].items())
 
 
-@pytest.mark.parametrize('name', DENSE)
-def test_deepcopy(name):
-    model = randomise(DENSE[name]()).eval()
-    twin = copy.deepcopy(model)
-    images = torch.randn(IMAGES)
-    assert_equal_outputs(model(images), twin(images))
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.add_(1)
-    assert not any(torch.equal(a, b) for a, b in zip(model(images), twin(images), strict=True))
+@pytest.mark.parametrize('name', BACKBONES)
+def test_copies_by_deepcopy_and_pickle_are_of_their_own(name):
+    model, images = randomise(BACKBONES[name]()).eval(), torch.randn(IMAGES)
+    before = model(images)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_equal_outputs(before, twin(images))
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.add_(1)
+        assert_equal_outputs(before, model(images))
 
 
 @pytest.fixture(scope='module')
@@ -311,9 +270,7 @@ def process_group(tmp_path_factory):
 def test_a_distributed_step_without_find_unused_parameters(process_group, name, with_cp):
     model = nn.parallel.DistributedDataParallel(DENSE[name](with_cp=with_cp, frozen_stages=1))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    for _ in range(
-        2
-    ):  # the second forward is the one that complains of parameters unused in the first
+    for _ in range(2):  # the second complains of parameters unused in the first
         optimizer.zero_grad()
         loss_of(model(torch.randn(IMAGES))).backward()
         optimizer.step()

@@ -4,33 +4,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import COLUMN, POSITIONS, PYRAMID
+from tiny import POSITIONS, column, multi_scale, pyramid
 
-from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
-
-PYRAMID_POSITIONS = {
-    name: p for name, p in POSITIONS.items() if name != 'relative'
-}  # it needs every key
 MODELS = {
     **{
-        f'column_{name}': (lambda p=p: CPVT(arch=COLUMN, out_indices=(1, 3), position=p))
+        f'column_{name}': (lambda p=p: column(out_indices=(1, 3), position=p))
         for name, p in POSITIONS.items()
     },
     **{
-        f'pyramid_{name}': (lambda p=p: PyramidCPVT(arch=PYRAMID, position=p))
-        for name, p in PYRAMID_POSITIONS.items()
+        f'pyramid_{name}': (lambda p=p: pyramid(position=p))
+        for name, p in POSITIONS.items()
+        if name != 'relative'  # it needs every key
     },
-    'pyramid_class_token': lambda: PyramidCPVT(arch=PYRAMID, with_cls_token=True),
-    'windowed': lambda: MultiScaleCPVT(arch=COLUMN, window_size=2, global_blocks=(3,)),
-    'windowed_class_token': lambda: CPVT(arch=COLUMN, window_size=2),
-    'multi_scale': lambda: MultiScaleCPVT(arch=COLUMN),
-    'taps': lambda: MultiScaleCPVT(arch=COLUMN, source='taps', patch_size=8),
-    'unpadded_peg': lambda: CPVT(
-        arch=COLUMN, patch_size=4, position=dict(type='PEG', padding='none')
-    ),
-    'vector': lambda: CPVT(arch=COLUMN, with_cls_token=False, out_type='avg_featmap'),
-    'class_token': lambda: CPVT(arch=COLUMN, out_type='cls_token'),
-    'two_tokens': lambda: CPVT(arch=COLUMN, out_type='cls_token', with_dist_token=True),
+    'pyramid_class_token': lambda: pyramid(with_cls_token=True),
+    'windowed': lambda: multi_scale(window_size=2, global_blocks=(3,)),
+    'windowed_class_token': lambda: column(window_size=2),
+    'multi_scale': lambda: multi_scale(),
+    'taps': lambda: multi_scale(source='taps', patch_size=8),
+    'unpadded_peg': lambda: column(patch_size=4, position=dict(type='PEG', padding='none')),
+    'vector': lambda: column(with_cls_token=False, out_type='avg_featmap'),
+    'class_token': lambda: column(out_type='cls_token'),
+    'two_tokens': lambda: column(out_type='cls_token', with_dist_token=True),
 }
 
 
@@ -96,7 +90,7 @@ def test_gradients_are_the_sum_of_those_alone(name):
 
 
 def test_a_batch_without_padding_is_one_call():
-    model = CPVT(arch=COLUMN).eval()
+    model = column().eval()
     images = torch.randn(3, 3, 40, 50)
     with torch.no_grad():
         for found, expected in zip(model(images, [(40, 50)] * 3), model(images), strict=True):
@@ -104,7 +98,7 @@ def test_a_batch_without_padding_is_one_call():
 
 
 def test_the_sizes_may_come_with_the_images():
-    model = CPVT(arch=COLUMN).eval()
+    model = column().eval()
     images = torch.randn(2, 3, 40, 50)
     sizes = [(40, 30), (20, 50)]
     with torch.no_grad():
@@ -127,9 +121,9 @@ def test_the_sizes_may_come_with_the_images():
 )
 def test_errors(sizes, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        CPVT(arch=COLUMN)(torch.randn(2, 3, 40, 50), sizes)
+        column()(torch.randn(2, 3, 40, 50), sizes)
 
 
 def test_tokens_have_no_place():
     with pytest.raises(ValueError, match='raw'):
-        CPVT(arch=COLUMN, out_type='raw')(torch.randn(2, 3, 40, 50), [(40, 50), (20, 50)])
+        column(out_type='raw')(torch.randn(2, 3, 40, 50), [(40, 50), (20, 50)])

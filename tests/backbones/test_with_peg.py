@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 from mmengine.registry import MODELS, init_default_scope
-from tiny import max_difference, randomise
+from tiny import assert_equal_outputs, max_difference, randomise
 
 from cpvt_backbones.layers import PEG
 
@@ -66,6 +66,10 @@ def outputs(model, size):
         return model(torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0)))
 
 
+def assert_same(left, right, size):
+    assert_equal_outputs(outputs(left, size), outputs(right, size))
+
+
 @pytest.fixture(params=list(BACKBONES))
 def case(request):
     scope, *rest = BACKBONES[request.param]
@@ -82,25 +86,20 @@ def test_starts_as_the_backbone_and_encodes_from_then_on(case):
     model = with_peg(backbone, after, kernel_size=5)
     assert type(model) is type(plain)
     assert [model.pos_block[str(i)].dim for i in range(len(after))] == list(widths)
-    assert {key for key in model.state_dict() if key not in plain.state_dict()} == {
+    assert model.state_dict().keys() - plain.state_dict().keys() == {
         f'pos_block.{i}.proj.0.{part}' for i in range(len(after)) for part in ('weight', 'bias')
     }
     for size in SIZES:
-        expected, found = outputs(plain, size), outputs(model, size)
-        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        assert_same(plain, model, size)
     randomise(model.pos_block)
     twin = copy.deepcopy(model)
-    assert max_difference(outputs(plain, size)[-1], outputs(model, size)[-1]) > 1e-3
     # A copy has PEGs of its own, and a plain backbone's weights load by their names.
     missing, unexpected = twin.load_state_dict(plain.state_dict(), strict=False)
     assert not unexpected and all(key.startswith('pos_block.') for key in missing)
-    with torch.no_grad():
-        for parameter in twin.pos_block.parameters():
-            parameter.zero_()
-    assert all(
-        torch.equal(a, b) for a, b in zip(outputs(plain, size), outputs(twin, size), strict=True)
-    )
-    assert max_difference(outputs(plain, size)[-1], outputs(model, size)[-1]) > 1e-3
+    for parameter in twin.pos_block.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert_same(plain, twin, SIZES[0])
+    assert max_difference(outputs(plain, SIZES[0])[-1], outputs(model, SIZES[0])[-1]) > 1e-3
 
 
 def test_every_peg_is_trained_from_the_first_step(case):
@@ -122,28 +121,29 @@ def test_encodes_the_output_of_the_block_on_its_grid():
         assert torch.equal(found, peg(block(tokens, (2, 6)), (2, 6)))
 
 
-def test_maps_with_channels_last():
+class Maps(torch.nn.Module):
+    """A backbone whose block gives (B, H, W, C)."""
+
     class Block(torch.nn.Module):
         def forward(self, x):
             return x.permute(0, 2, 3, 1)
 
-    class Maps(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.block = Block()
+    def __init__(self):
+        super().__init__()
+        self.block = self.Block()
 
-        def forward(self, x):
-            return (self.block(x),)
+    def forward(self, x):
+        return (self.block(x),)
 
+
+def test_maps_with_channels_last():
     MODELS.register_module(module=Maps, force=True)
     model = with_peg(dict(type='Maps'), ('block',), channels_last=True)
     peg = randomise(model.pos_block['0'])
     (found,) = outputs(model, (5, 7))
-    images = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
+    (tokens,) = outputs(Maps(), (5, 7))
     assert peg.dim == 3
-    assert torch.equal(
-        found, peg(images.permute(0, 2, 3, 1).flatten(1, 2), (5, 7)).unflatten(1, (5, 7))
-    )
+    assert torch.equal(found, peg(tokens.flatten(1, 2), (5, 7)).unflatten(1, (5, 7)))
 
 
 def test_initial_weights_are_those_the_backbone_names(tmp_path):
@@ -154,10 +154,7 @@ def test_initial_weights_are_those_the_backbone_names(tmp_path):
     init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth'))
     model = with_peg({**backbone, 'init_cfg': init_cfg}, ('layer1', 'layer2'))
     model.init_weights()
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(outputs(source, (64, 64)), outputs(model, (64, 64)), strict=True)
-    )
+    assert_same(source, model, (64, 64))
 
 
 def test_whole_model_is_saved():
@@ -168,43 +165,31 @@ def test_whole_model_is_saved():
     torch.save(model, file)
     file.seek(0)
     again = torch.load(file, weights_only=False)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(outputs(model, (64, 96)), outputs(again, (64, 96)), strict=True)
-    )
+    assert_same(model, again, (64, 96))
+
+
+BLOCK = ('stages.0.blocks.0',)
 
 
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (
-            dict(after=('stages.0.blocks.7',)),
-            r"such as \['stages.0.blocks.0'.*got 'stages.0.blocks.7'",
-        ),
-        (dict(after=('stages.0.blocks.0',) * 2), 'after must be different names'),
+        (dict(after=('stages.0.blocks.7',)), r"such as \['stages.0.bl.*got 'stages.0.blocks.7'"),
+        (dict(after=BLOCK * 2), 'after must be different names'),
         (dict(after='stages.0.blocks.0'), 'after must be different names'),
         (dict(after=()), 'after must be different names'),
         (dict(after=('stages',)), "must name modules that SwinTransformer calls, got 'stages'"),
-        (dict(after=('stages.0.blocks.0',), padding='none'), "padding must be 'zero'.*got 'none'"),
-        (
-            dict(after=('stages.0.blocks.0',), channels_last=1),
-            'channels_last must be True or False, got 1',
-        ),
-        (dict(after=('stages.0.blocks.0',), kernel_size=2), 'kernel_size must be an odd integer'),
+        (dict(after=BLOCK, padding='none'), "padding must be 'zero'.*got 'none'"),
+        (dict(after=BLOCK, channels_last=1), 'channels_last must be True or False, got 1'),
+        (dict(after=BLOCK, kernel_size=2), 'kernel_size must be an odd integer'),
+        (dict(after=BLOCK, size=3), "unexpected keyword argument 'size'"),
+        (dict(after=('blocks.3',), backbone=dict(type='CPVT', arch='tiny')), 'without pos_block'),
     ],
 )
 def test_refuses(options, message):
     pytest.importorskip('mmdet')
-    with pytest.raises(ValueError, match=message):
-        with_peg(swin('mmdet'), **options)
-
-
-def test_refuses_an_unknown_argument_and_a_trunk_of_this_package():
-    pytest.importorskip('mmdet')
-    with pytest.raises(TypeError, match="unexpected keyword argument 'size'"):
-        with_peg(swin('mmdet'), ('stages.0.blocks.0',), size=3)
-    with pytest.raises(ValueError, match='backbone must be without pos_block'):
-        with_peg(dict(type='CPVT', arch='tiny'), ('blocks.3',))
+    with pytest.raises((ValueError, TypeError), match=message):
+        with_peg(**{'backbone': swin('mmdet'), **options})
 
 
 def test_refuses_tokens_without_a_grid():
