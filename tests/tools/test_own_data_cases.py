@@ -12,6 +12,7 @@ from PIL import Image
 from cpvt_backbones.toolboxes import read_config
 
 WIDTH, HEIGHT = 64, 48
+NAN = float('nan')
 
 
 def photo(path, size=(WIDTH, HEIGHT), *, orientation=1, seed=None):
@@ -29,21 +30,52 @@ def photo(path, size=(WIDTH, HEIGHT), *, orientation=1, seed=None):
     image.save(path, exif=exif)
 
 
-@pytest.fixture
-def out(tmp_path):
-    return ['--out', tmp_path / 'mine.py', '--overwrite']
+def mask(path, values, size=(WIDTH, HEIGHT), dtype=np.uint8):
+    """Write an image that repeats the values."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    array = np.resize(np.array(values, dtype), (size[1], size[0], *np.shape(values)[1:]))
+    cv2.imwrite(str(path), array)
 
 
 @pytest.fixture
-def table(capsys, call):
-    """Run make_config.py and return the lines that it prints."""
+def table(capsys, call, tmp_path):
+    """Run make_config.py, which writes ``mine.py``, and return the lines that it prints."""
 
     def table(*arguments):
         capsys.readouterr()
-        call('make_config', *arguments)
+        call('make_config', *arguments, '--out', tmp_path / 'mine.py', '--overwrite')
         return capsys.readouterr().out
 
     return table
+
+
+@pytest.fixture
+def refuse(refused, tmp_path):
+    """Run make_config.py, which must end with an error; returns its line."""
+    out = ['--out', tmp_path / 'mine.py', '--overwrite']
+    return lambda *arguments: refused('make_config', *arguments, *out)
+
+
+@pytest.fixture
+def config(tmp_path):
+    return lambda: read_config(tmp_path / 'mine.py')
+
+
+def assert_used(printed, train, val):
+    assert f'used  {train:10} training images' in printed
+    assert f'used  {val:10} validation images' in printed
+
+
+def dataset(config, part):
+    """The data set of a config's dataloader."""
+    from mmengine.registry import DATASETS, init_default_scope
+
+    init_default_scope(config.default_scope)
+    return DATASETS.build(config[f'{part}_dataloader'].dataset)
+
+
+# -- COCO JSON
+# --------------------------------------------------------------------------------------------------
 
 
 class CocoSet:
@@ -51,9 +83,8 @@ class CocoSet:
 
     def __init__(self, folder):
         self.folder = folder
-        self.images = [
-            dict(id=i, file_name=f'{i}.png', width=WIDTH, height=HEIGHT) for i in range(10)
-        ]
+        size = dict(width=WIDTH, height=HEIGHT)
+        self.images = [dict(id=i, file_name=f'{i}.png', **size) for i in range(10)]
         self.annotations = []
         for i in range(20):
             box = [4 + i, 5, 20, 16]
@@ -62,16 +93,17 @@ class CocoSet:
         for image in self.images:
             photo(folder / 'images' / image['file_name'])
 
-    def arguments(self, name='all.json'):
+    def arguments(self, name='all.json', form='coco'):
         content = dict(images=self.images, annotations=self.annotations, categories=self.categories)
         file = self.folder / name
         file.write_text(json.dumps(content))
-        return ['coco', file, self.folder / 'images']
+        return [form, file, self.folder / 'images']
+
+    def read(self, part):
+        return json.loads((self.folder / f'mine/{part}.json').read_text())
 
     def written(self):
-        parts = [
-            json.loads((self.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val')
-        ]
+        parts = [self.read(part) for part in ('train', 'val')]
         both = {}
         for key in ('images', 'annotations'):
             both[key] = sorted(parts[0][key] + parts[1][key], key=lambda one: one['id'])
@@ -84,427 +116,359 @@ def coco(tmp_path):
     return CocoSet(tmp_path)
 
 
-def test_coco_without_faults(coco, table, out):
-    printed = table(*coco.arguments(), *out, '--strict')
+def test_coco_without_faults(coco, table):
+    printed = table(*coco.arguments(), '--strict')
     assert 'read          10 images' in printed and 'read          20 objects' in printed
-    assert (
-        'used           8 training images' in printed
-        and 'used           2 validation images' in printed
-    )
+    assert_used(printed, 8, 2)
     assert 'exit code 0' in printed
-    assert 'skipped' not in printed and 'altered' not in printed and 'note' not in printed
+    assert not any(word in printed for word in ('skipped', 'altered', 'note'))
     written, categories = coco.written()
-    assert [one['bbox'] for one in written['annotations']] == [
-        one['bbox'] for one in coco.annotations
-    ]
+    boxes = [one['bbox'] for one in written['annotations']]
+    assert boxes == [one['bbox'] for one in coco.annotations]
     assert categories == coco.categories
 
 
-NAN = float('nan')
 RLE = dict(size=[HEIGHT, WIDTH], counts=[HEIGHT * 10 + 8, 16, HEIGHT * WIDTH - HEIGHT * 10 - 24])
+SHORT_RLE = dict(size=[HEIGHT, WIDTH], counts=[9])
+TRIANGLE = [[4, 5, 24, 5, 24, 21]]
 # Changes of the first annotation (None removes a key), the outcome, and its reason.
-FAULTS = {
-    'negative': (dict(bbox=[9, 9, -3, 5]), 'refused', 'boxes of negative width or height'),
-    'nan': (dict(bbox=[9, 9, NAN, 5]), 'refused', 'bbox is not four finite numbers'),
-    'text': (dict(bbox=['9', 9, 9, 5]), 'refused', 'bbox is not four finite numbers'),
-    'three': (dict(bbox=[9, 9, 9]), 'refused', 'bbox is not four finite numbers'),
-    'empty': (dict(bbox=[]), 'refused', 'objects with neither bbox nor outline'),
-    'missing': (dict(bbox=None), 'refused', 'objects with neither bbox nor outline'),
-    'flat': (dict(bbox=[9, 9, 0, 5]), 'skipped', 'boxes of no width or height'),
-    'thin': (dict(bbox=[9, 9, 0.5, 5]), 'skipped', 'boxes narrower or lower than 1 px'),
-    'outside': (dict(bbox=[70, 9, 5, 5]), 'skipped', 'boxes outside their image'),
-    'partly': (dict(bbox=[60, 9, 9, 5]), 'altered', 'boxes are clipped to their image'),
-    'image': (dict(image_id=77), 'skipped', 'annotations of images that are not listed'),
-    'no image': (dict(image_id=None), 'refused', 'annotations without image_id'),
-    'text image': (dict(image_id='0'), 'altered', 'image_id as text'),
-    'category': (dict(category_id=9), 'refused', 'annotations of categories that are not listed'),
-    'text category': (dict(category_id='1'), 'altered', 'category_id as text'),
-    'no category': (dict(category_id=None), 'refused', 'annotations without category_id'),
-    'id': (dict(id=1), 'altered', 'annotation ids that are missing'),
-    'no id': (dict(id=None), 'altered', 'annotation ids that are missing'),
-    'twice': (dict(bbox=[5, 5, 20, 16], category_id=2), 'skipped', 'objects that are listed twice'),
-    'iscrowd': (dict(iscrowd=2), 'refused', 'iscrowd is neither 0 nor 1'),
-    'polygon': (
-        dict(bbox=None, segmentation=[[4, 5, 24, 5, 24, 21]]),
-        'altered',
-        'bbox is derived',
-    ),
-    'rle': (dict(bbox=None, segmentation=RLE), 'altered', 'bbox is derived'),
-    'line': (dict(segmentation=[[4, 5, 24, 5]]), 'altered', 'polygons of fewer than three points'),
-    'rle size': (
-        dict(segmentation=dict(size=[9, 9], counts=[81])),
-        'refused',
-        'RLE of another size',
-    ),
-    'rle sum': (
-        dict(segmentation=dict(size=[HEIGHT, WIDTH], counts=[9])),
-        'refused',
-        'RLE whose counts',
-    ),
-}
+FAULTS = [
+    (dict(bbox=[9, 9, -3, 5]), 'refused', 'boxes of negative width or height'),
+    (dict(bbox=[9, 9, NAN, 5]), 'refused', 'bbox is not four finite numbers'),
+    (dict(bbox=['9', 9, 9, 5]), 'refused', 'bbox is not four finite numbers'),
+    (dict(bbox=[9, 9, 9]), 'refused', 'bbox is not four finite numbers'),
+    (dict(bbox=[]), 'refused', 'objects with neither bbox nor outline'),
+    (dict(bbox=None), 'refused', 'objects with neither bbox nor outline'),
+    (dict(bbox=[9, 9, 0, 5]), 'skipped', 'boxes of no width or height'),
+    (dict(bbox=[9, 9, 0.5, 5]), 'skipped', 'boxes narrower or lower than 1 px'),
+    (dict(bbox=[70, 9, 5, 5]), 'skipped', 'boxes outside their image'),
+    (dict(bbox=[60, 9, 9, 5]), 'altered', 'boxes are clipped to their image'),
+    (dict(image_id=77), 'skipped', 'annotations of images that are not listed'),
+    (dict(image_id=None), 'refused', 'annotations without image_id'),
+    (dict(image_id='0'), 'altered', 'image_id as text'),
+    (dict(category_id=9), 'refused', 'annotations of categories that are not listed'),
+    (dict(category_id='1'), 'altered', 'category_id as text'),
+    (dict(category_id=None), 'refused', 'annotations without category_id'),
+    (dict(id=1), 'altered', 'annotation ids that are missing'),
+    (dict(id=None), 'altered', 'annotation ids that are missing'),
+    (dict(bbox=[5, 5, 20, 16], category_id=2), 'skipped', 'objects that are listed twice'),
+    (dict(iscrowd=2), 'refused', 'iscrowd is neither 0 nor 1'),
+    (dict(bbox=None, segmentation=TRIANGLE), 'altered', 'bbox is derived'),
+    (dict(bbox=None, segmentation=RLE), 'altered', 'bbox is derived'),
+    (dict(segmentation=[[4, 5, 24, 5]]), 'altered', 'polygons of fewer than three points'),
+    (dict(segmentation=dict(size=[9, 9], counts=[81])), 'refused', 'RLE of another size'),
+    (dict(segmentation=SHORT_RLE), 'refused', 'RLE whose counts'),
+]
 
 
-@pytest.mark.parametrize('fault', FAULTS)
-def test_faults_of_coco_objects(coco, table, refused, out, fault):
-    change, outcome, reason = FAULTS[fault]
+@pytest.mark.parametrize(('change', 'outcome', 'reason'), FAULTS, ids=str)
+def test_faults_of_coco_objects(coco, table, refuse, change, outcome, reason):
     first = {**coco.annotations[0], **change}
     coco.annotations[0] = {key: value for key, value in first.items() if value is not None}
     if outcome == 'refused':
-        assert reason in refused('make_config', *coco.arguments(), *out)
+        assert reason in refuse(*coco.arguments())
         assert not (coco.folder / 'mine.py').exists()
         return
-    printed = table(*coco.arguments(), *out)
-    assert f'{outcome}        1 {reason}' in printed
-    assert 'exit code 0' in printed
-    written, _ = coco.written()
-    assert len(written['annotations']) == (19 if outcome == 'skipped' else 20)
-    assert [one['id'] for one in written['annotations']] == [
-        *range(1, len(written['annotations']) + 1)
-    ]
-    assert reason in refused('make_config', *coco.arguments(), *out, '--strict')
+    printed = table(*coco.arguments())
+    assert f'{outcome}        1 {reason}' in printed and 'exit code 0' in printed
+    written = coco.written()[0]['annotations']
+    count = 19 if outcome == 'skipped' else 20
+    assert [one['id'] for one in written] == [*range(1, count + 1)]
+    assert reason in refuse(*coco.arguments(), '--strict')
     assert reason in (coco.folder / 'mine/check.csv').read_text()
 
 
-def test_boxes_come_from_outlines(coco, table, out):
-    coco.annotations[0].pop('bbox')
-    coco.annotations[0]['segmentation'] = [[4, 5, 24, 5, 24, 21]]
-    coco.annotations[1].pop('bbox')
-    coco.annotations[1]['segmentation'] = RLE
-    table(*coco.arguments(), *out)
-    first, second, *_ = coco.written()[0]['annotations']
+@pytest.mark.parametrize(
+    ('part', 'change', 'reason'),
+    [
+        ('images', dict(id=1), 'images with the id of another'),
+        ('images', dict(id=None), 'images without id'),
+        ('images', dict(file_name='1.png'), 'images that are listed twice'),
+        ('images', dict(file_name=None), 'images without file_name'),
+        ('images', dict(file_name='none.png'), 'images that cannot be read'),
+        ('images', dict(width=99), 'width and height are not those of the file'),
+        ('categories', dict(id=2), 'categories with the id of another'),
+        ('categories', dict(id=None), 'categories without id'),
+        ('categories', dict(name='dog'), 'categories with the name of another'),
+        ('categories', dict(name=' '), 'categories without name'),
+    ],
+)
+def test_faults_of_coco_images_and_categories(coco, refuse, part, change, reason):
+    getattr(coco, part)[0].update(change)
+    assert reason in refuse(*coco.arguments())
+
+
+def test_boxes_come_from_outlines_and_are_clipped(coco, table):
+    for one, outline in zip(coco.annotations, (TRIANGLE, RLE), strict=False):
+        one.pop('bbox')
+        one['segmentation'] = outline
+    coco.annotations[2]['bbox'] = [-6, 9, 12, 90]
+    table(*coco.arguments())
+    first, second, third, *_ = coco.written()[0]['annotations']
     assert (first['bbox'], first['area']) == ([4, 5, 20, 16], 160)
     assert (second['bbox'], second['area']) == ([10, 8, 1, 16], 16)
+    assert third['bbox'] == [0, 9, 6, 39]
 
 
-def test_a_clipped_box_lies_in_its_image(coco, table, out):
-    coco.annotations[0]['bbox'] = [-6, 9, 12, 90]
-    table(*coco.arguments(), *out)
-    assert coco.written()[0]['annotations'][0]['bbox'] == [0, 9, 6, 39]
-
-
-@pytest.mark.parametrize(
-    ('change', 'reason'),
-    [
-        (dict(id=1), 'images with the id of another'),
-        (dict(id=None), 'images without id'),
-        (dict(file_name='1.png'), 'images that are listed twice'),
-        (dict(file_name=None), 'images without file_name'),
-        (dict(file_name='none.png'), 'images that cannot be read'),
-        (dict(width=99), 'width and height are not those of the file'),
-    ],
-)
-def test_faults_of_coco_images(coco, refused, out, change, reason):
-    coco.images[0].update(change)
-    assert reason in refused('make_config', *coco.arguments(), *out)
-
-
-@pytest.mark.parametrize(
-    ('change', 'reason'),
-    [
-        (dict(id=2), 'categories with the id of another'),
-        (dict(id=None), 'categories without id'),
-        (dict(name='dog'), 'categories with the name of another'),
-        (dict(name=' '), 'categories without name'),
-    ],
-)
-def test_faults_of_coco_categories(coco, refused, out, change, reason):
-    coco.categories[0].update(change)
-    assert reason in refused('make_config', *coco.arguments(), *out)
-
-
-def test_ids_as_text_are_replaced(coco, table, out):
+def test_ids_as_text_are_replaced(coco, table):
     for image in coco.images:
         image['id'] = f'a{image["id"]}'
     for one in coco.annotations:
         one.update(image_id=f'a{one["image_id"]}', category_id=f'c{one["category_id"]}')
     for category in coco.categories:
         category['id'] = f'c{category["id"]}'
-    printed = table(*coco.arguments(), *out)
-    assert 'image ids that are no integers are replaced' in printed
-    assert 'category ids that are no integers are replaced' in printed
+    printed = table(*coco.arguments())
+    for kind in ('image', 'category'):
+        assert f'{kind} ids that are no integers are replaced' in printed
     written, categories = coco.written()
     assert [image['id'] for image in written['images']] == [*range(1, 11)]
     assert all(isinstance(one['image_id'], int) for one in written['annotations'])
     assert [category['id'] for category in categories] == [1, 2]
 
 
-def test_categories_are_sorted_and_the_parent_of_roboflow_is_left_out(coco, table, out):
-    coco.categories = [
-        dict(id=2, name='dog', supercategory='animals'),
-        dict(id=1, name='cat', supercategory='animals'),
-        dict(id=0, name='animals', supercategory='none'),
-        dict(id=7, name='unseen', supercategory='animals'),
-    ]
-    printed = table(*coco.arguments(), *out)
+def test_categories_are_sorted_and_the_parent_of_roboflow_is_left_out(coco, table, config):
+    names = {2: 'dog', 1: 'cat', 0: 'animals', 7: 'unseen'}
+    coco.categories = [dict(id=i, name=name, supercategory='animals') for i, name in names.items()]
+    coco.categories[2]['supercategory'] = 'none'
+    printed = table(*coco.arguments())
     assert 'altered        1 parent categories without objects are left out' in printed
     assert 'note           1 classes without a training object: unseen' in printed
-    assert read_config(coco.folder / 'mine.py').classes == ('cat', 'dog', 'unseen')
+    assert config().classes == ('cat', 'dog', 'unseen')
 
 
-def test_validation_is_matched_by_name(coco, table, refused, out):
+def test_validation_is_matched_by_name(coco, table, refuse):
     arguments = coco.arguments()
     coco.categories = [dict(id=1, name='dog'), dict(id=5, name='cat'), dict(id=9, name='none')]
     for one in coco.annotations:
         one['category_id'] = {1: 5, 2: 1}[one['category_id']]
-    val = coco.arguments('val.json')[1]
-    printed = table(*arguments, '--val', val, *out)
+    arguments += ['--val', coco.arguments('val.json')[1]]
+    printed = table(*arguments)
     assert 'categories are matched by name' in printed
     assert 'skipped        1 categories without objects that training lacks' in printed
-    train, val_written = (
-        json.loads((coco.folder / f'mine/{part}.json').read_text()) for part in ('train', 'val')
-    )
-    assert train['categories'] == val_written['categories']
+    train, val = coco.read('train'), coco.read('val')
+    assert train['categories'] == val['categories']
     first = [one['category_id'] for one in train['annotations']]
-    assert first == [one['category_id'] for one in val_written['annotations']]
+    assert first == [one['category_id'] for one in val['annotations']]
     coco.annotations[0]['category_id'] = 9
     coco.arguments('val.json')
-    wanted = 'categories with objects that training lacks'
-    assert wanted in refused('make_config', *arguments, '--val', val, *out)
+    assert 'categories with objects that training lacks' in refuse(*arguments)
 
 
-def test_images_without_objects_are_trained_on(coco, table, out):
-    from mmengine.registry import DATASETS, init_default_scope
-
+def test_images_without_objects_are_trained_on(coco, table, config):
     coco.annotations = [one for one in coco.annotations if one['image_id'] in (0, 4)]
-    printed = table(*coco.arguments(), *out)
-    assert 'used           7 training images without objects' in printed
-    cfg = read_config(coco.folder / 'mine.py')
-    init_default_scope('mmdet')
-    train = DATASETS.build(cfg.train_dataloader.dataset)
-    assert len(train) == 8
-    without = [index for index in range(8) if not train.get_data_info(index)['instances']]
-    assert len(without) == 7
+    assert 'used           7 training images without objects' in table(*coco.arguments())
+    train = dataset(config(), 'train')
+    without = [i for i in range(len(train)) if not train.get_data_info(i)['instances']]
+    assert (len(train), len(without)) == (8, 7)
     # Nothing in the pipeline replaces such an image by another.
     for index in without:
         assert train[index]['data_samples'].img_id == train.get_data_info(index)['img_id']
 
 
-def test_damaged_images_are_named_all_at_once(coco, refused, table, out):
+def test_damaged_images_are_named_all_at_once(coco, refuse, table):
     photo(coco.folder / 'images/2.jpg', (400, 300))
     whole = (coco.folder / 'images/2.jpg').read_bytes()
     for index, content in {2: whole[: len(whole) * 2 // 3], 5: b'no image', 6: b''}.items():
         coco.images[index]['file_name'] = f'{index}.jpg'
         (coco.folder / f'images/{index}.jpg').write_bytes(content)
     coco.images[2].update(width=400, height=300)
-    line = refused('make_config', *coco.arguments(), *out)
+    line = refuse(*coco.arguments())
     assert '3 refused: images that cannot be read' in line
-    for index in (2, 5, 6):
-        assert f'images/{index}.jpg (' in line
+    assert all(f'images/{index}.jpg (' in line for index in (2, 5, 6))
     coco.images = [image for image in coco.images if image['id'] not in (5, 6)]
     coco.annotations = [one for one in coco.annotations if one['image_id'] not in (5, 6)]
-    assert 'exit code 0' in table(*coco.arguments(), *out, '--no-decode')
+    assert 'exit code 0' in table(*coco.arguments(), '--no-decode')
 
 
 @pytest.mark.parametrize('size', ['stored', 'upright', 'missing'])
 @pytest.mark.parametrize('labels', ['stored', 'upright', 'both', 'none'])
-def test_orientation(coco, refused, table, out, size, labels):
+def test_orientation_of_coco(coco, refuse, table, size, labels):
     """A file of 64 x 48 px with orientation 6 is 48 x 64 px upright."""
     file = coco.folder / 'images/0.jpg'
-    photo(file, (WIDTH, HEIGHT), orientation=6)
+    photo(file, orientation=6)
     assert cv2.imread(str(file)).shape[:2] == (WIDTH, HEIGHT)
-    image = coco.images[0]
-    image['file_name'] = '0.jpg'
-    image.update(
-        dict(stored={}, upright=dict(width=48, height=64), missing=dict(width=0, height=0))[size]
-    )
-    box = dict(stored=[40, 5, 20, 20], upright=[5, 40, 20, 20], both=[5, 5, 20, 20], none=None)[
-        labels
-    ]
+    sizes = dict(stored={}, upright=dict(width=48, height=64), missing=dict(width=0, height=0))
+    coco.images[0].update(file_name='0.jpg', **sizes[size])
+    boxes = dict(stored=[40, 5, 20, 20], upright=[5, 40, 20, 20], both=[5, 5, 20, 20], none=None)
+    box = boxes[labels]
     coco.annotations = [one for one in coco.annotations if one['image_id']]
     if box:
         coco.annotations.insert(0, dict(id=0, image_id=0, category_id=1, bbox=box))
     if labels == 'stored' or (labels == 'both' and size == 'stored'):
-        line = refused('make_config', *coco.arguments(), *out)
-        assert f'{file}' in line
-        assert ('only before its EXIF rotation' if labels == 'stored' else 'fit both ways') in line
+        line = refuse(*coco.arguments())
+        reason = 'only before its EXIF rotation' if labels == 'stored' else 'fit both ways'
+        assert str(file) in line and reason in line
         return
-    printed = table(*coco.arguments(), *out)
+    printed = table(*coco.arguments())
     assert ('width and height are turned as EXIF turns the image' in printed) == (size == 'stored')
     assert 'note           1 images turned by EXIF' in printed
     written, _ = coco.written()
     assert (written['images'][0]['width'], written['images'][0]['height']) == (48, 64)
-    if box:
-        assert written['annotations'][0]['bbox'] == box
+    assert not box or written['annotations'][0]['bbox'] == box
 
 
-def test_near_duplicates_are_named(coco, table, out):
-    image = Image.open(coco.folder / 'images/4.png')  # the first of validation
-    image.resize((80, 60)).save(coco.folder / 'images/7.jpg', quality=60)
+def test_near_duplicates_and_unlisted_images_are_noted(coco, table):
+    images = coco.folder / 'images'
+    first = images / '4.png'  # the first of validation
+    Image.open(first).resize((80, 60)).save(images / '7.jpg', quality=60)
     coco.images[7].update(file_name='7.jpg', width=80, height=60)
-    printed = table(*coco.arguments(), *out)
+    printed = table(*coco.arguments())
     assert 'note           1 validation images that look like a training image' in printed
-    assert f'{coco.folder}/images/4.png = {coco.folder}/images/7.jpg' in printed
+    assert f'{first} = {images}/7.jpg' in printed
+    assert f'note           1 images that no JSON file lists: {images}/7.png' in printed
 
 
-def test_values_of_12_bits_are_noted(coco, table, out):
+def test_values_of_12_bits_are_noted(coco, table):
     rng = np.random.default_rng(0)
-    for image in coco.images[:2]:
-        cv2.imwrite(
-            str(coco.folder / 'images' / image['file_name']),
-            rng.integers(0, 4096, (48, 64), np.uint16),
-        )
-    printed = table(*coco.arguments(), *out)
-    assert (
-        'note           2 images of 16 bits with values of 0 to 4095 only, training sees 0 to 15'
-        ' of 255' in printed
-    )
-    cv2.imwrite(str(coco.folder / 'images/2.png'), rng.integers(0, 65536, (48, 64), np.uint16))
-    assert 'images of 16 bits' not in table(*coco.arguments(), *out)
 
+    def write(name, limit):
+        values = rng.integers(0, limit, (HEIGHT, WIDTH), np.uint16)
+        cv2.imwrite(str(coco.folder / 'images' / name), values)
+
+    write('0.png', 4096)
+    write('1.png', 4096)
+    wanted = 'note           2 images of 16 bits with values of 0 to 4095 only, training sees 0 to'
+    assert f'{wanted} 15 of 255' in table(*coco.arguments())
+    write('2.png', 65536)
+    assert 'images of 16 bits' not in table(*coco.arguments())
+
+
+# -- Pascal VOC
+# --------------------------------------------------------------------------------------------------
 
 VOC = """<annotation><size><width>{width}</width><height>{height}</height></size>
 <object><name>cat</name><difficult>{difficult}</difficult>
-<bndbox><xmin>5</xmin><ymin>6</ymin><xmax>24</xmax><ymax>{bottom}</ymax></bndbox></object></annotation>"""
+<bndbox><xmin>5</xmin><ymin>6</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>
+</annotation>"""
 
 
-def voc(path, *, width=WIDTH, height=HEIGHT, difficult=0, bottom=30):
+def label(path, *, width=WIDTH, height=HEIGHT, difficult=0, right=24, bottom=30):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(VOC.format(width=width, height=height, difficult=difficult, bottom=bottom))
+    values = dict(width=width, height=height, difficult=difficult, right=right, bottom=bottom)
+    path.write_text(VOC.format(**values))
 
 
-def test_voc_difficult_objects_are_ignored(tmp_path, table, out):
-    pytest.importorskip('mmdet')
-    for i in range(10):
-        photo(tmp_path / f'voc/{i}.png')
-        voc(tmp_path / f'voc/{i}.xml', difficult=int(i == 0))
-    printed = table('voc', tmp_path / 'voc', *out)
-    assert 'note           1 difficult objects are ignored' in printed
-    written = json.loads((tmp_path / 'mine/train.json').read_text())
-    assert [one['iscrowd'] for one in written['annotations']] == [1, 0, 0, 0, 0, 0, 0, 0]
-    assert written['annotations'][0]['bbox'] == [4, 5, 20, 25]
-
-
-def test_voc_files_of_equal_names_are_kept(tmp_path, table, refused, out):
-    pytest.importorskip('mmdet')
-    for part in ('train', 'valid'):
-        for i in range(3):
-            photo(tmp_path / f'voc/{part}/images/{i}.png')
-            voc(tmp_path / f'voc/{part}/labels/{i}.xml', bottom=30 if part == 'train' else 40)
-    printed = table('voc', tmp_path / 'voc', *out)
-    assert (
-        'used           3 training images' in printed
-        and 'used           3 validation images' in printed
-    )
-    for part, bottom in (('train', 30), ('val', 40)):
-        written = json.loads((tmp_path / f'mine/{part}.json').read_text())
-        assert {one['bbox'][3] for one in written['annotations']} == {bottom - 5}
-    photo(tmp_path / 'voc/train/images/0.jpg')
-    line = refused('make_config', 'voc', tmp_path / 'voc', *out)
-    assert 'train/labels/0.xml (train/images/0.jpg, train/images/0.png)' in line
-
-
-def test_voc_faults(tmp_path, table, refused, out):
+@pytest.fixture
+def voc(tmp_path):
+    """A folder of ten images, in whose Annotations each has a box."""
     pytest.importorskip('mmdet')
     for i in range(10):
         photo(tmp_path / f'voc/JPEGImages/{i}.png')
-        photo(tmp_path / f'voc/SegmentationClass/{i}.png')
-        voc(tmp_path / f'voc/Annotations/{i}.xml')
-    data = ['voc', tmp_path / 'voc', *out]
-    assert 'exit code 0' in table(*data, '--strict')
-    (tmp_path / 'voc/Annotations/9.xml').unlink()
-    assert (
-        f'skipped        1 images without a label file: {tmp_path}/voc/JPEGImages/9.png'
-        in table(*data)
-    )
-    voc(tmp_path / 'voc/Annotations/10.xml')
-    assert 'label files without an image' in refused('make_config', *data)
-    voc(tmp_path / 'voc/Annotations/10.xml', bottom=3)
-    assert 'corners are in the wrong order' not in refused('make_config', *data)
-    (tmp_path / 'voc/Annotations/10.xml').unlink()
-    voc(tmp_path / 'voc/Annotations/0.xml', width=99)
-    voc(tmp_path / 'voc/Annotations/1.xml', bottom=3)
-    voc(tmp_path / 'voc/Annotations/2.xml', bottom='x')
-    (tmp_path / 'voc/Annotations/3.xml').write_text('<annotation>')
-    line = refused('make_config', *data)
-    for reason in (
-        'not those of the file',
-        'in the wrong order',
-        'without four numbers',
-        'that are not XML',
-    ):
-        assert reason in line
+        label(tmp_path / f'voc/Annotations/{i}.xml')
+    return tmp_path / 'voc'
 
 
-def test_voc_names_with_spaces_in_lists(tmp_path, table, refused, out):
+def test_voc_difficult_objects_are_ignored(voc, table):
+    label(voc / 'Annotations/0.xml', difficult=1)
+    assert 'note           1 difficult objects are ignored' in table('voc', voc)
+    written = json.loads((voc.parent / 'mine/train.json').read_text())['annotations']
+    assert [one['iscrowd'] for one in written] == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert written[0]['bbox'] == [4, 5, 20, 25]
+
+
+def test_voc_files_of_equal_names_are_kept(tmp_path, table, refuse):
     pytest.importorskip('mmdet')
-    names = ['my photo 1', 'my photo 2', 'a', 'b.c', 'd']
-    for name in names:
-        photo(tmp_path / f'voc/JPEGImages/{name}.png')
-        voc(tmp_path / f'voc/Annotations/{name}.xml')
-    lists = tmp_path / 'voc/ImageSets/Main'
+    bottoms = dict(train=30, valid=40)
+    for part, bottom in bottoms.items():
+        for i in range(3):
+            photo(tmp_path / f'voc/{part}/images/{i}.png')
+            label(tmp_path / f'voc/{part}/labels/{i}.xml', bottom=bottom)
+    assert_used(table('voc', tmp_path / 'voc'), 3, 3)
+    for part, bottom in zip(('train', 'val'), bottoms.values(), strict=True):
+        written = json.loads((tmp_path / f'mine/{part}.json').read_text())
+        assert {one['bbox'][3] for one in written['annotations']} == {bottom - 5}
+    photo(tmp_path / 'voc/train/images/0.jpg')
+    wanted = 'train/labels/0.xml (train/images/0.jpg, train/images/0.png)'
+    assert wanted in refuse('voc', tmp_path / 'voc')
+
+
+def test_voc_faults(voc, table, refuse):
+    for i in range(10):
+        photo(voc / f'SegmentationClass/{i}.png')
+    labels = voc / 'Annotations'
+    assert 'exit code 0' in table('voc', voc, '--strict')
+    (labels / '9.xml').unlink()
+    wanted = f'skipped        1 images without a label file: {voc}/JPEGImages/9.png'
+    assert wanted in table('voc', voc)
+    label(labels / '10.xml', bottom=3)
+    line = refuse('voc', voc)
+    assert 'label files without an image' in line and 'in the wrong order' not in line
+    (labels / '10.xml').unlink()
+    label(labels / '0.xml', width=99)
+    label(labels / '1.xml', bottom=3)
+    label(labels / '2.xml', bottom='x')
+    (labels / '3.xml').write_text('<annotation>')
+    line = refuse('voc', voc)
+    reasons = 'not those of the file', 'in the wrong order', 'without four numbers', 'are not XML'
+    assert all(reason in line for reason in reasons)
+
+
+def test_voc_names_with_spaces_in_lists(tmp_path, table, refuse):
+    pytest.importorskip('mmdet')
+    voc = tmp_path / 'voc'
+    for name in ('my photo 1', 'my photo 2', 'a', 'b.c', 'd'):
+        photo(voc / f'JPEGImages/{name}.png')
+        label(voc / f'Annotations/{name}.xml')
+    lists = voc / 'ImageSets/Main'
     lists.mkdir(parents=True)
     (lists / 'train.txt').write_bytes(b'\xef\xbb\xbfmy photo 1\r\nmy photo 2\r\nb.c\r\n')
     (lists / 'val.txt').write_text('a\n')
-    printed = table('voc', tmp_path / 'voc', *out)
-    assert (
-        'used           3 training images' in printed
-        and 'used           1 validation images' in printed
-    )
+    printed = table('voc', voc)
+    assert_used(printed, 3, 1)
     assert 'skipped        1 images in none of train.txt, val.txt' in printed
     (lists / 'val.txt').write_text('a\nnobody\n')
-    line = refused('make_config', 'voc', tmp_path / 'voc', *out)
-    assert f'names in a list without label file and image: {lists}/val.txt: nobody' in line
+    wanted = f'names in a list without label file and image: {lists}/val.txt: nobody'
+    assert wanted in refuse('voc', voc)
 
 
-def test_voc_in_stored_orientation_is_refused(tmp_path, refused, table, out):
+def test_voc_in_stored_orientation_is_refused(voc, refuse, table):
     """Boxes were cut from 4 to 2 px."""
-    pytest.importorskip('mmdet')
     for i in range(10):
-        photo(tmp_path / f'voc/{i}.jpg', (WIDTH, HEIGHT), orientation=6)
-        voc(tmp_path / f'voc/{i}.xml', width=HEIGHT, height=WIDTH, bottom=60)
-    assert 'exit code 0' in table('voc', tmp_path / 'voc', *out, '--strict')
-    text = (tmp_path / 'voc/3.xml').read_text()
-    (tmp_path / 'voc/3.xml').write_text(text.replace('>24<', '>64<').replace('>60<', '>30<'))
-    line = refused('make_config', 'voc', tmp_path / 'voc', *out)
-    assert (
-        'labels that fit the image only before its EXIF rotation: draw them on the upright image:'
-        f' {tmp_path}' in line
-    )
+        (voc / f'JPEGImages/{i}.png').unlink()
+        photo(voc / f'JPEGImages/{i}.jpg', orientation=6)
+        label(voc / f'Annotations/{i}.xml', width=HEIGHT, height=WIDTH, bottom=60)
+    assert 'exit code 0' in table('voc', voc, '--strict')
+    label(voc / 'Annotations/3.xml', width=HEIGHT, height=WIDTH, right=64, bottom=30)
+    line = refuse('voc', voc)
+    assert 'labels that fit the image only before its EXIF rotation' in line and str(voc) in line
 
 
-def test_dot_names_and_links(tmp_path, table, out):
-    pytest.importorskip('mmdet')
-    for i in range(10):
-        photo(tmp_path / f'elsewhere/{i}.png')
-        voc(tmp_path / f'voc/{i}.xml')
-    voc(tmp_path / 'voc/._1.xml')
-    photo(tmp_path / 'voc/.ipynb_checkpoints/1.png')
-    (tmp_path / 'voc/images').symlink_to(tmp_path / 'elsewhere')
-    (tmp_path / 'elsewhere/again').symlink_to(tmp_path / 'elsewhere')
-    printed = table('voc', tmp_path / 'voc', *out)
-    assert (
-        'names that begin with a dot' in printed
-        and '.ipynb_checkpoints' in printed
-        and '._1.xml' in printed
-    )
+def test_dot_names_and_links(voc, table):
+    label(voc / 'Annotations/._1.xml')
+    photo(voc / '.ipynb_checkpoints/1.png')
+    elsewhere = (voc / 'JPEGImages').rename(voc.parent / 'elsewhere')
+    (voc / 'images').symlink_to(elsewhere)
+    (elsewhere / 'again').symlink_to(elsewhere)
+    printed = table('voc', voc)
+    assert 'names that begin with a dot' in printed
+    assert '.ipynb_checkpoints' in printed and '._1.xml' in printed
     assert 'links to a folder that contains them' in printed
-    assert 'used           8 training images' in printed
+    assert_used(printed, 8, 2)
 
 
-def mask(path, values, size=(WIDTH, HEIGHT), dtype=np.uint8):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    array = np.resize(np.array(values, dtype), (size[1], size[0], *np.shape(values)[1:]))
-    cv2.imwrite(str(path), array)
+# -- masks of class indices
+# --------------------------------------------------------------------------------------------------
 
 
 class MaskSet:
     """Five images with masks of two classes."""
 
     def __init__(self, folder):
-        self.folder = folder
+        self.folder, self.images, self.masks = folder, folder / 'images', folder / 'masks'
+        self.arguments = ['masks', self.images, self.masks]
         for i in range(5):
-            photo(folder / f'images/{i}.png')
-            mask(folder / f'masks/{i}.png', [0, 1, 1])
+            photo(self.images / f'{i}.png')
+            mask(self.masks / f'{i}.png', [0, 1, 1])
 
-    def arguments(self):
-        return [
-            'masks',
-            self.folder / 'images',
-            self.folder / 'masks',
-            '--out',
-            self.folder / 'mine.py',
-            '--overwrite',
-        ]
+    def change(self, name, index, value):
+        """Set some pixels of a mask."""
+        array = cv2.imread(str(self.masks / name), -1)
+        array[index] = value
+        cv2.imwrite(str(self.masks / name), array)
+
+    def classes(self, text):
+        (self.folder / 'classes.txt').write_text(text)
+        return ['--classes', self.folder / 'classes.txt']
 
     def written(self, name):
         return np.asarray(Image.open(self.folder / f'mine/masks/{name}.png'))
@@ -517,148 +481,129 @@ def masks(tmp_path):
 
 
 def test_masks_without_faults(masks, table):
-    printed = table(*masks.arguments(), '--strict')
-    assert 'used           4 training images' in printed and 'exit code 0' in printed
+    printed = table(*masks.arguments, '--strict')
+    assert_used(printed, 4, 1)
+    assert 'exit code 0' in printed
     assert masks.written('3.png').ravel()[:4].tolist() == [0, 1, 1, 0]
 
 
-def test_images_of_one_name_and_of_several_kinds(masks, table, refused):
+def test_images_of_one_name_and_of_several_kinds(masks, table, refuse, config):
     """`.jpg` beside `.png` in one folder, and the suffix in the mask's name."""
-    from mmengine.registry import DATASETS, init_default_scope
-
-    photo(masks.folder / 'images/a.jpg')
-    mask(masks.folder / 'masks/a_mask.png', [1, 0])
-    printed = table(*masks.arguments())
-    assert 'used           5 training images' in printed
-    init_default_scope('mmseg')
-    for loader in ('train_dataloader', 'val_dataloader'):
-        data = DATASETS.build(read_config(masks.folder / 'mine.py')[loader].dataset)
-        for index in range(len(data)):
-            name = data.get_data_info(index)['img_path'].rpartition('/')[2]
-            wanted = [1, 0, 1, 0] if name == 'a.jpg' else [0, 1, 1, 0]
-            assert (
-                cv2.imread(data.get_data_info(index)['seg_map_path'], -1).ravel()[:4].tolist()
-                == wanted
-            )
-    photo(masks.folder / 'images/a.png')
-    line = refused('make_config', *masks.arguments())
+    photo(masks.images / 'a.jpg')
+    mask(masks.masks / 'a_mask.png', [1, 0])
+    assert_used(table(*masks.arguments), 5, 1)
+    for part in ('train', 'val'):
+        data = dataset(config(), part)
+        for info in map(data.get_data_info, range(len(data))):
+            wanted = [1, 0, 1, 0] if info['img_path'].endswith('/a.jpg') else [0, 1, 1, 0]
+            found = cv2.imread(info['seg_map_path'], -1)
+            assert found.ravel()[:4].tolist() == wanted
+    photo(masks.images / 'a.png')
+    line = refuse(*masks.arguments)
     assert 'images of one name, whose masks cannot be told apart' in line
     assert 'images/a.jpg' in line and 'images/a.png' in line
-    (masks.folder / 'masks/a_mask.png').unlink()
-    mask(masks.folder / 'masks/a.jpg.png', [1, 0])
-    mask(masks.folder / 'masks/a.png.png', [0, 1])
-    table(*masks.arguments())
+    (masks.masks / 'a_mask.png').unlink()
+    mask(masks.masks / 'a.jpg.png', [1, 0])
+    mask(masks.masks / 'a.png.png', [0, 1])
+    table(*masks.arguments)
     assert masks.written('a.jpg').ravel()[:2].tolist() == [1, 0]
     assert masks.written('a.png').ravel()[:2].tolist() == [0, 1]
 
 
 def test_masks_that_are_left_over(masks, table):
-    mask(masks.folder / 'masks/0_edges.png', [0, 9])
-    mask(masks.folder / 'masks/other.png', [0, 9])
-    printed = table(*masks.arguments())
+    mask(masks.masks / '0_edges.png', [0, 9])
+    mask(masks.masks / 'other.png', [0, 9])
+    printed = table(*masks.arguments)
     assert 'skipped        1 masks beside one of the name of the image: 0_edges.png' in printed
     assert 'skipped        1 masks without an image: other.png' in printed
 
 
-def test_masks_and_orientation(masks, table, refused):
-    (masks.folder / 'images/0.png').unlink()
-    file = masks.folder / 'images/0.jpg'
-    photo(file, (WIDTH, HEIGHT), orientation=6)
-    line = refused('make_config', *masks.arguments())
-    assert (
-        'masks of the image before its EXIF rotation' in line
-        and str(file) in line
-        and 'masks/0.png' in line
-    )
-    mask(masks.folder / 'masks/0.png', [0, 1, 1], (HEIGHT, WIDTH))
-    assert 'exit code 0' in table(*masks.arguments())
+def test_sizes_and_orientation_of_masks(masks, table, refuse):
+    (masks.images / '0.png').unlink()
+    file = masks.images / '0.jpg'
+    photo(file, orientation=6)
+    line = refuse(*masks.arguments)
+    assert 'masks of the image before its EXIF rotation' in line
+    assert str(file) in line and 'masks/0.png' in line
+    mask(masks.masks / '0.png', [0, 1, 1], (HEIGHT, WIDTH))
+    assert 'exit code 0' in table(*masks.arguments)
     assert masks.written('0.jpg').shape == cv2.imread(str(file)).shape[:2]
-    mask(masks.folder / 'masks/1.png', [0, 1, 1], (10, 9))
-    assert 'masks of another size than their image' in refused('make_config', *masks.arguments())
+    mask(masks.masks / '1.png', [0, 1, 1], (10, 9))
+    assert 'masks of another size than their image' in refuse(*masks.arguments)
 
 
 @pytest.mark.parametrize('named', [False, True])
-def test_masks_of_more_than_8_bits(masks, refused, table, named):
+def test_masks_of_more_than_8_bits(masks, refuse, table, named):
     """A value of 300 became class 44."""
-    mask(masks.folder / 'masks/1.png', [0, 300], dtype=np.uint16)
-    (masks.folder / 'classes.txt').write_text('a\nb\n')
-    classes = ['--classes', masks.folder / 'classes.txt'] if named else []
-    line = refused('make_config', *masks.arguments(), *classes)
-    assert f'value 300 (1536 px, {masks.folder}/masks/1.png)' in line
-    mask(masks.folder / 'masks/1.png', [0, 1], dtype=np.uint16)
-    table(*masks.arguments(), *classes)
+    arguments = [*masks.arguments, *(masks.classes('a\nb\n') if named else [])]
+    mask(masks.masks / '1.png', [0, 300], dtype=np.uint16)
+    assert f'value 300 (1536 px, {masks.masks}/1.png)' in refuse(*arguments)
+    mask(masks.masks / '1.png', [0, 1], dtype=np.uint16)
+    table(*arguments)
     assert masks.written('1.png').ravel()[:4].tolist() == [0, 1, 0, 1]
 
 
-def test_jpeg_masks_are_refused(masks, refused):
-    (masks.folder / 'masks/1.png').unlink()
-    mask(masks.folder / 'masks/1.jpg', [0, 255])
-    line = refused('make_config', *masks.arguments())
-    assert f'masks as JPEG, which changes their values: use PNG: {masks.folder}/masks/1.jpg' in line
+def test_jpeg_masks_are_refused(masks, refuse):
+    (masks.masks / '1.png').unlink()
+    mask(masks.masks / '1.jpg', [0, 255])
+    wanted = f'masks as JPEG, which changes their values: use PNG: {masks.masks}/1.jpg'
+    assert wanted in refuse(*masks.arguments)
 
 
-def test_values_without_a_name(masks, refused, table):
-    array = cv2.imread(str(masks.folder / 'masks/2.png'), -1)
-    array[3, 4:7] = 9
-    cv2.imwrite(str(masks.folder / 'masks/2.png'), array)
-    line = refused('make_config', *masks.arguments())
-    assert (
-        'values below the highest that no mask has' in line
-        and 'value 2, value 3, value 4, ...' in line
-    )
-    (masks.folder / 'classes.txt').write_text('a\nb\n')
-    named = ['--classes', masks.folder / 'classes.txt']
-    line = refused('make_config', *masks.arguments(), *named)
-    assert f'classes.txt: value 9 (3 px, {masks.folder}/masks/2.png)' in line
-    table(*masks.arguments(), *named, '--ignore', '9')
+def test_values_without_a_name(masks, refuse, table, config):
+    masks.change('2.png', (3, slice(4, 7)), 9)
+    line = refuse(*masks.arguments)
+    assert 'values below the highest that no mask has' in line
+    assert 'value 2, value 3, value 4, ...' in line
+    named = [*masks.arguments, *masks.classes('a\nb\n')]
+    assert f'classes.txt: value 9 (3 px, {masks.masks}/2.png)' in refuse(*named)
+    table(*named, '--ignore', '9')
     assert (masks.written('2.png') == 255).sum() == 3
-    table(*masks.arguments(), '--ignore', '9')
-    assert read_config(masks.folder / 'mine.py').classes == ('class_0', 'class_1')
+    table(*masks.arguments, '--ignore', '9')
+    assert config().classes == ('class_0', 'class_1')
 
 
-def test_rare_values_are_asked_about(masks, refused, table):
-    array = cv2.imread(str(masks.folder / 'masks/2.png'), -1)
-    array[3, 4] = 2
-    cv2.imwrite(str(masks.folder / 'masks/2.png'), array)
-    line = refused('make_config', *masks.arguments())
+def test_rare_values_are_asked_about(masks, refuse, table):
+    masks.change('2.png', (3, 4), 2)
+    line = refuse(*masks.arguments)
     assert 'values of fewer than 0.01% of the pixels' in line and 'value 2 (1 px,' in line
-    (masks.folder / 'classes.txt').write_text('a\nb\nc\nd\n')
-    printed = table(*masks.arguments(), '--classes', masks.folder / 'classes.txt')
+    printed = table(*masks.arguments, *masks.classes('a\nb\nc\nd\n'))
     assert 'note           1 classes that no mask has: d' in printed
 
 
-def test_instance_masks_are_recognised(masks, refused, table):
+def test_instance_masks_are_recognised(masks, refuse, table):
     for i in range(5):
-        array = np.zeros((HEIGHT, WIDTH), np.uint8)
+        masks.change(f'{i}.png', ..., 0)
         for number in range(i + 1):
-            array[10:30, 12 * number : 12 * number + 9] = number + 1
-        cv2.imwrite(str(masks.folder / f'masks/{i}.png'), array)
-    assert 'masks that number objects from 1' in refused('make_config', *masks.arguments())
-    (masks.folder / 'classes.txt').write_text('\n'.join('abcdef'))
-    assert 'exit code 0' in table(*masks.arguments(), '--classes', masks.folder / 'classes.txt')
+            columns = slice(12 * number, 12 * number + 9)
+            masks.change(f'{i}.png', (slice(10, 30), columns), number + 1)
+    assert 'masks that number objects from 1' in refuse(*masks.arguments)
+    assert 'exit code 0' in table(*masks.arguments, *masks.classes('\n'.join('abcdef')))
 
 
-def test_names_of_classes(masks, table, refused):
+def test_names_of_classes(masks, table, refuse, config):
     """A byte order mark is no part of a name, and a number may be."""
-    classes = masks.folder / 'classes.txt'
-    classes.write_bytes(b'\xef\xbb\xbfroad\nroute 66\n')
-    table(*masks.arguments(), '--classes', classes)
-    assert read_config(masks.folder / 'mine.py').classes == ('road', 'route 66')
+    named = [*masks.arguments, *masks.classes('\ufeffroad\nroute 66\n')]
+    table(*named)
+    assert config().classes == ('road', 'route 66')
     for i in range(5):
-        mask(masks.folder / f'masks/{i}.png', [[0, 0, 0], [30, 20, 10]])  # BGR
-    line = refused('make_config', *masks.arguments(), '--classes', classes)
-    assert 'colour (10, 20, 30) (7680 px, in 5 masks, most in ' in line
+        mask(masks.masks / f'{i}.png', [[0, 0, 0], [30, 20, 10]])  # BGR
+    assert 'colour (10, 20, 30) (7680 px, in 5 masks, most in ' in refuse(*named)
     for text in ('road, 0, 0, 0\nroute 66 10 20 30\n', '0 0 0\troad\n10 20 30\troute 66\n'):
-        classes.write_text(text)
-        table(*masks.arguments(), '--classes', classes)
-        assert read_config(masks.folder / 'mine.py').classes == ('road', 'route 66')
+        masks.classes(text)
+        table(*named)
+        assert config().classes == ('road', 'route 66')
         assert masks.written('0.png').ravel()[:3].tolist() == [0, 1, 0]
     for text, fault in (
         ('road 0 0 0\nroute 66\n', 'a colour in all lines or in none'),
         ('a\na\n', 'each name once'),
     ):
-        classes.write_text(text)
-        assert fault in refused('make_config', *masks.arguments(), '--classes', classes)
+        masks.classes(text)
+        assert fault in refuse(*named)
+
+
+# -- class folders
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -670,16 +615,15 @@ def photos(tmp_path):
     return tmp_path / 'photos'
 
 
-def test_class_folders_keep_images_of_one_name(photos, table, out):
+def test_class_folders_keep_images_of_one_name(photos, table):
     photo(photos / 'cat/cat1.jpg')
-    printed = table('folders', photos, *out)
-    assert 'read          11 images' in printed
+    assert 'read          11 images' in table('folders', photos)
     lists = [(photos.parent / f'mine/{part}.txt').read_text() for part in ('train', 'val')]
     lines = sorted(''.join(lists).splitlines())
     assert len(lines) == 11 and lines[1:3] == ['cat/cat1.jpg 0', 'cat/cat1.png 0']
 
 
-def test_class_folders_with_dot_names_and_links(photos, table, out):
+def test_class_folders_with_dot_names_and_links(photos, table, config):
     photo(photos / '.ipynb_checkpoints/cat1.png')
     (photos / 'cat/._cat1.png').write_bytes(b'x')
     for i in range(3):
@@ -687,51 +631,56 @@ def test_class_folders_with_dot_names_and_links(photos, table, out):
     (photos / 'bird').symlink_to(photos.parent / 'elsewhere')
     (photos / 'empty').mkdir()
     (photos / 'cat/cat7.heic').write_bytes(b'x')
-    printed = table('folders', photos, *out)
-    assert read_config(photos.parent / 'mine.py').classes == ('bird', 'cat', 'dog')
-    assert f'skipped        2 names that begin with a dot: {photos}/.ipynb_checkpoints, ' in printed
-    assert (
-        f'skipped        1 images of a kind that is not read (.heic): {photos}/cat/cat7.heic'
-        in printed
-    )
-    assert f'note           1 folders without images: {photos}/empty' in printed
+    printed = table('folders', photos)
+    assert config().classes == ('bird', 'cat', 'dog')
+    for line in (
+        f'skipped        2 names that begin with a dot: {photos}/.ipynb_checkpoints, ',
+        f'skipped        1 images of a kind that is not read (.heic): {photos}/cat/cat7.heic',
+        f'note           1 folders without images: {photos}/empty',
+    ):
+        assert line in printed
 
 
-def test_class_folders_that_are_no_classes(photos, refused, table, out):
+def test_class_folders_that_are_no_classes_or_have_damaged_images(photos, refuse):
     photo(photos / 'alone.png')
     photo(photos / 'cat/old/a.png')
-    line = refused('make_config', 'folders', photos, *out)
+    line = refuse('folders', photos)
     assert f'images outside of <class>/: {photos}/alone.png' in line
     assert f'images deeper than <class>/: {photos}/cat/old/a.png' in line
-
-
-def test_class_folders_with_a_split(photos, refused, table, out):
-    for part in ('train', 'val', 'extra'):
-        for kind in ('cat', 'dog'):
-            for i in range(2):
-                photo(photos.parent / f'parts/{part}/{kind}/{part}{i}.png')
-    parts = photos.parent / 'parts'
-    printed = table('folders', parts, *out)
-    assert (
-        'used           4 training images' in printed
-        and 'used           4 validation images' in printed
-    )
-    assert 'skipped        4 images in neither train/ nor val/' in printed
-    photo(parts / 'val/bird/1.png')
-    assert 'classes without a training image: bird' in refused(
-        'make_config', 'folders', parts, *out
-    )
-
-
-def test_damaged_images_in_class_folders_are_named(photos, refused, out):
+    (photos / 'alone.png').unlink()
+    (photos / 'cat/old/a.png').unlink()
     (photos / 'cat/cat1.png').write_bytes((photos / 'cat/cat0.png').read_bytes()[:200])
     (photos / 'dog/dog3.png').write_bytes(b'')
-    line = refused('make_config', 'folders', photos, *out)
+    line = refuse('folders', photos)
     assert f'2 refused: images that cannot be read: {photos}/cat/cat1.png (' in line
     assert f'{photos}/dog/dog3.png (the file is empty)' in line
 
 
-YAML = 'path: {path}\ntrain: {train}\nval: {val}\nnames: {names}\n'
+def test_class_folders_with_a_split(tmp_path, refuse, table):
+    pytest.importorskip('mmpretrain')
+    parts = tmp_path / 'parts'
+    for part in ('train', 'val', 'extra'):
+        for kind in ('cat', 'dog'):
+            for i in range(2):
+                photo(parts / f'{part}/{kind}/{part}{i}.png')
+    printed = table('folders', parts)
+    assert_used(printed, 4, 4)
+    assert 'skipped        4 images in neither train/ nor val/' in printed
+    photo(parts / 'val/bird/1.png')
+    assert 'classes without a training image: bird' in refuse('folders', parts)
+
+
+def test_class_folders_are_split_by_class(photos, table):
+    for kind, count in (('few', 3), ('two', 2), ('one', 1)):
+        for i in range(count):
+            photo(photos / f'{kind}/{kind}{i}.png')
+    table('folders', photos)
+    held_out = (photos.parent / 'mine/val.txt').read_text().splitlines()
+    assert held_out == ['cat/cat4.png 0', 'dog/dog4.png 1', 'few/few2.png 2']
+
+
+# -- YOLO
+# --------------------------------------------------------------------------------------------------
 
 
 class YoloSet:
@@ -751,17 +700,9 @@ class YoloSet:
         path.write_text(text)
 
     def yaml(self, **values):
-        values = {
-            'path': '.',
-            'train': 'images/train',
-            'val': 'images/val',
-            'names': '[cat, dog]',
-            **values,
-        }
-        (self.folder / 'data.yaml').write_text(YAML.format(**values))
-
-    def written(self):
-        return json.loads((self.folder.parent / 'mine/train.json').read_text())
+        content = dict(path='.', train='images/train', val='images/val', names='[cat, dog]')
+        lines = [f'{key}: {value}\n' for key, value in {**content, **values}.items()]
+        (self.folder / 'data.yaml').write_text(''.join(lines))
 
 
 @pytest.fixture
@@ -770,24 +711,18 @@ def yolo(tmp_path):
     return YoloSet(tmp_path)
 
 
-def test_yolo_boxes_and_polygons(yolo, table, out):
+def test_yolo_boxes_and_polygons(yolo, table):
     yolo.label('train/train1', '0 0.25 0.25 0.75 0.25 0.75 0.5\n\n1 0.5 0.5 1 1\n')
     for place in (yolo.folder, yolo.folder / 'data.yaml'):
-        printed = table(place, *out, '--strict')
+        printed = table(place, '--strict')
         assert f'The data are read as: yolo {place}\n' in printed
-        assert (
-            'used           5 training images' in printed
-            and 'used           2 validation images' in printed
-        )
-        written = yolo.written()
-        assert [one['bbox'] for one in written['annotations'][:3]] == [
-            [24, 12, 16, 24],
-            [16, 12, 32, 12],
-            [0, 0, 64, 48],
-        ]
-        assert [one['category_id'] for one in written['annotations'][:3]] == [1, 0, 1]
-        polygon = written['annotations'][1]
-        assert (polygon['segmentation'], polygon['area']) == ([[16, 12, 48, 12, 48, 24]], 192)
+        assert_used(printed, 5, 2)
+        written = json.loads((yolo.folder.parent / 'mine/train.json').read_text())
+        first, second, third = written['annotations'][:3]
+        assert (first['bbox'], first['category_id']) == ([24, 12, 16, 24], 1)
+        assert (second['bbox'], second['category_id']) == ([16, 12, 32, 12], 0)
+        assert (third['bbox'], third['category_id']) == ([0, 0, 64, 48], 1)
+        assert second['segmentation'] == [[16, 12, 48, 12, 48, 24]] and second['area'] == 192
 
 
 @pytest.mark.parametrize(
@@ -802,41 +737,39 @@ def test_yolo_boxes_and_polygons(yolo, table, out):
         ('dog 0.5 0.5 0.5 0.5', 'lines with words that are no numbers'),
     ],
 )
-def test_faults_of_yolo_lines(yolo, refused, out, line, reason):
+def test_faults_of_yolo_lines(yolo, refuse, line, reason):
     yolo.label('train/train3', f'1 0.5 0.5 0.5 0.5\n{line}\n')
-    text = refused('make_config', yolo.folder, *out)
+    text = refuse(yolo.folder)
     assert reason in text and f'{yolo.folder}/labels/train/train3.txt: line 2 (' in text
 
 
-def test_yolo_images_without_labels(yolo, table, refused, out):
+def test_yolo_images_without_labels(yolo, table, refuse):
     (yolo.folder / 'labels/train/train3.txt').unlink()
     yolo.label('train/train2', '')
     yolo.label('train/nobody', '0 0.5 0.5 0.5 0.5')
     yolo.label('train/train1', '1 0.5 0.5 0.5 0.5\n1 0.5 0.5 0.5 0.5\n')
-    printed = table(yolo.folder, *out)
-    assert (
-        'note           1 images without a label file: taken as images without objects' in printed
-    )
-    assert (
-        'skipped        1 text files without an image' in printed
-        and 'skipped        1 objects that are' in printed
-    )
-    assert 'used           2 training images without objects' in printed
+    printed = table(yolo.folder)
+    for line in (
+        'note           1 images without a label file: taken as images without objects',
+        'skipped        1 text files without an image',
+        'skipped        1 objects that are',
+        'used           2 training images without objects',
+    ):
+        assert line in printed
     photo(yolo.folder / 'images/train/images/a.png')
     (yolo.folder / 'images/train/images/a.txt').write_text('1 0.5 0.5 0.5 0.5')
-    yolo.folder.joinpath('images/train/labels').mkdir()
+    (yolo.folder / 'images/train/labels').mkdir()
     (yolo.folder / 'images/train/labels/a.txt').write_text('0 0.5 0.5 0.5 0.5')
-    assert 'images with two label files' in refused('make_config', yolo.folder, *out)
+    assert 'images with two label files' in refuse(yolo.folder)
 
 
-def test_yolo_layouts(yolo, table, refused, out):
-    yolo.yaml(
-        path='/nowhere', train='../images/train', names='{0: cat, 1: route 66}'
-    )  # as Roboflow writes it
-    assert 'used           5 training images' in table(yolo.folder, *out)
+def test_yolo_layouts(yolo, table, refuse, config):
+    # As Roboflow writes it.
+    yolo.yaml(path='/nowhere', train='../images/train', names='{0: cat, 1: route 66}')
+    assert_used(table(yolo.folder), 5, 2)
     (yolo.folder / 'train.txt').write_text('images/train/train0.png\nimages/train/train1.png\n')
     yolo.yaml(train='train.txt', val='[images/val]')
-    assert 'used           2 training images' in table(yolo.folder, *out)
+    assert_used(table(yolo.folder), 2, 2)
     for values, fault in (
         (dict(names='{1: cat}'), 'the keys of names'),
         (dict(names='[cat]\nnc: 2'), 'has nc: 2 and 1 names'),
@@ -845,96 +778,84 @@ def test_yolo_layouts(yolo, table, refused, out):
         (dict(names='[cat'), 'is not YAML'),
     ):
         yolo.yaml(**values)
-        assert fault in refused('make_config', yolo.folder, *out)
+        assert fault in refuse(yolo.folder)
     (yolo.folder / 'data.yaml').unlink()
     (yolo.folder / 'train.txt').unlink()
-    assert 'no data.yaml or classes.txt or obj.names' in refused('make_config', yolo.folder, *out)
-    (yolo.folder / 'labels/classes.txt').write_bytes(b'\xef\xbb\xbfcat\nroute 66\n')
-    printed = table(yolo.folder, *out, '--strict')
-    assert (
-        'used           5 training images' in printed
-        and 'used           2 validation images' in printed
-    )
-    assert read_config(yolo.folder.parent / 'mine.py').classes == ('cat', 'route 66')
+    assert 'no data.yaml or classes.txt or obj.names' in refuse(yolo.folder)
+    (yolo.folder / 'labels/classes.txt').write_text('\ufeffcat\nroute 66\n')
+    assert_used(table(yolo.folder, '--strict'), 5, 2)
+    assert config().classes == ('cat', 'route 66')
 
 
-def test_yolo_labels_beside_the_images(tmp_path, table, out):
+def test_yolo_labels_beside_the_images(tmp_path, table):
     pytest.importorskip('mmdet')
     for i in range(5):
-        photo(tmp_path / f'data/{i}.jpg', (WIDTH, HEIGHT), orientation=6)
+        photo(tmp_path / f'data/{i}.jpg', orientation=6)
         (tmp_path / f'data/{i}.txt').write_text('0 0.5 0.5 0.5 0.5')
     (tmp_path / 'data/classes.txt').write_text('cat\n')
-    printed = table(tmp_path / 'data', *out)
+    printed = table(tmp_path / 'data')
     assert 'The data are read as: yolo' in printed and 'skipped' not in printed
     written = json.loads((tmp_path / 'mine/train.json').read_text())
     # Shares are of the upright image.
     assert [one['bbox'] for one in written['annotations']] == [[12, 16, 24, 32]] * 4
 
 
-def test_recognised_forms(coco, masks, photos, table, out, refused):
-    folder = coco.folder
+# -- which form it is
+# --------------------------------------------------------------------------------------------------
+
+
+def test_recognised_forms(coco, masks, photos, table, refuse):
     for image in coco.images:
-        mask(folder / 'masks' / image['file_name'], [0, 1])
-    file = coco.arguments()[1]
-    assert f'read as: coco {file} {folder}/images\n' in table(file, folder / 'images', *out)
-    assert f'read as: masks {folder}/images {folder}/masks\n' in table(
-        folder / 'images', folder / 'masks', *out
-    )
-    assert f'read as: folders {photos}\n' in table(photos, *out)
-    assert 'there is no file or folder' in refused('make_config', 'vocc', photos, *out)
-    assert '--val: only coco and instances have it, the data are folders' in refused(
-        'make_config', photos, '--val', 'x', *out
-    )
-    assert 'recognised; name it' in refused('make_config', photos, photos, photos, *out)
+        mask(masks.masks / image['file_name'], [0, 1])
+    _, file, images = coco.arguments()
+    assert f'read as: coco {file} {images}\n' in table(file, images)
+    assert f'read as: masks {images} {masks.masks}\n' in table(images, masks.masks)
+    assert f'read as: folders {photos}\n' in table(photos)
+    for arguments, message in (
+        (('vocc', photos), 'there is no file or folder'),
+        ((photos, '--val', 'x'), '--val: only coco and instances have it, the data are folders'),
+        ((photos, photos, photos), 'recognised; name it'),
+    ):
+        assert message in refuse(*arguments)
+    data = coco.folder / 'data'
+    data.mkdir()
+    for folder in (images, masks.masks):
+        folder.rename(data / folder.name)
+    assert f'read as: masks {data}/images {data}/masks\n' in table(data)
 
 
-def test_recognised_folders_of_masks(masks, table, out):
-    (masks.folder / 'data').mkdir()
-    for name in ('images', 'masks'):
-        (masks.folder / name).rename(masks.folder / 'data' / name)
-    assert f'read as: masks {masks.folder}/data/images {masks.folder}/data/masks\n' in table(
-        masks.folder / 'data', *out
-    )
-
-
-def test_recognised_coco_layouts(coco, table, refused, out):
+def test_recognised_coco_layouts(coco, table, refuse):
     """As Roboflow and COCO itself lay files out."""
     roboflow, own = coco.folder / 'roboflow', coco.folder / 'own'
+    (own / 'annotations').mkdir(parents=True)
     for part, other in (('train', 'train2017'), ('valid', 'val2017'), ('test', 'test2017')):
         for image in coco.images:
             photo(roboflow / part / image['file_name'], seed=[len(part), image['id']])
             photo(own / other / image['file_name'], seed=[len(part), image['id']])
-        file = coco.arguments()[1]
-        file.rename(roboflow / part / '_annotations.coco.json')
-        file = coco.arguments()[1]
-        (own / 'annotations').mkdir(exist_ok=True)
-        file.rename(own / f'annotations/instances_{other}.json')
+        coco.arguments()[1].rename(roboflow / part / '_annotations.coco.json')
+        coco.arguments()[1].rename(own / f'annotations/instances_{other}.json')
     (own / 'annotations/captions_train2017.json').write_text('{"images": [], "annotations": []}')
-    printed = table(roboflow, *out)
-    train, val = roboflow / 'train', roboflow / 'valid'
-    wanted = (
-        f'coco {train}/_annotations.coco.json {train} --val {val}/_annotations.coco.json {val}\n'
-    )
-    assert f'read as: {wanted}' in printed
-    assert (
-        'used          10 training images' in printed
-        and 'used          10 validation images' in printed
-    )
-    printed = table(own, *out)
+    printed = table(roboflow)
+    parts = [f'{roboflow}/{part}/_annotations.coco.json {roboflow}/{part}' for part in
+             ('train', 'valid')]  # fmt: skip
+    assert f'read as: coco {" --val ".join(parts)}\n' in printed
+    assert_used(printed, 10, 10)
     wanted = f'--val {own}/annotations/instances_val2017.json {own}/val2017\n'
-    assert f'instances_train2017.json {own}/train2017 {wanted}' in printed
-    (own / 'annotations/more_train.json').write_text(
-        (own / 'annotations/instances_train2017.json').read_text()
-    )
-    assert 'has several COCO files' in refused('make_config', own, *out)
+    assert f'instances_train2017.json {own}/train2017 {wanted}' in table(own)
+    coco.arguments()[1].rename(own / 'annotations/more_train.json')
+    assert 'has several COCO files' in refuse(own)
     (roboflow / 'data.yaml').write_text('names: [cat]')
-    assert 'has more than one form, coco (' in refused('make_config', roboflow, *out)
+    assert 'has more than one form, coco (' in refuse(roboflow)
 
 
-def test_labelme_is_named(tmp_path, refused, out):
+def test_labelme_is_named(tmp_path, refuse):
     photo(tmp_path / 'data/1.png')
     (tmp_path / 'data/1.json').write_text('{"shapes": [], "imagePath": "1.png"}')
-    assert 'is of LabelMe' in refused('make_config', tmp_path / 'data', *out)
+    assert 'is of LabelMe' in refuse(tmp_path / 'data')
+
+
+# -- instances, tiles, predictions
+# --------------------------------------------------------------------------------------------------
 
 
 def numbered_masks(folder):
@@ -944,32 +865,31 @@ def numbered_masks(folder):
             array = np.zeros((HEIGHT, WIDTH), np.uint8)
             for number, (left, right) in enumerate(spans, 1):
                 array[10:30, left + i : right] = number
-            file = folder / f'numbers/{kind}/{i}.png'
+            file = folder / f'{kind}/{i}.png'
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(array).save(file)
-    (folder / 'classes.txt').write_text('cat\nroute 66\n')
-    return ['instances', folder / 'images', folder / 'numbers']
 
 
-def test_masks_that_number_objects(masks, table, refused, out):
+def test_masks_that_number_objects(masks, table, refuse, config):
     """Each value of a mask is an object; several classes have a folder of masks each."""
     pytest.importorskip('mmdet')
-    data = [*numbered_masks(masks.folder), *out]
-    named = [*data, '--classes', masks.folder / 'classes.txt']
+    numbers = masks.folder / 'numbers'
+    numbered_masks(numbers)
+    data = ['instances', masks.images, numbers]
+    named = [*data, *masks.classes('cat\nroute 66\n')]
     assert 'used          12 training objects' in table(*named, '--strict')
     written = json.loads((masks.folder / 'mine/train.json').read_text())
     assert [category['name'] for category in written['categories']] == ['cat', 'route 66']
     of_first = [(one['bbox'], one['area']) for one in written['annotations'][:3]]
     assert of_first == [([4, 10, 16, 20], 320), ([30, 10, 10, 20], 200), ([25, 10, 35, 20], 700)]
-    assert read_config(masks.folder / 'mine.py').model.roi_head.mask_head.num_classes == 2
-    assert 'images without a mask' in refused('make_config', *data)
-    one_class = [*data[:2], data[2] / 'cat', *data[3:]]
-    assert 'used           8 training objects' in table(*one_class)
-    assert read_config(masks.folder / 'mine.py').classes == ('object',)
-    (masks.folder / 'numbers/cat/3.png').unlink()
+    assert config().model.roi_head.mask_head.num_classes == 2
+    assert 'images without a mask' in refuse(*data)
+    assert 'used           8 training objects' in table('instances', masks.images, numbers / 'cat')
+    assert config().classes == ('object',)
+    (numbers / 'cat/3.png').unlink()
     assert 'used          10 training objects' in table(*named)
-    (masks.folder / 'numbers/route 66/3.png').unlink()
-    assert 'images without a mask' in refused('make_config', *named)
+    (numbers / 'route 66/3.png').unlink()
+    assert 'images without a mask' in refuse(*named)
 
 
 @pytest.mark.parametrize(
@@ -980,43 +900,41 @@ def test_masks_that_number_objects(masks, table, refused, out):
         ([[0, 0, 0], [255, 255, 255]], 'masks of 0 and 255 only'),
     ],
 )
-def test_class_maps_are_no_instances(masks, refused, out, values, reason):
+def test_class_maps_are_no_instances(masks, refuse, values, reason):
     pytest.importorskip('mmdet')
     for i in range(5):
-        mask(masks.folder / f'masks/{i}.png', values)
-    data = ['instances', masks.folder / 'images', masks.folder / 'masks', *out]
-    assert reason in refused('make_config', *data)
+        mask(masks.masks / f'{i}.png', values)
+    assert reason in refuse('instances', masks.images, masks.masks)
 
 
-def test_outlines_are_for_instances(coco, yolo, table, refused, out):
+def test_outlines_are_for_instances(coco, yolo, table, refuse):
     for one in coco.annotations:
-        one['segmentation'] = [[4, 5, 24, 5, 24, 21]]
-    assert 'outlines are left out; form instances trains on them' in table(*coco.arguments(), *out)
-    arguments = ['instances', *coco.arguments()[1:], *out]
-    assert 'used          16 training objects' in table(*arguments, '--strict')
-    coco.annotations[3].pop('segmentation')
-    coco.arguments()
-    assert 'objects without an outline, which form instances needs' in refused(
-        'make_config', *arguments
+        one['segmentation'] = TRIANGLE
+    assert 'outlines are left out; form instances trains on them' in table(*coco.arguments())
+    assert 'used          16 training objects' in table(
+        *coco.arguments(form='instances'), '--strict'
     )
+    coco.annotations[3].pop('segmentation')
+    wanted = 'objects without an outline, which form instances needs'
+    assert wanted in refuse(*coco.arguments(form='instances'))
     coco.annotations[3]['iscrowd'] = 1
-    coco.arguments()
-    assert 'skipped        1 regions to ignore without an outline' in table(*arguments)
+    printed = table(*coco.arguments(form='instances'))
+    assert 'skipped        1 regions to ignore without an outline' in printed
     for file in yolo.folder.glob('labels/*/*.txt'):
         file.write_text('1 0.25 0.25 0.75 0.25 0.75 0.5\n')
-    assert 'used           5 training objects' in table('instances', yolo.folder, *out)
-    assert 'instances takes COCO JSON' in refused(
-        'make_config', 'instances', yolo.folder / 'images', *out
-    )
+    assert 'used           5 training objects' in table('instances', yolo.folder)
+    assert 'instances takes COCO JSON' in refuse('instances', yolo.folder / 'images')
 
 
-def test_large_images_with_small_objects_are_cut_into_tiles(tmp_path, table, out):
+@pytest.mark.parametrize('form', ['coco', 'instances'])
+def test_large_images_with_small_objects_are_cut_into_tiles(tmp_path, table, config, form):
     """Boxes in tiles have the pixels of the boxes in the images."""
     pytest.importorskip('mmdet')
     from pycocotools import mask as coco_mask
 
     rng = np.random.default_rng(0)
     images, annotations = [], []
+    (tmp_path / 'a').mkdir()
     for i in range(3):
         array = rng.integers(0, 60, (110, 150, 3), np.uint8).repeat(10, 0).repeat(10, 1)
         images.append(dict(id=i, file_name=f'a/{i}.png'))
@@ -1025,82 +943,53 @@ def test_large_images_with_small_objects_are_cut_into_tiles(tmp_path, table, out
             corners = [left, top, left + 20, top, left + 20, top + 20, left, top + 20]
             box = dict(bbox=[left, top, 20, 20], segmentation=[corners])
             annotations.append(dict(id=len(annotations), image_id=i, category_id=1, **box))
-        (tmp_path / 'a').mkdir(exist_ok=True)
         Image.fromarray(array).save(tmp_path / f'a/{i}.png')
-    categories = [dict(id=1, name='square')]
-    content = dict(images=images, annotations=annotations, categories=categories)
+    content = dict(images=images, annotations=annotations, categories=[dict(id=1, name='square')])
     (tmp_path / 'all.json').write_text(json.dumps(content))
-    for form in ('coco', 'instances'):
-        printed = table(form, tmp_path / 'all.json', tmp_path, *out)
-        assert 'smallest class: 20 px, 9 px in images of 640 px: the config trains on' in printed
-        assert '--scale native --tile-size 640 --overlap 64 --max-pixels 409600' in printed
-        cfg = read_config(tmp_path / 'mine.py')
-        assert cfg.scale == (640, 640)
-        train = json.loads((tmp_path / 'mine/train.json').read_text())
-        # (700, 700) is whole in one tile, (30, 40) too, (632, 300) whole in one, cut in another.
-        assert len(train['annotations']) == 2 * 4
-        files = {image['id']: image for image in train['images']}
-        for one in train['annotations']:
-            tile = cv2.imread(
-                str(tmp_path / 'mine/tiles/train' / files[one['image_id']]['file_name'])
-            )
-            assert tile.shape[:2] == (640, 640)
-            x, y, width, height = one['bbox']
-            assert one['iscrowd'] == (width * height < 200)
-            mask = tile[..., 0] > 150
-            assert mask[y : y + height, x : x + width].all()
-            if form == 'instances':
-                outline = one['segmentation']
-                if isinstance(outline, list):
-                    outline = coco_mask.merge(coco_mask.frPyObjects(outline, 640, 640))
-                found = coco_mask.decode(outline).astype(bool)
-                assert found.sum() == width * height and mask[found].all()
+    printed = table(form, tmp_path / 'all.json', tmp_path)
+    assert 'smallest class: 20 px, 9 px in images of 640 px: the config trains on' in printed
+    assert '--scale native --tile-size 640 --overlap 64 --max-pixels 409600' in printed
+    assert config().scale == (640, 640)
+    train = json.loads((tmp_path / 'mine/train.json').read_text())
+    # (700, 700) is whole in one tile, (30, 40) too, (632, 300) whole in one, cut in another.
+    assert len(train['annotations']) == 2 * 4
+    files = {image['id']: image['file_name'] for image in train['images']}
+    for one in train['annotations']:
+        tile = cv2.imread(str(tmp_path / 'mine/tiles/train' / files[one['image_id']]))
+        assert tile.shape[:2] == (640, 640)
+        x, y, width, height = one['bbox']
+        assert one['iscrowd'] == (width * height < 200)
+        bright = tile[..., 0] > 150
+        assert bright[y : y + height, x : x + width].all()
+        if form == 'instances':
+            outline = one['segmentation']
+            if isinstance(outline, list):
+                outline = coco_mask.merge(coco_mask.frPyObjects(outline, 640, 640))
+            found = coco_mask.decode(outline).astype(bool)
+            assert found.sum() == width * height and bright[found].all()
 
 
-def test_class_folders_are_split_by_class(photos, table, out):
-    for kind, count in (('few', 3), ('two', 2), ('one', 1)):
-        for i in range(count):
-            photo(photos / f'{kind}/{kind}{i}.png')
-    table('folders', photos, *out)
-    held_out = (photos.parent / 'mine/val.txt').read_text().splitlines()
-    assert held_out == ['cat/cat4.png 0', 'dog/dog4.png 1', 'few/few2.png 2']
-
-
-def test_images_that_no_file_lists_are_noted(coco, table, out):
-    photo(coco.folder / 'images/more.png')
-    wanted = f'note           1 images that no JSON file lists: {coco.folder}/images/more.png'
-    assert wanted in table(*coco.arguments(), *out)
-
-
-def test_predictions_are_added_to_the_training(coco, table, refused, out, monkeypatch):
+def test_predictions_are_added_to_the_training(coco, table, refuse, config, monkeypatch):
     """Paths of predicted images start from the working directory, or are absolute."""
     monkeypatch.chdir(coco.folder)
-    for i in range(2):
-        photo(coco.folder / f'unlabelled/a{i}.png')
     places = ['unlabelled/a0.png', str(coco.folder / 'unlabelled/a1.png')]
-    size = dict(width=WIDTH, height=HEIGHT)
-    images = [dict(id=i, file_name=place, **size) for i, place in enumerate(places, 1)]
+    images, found = [], []
+    for i, place in enumerate(places, 1):
+        photo(coco.folder / place)
+        images.append(dict(id=i, file_name=place, width=WIDTH, height=HEIGHT))
+        found.append(dict(image_id=i, category_id=0, bbox=[1, 2, 30, 40], score=0.9))
     categories = [dict(id=0, name='dog'), dict(id=1, name='cat')]
-    found = [dict(image_id=i, category_id=0, bbox=[1, 2, 30, 40], score=0.9) for i in (1, 2)]
-    (coco.folder / 'labels').mkdir()
-    for name, content in (
-        ('images', dict(images=images, categories=categories)),
-        ('predictions', found),
-    ):
-        (coco.folder / f'labels/{name}.json').write_text(json.dumps(content))
-    arguments = [*coco.arguments(), '--add', 'labels', *out]
-    printed = table(*arguments)
-    assert (
-        'used          10 training images' in printed and 'used           2 validation' in printed
-    )
-    written = json.loads((coco.folder / 'mine/train.json').read_text())
+    labels = coco.folder / 'labels'
+    labels.mkdir()
+    (labels / 'images.json').write_text(json.dumps(dict(images=images, categories=categories)))
+    (labels / 'predictions.json').write_text(json.dumps(found))
+    arguments = [*coco.arguments(), '--add', 'labels']
+    assert_used(table(*arguments), 10, 2)
+    written = coco.read('train')
     names = {category['id']: category['name'] for category in written['categories']}
     last = written['annotations'][-1]
     assert (names[last['category_id']], last['bbox']) == ('dog', [1, 2, 30, 40])
-    from mmengine.registry import DATASETS, init_default_scope
-
-    init_default_scope('mmdet')
-    data = DATASETS.build(read_config(coco.folder / 'mine.py').train_dataloader.dataset)
+    data = dataset(config(), 'train')
     assert all(cv2.imread(data.get_data_info(i)['img_path']) is not None for i in range(len(data)))
-    (coco.folder / 'labels/predictions.json').write_text('[]')
-    assert 'labels has no predictions' in refused('make_config', *arguments)
+    (labels / 'predictions.json').write_text('[]')
+    assert 'labels has no predictions' in refuse(*arguments)
