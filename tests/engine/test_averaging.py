@@ -1,6 +1,5 @@
 """Averaged weights: any length of a training, the better of both as best, exact resuming."""
 
-import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,19 +8,14 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
-from mmengine.hooks import EMAHook, Hook
+from mmengine.hooks import Hook
 from mmengine.model import BaseModel, BaseTTAModel
 from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS
 from mmengine.runner import Runner
 from torch import nn
-from torch.utils.data import default_collate
 
-from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import (
-    CheckpointError,
-    convert_state_dict,
     load_weights,
-    read_checkpoint,
 )
 from cpvt_backbones.engine import WarmupEMAHook
 
@@ -36,10 +30,8 @@ RATE = 0.125
 def averages(hook, length):
     """Averages of the iteration's number, and of a weight that is 1 after the first one only."""
     model = nn.Module()
-    model.iteration, model.first = (
-        nn.Parameter(torch.zeros((), dtype=torch.double)),
-        nn.Parameter(torch.zeros(())),
-    )
+    model.iteration = nn.Parameter(torch.zeros((), dtype=torch.double))
+    model.first = nn.Parameter(torch.zeros(()))
     runner = SimpleNamespace(model=model, iter=0, max_iters=length)
     hook.before_run(runner)
     hook.before_train(runner)
@@ -65,19 +57,6 @@ def test_the_average_is_recent_for_any_length(length, momentum):
         assert first < 0.02
     # It is an average: of a tenth of the length, if the momentum allows.
     assert length < 20 or age >= 0.8 * min(length / 11, 1 / momentum)
-
-
-def test_a_constant_momentum_keeps_the_first_weights():
-    """The fault that the warm-up mends, by mmengine's own hook."""
-    hook = EMAHook(momentum=1e-3)  # not by its name, which a toolbox's scope has too
-    assert averages(hook, 240)[1] == pytest.approx(0.999**239, rel=1e-3)
-
-
-@pytest.mark.parametrize('folder', ['configs', 'projects', 'demo', 'tools', 'docs'])
-def test_no_recipe_averages_without_warm_up(folder):
-    for path in (ROOT / folder).rglob('*'):
-        if path.suffix in ('.py', '.md'):
-            assert not re.search(r'type=.EMAHook', path.read_text()), path
 
 
 # -- trainings of one weight, which is also the score ----------------------------------------------
@@ -185,13 +164,6 @@ def config(work_dir, *, length=6, val=3, metric=None, hooks=(), checkpoint=None,
     return Config({**values, **options})
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(
-        Runner, '_log_env', lambda *_: None
-    )  # starts compilers to ask for their versions
-
-
 def trained(cfg):
     runner = Runner.from_cfg(cfg)
     runner.train()
@@ -211,10 +183,8 @@ def test_the_better_of_both_is_saved_as_best(key, tmp_path):
     rule = dict(higher='greater', lower='less')[key]
     runner = trained(config(tmp_path, checkpoint=dict(save_best=key, rule=rule)))
     last = read(tmp_path / 'iter_6.pth')
-    raw, averaged = (
-        last['ema_state_dict']['module.weight'].item(),
-        last['state_dict']['weight'].item(),
-    )
+    raw = last['ema_state_dict']['module.weight'].item()
+    averaged = last['state_dict']['weight'].item()
     assert raw == 6 * RATE and RATE < averaged < raw
     scores = runner.message_hub.log_scalars
     assert scores[f'val/{key}_raw'].current() == raw
@@ -248,12 +218,10 @@ def test_the_first_metric_is_compared_with_save_best_auto(tmp_path):
 @pytest.mark.parametrize('beyond', ['nothing', 'nan'])
 def test_weights_without_a_score_are_never_the_better(beyond, tmp_path):
     """As a detector that finds nothing: mmdet then gives no metrics at all."""
-    metric = dict(
-        limit=5.8 * RATE, beyond=beyond
-    )  # between the average and the raw weights of iteration 6
-    runner = trained(
-        config(tmp_path, val=6, metric=metric, checkpoint=dict(save_best='higher', rule='greater'))
-    )
+    # Between the average and the raw weights of iteration 6.
+    metric = dict(limit=5.8 * RATE, beyond=beyond)
+    saving = dict(save_best='higher', rule='greater')
+    runner = trained(config(tmp_path, val=6, metric=metric, checkpoint=saving))
     best = read(tmp_path / 'best_higher_iter_6.pth')
     assert best['state_dict']['weight'] < 6 * RATE
     assert runner.message_hub.log_scalars['val/higher'].current() == pytest.approx(
@@ -274,11 +242,10 @@ def test_without_save_best_the_average_alone_is_validated(tmp_path):
     assert 'raw weights' not in log_of(tmp_path)
 
 
-@pytest.mark.parametrize('length', [1, 2, 5])
+@pytest.mark.parametrize('length', [1, 4])
 def test_every_file_of_a_training_can_be_tested(length, tmp_path):
-    trained(
-        config(tmp_path / 'run', length=length, checkpoint=dict(save_best='higher', rule='greater'))
-    )
+    saving = dict(save_best='higher', rule='greater')
+    trained(config(tmp_path / 'run', length=length, checkpoint=saving))
     files = sorted((tmp_path / 'run').glob('*.pth'))
     assert {file.name for file in files} >= {f'iter_{length}.pth', f'best_higher_iter_{length}.pth'}
     for file in files:
@@ -292,7 +259,7 @@ def test_every_file_of_a_training_can_be_tested(length, tmp_path):
         assert runner.test()['higher'] == pytest.approx(saved)
 
 
-@pytest.mark.parametrize('failure', [3, 4, 5])
+@pytest.mark.parametrize('failure', [3, 4])
 def test_a_resumed_training_ends_as_a_whole_one(failure, tmp_path):
     options = dict(length=8, val=2, checkpoint=dict(save_best='higher', rule='greater'))
     trained(config(tmp_path / 'whole', **options))
@@ -335,156 +302,9 @@ def test_the_average_can_start_late(tmp_path):
 
 
 def test_other_weights_to_start_from_reach_the_average(tmp_path):
-    torch.save(
-        dict(state_dict=dict(weight=torch.tensor(2.0), count=torch.tensor(0.0)), meta={}),
-        tmp_path / 'start.pth',
-    )
+    weights = dict(weight=torch.tensor(2.0), count=torch.tensor(0.0))
+    torch.save(dict(state_dict=weights, meta={}), tmp_path / 'start.pth')
     trained(config(tmp_path, load_from=str(tmp_path / 'start.pth')))
     assert 2 < read(tmp_path / 'iter_2.pth')['state_dict']['weight'] <= 2 + 2 * RATE
     runner = Runner.from_cfg(config(tmp_path, load_from=str(tmp_path / 'start.pth')))
     assert runner.test()['higher'] == 2
-
-
-# -- a training with a loss to lower ---------------------------------------------------------------
-
-
-@DATASETS.register_module()
-class TwoTextures(torch.utils.data.Dataset):
-    """Noisy pictures of upright or level stripes."""
-
-    metainfo = dict(classes=('upright', 'level'))
-
-    def __init__(self, count, first):
-        self.count, self.first = count, first
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        if index >= self.count:
-            raise IndexError(index)
-        generator = torch.Generator().manual_seed(self.first + index)
-        stripes = torch.arange(24).div(3, rounding_mode='floor').remainder(2).float().expand(24, 24)
-        image = stripes if index % 2 else stripes.T
-        shift = int(torch.randint(6, (), generator=generator))
-        noise = torch.randn(3, 24, 24, generator=generator)
-        return dict(images=image.roll((shift, shift), (0, 1)) + 0.5 * noise, labels=index % 2)
-
-
-@MODELS.register_module()
-class StripeClassifier(BaseModel):
-    def __init__(self):
-        super().__init__()
-        arch = dict(embed_dims=24, depth=1, num_heads=2, mlp_ratio=2.0)
-        self.backbone = CPVT(arch=arch, patch_size=8, out_type='avg_featmap', with_cls_token=False)
-        self.head = nn.Linear(24, 2)
-
-    def forward(self, images, labels, mode='tensor'):
-        scores = self.head(self.backbone(images)[0])
-        if mode == 'loss':
-            return dict(loss=nn.functional.cross_entropy(scores, labels))
-        return list(scores.argmax(1) == labels)
-
-
-@METRICS.register_module()
-class RightShare(BaseMetric):
-    def process(self, data_batch, data_samples):
-        self.results += [bool(right) for right in data_samples]
-
-    def compute_metrics(self, results):
-        return dict(accuracy=sum(results) / len(results))
-
-
-@METRICS.register_module()
-class Rising(RightShare):
-    """Better in each evaluation than in the one before."""
-
-    calls = 0
-
-    def compute_metrics(self, results):
-        self.calls += 1
-        return dict(accuracy=self.calls)
-
-
-def stripes(work_dir, length, hook, **options):
-    loader = dict(num_workers=0, collate_fn=dict(type='default_collate'), persistent_workers=False)
-    test_set = dict(type='TwoTextures', count=64, first=10_000)
-    in_order = dict(
-        loader, batch_size=32, dataset=test_set, sampler=dict(type='DefaultSampler', shuffle=False)
-    )
-    return config(
-        work_dir,
-        length=length,
-        val=length,
-        model=dict(type='StripeClassifier'),
-        train_dataloader=dict(
-            loader,
-            batch_size=8,
-            dataset=dict(type='TwoTextures', count=256, first=0),
-            sampler=dict(type='InfiniteSampler', shuffle=True),
-        ),
-        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=3e-3)),
-        val_dataloader=in_order,
-        val_evaluator=dict(type='RightShare'),
-        test_dataloader=in_order,
-        test_evaluator=dict(type='RightShare'),
-        checkpoint=dict(save_best='accuracy', rule='greater'),
-        custom_hooks=[hook],
-        **options,
-    )
-
-
-@pytest.fixture(scope='module')
-def scores(tmp_path_factory):
-    """(hook, length) to the accuracies of the last file, its raw weights, and the best file."""
-
-    pictures = default_collate([*TwoTextures(count=64, first=10_000)])
-    model = StripeClassifier().eval()
-
-    def accuracy(weights):
-        model.load_state_dict(weights)
-        with torch.no_grad():
-            return torch.stack(model(**pictures)).double().mean().item()
-
-    found = {}
-    for hook, lengths in (('EMAHook', (60,)), ('WarmupEMAHook', (1, 20, 60))):
-        for length in lengths:
-            folder = tmp_path_factory.mktemp('stripes')
-            trained(stripes(folder, length, dict(type=hook, momentum=1e-3)))
-            last = read(folder / f'iter_{length}.pth')
-            raw = {
-                key.removeprefix('module.'): value for key, value in last['ema_state_dict'].items()
-            }
-            del raw['steps']
-            best = read(folder / f'best_accuracy_iter_{length}.pth')
-            weights = last['state_dict'], raw, best['state_dict']
-            found[hook, length] = [accuracy(state) for state in weights]
-    return found
-
-
-def test_the_toy_training_learns_and_shows_the_fault(scores):
-    saved, raw, _ = scores['EMAHook', 60]
-    assert raw > 0.9 and saved < 0.7
-
-
-@pytest.mark.parametrize('length', [1, 20, 60])
-def test_the_saved_weights_score_as_the_raw_ones(length, scores):
-    saved, raw, best = scores['WarmupEMAHook', length]
-    assert saved >= raw - 0.1
-    assert best == max(saved, raw)
-
-
-# -- what else reads the files ---------------------------------------------------------------------
-
-
-def test_a_best_file_of_raw_weights_converts_as_any_other(tmp_path):
-    cfg = stripes(tmp_path, 3, dict(type='WarmupEMAHook'))
-    cfg.val_evaluator = dict(type='Rising')
-    trained(cfg)
-    content = read_checkpoint(tmp_path / 'best_accuracy_iter_3.pth')
-    assert 'ema_state_dict' not in content
-    raw = read(tmp_path / 'iter_3.pth')['ema_state_dict']['module.backbone.norm.weight']
-    state_dict, _ = convert_state_dict(content, StripeClassifier().backbone)
-    assert torch.equal(state_dict['norm.weight'], raw)
-    with pytest.raises(CheckpointError, match='ema=True: the checkpoint has none of'):
-        convert_state_dict(content, StripeClassifier().backbone, ema=True)

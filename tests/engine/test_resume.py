@@ -29,7 +29,7 @@ model = dict(
     neck=dict(in_channels=[16, 32, 32, 32], out_channels=32),
     decode_head=dict(in_channels=[32] * 4, channels=32, num_classes=3, dropout_ratio=0))
 train_dataloader = dict(
-    batch_size=2, num_workers={{workers}}, sampler=dict(type='InfiniteSampler', shuffle=True),
+    batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(type='Pictures', scope='mmseg', count=5))
 val_cfg = test_cfg = None
 # Rates that change in every iteration, first up and then down.
@@ -67,11 +67,10 @@ def assert_same(left, right):
         assert same, f'{key}: {value} and {right[key]}'
 
 
-@pytest.mark.parametrize('workers', [0, 1])
-def test_a_killed_run_ends_as_if_it_had_not_been(workers, train, tmp_path):
+def test_a_killed_run_ends_as_if_it_had_not_been(train, tmp_path):
     pytest.importorskip('mmseg')
     config = tmp_path / 'config.py'
-    config.write_text(CONFIG.format(workers=workers))
+    config.write_text(CONFIG)
     whole, broken = tmp_path / 'whole', tmp_path / 'broken'
     train('mmseg', config, '--work-dir', whole)
 
