@@ -85,42 +85,6 @@ def coco_json(file: Path, scenes: list[Scene], *, masks: bool = False) -> Path:
     return file
 
 
-def voc(folder: Path, splits: dict[str, list[Scene]]) -> None:
-    """Pascal VOC: JPEGImages, Annotations and ImageSets/Main; corners count from 1."""
-    lists = folder / 'ImageSets/Main'
-    for part in (lists, folder / 'Annotations'):
-        part.mkdir(parents=True)
-    for split, scenes in splits.items():
-        write_images(folder / 'JPEGImages', scenes)
-        (lists / f'{split}.txt').write_text(''.join(f'{scene.name}\n' for scene in scenes))
-        for scene in scenes:
-            objects = []
-            for label, (x, y, width, height) in zip(scene.labels, scene.boxes, strict=True):
-                corners = dict(xmin=x + 1, ymin=y + 1, xmax=x + width, ymax=y + height)
-                box = ''.join(f'<{key}>{value}</{key}>' for key, value in corners.items())
-                name = f'<name>{CLASSES[label]}</name>'
-                objects.append(f'<object>{name}<bndbox>{box}</bndbox></object>')
-            text = f'<annotation>{"".join(objects)}</annotation>'
-            (folder / f'Annotations/{scene.name}.xml').write_text(text, encoding='utf-8')
-
-
-def yolo(folder: Path, splits: dict[str, list[Scene]]) -> None:
-    """YOLO: images/<split>, labels/<split> and data.yaml; centres and sizes are fractions."""
-    for split, scenes in splits.items():
-        write_images(folder / 'images' / split, scenes)
-        (folder / 'labels' / split).mkdir(parents=True)
-        for scene in scenes:
-            lines = []
-            for label, (x, y, width, height) in zip(scene.labels, scene.boxes, strict=True):
-                centre = (x + width / 2) / WIDTH, (y + height / 2) / HEIGHT
-                numbers = [*centre, width / WIDTH, height / HEIGHT]
-                lines.append(' '.join([str(label), *(f'{number:.6f}' for number in numbers)]))
-            (folder / f'labels/{split}/{scene.name}.txt').write_text('\n'.join(lines))
-    names = ''.join(f'  {label}: {name}\n' for label, name in enumerate(CLASSES))
-    text = f'path: .\ntrain: images/train\nval: images/val\nnames:\n{names}'
-    (folder / 'data.yaml').write_text(text, encoding='utf-8')
-
-
 def class_maps(folder: Path, scenes: list[Scene]) -> None:
     """Masks of class indices: 0 background, then the classes."""
     folder.mkdir(parents=True)

@@ -15,17 +15,8 @@ from hostile import write_hostile_files
 pytest.importorskip('mmpretrain')
 
 TOOLS = (
-    'infer',
-    'test',
-    'export',
-    'train_resume',
-    'train_load_from',
-    'convert_checkpoint',
-    'publish_checkpoint',
-    'attention_maps',
-    'feature_maps',
-    'resolution_sweep',
-    'equivariance',
+    *('infer', 'test', 'export', 'train_resume', 'train_load_from', 'convert_checkpoint'),
+    *('publish_checkpoint', 'attention_maps', 'feature_maps', 'resolution_sweep', 'equivariance'),
 )
 FEW = ('half', 'not_a_dict', 'hostile_0')
 
@@ -72,6 +63,7 @@ def files(tmp_path_factory):
 
 def arguments_of(tool, config, file, image, out):
     model, models = [config, file], ['--models', f'a={config}:{file}']
+    few = ['--size', '32', '--shifts', '0', '--out']
     return dict(
         infer=['infer', *model, image, '--out-dir', out],
         test=['test', *model, '--work-dir', out],
@@ -83,16 +75,7 @@ def arguments_of(tool, config, file, image, out):
         attention_maps=['attention_maps', *model, image, '--out-dir', out],
         feature_maps=['feature_maps', *model, image, '--out', out / 'maps.csv'],
         resolution_sweep=['resolution_sweep', *models, '--sizes', '1', '--out', out / 'sweep.csv'],
-        equivariance=[
-            'equivariance',
-            *models,
-            '--size',
-            '32',
-            '--shifts',
-            '0',
-            '--out',
-            out / 'e.csv',
-        ],
+        equivariance=['equivariance', *models, *few, out / 'e.csv'],
     )[tool]
 
 

@@ -18,58 +18,38 @@ SCRIPTS = {
     if "__name__ == '__main__'" in path.read_text()
 }
 # Arguments with one thing wrong for each, and a word of the answer.
+NO_CONFIG = "config: there is no file 'none.py'"
+NO_CHECKPOINT = "checkpoint: there is no file or folder 'none.pth'"
+SUFFIXES = 'destination must end in one of .pth, .pt, .safetensors'
+SHIPPED = 'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpose d --not-for e'
 MISTAKES = {
     'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
-    'benchmarks/tile_agreement.py': (
-        'none.py none.pth {image} --tiles 32:8',
-        "config: there is no file 'none.py'",
-    ),
-    'demo/app.py': ('none.py none.pth', "config: there is no file 'none.py'"),
+    'benchmarks/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', NO_CONFIG),
+    'demo/app.py': ('none.py none.pth', NO_CONFIG),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
-    'projects/any_size_vit/clip_int8.py': (
-        'out.h5',
-        'destination must end in one of .pth, .pt, .safetensors',
-    ),
+    'projects/any_size_vit/clip_int8.py': ('out.h5', SUFFIXES),
     'projects/any_size_vit/run.py': ('report', 'work_dirs/any_size_vit has no finished run'),
     'projects/positional_encoding/run.py': ('classify --data none --epochs 1', 'none/train'),
-    'projects/size_experiment/run.py': ('read --sealed none.zip', 'has no finished run'),
-    'tools/attention_maps.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
-    'tools/convert_checkpoint.py': (
-        'none.pth out.pth --type CPVT',
-        "checkpoint: there is no file or folder 'none.pth'",
-    ),
-    'tools/equivariance.py': ('--models a=none.py:none.pth', "config: there is no file 'none.py'"),
-    'tools/export.py': ('none.py none.pth --out model.onnx', "config: there is no file 'none.py'"),
-    'tools/feature_maps.py': ('none.py none.pth none.jpg', 'none.jpg'),
-    'tools/get_flops.py': ('none.py', "config: there is no file 'none.py'"),
-    'tools/infer.py': ('none.py none.pth {image}', "config: there is no file 'none.py'"),
     'projects/shipped_weights/make_bccd.py': ('none made', "no .xml in the folder 'none'"),
+    'projects/shipped_weights/make_imagenette.py': ('none made', 'no images in none/train/<class>'),
+    'projects/shipped_weights/make_teacher.py': ('out.h5', SUFFIXES),
+    'projects/shipped_weights/ship_weights.py': (SHIPPED, 'config must be in'),
+    'projects/size_experiment/run.py': ('read --sealed none.zip', 'has no finished run'),
+    'tools/attention_maps.py': ('none.py none.pth {image}', NO_CONFIG),
+    'tools/convert_checkpoint.py': ('none.pth out.pth --type CPVT', NO_CHECKPOINT),
+    'tools/equivariance.py': ('--models a=none.py:none.pth', NO_CONFIG),
+    'tools/export.py': ('none.py none.pth --out model.onnx', NO_CONFIG),
+    'tools/feature_maps.py': ('none.py none.pth none.jpg', 'none.jpg'),
+    'tools/get_flops.py': ('none.py', NO_CONFIG),
+    'tools/infer.py': ('none.py none.pth {image}', NO_CONFIG),
     'tools/make_config.py': ('folders none --out a.py', "in the folder 'none'"),
-    'projects/shipped_weights/make_imagenette.py': (
-        'none made',
-        'source: there are no images in none/train/<class>',
-    ),
-    'projects/shipped_weights/make_teacher.py': (
-        'out.h5',
-        'destination must end in one of .pth, .pt, .safetensors',
-    ),
-    'tools/publish_checkpoint.py': (
-        'none.pth out.pth',
-        "checkpoint: there is no file or folder 'none.pth'",
-    ),
-    'tools/resolution_sweep.py': (
-        '--models a=none.py:none.pth',
-        "config: there is no file 'none.py'",
-    ),
-    'projects/shipped_weights/ship_weights.py': (
-        'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpose d --not-for e',
-        'config must be in',
-    ),
-    'tools/test.py': ('none.py none.pth', "config: there is no file 'none.py'"),
-    'tools/train.py': ('none.py', "config: there is no file 'none.py'"),
+    'tools/publish_checkpoint.py': ('none.pth out.pth', NO_CHECKPOINT),
+    'tools/resolution_sweep.py': ('--models a=none.py:none.pth', NO_CONFIG),
+    'tools/test.py': ('none.py none.pth', NO_CONFIG),
+    'tools/train.py': ('none.py', NO_CONFIG),
 }
 
 

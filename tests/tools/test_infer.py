@@ -80,12 +80,8 @@ def test_options_reach_the_model(model, photos, tmp_path, call, monkeypatch):
     seen.clear()
     assert infer(call, *model, photos, *out, '--scale', 'config', '--overwrite') == 0
     assert {shape[2:] for shape in seen} == {(24, 24)}
-    assert (
-        infer(
-            call, *model, photos, *out, '--overwrite', '--max-pixels', '1000', '--tile-size', '31'
-        )
-        == 2
-    )
+    tiled = ['--max-pixels', '1000', '--tile-size', '31']
+    assert infer(call, *model, photos, *out, '--overwrite', *tiled) == 2
     assert infer(call, *model, photos, *out, '--overwrite', '--read-limit', '1700', '--strict') == 1
 
 
@@ -151,10 +147,8 @@ def test_shipped_weights_stand_alone_or_behind_a_config(model, shipped, photos, 
     found = []
     for given in (model, (shipped,), (model[0], shipped)):
         out = tmp_path / f'out{len(found)}'
-        assert (
-            infer(call, *given, photos, '--out-dir', out, '--device', 'cpu', '--no-vis', '--strict')
-            == 0
-        )
+        options = ['--out-dir', out, '--device', 'cpu', '--no-vis', '--strict']
+        assert infer(call, *given, photos, *options) == 0
         found.append(json.loads((out / 'predictions.json').read_text()))
     assert found[0] == found[1] == found[2] and len(found[0]) == 3
 
@@ -168,10 +162,8 @@ def test_exit_code_if_no_image_could_be_predicted(model, tmp_path, call):
     (tmp_path / 'bad.png').touch()
     arguments = [*model, tmp_path / 'bad.png', '--out-dir', tmp_path / 'out', '--device', 'cpu']
     assert infer(call, *arguments) == 1
-    assert (
-        json.loads((tmp_path / 'out' / 'failed.json').read_text())[0]['reason']
-        == 'the file is empty'
-    )
+    (failed,) = json.loads((tmp_path / 'out' / 'failed.json').read_text())
+    assert failed['reason'] == 'the file is empty'
 
 
 def test_an_address_as_checkpoint(model, photos, tmp_path, call, monkeypatch):
@@ -185,29 +177,15 @@ def test_an_address_as_checkpoint(model, photos, tmp_path, call, monkeypatch):
 
     monkeypatch.setattr('cpvt_backbones.checkpoints.sources._fetch', fetch)
     address = 'https://example.org/w.pth'
-    assert (
-        infer(
-            call,
-            config,
-            address,
-            photos,
-            '--out-dir',
-            tmp_path / 'out',
-            '--device',
-            'cpu',
-            '--no-vis',
-        )
-        == 0
-    )
+    out = ['--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis']
+    assert infer(call, config, address, photos, *out) == 0
     assert set(fetched) == {address}
 
 
 def test_no_noise_of_the_toolboxes(model, photos, tmp_path, call, capfd, recwarn):
     """What is optional, registries and classes are no news to a user."""
-    assert (
-        infer(call, *model, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis')
-        == 0
-    )
+    options = ['--out-dir', tmp_path / 'out', '--device', 'cpu', '--no-vis']
+    assert infer(call, *model, photos, *options) == 0
     out, err = capfd.readouterr()
     assert [line for line in (out + err).splitlines() if not line.startswith('images ')] == [
         'scale: ResizeEdge 32, CenterCrop 24, as in its test pipeline',
@@ -220,18 +198,12 @@ def test_no_noise_of_the_toolboxes(model, photos, tmp_path, call, capfd, recwarn
 def test_weights_of_another_model_end_in_one_sentence(refused, photos, tmp_path):
     pytest.importorskip('mmdet')
     pytest.importorskip('mmseg')
-    detector, segmentor = (
-        next(n for n in shipped_weights() if n.startswith(k)) for k in ('retinanet', 'semantic')
-    )
-    config = find_shipped(detector).config_file
-    line = refused(
-        'infer', config, segmentor, photos, '--out-dir', tmp_path / 'out', '--device', 'cpu'
-    )
-    assert (
-        'it does not fit the model: ' in line
-        and 'weights have other shapes ((' in line
-        and len(line) < 500
-    )
+    detector = next(name for name in shipped_weights() if name.startswith('retinanet'))
+    segmentor = next(name for name in shipped_weights() if name.startswith('semantic'))
+    out = ['--out-dir', tmp_path / 'out', '--device', 'cpu']
+    line = refused('infer', find_shipped(detector).config_file, segmentor, photos, *out)
+    assert 'it does not fit the model: ' in line and 'weights have other shapes ((' in line
+    assert len(line) < 500
 
 
 def test_shards_of_a_slurm_array_merge_to_one_run(

@@ -71,27 +71,6 @@ def test_coco_and_its_split(call, tmp_path, refused):
     assert 'coco takes 2 paths' in refused('make_config', 'coco', file, '--out', tmp_path / 'a.py')
 
 
-def test_voc(call, tmp_path):
-    pytest.importorskip('mmdet')
-    pictures(tmp_path / 'voc/pictures', [f'{name}.png' for name in 'abcdef'])
-    box = '<bndbox><xmin>1</xmin><ymin>5</ymin><xmax>40</xmax><ymax>30</ymax></bndbox>'
-    for i, name in enumerate('abcdef'):
-        kind = 'car' if i % 2 else 'bus'
-        (tmp_path / f'voc/{name}.xml').write_text(
-            f'<a><object><name>{kind}</name>{box}</object></a>'
-        )
-    _, train, val = made(call, tmp_path, 'voc', tmp_path / 'voc')
-    assert train.metainfo['classes'] == ('bus', 'car') and (len(train), len(val)) == (5, 1)
-    (instance,) = train.get_data_info(1)['instances']
-    assert (instance['bbox'], instance['bbox_label']) == ([0, 4, 40, 30], 1)
-    lists = tmp_path / 'voc/ImageSets/Main'
-    lists.mkdir(parents=True)
-    for name, names in (('train', 'a\nb\nc'), ('val', 'd\ne')):
-        (lists / f'{name}.txt').write_text(names)
-    _, train, val = made(call, tmp_path, 'voc', tmp_path / 'voc')
-    assert (len(train), len(val)) == (3, 2)
-
-
 def write_indices(path, values, mode):
     array = np.resize(np.array(values, np.uint8), (48, 64))
     if mode == 'colour':
@@ -179,23 +158,18 @@ def test_the_loss_has_the_classes_of_the_data(call, tmp_path, count):
     assert MODELS.build(loss)(torch.zeros(1, count, 1, count), target, ignore_index=255).isfinite()
 
 
-def test_an_edited_config_is_kept(call, tmp_path, refused):
+def test_an_edited_config_is_kept_and_weights_must_exist(call, tmp_path, refused):
     pytest.importorskip('mmpretrain')
     pictures(tmp_path / 'photos', [f'{kind}/{i}.jpg' for kind in ('cat', 'dog') for i in range(3)])
     out = tmp_path / 'a.py'
     command = ['make_config', 'folders', tmp_path / 'photos', '--out', out]
+    assert "--weights: there is no file 'nope.pth'" in refused(*command, '--weights', 'nope.pth')
+    assert not out.exists()
     out.write_text('# mine')
     assert '--overwrite replaces it' in refused(*command)
     assert out.read_text() == '# mine'
     call(*command, '--overwrite')
     assert out.read_text() != '# mine'
-
-
-def test_weights_that_do_not_exist_are_refused(refused, tmp_path):
-    pictures(tmp_path / 'photos', [f'{kind}/{i}.jpg' for kind in ('cat', 'dog') for i in range(3)])
-    command = ['make_config', 'folders', tmp_path / 'photos', '--out', tmp_path / 'a.py']
-    assert "--weights: there is no file 'nope.pth'" in refused(*command, '--weights', 'nope.pth')
-    assert not (tmp_path / 'a.py').exists()
 
 
 @pytest.mark.parametrize(
@@ -252,13 +226,18 @@ def test_class_folders(call, tmp_path, refused, parts):
     assert 'data: no .bmp or' in refused(*command)
 
 
-FRESH_PROCESS = """
+# Each training is a process that has not imported this package; they share mmengine's imports.
+FRESH_PROCESSES = """
 import os, sys
 from mmengine.config import Config
 from mmengine.runner import Runner
-assert 'cpvt_backbones' not in sys.modules
-runner = Runner.from_cfg(Config.fromfile(sys.argv[1]))
-runner.train()
+for config in sys.argv[1:]:
+    assert 'cpvt_backbones' not in sys.modules
+    child = os.fork()
+    if child == 0:
+        Runner.from_cfg(Config.fromfile(config)).train()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, config
 """
 
 
@@ -292,29 +271,24 @@ def own_data(tmp_path):
     return dict(coco=of_boxes, masks=of_masks, folders=of_folders)
 
 
-@pytest.mark.parametrize(
-    ('kind', 'toolbox', 'saved'),
-    [
-        ('coco', 'mmdet', 'iter_1.pth'),
-        ('masks', 'mmseg', 'iter_1.pth'),
-        ('folders', 'mmpretrain', 'epoch_1.pth'),
-    ],
-)
-def test_mmengine_alone_trains_it(call, tmp_path, own_data, kind, toolbox, saved):
-    """In a process that imports this package only because the config names it, after a move."""
-    pytest.importorskip(toolbox)
-    first, moved = tmp_path / 'first', tmp_path / 'my configs'
-    call('make_config', *own_data[kind](), '--out', first / 'mine.py', '--length', '1')
-    text = (first / 'mine/recipe.py').read_text()
-    others = ['data/bccd', 'data/camvid', 'data/imagenette', 'RBC', 'bicyclist', 'class_weight']
-    for foreign in others:
-        assert foreign not in text
-    first.rename(moved)
-    config = moved / 'mine.py'
-    # The lists of images are beside the config, and have moved with it.
-    config.write_text(config.read_text().replace(str(first), str(moved)))
+def test_mmengine_alone_trains_the_configs(call, tmp_path, own_data):
+    """In processes that import this package only because the config names it, after a move."""
+    configs = []
+    for kind, toolbox in dict(coco='mmdet', masks='mmseg', folders='mmpretrain').items():
+        pytest.importorskip(toolbox)
+        first, moved = tmp_path / f'first {kind}', tmp_path / f'my {kind}'
+        call('make_config', *own_data[kind](), '--out', first / f'{kind}.py', '--length', '1')
+        text = (first / f'{kind}/recipe.py').read_text()
+        for foreign in ('data/bccd', 'data/camvid', 'data/imagenette', 'RBC', 'bicyclist'):
+            assert foreign not in text
+        assert 'class_weight' not in text
+        first.rename(moved)
+        # The lists of images are beside the config, and have moved with it.
+        config = moved / f'{kind}.py'
+        config.write_text(config.read_text().replace(str(first), str(moved)))
+        configs.append(str(config))
     path = os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])
-    environment = {**os.environ, 'PYTHONPATH': path}
-    command = [sys.executable, '-c', FRESH_PROCESS, str(config)]
-    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
-    assert (tmp_path / 'work_dirs/mine' / saved).is_file()
+    command = [sys.executable, '-c', FRESH_PROCESSES, *configs]
+    subprocess.run(command, env={**os.environ, 'PYTHONPATH': path}, cwd=tmp_path, check=True)
+    for saved in ('coco/iter_1.pth', 'masks/iter_1.pth', 'folders/epoch_1.pth'):
+        assert (tmp_path / 'work_dirs' / saved).is_file()

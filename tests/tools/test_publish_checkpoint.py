@@ -8,6 +8,8 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer
 
+from cpvt_backbones.checkpoints import read_checkpoint
+
 
 @pytest.fixture
 def training_checkpoint(tmp_path):
@@ -17,20 +19,12 @@ def training_checkpoint(tmp_path):
         'backbone.bn.num_batches_tracked': torch.tensor(7),
         'head.weight': torch.randn(2, 4),
     }
-    momentum = dict(
-        state={0: dict(exp_avg=torch.randn(64, 64))}, param_groups=[dict(lr=0.1, params=[0])]
-    )
+    content = dict(state_dict=state, meta=dict(epoch=12, iter=48, seed=np.int64(3)))
+    content['optimizer'] = dict(state={0: dict(exp_avg=torch.randn(64, 64))}, param_groups=[])
     hub = dict(log_scalars=dict(loss=HistoryBuffer()), runtime_info={}, resumed_keys={})
+    content['message_hub'] = hub
     path = tmp_path / 'epoch_12.pth'
-    torch.save(
-        dict(
-            state_dict=state,
-            optimizer=momentum,
-            message_hub=hub,
-            meta=dict(epoch=12, iter=48, seed=np.int64(3)),
-        ),
-        path,
-    )
+    torch.save(content, path)
     (tmp_path / 'last_checkpoint').write_text(str(path))
     return path, state
 
@@ -60,17 +54,10 @@ def test_publishing_keeps_the_weights_alone(
 
 @pytest.mark.parametrize('suffix', ['.pth', '.pt', '.safetensors'])
 def test_publishing_half_a_backbone(training_checkpoint, suffix, tmp_path, call):
-    if suffix == '.safetensors':
-        pytest.importorskip('safetensors')
     source, state = training_checkpoint
     call('publish_checkpoint', source, tmp_path / 'out' / f'model{suffix}', '--backbone', '--half')
-    path = published(tmp_path / 'out')
-    if suffix == '.safetensors':
-        from safetensors.torch import load_file
-
-        weights = load_file(path)
-    else:
-        weights = torch.load(path, weights_only=True)['state_dict']
+    content = read_checkpoint(published(tmp_path / 'out'))
+    weights = content if suffix == '.safetensors' else content['state_dict']
     assert weights.keys() == {'blocks.0.weight', 'bn.num_batches_tracked'}
     assert torch.equal(weights['blocks.0.weight'], state['backbone.blocks.0.weight'].half())
     assert weights['bn.num_batches_tracked'] == 7
@@ -100,27 +87,17 @@ def test_publishing_leaves_files_of_that_name_alone(training_checkpoint, call):
 
 
 @pytest.mark.parametrize(
-    ('content', 'destination', 'options', 'message'),
+    ('source', 'words', 'message'),
     [
-        (
-            dict(state_dict={'head.weight': torch.ones(1)}),
-            'out.pth',
-            ['--backbone'],
-            'has no weights under backbone.',
-        ),
-        (dict(state_dict={}), 'out.pth', [], 'holds no weights'),
-        (
-            dict(state_dict={'head.weight': torch.ones(1)}),
-            'out.zip',
-            [],
-            'destination must end in one of .pth, .pt',
-        ),
-        (None, 'out.pth', [], 'there is no file or folder'),
+        ('head.pth', 'out.pth --backbone', 'has no weights under backbone.'),
+        ('empty.pth', 'out.pth', 'holds no weights'),
+        ('head.pth', 'out.zip', 'destination must end in one of .pth, .pt'),
+        ('none.pth', 'out.pth', 'there is no file or folder'),
     ],
 )
-def test_nothing_to_publish(content, destination, options, message, tmp_path, refused):
-    source = tmp_path / 'source.pth'
-    if content is not None:
-        torch.save(content, source)
-    assert message in refused('publish_checkpoint', source, tmp_path / destination, *options)
-    assert not (tmp_path / destination).exists() and not list(tmp_path.glob('out-*'))
+def test_nothing_to_publish(source, words, message, tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    torch.save(dict(state_dict={'head.weight': torch.ones(1)}), 'head.pth')
+    torch.save(dict(state_dict={}), 'empty.pth')
+    assert message in refused('publish_checkpoint', source, *words.split())
+    assert not list(tmp_path.glob('out*'))

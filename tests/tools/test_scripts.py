@@ -3,9 +3,7 @@
 Slow: a whole set-up.
 """
 
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -101,14 +99,6 @@ def test_slurm_train_starts_srun(launched, environment, tasks, per_node):
 def test_a_launcher_without_its_arguments_says_how_to_call_it(launched, name, words, usage):
     done = launched(name, *words)
     assert done.returncode == 2 and usage in done.stderr and '#' not in done.stderr
-
-
-def test_the_dockerfile_runs_the_commands_of_the_readme():
-    lines = (ROOT / 'Dockerfile').read_text().splitlines()
-    installing = re.findall(r'^make (\w+)', (ROOT / 'README.md').read_text(), re.M)[:2]
-    assert installing == ['setup', 'demo']
-    assert sum(line.startswith('RUN make setup') for line in lines) == 1
-    assert json.loads(lines[-1].removeprefix('CMD ')) == ['make', 'demo']
 
 
 def test_setup_refuses_unknown_operators_and_an_old_python(tmp_path):

@@ -46,12 +46,8 @@ def trained(request, scenes, tmp_path):
     """Scope, config, its options, and a checkpoint of it."""
     pytest.importorskip(request.param)
     config, options = TASKS[request.param](scenes, tmp_path)
-    return (
-        request.param,
-        config,
-        options,
-        save(lively_model(config, options), tmp_path / 'model.pth'),
-    )
+    checkpoint = save(lively_model(config, options), tmp_path / 'model.pth')
+    return request.param, config, options, checkpoint
 
 
 def test_tta_gives_metrics(trained, scenes, tmp_path, call):
@@ -86,15 +82,8 @@ def test_other_classes_are_refused(trained, kind, tmp_path, call, refused):
     classes = list(cfg.test_dataloader.dataset.metainfo.classes)
     others = [*classes[1:], classes[0]] if 'order' in kind else ['x', *classes[1:]]
     content = torch.load(checkpoint)
-    arguments = (
-        'test',
-        config,
-        checkpoint,
-        '--work-dir',
-        tmp_path / 'work',
-        '--cfg-options',
-        *options,
-    )
+    work = ['--work-dir', tmp_path / 'work']
+    arguments = ['test', config, checkpoint, *work, '--cfg-options', *options]
     torch.save(dict(content, meta=dict(dataset_meta=dict(classes=others))), checkpoint)
     assert f'it has {kind}: (' in refused(*arguments)
     torch.save(dict(content, meta=dict(dataset_meta=dict(classes=tuple(classes)))), checkpoint)
@@ -135,28 +124,14 @@ def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
     scope, config, options, checkpoint = trained
     same = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,))
     flipped = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0, 1.0))
-    if scope == 'mmdet':
-        options = [
-            *options,
-            'tta_model.tta_cfg.max_per_img=400',
-        ]  # as the model's own test_cfg has it
+    if scope == 'mmdet':  # as the model's own test_cfg has it
+        options = [*options, 'tta_model.tta_cfg.max_per_img=400']
     found = []
     for index, arguments in enumerate(([config], [same, '--tta'], [flipped, '--tta'])):
         out = tmp_path / (f'masks_{index}' if scope == 'mmseg' else f'{index}.pkl')
         path, *flags = arguments
-        work_dir = tmp_path / f'work_{index}'
-        call(
-            'test',
-            path,
-            checkpoint,
-            *flags,
-            '--out',
-            out,
-            '--work-dir',
-            work_dir,
-            '--cfg-options',
-            *options,
-        )
+        flags += ['--out', out, '--work-dir', tmp_path / f'work_{index}']
+        call('test', path, checkpoint, *flags, '--cfg-options', *options)
         found.append(answers(scope, out))
     plain, wanted_same, other = found
     assert len(plain) == 2 and all(len(answer) and answer.std() > 0 for answer in plain)
@@ -170,16 +145,8 @@ def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
 
 def test_tta_needs_a_pipeline(trained, tmp_path, refused):
     _, config, options, checkpoint = trained
-    line = refused(
-        'test',
-        config,
-        checkpoint,
-        '--tta',
-        '--work-dir',
-        tmp_path / 'work',
-        '--cfg-options',
-        *options,
-    )
+    work = ['--work-dir', tmp_path / 'work']
+    line = refused('test', config, checkpoint, '--tta', *work, '--cfg-options', *options)
     assert line == 'error: tta: the config has no tta_pipeline'
 
 
@@ -203,22 +170,11 @@ def test_a_checkpoint_that_does_not_fit(trained, fault, tta, tmp_path, refused):
         message = 'is empty'
         state.clear()
     torch.save(content, checkpoint)
-    flags = []
+    flags = ['--work-dir', tmp_path / 'work']
     if tta:
-        config, flags = (
-            tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,)),
-            ['--tta'],
-        )
-    line = refused(
-        'test',
-        config,
-        checkpoint,
-        *flags,
-        '--work-dir',
-        tmp_path / 'work',
-        '--cfg-options',
-        *options,
-    )
+        config = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,))
+        flags.append('--tta')
+    line = refused('test', config, checkpoint, *flags, '--cfg-options', *options)
     assert f"checkpoint '{checkpoint}'" in line and message in line
     assert not list((tmp_path / 'work').glob('*/*.json'))
 

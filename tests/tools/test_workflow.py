@@ -113,18 +113,6 @@ def test_a_config_that_cannot_be_used(text, message, tmp_path, refused):
         assert all(repr(name) in line for name in TOOLBOXES)
 
 
-def test_no_such_checkpoint(tmp_path, refused):
-    pytest.importorskip('mmpretrain')
-    config, _ = classification(None, tmp_path)
-    assert "checkpoint: there is no file or folder 'none.pth'" in refused(
-        'test', config, 'none.pth'
-    )
-    output = ['--work-dir', tmp_path / 'work']
-    assert "resume: there is no file or folder 'none.pth'" in refused(
-        'train', config, '--resume', 'none.pth', *output
-    )
-
-
 def test_a_checkpoint_in_the_home_folder_or_a_work_folder(tmp_path, monkeypatch, call):
     """Each tool takes what ``find_checkpoint`` takes."""
     pytest.importorskip('mmpretrain')
@@ -145,6 +133,9 @@ def test_wrong_options_are_named(tmp_path, refused):
     config, _ = classification(None, tmp_path)
     line = refused('train', config, '--auto-scale-lr', '--work-dir', tmp_path / 'work')
     assert 'auto_scale_lr: the config has no auto_scale_lr.base_batch_size' in line
+    work = ['--work-dir', tmp_path / 'work']
+    line = refused('train', config, '--resume', 'none.pth', *work)
+    assert "resume: there is no file or folder 'none.pth'" in line
     (tmp_path / 'model.pth').write_bytes(b'')
     line = refused('test', config, tmp_path / 'model.pth', '--out', 'x.json')
     assert "out: mmpretrain writes predictions to a .pkl or .pickle file, got 'x.json'" in line
