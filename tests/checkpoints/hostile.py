@@ -79,6 +79,19 @@ def _as_tar(data: bytes) -> bytes:
     return buffer.getvalue()
 
 
+_START, _END = b'\x80\x02}' + _text('state_dict'), b's.'
+
+
+def _held(*parts: bytes) -> bytes:
+    """Pickle of a dict with what the opcodes leave on the stack."""
+    return _START + b''.join(parts) + _END
+
+
+def _held_4(*parts: bytes) -> bytes:
+    """The same by protocol 4."""
+    return b'\x80\x04}' + _short('state_dict') + b''.join(parts) + _END
+
+
 def hostile_pickles(command: str) -> dict[str, bytes]:
     """One pickle for each way that the format knows to get at code.
 
@@ -87,152 +100,97 @@ def hostile_pickles(command: str) -> dict[str, bytes]:
     module = os.system.__module__  # posix
     call = f'c{module}\nsystem\n'.encode()
     argument = _text(command) + b'\x85'  # TUPLE1
-    end = b's.'  # SETITEM, STOP
-    start = b'\x80\x02}' + _text('state_dict')
+    run = argument + b'R'
+    new = f'c{New.__module__}\nNew\n'.encode()
+    built = f'c{Built.__module__}\nBuilt\n'.encode()
+    names = _short(module) + b'\x94' + _short('system') + b'\x94'
+    getattr_, importing = b'c__builtin__\ngetattr\n(', b'c__builtin__\n__import__\n'
+    buffer = b'cmmengine.logging.history_buffer\nHistoryBuffer\n'
+    instance = f'i{module}\nsystem\n'.encode()
+    system = Call(os.system, command)
+    by_protocol = {
+        f'protocol_{number}': pickle.dumps(dict(state_dict=system), number)
+        for number in (0, 1, 3, 4, 5)
+    }
     code = f'__import__("os").system({command!r})'
     return {
-        'global_reduce': start + call + argument + b'R' + end,
-        'stack_global': b'\x80\x04}'
-        + _short('state_dict')
-        + _short(module)
-        + _short('system')
-        + b'\x93'
-        + argument
-        + b'R'
-        + end,
+        'global_reduce': _held(call, run),
+        'stack_global': _held_4(_short(module), _short('system'), b'\x93', run),
         'stack_global_of_memoized_names': b'\x80\x04'
-        + _short(module)
-        + b'\x94'
-        + _short('system')
-        + b'\x94'
+        + names
         + b'00}'
         + _short('torch')
         + _short('Size')
         + b'0h\x00h\x01\x93'
-        + argument
-        + b'Rs.',
-        'inst': start + b'(' + _text(command) + f'i{module}\nsystem\n'.encode() + end,
-        'obj': start + b'(' + call + _text(command) + b'o' + end,
-        'build': start
-        + f'c{Built.__module__}\nBuilt\n'.encode()
-        + b')\x81}'
-        + _text('command')
-        + _text(command)
-        + b'sb'
-        + end,
-        'build_of_a_global': start + call + argument + b'R}b' + end,
-        'newobj': start + f'c{New.__module__}\nNew\n'.encode() + argument + b'\x81' + end,
-        'newobj_ex': b'\x80\x04}'
-        + _short('state_dict')
-        + f'c{New.__module__}\nNew\n'.encode()
-        + b')}'
-        + _short('command')
-        + _text(command)
-        + b's\x92'
-        + end,
-        'ext1': b'\x80\x02}' + _text('state_dict') + b'\x82\xf0' + argument + b'R' + end,
-        'ext2': b'\x80\x02}' + _text('state_dict') + b'\x83\xf0\x01' + argument + b'R' + end,
-        'ext4': b'\x80\x02}'
-        + _text('state_dict')
-        + b'\x84\xf0\x01\x00\x00'
-        + argument
-        + b'R'
-        + end,
-        'persid': b'\x80\x02}' + _text('state_dict') + f'P{command}\n'.encode() + end,
-        'binpersid': start + _text(command) + b'Q' + end,
-        'binpersid_of_a_call': start + call + argument + b'RQ' + end,
+        + run
+        + b's.',
+        'inst': _held(b'(', _text(command), instance),
+        'obj': _held(b'(', call, _text(command), b'o'),
+        'build': _held(built, b')\x81}', _text('command'), _text(command), b'sb'),
+        'build_of_a_global': _held(call, run, b'}b'),
+        'newobj': _held(new, argument, b'\x81'),
+        'newobj_ex': _held_4(new, b')}', _short('command'), _text(command), b's\x92'),
+        'ext1': _held(b'\x82\xf0', run),
+        'ext2': _held(b'\x83\xf0\x01', run),
+        'ext4': _held(b'\x84\xf0\x01\x00\x00', run),
+        'persid': _held(f'P{command}\n'.encode()),
+        'binpersid': _held(_text(command), b'Q'),
+        'binpersid_of_a_call': _held(call, run, b'Q'),
         'eval': pickle.dumps(dict(state_dict=Call(eval, code)), 2),
         'exec': pickle.dumps(dict(state_dict=Call(exec, code)), 2),
-        'protocol_0': pickle.dumps(dict(state_dict=Call(os.system, command)), 0),
-        'protocol_1': pickle.dumps(dict(state_dict=Call(os.system, command)), 1),
-        'protocol_3': pickle.dumps(dict(state_dict=Call(os.system, command)), 3),
-        'protocol_4': pickle.dumps(dict(state_dict=Call(os.system, command)), 4),
-        'protocol_5': pickle.dumps(dict(state_dict=Call(os.system, command)), 5),
-        'in_a_key': pickle.dumps({Call(os.system, command): 1}, 2),
-        'in_a_tuple': pickle.dumps(dict(state_dict={}, meta=(1, [Call(os.system, command)])), 2),
-        'popped': start + call + argument + b'R0' + b'}' + end,
+        'in_a_key': pickle.dumps({system: 1}, 2),
+        'in_a_tuple': pickle.dumps(dict(state_dict={}, meta=(1, [system])), 2),
+        'popped': _held(call, run, b'0}'),
         'import': pickle.dumps(dict(a=Call(__import__, 'colorsys')), 2),
-        'getattr_of_a_module': start
-        + b'c__builtin__\ngetattr\n(c__builtin__\n__import__\n'
-        + _text('os')
-        + b'\x85R'
-        + _text('system')
-        + b'tR'
-        + argument
-        + b'R'
-        + end,
-        'getattr_of_an_allowed_class': start
-        + b'c__builtin__\ngetattr\n(cmmengine.logging.history_buffer\nHistoryBuffer\n'
-        + _text('__init__')
-        + b'tR'
-        + argument
-        + b'R'
-        + end,
-        'getattr_of_globals': start + b'c__builtin__\ngetattr\n(c__builtin__\ngetattr\n'
-        b'(cmmengine.logging.history_buffer\nHistoryBuffer\n'
-        + _text('mean')
-        + b'tR'
-        + _text('__globals__')
-        + b'tR'
-        + end,
+        'getattr_of_a_module': _held(
+            getattr_, importing, _text('os'), b'\x85R', _text('system'), b'tR', run
+        ),
+        'getattr_of_an_allowed_class': _held(getattr_, buffer, _text('__init__'), b'tR', run),
+        'getattr_of_globals': _held(
+            getattr_, getattr_, buffer, _text('mean'), b'tR', _text('__globals__'), b'tR'
+        ),
         'torch_load': pickle.dumps(dict(a=Call(torch.load, command)), 2),
-        'codec': start + b'c_codecs\ndecode\n' + _text(command) + b'\x85R' + end,
-        'partial': start + b'cfunctools\npartial\n' + call + b'\x85R' + argument + b'R' + end,
-        'rebuild_function': start
-        + b'ctorch._tensor\n_rebuild_from_type_v2\n('
-        + call
-        + b'ctorch\nTensor\n'
-        + argument
-        + b'}tR'
-        + end,
-        'rebuild_parameter': start
-        + b'ctorch._utils\n_rebuild_parameter_with_state\n('
-        + call
-        + b'\x88}}tR'
-        + end,
-        'dotted_name': start + b'ctorch\nserialization.os.system\n' + argument + b'R' + end,
-        'dotted_module': start + b'ctorch.serialization.os\nsystem\n' + argument + b'R' + end,
-        'type': start + b'c__builtin__\ntype\n(' + _text('T') + b')}tR' + end,
+        'codec': _held(b'c_codecs\ndecode\n', run),
+        'partial': _held(b'cfunctools\npartial\n', call, b'\x85R', run),
+        'rebuild_function': _held(
+            b'ctorch._tensor\n_rebuild_from_type_v2\n(', call, b'ctorch\nTensor\n', argument, b'}tR'
+        ),
+        'rebuild_parameter': _held(
+            b'ctorch._utils\n_rebuild_parameter_with_state\n(', call, b'\x88}}tR'
+        ),
+        'dotted_name': _held(b'ctorch\nserialization.os.system\n', run),
+        'dotted_module': _held(b'ctorch.serialization.os\nsystem\n', run),
+        'type': _held(b'c__builtin__\ntype\n(', _text('T'), b')}tR'),
         'module': pickle.dumps(dict(model=nn.Linear(1, 1)), 2),
-    }
+    } | by_protocol
 
 
 def write_hostile_files(folder: Path, command: str) -> list[Path]:
-    """Each pickle bare, in torch's zip archive, in its older format and in a tar.
-
-    And archives in archives.
-    """
-    wraps = dict(bare=bytes, zip=_as_archive, legacy=_as_legacy, tar=_as_tar)
-    files = {}
-    for name, data in hostile_pickles(command).items():
-        # Every pickle goes into the format of today; the older ones read pickles in one way.
-        kinds = (
-            wraps
-            if name in ('global_reduce', 'stack_global', 'build', 'inst')
-            else dict(zip=_as_archive)
-        )
-        files |= {f'{name}-{kind}-case': wrap(data) for kind, wrap in kinds.items()}
-    evil = hostile_pickles(command)['global_reduce']
-    good = pickle.dumps(dict(state_dict={}), 2)
+    """Each pickle in torch's zip archive, some in older formats too, and archives in archives."""
+    pickles = hostile_pickles(command)
+    files = {f'{name}-zip-case': _as_archive(data) for name, data in pickles.items()}
+    for kind, wrap in dict(bare=bytes, legacy=_as_legacy, tar=_as_tar).items():
+        for name in ('global_reduce', 'stack_global', 'build', 'inst'):
+            files[f'{name}-{kind}-case'] = wrap(pickles[name])
+    evil, good = pickles['global_reduce'], pickle.dumps(dict(state_dict={}), 2)
     files['archive_in_archive'] = _as_archive(_as_archive(evil))
     files['second_pickle'] = _as_archive(good, **{'extra.pkl': evil})
     files['second_of_one_name'] = _as_archive(good, **{'data.pkl': evil})
     files['constants'] = _as_archive(good, **{'constants.pkl': evil})
     files['after_the_end'] = _as_archive(good + evil)
-    files['script'] = _as_archive(
-        evil, **{'constants.pkl': evil, 'code/__torch__.py': b'import os'}
-    )
-    paths = []
+    script = {'constants.pkl': evil, 'code/__torch__.py': b'import os'}
+    files['script'] = _as_archive(evil, **script)
+    return _write(folder, files)
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> list[Path]:
     for name, data in files.items():
-        paths.append(folder / f'{name}.pth')
-        paths[-1].write_bytes(data)
-    return paths
+        (folder / f'{name}.pth').write_bytes(data)
+    return [folder / f'{name}.pth' for name in files]
 
 
 # -- small files of large cost
 # -----------------------------------------------------------------------------------------
-
-_START, _END = b'\x80\x02}' + _text('state_dict'), b's.'
 
 
 def _long(value: int) -> bytes:
@@ -258,86 +216,54 @@ def costly_pickles() -> dict[str, bytes]:
     nested = b')' + b'\x85' * 200_000
     doubled = b')' + b'q\x00h\x00\x86' * 60
     collisions = [_long((2**61 - 1) * (number + 8) + 1) for number in range(30_000)]
-    call = {
-        name: f'c{name}\n'.encode() for name in ('torch\nTensor', 'torch.storage\nUntypedStorage')
-    }
-    call |= {
-        'ordered': b'ccollections\nOrderedDict\n',
-        'counter': b'ccollections\nCounter\n',
-        'set': b'c__builtin__\nset\n',
-    }
-    huge = _long(10**11) + b'\x85'
-    pickles = {
+    long_keys = b''.join(collisions)
+    pairs = [key + b'K\x01' for key in collisions]
+    rebuild = b'ctorch._tensor\n_rebuild_from_type_v2\n('
+    tensor, storage = b'ctorch\nTensor\n', b'ctorch.storage\nUntypedStorage\n'
+    ordered, counter = b'ccollections\nOrderedDict\n', b'ccollections\nCounter\n'
+    set_, huge = b'c__builtin__\nset\n', _long(10**11) + b'\x85'
+    chinese = _text(''.join(map(chr, range(0x4E00, 0x9E00))) * 3)
+    by_memo = (_text('latin1'), b'q\x07', _text('hex'), b'q\x07\x86R')
+    pairs_of_long = b''.join(pair + b'\x86' for pair in pairs)
+    return {
         'nested_key': b'\x80\x02}' + nested + b'K\x01s.',
         'doubled_key': b'\x80\x02}' + doubled + b'K\x01s.',
         'key_of_one_tuple': b'\x80\x02})K\x01s.',
-        'long_keys': b'\x80\x02}(' + b''.join(key + b'K\x01' for key in collisions) + b'u.',
-        'long_keys_one_by_one': b'\x80\x02}'
-        + b''.join(key + b'K\x01s' for key in collisions)
-        + b'.',
-        'nested_value_of_a_call': _START
-        + b'ctorch._tensor\n_rebuild_from_type_v2\n('
-        + nested
-        + b'}}}tR'
-        + _END,
-        'doubled_value_of_a_call': _START
-        + b'ctorch._tensor\n_rebuild_from_type_v2\n('
-        + doubled
-        + b'}}}tR'
-        + _END,
-        'doubled_value': _START + doubled + _END,
-        'nested_value': _START + nested + _END,
-        'set_of_nested': _START + call['set'] + b'](' + nested + b'e\x85R' + _END,
-        'set_of_doubled': _START + call['set'] + b'](' + doubled + b'e\x85R' + _END,
-        'set_of_long': _START + call['set'] + b'](' + b''.join(collisions) + b'e\x85R' + _END,
-        'set_of_a_tuple': _START + call['set'] + doubled + b'\x85\x85R' + _END,
-        'counted_tuples': _START + call['counter'] + b'](' + doubled + b'e\x85R' + _END,
-        'pairs_of_tuples': _START + call['ordered'] + b'](' + doubled + b'K\x01\x86e\x85R' + _END,
-        'pairs_of_long': _START
-        + call['ordered']
-        + b']('
-        + b''.join(c + b'K\x01\x86' for c in collisions)
-        + b'e\x85R'
-        + _END,
-        'set_by_newobj': _START + call['set'] + b'](' + doubled + b'e\x85\x81' + _END,
-        'punycode': _START
-        + _encoded(_text(''.join(map(chr, range(0x4E00, 0x9E00))) * 3), 'punycode')
-        + _END,
-        'nested_hex': _START + _nested_hex(24) + _END,
-        'encoding_by_memo': _START
-        + b'c_codecs\nencode\n'
-        + _text('latin1')
-        + b'q\x07'
-        + _text('hex')
-        + b'q\x07\x86R'
-        + _END,
-        'tensor_of_a_size': _START + call['torch\nTensor'] + huge + b'R' + _END,
-        'tensor_by_newobj': _START + call['torch\nTensor'] + huge + b'\x81' + _END,
-        'storage_of_a_size': _START + call['torch.storage\nUntypedStorage'] + huge + b'R' + _END,
+        'long_keys': b'\x80\x02}(' + b''.join(pairs) + b'u.',
+        'long_keys_one_by_one': b'\x80\x02}' + b's'.join(pairs) + b's.',
+        'nested_value_of_a_call': _held(rebuild, nested, b'}}}tR'),
+        'doubled_value_of_a_call': _held(rebuild, doubled, b'}}}tR'),
+        'doubled_value': _held(doubled),
+        'nested_value': _held(nested),
+        'set_of_nested': _held(set_, b'](', nested, b'e\x85R'),
+        'set_of_doubled': _held(set_, b'](', doubled, b'e\x85R'),
+        'set_of_long': _held(set_, b'](', long_keys, b'e\x85R'),
+        'set_of_a_tuple': _held(set_, doubled, b'\x85\x85R'),
+        'counted_tuples': _held(counter, b'](', doubled, b'e\x85R'),
+        'pairs_of_tuples': _held(ordered, b'](', doubled, b'K\x01\x86e\x85R'),
+        'pairs_of_long': _held(ordered, b'](', pairs_of_long, b'e\x85R'),
+        'set_by_newobj': _held(set_, b'](', doubled, b'e\x85\x81'),
+        'punycode': _held(_encoded(chinese, 'punycode')),
+        'nested_hex': _held(_nested_hex(24)),
+        'encoding_by_memo': _held(b'c_codecs\nencode\n', *by_memo),
+        'tensor_of_a_size': _held(tensor, huge, b'R'),
+        'tensor_by_newobj': _held(tensor, huge, b'\x81'),
+        'storage_of_a_size': _held(storage, huge, b'R'),
         'empty_sets': b'\x80\x02](' + b'\x8f' * 2_000_000 + b'e.',
         'empty_dicts': b'\x80\x02](' + b'}' * 2_000_000 + b'e.',
-        'many_calls': b'\x80\x02]('
-        + b'ccollections\nOrderedDict\nq\x00)R'
-        + b'h\x00)R' * 300_000
-        + b'e.',
+        'many_calls': b'\x80\x02](' + ordered + b'q\x00)R' + b'h\x00)R' * 300_000 + b'e.',
         'long_name': b'\x80\x02c' + b'a' * 10**7 + b'\nb\n.',
     }
-    return pickles
 
 
 def write_costly_files(folder: Path) -> list[Path]:
     """Each costly pickle in torch's archive, and archives that cost much by themselves."""
-    files = {name: _as_archive(data) for name, data in costly_pickles().items()}
-    files |= {
-        f'{name}_legacy': _as_legacy(costly_pickles()[name])
-        for name in ('nested_key', 'doubled_key', 'nested_hex')
-    }
+    pickles = costly_pickles()
+    files = {name: _as_archive(data) for name, data in pickles.items()}
+    for name in ('nested_key', 'doubled_key', 'nested_hex'):
+        files[f'{name}_legacy'] = _as_legacy(pickles[name])
     files['many_members'] = _with_members(300_000)
-    paths = []
-    for name, data in files.items():
-        paths.append(folder / f'{name}.pth')
-        paths[-1].write_bytes(data)
-    return paths
+    return _write(folder, files)
 
 
 def _with_members(count: int) -> bytes:

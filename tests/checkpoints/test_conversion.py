@@ -7,13 +7,6 @@ from tiny import COLUMN, PYRAMID, max_difference, randomise
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError, export_state_dict
 
-SMALL = dict(
-    depths=(3, 4, 6, 3),
-    embed_dims=(64, 128, 320, 512),
-    num_heads=(1, 2, 5, 8),
-    mlp_ratios=(8, 8, 4, 4),
-)
-SMALL['sr_ratios'] = (8, 4, 2, 1)
 TABLES = dict(type='Learned', interpolation='bilinear', antialias=False)
 LEARNED = dict(type='Learned')
 
@@ -40,6 +33,12 @@ def load(ours, state, **kwargs):
     ours.load_state_dict(state_dict, strict=True)
     assert all(torch.equal(ours.state_dict()[key], value) for key, value in before.items())
     return report
+
+
+def misfit(message, state, model, **options):
+    """The model must refuse the weights."""
+    with pytest.raises(CheckpointError, match=message):
+        convert_state_dict(state, model, **options)
 
 
 def assert_close(ours, theirs, record, size=(64, 96)):
@@ -124,36 +123,35 @@ PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24), 'num_heads': (1, 2, 2, 3)}
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
-def test_timm_twins(arch, record_property):
+def assert_equal_states(left, right):
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[key], value) for key, value in right.items())
+
+
+HEAD = {'head.weight', 'head.bias'}
+
+
+def test_timm_twins_and_back(record_property):
     pytest.importorskip('timm')
-    theirs = timm_twins(arch)
-    ours = PyramidCPVT(arch=arch, final_norm=True)
+    theirs = timm_twins(PYRAMID)
+    ours = PyramidCPVT(arch=PYRAMID, final_norm=True)
     report = load(ours, theirs.state_dict())
-    assert report.dropped == dict.fromkeys(['head.weight', 'head.bias'], 'classifier head')
+    assert report.dropped == dict.fromkeys(HEAD, 'classifier head')
     assert not report.renamed and not report.added
-    assert_close(
-        ours,
-        lambda x: theirs.forward_intermediates(x, norm=True, intermediates_only=True),
-        record_property,
-    )
+    peer = lambda x: theirs.forward_intermediates(x, norm=True, intermediates_only=True)  # noqa: E731
+    assert_close(ours, peer, record_property)
     back, _ = export_state_dict(ours.state_dict(), ours, to='timm')
-    assert set(theirs.load_state_dict(back, strict=False).missing_keys) == {
-        'head.weight',
-        'head.bias',
-    }
+    assert set(theirs.load_state_dict(back, strict=False).missing_keys) == HEAD
 
 
-@pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
-def test_mmseg_pcpvt_and_back(arch, record_property):
+def test_mmseg_pcpvt_and_back(record_property):
     pytest.importorskip('mmseg')
-    theirs = mmseg_pcpvt(arch)
-    ours = PyramidCPVT(arch=arch, norm_eps=1e-5)
+    theirs = mmseg_pcpvt(PYRAMID)
+    ours = PyramidCPVT(arch=PYRAMID, norm_eps=1e-5)
     load(ours, theirs.state_dict())
     assert_close(ours, theirs, record_property)
     back, _ = export_state_dict(ours.state_dict(), ours, to='mmseg')
-    assert back.keys() == theirs.state_dict().keys()
-    assert all(torch.equal(back[key], value) for key, value in theirs.state_dict().items())
+    assert_equal_states(back, theirs.state_dict())
 
 
 def test_mmseg_has_no_final_norm():
@@ -162,67 +160,49 @@ def test_mmseg_has_no_final_norm():
     ours = PyramidCPVT(arch=PYRAMID, final_norm=True)
     message = (
         r'lacks 2 keys of the model: norm.weight, norm.bias; a model without .* final_norm=False;'
+        ' allow_missing is for new parts only'
     )
     for options in ({}, dict(allow_missing='norm.*'), dict(allow_missing='*')):
-        with pytest.raises(
-            CheckpointError, match=rf'{message} allow_missing is for new parts only'
-        ):
-            convert_state_dict(state, ours, **options)
+        misfit(message, state, ours, **options)
     _, report = convert_state_dict(state, PyramidCPVT(arch=PYRAMID, final_norm=False))
     assert not report.missing
     _, report = export_state_dict(ours.state_dict(), ours, to='mmseg')
     assert set(report.dropped) == {'norm.weight', 'norm.bias'}
-    with pytest.raises(
-        CheckpointError, match=r'wrong architecture: norm_list.0.weight: it normalises what goes'
-    ):
-        convert_state_dict(mmseg_pcpvt(PYRAMID, norm_after_stage=True).state_dict(), ours)
+    other = mmseg_pcpvt(PYRAMID, norm_after_stage=True).state_dict()
+    misfit(r'wrong architecture: norm_list.0.weight: it normalises what goes', other, ours)
 
 
-@pytest.mark.parametrize('arch', [PYRAMID, SMALL], ids=['tiny', 'small'])
-def test_mmpretrain_pcpvt_and_back(arch, record_property):
+def test_mmpretrain_pcpvt_and_back(record_property):
     pytest.importorskip('mmpretrain')
-    theirs = mmpretrain_pcpvt(
-        arch, norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3)
-    )
+    normalised = dict(norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3))
+    theirs = mmpretrain_pcpvt(PYRAMID, **normalised)
     classifier = {f'backbone.{key}': value for key, value in theirs.state_dict().items()}
-    classifier |= {
-        'head.fc.weight': torch.zeros(10, arch['embed_dims'][-1]),
-        'head.fc.bias': torch.zeros(10),
-    }
-    ours = PyramidCPVT(arch=arch, final_norm=True, norm_eps=1e-5)
-    report = load(ours, dict(state_dict=classifier))
-    assert set(report.dropped) == {'head.fc.weight', 'head.fc.bias'}
+    head = {'head.fc.weight': torch.zeros(10, 24), 'head.fc.bias': torch.zeros(10)}
+    ours = PyramidCPVT(arch=PYRAMID, final_norm=True, norm_eps=1e-5)
+    report = load(ours, dict(state_dict=classifier | head))
+    assert set(report.dropped) == set(head)
     assert ('backbone.norm_after_stage3.bias', 'norm.bias') in report.renamed
     assert_close(ours, theirs, record_property)
     back, _ = export_state_dict(ours.state_dict(), ours, to='mmpretrain')
-    assert back.keys() == theirs.state_dict().keys()
-    assert all(torch.equal(back[key], value) for key, value in theirs.state_dict().items())
+    assert_equal_states(back, theirs.state_dict())
 
 
 @pytest.mark.parametrize(
-    ('pattern', 'stages'),
+    ('build', 'pattern'),
     [
-        ('pos_block.{stage}.proj.0.{leaf}', 4),
-        ('pos_block.{stage}.proj.{leaf}', 4),
-        ('pos_block.{stage}.pos.{leaf}', 4),
-        ('pos_block.{stage}.pos.0.{leaf}', 4),
-        ('pos_block.proj.{leaf}', 1),
-        ('pos_block.pos.{leaf}', 1),
-        ('pos_block.proj.0.{leaf}', 1),
+        *((PyramidCPVT, f'pos_block.{{}}.{part}') for part in ('proj.0', 'proj', 'pos', 'pos.0')),
+        *((CPVT, f'pos_block.{part}') for part in ('proj', 'pos', 'proj.0')),
     ],
 )
-def test_every_name_of_a_peg(pattern, stages):
-    ours = randomise(PyramidCPVT(arch=PYRAMID) if stages == 4 else CPVT(arch=COLUMN))
+def test_every_name_of_a_peg(build, pattern):
+    arch = PYRAMID if build is PyramidCPVT else COLUMN
+    ours, twin = randomise(build(arch=arch)), build(arch=arch)
     state = ours.state_dict()
-    for stage in range(stages):
-        for leaf in ('weight', 'bias'):
-            value = state.pop(f'pos_block.{stage}.proj.0.{leaf}')
-            state[pattern.format(stage=stage, leaf=leaf)] = value
-    twin = PyramidCPVT(arch=PYRAMID) if stages == 4 else CPVT(arch=COLUMN)
+    for key in [key for key in state if key.startswith('pos_block')]:
+        stage, leaf = key.split('.')[1], key.rpartition('.')[2]
+        state[f'{pattern.format(stage)}.{leaf}'] = state.pop(key)
     assert not load(twin, state).added
-    assert all(
-        torch.equal(value, twin.state_dict()[key]) for key, value in ours.state_dict().items()
-    )
+    assert_equal_states(twin.state_dict(), ours.state_dict())
 
 
 # -- PVT
@@ -285,53 +265,58 @@ def test_pvt_v2_is_refused():
     from mmdet.models.backbones import PyramidVisionTransformerV2
 
     state = PyramidVisionTransformerV2(embed_dims=8, num_layers=[1, 1, 1, 1]).state_dict()
-    with pytest.raises(CheckpointError, match=r'wrong architecture: layers'):
-        convert_state_dict(state, PyramidCPVT(arch={**PVT_ARCH, 'depths': (1, 1, 1, 1)}))
+    misfit(
+        r'wrong architecture: layers', state, PyramidCPVT(arch={**PVT_ARCH, 'depths': (1, 1, 1, 1)})
+    )
 
 
 # -- ViT and DeiT
 # --------------------------------------------------------------------------------------------------
 
 
-def test_timm_deit_at_full_size_and_back(record_property):
-    timm = pytest.importorskip('timm')
-    theirs = scaled(timm.create_model('deit_small_patch16_224', dynamic_img_size=True))
-    ours = CPVT(arch='small', position=LEARNED, out_type='raw')
+def test_timm_vit_and_back(record_property):
+    pytest.importorskip('timm')
+    theirs = timm_vit()
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, out_type='raw')
     report = load(ours, dict(model=theirs.state_dict()))
-    assert set(report.dropped) == {'head.weight', 'head.bias'}
+    assert set(report.dropped) == HEAD
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
     back, _ = export_state_dict(ours.state_dict(), ours, to='timm')
-    assert all(
-        torch.equal(back[key], value) for key, value in theirs.state_dict().items() if key in back
-    )
-    assert set(theirs.state_dict()) - set(back) == {'head.weight', 'head.bias'}
+    assert_equal_states(back | {key: theirs.state_dict()[key] for key in HEAD}, theirs.state_dict())
 
 
 @pytest.mark.parametrize(
-    'options', [dict(init_values=0.5), dict(qkv_bias=False)], ids=['layer_scale', 'no_qkv_bias']
+    ('theirs', 'mine', 'without', 'message'),
+    [
+        (
+            dict(init_values=0.5),
+            dict(layer_scale_init=1.0),
+            {},
+            r'blocks.0.ls1.gamma: layer scale: build .* layer_scale_init=1.0',
+        ),
+        (
+            dict(qkv_bias=False),
+            dict(qkv_bias=False),
+            {},
+            'lacks 4 keys of the model: blocks.0.attn.qkv.bias',
+        ),
+        (
+            {},
+            {},
+            dict(qkv_bias=False),
+            'blocks.0.attn.qkv.bias: build the model with qkv_bias=True',
+        ),
+    ],
+    ids=['layer_scale', 'no_qkv_bias', 'qkv_bias'],
 )
-def test_timm_vit_with_options(options, record_property):
+def test_options_of_timms_vit_that_the_model_lacks(theirs, mine, without, message, record_property):
     pytest.importorskip('timm')
-    theirs = timm_vit(**options)
+    theirs = timm_vit(**theirs)
     kwargs = dict(arch=COLUMN, img_size=64, position=LEARNED, out_type='raw')
-    mine = dict(layer_scale_init=1.0) if 'init_values' in options else options
     ours = CPVT(**kwargs, **mine)
     load(ours, theirs.state_dict())
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
-    if 'init_values' in options:
-        with pytest.raises(
-            CheckpointError, match=r'blocks.0.ls1.gamma: layer scale: build .* layer_scale_init=1.0'
-        ):
-            convert_state_dict(theirs.state_dict(), CPVT(**kwargs))
-    else:
-        with pytest.raises(
-            CheckpointError, match=r'lacks 4 keys of the model: blocks.0.attn.qkv.bias'
-        ):
-            convert_state_dict(theirs.state_dict(), CPVT(**kwargs))
-        with pytest.raises(
-            CheckpointError, match=r'blocks.0.attn.qkv.bias: build the model with qkv_bias=True'
-        ):
-            convert_state_dict(timm_vit().state_dict(), ours)
+    misfit(message, theirs.state_dict(), CPVT(**kwargs, **without))
 
 
 @pytest.mark.parametrize('package', ['timm', 'mmpretrain'])
@@ -364,50 +349,27 @@ def test_timm_vit_that_averages():
     assert any('averages tokens and normalises the mean' in note for note in report.notes)
 
 
-@pytest.mark.parametrize('out_type', ['raw', 'featmap'])
-def test_mmpretrain_vit(out_type, record_property):
+def test_mmpretrain_vit_with_layer_scale(record_property):
     pytest.importorskip('mmpretrain')
-    theirs = mmpretrain_vit(out_type=out_type, layer_scale_init_value=0.5)
-    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, layer_scale_init=1.0, out_type=out_type)
+    theirs = mmpretrain_vit(out_type='raw', layer_scale_init_value=0.5)
+    ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, layer_scale_init=1.0, out_type='raw')
     load(ours, theirs.state_dict())
     assert_close(ours, theirs, record_property, size=(64, 64))
 
 
-@pytest.mark.parametrize('patch_bias', [True, False])
-def test_mmseg_vit(patch_bias, record_property):
+def test_mmseg_vit_without_bias_of_patches(record_property):
     pytest.importorskip('mmseg')
-    from mmseg.models.backbones import VisionTransformer
-
-    theirs = scaled(
-        VisionTransformer(
-            img_size=64,
-            embed_dims=24,
-            num_layers=4,
-            num_heads=2,
-            mlp_ratio=2,
-            patch_bias=patch_bias,
-            final_norm=True,
-        )
-    )
+    theirs = mmseg_vit(patch_bias=False)
     ours = CPVT(arch=COLUMN, img_size=64, position=LEARNED, norm_eps=1e-5)
-    report = load(ours, theirs.state_dict())
-    assert set(report.added) == (set() if patch_bias else {'patch_embed.proj.bias'})
+    assert set(load(ours, theirs.state_dict()).added) == {'patch_embed.proj.bias'}
     assert_close(ours, theirs, record_property, size=(64, 64))
 
 
 def mmseg_vit(**kwargs):
     from mmseg.models.backbones import VisionTransformer
 
-    arguments = dict(
-        img_size=64,
-        embed_dims=24,
-        num_layers=4,
-        num_heads=2,
-        mlp_ratio=2,
-        patch_bias=True,
-        final_norm=True,
-    )
-    return scaled(VisionTransformer(**arguments, **kwargs))
+    sizes = dict(img_size=64, embed_dims=24, num_layers=4, num_heads=2, mlp_ratio=2)
+    return scaled(VisionTransformer(**{**sizes, 'patch_bias': True, 'final_norm': True, **kwargs}))
 
 
 @pytest.mark.parametrize('size', [(64, 64), (48, 112), (144, 32), (16, 48)])
@@ -439,7 +401,7 @@ def test_tables_are_resized_as_the_source_does(package, size, record_property):
 @pytest.mark.parametrize(
     'name', ['vit-base-p16_a', 'deit-small_b', 'deit3-base-p16_c', 'deit-tiny-distilled_d']
 )
-@pytest.mark.parametrize('size', [(64, 64), (48, 112), (144, 32)])
+@pytest.mark.parametrize('size', [(48, 112), (144, 32)])
 def test_names_of_mmpretrain_resize_as_mmpretrain(name, size, tmp_path, record_property):
     pytest.importorskip('mmpretrain')
     kinds = dict(deit3='DeiT3', distilled='DistilledVisionTransformer')
@@ -490,29 +452,18 @@ def test_mmpretrains_deit3_is_noted(kind, options, noted, record_property):
 
 
 @pytest.mark.parametrize(
-    ('model', 'to', 'message'),
+    ('build', 'options', 'to', 'message'),
     [
-        (
-            lambda: CPVT(arch=COLUMN),
-            'timm',
-            r"timm's ViT has a learned table and nothing else, this CPVT has pos_block",
-        ),
-        (lambda: CPVT(arch=COLUMN, position=None), 'timm', r'has no position encoding'),
-        (lambda: CPVT(arch=COLUMN), 'mmseg', r"CPVT goes to timm's names alone"),
-        (
-            lambda: PyramidCPVT(arch=PYRAMID, position=TABLES),
-            'timm',
-            r'Twins-PCPVT has one PEG .* pos_block.0.proj',
-        ),
-        (lambda: PyramidCPVT(arch=PYRAMID, with_cls_token=True), 'mmseg', r'differs in cls_token'),
+        (CPVT, {}, 'timm', "timm's ViT has a learned table and nothing else, .* has pos_block"),
+        (CPVT, dict(position=None), 'timm', 'has no position encoding'),
+        (CPVT, {}, 'mmseg', "CPVT goes to timm's names alone"),
+        (PyramidCPVT, dict(position=TABLES), 'timm', 'Twins-PCPVT has one PEG .*pos_block.0.proj'),
+        (PyramidCPVT, dict(with_cls_token=True), 'mmseg', 'differs in cls_token'),
     ],
 )
-def test_export_without_a_counterpart_is_refused(model, to, message):
-    model = model()
+def test_export_without_a_counterpart_is_refused(build, options, to, message):
+    model = build(arch=COLUMN if build is CPVT else PYRAMID, **options)
     with pytest.raises(CheckpointError, match=message):
         export_state_dict(model.state_dict(), model, to=to)
-    with pytest.raises(
-        ValueError,
-        match=r"to must be one of \['cpvt', 'mmpretrain', 'mmseg', 'timm'\], got 'keras'",
-    ):
+    with pytest.raises(ValueError, match=r"one of \['cpvt', .*, 'timm'\], got 'keras'"):
         export_state_dict(model.state_dict(), model, to='keras')

@@ -31,6 +31,12 @@ def refuse(file):
     assert file.name in line and '\n' not in line and len(line) < 1000
 
 
+def refused(file, message):
+    """The file must be refused with this message."""
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(file)
+
+
 @pytest.fixture(scope='module')
 def files(tmp_path_factory):
     return {file.stem: file for file in write_costly_files(tmp_path_factory.mktemp('costly'))}
@@ -58,16 +64,11 @@ def test_an_archive_with_two_lists_of_files(tmp_path):
     with zipfile.ZipFile(file) as archive:
         assert archive.namelist() == ['archive/data.pkl', 'archive/version', 'archive/byteorder']
     assert torch.load(file, weights_only=True) == dict(weight=1)
-    with pytest.raises(
-        CheckpointError,
-        match=r"w.pth' is truncated or damaged \(its list of files is not at its end",
-    ):
-        read_checkpoint(file)
+    refused(file, r"w.pth' is truncated or damaged \(its list of files is not at its end")
     torch.save(dict(weight=torch.ones(2)), file)
     for more in (b'PK\x05\x06' + bytes(18), bytes(1), bytes(200)):
         (tmp_path / 'more.pth').write_bytes(file.read_bytes() + more)
-        with pytest.raises(CheckpointError, match=r"more.pth' is truncated or damaged"):
-            read_checkpoint(tmp_path / 'more.pth')
+        refused(tmp_path / 'more.pth', r"more.pth' is truncated or damaged")
 
 
 @pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
@@ -92,20 +93,14 @@ def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
 def test_an_archive_compressed_by_a_method_that_torch_does_not_know(tmp_path):
     with zipfile.ZipFile(tmp_path / 'w.pth', 'w', zipfile.ZIP_BZIP2) as archive:
         archive.writestr('archive/data.pkl', bytes(10**6))
-    with pytest.raises(
-        CheckpointError, match='it is compressed by a method that torch does not know'
-    ):
-        read_checkpoint(tmp_path / 'w.pth')
+    refused(tmp_path / 'w.pth', 'it is compressed by a method that torch does not know')
 
 
 def test_dimensions(tmp_path):
     torch.save(dict(weight=torch.ones(1).view((1,) * 64)), tmp_path / 'w.pth')
     assert read_checkpoint(tmp_path / 'w.pth')['weight'].dim() == 64
     torch.save(dict(weight=torch.ones(1).view((1,) * 100_000)), tmp_path / 'w.pth')
-    with pytest.raises(
-        CheckpointError, match='is refused: weight has 100000 dimensions; at most 64 are read'
-    ):
-        read_checkpoint(tmp_path / 'w.pth')
+    refused(tmp_path / 'w.pth', 'is refused: weight has 100000 dimensions; at most 64 are read')
 
 
 def test_keys_that_are_read(tmp_path):
@@ -120,8 +115,7 @@ def test_keys_that_are_read(tmp_path):
         b'c': 'an object',
     }.items():
         torch.save(dict(state_dict={}, meta={key: 1}), tmp_path / 'w.pth')
-        with pytest.raises(CheckpointError, match=f'is refused: a key of a dict is {kind}'):
-            read_checkpoint(tmp_path / 'w.pth')
+        refused(tmp_path / 'w.pth', f'is refused: a key of a dict is {kind}')
 
 
 def test_state_dict_of_python_2(tmp_path):
@@ -173,16 +167,15 @@ def tensor(shape, start=0, stop=0):
     return dict(dtype='F32', shape=shape, data_offsets=[start, stop])
 
 
+MANY, NESTED = range(150_000), b'[' * 10**6
 SAFETENSORS = {
-    'many_tensors': lambda: safetensors({f't{number}': tensor([0]) for number in range(150_000)}),
-    'long_header': lambda: safetensors(
-        {f'tensor_{number}' * 10: tensor([0]) for number in range(150_000)}
-    ),
+    'many_tensors': lambda: safetensors({f't{number}': tensor([0]) for number in MANY}),
+    'long_header': lambda: safetensors({f'tensor_{number}' * 10: tensor([0]) for number in MANY}),
     'many_dimensions': lambda: safetensors({'weight': tensor([1] * 100_000, 0, 4)}, bytes(4)),
     'many_dimensions_of_nothing': lambda: safetensors({'weight\n': tensor([0] * 65)}),
-    'nested': lambda: safetensors(b'[' * 10**6),
+    'nested': lambda: safetensors(NESTED),
     'nested_metadata': lambda: safetensors(
-        b'{"__metadata__":{"a":' + b'[' * 10**6 + b']' * 10**6 + b'}}'
+        b'{"__metadata__":{"a":' + NESTED + b']' * 10**6 + b'}}'
     ),
     'nested_tensor': lambda: safetensors(b'{"a":' * 10**6 + b'}' * 10**6),
     'product_of_zero': lambda: safetensors({'weight': tensor([2**62, 2**62], 0, 4)}, bytes(4)),
@@ -213,10 +206,7 @@ def test_dimensions_of_safetensors(tmp_path):
         torch.equal(found[key], weights[key]) for key in weights
     )
     save_file({'deep': torch.ones(1).view((1,) * 65)}, file)
-    with pytest.raises(
-        CheckpointError, match='is refused: deep has 65 dimensions; at most 64 are read'
-    ):
-        read_checkpoint(file)
+    refused(file, 'is refused: deep has 65 dimensions; at most 64 are read')
 
 
 def test_shapes_are_checked_before_values(tmp_path):

@@ -37,6 +37,12 @@ def load_by_init_cfg(file):
     ).init_weights()
 
 
+def refused(file, message):
+    """The file must be refused with this message."""
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(file)
+
+
 DOORS = dict(
     read_checkpoint=read_checkpoint,
     load_weights=lambda file: load_weights(nn.Linear(2, 2), file),
@@ -128,7 +134,7 @@ DAMAGED = {
         state_dict=dict(weight=torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8))
     ),
     'repeated': dict(state_dict=dict(weight=torch.zeros(1).expand(10**10, 192))),
-    'repeated_often': dict(state_dict={str(i): torch.zeros(1).expand(1000) for i in range(1000)}),
+    'repeated_often': dict(state_dict={str(i): torch.zeros(1).expand(10**4) for i in range(99)}),
 }
 
 
@@ -179,20 +185,14 @@ def test_an_archive_that_unpacks_to_more_than_its_size(tmp_path):
     ):
         for name in old.namelist():
             new.writestr(name, old.read(name), compress_type=zipfile.ZIP_DEFLATED)
-    with pytest.raises(
-        CheckpointError, match=r"bomb.pth' is truncated or damaged \(it would unpack to more"
-    ):
-        read_checkpoint(tmp_path / 'bomb.pth')
+    refused(tmp_path / 'bomb.pth', r"bomb.pth' is truncated or damaged \(it would unpack to more")
 
 
 def test_a_bytearray_of_any_size_is_not_allocated(tmp_path):
     (tmp_path / 'w.pth').write_bytes(
         b'\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85R.'
     )
-    with pytest.raises(
-        CheckpointError, match=r'refused: opening it would import builtins.bytearray'
-    ):
-        read_checkpoint(tmp_path / 'w.pth')
+    refused(tmp_path / 'w.pth', r'refused: opening it would import builtins.bytearray')
 
 
 def test_what_names_the_newest_checkpoint_is_no_text(tmp_path):
@@ -248,8 +248,7 @@ def test_sha256(tmp_path):
         if not message:
             assert torch.equal(read_checkpoint(file)['weight'], torch.ones(2))
             continue
-        with pytest.raises(CheckpointError, match=message):
-            read_checkpoint(file)
+        refused(file, message)
 
 
 @pytest.mark.parametrize(

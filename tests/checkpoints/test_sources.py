@@ -87,6 +87,12 @@ def weights(model):
     return save(state | {'head.weight': torch.zeros(2, 24), 'head.bias': torch.zeros(2)})
 
 
+def refused(file, message):
+    """The file must be refused with this message."""
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(file)
+
+
 @pytest.fixture
 def tiny(monkeypatch):
     """DeiT-tiny made small, in the table of public weights too."""
@@ -185,10 +191,7 @@ def test_a_damaged_cache_is_refused(server, tiny, tmp_path):
     read_checkpoint(f'timm://{NAME}')
     (blob,) = (tmp_path / 'hub').rglob('blobs/*')
     blob.write_bytes(blob.read_bytes()[:-1] + b'?')
-    with pytest.raises(
-        CheckpointError, match=r'is damaged: its SHA-256 is .* as in its name; fetch it again'
-    ):
-        read_checkpoint(f'timm://{NAME}')
+    refused(f'timm://{NAME}', r'is damaged: its SHA-256 is .* as in its name; fetch it again')
 
 
 def line_of(error):
@@ -238,8 +241,7 @@ def test_unknown_names(server):
         with pytest.raises(CheckpointError, match=message) as error:
             read_checkpoint(name)
         line_of(error)
-    with pytest.raises(CheckpointError, match='could not be fetched'):
-        read_checkpoint(f'timm://{NAME}')  # the hub has no such file
+    refused(f'timm://{NAME}', 'could not be fetched')
 
 
 def test_names_of_mmpretrain(server, tmp_path, monkeypatch):
@@ -251,8 +253,7 @@ def test_names_of_mmpretrain(server, tmp_path, monkeypatch):
     file.parent.mkdir(parents=True)
     file.touch()
     assert locate_checkpoint(f'mmpretrain://{name}') == file
-    with pytest.raises(CheckpointError, match=r"mmpretrain has no model of the name 'no-such'"):
-        read_checkpoint('mmpretrain://no-such')
+    refused('mmpretrain://no-such', r"mmpretrain has no model of the name 'no-such'")
 
 
 def test_addresses_with_one_file_name(server):
@@ -290,12 +291,12 @@ def test_a_hash_in_the_name_or_the_address(server, tmp_path, caplog):
     assert torch.equal(read_checkpoint(pinned)['weight'], torch.ones(2))
     file = locate_checkpoint(pinned)
     file.write_bytes(save({'weight': torch.zeros(2)}))
-    with pytest.raises(CheckpointError, match=rf'is damaged.*delete .*{file.name}. to fetch'):
-        read_checkpoint(pinned)
-    with pytest.raises(CheckpointError, match=f'the SHA-256 of the answer is {digest}, not 0000'):
-        read_checkpoint(f'{server.address}{commit}#sha256={"0" * 64}')
-    with pytest.raises(CheckpointError, match=r'may end in #sha256=<64 hexadecimal digits>'):
-        read_checkpoint(f'{server.address}{commit}#main')
+    refused(pinned, rf'is damaged.*delete .*{file.name}. to fetch')
+    refused(
+        f'{server.address}{commit}#sha256={"0" * 64}',
+        f'the SHA-256 of the answer is {digest}, not 0000',
+    )
+    refused(f'{server.address}{commit}#main', r'may end in #sha256=<64 hexadecimal digits>')
 
 
 def test_http_without_a_whole_hash_is_warned_of(server, monkeypatch):
@@ -326,8 +327,7 @@ def test_an_answer_that_is_no_checkpoint_is_not_kept(path, message, server, tmp_
     server.files = {'/cut.pth': saved(1), '/login.pth': b'<!DOCTYPE html><html></html>'}
     server.files['/pointer.pth'] = b'version https://git-lfs.github.com/spec/v1\n'
     server.cut.add('/cut.pth')
-    with pytest.raises(CheckpointError, match=rf'could not be fetched \({message}\); without a'):
-        read_checkpoint(server.address + path)
+    refused(server.address + path, rf'could not be fetched \({message}\); without a')
     assert not [file for file in tmp_path.rglob('*') if file.is_file()]
     server.cut.clear()
     server.files[path] = saved(2)
@@ -336,8 +336,7 @@ def test_an_answer_that_is_no_checkpoint_is_not_kept(path, message, server, tmp_
 
 def test_an_answer_that_cannot_be_opened_says_which_file_to_delete(server):
     server.files['/w.pth'] = saved(1)[:-50]
-    with pytest.raises(CheckpointError, match=r'is in a cache: delete .*w.pth. to fetch it again'):
-        read_checkpoint(f'{server.address}/w.pth')
+    refused(f'{server.address}/w.pth', r'is in a cache: delete .*w.pth. to fetch it again')
 
 
 @pytest.mark.parametrize('address', ['http://[::1', 'https://a\nx', 'https://', 'http://:x/w.pth'])
