@@ -1,6 +1,6 @@
 """Base of all backbones: outputs, freezing, layer depth, position encodings, checkpointing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -14,7 +14,13 @@ from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, St
 from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.learned_table import adapt_tables
 from cpvt_backbones.layers.position import StageTokens, build_positions
-from cpvt_backbones.layers.tokens import Grid, is_tracing, prepend_tokens, tokens_to_map
+from cpvt_backbones.layers.tokens import (
+    Grid,
+    is_symbolic,
+    is_tracing,
+    prepend_tokens,
+    tokens_to_map,
+)
 
 from .padded import features_of_sizes, resolve_valid_sizes
 from .pretrained import CheckpointInit, PretrainedModel
@@ -81,6 +87,7 @@ class Backbone(PretrainedModel):
     out_strides: tuple[int, ...]  # in pixels, in the same order
     norm: nn.Module
     init_cfg: Any
+    _taps: tuple[int, ...]  # blocks of a column, stages of a pyramid, whose output is used
 
     def __init__(
         self,
@@ -280,23 +287,9 @@ class Backbone(PretrainedModel):
             ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with
                 ``out_type='raw'``.
         """
-        if is_tracing():
-            # Comparing sizes would give a warning of the tracer.
-            if torch.onnx.is_in_onnx_export():
-                raise RuntimeError(
-                    'torch.onnx.export(dynamo=False) fixes sizes in the file: tools/export.py '
-                    'writes ONNX for every size'
-                )
-        else:
-            self._check_images(images)
-        if valid_sizes is None:
-            valid_sizes = getattr(images, 'valid_sizes', None)
-        sizes = (
-            []
-            if valid_sizes is None
-            else resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])
-        )
-        if not sizes or set(sizes) == {tuple(images.shape[2:])}:
+        self._check_images(images)
+        sizes = self._sizes_in_batch(images, valid_sizes)
+        if not sizes:
             outputs = self._features(images)
         elif self.out_type == 'raw':
             raise ValueError(
@@ -311,11 +304,43 @@ class Backbone(PretrainedModel):
             outputs = tuple(output.contiguous() for output in outputs)
         return outputs
 
+    @staticmethod
+    def _sizes_in_batch(images: Tensor, valid_sizes: Any = None) -> list[Grid]:
+        """(height, width) of each image before it was padded; empty where all fill the batch."""
+        if is_symbolic():  # a proxy has every attribute
+            return []
+        if valid_sizes is None:
+            valid_sizes = getattr(images, 'valid_sizes', None)
+        if valid_sizes is None:
+            return []
+        sizes = resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])
+        return [] if set(sizes) == {tuple(images.shape[2:])} else sizes
+
     def _features(self, images: Tensor) -> tuple[Any, ...]:
-        """Features of images that fill the batch."""
+        """Features of images that fill the batch, of all ``out_indices``."""
+        outputs = self._run_trunk(images, self._taps)
+        last = self.num_freezable - 1
+        formatted = {
+            index: self._format(*output, last=index == last) for index, output in outputs.items()
+        }
+        return tuple(formatted[index] for index in self._taps)
+
+    def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
+        """Tokens after the blocks of a column, or the stages of a pyramid, in ``taps``.
+
+        Nothing after the last of them runs.
+        """
         raise NotImplementedError
 
     def _check_images(self, images: Any) -> None:
+        if is_tracing():
+            # Comparing sizes would give a warning of the tracer.
+            if torch.onnx.is_in_onnx_export():
+                raise RuntimeError(
+                    'torch.onnx.export(dynamo=False) fixes sizes in the file: tools/export.py '
+                    'writes ONNX for every size'
+                )
+            return
         shape = f'(B, {self.in_channels}, H, W)'
         if not isinstance(images, Tensor):
             raise TypeError(f'images must be a torch.Tensor {shape}, got {type(images).__name__}')
@@ -411,16 +436,25 @@ class Backbone(PretrainedModel):
         stage, block = layer_id
         return (block if len(self.depths) == 1 else stage) + 1
 
+    def _freeze_stages(self) -> None:
+        """Freeze by ``frozen_stages``, at the end of the constructor.
+
+        What is added to a frozen block later, such as an adapter, is trained.
+        """
+        own = [name for name, _ in (*self.named_parameters(), *self.named_modules()) if name]
+        self._frozen = {name for name in own if self._freeze_level(name) <= self.frozen_stages}
+        self._freeze()
+
     def _freeze(self) -> None:
         for name, parameter in self.named_parameters():
-            if self._freeze_level(name) <= self.frozen_stages:
+            if name in self._frozen:
                 parameter.requires_grad_(False)
         for name, module in self.named_modules():
-            if name and self._freeze_level(name) <= self.frozen_stages:
-                module.eval()
+            if name in self._frozen:
+                module.training = False
 
     def train(self, mode: bool = True) -> 'Backbone':
-        """Set the mode; frozen stages stay in evaluation mode."""
+        """Set the mode; frozen stages stay in evaluation mode, but for adapters added to them."""
         super().train(mode)
         self._freeze()
         return self

@@ -2,7 +2,7 @@
 2102.10882).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cpvt_backbones.layers import Attention, PatchEmbed, Stage, WindowAttention, ceil_div
 from cpvt_backbones.layers.checks import check_bool, check_int
+from cpvt_backbones.layers.position import StageTokens
 
 from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
 from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
@@ -122,7 +123,7 @@ class CPVT(Backbone):
         self.depth = depth
         self.out_channels = (dim,) * len(self.out_indices)
         self.out_strides = (patch_size,) * len(self.out_indices)
-        self._taps = self.out_indices  # the blocks whose output is used
+        self._taps = self.out_indices
         used = max(self._taps) + 1
 
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size=patch_size)
@@ -164,9 +165,9 @@ class CPVT(Backbone):
             num_prefix=with_cls_token + with_dist_token + num_registers,
         )
         self._add_positions(position, [stage])
-        self._freeze()
+        self._freeze_stages()
 
-    def _features(self, images: Tensor) -> tuple[Any, ...]:
+    def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
         tokens, grid = self.patch_embed(images)  # (B, N, C)
         # Under autocast the residual stream is fp32, with a class token or without.
         tokens = tokens.to(images.dtype)
@@ -176,15 +177,14 @@ class CPVT(Backbone):
         tokens = self.norm_pre(self.pos_drop(tokens))
         if prefix_tokens is not None:
             prefix_tokens = self.norm_pre(prefix_tokens)
-        outputs: dict[int, Any] = {}
-        for index, block in enumerate(self.blocks):
+        outputs: dict[int, StageTokens] = {}
+        for index, block in zip(range(max(taps) + 1), self.blocks, strict=False):
             tokens, prefix_tokens, grid = self._run_block(
                 0, index, block, tokens, prefix_tokens, grid, rotations
             )
-            if index in self._taps:
-                last = index == self.depth - 1
-                outputs[index] = self._format(tokens, prefix_tokens, grid, last=last)
-        return tuple(outputs[index] for index in self._taps)
+            if index in taps:
+                outputs[index] = tokens, prefix_tokens, grid
+        return outputs
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         part, _, rest = name.partition('.')

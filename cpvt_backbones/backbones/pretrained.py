@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from mmengine.logging import print_log
 from mmengine.model import BaseModule, update_init_info
+from torch import Tensor
 
 from cpvt_backbones.checkpoints import (
     CheckpointError,
@@ -115,18 +116,22 @@ class PretrainedModel(BaseModule):
         """Write ``config.json`` (class and arguments) and ``model.safetensors``, for
         :meth:`from_pretrained`.
         """
-        names = [name for name in inspect.signature(type(self)).parameters if name != 'init_cfg']
+        cls, weights = self._to_save()
+        names = [name for name in inspect.signature(cls).parameters if name != 'init_cfg']
         arguments = {name: getattr(self, name) for name in names}
         with torch.device('meta'):
-            wanted = type(self)(**arguments).state_dict()
-        if wanted.keys() != self.state_dict().keys():
+            wanted = cls(**arguments).state_dict()
+        if wanted.keys() != weights.keys():
             raise ValueError(
-                f'the model must have the weights of a {type(self).__name__}(**{arguments}),'
-                ' unfused'
+                f'the model must have the weights of a {cls.__name__}(**{arguments}), unfused'
             )
         with atomic_write(Path(folder, 'config.json')) as file:
-            file.write(json.dumps(dict(type=type(self).__name__, **arguments), indent=2).encode())
-        write_checkpoint(self.state_dict(), Path(folder, 'model.safetensors'), meta={})
+            file.write(json.dumps(dict(type=cls.__name__, **arguments), indent=2).encode())
+        write_checkpoint(weights, Path(folder, 'model.safetensors'), meta={})
+
+    def _to_save(self) -> tuple[Any, dict[str, Tensor]]:
+        """Class and weights that :meth:`save_pretrained` writes."""
+        return type(self), self.state_dict()
 
     def push_to_hub(self, repository: str, **options: Any) -> None:
         """Upload what :meth:`save_pretrained` writes to ``'user/repository'``, created with

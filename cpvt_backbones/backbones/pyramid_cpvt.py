@@ -3,7 +3,7 @@ section 3.1).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from cpvt_backbones.layers import (
     tokens_to_map,
 )
 from cpvt_backbones.layers.checks import check_bool, check_positive
+from cpvt_backbones.layers.position import StageTokens
 
 from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
 from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
@@ -95,6 +96,7 @@ class PyramidCPVT(Backbone):
         self.arch = arch
         self.img_size = img_size
         self.out_indices = resolve_indices('out_indices', out_indices, num_stages)
+        self._taps = self.out_indices
         self.embed_norm_eps = embed_norm_eps
         self.final_norm = final_norm
         used = max(self.out_indices) + 1
@@ -160,7 +162,7 @@ class PyramidCPVT(Backbone):
         self._add_positions(position, stages)
         self._init_convolutions()
         self._check_padding('in a pyramid', position)
-        self._freeze()
+        self._freeze_stages()
 
     def _init_convolutions(self) -> None:
         """Initialise patch embeddings, reductions and PEGs as PVT and Twins do.
@@ -173,11 +175,13 @@ class PyramidCPVT(Backbone):
                 fan_out = kernel_area * module.out_channels // module.groups
                 normal_init(module, std=math.sqrt(2 / fan_out))
 
-    def _features(self, images: Tensor) -> tuple[Any, ...]:
-        outputs: dict[int, Any] = {}
+    def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
+        outputs: dict[int, StageTokens] = {}
         feature_map = images
         last = len(PATCH_SIZES) - 1
-        for s, (embed, blocks) in enumerate(zip(self.patch_embeds, self.blocks, strict=True)):
+        for s, embed, blocks in zip(
+            range(max(taps) + 1), self.patch_embeds, self.blocks, strict=False
+        ):
             tokens, grid = embed(feature_map)
             prefix_tokens = self._prefix_tokens(images.shape[0]) if s == last else None
             tokens, prefix_tokens, grid = self._before_stage(s, tokens, prefix_tokens, grid)
@@ -187,10 +191,10 @@ class PyramidCPVT(Backbone):
                 tokens, prefix_tokens, grid = self._run_block(
                     s, index, block, tokens, prefix_tokens, grid, rotations
                 )
-            if s in self.out_indices:
-                outputs[s] = self._format(tokens, prefix_tokens, grid, last=s == last)
+            if s in taps:
+                outputs[s] = tokens, prefix_tokens, grid
             feature_map = tokens_to_map(tokens, grid)
-        return tuple(outputs[s] for s in self.out_indices)
+        return outputs
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         part, _, rest = name.partition('.')

@@ -72,7 +72,8 @@ def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> T
 
 def split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
     """(B, T, parts * C) to ``parts`` views of (B, heads, T, d)."""
-    return x.unflatten(-1, (parts, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    views = x.unflatten(-1, (parts, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return tuple(views[part] for part in range(parts))  # torch.fx cannot iterate over views
 
 
 class Attention(nn.Module):

@@ -22,11 +22,11 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, ...) to the same shape."""
+        """(B, T, C) to the same shape."""
         if self.rate == 0 or not self.training:
             return x
         keep = 1 - self.rate
-        mask = x.new_empty((x.shape[0], *(1,) * (x.dim() - 1))).bernoulli_(keep)
+        mask = x.new_empty((x.shape[0], 1, 1)).bernoulli_(keep)
         return x * (mask / keep)
 
     def extra_repr(self) -> str:
@@ -162,11 +162,12 @@ class Block(nn.Module):
         self.drop_path2 = DropPath(drop_path)
         self.in_place = False
 
-    def fuse(self) -> None:
+    def fuse(self) -> 'Block':
         """For inference: let sums and GELU overwrite tensors that are not needed again, which saves
-        memory traffic.
+        memory traffic. Returns the block itself.
         """
         self.in_place = self.mlp.in_place = True
+        return self
 
     def forward(
         self,

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checks import check_int
-from .tokens import Grid, map_to_tokens, pad_to_multiple
+from .tokens import Grid, is_symbolic, map_to_tokens, pad_to_multiple
 
 
 def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]:
@@ -16,7 +16,7 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
     dtype = feature_map.dtype
     if torch.is_autocast_enabled('cpu'):
         dtype = torch.get_autocast_dtype('cpu')
-    if feature_map.device.type != 'cpu' or dtype != torch.bfloat16:
+    if is_symbolic() or feature_map.device.type != 'cpu' or dtype != torch.bfloat16:
         # From a channels_last convolution the tokens come out contiguous; any later copy would be
         # C / 3 times larger. torch.func.vmap has no contiguous(memory_format=...).
         rows = feature_map.permute(0, 2, 3, 1).contiguous()

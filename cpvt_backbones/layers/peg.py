@@ -140,22 +140,23 @@ class PEG(nn.Module):
             )
 
     @torch.no_grad()
-    def fuse(self) -> bool:
+    def fuse(self) -> 'PEG':
         """For inference: fold a norm and the identity into the convolution, in place.
 
         ``x + conv(x)`` is one convolution with 1 added to the centre of its kernel. Its weights
-        have another name (``fused``), so that they do not load into an unfused PEG. ``False``, with
-        nothing changed, for a PEG with an activation, a 1 x 1 convolution or ``padding='none'``,
-        and for one that is fused already.
+        have another name (``fused``), so that they do not load into an unfused PEG. A PEG with an
+        activation, a 1 x 1 convolution or ``padding='none'`` does not change.
+
+        Returns:
+            The PEG itself, as ``timm.utils.reparameterize_model`` expects.
         """
         if self.fused is not None or not self.residual:
-            return False
+            return self
         folded = [_with_identity(layer) for layer in self.proj]
-        if any(layer is None for layer in folded):
-            return False
-        self.fused = nn.Sequential(*folded)  # type: ignore[arg-type]
-        del self.proj
-        return True
+        if all(layer is not None for layer in folded):
+            self.fused = nn.Sequential(*folded)  # type: ignore[arg-type]
+            del self.proj
+        return self
 
 
 def identity_init(model: nn.Module) -> dict[str, Tensor]:

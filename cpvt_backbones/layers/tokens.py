@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx import _symbolic_trace
 
 Grid = tuple[int, int]
 """Height and width of a map, in tokens."""
@@ -41,11 +42,18 @@ def ceil_div(size: int, parts: int) -> int:
     return (size + parts - 1) // parts
 
 
+def is_symbolic() -> bool:
+    """``True`` under ``torch.fx.symbolic_trace``: sizes, types and devices have no value."""
+    return not torch.compiler.is_compiling() and _symbolic_trace._is_fx_tracing_flag
+
+
 def is_tracing() -> bool:
-    """``True`` under ``torch.jit.trace``, with which OpenVINO and the old ONNX exporter read
-    models.
+    """``True`` under ``torch.fx.symbolic_trace`` and ``torch.jit.trace``, with which OpenVINO and
+    the old ONNX exporter read models.
     """
-    return not torch.compiler.is_compiling() and bool(torch._C._get_tracing_state())
+    if torch.compiler.is_compiling():
+        return False
+    return is_symbolic() or bool(torch._C._get_tracing_state())
 
 
 def is_exporting() -> bool:

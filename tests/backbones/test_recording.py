@@ -190,8 +190,21 @@ def test_fx_takes_a_backbone_as_a_leaf(build):
     leaf = dict(tracer_kwargs=dict(leaf_modules=[type(backbone)]))
     extractor = feature_extraction.create_feature_extractor(Model(), ['backbone'], **leaf)
     assert_equal_outputs(extractor(images)['backbone'], backbone(images))
-    with pytest.raises(TypeError, match='images must be a torch.Tensor .*, got Proxy'):
-        feature_extraction.create_feature_extractor(backbone, ['norm'])
+
+
+@pytest.mark.parametrize('name', ['peg_bn', 'sin_cos', 'relative', 'rope_mixed'])
+def test_fx_records_every_size(name):
+    model = column(position=POSITIONS[name]).eval()
+    graph = torch.fx.symbolic_trace(model)
+    for size in ((50, 70), (64, 64), (96, 33)):
+        images = torch.randn(2, 3, *size)
+        assert_equal_outputs(graph(images), model(images))
+
+
+@pytest.mark.parametrize('arguments', [dict(position=POSITIONS['learned']), dict(window_size=2)])
+def test_fx_refuses_what_depends_on_sizes(arguments):
+    with pytest.raises(torch.fx.proxy.TraceError, match='symbolically traced'):
+        torch.fx.symbolic_trace(column(**arguments))
 
 
 @pytest.mark.parametrize('name', BACKBONES)
