@@ -45,22 +45,11 @@ def model_of(cfg, teacher):
 
 def without_decay(parameter_name, module):
     """True for parameters that are exempt from weight decay."""
-    positions = (
-        'pos_block',
-        'pos_embed',
-        'rel_pos',
-        'rope',
-        'cls_token',
-        'dist_token',
-        'reg_token',
-        'position_encodings',
-    )
+    positions = 'pos_block pos_embed rel_pos rope cls_token dist_token reg_token'.split()
     norms = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.modules.batchnorm._BatchNorm)
-    return (
-        any(part in parameter_name for part in positions)
-        or isinstance(module, norms)
-        or parameter_name.endswith('.bias')
-    )
+    if isinstance(module, norms) or parameter_name.endswith('.bias'):
+        return True
+    return any(part in parameter_name for part in (*positions, 'position_encodings'))
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=name)
@@ -164,12 +153,8 @@ def test_training_crops_have_the_images_orientation():
         if not steps or steps[0].get('crop_type', 'absolute') != 'absolute':
             continue
         init_default_scope(cfg.default_scope)
-        results = dict(
-            img=image,
-            img_shape=image.shape[:2],
-            gt_seg_map=image[..., 0],
-            seg_fields=['gt_seg_map'],
-        )
+        labels = dict(gt_seg_map=image[..., 0], seg_fields=['gt_seg_map'])
+        results = dict(img=image, img_shape=image.shape[:2], **labels)
         height, width = TRANSFORMS.build(steps[0])(results)['img'].shape[:2]
         assert {height, width} == set(steps[0].crop_size) and width >= height, name(path)
         tested += 1
@@ -255,15 +240,10 @@ def test_base_batch_size_is_the_one_in_the_name(path):
 
 
 def test_every_config_is_in_its_folders_readme():
-    readmes = {
-        path: (
-            next(
-                file for file in (folder / 'README.md' for folder in path.parents) if file.exists()
-            ).read_text()
-        )
-        for path in CONFIGS
-    }
-    assert not [name(path) for path in CONFIGS if path.name not in readmes[path]]
+    for path in CONFIGS:
+        readmes = [folder / 'README.md' for folder in path.parents]
+        nearest = next(file for file in readmes if file.exists())
+        assert path.name in nearest.read_text(), name(path)
 
 
 def test_documented_configs_exist():
@@ -287,10 +267,9 @@ def test_documented_configs_exist():
 )
 def test_mask_rcnn_refuses_test_time_augmentation(path):
     """mmdet's DetTTAModel asserts that there are no masks, after the first image."""
+    # Refused before the checkpoint is opened.
     with pytest.raises(ValueError, match='tta: the config has no tta_model'):
-        launch.test(
-            read(path), checkpoint=path, tta=True
-        )  # refused before the checkpoint is opened
+        launch.test(read(path), checkpoint=path, tta=True)
 
 
 FOLDERS = ('retinanet', 'mask_rcnn', 'semantic_fpn', 'upernet', 'dino', 'mask2former', 'vitdet')

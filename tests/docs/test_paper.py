@@ -29,11 +29,7 @@ LISTED = {
     for name, config, text in re.findall(r'^- \[(.+?)\]\((\S+\.py)\): (.+)$', PAGE, re.M)
 }
 """Config and text of each entry of the list of what was not run, by name."""
-COMMANDS = [
-    line
-    for block in re.findall(r'```bash\n(.*?)```', PAGE, re.DOTALL)
-    for line in block.splitlines()
-]
+COMMANDS = ''.join(re.findall(r'```bash\n(.*?)```', PAGE, re.DOTALL)).splitlines()
 FIVE = dict(type='PEG', after_blocks='0-5')
 ONE = dict(type='PEG', after_blocks=(0,))
 
@@ -58,11 +54,9 @@ def total(model):
 
 
 def gmacs(kind, arch, position=None):
-    options = (
-        dict(out_indices=-1, final_norm=True)
-        if position is None
-        else dict(position=position, out_type='cls_token')
-    )
+    options = dict(position=position, out_type='cls_token')
+    if position is None:
+        options = dict(out_indices=-1, final_norm=True)
     (row,) = complexity_against_size({'model': dict(type=kind, arch=arch, **options)}, [(224, 224)])
     return row.gmacs
 
@@ -127,9 +121,8 @@ def test_throughput_is_that_of_the_csv():
         ('CPVT-S‡', 'cpvt_small', 'timm_deit_small', ''),
         ('CPVT-B‡', 'cpvt_base', 'timm_deit_base', ', two rounds'),
     ):
-        seconds = rows.pivot(index='round', columns='model', values='seconds')[
-            [peer, model]
-        ].dropna()
+        seconds = rows.pivot(index='round', columns='model', values='seconds')
+        seconds = seconds[[peer, model]].dropna()
         speed = seconds[peer] / seconds[model]
         expected = f'{speed.median():.2f} ({speed.min():.2f}-{speed.max():.2f}){suffix}'
         assert told[row] == expected, row
@@ -140,37 +133,20 @@ def test_commands_run(command, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, script, *words = shlex.split(command)
     tool = Path(script).stem
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)).save(
-        'photo.jpg'
-    )
+    noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)
+    Image.fromarray(noise).save('photo.jpg')
     if tool == 'speed':  # measured for minutes
         cases, ratios = read_suite(words[words.index('--suite') + 1])
         assert cases and ratios
-    elif tool in (
-        'train',
-        'resolution_sweep',
-    ):  # each config trains a step, and the sweep runs, in their own tests
+    elif tool in ('train', 'resolution_sweep'):  # they run in tests of their own
         (config,) = re.findall(r'configs/\S+?\.py', command)
         assert read_config(ROOT / config).model.backbone.type == 'CPVT'
     elif tool == 'attention_maps':
         call(tool, *words, '--shape', '48', '--layers', '0', '--out-dir', tmp_path / 'out')
         assert (tmp_path / 'out/grids.png').is_file()
     elif tool == 'equivariance':
-        call(
-            tool,
-            *words,
-            '--object',
-            '16',
-            '--size',
-            '64',
-            '--count',
-            '1',
-            '--shifts',
-            '0',
-            '16',
-            '--out',
-            'out.csv',
-        )
+        small = '--object 16 --size 64 --count 1 --shifts 0 16 --out out.csv'
+        call(tool, *words, *small.split())
     else:
         assert tool == 'get_flops'
         call(tool, *words)

@@ -25,11 +25,8 @@ LOADED = dict(script='src', img='src', iframe='src', source='src', video='src')
 
 def recipes():
     index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
-    return [
-        model
-        for file in index['Import']
-        for model in yaml.safe_load((ROOT / file).read_text())['Models']
-    ]
+    metafiles = [yaml.safe_load((ROOT / file).read_text()) for file in index['Import']]
+    return [model for metafile in metafiles for model in metafile['Models']]
 
 
 def costs():
@@ -39,12 +36,9 @@ def costs():
 
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r'[\w./-]+\.md', (ROOT / 'docs/mkdocs.yml').read_text())
-    folders = ('docs', 'configs', 'projects', 'cpvt_backbones/weights')
-    pages = {
-        path.relative_to(ROOT).as_posix()
-        for folder in folders
-        for path in (ROOT / folder).rglob('*.md')
-    }
+    pages = set()
+    for folder in ('docs', 'configs', 'projects', 'cpvt_backbones/weights'):
+        pages |= {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob('*.md')}
     assert pages - {*listed} == set()  # add it to `nav`
     assert len(listed) == len({*listed})
 
@@ -75,9 +69,8 @@ def test_accuracies_in_the_readme_are_those_of_the_cards():
         rows_of_card = re.findall(r'^\| ([\d.]+)(?:px)? \| (\d+) x \d+ \| ([\d.]+) \|$', card, re.M)
         measured = {key: value for size, width, value in rows_of_card for key in (size, width)}
         for value, size in zip(values.split(' / '), sizes.split(' / '), strict=True):
-            assert abs(float(measured[size]) - float(value)) <= 0.51 * 10.0 ** -len(
-                value.partition('.')[2]
-            ), (name, size)
+            digits = len(value.partition('.')[2])
+            assert abs(float(measured[size]) - float(value)) <= 0.51 * 0.1**digits, (name, size)
 
 
 class Loads(HTMLParser):
@@ -96,16 +89,8 @@ class Loads(HTMLParser):
 
 
 def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
-    command = [
-        sys.executable,
-        '-m',
-        'mkdocs',
-        'build',
-        '-f',
-        ROOT / 'docs/mkdocs.yml',
-        '-d',
-        tmp_path,
-    ]
+    command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml']
+    command += ['-d', tmp_path]
     environment = {**os.environ, 'NO_MKDOCS_2_WARNING': '1'}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

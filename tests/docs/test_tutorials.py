@@ -28,11 +28,8 @@ def predictions(folder):
 
 def test_detector_from_coco(call, tmp_path):
     pytest.importorskip('mmdet')
-    page = run_page(
-        'docs/tutorials/detector_coco.md',
-        call,
-        {**SCENES, '--heldout 128x128:50': '--heldout 128x128:4'},
-    )
+    few = {**SCENES, '--heldout 128x128:50': '--heldout 128x128:4'}
+    page = run_page('docs/tutorials/detector_coco.md', call, few)
     assert len(page['coco']['categories']) == 10
     assert len([*(tmp_path / 'out/vis').iterdir()]) == 4 and predictions(tmp_path) is not None
 
@@ -56,16 +53,13 @@ def test_autolabel(call, tmp_path):
 def test_detector_from_voc(call, tmp_path):
     pytest.importorskip('mmdet')
     run_page('docs/tutorials/detector_voc.md', call, SCENES)
-    given = json.loads((tmp_path / 'data/digits/train_128x128/instances.json').read_text())[
-        'annotations'
-    ]
-    parts = [
-        json.loads((tmp_path / f'mine/voc/{part}.json').read_text())['annotations']
-        for part in ('train', 'val')
-    ]
-    assert sorted(one['bbox'] for one in given) == sorted(
-        one['bbox'] for part in parts for one in part
-    )
+
+    def boxes(*files):
+        contents = [json.loads((tmp_path / file).read_text()) for file in files]
+        return sorted(one['bbox'] for content in contents for one in content['annotations'])
+
+    converted = boxes('mine/voc/train.json', 'mine/voc/val.json')
+    assert converted == boxes('data/digits/train_128x128/instances.json')
     assert len([*(tmp_path / 'out/vis').iterdir()]) == 12
 
 
@@ -95,17 +89,13 @@ def test_public_weights(call, tmp_path):
     pytest.importorskip('mmpretrain')
     timm = pytest.importorskip('timm')
     name = 'deit_tiny_patch16_224.fb_in1k'
-    write_checkpoint(
-        timm.create_model(name.partition('.')[0]).state_dict(),
-        tmp_path / f'{name}.safetensors',
-        meta={},
-    )
+    weights = timm.create_model(name.partition('.')[0]).state_dict()
+    write_checkpoint(weights, tmp_path / f'{name}.safetensors', meta={})
     for kind in ('ash', 'birch'):
         (tmp_path / f'photos/{kind}').mkdir(parents=True)
         for i in range(5):
-            Image.new('RGB', (130, 120), (40 * i, 40, 200)).save(
-                tmp_path / f'photos/{kind}/{i}.png'
-            )
+            photo = Image.new('RGB', (130, 120), (40 * i, 40, 200))
+            photo.save(tmp_path / f'photos/{kind}/{i}.png')
     few = {
         f'timm://{name}': f'{tmp_path}/{name}.safetensors',
         '--length 10': '--length 2',

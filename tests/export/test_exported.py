@@ -90,6 +90,8 @@ def test_logits_of_a_file_of_class_maps_are_votes(files):
     votes = maps.logits(PHOTOS[:1])
     assert votes.shape == (1, 5, 40, 60) and torch.equal(votes.sum(1), torch.ones(1, 40, 60))
     (found,) = maps.predict(PHOTOS[:1])
+    (other,) = logits.predict(PHOTOS[:1])
+    assert (found['seg_map'] == other['seg_map']).mean() > 0.999
     assert torch.equal(maps.to_classes(votes[0]), torch.from_numpy(found['seg_map']))
 
 

@@ -297,3 +297,5 @@ def test_a_pattern_enters_each_folder_once(tmp_path):
     assert find_images(str(tmp_path / 'in/**/*.png')) == expected
     assert find_images(str(tmp_path / 'in/**')) == expected
     assert find_images(str(tmp_path / '**/b/*.png')) == expected[:1]
+    (tmp_path / 'in/out_again').symlink_to(elsewhere)
+    assert len(find_images(str(tmp_path / 'in/**/*.png'))) == 3
