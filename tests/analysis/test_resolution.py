@@ -86,6 +86,7 @@ def test_limit_restricts_images_and_annotations(scope, candidate, plain_test, tm
         ((0.5, 0.5, 0.5, 0.5), 0.5, 2),
         ((0.5, 0.3, 0.49, 0.1), 0.5, 0.5),  # around the best, without gaps
         ((0.1, 0.3, 0.4, 0.5), 2, 2),
+        ((0.49, 0.5, 0.3, 0.1), 0.5, 1),
     ],
 )
 def test_good_sizes_are_those_around_the_best(scores, low, high):
