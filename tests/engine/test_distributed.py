@@ -11,19 +11,12 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKBONES = {
-    'multi_scale': (
-        """dict(
-    type='MultiScaleCPVT', arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0),
-        patch_size=8,
-    position=dict(type='PEG', after_blocks=(0, 1)), window_size=3, global_blocks=(1,))"""
-    ),
-    'pyramid': (
-        """dict(
-    type='PyramidCPVT',
-    arch=dict(depths=(1, 2, 1, 1), embed_dims=(8, 16, 16, 24), num_heads=(1, 2, 2, 3),
-        mlp_ratios=(2.0,) * 4,
-              sr_ratios=(4, 2, 2, 1)))"""
-    ),
+    'multi_scale': """dict(type='MultiScaleCPVT', patch_size=8,
+        arch=dict(embed_dims=32, depth=3, num_heads=2, mlp_ratio=2.0),
+        position=dict(type='PEG', after_blocks=(0, 1)), window_size=3, global_blocks=(1,))""",
+    'pyramid': """dict(type='PyramidCPVT',
+        arch=dict(depths=(1, 2, 1, 1), embed_dims=(8, 16, 16, 24), num_heads=(1, 2, 2, 3),
+            mlp_ratios=(2.0,) * 4, sr_ratios=(4, 2, 2, 1)))""",
 }
 CHANNELS = {'multi_scale': [16, 32, 32, 32], 'pyramid': [8, 16, 16, 24]}
 CONFIG = """
@@ -79,12 +72,8 @@ def test_two_nodes_train_and_resume(train, tmp_path):
     """Two torchruns that meet at an address, here of one machine; stopped halfway and resumed."""
     pytest.importorskip('mmseg')
     config = tmp_path / 'config.py'
-    values = dict(
-        configs=ROOT / 'configs',
-        backbone=BACKBONES['pyramid'],
-        channels=CHANNELS['pyramid'],
-        batch_size=2,
-    )
+    values = dict(configs=ROOT / 'configs', batch_size=2)
+    values |= dict(backbone=BACKBONES['pyramid'], channels=CHANNELS['pyramid'])
     config.write_text(CONFIG.format(**values).replace('interval=4', 'interval=2'))
     train('mmseg', config, '--work-dir', tmp_path / 'processes', processes=2)
 
@@ -92,40 +81,19 @@ def test_two_nodes_train_and_resume(train, tmp_path):
         with socket.socket() as probe:
             probe.bind(('127.0.0.1', 0))
             port = str(probe.getsockname()[1])
-        path = os.pathsep.join(
-            [str(ROOT), str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')]
-        )
-        environment = dict(
-            os.environ,
-            PYTHONPATH=path,
-            PYTHON=sys.executable,
-            OMP_NUM_THREADS='1',
-            NNODES='2',
-            PORT=port,
-        )
-        command = [
-            ROOT / 'tools/dist_train.sh',
-            config,
-            '1',
-            '--work-dir',
-            tmp_path / 'nodes',
-            *arguments,
-        ]
-        started = [
-            subprocess.Popen(
-                command, env=dict(environment, NODE_RANK=rank, CUDA_VISIBLE_DEVICES='')
-            )
-            for rank in '01'
-        ]
+        path = os.pathsep.join([str(ROOT), str(ROOT / 'tests/engine')])
+        environment = dict(os.environ, PYTHONPATH=path, PYTHON=sys.executable, PORT=port)
+        environment |= dict(OMP_NUM_THREADS='1', NNODES='2', CUDA_VISIBLE_DEVICES='')
+        command = [ROOT / 'tools/dist_train.sh', config, '1', '--work-dir', tmp_path / 'nodes']
+        started = []
+        for rank in '01':
+            given = dict(environment, NODE_RANK=rank)
+            started.append(subprocess.Popen([*command, *arguments], env=given))
         assert [process.wait() for process in started] == [0, 0]
 
     nodes('--cfg-options', 'train_cfg.max_iters=2')
     nodes('--resume')
-    weights = [
-        torch.load(tmp_path / run / 'iter_4.pth', weights_only=False)['state_dict']
-        for run in ('processes', 'nodes')
-    ]
-    assert weights[0].keys() == weights[1].keys()
-    assert (
-        max((weights[0][name] - weights[1][name]).abs().max().item() for name in weights[0]) < 1e-10
-    )
+    one, two = (torch.load(tmp_path / run / 'iter_4.pth', weights_only=False)['state_dict']
+                for run in ('processes', 'nodes'))  # fmt: skip
+    assert one.keys() == two.keys()
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-10

@@ -115,15 +115,10 @@ def test_soft_nms(count, kind, threshold, offset, method, min_score):
 @pytest.mark.parametrize('kind', ['nms', 'soft_nms'])
 def test_batched_nms(kind, split):
     boxes, scores = boxes_and_scores(60)
-    inputs = (
-        boxes,
-        scores,
-        torch.arange(60) % 3,
-        dict(type=kind, iou_threshold=0.4, split_thr=split),
-    )
-    assert_same_boxes(
-        ours(WRAPPERS['nms'].batched_nms, *inputs), WRAPPERS['nms'].batched_nms(*inputs)
-    )
+    options = dict(type=kind, iou_threshold=0.4, split_thr=split)
+    inputs = boxes, scores, torch.arange(60) % 3, options
+    batched_nms = WRAPPERS['nms'].batched_nms
+    assert_same_boxes(ours(batched_nms, *inputs), batched_nms(*inputs))
 
 
 def test_nms_of_half_precision_and_of_doubles_keeps_the_boxes_of_fp32():
@@ -131,9 +126,8 @@ def test_nms_of_half_precision_and_of_doubles_keeps_the_boxes_of_fp32():
     boxes, scores = boxes.half(), scores.half()
     expected = ours(WRAPPERS['nms'].nms, boxes.float(), scores.float(), 0.5)[1]
     for dtype in (torch.float16, torch.float64):
-        assert torch.equal(
-            ours(WRAPPERS['nms'].nms, boxes.to(dtype), scores.to(dtype), 0.5)[1], expected
-        )
+        found = ours(WRAPPERS['nms'].nms, boxes.to(dtype), scores.to(dtype), 0.5)[1]
+        assert torch.equal(found, expected)
 
 
 @needs_compiled
@@ -143,11 +137,9 @@ def test_nms_of_half_precision_and_of_doubles_keeps_the_boxes_of_fp32():
 def test_bbox_overlaps(mode, aligned, offset):
     one, two = boxes_and_scores(20)[0], boxes_and_scores(20 if aligned else 31, 'integer')[0]
     inputs = (one, two, mode, aligned, offset)
-    torch.testing.assert_close(
-        ours(WRAPPERS['bbox'].bbox_overlaps, *inputs),
-        WRAPPERS['bbox'].bbox_overlaps(*inputs),
-        **CLOSE[torch.float32],
-    )
+    overlaps = WRAPPERS['bbox'].bbox_overlaps
+    expected = overlaps(*inputs)
+    torch.testing.assert_close(ours(overlaps, *inputs), expected, **CLOSE[torch.float32])
 
 
 # -- regions
@@ -184,15 +176,8 @@ def test_roi_align(count, ratio, aligned, dtype):
 
 def test_roi_align_with_maxima_is_named():
     with pytest.raises(NotImplementedError, match="pool_mode='max'"):
-        ours(
-            WRAPPERS['roi_align'].roi_align,
-            image(torch.float32),
-            regions(2, torch.float32),
-            2,
-            1.0,
-            0,
-            'max',
-        )
+        inputs = image(torch.float32), regions(2, torch.float32), 2, 1.0, 0, 'max'
+        ours(WRAPPERS['roi_align'].roi_align, *inputs)
 
 
 # -- losses

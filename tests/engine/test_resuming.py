@@ -125,23 +125,15 @@ def run(
     global _runs
     _runs += 1
     rates = Rates()
-    validation = {}
+    loader = dict(batch_size=batch_size, dataset=Numbered())
+    loader['sampler'] = dict(type='DefaultSampler' if epochs else 'InfiniteSampler', shuffle=True)
+    loader['collate_fn'] = dict(type='pseudo_collate')
     if validate:
-        validation = dict(
-            val_dataloader=dict(
-                batch_size=4,
-                dataset=Numbered(),
-                sampler=dict(type='DefaultSampler', shuffle=False),
-                collate_fn=dict(type='pseudo_collate'),
-            ),
-            val_cfg={},
-            val_evaluator=Evaluator(Score()),
-        )
-    loop = (
-        dict(by_epoch=True, max_epochs=epochs)
-        if epochs
-        else dict(by_epoch=False, max_iters=iterations)
-    )
+        in_order = dict(type='DefaultSampler', shuffle=False)
+        options['val_dataloader'] = dict(loader, batch_size=4, dataset=Numbered(), sampler=in_order)
+        options |= dict(val_cfg={}, val_evaluator=Evaluator(Score()))
+    by_epochs = dict(by_epoch=True, max_epochs=epochs)
+    by_iterations = dict(by_epoch=False, max_iters=iterations)
     hook = dict(interval=1 if epochs else 10, by_epoch=bool(epochs)) | (checkpoint or {})
     optim_wrapper = dict(optimizer=optimizer or dict(type='SGD', lr=0.1, momentum=0.9))
     if clip is not None:
@@ -149,13 +141,8 @@ def run(
     runner = Runner(
         Regression(),
         str(folder),
-        train_dataloader=dict(
-            batch_size=batch_size,
-            dataset=Numbered(),
-            sampler=dict(type='DefaultSampler' if epochs else 'InfiniteSampler', shuffle=True),
-            collate_fn=dict(type='pseudo_collate'),
-        ),
-        train_cfg=loop,
+        train_dataloader=loader,
+        train_cfg=by_epochs if epochs else by_iterations,
         optim_wrapper=optim_wrapper,
         param_scheduler=[dict(one) for one in schedule] or None,
         default_hooks=dict(checkpoint=DurableCheckpointHook(**hook)),
@@ -164,7 +151,6 @@ def run(
         default_scope='mmengine',
         log_level='WARNING',
         experiment_name=f'resuming_{_runs}',
-        **validation,
         **options,
     )
     runner.rates = rates.rates
@@ -209,11 +195,10 @@ def test_within_an_epoch_a_resume_goes_on_after_the_samples_that_were_read(
     """Six samples of the second epoch were read, in the order of a whole training."""
     by_iteration = dict(interval=1, by_epoch=False)
     whole = run(tmp_path / 'whole', epochs=2)
-    broken = run(tmp_path / 'run', epochs=2, hooks=[StopAfter(11)], checkpoint=by_iteration)
+    options = dict(epochs=2, checkpoint=by_iteration)
+    broken = run(tmp_path / 'run', hooks=[StopAfter(11)], **options)
     assert broken.read == whole.read[:22]
-    resumed = run(
-        tmp_path / 'run', epochs=2, batch_size=batch_size, checkpoint=by_iteration, resume=True
-    )
+    resumed = run(tmp_path / 'run', batch_size=batch_size, resume=True, **options)
     unread = whole.read[22 - again :]
     assert resumed.read[: len(unread)] == unread  # the last batch may be filled up
     said = [line for line in warnings if f'batches have {batch_size} samples, they had 2' in line]
@@ -245,14 +230,8 @@ def warm_cosine(iterations):
 
 
 def steps(iterations):
-    return [
-        dict(
-            type='MultiStepLR',
-            by_epoch=False,
-            milestones=[iterations // 2, iterations * 3 // 4],
-            gamma=0.1,
-        )
-    ]
+    milestones = [iterations // 2, iterations * 3 // 4]
+    return [dict(type='MultiStepLR', by_epoch=False, milestones=milestones, gamma=0.1)]
 
 
 def poly_and_momentum(iterations):
@@ -271,19 +250,15 @@ def test_a_longer_training_has_the_rates_of_its_own_schedule(schedule, tmp_path,
         assert rate == pytest.approx(whole.rates[iteration], rel=1e-9), iteration
     momentum = whole.optim_wrapper.optimizer.param_groups[0]['momentum']
     assert longer.optim_wrapper.optimizer.param_groups[0]['momentum'] == pytest.approx(momentum)
-    assert any(
-        "the learning rate schedule is not the one of the checkpoint; it is the config's" in w
-        for w in warnings
-    )
+    wanted = "the learning rate schedule is not the one of the checkpoint; it is the config's"
+    assert any(wanted in text for text in warnings)
 
 
 @pytest.mark.parametrize('convert', [False, True], ids=['an epoch', 'an iteration'])
 def test_a_longer_training_by_epochs(convert, tmp_path):
     def schedule(epochs):
-        options = dict(by_epoch=True, end=epochs)
-        return [
-            dict(type='CosineAnnealingLR', T_max=epochs, convert_to_iter_based=convert, **options)
-        ]
+        options = dict(T_max=epochs, by_epoch=True, end=epochs, convert_to_iter_based=convert)
+        return [dict(type='CosineAnnealingLR', **options)]
 
     whole = run(tmp_path / 'whole', epochs=4, schedule=schedule(4))
     run(tmp_path / 'run', epochs=2, schedule=schedule(2))
@@ -306,16 +281,9 @@ def test_a_config_without_a_seed_resumes_in_the_same_order(tmp_path):
     """The seed is drawn anew at each start, and the sampler has it before the checkpoint is
     read.
     """
-    first = run(
-        tmp_path,
-        epochs=2,
-        seed=None,
-        hooks=[StopAfter(11)],
-        checkpoint=dict(interval=1, by_epoch=False),
-    )
-    second = run(
-        tmp_path, epochs=2, seed=None, resume=True, checkpoint=dict(interval=1, by_epoch=False)
-    )
+    options = dict(epochs=2, seed=None, checkpoint=dict(interval=1, by_epoch=False))
+    first = run(tmp_path, hooks=[StopAfter(11)], **options)
+    second = run(tmp_path, resume=True, **options)
     order = first.read[:22] + second.read
     assert sorted(order[:16]) == sorted(order[16:32]) == list(range(16))
 
@@ -336,12 +304,9 @@ def test_a_validation_that_was_missed_is_made_after_the_resume(tmp_path):
     run(tmp_path / 'run', hooks=[Killed()], **options)
     assert [file.name for file in (tmp_path / 'run').glob('best_*')] == ['best_score_epoch_1.pth']
     run(tmp_path / 'run', resume=True, **options)
-    best = [file.name for file in (tmp_path / 'whole').glob('best_*')]
-    assert (
-        [file.name for file in (tmp_path / 'run').glob('best_*')]
-        == best
-        == ['best_score_epoch_2.pth']
-    )
+    for folder in ('whole', 'run'):
+        best = [file.name for file in (tmp_path / folder).glob('best_*')]
+        assert best == ['best_score_epoch_2.pth']
 
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
@@ -372,88 +337,85 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert not list(tmp_path.glob('*.pth'))
 
 
-def edit_meta(**values):
-    return lambda content: content['meta'].update(values)
+def edit(path, **values):
+    """A change of the dict at a path in a checkpoint."""
 
-
-def edit_runtime(**values):
-    return lambda content: content['message_hub']['runtime_info'].update(values)
-
-
-def edit_group(**values):
-    return lambda content: content['optimizer']['param_groups'][0].update(values)
-
-
-def edit_momentum(value):
     def change(content):
-        state = content['optimizer']['state'][0]
-        state['momentum_buffer'] = value(state['momentum_buffer'])
+        for key in path:
+            content = content[key]
+        content.update(values)
 
     return change
 
 
+def drop(*path):
+    """A change that takes a key away."""
+
+    def change(content):
+        for key in path[:-1]:
+            content = content[key]
+        del content[path[-1]]
+
+    return change
+
+
+META, INFO = ('meta',), ('message_hub', 'runtime_info')
+GROUP, MOMENTUM = ('optimizer', 'param_groups', 0), ('optimizer', 'state', 0)
+NAN = float('nan')
 EDITS = {
-    'epoch is text': (edit_meta(epoch='one'), 'meta.epoch must be an integer'),
-    'iter is text': (edit_meta(iter='10'), 'meta.iter must be an integer'),
-    'iter is negative': (edit_meta(iter=-3), 'meta.iter must be an integer of at least 0'),
-    'iter is huge': (edit_meta(iter=10**9), 'beyond train_cfg.max_iters=20'),
-    'seed is text': (edit_meta(seed='x'), 'meta.seed must be an integer'),
-    'no meta': (lambda content: content.pop('meta'), 'no training to resume'),
-    'meta is a list': (lambda content: content.update(meta=[]), 'no training to resume|meta'),
-    'no message hub': (lambda content: content.pop('message_hub'), 'message_hub must be a dict'),
-    'message hub is a list': (
-        lambda content: content.update(message_hub=[1]),
-        'message_hub must be a dict',
-    ),
-    'no optimizer': (lambda content: content.pop('optimizer'), 'no optimizer state'),
-    'optimizer is a list': (
-        lambda content: content.update(optimizer=[]),
-        'optimizer must be a dict',
-    ),
-    'optimizer without groups': (
-        lambda content: content['optimizer'].update(param_groups=[]),
-        'has 0 groups of parameters, SGD here 1',
-    ),
-    'fewer parameters': (edit_group(params=[0]), 'group 0 of its optimizer has other parameters'),
-    'parameters are text': (edit_group(params=['a', 'b']), 'must number its parameters'),
-    'rate is nan': (edit_group(lr=float('nan')), 'lr of its optimizer must be finite'),
-    'rate is text': (edit_group(lr='fast'), 'lr of its optimizer must be finite'),
+    'epoch is text': (edit(META, epoch='one'), 'meta.epoch must be an integer'),
+    'iter is text': (edit(META, iter='10'), 'meta.iter must be an integer'),
+    'iter is negative': (edit(META, iter=-3), 'meta.iter must be an integer of at least 0'),
+    'iter is huge': (edit(META, iter=10**9), 'beyond train_cfg.max_iters=20'),
+    'seed is text': (edit(META, seed='x'), 'meta.seed must be an integer'),
+    'no meta': (drop('meta'), 'no training to resume'),
+    'meta is a list': (edit((), meta=[]), 'no training to resume|meta'),
+    'no message hub': (drop('message_hub'), 'message_hub must be a dict'),
+    'message hub is a list': (edit((), message_hub=[1]), 'message_hub must be a dict'),
+    'no optimizer': (drop('optimizer'), 'no optimizer state'),
+    'optimizer is a list': (edit((), optimizer=[]), 'optimizer must be a dict'),
+    'no groups': (edit(('optimizer',), param_groups=[]), 'has 0 groups of parameters, SGD here 1'),
+    'fewer parameters': (edit(GROUP, params=[0]), 'group 0 of its optimizer has other parameters'),
+    'parameters are text': (edit(GROUP, params=['a', 'b']), 'must number its parameters'),
+    'rate is nan': (edit(GROUP, lr=NAN), 'lr of its optimizer must be finite'),
+    'rate is text': (edit(GROUP, lr='fast'), 'lr of its optimizer must be finite'),
     'momentum is nan': (
-        edit_momentum(lambda value: value * float('nan')),
+        edit(MOMENTUM, momentum_buffer=torch.full((1, 3), NAN)),
         'momentum_buffer of parameter 0 .* NaN',
     ),
     'momentum of another shape': (
-        edit_momentum(lambda value: value[:, :2]),
+        edit(MOMENTUM, momentum_buffer=torch.ones(1, 2)),
         r'has the shape \(1, 2\)',
     ),
     'momentum is text': (
-        edit_momentum(lambda value: 'x'),
+        edit(MOMENTUM, momentum_buffer='x'),
         "momentum_buffer of parameter 0 .* is 'x'",
     ),
-    'schedules are text': (
-        lambda content: content.update(param_schedulers='x'),
-        'param_schedulers must be',
-    ),
-    'random states of text': (edit_runtime(random_states=['x']), 'random states of .* are damaged'),
-    'random states without torch': (
-        lambda content: content['message_hub']['runtime_info']['random_states'][0].pop('torch'),
-        'random states of .* are damaged',
-    ),
-    'score is text': (edit_runtime(best_score='good'), 'best_score must be a number'),
-    'progress is text': (edit_runtime(data_progress='x'), 'data_progress must hold the counts'),
+    'schedules are text': (edit((), param_schedulers='x'), 'param_schedulers must be'),
+    'random states of text': (edit(INFO, random_states=['x']), 'random states of .* are damaged'),
+    'no state of torch': (drop(*INFO, 'random_states', 0, 'torch'), 'random states .* are damaged'),
+    'score is text': (edit(INFO, best_score='good'), 'best_score must be a number'),
+    'progress is text': (edit(INFO, data_progress='x'), 'data_progress must hold the counts'),
     'progress is huge': (
-        edit_runtime(data_progress=dict(samples=10**12, batch=2)),
+        edit(INFO, data_progress=dict(samples=10**12, batch=2)),
         'data_progress must hold',
     ),
 }
 
 
+@pytest.fixture(scope='module')
+def stopped(tmp_path_factory):
+    """The checkpoint of a training of ten iterations."""
+    folder = tmp_path_factory.mktemp('stopped')
+    run(folder, iterations=10, schedule=cosine(20))
+    return folder / 'iter_10.pth'
+
+
 @pytest.mark.parametrize('name', EDITS)
-def test_an_edited_checkpoint_is_refused_by_name(name, tmp_path):
+def test_an_edited_checkpoint_is_refused_by_name(name, stopped, tmp_path):
     change, match = EDITS[name]
-    run(tmp_path / 'run', iterations=10, schedule=cosine(20))
     file = tmp_path / 'edited one.pth'
-    content = torch.load(tmp_path / 'run/iter_10.pth', weights_only=False)
+    content = torch.load(stopped, weights_only=False)
     change(content)
     torch.save(content, file)
     with pytest.raises(ValueError, match=match) as caught:
