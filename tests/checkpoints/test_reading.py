@@ -1,7 +1,9 @@
 """Reading of every kind of file, and the message for every kind that is refused."""
 
 import io
+import os
 import pathlib
+import shutil
 import zipfile
 from argparse import Namespace
 
@@ -232,10 +234,18 @@ def test_missing_file(tmp_path):
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/iter_3.pth\n')
     with pytest.raises(FileNotFoundError, match="names '/elsewhere/iter_3.pth', which is not"):
         read_checkpoint(tmp_path)
+
+
+def test_the_newest_checkpoint_needs_no_pointer(tmp_path):
     for content in (None, b'', b'\xff\x00\x80', b'/elsewhere/iter_12.pth', b'iter_99.pth'):
         torch.save(dict(state_dict=WEIGHTS, meta=dict(iter=12)), tmp_path / 'iter_12.pth')
         (tmp_path / 'last_checkpoint').unlink(missing_ok=True)
         if content is not None:
             (tmp_path / 'last_checkpoint').write_bytes(content)
         assert newest_checkpoint(tmp_path).name == 'iter_12.pth'
+    # An older training's file with more iterations in its name.
+    (tmp_path / 'last_checkpoint').write_text('iter_12.pth')
+    shutil.copy(tmp_path / 'iter_12.pth', tmp_path / 'iter_400.pth')
+    os.utime(tmp_path / 'iter_400.pth', (1, 1))
+    assert newest_checkpoint(tmp_path).name == 'iter_12.pth'
     assert newest_checkpoint(tmp_path / 'new') is None

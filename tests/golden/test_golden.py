@@ -49,7 +49,11 @@ def test_shipped_models(model, tmp_path):
     check(f'shipped {model}', tmp_path)
 
 
-@pytest.mark.parametrize('model', [*TOOLBOXES, 'backbone'])
+# tests/export compares graphs of detectors and segmentors with their models.
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ('segmentor', 'detector')]
+
+
+@pytest.mark.parametrize('model', ['classifier', 'backbone', *SLOW])
 def test_exported_graphs(model, tmp_path):
     pytest.importorskip(TOOLBOXES.get(model, 'mmdet'))
     pytest.importorskip('onnxscript')
