@@ -3,7 +3,8 @@ reason.
 """
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_a_good_file_is_bgr_of_8_bits(folder, name):
 
 
 @pytest.mark.parametrize(('name', 'tolerance'), [('photo.jpg', 6), ('cmyk.jpg', 12)])
-def test_colours_are_what_they_were(folder, name, tolerance):
+def test_colours_are_kept(folder, name, tolerance):
     difference = np.abs(read_image(folder / name)[..., ::-1].astype(int) - picture())
     assert difference.max() <= tolerance
 
@@ -67,10 +68,8 @@ def test_transparent_pixels_are_blended_on_white(folder, tmp_path):
 
 def test_exif_orientation_is_applied(folder):
     # Orientation 6: the file's first row is the upright image's right side.
-    upright = np.rot90(read_image(folder / 'photo.jpg'), -1)
-    np.testing.assert_allclose(
-        read_image(folder / 'turned.jpg').astype(int), upright.astype(int), atol=6
-    )
+    upright = np.rot90(read_image(folder / 'photo.jpg'), -1).astype(int)
+    assert np.abs(read_image(folder / 'turned.jpg') - upright).max() <= 6
 
 
 @pytest.mark.parametrize('orientation', range(1, 9))
@@ -78,11 +77,9 @@ def test_exif_orientation_is_applied(folder):
 def test_exif_orientation_of_a_tiff_that_is_not_compressed(tmp_path, kind, orientation):
     """The same as of a compressed one."""
     values = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
-    image = (
-        Image.fromarray(values[..., 0] * np.uint16(257))
-        if kind == 'I;16'
-        else Image.fromarray(values).convert(kind)
-    )
+    image = Image.fromarray(values[..., 0] * np.uint16(257))
+    if kind != 'I;16':
+        image = Image.fromarray(values).convert(kind)
     exif = Image.Exif()
     exif[0x0112] = orientation
     for name, compression in (('plain', None), ('packed', 'tiff_lzw')):
@@ -99,25 +96,16 @@ def test_first_frame_of_an_animation(folder):
 def test_16_bits_keep_their_range(folder, tmp_path):
     values = np.arange(1200).reshape(30, 40) * 54
     expected = np.round(values / 257).astype(np.uint8)
-    np.testing.assert_array_equal(
-        read_image(folder / 'grey_16.png'), np.repeat(expected[..., None], 3, axis=2)
-    )
+    three = np.repeat(expected[..., None], 3, axis=2)
+    np.testing.assert_array_equal(read_image(folder / 'grey_16.png'), three)
+    for grey in (expected, expected[..., None]):  # arrays of 8 bits, too
+        np.testing.assert_array_equal(read_image(grey), three)
     (tmp_path / 'grey_16.pgm').write_bytes(b'P5 40 30 65535\n' + values.astype('>u2').tobytes())
     np.testing.assert_array_equal(read_image(tmp_path / 'grey_16.pgm')[..., 1], expected)
+    assert READ_LIMIT == 2 * Image.MAX_IMAGE_PIXELS
     array = np.array([[0, 128, 129, 257, 65535]], np.uint16)
     assert read_image(array)[0, :, 0].tolist() == [0, 0, 1, 1, 255]
     assert read_image(array.astype('>u2'))[0, :, 2].tolist() == [0, 0, 1, 1, 255]
-
-
-def test_arrays():
-    colours = np.random.default_rng(0).integers(0, 255, (5, 7, 4), np.uint8)
-    assert read_image(colours[..., :3]) is not None
-    np.testing.assert_array_equal(
-        read_image(colours[..., 0]), np.repeat(colours[..., :1], 3, axis=2)
-    )
-    np.testing.assert_array_equal(
-        read_image(colours[..., :1]), np.repeat(colours[..., :1], 3, axis=2)
-    )
 
 
 @pytest.mark.parametrize(
@@ -142,18 +130,15 @@ def test_a_bad_array_is_refused_with_its_reason(array, reason):
 
 @pytest.mark.parametrize('url', ['https://example.org/a.jpg', 's3://bucket/a.jpg', 'file:///a.jpg'])
 def test_a_url_is_refused(url):
-    from pathlib import Path
-
-    for call in (
-        read_image,
-        find_images,
-        lambda source: find_images([source]),
-        lambda source: read_image(Path(source)),
+    words = 'URLs are not fetched; download the file and give its path'
+    for call, source in (
+        (read_image, url),
+        (read_image, Path(url)),
+        (find_images, url),
+        (find_images, [url]),
     ):
-        with pytest.raises(
-            ImageError, match='URLs are not fetched; download the file and give its path'
-        ):
-            call(url)
+        with pytest.raises(ImageError, match=words):
+            call(source)
 
 
 def test_no_such_file_and_no_such_kind(tmp_path):
@@ -175,25 +160,19 @@ def test_no_permission(folder, monkeypatch):
 
 def test_read_limit_replaces_pillows_limit(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 10)
-    assert read_image(folder / 'photo.jpg').shape == (30, 40, 3)
+    with ThreadPoolExecutor(4) as threads:
+        shapes = list(threads.map(lambda _: read_image(folder / 'photo.jpg').shape, range(80)))
+    assert set(shapes) == {(30, 40, 3)}
     assert Image.MAX_IMAGE_PIXELS == 10, "other users' setting is theirs"
     assert read_image(folder / 'photo.jpg', read_limit=1200).shape == (30, 40, 3)
     with pytest.raises(ImageError, match='40 x 30 is 1200 pixels, more than read_limit=1199'):
         read_image(folder / 'photo.jpg', read_limit=1199)
     # Refused by the header, before memory for the pixels is allocated.
     bomb = write_huge_header(tmp_path / 'bomb.png')
-    message = (
-        '30000 x 30000 is 900000000 pixels, more than read_limit=500000000; decoding takes 6.3 GB'
-        ' of memory'
-    )
-    with pytest.raises(ImageError, match=message):
-        read_image(bomb, read_limit=500_000_000)
-
-
-def test_default_limit_is_pillows_threshold_for_an_error(tmp_path):
-    assert READ_LIMIT == 2 * Image.MAX_IMAGE_PIXELS
-    with pytest.raises(ImageError, match='more than read_limit=178956970'):
-        read_image(write_huge_header(tmp_path / 'bomb.png'))
+    for options, limit in ((dict(read_limit=500_000_000), 500_000_000), ({}, READ_LIMIT)):
+        words = f'30000 x 30000 is 900000000 pixels, more than read_limit={limit}; .* 6.3 GB'
+        with pytest.raises(ImageError, match=words):
+            read_image(bomb, **options)
 
 
 def test_only_decoders_of_the_documented_formats_are_reached(tmp_path, monkeypatch):
@@ -206,10 +185,7 @@ def test_only_decoders_of_the_documented_formats_are_reached(tmp_path, monkeypat
         assert opened.format == 'EPS'
     Image.new('RGB', (8, 8)).save(tmp_path / 'y.png', format='TGA')
     for name in ('x.png', 'y.png'):
-        with pytest.raises(
-            ImageError,
-            match=r'not an image of an accepted format \(BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP',
-        ):
+        with pytest.raises(ImageError, match=r'accepted format \(BMP, GIF, JPEG, PNG, PPM, TIFF'):
             read_image(tmp_path / name)
     assert not started
 
@@ -264,19 +240,6 @@ def test_folders_patterns_and_lists(folder, tmp_path):
     ):
         with pytest.raises(FileNotFoundError, match=words):
             find_images([folder, nothing])
-
-
-def test_reading_in_threads_restores_pillows_switches(folder):
-    before = Image.MAX_IMAGE_PIXELS
-    threads = [
-        threading.Thread(target=lambda: [read_image(folder / 'photo.jpg') for _ in range(20)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert Image.MAX_IMAGE_PIXELS == before
 
 
 def test_a_pattern_enters_each_folder_once(tmp_path):

@@ -47,9 +47,8 @@ def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeyp
     monkeypatch.setattr(inferencer, 'ThreadPoolExecutor', OneAfterTheOther)
     run(model(), folder, tmp_path / 'serial')
     assert snapshot(tmp_path / 'threads') == snapshot(tmp_path / 'serial')
-    assert (
-        len({(tmp_path / out / 'records.jsonl').read_bytes() for out in ('threads', 'serial')}) == 1
-    )
+    records = [tmp_path / out / 'records.jsonl' for out in ('threads', 'serial')]
+    assert records[0].read_bytes() == records[1].read_bytes()
 
 
 def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
@@ -98,9 +97,7 @@ def test_an_error_while_writing_keeps_what_was_written(tmp_path, monkeypatch):
         return write(out, name, result)
 
     monkeypatch.setattr(folders, 'write_outputs', full)
-    with pytest.raises(
-        OSError, match=r"out_dir: '.*' cannot be written to: No space left on device"
-    ):
+    with pytest.raises(OSError, match="out_dir: '.*' cannot be written to: No space left"):
         run(LocalSegmentor(), folder, tmp_path / 'out')
     monkeypatch.setattr(folders, 'write_outputs', write)
     assert run(LocalSegmentor(), folder, tmp_path / 'out').found >= 3
@@ -114,13 +111,11 @@ def test_results_of_finished_forward_calls_survive_an_interruption():
                 raise KeyboardInterrupt
             return super().logits(images)
 
-    results = []
+    results, images = [], [np.zeros((8, 8, 3), np.uint8)] * 9
     with pytest.raises(KeyboardInterrupt):
-        results.extend(
-            Inferencer(predictor=Interrupted()).stream([np.zeros((8, 8, 3), np.uint8)] * 9)
-        )
+        results.extend(Inferencer(predictor=Interrupted()).stream(images))
     before = threading.active_count()
-    stream = Inferencer(predictor=LocalSegmentor()).stream([np.zeros((8, 8, 3), np.uint8)] * 9)
+    stream = Inferencer(predictor=LocalSegmentor()).stream(images)
     next(stream)
     stream.close()
     assert threading.active_count() == before

@@ -63,9 +63,8 @@ def test_what_stays_in_float32():
                 module.register_forward_hook(note(name))
 
         def forward(self, x):
-            return self.roi_head.forward(
-                self.neck(self.backbone(x))
-            )  # as the toolboxes call some heads: no hooks
+            # As the toolboxes call some heads: no hooks.
+            return self.roi_head.forward(self.neck(self.backbone(x)))
 
     model = Model().eval()
     reduce_precision(model, torch.bfloat16)
@@ -109,6 +108,9 @@ def shipped_results(name, files, dtype, **options):
     )
 
 
+DTYPES = ('float32', 'bfloat16')
+
+
 def every_third(pattern):
     files = sorted(DATA.glob(pattern))[::3]
     if not files:
@@ -119,21 +121,13 @@ def every_third(pattern):
 @pytest.mark.slow
 def test_shipped_classifier():
     files = every_third('imagenette/val/*/*.webp')
-    labels = [
-        [
-            result.prediction['label']
-            for result in shipped_results('cpvt_tiny_gap-imagenette', files, dtype)
-        ]
-        for dtype in ('float32', 'bfloat16')
-    ]
+    results = [shipped_results('cpvt_tiny_gap-imagenette', files, dtype) for dtype in DTYPES]
+    labels = [[one.prediction['label'] for one in found] for found in results]
     folders = [file.parent.name for file in files]
     truth = [sorted(set(folders)).index(folder) for folder in folders]
     accuracies = [np.mean(np.equal(found, truth)) for found in labels]
     equal = np.mean(np.equal(*labels))
-    print(
-        f'{len(files)} images: float32 {accuracies[0]:.1%}, bfloat16 {accuracies[1]:.1%}, equal'
-        f' {equal:.1%}'
-    )
+    print(f'{len(files)} images: {accuracies[0]:.1%}, {accuracies[1]:.1%}, equal {equal:.1%}')
     assert equal >= 0.99
 
 
@@ -141,47 +135,35 @@ def test_shipped_classifier():
 def test_shipped_segmentor():
     files = every_third('camvid/images/test/*.jpg')
     metrics = []
-    for dtype in ('float32', 'bfloat16'):
+    for dtype in DTYPES:
         counts = np.zeros((11, 11))
-        for file, result in zip(
-            files, shipped_results('semantic_fpn_cpvt_tiny_gap-camvid', files, dtype), strict=True
-        ):
-            truth = np.asarray(Image.open(DATA / 'camvid/labels/test' / f'{file.stem}.png')).astype(
-                int
-            )
+        results = shipped_results('semantic_fpn_cpvt_tiny_gap-camvid', files, dtype)
+        for file, result in zip(files, results, strict=True):
+            labels = Image.open(DATA / 'camvid/labels/test' / f'{file.stem}.png')
+            truth = np.asarray(labels).astype(int)
             pairs = truth * 11 + result.prediction['seg_map']
             counts += np.bincount(pairs[truth < 11], minlength=121).reshape(11, 11)
-        metrics.append(
-            np.mean(counts.diagonal() / (counts.sum(0) + counts.sum(1) - counts.diagonal()))
-        )
+        common = counts.diagonal()
+        metrics.append(np.mean(common / (counts.sum(0) + counts.sum(1) - common)))
     assert metrics[1] == pytest.approx(metrics[0], abs=0.003)
 
 
 @pytest.mark.slow
 def test_shipped_detector(tmp_path):
     files, name = every_third('bccd/test/*.jpg'), 'retinanet_cpvt_tiny_gap-bccd'
-    coco, cocoeval = (
-        pytest.importorskip('pycocotools.coco'),
-        pytest.importorskip('pycocotools.cocoeval'),
-    )
+    coco = pytest.importorskip('pycocotools.coco')
+    cocoeval = pytest.importorskip('pycocotools.cocoeval')
     truth, metrics = coco.COCO(DATA / 'bccd/annotations/test.json'), []
     ids = {image['file_name']: image['id'] for image in truth.dataset['images']}
     kinds = {kind['name']: kind['id'] for kind in truth.dataset['categories']}
-    for dtype in ('float32', 'bfloat16'):
-        entries = [
-            dict(
-                image_id=ids[file.name],
-                category_id=kinds[kind],
-                bbox=[x1, y1, x2 - x1, y2 - y1],
-                score=score,
-            )
-            for file, result in zip(
-                files, shipped_results(name, files, dtype, score_thr=0.0), strict=True
-            )
-            for (x1, y1, x2, y2), kind, score in zip(
-                *(result.prediction[key] for key in ('boxes', 'classes', 'scores')), strict=True
-            )
-        ]
+    for dtype in DTYPES:
+        entries = []
+        results = shipped_results(name, files, dtype, score_thr=0.0)
+        for file, result in zip(files, results, strict=True):
+            columns = [result.prediction[key] for key in ('boxes', 'classes', 'scores')]
+            for (x1, y1, x2, y2), kind, score in zip(*columns, strict=True):
+                entry = dict(image_id=ids[file.name], category_id=kinds[kind], score=score)
+                entries.append(dict(entry, bbox=[x1, y1, x2 - x1, y2 - y1]))
         evaluation = cocoeval.COCOeval(truth, truth.loadRes(entries), 'bbox')
         evaluation.params.imgIds = [ids[file.name] for file in files]
         evaluation.evaluate()
