@@ -22,7 +22,7 @@ def blocks():
 
 @pytest.mark.parametrize('block', list(blocks()))
 def test_the_page(block):
-    for library in ('segmentation_models_pytorch', 'transformers', 'mmseg', 'mmpretrain'):
+    for library in ('segmentation_models_pytorch', 'transformers', 'peft', 'mmseg', 'mmpretrain'):
         if re.search(rf'^(import|from) {library}\b', block, re.MULTILINE):
             pytest.importorskip(library, exc_type=ImportError)
     exec(compile(block, str(PAGE), 'exec'), {})

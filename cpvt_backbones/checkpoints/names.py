@@ -33,7 +33,8 @@ def export_state_dict(
 
     A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's
     ``twins_pcpvt_*`` and the ``PCPVT`` of mmseg (which has ``norm_eps=1e-5`` and no final norm) and
-    mmpretrain. A :class:`CPVT` with a learned table only fits timm's ViT and DeiT.
+    mmpretrain. A :class:`CPVT` with a learned table alone, global attention, GELU and no registers
+    fits timm's ViT and DeiT.
 
     Args:
         state_dict: State dict of ``model``.
@@ -47,6 +48,9 @@ def export_state_dict(
     check_choice(TARGETS, to=to)
     report = ConversionReport(source=type(model).__name__, target=f"{to}'s names")
     rules = _rules(state_dict, to, report.source)
+    if to == 'timm' and (parts := _not_in_timm(model)):
+        fault = f'this {report.source} has {", ".join(parts)}'
+        raise CheckpointError(f"to='timm': no ViT of timm under these names computes it: {fault}")
     result: dict[str, Tensor] = {}
     for key, value in state_dict.items():
         if to != 'cpvt' and _GRID.match(key):
@@ -71,6 +75,26 @@ def export_state_dict(
             report.renamed.append((key, name))
     report.loaded = list(result)
     return result, report
+
+
+def _not_in_timm(model: nn.Module) -> list[str]:
+    """Arguments of a model whose outputs timm's ViT, DeiT and Twins of the same keys do not give.
+
+    Their keys show few of them: a window has no weights.
+    """
+    parts = []
+    for encoding in getattr(model, 'position_encodings', ()):
+        name = type(encoding).__name__
+        if name not in ('LearnedTable', 'PEGPosition'):
+            parts.append(f'the encoding {name}')
+    if getattr(model, 'window_size', None) is not None:
+        parts.append(f'window_size={model.window_size}')
+    if getattr(model, 'activation', 'gelu') != 'gelu':
+        parts.append(f'activation={model.activation!r}')
+    # The tables of timm's models with registers have no entries for class token and registers.
+    if getattr(model, 'num_registers', 0):
+        parts.append(f'num_registers={model.num_registers}')
+    return parts
 
 
 def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tuple[str, str], ...]:

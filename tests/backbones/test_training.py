@@ -227,6 +227,29 @@ def test_frozen_stages_inside_another_model():
     assert not model.eval().backbone.blocks[2].training
 
 
+def test_an_adapter_in_a_frozen_block_is_trained():
+    """As peft adds one: the layer moves into the adapter's module, which takes its name."""
+
+    class Adapter(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.base_layer, self.lora_A = layer, nn.Linear(24, 72)
+            self.lora_dropout = nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.base_layer(x) + self.lora_dropout(self.lora_A(x))
+
+    model = column(frozen_stages=4)
+    attention = model.blocks[1].attn
+    attention.qkv = Adapter(attention.qkv)
+    model.train()
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained == [f'blocks.1.attn.qkv.lora_A.{leaf}' for leaf in ('weight', 'bias')]
+    assert attention.qkv.lora_dropout.training and not model.blocks[1].norm1.training
+    loss_of(model(torch.randn(IMAGES))).backward()
+    assert attention.qkv.lora_A.weight.grad.any()
+
+
 # -- reproducible, distributed
 # -----------------------------------------------------------------------------------------
 

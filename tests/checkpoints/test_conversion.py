@@ -456,6 +456,13 @@ def test_mmpretrains_deit3_is_noted(kind, options, noted, record_property):
     [
         (CPVT, {}, 'timm', "timm's ViT has a learned table and nothing else, .* has pos_block"),
         (CPVT, dict(position=None), 'timm', 'has no position encoding'),
+        (CPVT, dict(position=[LEARNED, dict(type='RoPE', mode='axial')]), 'timm', 'has .* RoPE'),
+        (CPVT, dict(position=[LEARNED, dict(type='RoPE', mode='mixed')]), 'timm', 'has .* RoPE'),
+        (CPVT, dict(position=[LEARNED, dict(type='SinCos')]), 'timm', 'has .* SinCos'),
+        (CPVT, dict(position=LEARNED, window_size=2), 'timm', 'has window_size=2'),
+        (CPVT, dict(position=LEARNED, activation='quick_gelu'), 'timm', "has activation='quick"),
+        (CPVT, dict(position=LEARNED, activation='swiglu'), 'timm', "has activation='swiglu'"),
+        (CPVT, dict(position=LEARNED, num_registers=2), 'timm', 'has num_registers=2'),
         (CPVT, {}, 'mmseg', "CPVT goes to timm's names alone"),
         (PyramidCPVT, dict(position=TABLES), 'timm', 'Twins-PCPVT has one PEG .*pos_block.0.proj'),
         (PyramidCPVT, dict(with_cls_token=True), 'mmseg', 'differs in cls_token'),
