@@ -19,6 +19,7 @@ CONFIGS = sorted(
     p for p in (*(ROOT / 'configs').rglob('*.py'), *PROJECTS) if '_base_' not in p.parts
 )
 FACTOR = 8  # of widths and of image sizes
+WIDTH = 32  # of necks and heads
 
 
 def name(path: Path) -> str:
@@ -53,90 +54,71 @@ def small_arch(backbone: dict) -> dict:
 def overrides(cfg: Config) -> dict:
     """Dotted overrides that make the model small."""
     model = cfg.model
-    small = backbone_overrides(model.backbone)
-    small |= transformer_overrides(model)
+    small = backbone_overrides(model.backbone) | transformer_overrides(model)
     if 'neck' in model:
         small['model.neck.in_channels'] = [c // FACTOR for c in model.neck.in_channels]
-        small['model.neck.out_channels'] = 32
+        small['model.neck.out_channels'] = WIDTH
     for head in ('bbox_head', 'decode_head', 'auxiliary_head', 'head', 'rpn_head', 'panoptic_head'):
-        if head in model:
-            small |= head_overrides(model[head], f'model.{head}', behind_neck='neck' in model)
+        for key, old in model.get(head, {}).items():
+            if key in ('channels', 'feat_channels') or key == 'in_channels' and 'neck' in model:
+                small[f'model.{head}.{key}'] = each(lambda _: WIDTH, old)
+            elif key == 'in_channels':
+                small[f'model.{head}.{key}'] = each(lambda width: width // FACTOR, old)
+            elif key == 'stacked_convs':
+                small[f'model.{head}.{key}'] = 1
     if 'roi_head' in model:
-        small |= roi_overrides(model.roi_head)
+        small |= roi_head_overrides(model.roi_head)
     return small
 
 
-def backbone_overrides(backbone) -> dict:
-    at = 'model.backbone'
+def each(change, values):
+    """A number changed, or each of a list."""
+    if isinstance(values, (list, tuple)):
+        return [change(value) for value in values]
+    return change(values)
+
+
+def backbone_overrides(backbone: dict) -> dict:
+    at, blocks = 'model.backbone', [1, 1, 2, 1]
     if backbone.type in ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT'):
         return {f'{at}.arch': {'_delete_': True, **small_arch(backbone)}}
     if backbone.type == 'PyramidVisionTransformer':
-        return {f'{at}.embed_dims': 64 // FACTOR, f'{at}.num_layers': [1, 1, 2, 1]}
+        return {f'{at}.embed_dims': 64 // FACTOR, f'{at}.num_layers': blocks}
     if backbone.type == 'ResNet':
         return {f'{at}.base_channels': 64 // FACTOR}
-    wrapped = backbone
     if 'backbone' in backbone:
-        wrapped = backbone.backbone
-        at = f'{at}.backbone'
-    if 'SwinTransformer' in wrapped.type:
-        return {
-            f'{at}.embed_dims': wrapped.get('embed_dims', 96) // FACTOR,
-            f'{at}.depths': [1, 1, 2, 1],
-            f'{at}.num_heads': [1, 2, 3, 4],
-        }
-    return {
-        'model.backbone.embed_dims': [d // FACTOR for d in backbone.embed_dims],
-        'model.backbone.depths': [1, 1, 2, 1],
-    }
+        backbone, at = backbone.backbone, f'{at}.backbone'
+    small = {f'{at}.depths': blocks}
+    if 'SwinTransformer' in backbone.type:
+        small[f'{at}.num_heads'] = [1, 2, 3, 4]
+    widths = backbone.get('embed_dims', 96)
+    return small | {f'{at}.embed_dims': each(lambda width: width // FACTOR, widths)}
 
 
-def head_overrides(options, at: str, *, behind_neck: bool) -> dict:
-    small = {}
-    for key in ('in_channels', 'channels', 'feat_channels'):
-        if key not in options:
-            continue
-        old = options[key]
-        if key == 'in_channels' and not behind_neck:
-            new = [c // FACTOR for c in old] if isinstance(old, (list, tuple)) else old // FACTOR
-        else:
-            new = [32] * len(old) if isinstance(old, (list, tuple)) else 32
-        small[f'{at}.{key}'] = new
-    if 'stacked_convs' in options:
-        small[f'{at}.stacked_convs'] = 1
-    return small
-
-
-def roi_overrides(roi_head) -> dict:
-    heads = ['bbox_head']
+def roi_head_overrides(roi_head: dict) -> dict:
+    boxes = ['bbox_head']
     if isinstance(roi_head.bbox_head, list):
-        heads = [f'bbox_head.{index}' for index in range(len(roi_head.bbox_head))]
-    small = {}
-    for head in heads:
-        small[f'model.roi_head.{head}.in_channels'] = 32
-        small[f'model.roi_head.{head}.fc_out_channels'] = 32
-        small[f'model.roi_head.{head}.conv_out_channels'] = 32
-    small |= {
-        'model.roi_head.bbox_roi_extractor.out_channels': 32,
-        'model.roi_head.mask_roi_extractor.out_channels': 32,
-        'model.roi_head.mask_head.in_channels': 32,
-        'model.roi_head.mask_head.conv_out_channels': 32,
-        'model.roi_head.mask_head.num_convs': 1,
-    }
-    return small
+        boxes = [f'bbox_head.{i}' for i in range(len(roi_head.bbox_head))]
+    small = {f'{head}.fc_out_channels': WIDTH for head in boxes} | {'mask_head.num_convs': 1}
+    for head in (*boxes, 'mask_head'):
+        small |= {f'{head}.in_channels': WIDTH, f'{head}.conv_out_channels': WIDTH}
+    for extractor in ('bbox_roi_extractor', 'mask_roi_extractor'):
+        small[f'{extractor}.out_channels'] = WIDTH
+    return {f'model.roi_head.{key}': value for key, value in small.items()}
 
 
 # Sizes of DETR, DINO and Mask2Former, by the name of the argument.
 TRANSFORMER = dict(
-    embed_dims=32,
-    feedforward_channels=32,
+    embed_dims=WIDTH,
+    feedforward_channels=WIDTH,
     num_feats=16,
     num_layers=1,
     num_queries=20,
     num_dn_queries=10,
     max_per_img=20,
     num_points=64,
-    out_channels=32,
-    feat_channels=32,
+    out_channels=WIDTH,
+    feat_channels=WIDTH,
 )
 
 
@@ -158,16 +140,15 @@ def transformer_overrides(node, at='model') -> dict:
 
 def smaller_images(node):
     """The same pipeline for images an eighth as large, where they are larger than 330 px."""
-    if isinstance(node, dict):
-        return {
-            key: shrink_size(value)
-            if key in ('scale', 'scales', 'crop_size', 'scale_factor')
-            else smaller_images(value)
-            for key, value in node.items()
-        }
     if isinstance(node, (list, tuple)):
         return [smaller_images(value) for value in node]
-    return node
+    if not isinstance(node, dict):
+        return node
+    sizes = {'scale', 'scales', 'crop_size', 'scale_factor'}
+    return {
+        key: shrink_size(value) if key in sizes else smaller_images(value)
+        for key, value in node.items()
+    }
 
 
 def shrink_size(value):
@@ -182,10 +163,9 @@ def read_small(path: Path) -> Config:
     cfg.merge_from_dict(overrides(cfg))
     for backbone in (cfg.model.backbone, cfg.model.backbone.get('backbone', {})):
         backbone.pop('init_cfg', None)  # weights of the full size
-    wrapper = {
-        k: v for k, v in cfg.optim_wrapper.items() if k not in ('dtype', 'use_fsdp', 'loss_scale')
-    }
-    cfg.optim_wrapper = {**wrapper, 'type': 'OptimWrapper'}
+    for key in ('dtype', 'use_fsdp', 'loss_scale'):
+        cfg.optim_wrapper.pop(key, None)
+    cfg.optim_wrapper.type = 'OptimWrapper'
     return cfg
 
 
@@ -219,32 +199,17 @@ class Scene:
         if scope == 'mmpretrain':
             return dict(img_path=self.image_path, gt_label=1)
         if scope == 'mmseg':
-            return dict(
-                img_path=self.image_path,
-                seg_map_path=self.labels_path,
-                label_map=None,
-                reduce_zero_label=False,
-                seg_fields=[],
-            )
-        boxes = [
-            [4, 4, self.width // 2, self.height // 2],
-            [self.width // 3, self.height // 3, self.width - 4, self.height - 4],
-        ]
-        return dict(
-            img_path=self.image_path,
-            img_id=0,
-            height=self.height,
-            width=self.width,
-            instances=[
-                dict(
-                    bbox=box,
-                    bbox_label=label,
-                    ignore_flag=0,
-                    mask=[[box[0], box[1], box[2], box[1], box[2], box[3], box[0], box[3]]],
-                )
-                for label, box in enumerate(boxes)
-            ],
-        )
+            labels = dict(seg_map_path=self.labels_path, label_map=None, reduce_zero_label=False)
+            return dict(img_path=self.image_path, seg_fields=[], **labels)
+        height, width = self.height, self.width
+        boxes = [[4, 4, width // 2, height // 2], [width // 3, height // 3, width - 4, height - 4]]
+        instances = []
+        for label, (x1, y1, x2, y2) in enumerate(boxes):
+            outline = [[x1, y1, x2, y1, x2, y2, x1, y2]]
+            one = dict(bbox=[x1, y1, x2, y2], bbox_label=label, ignore_flag=0, mask=outline)
+            instances.append(one)
+        size = dict(height=height, width=width)
+        return dict(img_path=self.image_path, img_id=0, instances=instances, **size)
 
 
 def batch(cfg: Config, which: str, scenes: list[Scene]) -> dict:
