@@ -1,7 +1,7 @@
 """get_flops.py: counts of any model at any size."""
 
 import pytest
-from tiny_configs import CLASSIFIER
+from tiny_configs import CLASSIFIER, parsed
 
 from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.analysis.tables import read_table
@@ -27,26 +27,16 @@ def counted(printed):
     return {(row[0], row[1]): [float(cell) for cell in row[2:5]] for row in rows}
 
 
-@pytest.mark.parametrize(
-    ('shape', 'height', 'width'),
-    [([], 224, 224), (['96'], 96, 96), (['128x200'], 128, 200)],
-    ids=str,
-)
-def test_counts_of_a_config(classifier, call, capsys, shape, height, width):
+def test_the_size_and_options_of_a_config_count(classifier, call, capsys):
     pytest.importorskip('mmpretrain')
-    call('get_flops', classifier, *(['--shape', *shape] if shape else []), '--cfg-options', *WIDER)
-    parameters, layers, attention = counted(capsys.readouterr().out)[
-        'classifier', f'{height} x {width}'
-    ]
-    cells, dim = (height // 8) * (width // 8), 128
-    block = 4 * dim**2 + 4 * dim + 2 * 2 * dim**2 + 3 * dim + 2 * 2 * dim
-    weights = (3 * 64 + 1) * dim + 10 * dim + block + 2 * dim + 2 * dim + 2
-    assert parameters == round(weights / 1e6, 2)
-    macs = (
-        cells * (3 * 64 * dim + 9 * dim + 4 * dim**2 + 2 * 2 * dim**2) + 2 * dim
-    )  # patches, PEG, block, head
-    assert layers == pytest.approx(macs / 1e9, abs=0.0051)
-    assert attention == pytest.approx(2 * cells**2 * dim / 1e9, abs=0.0051)
+    for shape, size in (([], (224, 224)), (['--shape', '128x200'], (128, 200))):
+        call('get_flops', classifier, *shape, '--cfg-options', *WIDER)
+        found = counted(capsys.readouterr().out)['classifier', '{} x {}'.format(*size)]
+        config = read_config(classifier, cfg_options=parsed(WIDER))
+        (row,) = complexity_against_size({'classifier': config}, [size])
+        layers = row.gmacs - row.attention_gmacs
+        assert found[0] == round(row.parameters / 1e6, 2)
+        assert found[1:] == pytest.approx([layers, row.attention_gmacs], abs=0.0051)
 
 
 def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_path, call, capsys):
@@ -68,20 +58,18 @@ def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_pat
     assert out.with_suffix('.png').is_file() and len(counted(capsys.readouterr().out)) == 4
 
 
+PLAIN = 'CONFIG.py or dict(type=...) of plain data is expected'
+SIZE = 'HEIGHTxWIDTH or SIDE in px is expected'
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['CPVT'], 'CONFIG.py or dict(type=...) of plain data is expected'),
-        (
-            ["dict(type='CPVT', arch=open('x'))"],
-            'CONFIG.py or dict(type=...) of plain data is expected',
-        ),
-        (['c.py', '--shape', '0'], 'HEIGHTxWIDTH or SIDE in px is expected'),
-        (
-            ['c.py', '--shape', '800', '600'],
-            '--shape: write 800x600 for one size, 800x800 600x600 for two',
-        ),
-        (['c.py', '--shape', '1x2x3'], 'HEIGHTxWIDTH or SIDE in px is expected'),
+        (['CPVT'], PLAIN),
+        (["dict(type='CPVT', arch=open('x'))"], PLAIN),
+        (['c.py', '--shape', '0'], SIZE),
+        (['c.py', '--shape', '800', '600'], '--shape: write 800x600 for one size, 800x800 600x600'),
+        (['c.py', '--shape', '1x2x3'], SIZE),
         ([], 'a model, or the CSV of an earlier run as --out, is needed'),
         (['--out', 'none.csv'], "No such file or directory: 'none.csv'"),
     ],

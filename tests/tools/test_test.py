@@ -41,15 +41,19 @@ def metrics(work_dir):
     return json.loads(path.read_text().splitlines()[-1])
 
 
-@pytest.fixture(params=['mmdet', 'mmseg'])
+@pytest.fixture
 def trained(request, scenes, tmp_path):
     """Scope, config, its options, and a checkpoint of it."""
-    pytest.importorskip(request.param)
-    config, options = TASKS[request.param](scenes, tmp_path)
-    checkpoint = save(lively_model(config, options), tmp_path / 'model.pth')
-    return request.param, config, options, checkpoint
+    scope = getattr(request, 'param', 'mmseg')
+    pytest.importorskip(scope)
+    config, options = TASKS[scope](scenes, tmp_path)
+    return scope, config, options, save(lively_model(config, options), tmp_path / 'model.pth')
 
 
+both_scopes = pytest.mark.parametrize('trained', ['mmdet', 'mmseg'], indirect=True)
+
+
+@both_scopes
 def test_tta_gives_metrics(trained, scenes, tmp_path, call):
     """A segmentor that predicts background everywhere has the background's share of the pixels as
     accuracy.
@@ -119,6 +123,7 @@ def test_weights_fit_through_every_wrapper(tmp_path, monkeypatch):
         load_weights(Wrapper(Wrapper(nn.Linear(4, 2))), path)
 
 
+@both_scopes
 def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
     """The wrapped model has the checkpoint's weights too; with flips the predictions do change."""
     scope, config, options, checkpoint = trained
