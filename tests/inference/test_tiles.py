@@ -21,16 +21,16 @@ from cpvt_backbones.inference.tiles import (
 )
 
 pytest.importorskip('sahi')
-sides, short = st.integers(1, 150), st.integers(1, 60)
+sides = st.integers(1, 150)
 
 
-def tiles_of(smallest):
-    """A size of at least ``smallest``, and an overlap below it."""
-    sizes = st.integers(smallest, 40)
-    return sizes.flatmap(lambda tile: st.tuples(st.just(tile), st.integers(0, tile * 3 // 4)))
+def tiles_of(smallest, largest):
+    """A size in px, and an overlap below it."""
+    sizes = st.integers(smallest, largest)
+    return sizes.flatmap(lambda tile: st.tuples(st.just(tile), st.integers(0, tile - 1)))
 
 
-tiles, few_tiles = tiles_of(1), tiles_of(8)
+tiles = tiles_of(1, 40)
 
 
 @given(height=sides, width=sides, tile=tiles)
@@ -75,7 +75,12 @@ def blend(tiles, grid, to_classes, limit=1 << 30):
     return blended, panels
 
 
-@given(height=short, width=short, tile=few_tiles, seed=st.integers(0, 9))
+@given(
+    height=st.integers(1, 30),
+    width=st.integers(1, 100),
+    tile=tiles_of(6, 16),
+    seed=st.integers(0, 9),
+)
 def test_blended_logits_are_the_weighted_mean(height, width, tile, seed):
     """Compared with all logits of the image, summed in one array.
 
@@ -113,7 +118,7 @@ def test_blending_is_linear_across_an_overlap():
 
 
 @pytest.mark.parametrize('size', [(100, 130), (1, 500), (500, 1), (33, 33), (64, 32)])
-@pytest.mark.parametrize('overlap', [0, 5, 31])
+@pytest.mark.parametrize('overlap', [0, 5, 28])
 def test_a_local_segmentor_is_tiled_exactly(size, overlap):
     image = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
     whole, _ = Inferencer(predictor=LocalSegmentor())(image)
