@@ -359,10 +359,15 @@ def voc(tmp_path):
     return tmp_path / 'voc'
 
 
-def test_voc_difficult_objects_are_ignored(voc, table):
-    label(voc / 'Annotations/0.xml', difficult=1)
+@pytest.mark.parametrize('images', ['', 'pictures'], ids=['beside the labels', 'in a folder'])
+def test_voc_without_its_folders_and_difficult_objects(tmp_path, table, images):
+    pytest.importorskip('mmdet')
+    voc = tmp_path / 'voc'
+    for i in range(10):
+        photo(voc / images / f'{i}.png')
+        label(voc / f'{i}.xml', difficult=int(i == 0))
     assert 'note           1 difficult objects are ignored' in table('voc', voc)
-    written = json.loads((voc.parent / 'mine/train.json').read_text())['annotations']
+    written = json.loads((tmp_path / 'mine/train.json').read_text())['annotations']
     assert [one['iscrowd'] for one in written] == [1, 0, 0, 0, 0, 0, 0, 0]
     assert written[0]['bbox'] == [4, 5, 20, 25]
 
