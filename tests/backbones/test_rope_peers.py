@@ -64,9 +64,8 @@ def compare_all(theirs, record, **kwargs):
 
 
 @pytest.mark.parametrize('variant', ['rope', 'rope_mixed', 'rope_ape', 'rope_mixed_ape'])
-@pytest.mark.parametrize(
-    'size', ['small', *(pytest.param(size, marks=pytest.mark.slow) for size in ('base', 'large'))]
-)
+@pytest.mark.slow  # test_public_weights.py compares two blocks of each family
+@pytest.mark.parametrize('size', ['small', 'base', 'large'])
 def test_rope_vit(size, variant, record_property):
     theirs = timm_model(f'vit_{size}_patch16_{variant}_224', dynamic_img_size=True)
     position = [dict(type='RoPE', mode='mixed' if 'mixed' in variant else 'axial')]
@@ -85,19 +84,15 @@ DINOV3 = dict(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'options'),
     [
         ('small_patch16_dinov3', dict(arch='small')),
-        pytest.param(
-            'small_patch16_dinov3_qkvb', dict(arch='small', qkv_bias=True), marks=pytest.mark.slow
-        ),
-        (
-            'small_plus_patch16_dinov3',
-            dict(arch='small', activation='swiglu'),
-        ),
-        pytest.param('base_patch16_dinov3', dict(arch='base'), marks=pytest.mark.slow),
-        pytest.param('large_patch16_dinov3', dict(arch=LARGE), marks=pytest.mark.slow),
+        ('small_patch16_dinov3_qkvb', dict(arch='small', qkv_bias=True)),
+        ('small_plus_patch16_dinov3', dict(arch='small', activation='swiglu')),
+        ('base_patch16_dinov3', dict(arch='base')),
+        ('large_patch16_dinov3', dict(arch=LARGE)),
     ],
 )
 def test_dinov3(name, options, record_property):

@@ -336,24 +336,6 @@ def test_other_packages_get_no_grid():
     assert 'pos_embed.grid_0' not in state and '2 x 5 tokens' in report.dropped['pos_embed.grid_0']
 
 
-def test_register_tokens_and_table_without_class_token_entry():
-    timm = pytest.importorskip('timm')
-    arguments = dict(
-        img_size=64, embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0, reg_tokens=2
-    )
-    for no_embed_class in (False, True):
-        theirs = randomise(
-            timm.models.VisionTransformer(**arguments, no_embed_class=no_embed_class)
-        )
-        model = column()
-        report = load(model, theirs.state_dict())
-        assert report.dropped == {'reg_token': 'the model has no register tokens'}
-        table = model.pos_embed.get_parameter('0')
-        assert torch.equal(table[:, 1:], theirs.pos_embed[:, -16:])
-        wanted = torch.zeros_like(table[:, :1]) if no_embed_class else theirs.pos_embed[:, :1]
-        assert torch.equal(table[:, :1], wanted)
-
-
 # -- parts of models
 # --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.runner import CheckpointLoader
 from safetensors.torch import save
 from tiny import PYRAMID, assert_equal_outputs, max_difference
 
@@ -18,15 +20,19 @@ from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.checkpoints import (
     CheckpointError,
     find_checkpoint,
+    load_checkpoint,
     locate_checkpoint,
     public,
     public_backbone,
     read_checkpoint,
     sources,
 )
+from cpvt_backbones.engine.launch import train
 from cpvt_backbones.weights import shipped_weights
 
 pytest.importorskip('timm')
+huggingface_hub = pytest.importorskip('huggingface_hub')
+constants = pytest.importorskip('huggingface_hub.constants')
 NAME = 'deit_tiny_patch16_224.fb_in1k'
 FILE = f'{NAME}.safetensors'
 REPOSITORY = f'timm/{NAME}'
@@ -61,8 +67,6 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A hub, and empty caches of torch and huggingface_hub."""
-    from huggingface_hub import constants
-
     with ThreadingHTTPServer(('127.0.0.1', 0), Server) as server:
         server.files, server.gated, server.cut, server.asked = {}, set(), set(), []
         server.address = f'http://127.0.0.1:{server.server_port}'
@@ -87,10 +91,15 @@ def weights(model):
     return save(state | {'head.weight': torch.zeros(2, 24), 'head.bias': torch.zeros(2)})
 
 
-def refused(file, message):
-    """The file must be refused with this message."""
-    with pytest.raises(CheckpointError, match=message):
-        read_checkpoint(file)
+MODEL = f'/{REPOSITORY}/resolve/main/model.safetensors'
+
+
+def refused(checkpoint, message, *, read=read_checkpoint):
+    """The one line of the error with which a checkpoint must be refused."""
+    with pytest.raises(CheckpointError, match=message) as error:
+        read(checkpoint)
+    assert '\n' not in str(error.value)
+    return str(error.value)
 
 
 @pytest.fixture
@@ -104,52 +113,35 @@ def tiny(monkeypatch):
     return CPVT(arch=TINY, position=dict(type='Learned')).eval()
 
 
-def test_weights_of_timm_are_fetched_once(server, tiny):
-    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+def test_weights_of_timm_are_fetched_once_by_every_loader(server, tiny):
+    server.files[MODEL] = weights(tiny)
     model = CPVT.from_pretrained(f'timm://{NAME}').eval()
     images = torch.randn(1, 3, 64, 80)
     with torch.no_grad():
         assert max_difference(model(images)[0], tiny(images)[0]) == 0
-    fetched = server.asked.count(f'GET /{REPOSITORY}/resolve/main/model.safetensors')
+    assert server.asked.count(f'GET {MODEL}') == 1
     server.files.clear()
     # Without its tag, from the cache, into another class of the same blocks.
-    other = MultiScaleCPVT.from_pretrained(
-        'timm://deit_tiny_patch16_224', out_indices=(1, 2)
-    ).eval()
-    assert torch.equal(other.blocks[1].mlp.fc2.weight, tiny.blocks[1].mlp.fc2.weight)
-    assert fetched == 1 == server.asked.count(f'GET /{REPOSITORY}/resolve/main/model.safetensors')
+    name, wanted = 'timm://deit_tiny_patch16_224', tiny.blocks[1].mlp.fc2.weight
+    other = MultiScaleCPVT.from_pretrained(name, out_indices=(1, 2))
+    assert torch.equal(other.blocks[1].mlp.fc2.weight, wanted)
+    init_cfg = dict(type='Pretrained', checkpoint=f'timm://{NAME}')
+    configured = CPVT(arch=TINY, position=dict(type='PEG'), init_cfg=init_cfg)
+    configured.init_weights()
+    assert torch.equal(configured.blocks[1].mlp.fc2.weight, wanted)
+    loaded = CheckpointLoader.load_checkpoint(f'timm://{NAME}')['state_dict']
+    assert torch.equal(loaded['blocks.1.mlp.fc2.weight'], wanted)
+    assert server.asked.count(f'GET {MODEL}') == 1
 
 
-def test_dinov3_by_its_name(server, monkeypatch):
-    import timm
-
-    name = 'vit_small_patch16_dinov3'
-    monkeypatch.setitem(public._SIZES, 'small', {**TINY, 'mlp_ratio': 4.0})
-    sizes = dict(embed_dim=24, depth=2, num_heads=2)
-    theirs = timm.create_model(name, num_classes=0, dynamic_img_size=True, **sizes).eval()
-    server.files[f'/timm/{name}.lvd1689m/resolve/main/model.safetensors'] = save(
-        dict(theirs.state_dict())
-    )
-    ours = CPVT.from_pretrained(f'timm://{name}.lvd1689m', out_type='raw').eval()
-    images = torch.randn(1, 3, 48, 80)
-    with torch.no_grad():
-        want = theirs.forward_features(images)
-        assert max_difference(ours(images)[0], want) <= 1e-5 * want.abs().max().item()
-
-
-def test_a_repository_of_the_hub(server, tmp_path, monkeypatch):
-    huggingface_hub = pytest.importorskip('huggingface_hub')
-    model, uploaded = PyramidCPVT(arch=PYRAMID, init_cfg=None).eval(), {}
-    monkeypatch.setattr(
-        huggingface_hub, 'create_repo', lambda repository, **options: uploaded.update(options)
-    )
+def test_a_repository_of_the_hub(server, monkeypatch):
+    model, uploaded = PyramidCPVT(arch=PYRAMID).eval(), {}
 
     def upload_folder(*, repo_id, folder_path, token):
-        files = {file.name: file.read_bytes() for file in Path(folder_path).iterdir()}
-        server.files = {
-            f'/{repo_id}/resolve/main/{name}': content for name, content in files.items()
-        }
+        for file in Path(folder_path).iterdir():
+            server.files[f'/{repo_id}/resolve/main/{file.name}'] = file.read_bytes()
 
+    monkeypatch.setattr(huggingface_hub, 'create_repo', lambda _, **kwargs: uploaded.update(kwargs))
     monkeypatch.setattr(huggingface_hub, 'upload_folder', upload_folder)
     model.push_to_hub('me/my-pyramid.v2', private=True)
     assert uploaded == dict(exist_ok=True, private=True)
@@ -160,69 +152,37 @@ def test_a_repository_of_the_hub(server, tmp_path, monkeypatch):
     config = PyramidCPVT(arch=PYRAMID, init_cfg='hf://me/my-pyramid.v2')
     config.init_weights()
     assert torch.equal(config.patch_embeds[0].proj.weight, model.patch_embeds[0].proj.weight)
-    with pytest.raises(
-        CheckpointError, match='me/other/resolve/main/config.json could not be fetched'
-    ) as error:
-        PyramidCPVT.from_pretrained('me/other')
-    line_of(error)
+    message = 'me/other/resolve/main/config.json could not be fetched'
+    refused('me/other', message, read=PyramidCPVT.from_pretrained)
     with pytest.raises(FileNotFoundError, match="there is no file or folder 'me/missing.pth'"):
         PyramidCPVT.from_pretrained('me/missing.pth')  # nothing is asked of the hub
     assert not any('missing' in request for request in server.asked)
 
 
-def test_init_cfg_takes_the_name(server, tiny):
-    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
-    init_cfg = dict(type='Pretrained', checkpoint=f'timm://{NAME}')
-    model = CPVT(arch=TINY, position=dict(type='PEG'), init_cfg=init_cfg)
-    model.init_weights()
-    assert torch.equal(model.blocks[0].attn.qkv.weight, tiny.blocks[0].attn.qkv.weight)
-
-
-def test_mmengine_takes_the_name(server, tiny):
-    from mmengine.runner import CheckpointLoader
-
-    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
-    loaded = CheckpointLoader.load_checkpoint(f'timm://{NAME}')
-    assert torch.equal(loaded['state_dict']['norm.weight'], tiny.norm.weight)
-
-
 def test_a_damaged_cache_is_refused(server, tiny, tmp_path):
-    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+    server.files[MODEL] = weights(tiny)
     read_checkpoint(f'timm://{NAME}')
     (blob,) = (tmp_path / 'hub').rglob('blobs/*')
     blob.write_bytes(blob.read_bytes()[:-1] + b'?')
-    refused(f'timm://{NAME}', r'is damaged: its SHA-256 is .* as in its name; fetch it again')
-
-
-def line_of(error):
-    message = str(error.value)
-    assert '\n' not in message
-    return message
+    refused(f'timm://{NAME}', 'is damaged: its SHA-256 is .* as in its name; fetch it again')
 
 
 def test_a_gated_repository(server, tmp_path):
-    server.gated.add(f'/{REPOSITORY}/resolve/main/model.safetensors')
-    with pytest.raises(CheckpointError) as error:
-        read_checkpoint(f'timm://{NAME}')
-    line = line_of(error)
-    assert (
-        f'{NAME!r} is gated: accept its terms at https://huggingface.co/{REPOSITORY} and log in'
-        in line
-    )
+    server.gated.add(MODEL)
+    terms = f'is gated: accept its terms at https://huggingface.co/{REPOSITORY} and log in'
+    line = refused(f'timm://{NAME}', re.escape(f'{NAME!r} {terms}'))
     assert line.endswith(f'or put the file at {str(tmp_path / "torch" / "checkpoints" / FILE)!r}')
 
 
-def test_no_network_and_the_file_put_where_the_error_says(server, tiny, tmp_path, monkeypatch):
-    from huggingface_hub import constants
-
+@pytest.fixture
+def offline(monkeypatch):
     monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-    with pytest.raises(CheckpointError) as error:
-        CPVT.from_pretrained(f'timm://{NAME}')
-    line, file = line_of(error), tmp_path / 'torch' / 'checkpoints' / FILE
-    assert (
-        f'https://huggingface.co/{REPOSITORY}/resolve/main/model.safetensors could not be fetched'
-        in line
-    )
+
+
+def test_no_network_and_the_file_put_where_the_error_says(server, tiny, tmp_path, offline):
+    file = tmp_path / 'torch' / 'checkpoints' / FILE
+    message = f'https://huggingface.co{MODEL} could not be fetched'
+    line = refused(f'timm://{NAME}', message, read=CPVT.from_pretrained)
     assert line.endswith(f'without a network, put the file at {str(file)!r}')
     file.parent.mkdir(parents=True)
     file.write_bytes(weights(tiny))
@@ -230,18 +190,20 @@ def test_no_network_and_the_file_put_where_the_error_says(server, tiny, tmp_path
     assert torch.equal(model.norm.weight, tiny.norm.weight)
 
 
-def test_unknown_names(server):
-    for name, message in {
-        'timm://deit_tiny_patch16_224.no_such': (
-            r'timm has no weights of the name .*Invalid pretrained tag'
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        (
+            'timm://deit_tiny_patch16_224.no_such',
+            'timm has no weights of the name .*Invalid pretrained tag',
         ),
-        'timm://no_such_model': r"timm has no weights of the name 'no_such_model'",
-        'ftp://w.pth': r'checkpoint must be a file, a folder, an https:// address, or timm://NAME',
-    }.items():
-        with pytest.raises(CheckpointError, match=message) as error:
-            read_checkpoint(name)
-        line_of(error)
-    refused(f'timm://{NAME}', 'could not be fetched')
+        ('timm://no_such_model', "timm has no weights of the name 'no_such_model'"),
+        ('ftp://w.pth', 'checkpoint must be a file, a folder, an https:// address, or timm://NAME'),
+        (f'timm://{NAME}', 'could not be fetched'),  # the hub has no such file
+    ],
+)
+def test_unknown_names(name, message, server):
+    refused(name, message)
 
 
 def test_names_of_mmpretrain(server, tmp_path, monkeypatch):
@@ -283,9 +245,8 @@ def test_a_hash_in_the_name_or_the_address(server, tmp_path, caplog):
     for path in paths:  # where torch.hub has them
         assert torch.equal(read_checkpoint(server.address + path)['weight'], torch.ones(2))
         assert (tmp_path / 'torch' / 'checkpoints' / path[1:]).is_file()
-    with pytest.raises(CheckpointError, match=r'is .*, not abcd0123 as in its name') as error:
-        read_checkpoint(server.address + commit)
-    assert f'such as a commit, append #sha256={digest} to the address' in line_of(error)
+    line = refused(server.address + commit, 'is .*, not abcd0123 as in its name')
+    assert f'such as a commit, append #sha256={digest} to the address' in line
     assert not list(tmp_path.rglob('*abcd0123.safetensors'))
     pinned = f'{server.address}{commit}#sha256={digest}'
     assert torch.equal(read_checkpoint(pinned)['weight'], torch.ones(2))
@@ -341,20 +302,15 @@ def test_an_answer_that_cannot_be_opened_says_which_file_to_delete(server):
 
 @pytest.mark.parametrize('address', ['http://[::1', 'https://a\nx', 'https://', 'http://:x/w.pth'])
 def test_malformed_addresses(address, server):
-    with pytest.raises(CheckpointError) as error:
-        read_checkpoint(address)
-    assert ascii(address)[1:-1] in line_of(error)
+    refused(address, re.escape(ascii(address)[1:-1]))
 
 
-def test_files_of_one_repository(server, tmp_path, monkeypatch):
+def test_files_of_one_repository(server, offline):
     """A file that a user put into the cache stands for one file of a repository."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
     for number in (1, 2):
-        with pytest.raises(CheckpointError, match='without a network, put the file at') as error:
-            read_checkpoint(f'hf://me/models/run{number}/best.pth')
-        file = Path(line_of(error).rpartition(' at ')[2].strip("'"))
+        name = f'hf://me/models/run{number}/best.pth'
+        line = refused(name, 'without a network, put the file at')
+        file = Path(line.rpartition(' at ')[2].strip("'"))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(saved(number))
     for number in (1, 2):
@@ -399,9 +355,7 @@ def test_models_by_name(checkpoint, wanted):
 
 
 def test_the_report_tells_what_no_key_shows(server, tiny, monkeypatch):
-    from cpvt_backbones.checkpoints import load_checkpoint
-
-    server.files[f'/{REPOSITORY}/resolve/main/model.safetensors'] = weights(tiny)
+    server.files[MODEL] = weights(tiny)
     assert load_checkpoint(tiny, f'timm://{NAME}').notes == []
     other = CPVT(arch=TINY, position=dict(type='Learned'), activation='quick_gelu', norm_eps=1e-5)
     assert load_checkpoint(other, f'timm://{NAME}').notes == [
@@ -454,24 +408,11 @@ def test_a_missing_checkpoint_is_named(given, message, tmp_path, monkeypatch):
         find_checkpoint(given, argument='resume')
 
 
-def test_training_without_a_network_ends_before_it_reads_data(server, monkeypatch, tmp_path):
-    from huggingface_hub import constants
-    from mmengine.config import Config
-
-    from cpvt_backbones.engine.launch import train
-
-    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-    backbone = dict(
-        type='CPVT', arch=TINY, init_cfg=[dict(type='Pretrained', checkpoint=f'timm://{NAME}')]
-    )
+def test_training_without_a_network_ends_before_it_reads_data(server, offline, tmp_path):
+    init_cfg = [dict(type='Pretrained', checkpoint=f'timm://{NAME}')]
+    backbone = dict(type='CPVT', arch=TINY, init_cfg=init_cfg)
     config = Config(dict(model=dict(type='Detector', backbone=backbone), work_dir=str(tmp_path)))
-    with pytest.raises(
-        CheckpointError, match=r'could not be fetched .*without a network, put the file at'
-    ) as error:
-        train(config)
-    line_of(error)
+    refused(config, 'could not be fetched .*without a network, put the file at', read=train)
     config.model.backbone.init_cfg = None
-    with pytest.raises(
-        Exception, match='Detector'
-    ):  # the next thing that is wrong with this config
+    with pytest.raises(Exception, match='Detector'):  # the next thing wrong with this config
         train(config)

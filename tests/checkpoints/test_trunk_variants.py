@@ -56,10 +56,9 @@ def official_dinov2(theirs):
     return state
 
 
-@pytest.mark.parametrize('registers', [1, 4, 7])
-def test_official_dinov2_with_registers(registers, record_property):
-    theirs = timm_vit(reg_tokens=registers, no_embed_class=True, init_values=0.1)
-    ours = learned(num_registers=registers, layer_scale_init=1.0)
+def test_official_dinov2_with_registers(record_property):
+    theirs = timm_vit(reg_tokens=4, no_embed_class=True, init_values=0.1)
+    ours = learned(num_registers=4, layer_scale_init=1.0)
     report = load(ours, official_dinov2(theirs))
     assert ('register_tokens', 'reg_token') in report.renamed and not report.missing
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
