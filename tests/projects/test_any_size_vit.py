@@ -173,7 +173,9 @@ def test_the_study_runs_small(study, image_folders, scenes, tmp_path, monkeypatc
     first = sorted((tmp_path / 'other/val').iterdir())[0]
     shutil.copytree(first, first.with_name('another'))
     monkeypatch.setattr(study_module, 'TEST_SIZES', {16: 1, 32: 2, 48: 2})
-    for _ in range(2):
+    one.probe(runs, tmp_path / 'other')
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, 'test', lambda *_: pytest.fail('tested again'))
         one.probe(runs, tmp_path / 'other')
     other = replace(one, folder=one.folder / study_module.OTHER, plan=None)
     found = [other.record(run) for run in runs]
@@ -189,8 +191,12 @@ def test_the_study_runs_small(study, image_folders, scenes, tmp_path, monkeypatc
         assert part in text
     assert len(list(one.folder.glob('any_size_vit*.png'))) == 2
 
-    shutil.rmtree(other.folder)
-    one.probe(runs, image_folders)  # the study's own data: its own results
+
+def test_on_the_studys_own_data_the_results_are_its_own(study, image_folders):
+    one = study('one', ('table', 'untrained', 0), ('peg', 'mixed', 0))
+    one.work()
+    one.probe(one.runs, image_folders)
+    other = replace(one, folder=one.folder / study_module.OTHER, plan=None)
     for run in one.runs:
         for row, own in zip(other.record(run)['rows'], one.record(run)['rows'], strict=True):
             assert row.pop('data') == 'data'

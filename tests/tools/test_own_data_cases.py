@@ -366,6 +366,8 @@ def test_voc_without_its_folders_and_difficult_objects(tmp_path, table, images):
     for i in range(10):
         photo(voc / images / f'{i}.png')
         label(voc / f'{i}.xml', difficult=int(i == 0))
+    if not images:
+        photo(voc / 'others/9.png')  # the image beside the label counts
     assert 'note           1 difficult objects are ignored' in table('voc', voc)
     written = json.loads((tmp_path / 'mine/train.json').read_text())['annotations']
     assert [one['iscrowd'] for one in written] == [1, 0, 0, 0, 0, 0, 0, 0]
