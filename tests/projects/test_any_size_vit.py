@@ -202,6 +202,7 @@ def test_on_the_studys_own_data_the_results_are_its_own(study, image_folders):
             assert row.pop('data') == 'data'
             assert row == {name: own[name] for name in row}
 
+    write_report(one.folder)
     results = one.folder / 'any_size_vit.csv'
     last = results.read_text().splitlines()[-1]
     results.write_text(results.read_text() + last.replace('fp32', 'bf16'))
