@@ -40,7 +40,8 @@ STAND_INS = (
 # The part of torch's allow-list that dense tensors and plain data need.
 _CALLED = re.compile(
     r'collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|complex)'
-    r'|torch\.(Size|device)|torch\._utils\._rebuild_(tensor(_v[23])?|parameter(_with_state)?)'
+    r'|torch\.(Size|device|_tensor\._rebuild_from_type_v2)'
+    r'|torch\._utils\._rebuild_(tensor(_v[23])?|parameter(_with_state)?)'
 )
 _NAMED = re.compile(
     r'torch\.(Tensor|nn\.parameter\.Parameter|\w+Storage|storage\.\w+Storage'
@@ -189,12 +190,19 @@ def _check_arguments(function: str, arguments: tuple[Any, ...]) -> None:
     elif function == 'collections.Counter':
         if not all(type(argument) is dict for argument in arguments):
             raise Refused('it counts other things than those of a dict')
+    elif function == 'torch._tensor._rebuild_from_type_v2':  # a tensor with Python attributes
+        _check_rebuild(arguments[0])
     elif function == 'builtins.set':
         for item in _items(arguments):
             _check_key(item)
     elif function == 'collections.OrderedDict':
         for pair in _items(arguments):  # Python 2 stores a list of pairs
             _check_key(pair[0])
+
+
+def _check_rebuild(function: Any) -> None:
+    if type(function) is not _Name or not function.startswith('torch._utils._rebuild_'):
+        raise Refused('it makes a tensor by another function than those of torch')
 
 
 def _items(arguments: tuple[Any, ...]) -> Any:

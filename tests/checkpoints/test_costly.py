@@ -75,7 +75,8 @@ def test_an_archive_with_two_lists_of_files(tmp_path):
 def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
     """The attributes of tensors and dicts are not read, but for the versions in a state dict."""
     weight, parameter = torch.ones(2, 2), nn.Parameter(torch.zeros(2))
-    parameter.isfinite = parameter.tolist = parameter.is_floating_point = 1
+    for tensor in (weight, parameter):
+        tensor.isfinite = tensor.tolist = tensor.is_floating_point = 1
     shadows = dict(items=1, keys=1, values=1, _metadata={'': dict(version=1)})
     state = Call(OrderedDict, [['weight', weight], ['bias', parameter]], state=shadows)
     content = dict(state_dict=state, milestones=Call(Counter, dict(a=1), state=shadows))
@@ -83,8 +84,9 @@ def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
     found = read_checkpoint(tmp_path / 'w.pth')
     assert vars(found['state_dict']) == dict(_metadata={'': dict(version=1)})
     assert list(found['milestones'].items()) == [('a', 1)]
-    assert torch.isfinite(found['state_dict']['bias']).all()
-    assert not vars(found['state_dict']['bias'])
+    for name in ('weight', 'bias'):
+        assert torch.isfinite(found['state_dict'][name]).all()
+        assert not vars(found['state_dict'][name])
     model = nn.Linear(2, 2)
     load_weights(model, tmp_path / 'w.pth')
     assert torch.equal(model.weight, torch.ones(2, 2)) and torch.equal(model.bias, torch.zeros(2))
