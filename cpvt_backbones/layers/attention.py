@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .blocked_attention import attend_in_blocks, suits_blocks
 from .checks import check_int, check_probability
 from .patch_embed import project_patches
 from .tokens import Grid, ceil_div, crop, is_exporting, is_padded, pad_to_multiple, tokens_to_map
@@ -54,6 +55,8 @@ def attend(
                 query, key, value, attn_mask=mask, dropout_p=dropout
             )
             return out.to(dtype)
+    elif mask is None and dropout == 0 and suits_blocks(query, key, value):
+        return attend_in_blocks(query, key, value)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 from torch import nn
 
-from benchmarks import measure, pipeline, report, speed
+from benchmarks import attention, measure, pipeline, report, speed
 from benchmarks.cases import SUITES, BenchmarkCase, Ratio, read_suite
 from benchmarks.measure import count_flops, measure_case, peg_share
 from benchmarks.models import MODELS
@@ -253,3 +254,11 @@ def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
     assert routes[routes['route'] == pipeline.BARE]['share'].tolist() == [1]
     assert (routes['beside_ms'] < routes['cpu_ms']).all(), 'the forward call is taken off'
     assert 'tool, pictures' in out.with_suffix('.md').read_text()
+
+
+def test_attention_is_timed_for_every_size_of_block(tmp_path):
+    args = Namespace(out=tmp_path / 'attention.csv', repeats=1, threads=1)
+    attention.measure(args, shapes=[(1, 2, 40, 40), (2, 1, 300, 20)])
+    rows = pd.read_csv(args.out)
+    assert rows['queries'].tolist() == [40, 300] and (rows['fused_ms'] > 0).all()
+    assert rows['rows_64'].notna().all() and rows['rows_512'].notna().tolist() == [False, True]

@@ -1,0 +1,76 @@
+"""Attention of bfloat16 tensors on a CPU by plain products, over blocks of queries.
+
+PyTorch's fused kernel gains nothing from bfloat16 on processors that multiply it in AVX-512: its
+products are as slow as in float32. `benchmarks/attention.py` measures both.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .tokens import is_recording
+
+MIN_TOKENS = 128
+"""Queries and keys from which blocks are faster than the fused kernel."""
+
+MAX_LOGITS = 1 << 25
+"""Elements of the logits of a block at most, 64 MiB."""
+
+
+def block_rows(query: Tensor, key: Tensor) -> int:
+    """Queries of a block: 512, or 256 beyond 2,048 keys; fewer where their logits are too many.
+
+    Args:
+        query: (B, heads, T, d).
+        key: (B, heads, S, d).
+    """
+    batch, heads, keys, _ = key.shape
+    rows = 512 if keys <= 2048 else 256
+    return min(rows, MAX_LOGITS // (batch * heads * keys))
+
+
+@functools.cache
+def has_bfloat16_products() -> bool:
+    """Whether this processor has AVX-512 with bfloat16, and no AMX.
+
+    The fused kernel has code of its own for AMX; there the two were not compared.
+    """
+    # Older releases of torch have no get_capabilities.
+    abilities: dict[str, Any] = getattr(torch.cpu, 'get_capabilities', dict)()
+    return bool(abilities.get('avx512_bf16')) and not abilities.get('amx_bf16')
+
+
+def suits_blocks(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether :func:`attend_in_blocks` is the faster way, for inference without mask or dropout."""
+    if is_recording() or query.device.type != 'cpu':  # a recorded loop has a fixed number of blocks
+        return False
+    if torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value)):
+        return False
+    if any(part.dtype != torch.bfloat16 for part in (query, key, value)):
+        return False
+    if min(query.shape[2], key.shape[2]) < MIN_TOKENS:
+        return False
+    return has_bfloat16_products() and block_rows(query, key) >= MIN_TOKENS
+
+
+def attend_in_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v, for one block of queries after another.
+
+    Args:
+        query: (B, heads, T, d).
+        key, value: (B, heads, S, d).
+
+    Returns:
+        (B, heads, T, d). Its logits and weights are rounded to bfloat16; those of the fused kernel
+        are in float32.
+    """
+    rows = block_rows(query, key)
+    query = query * query.shape[3] ** -0.5
+    key = key.transpose(2, 3)
+    blocks = []
+    for block in query.split(rows, dim=2):
+        weights = (block @ key).softmax(dim=-1)
+        blocks.append(weights @ value)
+    return torch.cat(blocks, dim=2)
