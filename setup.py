@@ -35,7 +35,7 @@ EXTRAS = {
 }
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # demo/app.py, of a clone; scikit-image and scikit-learn have the photographs of its examples.
-EXTRAS['app'] = [*EXTRAS['all'], 'scikit-image', 'scikit-learn']
+EXTRAS['app'] = [*EXTRAS['all'], 'gradio>=6', 'scikit-image', 'scikit-learn']
 EXTRAS['ray'] = ['ray[data]>=2.40']
 EXTRAS['browser'] = [
     'playwright',
@@ -62,6 +62,7 @@ EXTRAS['dev'] += [
     'scikit-learn',
     'scipy',
     'tensorboard',
+    'gradio>=6',
     'timm>=1.0.3',
 ]
 EXTRAS['dev'] += [

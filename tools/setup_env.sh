@@ -48,7 +48,8 @@ if [ -n "${PIP_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:
 # --- everything, from binary packages; mmcv is built without its operators, as no torch is in sight of an isolated build
 # The toolboxes ask for opencv-python and for opencv-python-headless, which overwrite each other's files; the first does
 # not import on a machine without a display library (libGL). Only the second is installed.
-echo 'opencv-python ; sys_platform == "never"' >"$venv/overrides.txt"
+# Gradio excludes the newest Pillow, with which everything here is tested, the page too.
+printf '%s\n' 'opencv-python ; sys_platform == "never"' pillow >"$venv/overrides.txt"
 install() { online "$venv/bin/uv" pip install --python "$venv/bin/python" --override "$venv/overrides.txt" "${torch[@]}" "$@"; }
 
 say "installing ${torch[*]}, the mm toolboxes and the package"

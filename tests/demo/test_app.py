@@ -1,289 +1,244 @@
-"""The page's server and its calls, without a browser: results, bounds, users side by side,
-stopping.
-"""
+"""The page without a browser: what it shows, and what its server refuses."""
 
-import base64
 import http.client
-import io
 import json
 import re
 import socket
-import threading
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+import uuid
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
-from app_server import serve
+from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, examples
 from PIL import Image
-from try_images import server as server_module
-from try_images.calls import CALLS
-from try_images.examples import EXAMPLES
-from try_images.models import Stopped, list_models
-from try_images.server import STATIC
 
-from cpvt_backbones.inference import read_image
+from cpvt_backbones.inference import Inferencer, ToolboxPredictor
+from cpvt_backbones.weights import shipped_weights
 
-for package in ('mmdet', 'mmseg', 'mmpretrain', 'skimage', 'sklearn'):
-    pytest.importorskip(package)
-
-MODELS = [*list_models(device='cpu')]
-DETECTOR, CLASSIFIER = 'retinanet_cpvt_tiny_gap-bccd', 'cpvt_tiny_gap-imagenette'
-SEGMENTOR = 'semantic_fpn_cpvt_tiny_gap-camvid'
+pytest.importorskip('gradio', reason="the page needs gradio: pip install '.[app]'")
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def server(models):
-    with serve(models, max_bytes=200_000, read_limit=500_000, waiting=1) as server:
-        yield server
+@pytest.fixture(scope='module')
+def views(app):
+    import app_views
+
+    return app_views
 
 
-def ask(server, path, body=None, method='POST', **headers):
-    """Status and content of an answer."""
-    connection = http.client.HTTPConnection('127.0.0.1', server.server_port, timeout=300)
-    connection.request(method, path, body=body, headers=headers)
-    answer = connection.getresponse()
-    return answer.status, json.loads(answer.read())
+def example(model):
+    (one,) = (one for one in examples() if one.model == model)
+    return one
 
 
-def result(server, path, body):
-    status, answer = ask(server, path, body)
-    assert status == 200, answer
-    return answer['result']
+def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
+    assert {one.model for one in examples()} == shipped_weights().keys()
+    for name, entry in shipped_weights().items():
+        text = app.models[name].describe()
+        assert text.index('**For:**') < text.index('**Not for:**') < text.index('**Classes:**')
+        assert all(one in text for one in entry.dataset_meta['classes'])
 
 
-def png(array):
-    stream = io.BytesIO()
-    Image.fromarray(array).save(stream, format='PNG')
-    return stream.getvalue()
+def test_it_opens_with_a_finished_example(app):
+    page = app.page
+    assert page.features.value.count('<img') == 1 and page.attention.value
+    assert '640 x 427 px' in page.facts.value and '**Classes:** tench' in page.about.value
+    assert page.score.visible is False
 
 
-def decoded(text):
-    return Image.open(io.BytesIO(base64.b64decode(text)))
+def test_boxes_are_those_of_the_inferencer_and_are_filtered_without_it(app, views, monkeypatch):
+    model, rgb = app.models[DETECTOR], example(DETECTOR).image
+    found, facts = views.predict(model, rgb, 0)
+    assert 'seen at 320 x 240 px' in facts and 'Outside' not in facts
+    assert '**Outside the sizes it is good at:**' in views.predict(model, rgb[:40, :40], 64)[1]
+    own, _ = Inferencer(predictor=model.predictor)(rgb[..., ::-1].copy(), score_thr=0.6)
+    monkeypatch.setattr(ToolboxPredictor, 'predict', None)
+    kept = views.keep_scores(found, 0.6)
+    assert len(found['boxes']) > len(kept['boxes']) > 15
+    assert (kept['boxes'], kept['scores']) == (own['boxes'], own['scores'])
+    data = ('Prediction', DETECTOR, rgb, None, found)
+    first, last = (app.page.draw(*data, score)[app.page.table] for score in (0.6, 1))
+    assert f'<td>{len(kept["boxes"])} (best score' in first and 'Nothing of at least' in last
+    assert not (views.draw(model, rgb, kept) == rgb).all()
 
 
-GREY = png(np.full((60, 80, 3), 128, np.uint8))
+def test_several_sizes_are_compared_with_the_truth(app, views, monkeypatch):
+    monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
+    expected = {
+        DETECTOR: r'320 x 240 px: 2[2-4] of 24 found, [01] extra \| good size',
+        SEGMENTOR: r'480 x 360 px: 8\d% of the pixels right \| good size',
+        CLASSIFIER: r'137 x 91 px: church \d\d% \| good size \| cosine .+: 0\.\d\d',
+    }
+    for name, text in expected.items():
+        one, model = example(name), app.models[name]
+        first, both = ([*results] for results in views.predict_sizes(model, one.image))
+        assert (len(first), len(both)) == (1, 2)
+        (_, small), (picture, good) = views.draw_sizes(model, one.image, both, 0.5, one)
+        assert small.endswith('outside the good sizes') and re.fullmatch(text, good), good
+        assert picture.shape[0] / picture.shape[1] == pytest.approx(
+            one.image.shape[0] / one.image.shape[1], abs=0.01
+        )
+        (_, unknown), _ = views.draw_sizes(model, one.image, both, 0.5, None)
+        assert 'found' not in unknown and 'right' not in unknown
 
 
-def test_boxes_are_those_of_the_inferencer(server, models, tmp_path):
-    pytest.importorskip('pycocotools')
-    cells = EXAMPLES['cells'].jpeg()
-    found = result(server, f'/api/predict?model={DETECTOR}&score=0.4&size=300', cells)
-    (tmp_path / 'cells.jpg').write_bytes(cells)
-    own, _ = models[DETECTOR].inferencer(scale=(300, 300), tile=0)(
-        read_image(tmp_path / 'cells.jpg'), score_thr=0.4
+def test_tables_of_a_segmentor_and_of_a_classifier(app, views):
+    one = example(SEGMENTOR)
+    found, _ = views.predict(app.models[SEGMENTOR], one.image, 160)
+    shares = re.findall(
+        r'</span>(\w+)</td><td>([\d.]+)%', views.list_classes(app.models[SEGMENTOR], found)
     )
-    assert [one['box'] for one in found['boxes']] == own['boxes'] and len(own['boxes']) > 5
-    assert [one['score'] for one in found['boxes']] == own['scores']
-    assert found['seen'] == [300, 237] and found['grids'] == [[15, 19]] and found['tiles'] == 0
-    assert [one['bbox'][:2] for one in found['coco']['annotations']] == [
-        box[:2] for box in own['boxes']
-    ]
-    assert sum(one['count'] for one in found['classes']) == len(own['boxes'])
-    assert {*found['seconds']} == {'read', 'forward', 'draw'}
-    tiled = result(server, f'/api/predict?model={DETECTOR}&tile=200&size=300', cells)
-    assert tiled['tiles'] == 4 and tiled['boxes']
+    assert sum(float(share) for _, share in shares) == pytest.approx(100, abs=0.6)
+    largest = np.bincount(found['seg_map'].ravel()).argmax()
+    assert shares[0][0] == app.models[SEGMENTOR].predictor.classes[largest]
+    found, _ = views.predict(app.models[CLASSIFIER], example(CLASSIFIER).image, 0)
+    table = views.list_classes(app.models[CLASSIFIER], found)
+    assert table.count('<tr><td>') == 5 and '</span>church</td><td>9' in table
 
 
-def test_overlay_is_the_class_map(server, models, tmp_path):
-    temple = EXAMPLES['temple'].jpeg()
-    found = result(server, f'/api/predict?model={SEGMENTOR}&size=160', temple)
-    (tmp_path / 'temple.jpg').write_bytes(temple)
-    own, _ = models[SEGMENTOR].inferencer(scale=(160, 160), tile=0)(
-        read_image(tmp_path / 'temple.jpg')
-    )
-    picture = decoded(found['overlay'])
-    np.testing.assert_array_equal(np.asarray(picture), own['seg_map'])
-    palette = np.array(picture.getpalette()).reshape(-1, 3)
-    for one in found['classes']:
-        assert palette[one['label']].tolist() == one['colour']
-        assert one['pixels'] == (own['seg_map'] == one['label']).sum()
+def test_features_and_attention(app, views):
+    rgb = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+    for name, levels in ((CLASSIFIER, 1), (DETECTOR, 3), (SEGMENTOR, 4)):
+        pictures, facts = views.show_features(app.models[name], rgb, 128)
+        assert len(pictures) == levels and 'seen at 128 x 96 px' in facts
+        assert {picture.shape for picture, _ in pictures} == {(540, 720, 3)}
+    picture, facts = views.show_attention(app.models[CLASSIFIER], rgb, 128, 1, 2, 100, 100)
+    assert picture.shape == (540, 720, 3) and 'blocks.0.attn, head 2 of 3' in facts
+    assert views.count_heads(app.models[CLASSIFIER]) == (12, 3)
 
 
-def test_five_sizes(server):
-    for model, example in ((DETECTOR, 'cells'), (CLASSIFIER, 'tower')):
-        found = result(server, f'/api/sizes?model={model}&size=128', EXAMPLES[example].jpeg())
-        assert [max(one['seen']) for one in found['sizes']] == [64, 96, 128, 192, 256]
-        for one in found['objects']:
-            assert len(one['scores']) == 5 and any(one['scores'])
-    assert found['objects'][0]['name'] == found['sizes'][0]['classes'][0]['name']
-
-
-def test_attention_and_features(server):
-    body = png(np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8))
-    found = result(server, f'/api/attention?model={CLASSIFIER}&side=128&x=79&y=59&layer=0', body)
-    heads = np.array(found['heads'])
-    assert found['seen'] == [128, 96] and heads.shape == (3, 6, 8) and found['layers'] == 12
-    np.testing.assert_allclose(heads.sum((1, 2)), 1, atol=48 * 5e-3)  # three digits of each weight
-    (level,) = result(server, f'/api/features?model={CLASSIFIER}&side=128', body)['levels']
-    assert level['grid'] == [6, 8] and decoded(level['picture']).size == (8, 6)
-
-
-def test_a_format_that_browsers_do_not_read(server):
-    stream = io.BytesIO()
-    Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).save(stream, format='TIFF')
-    found = result(server, '/api/upright', stream.getvalue())
-    assert np.asarray(decoded(found['picture'])).ravel().tolist() == [*range(48)]
-
-
-NOT_IMAGES = [
-    b'/etc/passwd',
-    b'file:///etc/passwd',
-    b'http://127.0.0.1/a.png',
-    b'<svg xmlns="http://www.w3.org/2000/svg"/>',
-]
-
-
-@pytest.mark.parametrize('body', NOT_IMAGES)
-def test_no_path_or_address_is_opened(server, body):
-    for call in CALLS:
-        point = '?x=0&y=0' if call == 'attention' else ''
-        status, answer = ask(server, f'/api/{call}{point}', body)
-        assert status == 400 and 'not an image of an accepted format' in answer['error']
+def test_an_upload_is_shown_as_the_models_see_it(app, views, tmp_path):
+    rgba = np.zeros((4, 6, 4), np.uint8)
+    rgba[0] = 255, 0, 0, 255
+    Image.fromarray(rgba).save(tmp_path / 'a.png')
+    shown, kept, number = app.page.read(str(tmp_path / 'a.png'))
+    assert shown is kept and number is None and not (tmp_path / 'a.png').exists()
+    assert (kept[0] == (255, 0, 0)).all() and (kept[1:] == 255).all()
+    Image.new('L', (12000, 40)).save(tmp_path / 'b.png')
+    assert views.read_upload(str(tmp_path / 'b.png')).shape == (7, 2048, 3)
 
 
 @pytest.mark.parametrize(
-    ('path', 'body', 'status', 'word'),
+    ('content', 'message'),
     [
-        ('/api/predict', b'0' * 200_001, 413, '200001 bytes, more than 200000'),
-        ('/api/predict', png(np.zeros((1000, 501), np.uint8)), 400, 'more than read_limit=500000'),
-        ('/api/predict', GREY[:100], 400, 'damaged'),
-        ('/api/predict', b'', 411, 'Content-Length'),
-        ('/api/predict?size=63', GREY, 400, 'size must be an integer in [64, 1000000]'),
-        (
-            '/api/predict?size=321',
-            GREY,
-            400,
-            'size must be in [64, 320] px for this image, got 321',
-        ),
-        ('/api/predict?tile=127', GREY, 400, 'tile must be 0 or at least 128 px, got 127'),
-        ('/api/predict?score=nan', GREY, 400, 'score must be a number in [0, 1]'),
-        ('/api/predict?model=../../etc/passwd', GREY, 400, 'model must be one of'),
-        ('/api/predict?checkpoint=evil.pth', GREY, 400, "'checkpoint' is not a parameter"),
-        ('/api/attention?x=80&y=0', GREY, 400, 'x and y must lie within 80 x 60 px'),
-        ('/api/attention?y=0', GREY, 400, 'x must be an integer'),
-        (
-            f'/api/attention?model={CLASSIFIER}&x=0&y=0&layer=12',
-            GREY,
-            400,
-            'layer must be in [-12, 11]',
-        ),
-        ('/api/none', GREY, 404, 'there is no such call'),
+        (b'/etc/passwd', 'not an image of an accepted format'),
+        (None, 'more than read_limit=50000000'),
     ],
 )
-def test_bounds(server, path, body, status, word):
-    found, answer = ask(server, path, body)
-    assert found == status and word in answer['error']
-    assert not any(Path(server.folder.name).iterdir())
+def test_an_upload_that_is_refused(app, tmp_path, content, message):
+    import gradio
+
+    file = tmp_path / 'a.png'
+    file.write_bytes(content) if content else Image.new('1', (12000, 4200)).save(file)
+    with pytest.raises(gradio.Error, match=message):
+        app.page.read(str(file))
+
+
+# -- the server
+
+
+def ask(app, path, *, method='GET', body=None, **headers):
+    """Status and text of an answer."""
+    connection = http.client.HTTPConnection('127.0.0.1', app.port, timeout=60)
+    connection.request(method, path, body=body, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def call(app, name, *data):
+    """What an event of the page answers: its output, or its error."""
+    fns = app.page.blocks.fns.items()
+    number, fn = next((i, fn) for i, fn in fns if fn.name == name)
+    session = uuid.uuid4().hex
+    content = dict(data=[*data], fn_index=number, session_hash=session)
+    body = json.dumps(content)
+    kind = {'Content-Type': 'application/json'}
+    status, text = ask(app, '/gradio_api/queue/join', method='POST', body=body, **kind)
+    assert status == 200, text
+    _, text = ask(app, f'/gradio_api/queue/data?session_hash={session}')
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith('data: ')]
+    (done,) = (one for one in events if one['msg'] == 'process_completed')
+    return done
+
+
+# View, model, image, example, side, score; side, layer and head of the attention, and its point.
+FEATURES = [None, CLASSIFIER, None, None, 0, 0.5, 64, 1, 0, 50, 50]
+
+
+def test_numbers_and_names_of_requests_are_bounded(app):
+    assert call(app, 'run', *FEATURES)['success']
+    wrong = {1: '../../etc/passwd', 4: 12000, 6: 12000, 7: 999, 9: 101}
+    for place, value in wrong.items():
+        answer = call(app, 'run', *FEATURES[:place], value, *FEATURES[place + 1 :])
+        assert not answer['success'], (place, answer)
 
 
 @pytest.mark.parametrize(
-    'path',
-    ['/app.py', '/../app.py', '/static/page.js', '/examples/..', '/%2e%2e/app.py', '//etc/passwd'],
+    'path', ['/etc/passwd', str(ROOT / 'README.md'), 'http://203.0.113.1/a.png']
 )
-def test_only_listed_files_are_served(server, path):
-    assert ask(server, path, method='GET')[0] == 404
+def test_no_path_or_address_of_a_request_is_opened(app, path, capfd):
+    answer = call(app, 'read', dict(path=path, meta=dict(_type='gradio.FileData')))
+    assert not answer['success']
+    assert 'http' not in path or 'not fetched' in answer['output']['error']
+    assert ask(app, f'/gradio_api/file={quote(path)}')[0] in (302, 403)
+    assert ask(app, f'/gradio_api/proxy={quote(path)}')[0] >= 400
 
 
-def test_requests_of_other_pages_are_refused(server):
-    own = f'127.0.0.1:{server.server_port}'
-    for headers in (
-        {'Host': 'evil.example'},
-        {'Origin': 'http://evil.example'},
-        {'Sec-Fetch-Site': 'cross-site'},
-        {'Host': own, 'Origin': 'null'},
-    ):
-        assert ask(server, '/api/predict', GREY, **headers)[0] == 403
-    assert (
-        ask(server, f'/api/predict?model={CLASSIFIER}', GREY, Host=own, Origin=f'http://{own}')[0]
-        == 200
-    )
+@pytest.mark.parametrize(
+    'lines',
+    [
+        'Host: [',
+        'Host: [::1',
+        'Host: evil.example',
+        'Host: 127.0.0.1\r\nOrigin: http://[',
+        f'Host: 127.0.0.1\r\nContent-Length: {"9" * 5000}',
+        'Host: 127.0.0.1\r\nContent-Length: -1',
+        'Host: 127.0.0.1\r\nContent-Length: x',
+    ],
+)
+@pytest.mark.parametrize('first', ['GET /', 'POST /gradio_api/queue/join'])
+def test_malformed_headers_get_an_answer_and_no_traceback(app, first, lines, capfd):
+    with socket.create_connection(('127.0.0.1', app.port), timeout=30) as connection:
+        connection.sendall(f'{first} HTTP/1.1\r\n{lines}\r\nConnection: close\r\n\r\n'.encode())
+        answer = connection.recv(100)
+    assert re.match(rb'HTTP/1.1 [2345]\d\d ', answer), answer
+    assert 'Traceback' not in ''.join(capfd.readouterr())
+    if 'evil' in lines or '[' in lines.split('\r\n')[0]:
+        assert b' 400 ' in answer
 
 
-def test_users_side_by_side_get_their_own_results(server):
-    bodies = [png(np.full((32 + i, 32, 3), 30 * i, np.uint8)) for i in range(8)]
-    path = f'/api/predict?model={CLASSIFIER}'
-
-    def one(body):
-        while (answer := ask(server, path, body))[0] == 503:
-            pass
-        assert answer[1]['result'].pop('seconds')
-        return answer[1]['result']
-
-    alone = [one(body) for body in bodies]
-    with ThreadPoolExecutor(2) as users:
-        assert [*users.map(one, bodies)] == alone
-    assert [one['height'] for one in alone] == [*range(32, 40)]
+def test_requests_of_other_pages_are_not_readable(app):
+    connection = http.client.HTTPConnection('127.0.0.1', app.port)
+    connection.request('GET', '/config', headers={'Origin': 'http://evil.example'})
+    assert 'evil' not in str(connection.getresponse().headers)
 
 
-def test_requests_beyond_the_bound_are_refused_and_others_wait(server, monkeypatch):
-    gate, started, run = threading.Event(), threading.Semaphore(0), server.run
-    monkeypatch.setattr(
-        server, 'run', lambda *arguments: (started.release(), gate.wait(), run(*arguments))[-1]
-    )
-    path = f'/api/predict?model={CLASSIFIER}'
-    with ThreadPoolExecutor(3) as users:
-        try:
-            first = users.submit(ask, server, path, GREY)
-            assert started.acquire(timeout=60)
-            others = [users.submit(ask, server, path, GREY) for _ in range(2)]
-            (refused,), (waiting,) = wait(others, return_when=FIRST_COMPLETED)
-        finally:
-            gate.set()
-    assert refused.result()[0] == 503 and 'busy' in refused.result()[1]['error']
-    assert first.result()[0] == waiting.result()[0] == 200
+def test_slow_connections_do_not_lock_others_out(app):
+    slow = [socket.create_connection(('127.0.0.1', app.port)) for _ in range(20)]
+    try:
+        for connection in slow:
+            connection.sendall(b'POST /gradio_api/upload HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-')
+        assert ask(app, '/config')[0] == 200 and call(app, 'run', *FEATURES)['success']
+    finally:
+        for connection in slow:
+            connection.close()
 
 
-def test_progress_and_stop(server, monkeypatch):
-    """A closed connection ends the work between two layers; the next request is served."""
-    outcomes, ended, run = [], threading.Event(), server.run
-
-    def watched(*arguments):
-        try:
-            return run(*arguments)
-        except BaseException as error:
-            outcomes.append(type(error))
-            raise
-        finally:
-            ended.set()
-
-    monkeypatch.setattr(server, 'run', watched)
-    body = EXAMPLES['cells'].jpeg()
-    head = (
-        f'POST /api/sizes?model={DETECTOR}&size=1500 HTTP/1.0\r\nHost: 127.0.0.1\r\nAccept:'
-        f' {server_module.LINES}\r\n'
-    )
-    connection = socket.create_connection(('127.0.0.1', server.server_port))
-    connection.sendall(f'{head}Content-Length: {len(body)}\r\n\r\n'.encode() + body)
-    with connection.makefile('rb') as lines:
-        state = next(json.loads(line) for line in lines if b'"forward"' in line)
-    connection.close()
-    assert state == dict(state='forward', part=1, parts=5)
-    assert ended.wait(300) and outcomes == [Stopped]
-    assert ask(server, f'/api/predict?model={CLASSIFIER}', GREY)[0] == 200
+def test_an_upload_of_too_many_bytes_is_refused(app, monkeypatch):
+    monkeypatch.setattr(app.page.blocks, 'max_file_size', 1000)
+    head = '--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    body = head.encode() + b'0' * 2000 + b'\r\n--x--\r\n'
+    kind = {'Content-Type': 'multipart/form-data; boundary=x'}
+    assert ask(app, '/gradio_api/upload', method='POST', body=body, **kind)[0] == 413
 
 
-def test_documentation_has_every_call_and_nothing_is_fetched_from_elsewhere(server):
-    connection = http.client.HTTPConnection('127.0.0.1', server.server_port)
-    texts = {}
-    for path in (
-        '/',
-        '/docs',
-        *(f'/{file.name}' for file in STATIC.iterdir() if file.suffix in ('.css', '.js')),
-    ):
-        connection.request('GET', path)
-        answer = connection.getresponse()
-        texts[path] = answer.read().decode()
-        assert "default-src 'none'" in answer.headers['Content-Security-Policy']
-    for text in texts.values():
-        assert {*re.findall(r'https?://[^/\'"]+', text)} <= {
-            'http://127.0.0.1:7860',
-            'http://www.w3.org',
-        }
-    for name, call in CALLS.items():
-        assert f'POST /api/{name}<' in texts['/docs']
-        assert all(f'<code>{field}</code>' in texts['/docs'] for field in call.fields)
-    listed = ask(server, '/api/models', method='GET')[1]
-    assert [one['name'] for one in listed['models']] == MODELS and listed[
-        'max_bytes'
-    ] == server.max_bytes
+def test_pictures_of_the_docs_are_of_the_weights_that_ship():
+    """`make test-app` takes them again, in build/app."""
+    pictures = [*(ROOT / 'docs/figures').glob('app_*.jpg')]
+    assert len(pictures) == 2
+    for file in pictures:
+        assert file.stat().st_size < 150_000
+        with Image.open(file) as picture:
+            name, sha256 = picture.info['comment'].decode().split()
+        assert shipped_weights()[name].sha256 == sha256
