@@ -26,6 +26,8 @@ PAGES = (
     'projects/**/*.md',
     'cpvt_backbones/weights/*.md',
 )
+README = 'overview.md'  # of the repository. The site's first page is its own index.md.
+EXAMPLE = re.compile(r'<!-- README: (\S+) -->')
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = (
@@ -48,7 +50,9 @@ def on_files(files: Any, config: Any) -> Any:
     add = lambda name, **content: files.append(File.generated(config, name, **content))  # noqa: E731
     for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
         page = path.relative_to(ROOT).as_posix()
-        add(page, abs_src_path=str(path))
+        if page.startswith('docs/site/'):  # MkDocs adds its own folder
+            continue
+        add(README if page == 'README.md' else page, abs_src_path=str(path))
         for link in LINK.findall(
             path.read_text(encoding='utf-8') + (zoo() if page == 'docs/models.md' else '')
         ):
@@ -79,22 +83,29 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         link = match[1]
         path = ROOT / posixpath.dirname(page.file.src_uri) / link
         if path.is_dir():
-            return (
-                f'{link.rstrip("/")}/README.md'
-                if (path / 'README.md').is_file()
-                else 'docs/models.md'
-            )
+            if not (path / 'README.md').is_file():
+                return 'docs/models.md'
+            link, path = f'{link.rstrip("/")}/README.md', path / 'README.md'
+        if path.resolve() == ROOT / 'README.md':
+            return link.removesuffix('README.md') + README
         return f'{link}.md' if path.is_file() and path.suffix in SHOWN else link
 
-    page.meta['hide'] = ['toc'] * (
-        page.file.src_uri in ('docs/models.md', 'docs/weights.md')
-    )  # wide tables
+    if page.file.src_uri in ('docs/models.md', 'docs/weights.md'):  # wide tables
+        page.meta['hide'] = ['toc']
+    markdown = EXAMPLE.sub(lambda match: readme_config(match[1]), markdown)
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Drop Sphinx's roles, which docstrings use and Markdown does not know."""
     return re.sub(r':(?:class|func|mod|meth|attr):(?=<code>)', '', html)
+
+
+def readme_config(name: str) -> str:
+    """The block of the README whose first line is the comment ``name``."""
+    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+    (block,) = re.findall(rf'^```python\n# {re.escape(name)}\n.+?^```', text, re.DOTALL | re.M)
+    return block
 
 
 def zoo() -> str:

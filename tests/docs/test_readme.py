@@ -1,4 +1,4 @@
-"""README: its length, its code, and its configs."""
+"""README: its length, its code, and its configs. The site's first page shows two of them."""
 
 import re
 from ast import literal_eval
@@ -33,6 +33,17 @@ def test_a_config_builds_the_model_with_pretrained_weights(toolbox, tmp_path):
     model = MODELS.build(dict(cfg.model, _scope_=toolbox))
     assert isinstance(model.backbone, PyramidCPVT)
     assert list(model.backbone.out_channels) == model.neck.in_channels
+
+
+def test_the_config_of_a_classifier_on_the_first_page_builds(tmp_path):
+    pytest.importorskip('mmpretrain')
+    page = (README.parent / 'docs/site/index.md').read_text(encoding='utf-8')
+    (block,) = re.findall(r'^```python\n(.+?)^```', page, re.DOTALL | re.MULTILINE)
+    (tmp_path / 'mine.py').write_text(block)
+    cfg = read_config(tmp_path / 'mine.py')
+    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    model = MODELS.build(dict(cfg.model, _scope_='mmpretrain'))
+    assert isinstance(model.backbone, PyramidCPVT)
 
 
 def test_the_other_code_runs():

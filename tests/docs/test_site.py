@@ -39,6 +39,7 @@ def test_every_page_is_in_the_navigation():
     pages = set()
     for folder in ('docs', 'configs', 'projects', 'cpvt_backbones/weights'):
         pages |= {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob('*.md')}
+    pages.remove('docs/site/index.md')  # the site's own, at its top
     assert pages - {*listed} == set()  # add it to `nav`
     assert len(listed) == len({*listed})
 
@@ -113,8 +114,22 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert {'index.html', 'docs/how_it_works.html', 'api/backbones.html'} <= {
         one['location'] for one in index['docs']
     }
+    check_home((tmp_path / 'index.html').read_text())
     check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
     check_zoo((tmp_path / 'docs/models.html').read_text())
+
+
+def check_home(page):
+    """A card for each task has a command and the config that it names."""
+    cards = page.split('<div class="task">')[1:]
+    assert len(cards) == 3
+    for card in cards:
+        command, config = re.findall(r'<code>(.+?)</code></pre>', card, re.DOTALL)[:2]
+        text = re.sub('<.+?>', '', config)
+        name = re.sub('<.+?>', '', command).split()[-1]
+        assert text.startswith(f'# {name}\n')
+        assert 'timm://twins_pcpvt_small.in1k' in text
+        assert max(map(len, text.splitlines())) <= 75
 
 
 def check_reference(pages):
