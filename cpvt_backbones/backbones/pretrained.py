@@ -16,8 +16,11 @@ from mmengine.model import BaseModule, update_init_info
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import (
+    Architecture,
     CheckpointError,
+    apply_config,
     atomic_write,
+    is_transformers_config,
     load_checkpoint,
     locate_checkpoint,
     naming_file,
@@ -67,6 +70,8 @@ class PretrainedModel(BaseModule):
                   a file under its published name);
                 - a folder of :meth:`save_pretrained`; ``'user/repository'`` or
                   ``'hf://user/repository'`` on the Hugging Face hub;
+                - such a folder or repository of transformers: ViT, DeiT, DINOv2, DINOv3, CLIP,
+                  SigLIP;
                 - any other file, address or work directory: the architecture is read from the
                   weights (:func:`cpvt_backbones.checkpoints.read_architecture`), and logged with
                   what is assumed.
@@ -77,7 +82,8 @@ class PretrainedModel(BaseModule):
 
         Raises:
             ValueError: An unknown name, weights of another class, a ``config.json`` without a JSON
-                object, or weights that do not show an argument: it is to be passed.
+                object or with a value that the backbone cannot hold, or weights that do not show an
+                argument: it is to be passed.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
@@ -90,12 +96,16 @@ class PretrainedModel(BaseModule):
                 raise
             fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
             raise CheckpointError(fault) from error
+        options: dict[str, Any] = {}
+        exact = config.is_file() or name in shipped_weights()
         if config.is_file():
             built = read_json(config)
+            if is_transformers_config(built):
+                exact = False
+                built, options = _by_transformers(name, built, arguments)
         else:
             built = public_backbone(name) or _described(name, arguments)
         kind = built.pop('type', None)
-        exact = config.is_file() or name in shipped_weights()
         fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
         if kind not in fitting:
             advice = (
@@ -108,8 +118,9 @@ class PretrainedModel(BaseModule):
         if not exact:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
             accepted = inspect.signature(cls).parameters
             built = {key: value for key, value in built.items() if key in accepted}
-        model = cls(**{**built, **arguments, 'init_cfg': dict(type='Pretrained', checkpoint=name)})
-        load_checkpoint(model, name)  # not init_weights(), which logs every parameter
+        init_cfg = dict(type='Pretrained', checkpoint=name, **options)
+        model = cls(**{**built, **arguments, 'init_cfg': init_cfg})
+        load_checkpoint(model, name, **options)  # not init_weights(), which logs every parameter
         return model
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
@@ -161,6 +172,28 @@ def _described(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(find_shipped(name).backbone)
     with naming_file(name):
         read = read_architecture(read_checkpoint(name))
+    return _complete(name, read, arguments)
+
+
+def _by_transformers(
+    name: str, config: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Type and arguments by transformers' ``config.json`` and the weights beside it, and options of
+    :func:`load_checkpoint`.
+    """
+    with naming_file(name):
+        read = read_architecture(read_checkpoint(name))
+    try:
+        grid = apply_config(config, read)
+    except (ValueError, OverflowError) as error:
+        file = f'{name.rstrip("/")}/config.json'
+        raise ValueError(f'name: {file!r}: {str(error):.600}') from error
+    options = {} if grid is None else dict(table_grid=grid)
+    return _complete(name, read, arguments), options
+
+
+def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Type and arguments that were read; log what is assumed, and refuse what is unclear."""
     missing = [f'{key}: {text}' for key, text in read.unclear.items() if key not in arguments]
     if missing:
         raise ValueError(

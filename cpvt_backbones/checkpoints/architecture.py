@@ -36,6 +36,7 @@ class Architecture:
     arguments: dict[str, Any] = field(default_factory=dict)
     assumed: list[str] = field(default_factory=list)  # usual values of what no weight shows
     unclear: dict[str, str] = field(default_factory=dict)  # arguments to pass, with a description
+    table_entries: int | None = None  # of the first learned table
 
 
 def read_architecture(checkpoint: Mapping[str, Any]) -> Architecture:
@@ -145,6 +146,7 @@ def _read_position(weights: Weights, family: Family, result: Architecture) -> No
     if 'pos_embed.0' in weights:
         table = _PVT_TABLE if result.backbone == 'PyramidCPVT' else family.table or {}
         position.append(dict(type='Learned', **table))
+        result.table_entries = weights['pos_embed.0'].shape[-2]
         _read_grid(weights, result)
     if 'rel_pos.0.row' in weights:
         position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))

@@ -65,12 +65,12 @@ MODELS = {
 SIZES = ((48, 48), (32, 72), (104, 40))
 
 
-def random_model(kind):
+def random_model(kind, **values):
     """A model of transformers with random weights, tokens and tables, for evaluation."""
     torch.manual_seed(0)
     name, options, _ = MODELS[kind]
     model = getattr(transformers, name)
-    model = model(model.config_class(**COMMON, **options)).eval()
+    model = model(model.config_class(**{**COMMON, **options, **values})).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3 if parameter.dim() > 1 else 1.0)
     return model
@@ -112,3 +112,22 @@ def test_tokens_agree(kind, tmp_path, record_property):
         difference = max_difference(got, want) / max(1, want.abs().max().item())
         record_property(f'{size[0]}x{size[1]}', difference)
         assert difference <= 2e-6, size
+
+
+@pytest.mark.parametrize('kind', MODELS)
+def test_from_pretrained_reads_config_json(kind, tmp_path):
+    """Unusual values, and every activation in turn."""
+    acts = ('gelu', 'quick_gelu', 'gelu_new', 'gelu_pytorch_tanh', 'gelu_fast')
+    values = dict(num_attention_heads=6, layer_norm_eps=1e-3)
+    if 'plus' not in kind:
+        values['hidden_act'] = acts[list(MODELS).index(kind) % len(acts)]
+    if 'dinov3' in kind:
+        values |= dict(rope_theta=7.0, num_register_tokens=2)
+    theirs = random_model(kind, **values)
+    theirs.save_pretrained(tmp_path)
+    ours = CPVT.from_pretrained(tmp_path, out_type='raw').eval()
+    for size in SIZES:
+        images = torch.randn(2, 3, *size)
+        with torch.no_grad():
+            want, got = tokens_of(theirs, images), ours(images)[0]
+        assert max_difference(got, want) / max(1, want.abs().max().item()) <= 2e-6, size

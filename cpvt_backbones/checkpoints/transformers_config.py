@@ -1,0 +1,167 @@
+"""``config.json`` of Hugging Face's transformers: what the weights beside it do not show."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cpvt_backbones.layers.checks import (
+    check,
+    check_bool,
+    check_choice,
+    check_int,
+    check_positive,
+    is_int,
+)
+
+from .architecture import Architecture
+
+# Defaults of transformers' classes by `model_type`. A file may leave them out.
+_USUAL: dict[str, Any] = dict(num_attention_heads=12, hidden_act='gelu', image_size=224)
+_VIT = dict(**_USUAL, layer_norm_eps=1e-12)
+_DINOV2 = dict(**_USUAL, layer_norm_eps=1e-6)
+_CLIP = {**_USUAL, 'hidden_act': 'quick_gelu', 'layer_norm_eps': 1e-5}
+_SIGLIP = {**_USUAL, 'hidden_act': 'gelu_pytorch_tanh', 'layer_norm_eps': 1e-6}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    'vit': _VIT,
+    'deit': _VIT,
+    'dinov2': _DINOV2,
+    'dinov2_with_registers': _DINOV2,
+    'dinov3_vit': {
+        **_USUAL,
+        'num_attention_heads': 6,
+        'layer_norm_eps': 1e-5,
+        'rope_theta': 100.0,
+        'use_gated_mlp': False,
+    },
+    'clip_vision_model': _CLIP,
+    'siglip_vision_model': _SIGLIP,
+}
+# Models of images and text, whose vision tower is described in a part.
+_TOWERS = {'clip': 'clip_vision_model', 'siglip': 'siglip_vision_model'}
+_ACTIVATIONS = {
+    'gelu': 'gelu',
+    'gelu_python': 'gelu',
+    'quick_gelu': 'quick_gelu',
+    'gelu_new': 'gelu_tanh',
+    'gelu_fast': 'gelu_tanh',
+    'gelu_pytorch_tanh': 'gelu_tanh',
+}
+
+
+def is_transformers_config(config: Mapping[str, Any]) -> bool:
+    """Whether a ``config.json`` is of transformers, not of this package's ``save_pretrained``."""
+    return 'model_type' in config and 'type' not in config
+
+
+def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, int] | None:
+    """Set the arguments that a ``config.json`` says, in place.
+
+    Args:
+        config: Content of the file.
+        read: Architecture of the weights beside it.
+
+    Returns:
+        tuple[int, int]: Grid (height, width) of the table in tokens; ``None`` without a table.
+
+    Raises:
+        ValueError: A model or a value that no :class:`CPVT` computes, or another one than that of
+            the weights.
+    """
+    values = _values(config)
+    arguments = read.arguments
+    _check_agreement(values, arguments)
+    arch = dict(arguments['arch'])
+    dim = arch['embed_dims']
+    check_int(num_attention_heads=values['num_attention_heads'])
+    check(
+        f'a divisor of hidden_size={dim}',
+        lambda heads: dim % heads == 0,
+        num_attention_heads=values['num_attention_heads'],
+    )
+    check_positive(layer_norm_eps=values['layer_norm_eps'])
+    arch['num_heads'] = values['num_attention_heads']
+    arguments |= dict(
+        arch=arch,
+        norm_eps=float(values['layer_norm_eps']),
+        activation=_activation(values, gated=arguments.get('activation') == 'swiglu'),
+    )
+    if 'rope_theta' in values:
+        check_positive(above=1, rope_theta=values['rope_theta'])
+        temperature = float(values['rope_theta'])
+        if read.table_entries is not None:
+            raise ValueError(
+                f'model_type {values["model_type"]!r} has no table, the weights have one'
+            )
+        arguments['position'] = dict(type='RoPE', mode='dinov3', temperature=temperature)
+        read.unclear.pop('position', None)
+    for name in ('arch', 'activation', 'img_size'):
+        read.unclear.pop(name, None)
+    read.assumed = ['window_size=None']
+    if read.table_entries is None:
+        return None
+    return _set_grid(values, arguments, read.table_entries)
+
+
+def _values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the vision tower, with the defaults of its class."""
+    kind = config['model_type']
+    check_choice([*_DEFAULTS, *_TOWERS], model_type=kind)
+    if kind not in _TOWERS:
+        return {**_DEFAULTS[kind], **config}
+    # Old files have the second, which transformers prefers.
+    name = 'vision_config' if config.get('vision_config_dict') is None else 'vision_config_dict'
+    part = config.get(name)
+    if part is None:
+        part = {}
+    check('a JSON object', lambda value: isinstance(value, dict), **{name: part})
+    return {**_DEFAULTS[_TOWERS[kind]], **part}
+
+
+def _check_agreement(values: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse values that the weights show otherwise."""
+    patch = arguments['patch_size']
+    shown = dict(
+        hidden_size=arguments['arch']['embed_dims'],
+        num_hidden_layers=arguments['arch']['depth'],
+        num_channels=arguments['in_channels'],
+        num_register_tokens=arguments['num_registers'],
+        patch_size=patch,
+    )
+    for name, value in shown.items():
+        found = values.get(name, value)
+        if found != value and not (name == 'patch_size' and found == [patch, patch]):
+            raise ValueError(f'{name} must be {value} as in the weights, got {found!r:.100}')
+
+
+def _activation(values: Mapping[str, Any], *, gated: bool) -> str:
+    name = values['hidden_act']
+    if 'use_gated_mlp' in values:  # DINOv3; the gate of DINOv2's SwiGLU is always silu
+        check_bool(use_gated_mlp=values['use_gated_mlp'])
+        if values['use_gated_mlp'] != gated:
+            raise ValueError(f'use_gated_mlp must be {gated} as in the weights, got {not gated}')
+        if gated:
+            check_choice(['silu'], **{'hidden_act with use_gated_mlp': name})
+    if gated:
+        return 'swiglu'
+    check_choice(list(_ACTIVATIONS), hidden_act=name)
+    return _ACTIVATIONS[name]
+
+
+def _set_grid(values: Mapping[str, Any], arguments: dict[str, Any], wanted: int) -> tuple[int, int]:
+    """Set ``img_size`` to the pixels of the table's grid; return the grid."""
+    size, patch = values['image_size'], arguments['patch_size']
+    sides = size if isinstance(size, list) else [size, size]
+    check(
+        'a number of pixels or [height, width]',
+        lambda _: len(sides) == 2 and all(is_int(side) and side >= patch for side in sides),
+        image_size=size,
+    )
+    height, width = (side // patch for side in sides)  # transformers leaves out the rest
+    entries = height * width + arguments['with_cls_token'] + arguments['with_dist_token']
+    if entries != wanted:
+        fault = f"that of the weights' table of {wanted} entries"
+        raise ValueError(
+            f'image_size must be {fault}, got {size!r:.100}: {entries} entries with patches of'
+            f' {patch} px'
+        )
+    arguments['img_size'] = (height * patch, width * patch)
+    return height, width

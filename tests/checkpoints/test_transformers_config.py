@@ -1,0 +1,159 @@
+"""``from_pretrained`` of a folder of transformers: ``config.json`` says what no weight shows."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny import randomise
+
+from cpvt_backbones import CPVT, MultiScaleCPVT
+
+ARCH = dict(embed_dims=48, depth=2, num_heads=6, mlp_ratio=2.0)
+TABLE = dict(type='Learned', antialias=False)
+COMMON = dict(arch=ARCH, patch_size=8, img_size=(32, 64), norm_eps=1e-3, out_type='raw')
+ROPE = dict(type='RoPE', mode='dinov3', temperature=7.0)
+NAMES = (
+    (r'^cls_token', 'embeddings.cls_token'),
+    (r'^dist_token', 'embeddings.distillation_token'),
+    (r'^reg_token', 'embeddings.register_tokens'),
+    (r'^pos_embed\.0', 'embeddings.position_embeddings'),
+    (r'^patch_embed\.proj\.', 'embeddings.patch_embeddings.projection.'),
+    (r'^norm_pre\.', 'pre_layrnorm.'),
+    (r'^norm\.', 'layernorm.'),
+    (r'^blocks\.', 'encoder.layer.'),
+    (r'\.norm1\.', '.layernorm_before.'),
+    (r'\.norm2\.', '.layernorm_after.'),
+    (r'\.attn\.proj\.', '.attention.output.dense.'),
+    (r'\.mlp\.fc1\.', '.intermediate.dense.'),
+    (r'\.mlp\.fc1_g\.', '.mlp.gate_proj.'),
+    (r'\.mlp\.fc1_x\.', '.mlp.up_proj.'),
+    (r'\.mlp\.fc2\.', '.output.dense.'),
+    (r'\.ls([12])\.gamma', r'.layer_scale\1.lambda1'),
+)
+SHAPES = dict(
+    hidden_size=48, num_hidden_layers=2, num_channels=3, patch_size=8, image_size=[36, 64]
+)
+ODD = dict(**SHAPES, num_attention_heads=6, layer_norm_eps=1e-3)
+# Arguments of the CPVT, and the config.json.
+CASES = {
+    'vit': (
+        dict(position=TABLE, activation='quick_gelu'),
+        dict(model_type='vit', hidden_act='quick_gelu', **ODD),
+    ),
+    'deit': (
+        dict(position=TABLE, activation='gelu_tanh', with_dist_token=True),
+        dict(model_type='deit', hidden_act='gelu_new', **ODD),
+    ),
+    'dinov3': (
+        dict(position=ROPE, layer_scale_init=1.0, num_registers=3),
+        dict(model_type='dinov3_vit', rope_theta=7, num_register_tokens=3, **ODD),
+    ),
+    'gated': (
+        dict(position=ROPE, activation='swiglu'),
+        dict(model_type='dinov3_vit', rope_theta=7, use_gated_mlp=True, hidden_act='silu', **ODD),
+    ),
+    'clip': (
+        dict(position=TABLE, pre_norm=True, activation='quick_gelu'),
+        dict(model_type='clip', vision_config=ODD),
+    ),
+    'clip_dict': (
+        dict(position=TABLE, pre_norm=True),
+        dict(
+            model_type='clip',
+            vision_config=dict(**SHAPES, num_attention_heads=4),
+            vision_config_dict=dict(hidden_act='gelu', **ODD),
+        ),
+    ),
+    'siglip': (
+        dict(position=TABLE, with_cls_token=False, activation='gelu_tanh'),
+        dict(model_type='siglip', vision_config=ODD),
+    ),
+    'defaults': (
+        dict(
+            arch={**ARCH, 'num_heads': 12},
+            position=TABLE,
+            img_size=64,
+            patch_size=16,
+            norm_eps=1e-12,
+        ),
+        dict(model_type='vit', image_size=64),
+    ),
+}
+
+
+def write(folder, model, config):
+    """Write a model in the layout of transformers."""
+    weights = {}
+    for key, value in model.state_dict().items():
+        for pattern, name in NAMES:
+            key = re.sub(pattern, name, key)
+        if '.attn.qkv.' in key:
+            names = [
+                key.replace('attn.qkv', f'attention.attention.{n}')
+                for n in ('query', 'key', 'value')
+            ]
+            weights |= {n: p.clone() for n, p in zip(names, value.chunk(3), strict=True)}
+        elif 'grid_' not in key:
+            weights[key] = value
+    save_file(weights, folder / 'model.safetensors')
+    (folder / 'config.json').write_text(json.dumps(config))
+
+
+def build(case):
+    torch.manual_seed(0)
+    arguments, config = CASES[case]
+    return randomise(CPVT(**{**COMMON, **arguments})).eval(), config
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_the_model_is_built_by_its_config(case, tmp_path):
+    model, config = build(case)
+    write(tmp_path, model, config)
+    found = CPVT.from_pretrained(tmp_path, out_type='raw').eval()
+    for size in ((32, 64), (40, 24)):
+        images = torch.randn(1, 3, *size)
+        with torch.no_grad():
+            assert torch.equal(found(images)[0], model(images)[0])
+
+
+def test_other_classes_and_arguments(tmp_path):
+    write(tmp_path, *build('vit'))
+    model = MultiScaleCPVT.from_pretrained(tmp_path, norm_eps=0.5, img_size=64)
+    assert (model.norm_eps, model.activation, model.img_size) == (0.5, 'quick_gelu', 64)
+    model.init_weights()  # reads the table's grid of config.json, too
+
+
+@pytest.mark.parametrize(
+    ('case', 'changes', 'message'),
+    [
+        ('vit', dict(model_type='swin'), r"model_type must be one of \[.*'vit'\], got 'swin'"),
+        ('vit', dict(model_type=['vit']), r"model_type must be .*, got \['vit'\]"),
+        ('vit', dict(hidden_act='relu'), r"hidden_act must be one of .*, got 'relu'"),
+        ('vit', dict(layer_norm_eps=0), 'layer_norm_eps must be a finite number > 0, got 0'),
+        ('vit', dict(layer_norm_eps=float('nan')), 'layer_norm_eps must be .*, got nan'),
+        ('vit', dict(layer_norm_eps=10**400), 'too large'),
+        ('vit', dict(num_attention_heads=5), 'must be a divisor of hidden_size=48, got 5'),
+        ('vit', dict(num_attention_heads='6'), "num_attention_heads must be .*, got '6'"),
+        (
+            'vit',
+            dict(image_size=10**9),
+            'image_size must be .* table of 33 entries, got 1000000000',
+        ),
+        ('vit', dict(image_size=[32]), r'image_size must be .*, got \[32\]'),
+        ('vit', dict(patch_size=16), 'patch_size must be 8 as in the weights, got 16'),
+        ('vit', dict(num_hidden_layers=3), 'num_hidden_layers must be 2 .*, got 3'),
+        ('vit', dict(model_type='dinov3_vit'), "'dinov3_vit' has no table, the weights have one"),
+        ('dinov3', dict(num_register_tokens=4), 'num_register_tokens must be 3 .*, got 4'),
+        ('dinov3', dict(rope_theta=1.0), 'rope_theta must be a finite number > 1, got 1.0'),
+        ('dinov3', dict(use_gated_mlp=True), 'use_gated_mlp must be False as in the weights'),
+        ('gated', dict(hidden_act='gelu'), "hidden_act with use_gated_mlp must be .*, got 'gelu'"),
+        ('clip', dict(vision_config=[]), r'vision_config must be a JSON object, got \[\]'),
+    ],
+)
+def test_what_the_backbone_cannot_hold(case, changes, message, tmp_path):
+    model, config = build(case)
+    write(tmp_path, model, {**config, **changes})
+    with pytest.raises(ValueError, match=rf"config\.json': .*{message}"):
+        CPVT.from_pretrained(tmp_path)
