@@ -106,13 +106,18 @@ def _write_verified(
 ) -> None:
     """Write the file; it gets its name when it has been verified."""
     from cpvt_backbones.export import ExportedModel, export, finds_something, reference_of, verify
-    from cpvt_backbones.inference import find_images, read_image
+    from cpvt_backbones.inference import find_images
+    from cpvt_backbones.inference.windows import open_image
 
     files = find_images(args.verify_images) if args.verify_images else []
+    read_as = predictor.value_range
+    photos = [
+        open_image(file, name=str(file), read_limit=None, value_range=read_as) for file in files
+    ]
     cases: Any = dict(
         sizes=args.verify_sizes,
         batches=args.verify_batches,
-        photos=[read_image(file) for file in files],
+        photos=photos,
     )
     reference = reference_of(graph, predictor)
     if graph.task == 'detection' and not finds_something(reference, **cases):
@@ -128,6 +133,7 @@ def _write_verified(
         palette=predictor.palette,
         size_steps=predictor.size_steps,
         sizes=asdict(predictor.sizes) if predictor.sizes else None,
+        value_range=read_as.settings if read_as else None,
     )
     unverified = args.out.with_name(f'{args.out.stem}.unverified{args.out.suffix}')
     args.out.parent.mkdir(parents=True, exist_ok=True)

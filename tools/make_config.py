@@ -34,7 +34,9 @@ from own_data import (
     Report,
     Settings,
     check,
+    choose_range,
     class_settings,
+    loading_of,
     map_settings,
     note_unlisted,
     object_settings,
@@ -100,6 +102,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--ignore', nargs='+', type=int, default=[], help='masks: classes (from 0) to leave out'
+    )
+    parser.add_argument(
+        '--range',
+        nargs=2,
+        type=float,
+        metavar=('LOW', 'HIGH'),
+        help='values that become 0 and 255, of images of 16 or 32 bits: 0 4095 for 12 bits',
     )
     parser.add_argument(
         '--weights',
@@ -168,25 +177,34 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
     report = Report()
     task = KINDS[kind][0]
 
-    def checked(parts: Sequence[Part]) -> list[Part]:
-        return check(
-            parts,
-            report,
-            decode=not args.no_decode,
-            strict=args.strict,
-            file=folder / 'check.csv',
-            outlines=kind == 'instances',
-            added=read_predictions(args.add) if args.add else None,
-        )
-
+    masks = None
     if task == 'classifier':
-        return class_settings(checked([read_folders(form.data[0], report)]), folder)
-    if task == 'segmentor':
-        images, masks = form.data
-        found = read_masks(images, masks, report, classes=args.classes, ignore=args.ignore)
-        return map_settings(found, checked([found.part]), folder)
-    parts = checked(read_objects(kind, form, report, args.classes))
-    return object_settings(task, parts, folder)
+        parts = [read_folders(form.data[0], report)]
+    elif task == 'segmentor':
+        images, maps = form.data
+        masks = read_masks(images, maps, report, classes=args.classes, ignore=args.ignore)
+        parts = [masks.part]
+    else:
+        parts = read_objects(kind, form, report, args.classes)
+    value_range = choose_range(parts[0], args.range) if args.range else None
+    parts = check(
+        parts,
+        report,
+        decode=not args.no_decode,
+        strict=args.strict,
+        file=folder / 'check.csv',
+        outlines=kind == 'instances',
+        added=read_predictions(args.add) if args.add else None,
+        value_range=value_range,
+    )
+    if task == 'classifier':
+        settings = class_settings(parts, folder)
+    elif masks is not None:
+        settings = map_settings(masks, parts, folder)
+    else:
+        settings = object_settings(task, parts, folder, value_range=value_range)
+    settings.fields['loading'] = loading_of(value_range)
+    return settings
 
 
 def check_arguments(args: argparse.Namespace) -> None:

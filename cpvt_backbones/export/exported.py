@@ -19,6 +19,7 @@ from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.layers.checks import check_choice, is_int, is_number
+from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
 EXPORTED_SUFFIXES = ('.onnx', '.pt2')
@@ -80,6 +81,8 @@ class ExportedModel:
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
         self.size_steps = self.metadata.get('size_steps')
         self.sizes = GoodSizes(**self.metadata['sizes']) if self.metadata.get('sizes') else None
+        stored = self.metadata.get('value_range')
+        self.value_range = ValueRange(**stored) if stored else None
         self.fingerprint = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
@@ -318,6 +321,13 @@ def _are_sizes(value: Any) -> bool:
     return all(is_number(number) for key, number in value.items() if key != 'metric')
 
 
+def _is_range(value: Any) -> bool:
+    try:
+        return bool(ValueRange(**value))
+    except (TypeError, ValueError):
+        return False
+
+
 _NEEDED = {'task', 'input', 'outputs', 'device'}
 _ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
     task=lambda value: value in ('features', 'classification', 'segmentation', 'detection'),
@@ -328,6 +338,7 @@ _ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
     palette=_is_palette,
     size_steps=_are_steps,
     sizes=_are_sizes,
+    value_range=_is_range,
     mean=lambda value: isinstance(value, list) and all(map(is_number, value)),
     std=lambda value: isinstance(value, list) and all(map(is_number, value)),
     threshold=is_number,

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
+from cpvt_backbones.value_range import ARRAY_SUFFIX
+
 READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb
 
 
@@ -44,8 +46,8 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
     Args:
         inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a
             pattern such as ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array.
-            Folders and patterns select by suffix. ``**`` enters each folder once, however many
-            links lead to it.
+            Folders and patterns select by suffix; NumPy files only where there is no other image.
+            ``**`` enters each folder once, however many links lead to it.
 
     Raises:
         FileNotFoundError: An input does not exist or has no image.
@@ -69,6 +71,8 @@ def _find_files(source: str | os.PathLike[str]) -> list[Path]:
     else:
         raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
     images = sorted(file for file in found if file.suffix.lower() in FOUND_SUFFIXES)
+    # Arrays beside images may be anything.
+    images = images or sorted(file for file in found if file.suffix.lower() == ARRAY_SUFFIX)
     if not images:
         raise FileNotFoundError(f'inputs: no image ({", ".join(FOUND_SUFFIXES)}) {where}')
     return images

@@ -23,6 +23,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 
 from cpvt_backbones.layers.checks import check_choice, check_fraction
+from cpvt_backbones.value_range import ValueRange
 
 from .drawing import draw_prediction, make_preview
 from .images import DECODING_BYTES, READ_LIMIT, ImageInput, file_stamp, find_images, image_size
@@ -99,6 +100,8 @@ class Inferencer:
 
     Attributes:
         sizing: Resizes an image; ``str(sizing)`` says which scale is used and why.
+        value_range: Which values of a file become 0 and 255, of a model trained with ``LoadRange``.
+            Files and arrays then have the type of values of the training.
         outside: Number of images so far that were outside the model's good sizes; the first is
             logged as a warning.
     """
@@ -135,6 +138,7 @@ class Inferencer:
             raise ValueError(f'dtype must be {accepted}, got {dtype!r}')
         check_choice(TASKS.values(), **{'predictor.task': predictor.task})
         self.predictor: Predictor = predictor
+        self.value_range: ValueRange | None = getattr(predictor, 'value_range', None)
         self.outside = 0
         self.sizing = Sizing(scale, predictor, max_pixels)
         if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
@@ -233,7 +237,9 @@ class Inferencer:
         name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
         try:
             stamp = file_stamp(source)  # before reading: a later change of the file is noticed
-            image = open_image(source, name=name, read_limit=self.read_limit)
+            image = open_image(
+                source, name=name, read_limit=self.read_limit, value_range=self.value_range
+            )
             height, width = image.shape[:2]
             scaled = self.sizing(image)
             if prod(scaled.shape[:2]) <= self.bounds.max_pixels:

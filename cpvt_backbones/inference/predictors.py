@@ -31,6 +31,7 @@ from cpvt_backbones.checkpoints import (
 )
 from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, config_classes, find_toolbox, step_name
+from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
 from .sizes import GoodSizes, size_steps
@@ -50,7 +51,8 @@ class Predictor(Protocol):
         fingerprint: Identifies the model and its weights.
 
     It may also have ``size_steps`` and ``sizes``, from :func:`~.sizes.size_steps` and
-    :class:`~.sizes.GoodSizes`: its test scale, and where it is good.
+    :class:`~.sizes.GoodSizes`: its test scale, and where it is good; and ``value_range``, a
+    :class:`.ValueRange` by which files are read.
     """
 
     task: str
@@ -109,6 +111,7 @@ class ToolboxPredictor:
         cfg = copy.deepcopy(cfg)
         classes = config_classes(cfg)  # before the toolbox changes the config
         self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(cfg)
+        self.value_range = _take_range(cfg)
         _adapt_pipeline(cfg, keep=('Pad',) if self._scope == 'mmdet' else ())
         # mmpretrain's inferencer keeps the scope of another toolbox.
         init_default_scope(self._scope)
@@ -216,6 +219,17 @@ def _digest(cfg: Config, checkpoint: str) -> str:
     unrelated = ('work_dir', 'launcher', 'filename')
     settings = {key: value for key, value in cfg.to_dict().items() if key not in unrelated}
     return hashlib.sha256(f'{settings!r}{sha256_of(checkpoint)}'.encode()).hexdigest()
+
+
+def _take_range(cfg: Config) -> ValueRange | None:
+    """The range of the test pipeline's ``LoadRange``, which becomes ``LoadImageFromFile``."""
+    for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
+        if step_name(step) == 'LoadRange':
+            value_range = ValueRange(low=step.low, high=step.high, dtype=step.dtype)
+            step.clear()
+            step['type'] = 'LoadImageFromFile'
+            return value_range
+    return None
 
 
 def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:

@@ -12,7 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from cpvt_backbones.value_range import (
+    ARRAY_SUFFIX,
+    DRIVERS,
+    ValueRange,
+    ValueRangeError,
+    orientation_of,
+    other_colours,
+    size_of,
+)
+
 from .images import (
+    DECODING_BYTES,
+    READ_LIMIT,
     ImageError,
     ImageInput,
     blend_on_white,
@@ -24,22 +36,50 @@ from .images import (
 )
 from .tiles import Block
 
-# GDAL has other drivers, some of which open further files or addresses.
-DRIVERS = {'.tif': 'GTiff', '.tiff': 'GTiff', '.jp2': 'JP2OpenJPEG'}
 BLOCK_BYTES = 1 << 26  # maximum of one block of a file, which is decoded as a whole
-_OTHER_COLOURS = {'palette', 'white', 'cmyk', 'cyan', 'cielab', 'icclab', 'itulab'}
 
 
 def open_image(
-    source: ImageInput, *, name: str, read_limit: int | None
+    source: ImageInput,
+    *,
+    name: str,
+    read_limit: int | None = READ_LIMIT,
+    value_range: ValueRange | None = None,
 ) -> 'np.ndarray | ImageFile':
     """Read an image by :func:`read_image`, or open it as :class:`ImageFile`; see ``by_windows``.
 
+    With ``value_range``, files and arrays (BGR) are read as in training.
+
     Raise ``ImageError``.
     """
+    if value_range is not None:
+        return _open_range(source, name, read_limit, value_range)
+    if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ARRAY_SUFFIX:
+        raise ImageError(name, 'a NumPy file is read by a model that was trained with LoadRange')
     if isinstance(source, (str, os.PathLike)) and by_windows(local_path(source), read_limit):
         return ImageFile(local_path(source), name)
     return read_image(source, name=name, read_limit=read_limit)
+
+
+def _open_range(
+    source: ImageInput, name: str, read_limit: int | None, value_range: ValueRange
+) -> 'np.ndarray | ImageFile':
+    try:
+        if isinstance(source, np.ndarray):
+            return value_range.convert(source)
+        path = local_path(source)
+        if reason := file_problem(path):
+            raise ImageError(name, reason)
+        width, height = size_of(path)
+        if read_limit is None or width * height <= read_limit:
+            return value_range.read(path)
+        if path.suffix.lower() in DRIVERS and orientation_of(path) == 1:
+            return ImageFile(path, name, value_range)
+        limit = f'{width * height} pixels, more than read_limit={read_limit}'
+        memory = f'decoding takes {width * height * DECODING_BYTES / 1e9:.2g} GB of memory'
+        raise ImageError(name, f'{width} x {height} is {limit}; {memory}')
+    except (OSError, ImportError, ValueRangeError) as error:
+        raise ImageError(name, str(error)) from error
 
 
 def by_windows(path: Path, read_limit: int | None) -> bool:
@@ -59,7 +99,7 @@ def by_windows(path: Path, read_limit: int | None) -> bool:
 class ImageFile:
     """A file of which ``image[top:bottom, left:right]`` reads a part, or ``ImageError``."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
         # MB of decoded blocks; by default 5 % of the memory
         os.environ.setdefault('GDAL_CACHEMAX', '256')
         try:
@@ -75,6 +115,7 @@ class ImageFile:
             reason = f'not a file of the kind {driver}, by which it would be read, or damaged'
             raise ImageError(name, reason) from None
         self.name, self.shape = name, (self.file.height, self.file.width, 3)
+        self.value_range = value_range
         self._bands = [3, 2, 1] if self.file.count > 2 else [1, 1, 1]
         last = self.file.colorinterp[-1]
         self._has_alpha = self.file.count in (2, 4) and last is not None and last.name == 'alpha'
@@ -83,8 +124,13 @@ class ImageFile:
 
     def _check_bands(self) -> None:
         dtype, count = np.dtype(self.file.dtypes[0]), self.file.count
-        colours = {kind.name for kind in (self.file.photometric, self.file.colorinterp[0]) if kind}
-        odd = sorted(colours & _OTHER_COLOURS)
+        odd = other_colours(self.file)
+        if self.value_range is not None and not odd:
+            try:
+                self.value_range.check(count, dtype.name)
+            except ValueRangeError as error:
+                raise ImageError(self.name, str(error)) from error
+            return
         if dtype not in (np.uint8, np.uint16) or count > 4 or odd:
             accepted = '1 to 4 bands of uint8 or uint16 are accepted, grey or RGB'
             found = ', '.join([f'{count} bands of {dtype}', *odd])
@@ -108,6 +154,11 @@ class ImageFile:
             pixels = np.moveaxis(self.file.read(bands, window=window), 0, 2)
         except Exception as error:
             raise ImageError(self.name, f'damaged: {error}') from error
+        if self.value_range is not None:
+            try:
+                return self.value_range.convert(pixels, self.file.nodata)
+            except ValueRangeError as error:
+                raise ImageError(self.name, str(error)) from error
         if pixels.dtype == np.uint16:
             # As read_image: grey is rounded, of colours Pillow takes the upper byte.
             grey = self._bands == [1, 1, 1]

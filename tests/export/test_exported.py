@@ -17,6 +17,7 @@ from cpvt_backbones.export import exported as module
 from cpvt_backbones.export.exported import ExportedModel, paste_mask
 from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
+from cpvt_backbones.value_range import ValueRange
 
 SEAL = 91  # bytes at the end of an ONNX file
 PALETTE = [[10 * i, 0, 0] for i in range(5)]
@@ -237,6 +238,10 @@ def test_damaged_metadata_are_refused_by_name(onnx_file, tmp_path):
 
     path.write_bytes(with_metadata(json.dumps(metadata)))
     assert ExportedModel(path, device='cpu').metadata == metadata
+    value_range = ValueRange(low=0, high=4095, dtype='uint16')
+    ranged = dict(metadata, value_range=value_range.settings)
+    path.write_bytes(with_metadata(json.dumps(ranged)))
+    assert ExportedModel(path, device='cpu').value_range == value_range
     for text, message in (
         ('{"task"', 'it is not JSON'),
         ('[' * 10**5, 'it is nested too deep'),
@@ -254,6 +259,8 @@ def test_damaged_metadata_are_refused_by_name(onnx_file, tmp_path):
         ('size_steps', [{}]),
         ('sizes', [1]),
         ('sizes', dict(low='1', high=1, side=1, zoom=1, metric='m')),
+        ('value_range', dict(low=1, high=0, dtype='uint16')),
+        ('value_range', [0, 1]),
         ('mean', 'x'),
         ('device', None),
     ):

@@ -13,7 +13,8 @@ from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
 from .recognise import Form, recognise
 from .report import Fault, Report
 from .settings import Settings, class_settings, map_settings, object_settings
-from .templates import start, work_dir, write_config
+from .templates import loading_of, start, work_dir, write_config
+from .value_range import choose_range
 from .voc import read_voc
 from .yolo import read_yolo
 
@@ -26,9 +27,11 @@ __all__ = [
     'Report',
     'Settings',
     'check',
+    'choose_range',
     'class_settings',
     'classes_of',
     'files_in',
+    'loading_of',
     'map_settings',
     'note_unlisted',
     'object_settings',

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .categories import check_categories, drop_parents, match_categories, note_empty
 from .coco import Coco, Part, join, part_of
@@ -11,6 +12,10 @@ from .images import ImageFacts, inspect_images, near_duplicates
 from .objects import check_objects, link_objects, require_outlines
 from .report import Fault, Report
 from .sizes import check_mask_size, check_size
+from .value_range import note_range
+
+if TYPE_CHECKING:
+    from cpvt_backbones.value_range import ValueRange
 
 Facts = Mapping[Path, ImageFacts]
 HALF_RANGE = 1 << 15  # of 16 bits
@@ -25,6 +30,7 @@ def check(
     file: Path | None = None,
     outlines: bool = False,
     added: Part | None = None,
+    value_range: 'ValueRange | None' = None,
 ) -> list[Part]:
     """Check data as read, split them, and print the report.
 
@@ -36,6 +42,7 @@ def check(
         file: CSV file for the report.
         outlines: Refuse objects without polygons or RLE.
         added: More training data.
+        value_range: How images of more than 8 bits are read.
 
     Returns:
         Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
@@ -44,7 +51,7 @@ def check(
     ``ValueError`` if anything is refused.
     """
     given = [*parts, added] if added else parts
-    checked, facts = check_parts(given, report, decode=decode)
+    checked, facts = check_parts(given, report, decode=decode, value_range=value_range)
     for part in checked:
         if outlines:
             require_outlines(part, report)
@@ -60,6 +67,10 @@ def check(
     if extra:
         checked[0] = join(checked[0], extra)
     _note_files(facts, report)
+    if value_range:
+        note_range(facts, value_range, report)
+    else:
+        _note_deep(facts, report)
     _note_duplicates(checked, facts, report)
     _count_used(checked, report)
     if 'annotations' in checked[0].coco:
@@ -74,7 +85,11 @@ def check(
 
 
 def check_parts(
-    parts: Sequence[Part], report: Report, *, decode: bool = True
+    parts: Sequence[Part],
+    report: Report,
+    *,
+    decode: bool = True,
+    value_range: 'ValueRange | None' = None,
 ) -> tuple[list[Part], Facts]:
     """The rules of :func:`check` alone: no split, and the report is not finished.
 
@@ -82,6 +97,7 @@ def check_parts(
         parts: Data whose categories are matched by name to those of the first.
         report: Gets every image and label that is skipped, altered or refused.
         decode: Decode every image; else only headers are read.
+        value_range: See :func:`check`.
 
     Returns:
         The checked parts, without what is skipped or refused, and the facts of their images.
@@ -90,7 +106,7 @@ def check_parts(
     paths = {
         part.root / image['file_name']: None for part in checked for image in part.coco['images']
     }
-    facts = inspect_images([*paths], decode=decode)
+    facts = inspect_images([*paths], decode=decode, value_range=value_range)
     has_objects = all('annotations' in part.coco for part in checked)
     for part in checked:
         if has_objects:
@@ -159,7 +175,7 @@ def _check_files(part: Part, facts: Facts, report: Report) -> None:
 
 
 def _note_files(facts: Facts, report: Report) -> None:
-    """Note images that are turned by EXIF, and dark images of 16 bits."""
+    """Note images that are turned by EXIF."""
     for path, known in facts.items():
         if known.orientation != 1:
             report.add(
@@ -167,16 +183,20 @@ def _note_files(facts: Facts, report: Report) -> None:
                 'images turned by EXIF: labels are taken as drawn on the upright image',
                 str(path),
             )
+
+
+def _note_deep(facts: Facts, report: Report) -> None:
+    """Note dark images of 16 bits."""
     deep = {path: known.range for path, known in facts.items() if known.range}
     if not deep:
         return
     low = min(least for least, _ in deep.values())
     high = max(greatest for _, greatest in deep.values())
     if high < HALF_RANGE:
-        seen = f'training sees {low >> 8} to {high >> 8} of 255'
+        seen = f'training sees {int(low) >> 8} to {int(high) >> 8} of 255'
         reason = (
-            f'images of 16 bits with values of {low} to {high} only, {seen}: rescale them to 0 to'
-            ' 65535'
+            f'images of 16 bits with values of {low:g} to {high:g} only, {seen}: give --range'
+            ' LOW HIGH'
         )
         for path in deep:
             report.add('note', reason, str(path))

@@ -35,19 +35,23 @@ def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = No
     """Images (or files with ``suffixes``) in a folder and its subfolders, links followed.
 
     Names that begin with a dot are skipped, and so are images of other kinds (``UNREAD_SUFFIXES``).
+    Where there are no images, NumPy files are the images.
 
     Returns:
         Their paths in the folder, with slashes, sorted.
     """
     from cpvt_backbones.inference import IMAGE_SUFFIXES
 
-    found = []
+    found, arrays = [], []
     for path in _walk(folder, report, ()):
         suffix = path.suffix.lower()
         if suffix in (suffixes or IMAGE_SUFFIXES):
             found.append(path.relative_to(folder).as_posix())
+        elif suffixes is None and suffix == '.npy':
+            arrays.append(path.relative_to(folder).as_posix())
         elif suffixes is None and suffix in UNREAD_SUFFIXES:
             report.add('skipped', f'images of a kind that is not read ({suffix})', str(path))
+    found = found or arrays  # arrays beside images may be anything
     if not found:
         wanted = ' or '.join(suffixes or IMAGE_SUFFIXES)
         raise FileNotFoundError(f'data: no {wanted} in the folder {str(folder)!r}')

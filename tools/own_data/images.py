@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 from PIL import ExifTags, Image
 from rich.progress import track
+
+if TYPE_CHECKING:
+    from cpvt_backbones.value_range import ValueRange
 
 Size = tuple[int, int]  # width and height, px
 HASH_SIDE = 16
@@ -29,7 +33,7 @@ class ImageFacts:
         stored: Size before EXIF's rotation.
         orientation: EXIF's, 1 to 8; 1 is upright.
         fault: Why training cannot read it.
-        range: Least and greatest value of an image of 16 bits.
+        range: Least and greatest value of an image of more than 8 bits.
         hash: 32 bytes that are alike for images that look alike.
     """
 
@@ -37,14 +41,21 @@ class ImageFacts:
     stored: Size = (0, 0)
     orientation: int = 1
     fault: str = ''
-    range: tuple[int, int] | None = None
+    range: tuple[float, float] | None = None
     hash: bytes = b''
 
 
-def inspect_images(paths: Sequence[Path], *, decode: bool = True) -> dict[Path, ImageFacts]:
-    """Facts of each image, read in threads; with ``decode=False`` from its header alone."""
+def inspect_images(
+    paths: Sequence[Path], *, decode: bool = True, value_range: 'ValueRange | None' = None
+) -> dict[Path, ImageFacts]:
+    """Facts of each image, read in threads; with ``decode=False`` from its header alone.
+
+    With ``value_range``, each is read by it, as training does.
+    """
 
     def inspect(path: Path) -> ImageFacts:
+        if value_range:
+            return inspect_range(path, value_range)
         return inspect_image(path, decode=decode)
 
     workers = min(8, os.cpu_count() or 1)
@@ -61,6 +72,9 @@ def inspect_images(paths: Sequence[Path], *, decode: bool = True) -> dict[Path, 
 def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
     """Facts of one image; a fault of the file is in ``fault``, nothing is raised."""
     from cpvt_backbones.inference.images import IMAGE_FORMATS
+
+    if path.suffix.lower() == '.npy':
+        return ImageFacts(fault='a NumPy file: give --range LOW HIGH')
 
     try:
         with path.open('rb') as file, Image.open(file, formats=IMAGE_FORMATS) as image:
@@ -84,7 +98,10 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
     if pixels is None:
         return ImageFacts(fault=_why_not_read(path))
     if pixels.dtype not in (np.uint8, np.uint16):
-        return ImageFacts(fault=f'values of type {pixels.dtype}; 8 and 16 bits are accepted')
+        return ImageFacts(
+            fault=f'values of type {pixels.dtype}; 8 and 16 bits are accepted, others by'
+            ' --range LOW HIGH'
+        )
     if pixels.shape[1::-1] != facts.size:
         shape = f'{pixels.shape[1]} x {pixels.shape[0]}'
         return ImageFacts(
@@ -95,6 +112,21 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
         found = int(pixels.min()), int(pixels.max())
     code = difference_hash(pixels)
     return ImageFacts(facts.size, facts.stored, facts.orientation, range=found, hash=code)
+
+
+def inspect_range(path: Path, value_range: 'ValueRange') -> ImageFacts:
+    """Facts of an image that is read by its range of values."""
+    from cpvt_backbones.value_range import ValueRangeError, is_missing, read_raster
+
+    try:
+        raster = read_raster(path)
+        image = value_range.convert(raster.pixels, raster.nodata)
+    except (OSError, ValueRangeError) as error:
+        return ImageFacts(fault=str(error))
+    values = raster.pixels[~is_missing(raster.pixels, raster.nodata)]
+    found = (float(values.min()), float(values.max())) if values.size else None
+    size = image.shape[1::-1]
+    return ImageFacts(size, size, range=found, hash=difference_hash(image))
 
 
 def _why_not_read(path: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from .files import write_json, write_list
 from .folders import classes_of
 from .masks import MaskedImages, write_class_maps
 from .tiles import TILE, cut_tiles, overlap_of
+
+if TYPE_CHECKING:
+    from cpvt_backbones.value_range import ValueRange
 
 OBJECT = 16  # px that the smallest class gets at the scale of training
 TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
@@ -69,11 +72,14 @@ def scaled(size: np.ndarray, factor: float) -> tuple[int, ...]:
     return tuple(max(32, round(side * factor)) for side in size.tolist())
 
 
-def object_settings(task: str, parts: Sequence[Part], folder: Path) -> Settings:
+def object_settings(
+    task: str, parts: Sequence[Part], folder: Path, *, value_range: 'ValueRange | None' = None
+) -> Settings:
     """Settings of a detector or instance segmentor; the data are written to the folder.
 
     The class of the smallest objects gets ``OBJECT`` px, the longer side of the image ``SIDES``.
-    Where objects would be smaller than ``TOO_SMALL`` px, the images are cut into tiles.
+    Where objects would be smaller than ``TOO_SMALL`` px, the images are cut into tiles,
+    with ``value_range`` as NumPy files.
     """
     about = describe(parts[0])
     size = median_size(parts[0])
@@ -84,7 +90,7 @@ def object_settings(task: str, parts: Sequence[Part], folder: Path) -> Settings:
     infer = ''
     if small * factor < TOO_SMALL and factor < 1:
         overlap = overlap_of(parts)
-        parts = cut_tiles(parts, folder / 'tiles', overlap=overlap)
+        parts = cut_tiles(parts, folder / 'tiles', overlap=overlap, value_range=value_range)
         remark += f', {small * factor:.0f} px in images of {SIDES[1]} px: the config trains on'
         remark += f' {len(parts[0].coco["images"])} tiles of {TILE} px, at the scale of the images'
         infer = f' --scale native --tile-size {TILE} --overlap {overlap} --max-pixels {TILE**2}'

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from pprint import pformat
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cpvt_backbones.value_range import ValueRange
 
 RECIPES = {
     'detector': 'configs/bccd/retinanet_cpvt-tiny-gap_bccd.py',
@@ -39,7 +42,7 @@ train_pipeline[3].crop_size = scale
 train_pipeline[4] = dict(type='RandomFlip', prob=0.5)
 test_pipeline = _base_.test_pipeline
 test_pipeline[1].scale = scale
-metainfo = dict(classes=classes)
+{loading}metainfo = dict(classes=classes)
 train_set = dict(data_root='', ann_file={train!r}, metainfo=metainfo)
 train_set['data_prefix'] = dict(img={train_images!r})
 train_set['filter_cfg'] = None  # train on images without objects, too
@@ -58,7 +61,7 @@ train_pipeline[2].scale = scale
 train_pipeline[3] = dict(type='RandomCrop', crop_size={crop}, cat_max_ratio=0.75, ignore_index=void)
 test_pipeline = _base_.test_pipeline
 test_pipeline.insert(1, dict(type='Resize', scale=scale, keep_ratio=True))
-metainfo = dict(classes=classes)
+{loading}metainfo = dict(classes=classes)
 paths = dict(data_root='', data_prefix=dict(img_path={images!r}, seg_map_path={masks!r}))
 options = dict(**paths, img_suffix={suffix!r}, metainfo=metainfo)
 train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
@@ -75,7 +78,7 @@ train_pipeline[1].scale = scale
 resize = dict(type='ResizeEdge', scale=scale * 8 // 7, backend='pillow', interpolation='bicubic')
 test_pipeline = _base_.test_pipeline
 test_pipeline[1:2] = [resize, dict(type='CenterCrop', crop_size=scale)]
-options = dict(data_root={images!r}, data_prefix='', metainfo=dict(classes=classes))
+{loading}options = dict(data_root={images!r}, data_prefix='', metainfo=dict(classes=classes))
 train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
 val_evaluator = dict(topk=(1,))
 """
@@ -177,6 +180,15 @@ def default_weights(task: str) -> str | None:
         if PurePosixPath(weights.config).parent == folder:
             return name
     return None
+
+
+def loading_of(value_range: 'ValueRange | None') -> str:
+    """Lines of a config that read files by a range of values; empty without one."""
+    if value_range is None:
+        return ''
+    low, high, dtype = value_range.low, value_range.high, value_range.dtype
+    load = f"load = dict(type='LoadRange', low={low!r}, high={high!r}, dtype={dtype!r})"
+    return f'{load}\ntrain_pipeline[0] = test_pipeline[0] = load\n'
 
 
 def start(task: str, weights: str | None) -> dict[str, str | None]:

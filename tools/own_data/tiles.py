@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -11,6 +12,9 @@ from rich.progress import track
 
 from .coco import Coco, Part
 from .objects import SMALLEST, is_rle, mask_of, rle_of
+
+if TYPE_CHECKING:
+    from cpvt_backbones.value_range import ValueRange
 
 TILE = 640  # px, side of a tile
 OVERLAPS = 64, 320  # px, least and most that neighbours share
@@ -24,25 +28,30 @@ def overlap_of(parts: Sequence[Part]) -> int:
     return int(np.clip(np.ceil(np.quantile(sides, 0.95)), *OVERLAPS))
 
 
-def cut_tiles(parts: Sequence[Part], folder: Path, *, overlap: int) -> list[Part]:
+def cut_tiles(
+    parts: Sequence[Part], folder: Path, *, overlap: int, value_range: 'ValueRange | None' = None
+) -> list[Part]:
     """Write the tiles of all images and return them with their objects.
 
     Tiles without objects are written for as many as have some, evenly chosen; of an object that is
-    cut, a part of less than ``VISIBLE`` of it is ignored (``iscrowd``).
+    cut, a part of less than ``VISIBLE`` of it is ignored (``iscrowd``). Tiles are JPEG
+    files; with ``value_range``, NumPy files with the values of the image.
     """
     names = ('train', 'val')
     return [
-        _cut_part(part, folder / name, overlap) for name, part in zip(names, parts, strict=True)
+        _cut_part(part, folder / name, overlap, value_range)
+        for name, part in zip(names, parts, strict=True)
     ]
 
 
-def _cut_part(part: Part, folder: Path, overlap: int) -> Part:
+def _cut_part(part: Part, folder: Path, overlap: int, value_range: 'ValueRange | None') -> Part:
+    suffix = '.npy' if value_range else '.jpg'
     objects: dict[int, list[Coco]] = {image['id']: [] for image in part.coco['images']}
     for one in part.coco['annotations']:
         objects[one['image_id']].append(one)
     tiles: list[Coco] = []
     for image in part.coco['images']:
-        tiles += _tiles_of(image, objects[image['id']], overlap)
+        tiles += _tiles_of(image, objects[image['id']], overlap, suffix)
     full = [tile for tile in tiles if tile['objects']]
     empty = [tile for tile in tiles if not tile['objects']]
     chosen = full + empty[:: max(1, -(-len(empty) // max(1, len(full))))]
@@ -52,7 +61,7 @@ def _cut_part(part: Part, folder: Path, overlap: int) -> Part:
     print(f'{folder}: {len(chosen)} tiles, {len(tiles) - len(chosen)} without objects left out')
 
     def write(source: str) -> None:
-        _write_tiles(part.root / source, by_image[source], folder)
+        _write_tiles(part.root / source, by_image[source], folder, value_range)
 
     with ThreadPoolExecutor(4) as pool:
         for _ in track(pool.map(write, by_image), description='tiles', total=len(by_image)):
@@ -68,7 +77,7 @@ def _cut_part(part: Part, folder: Path, overlap: int) -> Part:
     return Part(dict(part.coco, images=images, annotations=annotations), folder, part.source)
 
 
-def _tiles_of(image: Coco, objects: Sequence[Coco], overlap: int) -> Iterator[Coco]:
+def _tiles_of(image: Coco, objects: Sequence[Coco], overlap: int, suffix: str) -> Iterator[Coco]:
     """Tiles of an image, with their objects."""
     from cpvt_backbones.inference.tiles import make_grid
 
@@ -82,7 +91,7 @@ def _tiles_of(image: Coco, objects: Sequence[Coco], overlap: int) -> Iterator[Co
                 found.append(cut)
         yield dict(
             source=image['file_name'],
-            file_name=f'{image["file_name"]}_{top}_{left}.jpg',
+            file_name=f'{image["file_name"]}_{top}_{left}{suffix}',
             left=left,
             top=top,
             width=right - left,
@@ -132,17 +141,39 @@ def cut_object(
     return cut
 
 
-def _write_tiles(source: Path, tiles: Sequence[Coco], folder: Path) -> None:
+def _write_tiles(
+    source: Path, tiles: Sequence[Coco], folder: Path, value_range: 'ValueRange | None'
+) -> None:
     from cpvt_backbones.checkpoints import atomic_write
 
-    # As training reads images: upright, 8 bits.
-    pixels = cv2.imdecode(np.fromfile(source, np.uint8), cv2.IMREAD_COLOR)
-    assert pixels is not None  # the check has decoded it
+    pixels = _read_values(source, value_range) if value_range else _read_image(source)
     for tile in tiles:
         rows = slice(tile['top'], tile['top'] + tile['height'])
         columns = slice(tile['left'], tile['left'] + tile['width'])
-        _, content = cv2.imencode(
-            '.jpg', pixels[rows, columns], [cv2.IMWRITE_JPEG_QUALITY, QUALITY]
-        )
+        part = np.ascontiguousarray(pixels[rows, columns])
         with atomic_write(folder / tile['file_name']) as file:
+            if value_range:
+                np.save(file, part)
+                continue
+            _, content = cv2.imencode('.jpg', part, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
             file.write(content.tobytes())
+
+
+def _read_image(source: Path) -> np.ndarray:
+    """As training reads images: upright, 8 bits."""
+    pixels = cv2.imdecode(np.fromfile(source, np.uint8), cv2.IMREAD_COLOR)
+    assert pixels is not None  # the check has decoded it
+    return pixels
+
+
+def _read_values(source: Path, value_range: 'ValueRange') -> np.ndarray:
+    """Values as RGB; ``nodata``, which NumPy files do not have, becomes LOW or less."""
+    from cpvt_backbones.value_range import is_missing, read_raster, to_bgr
+
+    raster = read_raster(source)
+    pixels = np.array(raster.pixels)
+    low = value_range.low
+    if pixels.dtype.kind != 'f':
+        low = max(np.floor(low), np.iinfo(pixels.dtype).min)
+    pixels[is_missing(pixels, raster.nodata)] = low
+    return to_bgr(pixels)  # BGR to RGB is the same step

@@ -1,0 +1,36 @@
+"""Loading images that are not of 8 bits, in a training or test pipeline."""
+
+from typing import Any
+
+from mmengine.registry import TRANSFORMS
+
+from cpvt_backbones.value_range import ValueRange, ValueRangeError
+
+
+@TRANSFORMS.register_module()
+class LoadRange:
+    """Reads a file whose values from ``low`` to ``high`` become 0 to 255.
+
+    It stands in place of ``LoadImageFromFile``. ``Inferencer`` and exported files read by the same
+    numbers.
+
+    Args:
+        low: See :class:`cpvt_backbones.value_range.ValueRange`.
+        high: See ``low``.
+        dtype: See ``low``.
+    """
+
+    def __init__(self, *, low: float, high: float, dtype: str) -> None:
+        self.value_range = ValueRange(low=low, high=high, dtype=dtype)
+
+    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+        """Add ``img``, (H, W, 3), uint8, BGR; ``ValueError`` names a file that is not read."""
+        try:
+            image = self.value_range.read(results['img_path'])
+        except (OSError, ValueRangeError) as error:
+            raise ValueError(f'{results["img_path"]}: {error}') from error
+        shape = image.shape[:2]
+        return dict(results, img=image, img_shape=shape, ori_shape=shape)
+
+    def __repr__(self) -> str:
+        return f'LoadRange({self.value_range})'
