@@ -97,7 +97,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Drop Sphinx's roles, which docstrings use and Markdown does not know."""
+    """Drop Sphinx's roles, which docstrings use and Markdown does not know. An empty cell heads no
+    column.
+    """
+    html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
     return re.sub(r':(?:class|func|mod|meth|attr):(?=<code>)', '', html)
 
 
