@@ -152,6 +152,7 @@ def convert_state_dict(
     fit_tables(ours, origin, model, table_grid=table_grid, report=report)
     note_resizing(source, model, report)
     _note_deit3(source, found, report)
+    _check_perception_encoder(ours, origin, report)
     fit_patches(ours, wanted, report)
     _add_parts(ours, wanted, model, report)
     result = _fitting(ours, origin, wanted, _count_pegs(model, depths), report)
@@ -266,6 +267,29 @@ def _note_deit3(source: Family, found: Found, report: ConversionReport) -> None:
             "the keys are those of mmpretrain's DeiT-III, which normalises by ln1 where its authors"
             ' and this package normalise by ln2: weights that were trained in mmpretrain compute'
             ' something else here, until norm2 of each block is a copy of norm1'
+        )
+
+
+def _check_perception_encoder(
+    ours: Mapping[str, Tensor], origin: Mapping[str, str], report: ConversionReport
+) -> None:
+    """Refuse weights of Perception Encoder (arXiv 2504.13181), whose rotary encoding has no key.
+
+    Its core has CLIP's norm before the blocks beside a pooling by attention, in timm's and Meta's
+    names. PE-Spatial and PE-Lang have CLIP's keys without the last norm, as a part of a CLIP has.
+    """
+    if 'norm_pre.weight' not in ours:
+        return
+    for pool in ('attn_pool.latent', 'attn_pool.probe'):
+        if pool in ours:
+            report.refused[origin[pool]] = (
+                'with norm_pre the keys are those of Perception Encoder, whose rotary encoding'
+                ' counts from 1 and has no key; CPVT has none like it'
+            )
+    if 'norm.weight' not in ours and 'pos_embed.grid_0' not in origin:
+        report.notes.append(
+            'the keys are those of a CLIP without its last norm, and of PE-Spatial and PE-Lang,'
+            ' whose rotary encoding has no key: weights of these two compute something else here'
         )
 
 

@@ -100,6 +100,17 @@ def test_clip_with_quick_gelu(names, fused, record_property):
     assert_close(ours, lambda x: [theirs.forward_features(x)], record_property)
 
 
+def test_pooling_by_attention_beside_the_names_of_clip():
+    """Perception Encoder in its authors' names is refused; CoCa has other names, and is not."""
+    pytest.importorskip('timm')
+    _, state = clip_state('open_clip')
+    model = CPVT(**CLIP, activation='quick_gelu')
+    state['visual.attn_pool.query'] = torch.ones(1, 24)
+    load(model, state)
+    state['visual.attn_pool.probe'] = torch.ones(1, 1, 24)
+    misfit(r'visual\.attn_pool\.probe: .* those of Perception Encoder', state, model)
+
+
 def test_clip_with_the_names_of_mmpretrain(record_property):
     theirs, state = clip_state('mmpretrain')
     ours = CPVT(**CLIP, out_type='featmap', out_indices=-1)

@@ -197,6 +197,7 @@ def test_every_vit_of_timm_agrees_or_is_refused(name, record_property):
         ('vit_relpos_small_patch16_224', r'blocks\.0\.attn\.rel_pos\.mlp.*: a relative position'),
         ('beit_base_patch16_224', 'relative_position_bias_table: a relative position bias'),
         ('samvit_base_patch16_224', r'blocks\.0\.attn\.rel_pos_h: a relative position bias'),
+        ('vit_pe_core_tiny_patch16_384', r'attn_pool\.latent: .* those of Perception Encoder'),
         ('test_vit4', r'lacks \d+ keys of the model: blocks\.0\.norm1\.bias'),
     ],
 )
@@ -234,3 +235,17 @@ def test_an_unknown_part_is_refused_and_named():
     for key in ('head.weight', 'attn_pool.q.bias', 'decoder_blocks.0.attn.qkv.bias', 'mask_token'):
         state = {**model.state_dict(), key: torch.zeros(2)}
         assert key in convert_state_dict(state, model)[1].dropped
+
+
+def test_weights_that_may_be_perception_encoders_are_noted():
+    """No key tells PE-Spatial from a CLIP without its last norm."""
+    notes = {}
+    for name in ('vit_pe_spatial_tiny_patch16_512', 'vit_base_patch16_clip_224'):
+        theirs = tiny_timm(name)
+        state = theirs.state_dict()
+        model = fitted(theirs, state, None)
+        notes[name] = ' '.join(convert_state_dict(state, model)[1].notes)
+    assert 'weights of these two compute something else' in notes.pop(
+        'vit_pe_spatial_tiny_patch16_512'
+    )
+    assert 'PE-Spatial' not in ''.join(notes.values())
