@@ -31,10 +31,14 @@ SIDE = 512  # px, at which features are shown first
 
 
 class Page:
-    """The page for models by name, as ``blocks``; it opens with the first example's features."""
+    """The page for models by name, as ``blocks``.
+
+    It opens with the features that the first model has of the first example.
+    """
 
     def __init__(self, models: Mapping[str, views.Model]) -> None:
         self.models, self.examples = models, examples()
+        self.first = next(iter(models))
         with gr.Blocks(title='CPVT on images of any size', analytics_enabled=False) as self.blocks:
             # (H, W, 3), RGB; its number if it is an example; what the model has found.
             self.image, self.example = gr.State(self.examples[0].image), gr.State(0)
@@ -48,7 +52,6 @@ class Page:
             self._connect()
 
     def _add_inputs(self) -> None:
-        first = self.examples[0]
         gr.Markdown(ABOUT_EXAMPLES)
         self.gallery = gr.Gallery(
             [(one.image, one.name) for one in self.examples],
@@ -62,7 +65,7 @@ class Page:
             buttons=[],
         )
         self.upload = gr.Image(
-            first.image,
+            self.examples[0].image,
             label='Image',
             show_label=False,
             type='filepath',
@@ -73,12 +76,12 @@ class Page:
         )
         # The file as it is: Gradio's own preprocessing opens it, with other bounds than the reader.
         self.upload.preprocess = lambda data: None if data is None else data.path
-        self.name = gr.Dropdown([*self.models], value=first.model, label='Model', filterable=False)
-        self.about = gr.Markdown(self.models[first.model].describe())
+        self.name = gr.Dropdown([*self.models], value=self.first, label='Model', filterable=False)
+        self.about = gr.Markdown(self.models[self.first].describe())
         self.stop = gr.Button('Stop', size='sm')
 
     def _add_results(self) -> None:
-        name, image = self.examples[0].model, self.examples[0].image
+        name, image = self.first, self.examples[0].image
         layers, heads = views.count_heads(self.models[name])
         middle = (layers + 1) // 2
         pictures, attended, text = self._explain(name, image, SIDE, middle, 0, 50, 50)

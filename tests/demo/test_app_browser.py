@@ -77,7 +77,7 @@ def view(page, name):
 
 
 def done(page, text):
-    expect(page.locator('#results')).to_contain_text(re.compile(text))
+    expect(page.locator('#results')).to_contain_text(re.compile(text, re.DOTALL))
 
 
 def give(page, name, content):
@@ -117,6 +117,11 @@ def test_prediction_and_scores(open_page):
     choose(page, DETECTOR)
     view(page, 'Prediction')
     done(page, r'RBC\s*22 \(best score')
+    side = page.get_by_label(re.compile('number input for Longer side.+test scale'))
+    side.fill('640')
+    side.press('Enter')
+    side.blur()
+    done(page, r'WBC\s*2 \(best score')
     picture(page, 'app_prediction', DETECTOR)
     score = page.get_by_label('number input for Lowest score')
     score.fill('1')
@@ -130,9 +135,10 @@ def test_prediction_and_scores(open_page):
 
 def test_several_sizes(open_page):
     page = open_page()
-    view(page, 'Several sizes')
     choose(page, DETECTOR)
-    done(page, r'Sizes: 5 of 5')
+    done(page, 'Image: 640 x 480 px')
+    view(page, 'Several sizes')
+    done(page, r'960 x 720 px: .+Sizes: 5 of 5')
     done(page, r'160 x 120 px: .+ outside the good sizes')
     done(page, r'640 x 480 px: 24 of 24 found, 0 extra \| good size')
     picture(page, 'app_sizes', DETECTOR)
