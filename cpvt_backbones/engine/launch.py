@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
+from mmengine.logging import MMLogger, print_log
 from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
@@ -33,6 +33,8 @@ from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, dicts_of, find_toolb
 from .training_checks import TrainingCheckHook
 
 AMP_DTYPES = ('float16', 'bfloat16')
+# First words of messages that are for the log file, not for the terminal.
+FOR_THE_FILE = ('paramwise_options', 'Config:\n', 'Hooks will be executed')
 REMOTE = ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
 
 
@@ -70,11 +72,9 @@ def train(
         _scale_rate(cfg)
     _find_weights(cfg, resume)
     runner = _build_runner(cfg)
-    # A line a parameter is for the log file, not for the terminal.
-    for handler in _terminals(runner):
-        handler.addFilter(lambda record: not str(record.msg).startswith('paramwise_options'))
     if isinstance(runner, Runner):
         runner.register_hook(TrainingCheckHook())
+        runner.register_hook(SummaryHook())
     with _progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner
@@ -109,10 +109,67 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
             locate_checkpoint(part['checkpoint'])
 
 
-def _terminals(runner: Any) -> list[logging.StreamHandler]:
-    """Handlers of a runner's logger that write to the terminal."""
+def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:
+    """Handlers of a logger that write to the terminal."""
     # A FileHandler is a StreamHandler, too.
-    return [one for one in runner.logger.handlers if type(one) is logging.StreamHandler]
+    return [one for one in logger.handlers if type(one) is logging.StreamHandler]
+
+
+def _is_for_terminal(record: logging.LogRecord) -> bool:
+    """False for the environment, the config, the hooks and a line a parameter."""
+    message = str(record.msg)
+    return record.levelno != logging.INFO or not (
+        message.startswith(FOR_THE_FILE) or '\nSystem environment:' in message
+    )
+
+
+def _shorten(logger: logging.Logger) -> None:
+    """Keep long messages off the terminal, except at level DEBUG or with ``CPVT_DEBUG=1``."""
+    if os.environ.get('CPVT_DEBUG', '0') not in ('', '0'):
+        return
+    for handler in _terminals(logger):
+        if handler.level > logging.DEBUG:  # mmengine sets the level of the handlers
+            handler.addFilter(_is_for_terminal)
+
+
+class QuietRunner(Runner):
+    """mmengine's runner; environment, config and hooks are in its log file only."""
+
+    def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
+        """Build mmengine's logger and keep long messages off the terminal."""
+        logger = super().build_logger(*args, **kwargs)
+        _shorten(logger)
+        return logger
+
+
+class SummaryHook(Hook):
+    """Say before the first iteration what is trained, on what, how long and where."""
+
+    def before_train(self, runner: Any) -> None:
+        """Log the summary."""
+        model = getattr(runner.model, 'module', runner.model)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        backbone = type(getattr(model, 'backbone', None)).__name__
+        dataset = runner.train_dataloader.dataset
+        classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or ()
+        named = ', '.join(map(str, classes[:10])) + (', ...' if len(classes) > 10 else '')
+        images = f'{len(dataset):,}' if hasattr(dataset, '__len__') else 'a stream of'
+        starts = [str(runner._load_from)] if runner._load_from else []
+        starts += [
+            str(part['checkpoint'])
+            for part in dicts_of(runner.cfg.get('model'))
+            if part.get('checkpoint')
+        ]
+        lines = [
+            f'model: {type(model).__name__} with {backbone}, {count:,} parameters',
+            f'weights: {", ".join(starts) or "random"}',
+            f'data: {type(dataset).__name__}, {images} images',
+            f'classes: {len(classes)} ({named})' if classes else 'classes: not named by the data',
+            f'length: {runner.max_iters:,} iterations',
+            f'work directory: {runner.work_dir}',
+            f'log file: {runner.log_dir}/{runner.timestamp}.log',
+        ]
+        runner.logger.info('\n'.join(['Training', *lines]))
 
 
 def test(
@@ -223,7 +280,11 @@ def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
 def _build_runner(cfg: Config) -> Runner:
     if cfg.get('launcher') == 'pytorch' and 'runner_type' not in cfg and get_device() == 'cpu':
         _use_gloo(cfg)
-    return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    if 'runner_type' in cfg:
+        runner = RUNNERS.build(cfg)
+        _shorten(runner.logger)
+        return runner
+    return QuietRunner.from_cfg(cfg)
 
 
 def _use_gloo(cfg: Config) -> None:
@@ -249,7 +310,7 @@ def _progress_bar(runner: Any) -> Iterator[None]:
     if not (sys.stdout.isatty() and is_main_process()):
         yield
         return
-    handlers = _terminals(runner)
+    handlers = _terminals(runner.logger)
     streams = [handler.stream for handler in handlers]
     with Progress(
         'training', BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), 'left'

@@ -62,6 +62,25 @@ def test_no_bar_in_a_file_and_no_remains_of_one(classifier, call, capsys, tmp_pa
     assert '[2/2]' in out and '━' not in out and '\x1b[?25' not in out
 
 
+def test_summary_on_the_terminal_and_the_rest_in_the_log_file(classifier, call, capfd, tmp_path):
+    work = tmp_path / 'work'
+    call('train', classifier, '--work-dir', work)
+    before = ''.join(capfd.readouterr()).split('Iter(train)')[0]
+    (log,) = work.glob('*/*.log')
+    assert len(before.splitlines()) < 30
+    assert 'ImageClassifier with CPVT' in before and 'weights: random' in before
+    assert 'classes: 2 (dark, light)' in before and f'work directory: {work}' in before
+    assert f'log file: {log}' in before
+    for text in ('System environment:', 'Config:\n', 'Hooks will be executed'):
+        assert text not in before and text in log.read_text()
+
+
+def test_debug_shows_everything(classifier, call, capfd, tmp_path, monkeypatch):
+    monkeypatch.setenv('CPVT_DEBUG', '1')
+    call('train', classifier, '--work-dir', tmp_path / 'work')
+    assert 'System environment:' in ''.join(capfd.readouterr())
+
+
 def test_tensorboard(classifier, call, tmp_path):
     pytest.importorskip('tensorboard')
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
