@@ -51,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         '--threads', type=positive, default=torch.get_num_threads(), help='default: %(default)s'
     )
-    measure(parser.parse_args(argv))
+    args = parser.parse_args(argv)
+    if not args.out.parent.is_dir():
+        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
+    measure(args)
 
 
 def measure(args: argparse.Namespace, shapes: Sequence[tuple[int, ...]] = SHAPES) -> None:
