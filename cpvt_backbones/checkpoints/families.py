@@ -23,7 +23,9 @@ class Family:
 
     name: str  # in a report
     layout: str  # 'column' (ViT, CPVT) or 'pyramid' (PVT, Twins-PCPVT)
-    signature: str  # pattern of the start of a key of each such checkpoint, and of no other
+    # Pattern of the start of a key of each such checkpoint. The first family that matches is taken:
+    # narrow patterns stand first in `SOURCES`.
+    signature: str
     rules: tuple[Rule, ...] = ()  # patterns and replacements, applied to each key in this order
     # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is
     # not known.
@@ -32,16 +34,17 @@ class Family:
     def rename(self, key: str) -> str:
         """Return this package's name of a key.
 
-        ``attn.in_proj`` and ``attn.q_proj`` stay, because their values are split or joined.
+        Keys stay whose values are split or joined later, such as ``attn.in_proj``: see
+        :mod:`.renaming`.
         """
-        for pattern, replacement in (*self.rules, *POSITION_RULES):
+        for pattern, replacement in (*self.rules, *TABLE_AND_PEG_RULES):
             key = re.sub(pattern, replacement, key)
         return key
 
 
 # A column has one table. The paper's listings name the convolution of a PEG `proj` or `pos`, alone,
 # in a Sequential or in a list of several PEGs.
-POSITION_RULES: tuple[Rule, ...] = (
+TABLE_AND_PEG_RULES: tuple[Rule, ...] = (
     (r'^pos_embed$', 'pos_embed.0'),
     (r'^pos_block\.(?:proj|pos)\.(?:0\.)?(weight|bias)$', r'pos_block.0.proj.0.\1'),
     (r'^pos_block\.(\d+)\.(?:proj|pos)\.(weight|bias)$', r'pos_block.\1.proj.0.\2'),

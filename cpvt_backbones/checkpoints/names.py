@@ -48,9 +48,10 @@ def export_state_dict(
     check_choice(TARGETS, to=to)
     report = ConversionReport(source=type(model).__name__, target=f"{to}'s names")
     rules = _rules(state_dict, to, report.source)
-    if to == 'timm' and (parts := _not_in_timm(model)):
+    parts = [] if to == 'cpvt' else _found_here_alone(model)
+    if parts:
         fault = f'this {report.source} has {", ".join(parts)}'
-        raise CheckpointError(f"to='timm': no ViT of timm under these names computes it: {fault}")
+        raise CheckpointError(f'to={to!r}: no model of {to} under these names computes it: {fault}')
     result: dict[str, Tensor] = {}
     for key, value in state_dict.items():
         if to != 'cpvt' and _GRID.match(key):
@@ -77,8 +78,8 @@ def export_state_dict(
     return result, report
 
 
-def _not_in_timm(model: nn.Module) -> list[str]:
-    """Arguments of a model whose outputs timm's ViT, DeiT and Twins of the same keys do not give.
+def _found_here_alone(model: nn.Module) -> list[str]:
+    """Arguments of a model whose outputs no ViT, DeiT or Twins of another package gives.
 
     Their keys show few of them: a window has no weights.
     """

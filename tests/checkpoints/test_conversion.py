@@ -8,6 +8,7 @@ from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError, export_state_dict
 
 TABLES = dict(type='Learned', interpolation='bilinear', antialias=False)
+SIN_COS_PEG = [dict(type='SinCos'), dict(type='PEG')]
 LEARNED = dict(type='Learned')
 
 
@@ -459,6 +460,8 @@ def test_mmpretrains_deit3_is_noted(kind, options, noted, record_property):
         (CPVT, dict(position=[LEARNED, dict(type='RoPE', mode='axial')]), 'timm', 'has .* RoPE'),
         (CPVT, dict(position=[LEARNED, dict(type='RoPE', mode='mixed')]), 'timm', 'has .* RoPE'),
         (CPVT, dict(position=[LEARNED, dict(type='SinCos')]), 'timm', 'has .* SinCos'),
+        (PyramidCPVT, dict(position=SIN_COS_PEG), 'mmseg', 'has the encoding SinCos'),
+        (PyramidCPVT, dict(position=SIN_COS_PEG), 'mmpretrain', 'has the encoding SinCos'),
         (CPVT, dict(position=LEARNED, window_size=2), 'timm', 'has window_size=2'),
         (CPVT, dict(position=LEARNED, activation='quick_gelu'), 'timm', "has activation='quick"),
         (CPVT, dict(position=LEARNED, activation='swiglu'), 'timm', "has activation='swiglu'"),
