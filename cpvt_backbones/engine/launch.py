@@ -162,7 +162,7 @@ class SummaryHook(Hook):
         ]
         lines = [
             f'model: {type(model).__name__} with {backbone}, {count:,} parameters',
-            f'weights: {", ".join(starts) or "random"}',
+            f'weights: {", ".join(starts) or "no checkpoint named"}',
             f'data: {type(dataset).__name__}, {images} images',
             f'classes: {len(classes)} ({named})' if classes else 'classes: not named by the data',
             f'length: {runner.max_iters:,} iterations',

@@ -68,7 +68,7 @@ def test_summary_on_the_terminal_and_the_rest_in_the_log_file(classifier, call, 
     before = ''.join(capfd.readouterr()).split('Iter(train)')[0]
     (log,) = work.glob('*/*.log')
     assert len(before.splitlines()) < 30
-    assert 'ImageClassifier with CPVT' in before and 'weights: random' in before
+    assert 'ImageClassifier with CPVT' in before and 'weights: no checkpoint named' in before
     assert 'classes: 2 (dark, light)' in before and f'work directory: {work}' in before
     assert f'log file: {log}' in before
     for text in ('System environment:', 'Config:\n', 'Hooks will be executed'):
