@@ -230,8 +230,10 @@ def test_categories_are_sorted_and_the_parent_of_roboflow_is_left_out(coco, tabl
     names = {2: 'dog', 1: 'cat', 0: 'animals', 7: 'unseen'}
     coco.categories = [dict(id=i, name=name, supercategory='animals') for i, name in names.items()]
     coco.categories[2]['supercategory'] = 'none'
+    coco.categories.append(dict(id=50, name='_background_', supercategory=None))  # LabelMe's
     printed = table(*coco.arguments())
-    assert 'altered        1 parent categories without objects are left out' in printed
+    left_out = 'parent and background categories without objects are left out'
+    assert f'altered        2 {left_out}' in printed
     assert 'note           1 classes without a training object: unseen' in printed
     assert config().classes == ('cat', 'dog', 'unseen')
 

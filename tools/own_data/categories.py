@@ -58,11 +58,12 @@ def _used(part: Part) -> set[int]:
 
 
 def drop_parents(parts: Sequence[Part], report: Report) -> None:
-    """Leave out categories without objects that are the ``supercategory`` of another, as in
-    Roboflow's exports.
+    """Leave out categories without objects that are no classes.
+
+    The ``supercategory`` of another, as in Roboflow's exports, and LabelMe's ``_background_``.
     """
     annotated = set()
-    parents = set()
+    parents = {'_background_'}
     for part in parts:
         used = _used(part)
         for category in part.coco['categories']:
@@ -74,7 +75,7 @@ def drop_parents(parts: Sequence[Part], report: Report) -> None:
         kept = []
         for category in part.coco['categories']:
             if category['name'] in parents - annotated:
-                reason = 'parent categories without objects are left out'
+                reason = 'parent and background categories without objects are left out'
                 report.add('altered', reason, f'{part.source}: {category["name"]}')
             else:
                 kept.append(category)
