@@ -4,8 +4,9 @@
     python tools/infer.py model.onnx photos/    # a file of tools/export.py
     python tools/infer.py NAME photos/          # shipped weights
 
-Writes predictions.json (boxes: COCO results), images.json, failed.json, vis/ (pictures) and pred/
-(class maps) to the output folder. The same command resumes an interrupted run.
+Writes records.jsonl after each image, and at the end predictions.json (boxes: COCO results),
+images.json and failed.json; also vis/ (pictures) and pred/ (class maps). The same command resumes
+an interrupted run.
 """
 
 import argparse

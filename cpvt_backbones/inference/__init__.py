@@ -8,7 +8,9 @@
 6. ``predictions``: its output as plain data, in px of the image.
 7. ``drawing``: a picture of it.
 8. ``inferencer``: does 1 to 7, in threads and in bounded memory, for any number of images.
-9. ``folders``: writes what it yields to a folder, and continues where a run has stopped.
+9. ``outputs``: the files: a line of records.jsonl and a picture for each image, predictions.json at
+   the end.
+10. ``folders``: a run on a folder: which images are left, locks, shards.
 """
 
 from .folders import Summary, merge_shards, predict_to_folder

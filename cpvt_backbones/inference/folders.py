@@ -30,14 +30,14 @@ from .outputs import (
     RUN_FILE,
     Ids,
     Records,
-    assemble,
     delete_outputs,
     read_ids,
     warn,
     write_failed,
     write_images,
+    write_json_files,
     write_list,
-    write_outputs,
+    write_pictures,
 )
 
 LOCK_FILE = '.lock'
@@ -73,8 +73,9 @@ def predict_to_folder(
 ) -> Summary:
     """Predict on image files and write everything to a folder.
 
-    Each prediction is written as soon as it is made. The same call on the same folder continues
-    with the images that have no prediction or have changed. docs/inference.md lists the files.
+    Each prediction is written to records.jsonl as soon as it is made, and predictions.json when the
+    run ends. The same call on the same folder continues with the images that have no prediction or
+    have changed. docs/inference.md lists the files.
 
     Args:
         inferencer: The model.
@@ -244,17 +245,17 @@ def _predict(
             bar.update(tiles, completed=done, total=total, visible=done < total)
 
         def write(index: int, result: Result) -> Result | dict[str, Any]:
-            return result if result.error else write_outputs(folder, names[left[index]], result)
+            return result if result.error else write_pictures(folder, names[left[index]], result)
 
         options = dict(given, on_tiles=on_tiles, map_dir=folder / 'pred', then=write)
         for index, outcome in inferencer.stream(left, **options):
-            if isinstance(outcome, Result):
+            if isinstance(outcome, Result):  # of a failed image; else its record
                 failed[left[index]] = _reason(outcome.error)
             else:
                 records.add(left[index], **outcome)
             bar.advance(all_images)
     done = [image for image in images if image not in failed]
-    assemble(folder, records, done, inferencer.predictor.classes or [], ids)
+    write_json_files(folder, records, done, inferencer.predictor.classes or [], ids)
     # In the order of the images.
     reasons = {str(image): failed[image] for image in images if image in failed}
     write_failed(folder, reasons)

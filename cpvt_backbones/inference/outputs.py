@@ -161,8 +161,8 @@ def _is_prediction(prediction: Prediction) -> bool:
 # -- class maps, pictures, JSON files
 
 
-def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
-    """Write the class map and the picture of an image; return its record."""
+def write_pictures(folder: Path, name: str, result: Result) -> dict[str, Any]:
+    """Write the class map and the picture of an image; return its record, for :class:`Records`."""
     assert result.prediction is not None and result.size is not None
     prediction, outputs = dict(result.prediction), []
     seg_map = prediction.get('seg_map')
@@ -221,7 +221,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
     return Ids(found, {label: categories[name] for label, name in enumerate(classes)})
 
 
-def assemble(
+def write_json_files(
     folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids
 ) -> None:
     """Write the JSON files of all predictions; delete what a killed run has left unfinished."""

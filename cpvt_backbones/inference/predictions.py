@@ -84,7 +84,7 @@ def finish_prediction(
     The score is that of the best box, below ``score_thr`` too; ``None`` without boxes.
     ``ValueError`` for NaN and infinite values.
     """
-    if loaded.pixels > bounds.max_pixels:
+    if loaded.pixels > bounds.max_pixels:  # predict_tiled has finished it
         return output
     if predictor.task == 'segmentation':
         return _segmentation(predictor, output, loaded, bounds), None
