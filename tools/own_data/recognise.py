@@ -168,7 +168,7 @@ def images_of(file: Path, root: Path) -> Path:
         what = ', '.join(str(path) for path in found) or f'none with {", ".join(sample[:1])}'
         raise ValueError(
             f'data: {file} must have its images in one folder of {str(root)!r}, found {what};'
-            ' name it'
+            ' give the folder as the second path'
         )
     return chosen[0]
 
