@@ -5,8 +5,8 @@
     python tools/infer.py NAME photos/          # shipped weights
 
 Writes records.jsonl after each image, and at the end predictions.json (boxes: COCO results),
-images.json and failed.json; also vis/ (pictures) and pred/ (class maps). The same command resumes
-an interrupted run.
+images.json and failed.json; also vis/ (pictures) and pred/ (class maps). The same command
+resumes an interrupted run.
 """
 
 import argparse

@@ -85,6 +85,7 @@ def test_a_detector_that_finds_nothing_is_not_exported(tmp_path, call, monkeypat
     found = []
 
     class Predictor:
+        value_range = None
         classes = palette = size_steps = sizes = None
 
         def __init__(self, **_):
