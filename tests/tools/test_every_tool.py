@@ -38,7 +38,10 @@ MISTAKES = {
     'projects/shipped_weights/make_imagenette.py': ('none made', 'no images in none/train/<class>'),
     'projects/shipped_weights/make_teacher.py': ('out.h5', SUFFIXES),
     'projects/shipped_weights/ship_weights.py': (SHIPPED, 'config must be in'),
-    'projects/size_experiment/run.py': ('read --sealed none.zip', 'has no finished run'),
+    'projects/size_experiment/run.py': (
+        'read --sealed none.zip --rows none.csv',
+        'has no finished run',
+    ),
     'tools/attention_maps.py': ('none.py none.pth {image}', NO_CONFIG),
     'tools/convert_checkpoint.py': ('none.pth out.pth --type CPVT', NO_CHECKPOINT),
     'tools/equivariance.py': ('--models a=none.py:none.pth', NO_CONFIG),
