@@ -4,9 +4,8 @@
     python tools/infer.py model.onnx photos/    # a file of tools/export.py
     python tools/infer.py NAME photos/          # shipped weights
 
-Writes records.jsonl after each image, and at the end predictions.json (boxes: COCO results),
-images.json and failed.json; also vis/ (pictures) and pred/ (class maps). The same command
-resumes an interrupted run.
+Writes records.jsonl after each image; predictions.json (boxes: COCO results), images.json and
+failed.json at the end; vis/ (pictures), pred/ (class maps). Run it again after an interruption.
 """
 
 import argparse
