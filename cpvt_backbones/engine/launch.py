@@ -149,7 +149,10 @@ class SummaryHook(Hook):
         """Log the summary."""
         model = getattr(runner.model, 'module', runner.model)
         count = sum(parameter.numel() for parameter in model.parameters())
-        backbone = type(getattr(model, 'backbone', None)).__name__
+        backbone = getattr(model, 'backbone', None)
+        kind = type(model).__name__
+        if backbone is not None:
+            kind += f' with {type(backbone).__name__}'
         dataset = runner.train_dataloader.dataset
         classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or ()
         named = ', '.join(map(str, classes[:10])) + (', ...' if len(classes) > 10 else '')
@@ -161,7 +164,7 @@ class SummaryHook(Hook):
             if part.get('checkpoint')
         ]
         lines = [
-            f'model: {type(model).__name__} with {backbone}, {count:,} parameters',
+            f'model: {kind}, {count:,} parameters',
             f'weights: {", ".join(starts) or "no checkpoint named"}',
             f'data: {type(dataset).__name__}, {images} images',
             f'classes: {len(classes)} ({named})' if classes else 'classes: not named by the data',

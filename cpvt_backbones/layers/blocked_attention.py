@@ -44,11 +44,11 @@ def has_bfloat16_products() -> bool:
 
 def suits_blocks(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether :func:`attend_in_blocks` is the faster way, for inference without mask or dropout."""
+    if any(part.dtype != torch.bfloat16 for part in (query, key, value)):
+        return False
     if is_recording() or query.device.type != 'cpu':  # a recorded loop has a fixed number of blocks
         return False
     if torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value)):
-        return False
-    if any(part.dtype != torch.bfloat16 for part in (query, key, value)):
         return False
     if min(query.shape[2], key.shape[2]) < MIN_TOKENS:
         return False

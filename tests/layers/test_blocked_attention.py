@@ -77,7 +77,9 @@ def test_masks_and_dropout_use_the_fused_kernel(fast):
         attend(query, key, value, mask=mask),
         F.scaled_dot_product_attention(query, key, value, attn_mask=mask),
     )
-    assert (attend(query, key, torch.ones_like(value), dropout=0.5) != 1).any()
+    # Weights sum to 1 up to their rounding, unless half of them are dropped.
+    dropped = attend(query, key, torch.ones_like(value), dropout=0.5)
+    assert (dropped - 1).abs().max() > 0.1
 
 
 def test_a_traced_model_has_no_blocks(fast):
