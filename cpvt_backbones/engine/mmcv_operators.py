@@ -6,6 +6,7 @@ computed in fp32. An operator that is not here raises NotImplementedError when i
 when mmcv is imported.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -16,6 +17,7 @@ import torch
 import torchvision
 from mmengine.logging import print_log
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cpvt_backbones.layers.attention import widen
 
@@ -201,8 +203,26 @@ def deform_conv_backward_parameters(*tensors: Tensor, **sizes: Any) -> None:
     grad_weight.copy_(kernels._deform_conv2d_backward(*widen(grad), *arguments)[1] * sizes['scale'])
 
 
+def _of_size(tensor: Tensor, output: Tensor) -> Tensor:
+    """Offsets or mask (B, C, H, W) as mmcv's compiled operator reads those of a larger map.
+
+    It takes the first values of each image, row by row, for those of the output's height and width.
+    DyHead passes offsets of one pyramid level to the maps of the next.
+    """
+    size = (tensor.shape[1], *output.shape[2:])
+    values = tensor.flatten(1)
+    count = math.prod(size)
+    if values.shape[1] < count:
+        raise ValueError(
+            'modulated_deform_conv: offsets and mask must be at least as large as the output,'
+            f' {size[1]} x {size[2]}, got {tensor.shape[2]} x {tensor.shape[3]}'
+        )
+    return values[:, :count].unflatten(1, size)
+
+
 def modulated_deform_conv_forward(*tensors: Tensor, **sizes: Any) -> None:
     input, weight, bias, _, offset, mask, output, _ = tensors
+    offset, mask = _of_size(offset, output), _of_size(mask, output)
     output.copy_(
         kernels.deform_conv2d(*_deform_arguments((input, weight, offset, mask, bias), sizes))
     )
@@ -224,11 +244,13 @@ def modulated_deform_conv_backward(*tensors: Tensor, **sizes: Any) -> None:
         grad_mask,
         grad,
     ) = tensors
-    arguments = _deform_arguments((input, weight, offset, mask, bias), sizes)
+    used = (_of_size(offset, grad), _of_size(mask, grad))
+    arguments = _deform_arguments((input, weight, *used, bias), sizes)
     gradients = kernels._deform_conv2d_backward(*widen(grad), *arguments)
     targets = (grad_input, grad_weight, grad_offset, grad_mask, grad_bias)
     for target, gradient in zip(targets[: 4 + sizes['with_bias']], gradients, strict=False):
-        target.copy_(gradient)
+        unused = target[0].numel() - gradient[0].numel()  # values of offsets or mask
+        target.copy_(pad(gradient.flatten(1), (0, unused)).view_as(target) if unused else gradient)
 
 
 def ms_deform_attn_forward(

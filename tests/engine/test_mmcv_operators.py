@@ -246,6 +246,37 @@ def test_deformable_convolution(kind, stride, pad, dilation, groups, deform_grou
     assert_agree(modulate, x, offset, mask, weight, *bias)
 
 
+@needs_compiled
+@pytest.mark.parametrize('deform_groups', [1, 2])
+@pytest.mark.parametrize(('stride', 'larger'), [(1, (18, 26)), (2, (9, 13)), (1, (9, 14))])
+def test_offsets_that_are_larger_than_the_output(stride, larger, deform_groups):
+    """As DyHead passes them; where they were cut from one map, the images lie apart in memory."""
+    x, weight = image(torch.float64), torch.randn(6, 4, 3, 3, dtype=torch.float64)
+    both = torch.randn(2, deform_groups * 27, *larger, dtype=torch.float64)
+
+    def modulate(x, both, weight):
+        offset, mask = both.split((deform_groups * 18, deform_groups * 9), dim=1)
+        function = WRAPPERS['modulated_deform_conv'].modulated_deform_conv2d
+        return function(x, offset, mask, weight, None, stride, 1, 1, 1, deform_groups)
+
+    assert_agree(modulate, x, both, weight)
+    together = both.to(memory_format=torch.channels_last)
+    for left, right in zip(
+        ours(outputs_and_gradients, modulate, x, together, weight),
+        ours(outputs_and_gradients, modulate, x, both, weight),
+        strict=True,
+    ):
+        torch.testing.assert_close(left, right)
+
+
+def test_offsets_that_are_smaller_than_the_output_are_refused():
+    """The compiled operator reads what lies behind them in memory."""
+    inputs = image(torch.float32), torch.zeros(2, 18, 9, 12), torch.zeros(2, 9, 9, 12)
+    function = WRAPPERS['modulated_deform_conv'].modulated_deform_conv2d
+    with pytest.raises(ValueError, match='as large as the output, 9 x 13, got 9 x 12$'):
+        ours(function, *inputs, torch.zeros(6, 4, 3, 3), None, 1, 1)
+
+
 def test_deformable_convolution_in_half_precision():
     x, weight, offset = image(torch.float32), torch.randn(6, 4, 3, 3), torch.randn(2, 18, 9, 13)
     x, weight, offset = x.half(), weight.half(), offset.half()

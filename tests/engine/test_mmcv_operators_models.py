@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 from mmengine.registry import MODELS, init_default_scope
-from test_mmcv_operators import needs_compiled, ours
+from test_mmcv_operators import needs_compiled, ours, outputs_and_gradients
 
 pytest.importorskip('mmdet')
 
@@ -67,3 +67,22 @@ def test_detectors(name):
         torch.testing.assert_close(other.bboxes, found.bboxes, rtol=1e-5, atol=1e-4)
         torch.testing.assert_close(other.scores, found.scores, rtol=1e-5, atol=1e-6)
         assert 'masks' not in found or torch.equal(found.masks, other.masks)
+
+
+@needs_compiled
+def test_dyhead():
+    """It passes the offsets of one level to the maps of the levels beside it."""
+    dyhead = pytest.importorskip('mmdet.models.necks').DyHead
+    neck = dyhead(16, 16, num_blocks=2, zero_init_offset=False)
+    torch.manual_seed(0)
+    for parameter in neck.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    maps = [torch.randn(2, 16, *size) for size in ((13, 22), (7, 11), (4, 6))]
+
+    def flat(*maps):
+        return torch.cat([out.flatten(1) for out in neck(maps)], dim=1)
+
+    expected = outputs_and_gradients(flat, *maps)
+    found = ours(outputs_and_gradients, flat, *maps)
+    for left, right in zip(expected, found, strict=True):
+        torch.testing.assert_close(right, left, rtol=1e-5, atol=1e-5)
