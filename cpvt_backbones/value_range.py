@@ -1,4 +1,4 @@
-"""Images whose values are not 8 bits: a range of values becomes 0 to 255.
+"""Images that are not RGB of 8 bits: chosen bands of a file, and a range of values as 0 to 255.
 
 Training (:class:`.engine.LoadRange`) and prediction (:mod:`.inference`) read by it, so that a model
 sees the same pixels in both.
@@ -6,7 +6,7 @@ sees the same pixels in both.
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,36 +19,57 @@ import numpy as np
 DRIVERS = {'.tif': 'GTiff', '.tiff': 'GTiff', '.jp2': 'JP2OpenJPEG'}
 OTHER_COLOURS = {'palette', 'white', 'cmyk', 'cyan', 'cielab', 'icclab', 'itulab'}
 ARRAY_SUFFIX = '.npy'
-FORMATS = ('PNG', 'PPM', 'TIFF', 'JPEG2000')  # of Pillow, with more than 8 bits
+FORMATS = ('BMP', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP', 'JPEG2000')  # of Pillow
 STRIP_PIXELS = 1 << 20  # that are scaled at a time, to save memory
-DTYPES = ('uint16', 'int16', 'uint32', 'int32', 'float32', 'float64')
+DTYPES = ('uint8', 'uint16', 'int16', 'uint32', 'int32', 'float32', 'float64')
+MOST_BANDS = 128  # channels that OpenCV resizes
 
 
 class ValueRangeError(ValueError):
-    """A file that cannot be read by its range of values; the message does not name the file."""
+    """A file that cannot be read by its bands and values; the message does not name the file."""
 
 
 @dataclass(frozen=True)
 class Raster:
-    """Pixels of a file in their own type.
+    """An open file of bands, as :func:`open_raster` yields it.
 
     Args:
-        pixels: Grey (H, W, 1) or BGR (H, W, 3).
+        width: Of the image, px; so ``height``.
+        height: See ``width``.
+        count: Number of bands.
+        dtype: Type of the values.
         nodata: The value of pixels without data, of a TIFF that names one.
+        source: rasterio's file, or an array (H, W, bands).
     """
 
-    pixels: np.ndarray
-    nodata: float | None = None
+    width: int
+    height: int
+    count: int
+    dtype: str
+    nodata: float | None
+    source: Any
+
+    def read(self, bands: Sequence[int]) -> np.ndarray:
+        """Bands, counted from 1, as (H, W, len(bands)); ``ValueRangeError`` if damaged."""
+        if isinstance(self.source, np.ndarray):
+            return self.source[..., [band - 1 for band in bands]]
+        try:
+            return np.moveaxis(self.source.read([*bands]), 0, 2)
+        except Exception as error:  # rasterio's, and those of its drivers
+            raise ValueRangeError(f'damaged: {error}') from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRange:
-    """How the values of a grey or RGB file become an image of 8 bits.
+    """How the bands and values of a file become an image of 8 bits.
 
     Args:
         low: The value that becomes 0. Smaller ones become 0, too, and ``nodata`` of a TIFF.
         high: The value that becomes 255. Greater ones become 255, too.
         dtype: Type of the values, one of ``DTYPES``. Files of another type are refused.
+        bands: Bands of the file, counted from 1: the channels of the image. Three are red, green
+            and blue, which become BGR. ``None``: files are grey, repeated to three channels, or
+            RGB.
 
     Raises:
         ValueError: An argument is not accepted.
@@ -57,6 +78,7 @@ class ValueRange:
     low: float
     high: float
     dtype: str
+    bands: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         numbers = (self.low, self.high)
@@ -66,40 +88,75 @@ class ValueRange:
             raise ValueError(f'range must be {accepted}, got {self.low!r} and {self.high!r}')
         if self.dtype not in DTYPES:
             raise ValueError(f'dtype must be one of {", ".join(DTYPES)}, got {self.dtype!r}')
+        if self.bands is not None:
+            object.__setattr__(self, 'bands', _checked_bands(self.bands))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments, as plain data."""
-        return asdict(self)
+        """The arguments, as plain data; without ``bands`` if they are ``None``."""
+        settings = asdict(self)
+        bands = settings.pop('bands')
+        return settings if bands is None else dict(settings, bands=[*bands])
+
+    @property
+    def channels(self) -> int:
+        """Channels of the image."""
+        return 3 if self.bands is None else len(self.bands)
 
     def read(self, path: str | os.PathLike[str]) -> np.ndarray:
-        """Read a file as (H, W, 3), uint8, BGR.
+        """Read a file as (H, W, channels), uint8; three channels are BGR.
 
-        ``ValueRangeError`` for a file that is damaged, or has other bands or values.
+        ``ValueRangeError`` for a file that is damaged, lacks a band, or has other values.
         """
-        raster = read_raster(Path(path))
-        return self.convert(raster.pixels, raster.nodata)
+        with open_raster(Path(path)) as raster:
+            return self.convert(self.select(raster), raster.nodata)
+
+    def read_array(self, array: np.ndarray) -> np.ndarray:
+        """As :meth:`read`, of an array (H, W), (H, W, 1) or (H, W, 3: BGR); if there are ``bands``,
+        of (H, W, all bands of the file).
+        """
+        raster = raster_of(array)
+        if self.bands is not None:
+            return self.convert(self.select(raster))
+        self.check(raster.count, raster.dtype)
+        return self.convert(raster.source)
+
+    def numbers(self, count: int) -> list[int]:
+        """The bands that become the channels, of a file of ``count``, which :meth:`check` took."""
+        if self.bands is None:
+            return [1, 1, 1] if count == 1 else [3, 2, 1]
+        return [*self.bands[::-1]] if len(self.bands) == 3 else [*self.bands]
+
+    def select(self, raster: Raster) -> np.ndarray:
+        """Values of the channels (H, W, channels), or of grey (H, W, 1).
+
+        ``ValueRangeError`` as :meth:`read`.
+        """
+        self.check(raster.count, raster.dtype)
+        grey = self.bands is None and raster.count == 1
+        return raster.read([1] if grey else self.numbers(raster.count))
 
     def check(self, count: int, dtype: str) -> None:
         """Raise ``ValueRangeError`` unless a file of ``count`` bands of this type is accepted."""
-        if count not in (1, 3):
-            raise ValueRangeError(f'1 band (grey) or 3 (RGB) are accepted, got {count}')
+        if self.bands is None and count not in (1, 3):
+            raise ValueRangeError(
+                f'1 band (grey) or 3 (RGB) are accepted, got {count}; --bands of make_config.py'
+                ' chooses others'
+            )
+        if self.bands is not None and max(self.bands) > count:
+            raise ValueRangeError(f'band {max(self.bands)} is missing: the file has {count}')
         if dtype != self.dtype:
             raise ValueRangeError(f'values of {dtype}; the other images have {self.dtype}')
 
-    def convert(self, pixels: np.ndarray, nodata: float | None = None) -> np.ndarray:
-        """Scale (H, W), (H, W, 1) or (H, W, 3) to the image (H, W, 3), uint8.
+    def convert(self, values: np.ndarray, nodata: float | None = None) -> np.ndarray:
+        """Scale (H, W, channels or 1) to the image (H, W, channels), uint8.
 
         ``ValueRangeError`` for NaN and infinite values, but those that are ``nodata``.
         """
-        if pixels.ndim not in (2, 3) or not pixels.size:
-            raise ValueRangeError(f'(H, W) or (H, W, 1 or 3) is accepted, got {pixels.shape}')
-        pixels = np.atleast_3d(pixels)
-        self.check(pixels.shape[2], pixels.dtype.name)
-        image = np.empty((*pixels.shape[:2], 3), np.uint8)
-        rows = max(1, STRIP_PIXELS // pixels.shape[1])
-        for top in range(0, len(pixels), rows):
-            image[top : top + rows] = self._scale(pixels[top : top + rows], nodata)
+        image = np.empty((*values.shape[:2], self.channels), np.uint8)
+        rows = max(1, STRIP_PIXELS // values.shape[1])
+        for top in range(0, len(values), rows):
+            image[top : top + rows] = self._scale(values[top : top + rows], nodata)
         return image
 
     def _scale(self, pixels: np.ndarray, nodata: float | None) -> np.ndarray:
@@ -112,6 +169,14 @@ class ValueRange:
         return np.rint(values * 255).astype(np.uint8)
 
 
+def _checked_bands(bands: Sequence[int]) -> tuple[int, ...]:
+    are_numbers = all(type(band) is int and band >= 1 for band in bands)
+    if not are_numbers or not 1 <= len(bands) <= MOST_BANDS or len({*bands}) < len(bands):
+        accepted = f'1 to {MOST_BANDS} different numbers, counted from 1'
+        raise ValueError(f'bands must be {accepted}, got {[*bands]}')
+    return tuple(bands)
+
+
 def is_missing(pixels: np.ndarray, nodata: float | None) -> np.ndarray:
     """Where values are ``nodata``, which may be NaN; of the shape of ``pixels``."""
     if nodata is None:
@@ -119,8 +184,13 @@ def is_missing(pixels: np.ndarray, nodata: float | None) -> np.ndarray:
     return np.isnan(pixels) if np.isnan(nodata) else pixels == nodata
 
 
-def read_raster(path: Path) -> Raster:
-    """Read a NumPy file (RGB), a TIFF or JPEG 2000 (by rasterio), or a PNG or PGM (by OpenCV).
+# -- files
+# --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_raster(path: Path) -> Iterator[Raster]:
+    """Open a NumPy file, a TIFF or JPEG 2000 (by rasterio), or another image (by OpenCV).
 
     Raises:
         ValueRangeError: The file is damaged, of another kind, or turned by EXIF.
@@ -128,41 +198,55 @@ def read_raster(path: Path) -> Raster:
     """
     suffix = path.suffix.lower()
     if suffix == ARRAY_SUFFIX:
-        return Raster(to_bgr(_read_array(path)))
+        yield raster_of(_read_array(path))
+        return
     if orientation_of(path) != 1:
         raise ValueRangeError(f'turned by EXIF (orientation {orientation_of(path)})')
     if suffix not in DRIVERS:
-        return Raster(_decode(path))
+        yield raster_of(_decode(path))
+        return
     with open_tiff(path) as file:
         if odd := other_colours(file):
             raise ValueRangeError(f'grey or RGB is accepted, got {", ".join(odd)}')
-        if file.count not in (1, 3):
-            raise ValueRangeError(f'1 band (grey) or 3 (RGB) are accepted, got {file.count}')
-        try:
-            pixels = np.moveaxis(file.read(), 0, 2)
-        except Exception as error:  # rasterio's, and those of its drivers
-            raise ValueRangeError(f'damaged: {error}') from error
-        return Raster(to_bgr(pixels), file.nodata)
+        yield Raster(file.width, file.height, file.count, file.dtypes[0], file.nodata, file)
+
+
+def raster_of(array: np.ndarray) -> Raster:
+    """An array (H, W) or (H, W, bands) as a file; ``ValueRangeError`` for another."""
+    if array.ndim not in (2, 3) or not array.size:
+        raise ValueRangeError(f'(H, W) or (H, W, bands) is accepted, got {array.shape}')
+    if array.ndim == 3 and 4 < array.shape[2] > array.shape[0] < array.shape[1]:
+        advice = 'move the axis of the bands to the end'
+        raise ValueRangeError(f'(H, W, bands) is accepted, got {array.shape}: {advice}')
+    pixels = np.atleast_3d(array)
+    height, width, count = pixels.shape
+    return Raster(width, height, count, pixels.dtype.name, None, pixels)
 
 
 def size_of(path: Path) -> tuple[int, int]:
     """Width and height of a file, px, without decoding it where the format allows that.
 
-    Raises as :func:`read_raster`.
+    Raises as :func:`open_raster`.
     """
     suffix = path.suffix.lower()
     if suffix == ARRAY_SUFFIX:
-        return _read_array(path).shape[1::-1]
+        raster = raster_of(_read_array(path))
+        return raster.width, raster.height
     if suffix in DRIVERS:
         with open_tiff(path) as file:
             return file.width, file.height
+    return _read_header(path)[0]
+
+
+def _read_header(path: Path) -> tuple[tuple[int, int], int]:
+    """Width and height, px, and the number of bands that Pillow finds."""
     from PIL import Image
 
     try:
         with path.open('rb') as stream, Image.open(stream, formats=FORMATS) as image:
-            return image.size
+            return image.size, len(image.getbands())
     except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error and others
-        raise ValueRangeError(f'not a PNG or PGM, or damaged: {error}') from error
+        raise ValueRangeError(f'not an image, or damaged: {error}') from error
 
 
 def orientation_of(path: Path) -> int:
@@ -181,32 +265,25 @@ def other_colours(file: Any) -> list[str]:
     return sorted(kinds & OTHER_COLOURS)
 
 
-def to_bgr(pixels: np.ndarray) -> np.ndarray:
-    """RGB as BGR; other arrays unchanged."""
-    is_colour = pixels.ndim == 3 and pixels.shape[2] == 3
-    return np.ascontiguousarray(pixels[..., ::-1]) if is_colour else pixels
-
-
 def _read_array(path: Path) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode='r', allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ValueRangeError(f'not an array of numbers, or damaged: {error}') from error
-    if not isinstance(array, np.ndarray) or array.ndim not in (2, 3) or not array.size:
-        found = getattr(array, 'shape', type(array).__name__)
-        raise ValueRangeError(f'(H, W) or (H, W, 1 or 3) is accepted, got {found}')
+    if not isinstance(array, np.ndarray):  # an archive of several
+        raise ValueRangeError(f'an array is accepted, got {type(array).__name__}')
     return array
 
 
 @contextmanager
 def open_tiff(path: Path) -> Iterator[Any]:
-    """Open a TIFF or JPEG 2000 by rasterio; raises as :func:`read_raster`."""
+    """Open a TIFF or JPEG 2000 by rasterio; raises as :func:`open_raster`."""
     # MB of decoded blocks; by default 5 % of the memory
     os.environ.setdefault('GDAL_CACHEMAX', '256')
     try:
         import rasterio
     except ImportError:
-        needs = "a TIFF with a range of values needs rasterio: pip install '.[large]'"
+        needs = "a TIFF with --range or --bands needs rasterio: pip install '.[large]'"
         raise ImportError(needs) from None
     warnings.filterwarnings('ignore', category=rasterio.errors.NotGeoreferencedWarning)
     driver = DRIVERS[path.suffix.lower()]
@@ -219,11 +296,19 @@ def open_tiff(path: Path) -> Iterator[Any]:
 
 
 def _decode(path: Path) -> np.ndarray:
-    size_of(path)  # refuses formats whose decoders are not used
+    """Pixels (H, W) or (H, W, RGB or RGBA) of an image file, in their own type."""
+    _, count = _read_header(path)  # refuses formats whose decoders are not used
     try:
         pixels = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_UNCHANGED)
     except (OSError, cv2.error) as error:
         raise ValueRangeError(f'damaged: {error}') from error
     if pixels is None:
         raise ValueRangeError('not an image that OpenCV reads, or damaged')
+    found = 1 if pixels.ndim == 2 else pixels.shape[2]
+    if found != count:  # a palette, or grey with transparency
+        raise ValueRangeError(
+            f'OpenCV reads {found} bands, the file has {count}: save it as grey, RGB or RGBA'
+        )
+    if found > 1:
+        pixels[..., :3] = pixels[..., 2::-1]
     return pixels

@@ -120,7 +120,8 @@ def _write_verified(
         photos=photos,
     )
     reference = reference_of(graph, predictor)
-    if graph.task == 'detection' and not finds_something(reference, **cases):
+    channels = graph.in_channels
+    if graph.task == 'detection' and not finds_something(reference, channels=channels, **cases):
         images = '--verify-images' if args.verify_images else 'the generated images'
         sys.exit(
             f'{args.out} was not written: the model finds nothing in {images}, so that nothing can'

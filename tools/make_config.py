@@ -36,8 +36,9 @@ from own_data import (
     check,
     choose_range,
     class_settings,
-    loading_of,
+    fields_of,
     map_settings,
+    mean_and_std,
     note_unlisted,
     object_settings,
     read_coco,
@@ -109,6 +110,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         metavar=('LOW', 'HIGH'),
         help='values that become 0 and 255, of images of 16 or 32 bits: 0 4095 for 12 bits',
+    )
+    parser.add_argument(
+        '--bands',
+        nargs='+',
+        type=cli.positive,
+        metavar='N',
+        help='bands of the files, from 1, that are the channels of the model: 4 2 1',
     )
     parser.add_argument(
         '--weights',
@@ -186,7 +194,9 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
         parts = [masks.part]
     else:
         parts = read_objects(kind, form, report, args.classes)
-    value_range = choose_range(parts[0], args.range) if args.range else None
+    value_range = None
+    if args.range or args.bands:
+        value_range = choose_range(parts[0], args.range, args.bands)
     parts = check(
         parts,
         report,
@@ -197,13 +207,19 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
         added=read_predictions(args.add) if args.add else None,
         value_range=value_range,
     )
+    normalisation = mean_and_std(parts[0], value_range) if value_range and args.bands else None
     if task == 'classifier':
         settings = class_settings(parts, folder)
     elif masks is not None:
         settings = map_settings(masks, parts, folder)
     else:
         settings = object_settings(task, parts, folder, value_range=value_range)
-    settings.fields['loading'] = loading_of(value_range)
+    settings.fields |= fields_of(task, value_range, normalisation)
+    if normalisation:
+        settings.remarks.append(
+            f'bands {", ".join(map(str, args.bands))}: mean and standard deviation are of the'
+            ' training images'
+        )
     return settings
 
 
@@ -230,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_arguments(args)
     settings = settings_of(kind, form, args, args.out.with_suffix(''))
     task = KINDS[kind][0]
-    fields = settings.fields | start(task, args.weights)
+    fields = settings.fields | start(task, args.weights, channels=settings.fields['channels'])
     if args.length:
         fields['length'] = args.length
     write_config(task, fields | dict(about=settings.about), args.out)

@@ -9,11 +9,14 @@ In a config of any toolbox::
 They add the attribute ``valid_sizes`` to the batch of images, which detectors and segmentors pass
 to the backbone unchanged. Neck and heads still see a padded map, zero outside the images; with
 :class:`cpvt_backbones.engine.PredictBySizeHook` predictions do not depend on the batch at all.
+Images may have any number of channels, with one value of mean and std for each.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+import torch
 from mmengine.registry import MODELS
 
 PARENTS = {
@@ -35,6 +38,7 @@ class ValidSizes:
 
         ``ValueError`` for a resized batch.
         """
+        self._check_channels(data['inputs'])
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
         shapes = _img_shapes(data)
         result = self._preprocess(data, training)
@@ -51,8 +55,41 @@ class ValidSizes:
     def _preprocess(self, data: Any, training: bool) -> Any:
         return super().forward(data, training)  # type: ignore[misc]
 
+    def _check_channels(self, images: Any) -> None:
+        """Raise ``ValueError`` for images with another number of channels than ``mean``."""
+        mean = getattr(self, 'mean', None)
+        wanted = 1 if mean is None else mean.numel()
+        found = {image.shape[-3] for image in images}
+        if wanted > 1 and found != {wanted}:
+            channels = ', '.join(map(str, sorted(found)))
+            raise ValueError(
+                f'data_preprocessor: mean has {wanted} values, the images have {channels} channels'
+            )
 
-class ValidSizesSeg(ValidSizes):
+
+class AnyChannels(ValidSizes):
+    """Mixin for mmdet and mmseg: mean and std of any number of values; mmengine's have one or
+    three.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        **options: Any,
+    ) -> None:
+        if mean is None or std is None or len(mean) in (1, 3):
+            super().__init__(mean=mean, std=std, **options)  # type: ignore[call-arg]
+            return
+        if len(std) != len(mean):
+            raise ValueError(
+                f'data_preprocessor: std must have {len(mean)} values as mean, got {len(std)}'
+            )
+        super().__init__(mean=mean[:1], std=std[:1], **options)  # type: ignore[call-arg]
+        self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+
+
+class ValidSizesSeg(AnyChannels):
     """Mixin for mmseg; testing takes images of several sizes, which mmseg's own preprocessor
     refuses.
     """
@@ -87,10 +124,11 @@ def _img_shapes(data: Any) -> list[Any]:
     return [getattr(sample, 'img_shape', None) for sample in data.get('data_samples') or ()]
 
 
+MIXINS: dict[str, type] = dict(mmdet=AnyChannels, mmseg=ValidSizesSeg)
 for _name, (_module, _parent) in PARENTS.items():
     try:
         _base = getattr(import_module(_module), _parent)
     except ImportError:  # a toolbox that is not installed
         continue
-    _mixin = ValidSizesSeg if _module.startswith('mmseg') else ValidSizes
+    _mixin = MIXINS.get(_module.partition('.')[0], ValidSizes)
     MODELS.register_module(module=type(_name, (_mixin, _base), {'__doc__': _mixin.__doc__}))

@@ -77,6 +77,7 @@ class ExportedModel:
                 f'path: {str(path)!r} is damaged, or runs on another device ({reason})'
             ) from error
         self.task: str = self.metadata['task']
+        self.in_channels: int = self.metadata.get('in_channels', 3)
         self.classes: Sequence[str] | None = self.metadata.get('classes')
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
         self.size_steps = self.metadata.get('size_steps')
@@ -86,13 +87,15 @@ class ExportedModel:
         self.fingerprint = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """The outputs, by name, of images (B, 3, H, W).
+        """The outputs, by name, of images (B, in_channels, H, W).
 
-        They are uint8 BGR or, if ``metadata['input']`` is ``'normalised'``, float32.
+        They are uint8 (three channels: BGR) or, if ``metadata['input']`` is ``'normalised'``,
+        float32.
         """
         dtype = np.uint8 if self.metadata['input'] == 'pixels' else np.float32
-        if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape or images.dtype != dtype:
-            accepted = f'(B, 3, H, W) with H, W >= 1, {np.dtype(dtype)}'
+        are_images = images.ndim == 4 and images.shape[1] == self.in_channels
+        if not are_images or 0 in images.shape or images.dtype != dtype:
+            accepted = f'(B, {self.in_channels}, H, W) with H, W >= 1, {np.dtype(dtype)}'
             raise ValueError(f'images must be {accepted}, got shape {images.shape}, {images.dtype}')
         outputs = self._run(np.ascontiguousarray(images))
         return dict(zip(self.metadata['outputs'], outputs, strict=True))
@@ -132,9 +135,11 @@ class ExportedModel:
 
     def _batch(self, images: list[np.ndarray]) -> np.ndarray:
         for image in images:
-            if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+            is_image = image.ndim == 3 and image.shape[2] == self.in_channels
+            if not is_image or image.dtype != np.uint8:
+                accepted = f'(H, W, {self.in_channels}), uint8'
                 raise ValueError(
-                    f'images must be (H, W, 3), uint8, got shape {image.shape}, {image.dtype}'
+                    f'images must be {accepted}, got shape {image.shape}, {image.dtype}'
                 )
         batch = np.stack(images).transpose(0, 3, 1, 2)
         if self.metadata['input'] == 'pixels':
@@ -344,6 +349,7 @@ _ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
     threshold=is_number,
     mask_threshold=is_number,
     num_channels=is_int,
+    in_channels=is_int,
 )
 
 

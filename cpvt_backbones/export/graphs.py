@@ -67,13 +67,13 @@ class Preprocess(nn.Module):
         )
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Normalise (B, 3, H, W) pixels of any type to float32."""
+        """Normalise (B, C, H, W) pixels of any type to float32."""
         if self.flip_channels:
             pixels = pixels.flip(1)
         return (pixels.float() - self.mean) / self.std
 
     def pad(self, images: Tensor) -> Tensor:
-        """Pad (B, 3, H, W) to (B, 3, H', W')."""
+        """Pad (B, C, H, W) to (B, C, H', W')."""
         if self.divisor == 1:
             return images
         return pad_to_multiple(images, self.divisor, value=self.pad_value)
@@ -83,8 +83,8 @@ class ExportGraph(nn.Module):
     """A copy of a model ready for export, in evaluation mode and fused: a batch of images in, a
     tuple of tensors out.
 
-    With ``pixels`` it takes (B, 3, H, W) uint8 BGR, as OpenCV reads them, otherwise normalised
-    float32 images.
+    With ``pixels`` it takes (B, in_channels, H, W) uint8, three of them BGR, as OpenCV reads them,
+    otherwise normalised float32 images.
     """
 
     task: ClassVar[str]  # 'features', 'classification', 'segmentation' or 'detection'
@@ -98,10 +98,13 @@ class ExportGraph(nn.Module):
         self.model: Any = deepcopy(model).eval().requires_grad_(False)
         self.preprocess = (preprocess or Preprocess()).to(next(model.parameters()).device)
         self.pixels = pixels
+        self.in_channels = 3  # of other backbones
         if isinstance(model, Backbone):
             self.model = model.fuse()
+            self.in_channels = model.in_channels
         elif isinstance(backbone := getattr(model, 'backbone', None), Backbone):
             self.model.backbone = backbone.fuse()
+            self.in_channels = backbone.in_channels
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -109,6 +112,7 @@ class ExportGraph(nn.Module):
         return dict(
             task=self.task,
             input='pixels' if self.pixels else 'normalised',
+            in_channels=self.in_channels,
             mean=self.preprocess.mean.flatten().tolist(),
             std=self.preprocess.std.flatten().tolist(),
             flip_channels=self.preprocess.flip_channels,
@@ -117,13 +121,13 @@ class ExportGraph(nn.Module):
 
     def example(self, *, batch: int, height: int, width: int) -> Tensor:
         """Random images of the graph's input type."""
-        images = torch.randint(
-            0, 256, (batch, 3, height, width), dtype=torch.uint8, device=self.preprocess.mean.device
-        )
+        shape = batch, self.in_channels, height, width
+        device = self.preprocess.mean.device
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
         return images if self.pixels else self.preprocess.normalise(images)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs listed in ``output_names`` from (B, 3, H, W) images."""
+        """Compute the outputs listed in ``output_names`` from (B, in_channels, H, W) images."""
         inputs = self.preprocess.normalise(images) if self.pixels else images
         return self.outputs(
             self.preprocess.pad(inputs), height=images.shape[2], width=images.shape[3]

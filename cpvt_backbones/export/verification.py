@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 
 from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.inference.predictors import Predictor
+from cpvt_backbones.inference.sizes import resize
 
 from .graphs import ExportGraph
 
@@ -61,8 +61,8 @@ class Comparison:
 def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
     """The prediction function of the original model, run by the toolbox's own code.
 
-    It takes (H, W, 3) uint8 BGR images of one size and predicts as :meth:`ExportedModel.predict`
-    does. ``predictor`` runs the model that ``graph`` was made from.
+    It takes (H, W, in_channels) uint8 images of one size and predicts as
+    :meth:`ExportedModel.predict` does. ``predictor`` runs the model that ``graph`` was made from.
     """
     if graph.task == 'features':
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
@@ -97,15 +97,16 @@ def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
 def finds_something(
     reference: Reference,
     *,
+    channels: int = 3,
     sizes: Sequence[tuple[int, int]] = VERIFIED_SIZES,
     batches: Sequence[int] = VERIFIED_BATCHES,
     photos: Sequence[np.ndarray] = (),
 ) -> bool:
     """True if a detector has a box in any image of :func:`verify`, whose arguments these are.
 
-    Without boxes a comparison is empty.
+    ``channels`` is the number of the images' channels. Without boxes a comparison is empty.
     """
-    for images in _batches(sizes, batches, photos):
+    for images in _batches(channels, sizes, batches, photos):
         if any(len(found['boxes']) for found in reference(images)):
             return True
     return False
@@ -126,12 +127,13 @@ def verify(
         reference: Prediction function of the model, see :func:`reference_of`.
         sizes: Heights and widths in px.
         batches: Batch sizes.
-        photos: (H, W, 3) uint8 BGR images, resized and used in turn; generated images if empty.
+        photos: (H, W, in_channels) uint8 images, resized and used in turn; by default generated
+            images.
     """
     logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']
     kind = 'logits' if logits else exported.task
     measure, tolerance = MEASURES[kind]
-    for images in _batches(sizes, batches, photos):
+    for images in _batches(exported.in_channels, sizes, batches, photos):
         expected = reference(images)
         if logits:
             found = [dict(logits=one) for one in exported.logits(images).numpy()]
@@ -152,24 +154,29 @@ def verify(
 
 
 def _batches(
-    sizes: Sequence[tuple[int, int]], batches: Sequence[int], photos: Sequence[np.ndarray]
+    channels: int,
+    sizes: Sequence[tuple[int, int]],
+    batches: Sequence[int],
+    photos: Sequence[np.ndarray],
 ) -> Iterator[Images]:
     rng = np.random.default_rng(0)
     for height, width in sizes:
         for batch in batches:
-            yield [_image(rng, photos, i, height, width) for i in range(batch)]
+            shape = height, width, channels
+            if photos:
+                chosen = [photos[i % len(photos)] for i in range(batch)]
+                yield [resize(photo, (width, height)) for photo in chosen]
+            else:
+                yield [_noise(rng, shape) for _ in range(batch)]
 
 
-def _image(
-    rng: np.random.Generator, photos: Sequence[np.ndarray], index: int, height: int, width: int
-) -> np.ndarray:
-    """A photo, or noise of four scales, resized."""
-    if photos:
-        return cv2.resize(photos[index % len(photos)], (width, height))
+def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
+    """Noise of four scales, (H, W, C)."""
+    height, width, channels = shape
     layers = []
     for cell in (1, 8, 32, 128):
-        shape = -(-height // cell), -(-width // cell), 3
-        layers.append(cv2.resize(rng.integers(0, 256, shape, np.uint8), (width, height)))
+        cells = rng.integers(0, 256, (-(-height // cell), -(-width // cell), channels), np.uint8)
+        layers.append(resize(cells, (width, height)))
     return np.mean(layers, axis=0).astype(np.uint8)
 
 

@@ -45,11 +45,18 @@ def _is_random(palette: Sequence[Sequence[int]]) -> bool:
 
 
 def make_preview(image: Any) -> np.ndarray:
-    """Copy an image to draw on, BGR to RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``."""
-    if max(image.shape) > MAX_PREVIEW_SIDE:
+    """Copy an image to draw on as RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``.
+
+    Three channels are BGR. Of more, the first three are shown as RGB; of one or two, the first in
+    grey.
+    """
+    if max(image.shape[:2]) > MAX_PREVIEW_SIDE:
         image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
-    height, width = image.shape[:2]
-    return image[:height, :width][..., ::-1].copy()
+    height, width, channels = image.shape
+    pixels = image[:height, :width]
+    if channels < 3:
+        return np.repeat(pixels[..., :1], 3, axis=2)
+    return pixels[..., ::-1].copy() if channels == 3 else pixels[..., :3].copy()
 
 
 def draw_prediction(

@@ -100,8 +100,9 @@ class Inferencer:
 
     Attributes:
         sizing: Resizes an image; ``str(sizing)`` says which scale is used and why.
-        value_range: Which values of a file become 0 and 255, of a model trained with ``LoadRange``.
-            Files and arrays then have the type of values of the training.
+        value_range: Which bands and values of a file are seen, of a model trained with
+            ``LoadRange``. Files and arrays then have the type of values of the training; arrays
+            have all bands of the files, if bands were chosen.
         outside: Number of images so far that were outside the model's good sizes; the first is
             logged as a warning.
     """

@@ -61,7 +61,9 @@ class Predictor(Protocol):
     fingerprint: str
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Detect or classify ``images``, (H, W, 3) uint8 BGR, all of one size.
+        """Detect or classify ``images``, all of one size.
+
+        They are (H, W, 3) uint8 BGR, or (H, W, channels of ``value_range``).
 
         Returns arrays for each.
 
@@ -225,7 +227,7 @@ def _take_range(cfg: Config) -> ValueRange | None:
     """The range of the test pipeline's ``LoadRange``, which becomes ``LoadImageFromFile``."""
     for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
         if step_name(step) == 'LoadRange':
-            value_range = ValueRange(low=step.low, high=step.high, dtype=step.dtype)
+            value_range = ValueRange(**{key: step[key] for key in step if key != 'type'})
             step.clear()
             step['type'] = 'LoadImageFromFile'
             return value_range

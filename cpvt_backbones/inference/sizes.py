@@ -131,7 +131,7 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
 
 
 class Sizing:
-    """Resizes images (H, W, 3) to the size at which a model sees them.
+    """Resizes images (H, W, channels) to the size at which a model sees them.
 
     ``str()`` says which it is and why.
 
@@ -252,7 +252,7 @@ def _steps_to(scale: Scale) -> Steps:
 
 
 def apply_steps(image: Any, steps: Steps) -> Any:
-    """Resize and crop (H, W, 3) as the toolboxes do."""
+    """Resize and crop (H, W, channels) as the toolboxes do."""
     for step in steps:
         height, width = image.shape[:2]
         size = size_after([step], width, height)
@@ -327,14 +327,14 @@ def fitted_size(width: int, height: int, scale: tuple[int, int]) -> tuple[int, i
 
 
 def fit(image: Any, scale: tuple[int, int]) -> Any:
-    """Resize (H, W, 3) to :func:`fitted_size`."""
+    """Resize (H, W, channels) to :func:`fitted_size`."""
     return resize(image, fitted_size(image.shape[1], image.shape[0], scale))
 
 
 def resize(
     image: Any, size: tuple[int, int], interpolation: str = 'bilinear', backend: Any = None
 ) -> Any:
-    """Resize (H, W, 3) to (width, height) px by OpenCV, or by ``'pillow'``.
+    """Resize (H, W, channels) to (width, height) px by OpenCV, or by ``'pillow'``.
 
     An image that is read by windows becomes :class:`Resized`. An image of this size is returned
     unchanged.
@@ -351,7 +351,8 @@ def resize(
     if backend == 'pillow':
         method = Image.Resampling[interpolation.upper()]
         return np.asarray(Image.fromarray(image).resize(size, method))
-    return cv2.resize(image, size, interpolation=_CV2[interpolation])
+    # OpenCV drops the axis of a single channel.
+    return np.atleast_3d(cv2.resize(image, size, interpolation=_CV2[interpolation]))
 
 
 class Resized:
@@ -362,7 +363,7 @@ class Resized:
     """
 
     def __init__(self, source: Any, size: tuple[int, int]) -> None:
-        self.source, self.shape = source, (size[1], size[0], 3)
+        self.source, self.shape = source, (size[1], size[0], source.shape[2])
 
     def __getitem__(self, spans: tuple[slice, slice]) -> np.ndarray:
         columns = _Taps(self.source.shape[1], self.shape[1], spans[1])

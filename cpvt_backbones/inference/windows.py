@@ -48,7 +48,7 @@ def open_image(
 ) -> 'np.ndarray | ImageFile':
     """Read an image by :func:`read_image`, or open it as :class:`ImageFile`; see ``by_windows``.
 
-    With ``value_range``, files and arrays (BGR) are read as in training.
+    With ``value_range``, files and arrays are read as in training.
 
     Raise ``ImageError``.
     """
@@ -66,7 +66,7 @@ def _open_range(
 ) -> 'np.ndarray | ImageFile':
     try:
         if isinstance(source, np.ndarray):
-            return value_range.convert(source)
+            return value_range.read_array(source)
         path = local_path(source)
         if reason := file_problem(path):
             raise ImageError(name, reason)
@@ -114,11 +114,13 @@ class ImageFile:
         except rasterio.errors.RasterioIOError:
             reason = f'not a file of the kind {driver}, by which it would be read, or damaged'
             raise ImageError(name, reason) from None
-        self.name, self.shape = name, (self.file.height, self.file.width, 3)
+        channels = value_range.channels if value_range else 3
+        self.name, self.shape = name, (self.file.height, self.file.width, channels)
         self.value_range = value_range
         self._bands = [3, 2, 1] if self.file.count > 2 else [1, 1, 1]
         last = self.file.colorinterp[-1]
-        self._has_alpha = self.file.count in (2, 4) and last is not None and last.name == 'alpha'
+        has_alpha = self.file.count in (2, 4) and last is not None and last.name == 'alpha'
+        self._has_alpha = has_alpha and value_range is None
         self._check_bands()
         self._check_blocks()
 
@@ -130,6 +132,7 @@ class ImageFile:
                 self.value_range.check(count, dtype.name)
             except ValueRangeError as error:
                 raise ImageError(self.name, str(error)) from error
+            self._bands = self.value_range.numbers(count)
             return
         if dtype not in (np.uint8, np.uint16) or count > 4 or odd:
             accepted = '1 to 4 bands of uint8 or uint16 are accepted, grey or RGB'

@@ -13,8 +13,8 @@ from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
 from .recognise import Form, recognise
 from .report import Fault, Report
 from .settings import Settings, class_settings, map_settings, object_settings
-from .templates import loading_of, start, work_dir, write_config
-from .value_range import choose_range
+from .templates import fields_of, start, work_dir, write_config
+from .value_range import choose_range, mean_and_std
 from .voc import read_voc
 from .yolo import read_yolo
 
@@ -30,9 +30,10 @@ __all__ = [
     'choose_range',
     'class_settings',
     'classes_of',
+    'fields_of',
     'files_in',
-    'loading_of',
     'map_settings',
+    'mean_and_std',
     'note_unlisted',
     'object_settings',
     'pair_masks',

@@ -175,12 +175,19 @@ def _check_files(part: Part, facts: Facts, report: Report) -> None:
 
 
 def _note_files(facts: Facts, report: Report) -> None:
-    """Note images that are turned by EXIF."""
+    """Note images that are turned by EXIF, and transparent ones."""
     for path, known in facts.items():
         if known.orientation != 1:
             report.add(
                 'note',
                 'images turned by EXIF: labels are taken as drawn on the upright image',
+                str(path),
+            )
+        if known.alpha:
+            report.add(
+                'note',
+                'transparent pixels: training sees their colour, prediction white; --bands 1 2 3'
+                ' takes the colour in both, --bands 1 2 3 4 a fourth band that is no transparency',
                 str(path),
             )
 

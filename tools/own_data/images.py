@@ -5,13 +5,15 @@ other.
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 from PIL import ExifTags, Image
+from PIL import TiffImagePlugin as TiffTags
 from rich.progress import track
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class ImageFacts:
         orientation: EXIF's, 1 to 8; 1 is upright.
         fault: Why training cannot read it.
         range: Least and greatest value of an image of more than 8 bits.
+        alpha: Has transparent pixels, or a fourth band that counts as transparency.
         hash: 32 bytes that are alike for images that look alike.
     """
 
@@ -42,6 +45,7 @@ class ImageFacts:
     orientation: int = 1
     fault: str = ''
     range: tuple[float, float] | None = None
+    alpha: bool = False
     hash: bytes = b''
 
 
@@ -74,17 +78,46 @@ def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
     from cpvt_backbones.inference.images import IMAGE_FORMATS
 
     if path.suffix.lower() == '.npy':
-        return ImageFacts(fault='a NumPy file: give --range LOW HIGH')
+        return ImageFacts(fault=_why_not_read(path))
 
     try:
         with path.open('rb') as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             stored = image.size
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+            fault = _other_bands(image)
+            alpha = decode and not fault and _is_transparent(image)
     except Exception:  # Pillow raises OSError, SyntaxError, struct.error and others
         return ImageFacts(fault=_why_not_read(path))
+    if fault:
+        return ImageFacts(fault=fault)
     size = stored[::-1] if orientation in (5, 6, 7, 8) else stored
-    facts = ImageFacts(size=size, stored=stored, orientation=orientation)
+    facts = ImageFacts(size=size, stored=stored, orientation=orientation, alpha=alpha)
     return _decode(path, facts) if decode else facts
+
+
+def _other_bands(image: Image.Image) -> str:
+    """How a TIFF is read of which training would leave out bands, or refuse the values; or ''."""
+    if image.format != 'TIFF':
+        return ''
+    if image.mode in ('F', 'I'):
+        return (
+            f'values of another type than 8 or 16 bits (mode {image.mode}): give --range LOW HIGH'
+        )
+    tags: Any = image.tag_v2  # type: ignore[attr-defined]
+    count = tags.get(TiffTags.SAMPLESPERPIXEL, 1)
+    is_colour = image.mode in ('RGBA', 'CMYK') or count in (1, 3)
+    if is_colour and 0 not in tags.get(TiffTags.EXTRASAMPLES, ()):
+        return ''
+    return _advice(count, f'uint{tags.get(TiffTags.BITSPERSAMPLE, (8,))[0]}')
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    if not image.has_transparency_data:
+        return False
+    try:
+        return image.convert('RGBA').getchannel('A').getextrema()[0] < 255  # type: ignore[operator]
+    except Exception:  # a damaged file; decoding says so
+        return False
 
 
 def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
@@ -111,27 +144,32 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
     if pixels.dtype == np.uint16:
         found = int(pixels.min()), int(pixels.max())
     code = difference_hash(pixels)
-    return ImageFacts(facts.size, facts.stored, facts.orientation, range=found, hash=code)
+    return replace(facts, range=found, hash=code)
 
 
 def inspect_range(path: Path, value_range: 'ValueRange') -> ImageFacts:
-    """Facts of an image that is read by its range of values."""
-    from cpvt_backbones.value_range import ValueRangeError, is_missing, read_raster
+    """Facts of an image that is read by its bands and its range of values."""
+    from cpvt_backbones.value_range import ValueRangeError, is_missing, open_raster
 
     try:
-        raster = read_raster(path)
-        image = value_range.convert(raster.pixels, raster.nodata)
+        with open_raster(path) as raster:
+            pixels, nodata = value_range.select(raster), raster.nodata
+        image = value_range.convert(pixels, nodata)
     except (OSError, ValueRangeError) as error:
         return ImageFacts(fault=str(error))
-    values = raster.pixels[~is_missing(raster.pixels, raster.nodata)]
+    values = pixels[~is_missing(pixels, nodata)]
     found = (float(values.min()), float(values.max())) if values.size else None
     size = image.shape[1::-1]
     return ImageFacts(size, size, range=found, hash=difference_hash(image))
 
 
 def _why_not_read(path: Path) -> str:
+    """What is wrong with a file, or how it can be read: by its bands and range."""
     from cpvt_backbones.inference import ImageError, read_image
+    from cpvt_backbones.value_range import ValueRangeError, open_raster
 
+    with suppress(ImportError, OSError, ValueRangeError), open_raster(path) as raster:
+        return _advice(raster.count, raster.dtype)
     try:
         read_image(path, read_limit=None)
     except ImageError as error:
@@ -139,13 +177,24 @@ def _why_not_read(path: Path) -> str:
     return 'OpenCV, which training reads with, cannot decode it'
 
 
+def _advice(count: int, dtype: str) -> str:
+    """The options by which a file is read."""
+    is_deep, is_rgb = dtype != 'uint8', count in (1, 3)
+    options = ['--range LOW HIGH'] if is_deep else []
+    if not is_rgb or not is_deep:
+        options.append(f'--bands with numbers from 1 to {count}')
+    return f'{count} {"band" if count == 1 else "bands"} of {dtype}: give {" and ".join(options)}'
+
+
 def difference_hash(pixels: np.ndarray) -> bytes:
     """dHash of 256 bits: whether each of 16 x 16 areas is darker than the area to its right.
 
     Args:
-        pixels: (H, W, 3).
+        pixels: (H, W, channels), of which three count.
     """
-    grey = cv2.resize(pixels, (HASH_SIDE + 1, HASH_SIDE), interpolation=cv2.INTER_AREA).mean(axis=2)
+    size = HASH_SIDE + 1, HASH_SIDE
+    small = cv2.resize(pixels[..., :3], size, interpolation=cv2.INTER_AREA)
+    grey = np.atleast_3d(small).mean(axis=2)  # OpenCV drops the axis of a single channel
     return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
 
 

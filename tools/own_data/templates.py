@@ -27,11 +27,13 @@ OF_ITS_DATA = (
 DETECTOR = """\
 # Anchors of the data's boxes at this scale: the smallest, and the shapes (height / width).
 anchors = dict(octave_base_scale={anchor:.3g}, ratios={ratios})
-model = dict({backbone}bbox_head=dict(num_classes=len(classes), anchor_generator=anchors))
+model = dict(
+    {backbone}{preprocessor}bbox_head=dict(num_classes=len(classes), anchor_generator=anchors),
+)
 """
 INSTANCES = """heads = ('bbox_head', 'mask_head')
 model = dict(
-    {backbone}rpn_head=dict(anchor_generator=dict(scales=[{anchor:.3g}])),
+    {backbone}{preprocessor}rpn_head=dict(anchor_generator=dict(scales=[{anchor:.3g}])),
     roi_head={{head: dict(num_classes=len(classes)) for head in heads}},
 )
 """
@@ -52,7 +54,7 @@ val_evaluator = dict(ann_file={val!r})
 """
 SEGMENTOR = """void = 255
 model = dict(
-    {backbone}data_preprocessor=dict(seg_pad_val=void),
+    {backbone}data_preprocessor=dict({normalisation}seg_pad_val=void),
     decode_head=dict(num_classes=len(classes), ignore_index=void),
 )
 load_from = {load_from!r}
@@ -68,14 +70,14 @@ train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {va
 val_evaluator = dict(ignore_index=void)
 """
 CLASSIFIER = """model = dict(
-    backbone=dict({init}arch='tiny', img_size=scale),
+    backbone=dict({channels}{init}arch='tiny', img_size=scale),
     head=dict(num_classes=len(classes)),
 )
-data_preprocessor = dict(num_classes=len(classes))
+data_preprocessor = dict({normalisation}num_classes=len(classes))
 load_from = {load_from!r}
 train_pipeline = _base_.train_pipeline
-train_pipeline[1].scale = scale
-resize = dict(type='ResizeEdge', scale=scale * 8 // 7, backend='pillow', interpolation='bicubic')
+train_pipeline[1].update(scale=scale, backend={backend!r})
+resize = dict(type='ResizeEdge', scale=scale * 8 // 7, backend={backend!r}, interpolation='bicubic')
 test_pipeline = _base_.test_pipeline
 test_pipeline[1:2] = [resize, dict(type='CenterCrop', crop_size=scale)]
 {loading}options = dict(data_root={images!r}, data_prefix='', metainfo=dict(classes=classes))
@@ -110,6 +112,12 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, begin=0, end=1, **by_epoch),
     dict(type='CosineAnnealingLR', eta_min=1e-5, begin=1, end=end, **by_epoch),
 ]
+"""
+IMPORT_PREPROCESSOR = """preprocessors = 'cpvt_backbones.engine.preprocessors'
+custom_imports = dict(imports=['cpvt_backbones', preprocessors])
+"""
+REMOVE_COLOUR = """colour = ('PhotoMetricDistortion', 'ColorJitter')  # of RGB only
+train_pipeline = [step for step in train_pipeline if step['type'] not in colour]
 """
 TEMPLATES = {
     'detector': BEGINNING + DETECTOR + OBJECTS + ENDING + ITERATIONS,
@@ -182,30 +190,59 @@ def default_weights(task: str) -> str | None:
     return None
 
 
-def loading_of(value_range: 'ValueRange | None') -> str:
-    """Lines of a config that read files by a range of values; empty without one."""
+def fields_of(
+    task: str,
+    value_range: 'ValueRange | None',
+    normalisation: tuple[list[float], list[float]] | None,
+) -> dict[str, str]:
+    """Fields of the template for how images are read.
+
+    Args:
+        task: A key of ``TEMPLATES``.
+        value_range: By what; ``None`` for images of 8 bits.
+        normalisation: Mean and standard deviation of each band, if bands were chosen.
+    """
+    fields = dict(loading='', channels='', normalisation='', preprocessor='', backend='pillow')
     if value_range is None:
-        return ''
-    low, high, dtype = value_range.low, value_range.high, value_range.dtype
-    load = f"load = dict(type='LoadRange', low={low!r}, high={high!r}, dtype={dtype!r})"
-    return f'{load}\ntrain_pipeline[0] = test_pipeline[0] = load\n'
+        return fields
+    arguments = ', '.join(f'{key}={value!r}' for key, value in value_range.settings.items())
+    fields['loading'] = f"load = dict(type='LoadRange', {arguments})\n"
+    fields['loading'] += 'train_pipeline[0] = test_pipeline[0] = load\n'
+    if normalisation is None:
+        return fields
+    mean, std = normalisation
+    text = f'mean={mean}, std={std}, '
+    if value_range.channels != 3:
+        fields['channels'] = f'in_channels={value_range.channels}, '
+        text += 'to_rgb=False, ' if task == 'classifier' else 'bgr_to_rgb=False, '
+        fields['backend'] = 'cv2'  # Pillow resizes RGB
+        fields['loading'] += REMOVE_COLOUR
+    if task == 'segmentor' and value_range.channels not in (1, 3):  # mmseg's own takes these
+        text += "type='ValidSizesSegDataPreProcessor', "
+        fields['loading'] += IMPORT_PREPROCESSOR
+    fields['normalisation'] = text
+    fields['preprocessor'] = f'data_preprocessor=dict({text}),\n    '
+    return fields
 
 
-def start(task: str, weights: str | None) -> dict[str, str | None]:
+def start(task: str, weights: str | None, *, channels: str = '') -> dict[str, str | None]:
     """Fields of the template for the weights to start from.
 
     Args:
         task: A key of ``TEMPLATES``.
         weights: Shipped weights of the task as a whole, any other weights for the backbone,
             ``'none'``, or ``None`` for the default.
+        channels: The argument ``in_channels`` of the backbone, if it is not 3. Only a backbone's
+            weights are fitted to it.
     """
     whole = default_weights(task)
     if weights is None:
-        weights = whole or default_weights('classifier')
-    if weights == whole:
+        weights = default_weights('classifier') if channels or whole is None else whole
+    if weights == whole and not channels:
         return dict(load_from=weights, init='', backbone='')
     if weights == 'none':
         init = 'init_cfg=None'
     else:
         init = f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
-    return dict(load_from=None, init=f'{init}, ', backbone=f'backbone=dict({init}), ')
+    backbone = f'backbone=dict({channels}{init}), '
+    return dict(load_from=None, init=f'{init}, ', backbone=backbone)

@@ -167,13 +167,14 @@ def _read_image(source: Path) -> np.ndarray:
 
 
 def _read_values(source: Path, value_range: 'ValueRange') -> np.ndarray:
-    """Values as RGB; ``nodata``, which NumPy files do not have, becomes LOW or less."""
-    from cpvt_backbones.value_range import is_missing, read_raster, to_bgr
+    """Values of all bands; ``nodata``, which NumPy files do not have, becomes LOW or less."""
+    from cpvt_backbones.value_range import is_missing, open_raster
 
-    raster = read_raster(source)
-    pixels = np.array(raster.pixels)
+    with open_raster(source) as raster:
+        pixels = raster.read(range(1, raster.count + 1))
+        nodata = raster.nodata
     low = value_range.low
     if pixels.dtype.kind != 'f':
         low = max(np.floor(low), np.iinfo(pixels.dtype).min)
-    pixels[is_missing(pixels, raster.nodata)] = low
-    return to_bgr(pixels)  # BGR to RGB is the same step
+    pixels[is_missing(pixels, nodata)] = low
+    return pixels

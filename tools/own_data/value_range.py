@@ -1,8 +1,12 @@
-"""The range of values of images that are not of 8 bits."""
+"""The bands and the range of values of images that are not RGB of 8 bits."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.progress import track
 
 from .coco import Part
 from .images import ImageFacts
@@ -11,27 +15,41 @@ from .report import Report
 if TYPE_CHECKING:
     from cpvt_backbones.value_range import ValueRange
 
+OF_8_BITS = (0, 255)
+SAMPLE = 500  # training images that mean and standard deviation are taken from
 
-def choose_range(part: Part, limits: Sequence[float]) -> 'ValueRange':
-    """The range of the option ``--range``, for files of the type of the first image.
 
-    ``ValueError`` if the option is not accepted, or the first image cannot be read.
+def choose_range(
+    part: Part, limits: Sequence[float] | None, bands: Sequence[int] | None
+) -> 'ValueRange':
+    """The options ``--range`` and ``--bands``, for files of the type of the first image.
+
+    Args:
+        part: The training data.
+        limits: Of ``--range``; by default 0 and 255, of images of 8 bits.
+        bands: Of ``--bands``.
+
+    ``ValueError`` if an option is not accepted or missing, or the first image cannot be read.
     """
-    from cpvt_backbones.value_range import DTYPES, ValueRange, ValueRangeError, read_raster
+    from cpvt_backbones.value_range import DTYPES, ValueRange, ValueRangeError, open_raster
 
-    low, high = limits
-    ValueRange(low=low, high=high, dtype=DTYPES[0])  # the option before the file
+    low, high = limits or OF_8_BITS
+    chosen = tuple(bands) if bands else None
+    ValueRange(low=low, high=high, dtype=DTYPES[0], bands=chosen)  # the options before the file
     names = [image['file_name'] for image in part.coco['images'] if image.get('file_name')]
     if not names:
         raise ValueError(f'data: {part.source} has no images')
     path = part.root / names[0]
     try:
-        dtype = read_raster(path).pixels.dtype.name
+        with open_raster(path) as raster:
+            dtype = raster.dtype
     except (OSError, ValueRangeError) as error:
         raise ValueError(f'data: {path}: {error}') from error
     if dtype not in DTYPES:
-        raise ValueError(f'--range is for {", ".join(DTYPES)}; {path} has {dtype}')
-    return ValueRange(low=low, high=high, dtype=dtype)
+        raise ValueError(f'data: {path} has values of {dtype}; accepted are {", ".join(DTYPES)}')
+    if limits is None and dtype != 'uint8':
+        raise ValueError(f'--bands: {path} has values of {dtype}: give --range LOW HIGH, too')
+    return ValueRange(low=low, high=high, dtype=dtype, bands=chosen)
 
 
 def note_range(facts: Mapping[Path, ImageFacts], value_range: 'ValueRange', report: Report) -> None:
@@ -55,3 +73,40 @@ def note_range(facts: Mapping[Path, ImageFacts], value_range: 'ValueRange', repo
         reason = f'values of {low:g} to {high:g} only: give a smaller range than {given}'
         for path in known:
             report.add('note', reason, str(path))
+
+
+def mean_and_std(part: Part, value_range: 'ValueRange') -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each band, of at most ``SAMPLE`` images, evenly chosen.
+
+    In the order of ``value_range.bands``. Values are scaled to 0 to 255; pixels without data do not
+    count. ``ValueError`` for a band of one value only.
+    """
+    from cpvt_backbones.value_range import is_missing, open_raster
+
+    def moments(path: Path) -> np.ndarray:
+        with open_raster(path) as raster:
+            values = value_range.select(raster)
+            valid = ~is_missing(values, raster.nodata)
+            pixels = value_range.convert(values, raster.nodata).astype(float)
+        axes = (0, 1)
+        return np.stack(
+            [valid.sum(axes), (pixels * valid).sum(axes), (pixels**2 * valid).sum(axes)]
+        )
+
+    images = part.coco['images']
+    sample = images[:: -(-len(images) // SAMPLE)]
+    paths = [part.root / image['file_name'] for image in sample]
+    with ThreadPoolExecutor(4) as pool:
+        parts = track(pool.map(moments, paths), description='mean and std', total=len(paths))
+        count, total, squares = np.sum([*parts], axis=0)
+    bands = value_range.bands or (1, 2, 3)
+    if value_range.channels == 3:  # BGR
+        count, total, squares = count[::-1], total[::-1], squares[::-1]
+    mean = total / np.maximum(count, 1)
+    std = np.sqrt(np.maximum(squares / np.maximum(count, 1) - mean**2, 0))
+    for band, deviation in zip(bands, std, strict=True):
+        if deviation < 1e-3:
+            raise ValueError(
+                f'--bands: band {band} has one value in the training images; leave it out'
+            )
+    return np.round(mean, 3).tolist(), np.round(std, 3).tolist()
