@@ -6,18 +6,22 @@ imports the package after its arguments are parsed: torch and mmengine take seco
 
 import argparse
 import ctypes
+import difflib
 import dis
 import importlib.util
 import inspect
+import logging
 import os
 import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -37,6 +41,22 @@ TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')
 TILE_SIZE = 1024
 VERIFIED_BATCHES = (1, 3)
 VERIFIED_SIZES = ((17, 33), (224, 224), (333, 517))
+
+# First words of messages of other packages that tell nothing of the user's data or model.
+PRINTED_NOISE = (
+    'Could not import OneDL',  # a data format of the toolboxes' maintainers
+    'Loads checkpoint by',  # mmengine; the runner names the checkpoint, too
+    'Because batch augmentations are enabled',  # mmpretrain: the form in which labels are stored
+)
+WARNED_NOISE = (
+    'faster_coco_eval is not installed',  # mmdet: optional
+    'Default ``avg_non_ignore`` is False',  # mmseg: its own default, for every cross entropy
+    'The draw is False',  # mmseg: its own default
+    r'`isinstance\(treespec, LeafSpec\)` is deprecated',  # torch.export: of torch's own code
+    'The given buffer is not writable',  # torch.export: of the file that it reads
+)
+CUDA_LOGGER = 'torch.utils.cpp_extension'  # warns of a compiler for CUDA on a machine without a GPU
+LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -92,6 +112,44 @@ def keep_memory() -> bool:
         return False
 
 
+class QuietStream:
+    """A text stream without the messages of ``PRINTED_NOISE``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._dropped = False  # the last message; print() writes the end of its line apart
+
+    def write(self, text: str) -> int:
+        """Write a message, or drop it and the end of its line."""
+        line_end = self._dropped and text == '\n'
+        self._dropped = LOG_PREFIX.sub('', text).startswith(PRINTED_NOISE)
+        if line_end or self._dropped:
+            return len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what other packages print and warn of unasked; not with ``CPVT_DEBUG=1``."""
+    if is_debugging():
+        yield
+        return
+    os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # torch reads it when it is imported
+    logging.getLogger(CUDA_LOGGER).setLevel(logging.ERROR)
+    with warnings.catch_warnings(), redirect_stdout(QuietStream(sys.stdout)):
+        for message in WARNED_NOISE:
+            warnings.filterwarnings('ignore', message)
+        yield
+
+
+def is_debugging() -> bool:
+    """True for ``CPVT_DEBUG=1`` in the environment."""
+    return os.environ.get('CPVT_DEBUG', '0') not in ('', '0')
+
+
 def run(
     main: Callable[[], object], *, interrupted: str = 'interrupted', folder: Path | None = None
 ) -> None:
@@ -99,26 +157,37 @@ def run(
     ``interrupted`` and 130.
 
     A user's mistake is a TypeError or ValueError of a ``raise`` statement in the package or in
-    ``folder`` (default: the tool's), arguments of a config that a constructor does not take, a file
-    that cannot be opened, or a missing package. Any other error is a bug and keeps its traceback.
-    With ``CPVT_DEBUG=1`` in the environment, a mistake has its traceback, too.
+    ``folder`` (default: the tool's), a type in a config that is not registered, arguments that its
+    constructor does not take, a file that cannot be opened, or a missing package. Any other error
+    is a bug and keeps its traceback. With ``CPVT_DEBUG=1`` in the environment, a mistake has its
+    traceback, too, and nothing is :func:`quiet`.
     """
     keep_memory()
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
     try:
-        main()
+        with quiet():
+            main()
     except KeyboardInterrupt:
         _stop(interrupted, 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ImportError, TypeError, ValueError) as error:
+    except (OSError, ImportError, KeyError, TypeError, ValueError) as error:
         folders = [Path(__file__).parent, folder or Path(inspect.getfile(main)).parent]
         package = importlib.util.find_spec('cpvt_backbones')  # imports nothing
         if package is not None and package.origin is not None:
             folders.append(Path(package.origin).parent)
         if not _is_mistake(error, folders):
             raise
-        _stop(f'error: {error}', 2)
+        _stop(f'error: {_text_of(error)}', 2)
+
+
+def _text_of(error: BaseException) -> str:
+    """The message of an error; a type that no registry has is compared with the backbones."""
+    if not isinstance(error, KeyError):
+        return str(error)
+    name, *_ = message = str(error.args[0]).split()
+    similar = difflib.get_close_matches(name, BACKBONES, n=1, cutoff=0.75)
+    return ' '.join(message) + (f'; did you mean {similar[0]!r}?' if similar else '')
 
 
 def _is_mistake(error: BaseException, folders: Sequence[Path]) -> bool:
@@ -136,6 +205,8 @@ def _is_mistake(error: BaseException, folders: Sequence[Path]) -> bool:
     code = last.tb_frame.f_code
     # An operation such as int('x') or 'a' / 2 stops at another instruction.
     raised = dis.opname[code.co_code[last.tb_lasti]] == 'RAISE_VARARGS'
+    if isinstance(error, KeyError):  # a type that no registry of mmengine has
+        return raised and code.co_name == 'build_from_cfg'
     if raised and _is_within(code.co_filename, folders):
         return True
     if not raised and code.co_name == 'build_from_cfg':  # of mmengine, which calls the constructor
@@ -152,7 +223,7 @@ def _is_within(file: str | None, folders: Sequence[Path]) -> bool:
 
 
 def _stop(message: str, code: int) -> NoReturn:
-    if os.environ.get('CPVT_DEBUG', '0') not in ('', '0'):
+    if is_debugging():
         traceback.print_exc()
     print(' '.join(line.strip() for line in message.splitlines()), file=sys.stderr)
     sys.exit(code)
@@ -193,6 +264,8 @@ def parse_model(text: str) -> tuple[str, str, str]:
     """``NAME=CONFIG:CHECKPOINT``, or shipped weights as ``NAME`` or ``NAME=SHIPPED``, to (name,
     config, checkpoint).
     """
+    from cpvt_backbones.weights import similar_names
+
     name, _, value = text.partition('=')
     config: str | None
     try:
@@ -201,7 +274,8 @@ def parse_model(text: str) -> tuple[str, str, str]:
         config = None
     if not (name and config and checkpoint):
         raise argparse.ArgumentTypeError(
-            f'NAME=CONFIG:CHECKPOINT or shipped weights are expected, got {text!r}'
+            'NAME=CONFIG:CHECKPOINT or shipped weights are expected, got'
+            f' {text!r}{similar_names(value or name)}'
         )
     return name, config, checkpoint
 

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cpvt_backbones.layers.checks import check_int, check_positive, is_int, is_sequence
+from cpvt_backbones.layers.checks import (
+    check_int,
+    check_positive,
+    did_you_mean,
+    is_int,
+    is_sequence,
+)
 
 COLUMNS: dict[str, dict[str, Any]] = {
     # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.
@@ -45,6 +51,7 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
         if not isinstance(arch, str) or arch not in table:
             raise ValueError(
                 f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}'
+                f'{did_you_mean(arch, table)}'
             )
         return dict(table[arch])
     if set(arch) != set(keys):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+_TRUNK = 'backbone.'  # prefix of the backbone in the model of a toolbox
+
 
 def shorten(items: list[str], *, shown: int = 4) -> str:
     """Join the first items of a list, with the number of the others."""
@@ -47,6 +49,7 @@ class ConversionReport:
             by_reason: dict[str, list[str]] = {}
             for key, reason in getattr(self, title).items():
                 by_reason.setdefault(reason, []).append(key)
+            by_reason.pop(f'not under {_TRUNK!r}', None)  # neck and heads; the first line says it
             for reason, group in by_reason.items():
                 lines.append(
                     f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else '')

@@ -34,7 +34,15 @@ from .training_checks import TrainingCheckHook
 
 AMP_DTYPES = ('float16', 'bfloat16')
 # First words of messages that are for the log file, not for the terminal.
-FOR_THE_FILE = ('paramwise_options', 'Config:\n', 'Hooks will be executed')
+FOR_THE_FILE = (
+    'paramwise_options',
+    'Config:\n',
+    'Hooks will be executed',
+    'Distributed training is not used',
+    '"FileClient" will be deprecated',
+    '"HardDiskBackend" is the alias',
+    'The prefix is not set in metric class',
+)
 REMOTE = ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
 
 
@@ -116,11 +124,9 @@ def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:
 
 
 def _is_for_terminal(record: logging.LogRecord) -> bool:
-    """False for the environment, the config, the hooks and a line a parameter."""
+    """False for the environment, the config, the hooks, a line a parameter and mmengine's own."""
     message = str(record.msg)
-    return record.levelno != logging.INFO or not (
-        message.startswith(FOR_THE_FILE) or '\nSystem environment:' in message
-    )
+    return not message.startswith(FOR_THE_FILE) and '\nSystem environment:' not in message
 
 
 def _shorten(logger: logging.Logger) -> None:

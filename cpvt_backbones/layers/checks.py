@@ -1,5 +1,6 @@
 """Checks of arguments. Every error names the argument, the value it got and what is accepted."""
 
+import difflib
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,10 +29,21 @@ def is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
+def did_you_mean(value: Any, accepted: Collection[Any]) -> str:
+    """``'; did you mean ...?'`` for a value similar to an accepted one, else ``''``."""
+    names = [name for name in accepted if isinstance(name, str)]
+    similar = difflib.get_close_matches(str(value), names, n=1, cutoff=0.75)
+    return f'; did you mean {similar[0]!r}?' if similar else ''
+
+
 def check_choice(choices: Collection[Any], **values: Any) -> None:
     """Each value is one of ``choices``, which are strings or ``None``."""
-    accepted = f'one of {sorted(choices, key=str)}'
-    check(accepted, lambda v: isinstance(v, (str, type(None))) and v in choices, **values)
+    for name, value in values.items():
+        if not isinstance(value, (str, type(None))) or value not in choices:
+            raise ValueError(
+                f'{name} must be one of {sorted(choices, key=str)}, got {value!r}'
+                f'{did_you_mean(value, choices)}'
+            )
 
 
 def check_int(*, minimum: int = 1, maximum: float = math.inf, **values: Any) -> None:

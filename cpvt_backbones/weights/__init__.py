@@ -82,8 +82,13 @@ def shipped_file(path: str | PathLike[str]) -> Path:
 
 
 def similar_names(name: str) -> str:
-    """``'; did you mean NAME?'`` for a name similar to that of shipped weights, else ``''``."""
-    similar = difflib.get_close_matches(name, shipped_weights(), n=1, cutoff=0.8)
+    """``'; did you mean NAME?'`` for a name similar to, or a part of, that of shipped weights, else
+    ``''``.
+    """
+    known = shipped_weights()
+    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    if not similar and len(name) >= 4:
+        similar = [one for one in known if name in one]
     return f'; did you mean {similar[0]!r}?' if similar else ''
 
 

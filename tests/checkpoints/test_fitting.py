@@ -570,12 +570,12 @@ def test_text_of_the_report():
     state['backbone.pos_block.pos.bias'] = torch.ones(24)
     state['head.w'] = torch.ones(1)
     _, report = convert_state_dict(state, column(position=dict(type='PEG')))
+    assert report.dropped['head.w'] == "not under 'backbone.'"
     first, *lines = str(report).split('\n')
     assert first.endswith("(under 'backbone.') to CPVT: 55 keys loaded")
     peg = 'backbone.pos_block.pos.{0} -> pos_block.0.proj.0.{0}'
     assert lines == [
         f'  renamed 2: {peg.format("weight")}, {peg.format("bias")}',
-        "  dropped 1: head.w (not under 'backbone.')",
         '  dropped 2: backbone.pos_embed.0, backbone.pos_embed.grid_0 (the model has no learned'
         ' table)',
     ]

@@ -256,6 +256,7 @@ TYPES = "position type must be one of ['Learned', 'PEG', 'Relative', 'RoPE', 'Si
     ('position', 'message'),
     [
         (dict(type='Rotary'), f"{TYPES}'Rotary'"),
+        (dict(type='Learnt'), f"{TYPES}'Learnt'; did you mean 'Learned'?"),
         (dict(kernel_size=3), f'{TYPES}None'),
         ('PEG', f"{NO_SPEC}'PEG'"),
         (['PEG'], f"{NO_SPEC}['PEG']"),

@@ -127,6 +127,14 @@ def test_without_a_model_or_images_the_error_says_so(words, message):
         split_model(words, images=True)
 
 
+@pytest.mark.parametrize('typo', [f'{NAME}s', NAME[:-1], NAME.rpartition('-')[2]])
+def test_a_typo_in_a_shipped_name_is_corrected(typo):
+    with pytest.raises(ValueError, match=f'did you mean {NAME!r}'):
+        split_model([typo, 'a.jpg'], images=True)
+    with pytest.raises(argparse.ArgumentTypeError, match=f'did you mean {NAME!r}'):
+        parse_model(typo)
+
+
 def test_words_after_a_model_are_refused():
     with pytest.raises(ValueError, match="only a model is accepted, got 'a.jpg' after it"):
         split_model(['c.py', 'x.pth', 'a.jpg'])
@@ -173,6 +181,9 @@ def told_again():
         (lambda: __import__('no_such_package'), "No module named 'no_such_package'"),
         (lambda: raise_(ImportError('pip install it')), 'pip install it'),
         (lambda: CPVT(arch='huge'), 'arch must be one of'),
+        (lambda: CPVT(arch='smal'), "got 'smal'; did you mean 'small'?"),
+        (lambda: build(type='Huge'), 'error: Huge is not in the '),
+        (lambda: build(type='PyramidCVPT'), "did you mean 'PyramidCPVT'?"),
         (lambda: build(type='CPVT', arch='huge'), 'arch must be one of'),
         (lambda: build(type='Linear', width=3), "unexpected keyword argument 'width'"),
         (told_again, 'arch must be one of'),
@@ -195,6 +206,7 @@ def test_a_users_mistake_ends_in_one_line(main, message, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ('statement', 'error'),
     [
+        ("raise KeyError('key')", KeyError),
         ("'str' / 1", TypeError),
         ("int('x')", ValueError),
         ('a, b = [1]', ValueError),
