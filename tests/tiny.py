@@ -35,11 +35,25 @@ POSITIONS = {
     'learned': dict(type='Learned'),
     'sin_cos': dict(type='SinCos'),
     'relative': dict(type='Relative', clip=3),
+    'decomposed': dict(type='DecomposedRelative'),
     'learned_and_peg': [dict(type='Learned'), PEG],
     'rope_mixed': dict(type='RoPE', mode='mixed'),
     'rope_dinov3': dict(type='RoPE', mode='dinov3'),
     'learned_rope_and_peg': [dict(type='Learned'), dict(type='RoPE', mode='axial'), PEG],
 }
+
+
+# Encodings that attention with reduced keys refuses.
+NEED_EVERY_KEY = ('relative', 'decomposed')
+# As ViTDet and SAM.
+VITDET = dict(
+    position=POSITIONS['decomposed'],
+    window_size=3,
+    global_blocks=(1,),
+    mask_window_padding=False,
+    with_cls_token=False,
+    final_norm=False,
+)
 
 
 def column(**kwargs):
@@ -63,6 +77,7 @@ DENSE = {
         num_registers=2, activation='swiglu', layer_scale_init=0.5, **kw
     ),
     'column_windowed': lambda **kw: column(window_size=3, global_blocks=(1,), **kw),
+    'column_vitdet': lambda **kw: column(**{**VITDET, **kw}),
     'multi_scale_last': lambda **kw: multi_scale(source='last', **kw),
     'multi_scale_last_8': lambda **kw: multi_scale(source='last', patch_size=8, **kw),
     'multi_scale_last_cls': lambda **kw: multi_scale(source='last', with_cls_token=True, **kw),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpvt_backbones.layers import Attention, Grid, SpatialReductionAttention, WindowAttention
+from cpvt_backbones.layers.axial_bias import whole_bias
 
 from .complexity import explicit_attention
 
@@ -24,7 +25,9 @@ _LARGEST_CELL = 64
 class AttentionWeights:
     """Attention weights of one layer.
 
-    With windows S = N, and keys of other windows have weight 0.
+    With windows S = N, and keys of other windows have weight 0. Weights of padding, of a model with
+    ``mask_window_padding=False``, are left out: the other weights of its windows sum to less than
+    1.
     """
 
     weights: Tensor  # (B, heads, P + N, P + S), rows sum to 1
@@ -69,10 +72,9 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
             record.weights[0], images, f'{layer!r} ({type(module).__name__})'
         )
     grid, num_prefix = record.arguments['grid'], record.arguments['num_prefix']
-    if isinstance(module, WindowAttention) and max(grid) > module.window_size:
-        weights = _unfold_windows(
-            record.weights, grid, num_prefix, module.window_size, images.shape[0]
-        )
+    window = module.side_of(grid) if isinstance(module, WindowAttention) else None
+    if window is not None:
+        weights = _unfold_windows(record.weights, grid, num_prefix, window, images.shape[0])
         return AttentionWeights(weights, num_prefix, grid, grid)
     ratio = getattr(module, 'sr_ratio', 1)
     return AttentionWeights(
@@ -142,7 +144,7 @@ def _recording(module: nn.Module) -> Iterator[_Record]:
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
         record.arguments = dict(grid=args[1], **kwargs) if isinstance(module, _OWN) else {}
-        with explicit_attention(), record:
+        with explicit_attention(), whole_bias(), record:
             return forward(*args, **kwargs)
 
     module.forward = recorded
@@ -153,14 +155,13 @@ def _recording(module: nn.Module) -> Iterator[_Record]:
 
 
 def _unfold_windows(
-    seen: list[Tensor], grid: Grid, num_prefix: int, window_size: int, batch: int
+    seen: list[Tensor], grid: Grid, num_prefix: int, window: Grid, batch: int
 ) -> Tensor:
     """Scatter weights of each window (B * windows, heads, h * w, P + h * w) into (B, heads, P + N,
     P + N).
 
     With prefix tokens the first recorded softmax is theirs: (B, heads, P, P + windows * h * w).
     """
-    window = (min(window_size, grid[0]), min(window_size, grid[1]))
     count = num_prefix + grid[0] * grid[1]
     tokens = torch.arange(num_prefix, count, device=seen[-1].device).view(grid)
     # Padding gets the index behind the last token.

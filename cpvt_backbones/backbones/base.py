@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -10,7 +11,15 @@ from mmengine.model import PretrainedInit, trunc_normal_init
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cpvt_backbones.layers import PEG, Block, LearnedTable, PositionEncoding, Stage, checks
+from cpvt_backbones.layers import (
+    PEG,
+    AxialBias,
+    Block,
+    LearnedTable,
+    PositionEncoding,
+    Stage,
+    checks,
+)
 from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.learned_table import adapt_tables
 from cpvt_backbones.layers.position import StageTokens, build_positions
@@ -195,13 +204,13 @@ class Backbone(PretrainedModel):
             tokens, prefix_tokens, grid = encoding.before_stage(stage, tokens, prefix_tokens, grid)
         return tokens, prefix_tokens, grid
 
-    def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> Tensor:
+    def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> AxialBias:
         biases = [
             e.attention_bias(stage, index, query, grid)
             for e in self.position_encodings
             if e.has_bias
         ]
-        return torch.stack(biases).sum(0) if len(biases) > 1 else biases[0]
+        return reduce(add, biases)
 
     def _rotations(
         self, stage: int, grid: Grid, prefix_tokens: Tensor | None, device: torch.device

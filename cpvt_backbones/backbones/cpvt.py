@@ -34,8 +34,9 @@ class CPVT(Backbone):
         out_indices: Block, or blocks, whose output is returned; negative counts from the end.
         position: Position encoding as plain data: ``None``, a dict of ``type`` and arguments, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
-            (:class:`LearnedTable`), ``'SinCos'``, ``'Relative'``, ``'RoPE'`` (:class:`RoPE`).
-            Default: one PEG after block 0, k = 3.
+            (:class:`LearnedTable`), ``'SinCos'``, ``'Relative'``, ``'DecomposedRelative'``
+            (:class:`DecomposedRelative`, of ViTDet and SAM), ``'RoPE'`` (:class:`RoPE`). Default:
+            one PEG after block 0, k = 3.
         with_cls_token: Add a class token; ``False`` is the paper's GAP model.
         with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877,
             section 4).
@@ -44,6 +45,8 @@ class CPVT(Backbone):
         window_size: Side in tokens of the windows that attention is limited to; ``None`` for global
             attention.
         global_blocks: With windows, the blocks with global attention.
+        mask_window_padding: With windows, leave the padding of the last row and column of windows
+            out of attention. ViTDet and SAM do not: ``False`` for their weights.
         layer_scale_init: Initial layer scale; ``None`` for none.
         activation: Of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'`` (CLIP) or
             ``'swiglu'`` (see :class:`MLP`).
@@ -66,6 +69,7 @@ class CPVT(Backbone):
         num_registers: int = 0,
         window_size: int | None = None,
         global_blocks: Sequence[int] = (),
+        mask_window_padding: bool = True,
         layer_scale_init: float | None = None,
         activation: str = 'gelu',
         pre_norm: bool = False,
@@ -83,7 +87,12 @@ class CPVT(Backbone):
     ) -> None:
         numbers = resolve_arch(arch, COLUMNS)
         dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
-        check_bool(with_dist_token=with_dist_token, pre_norm=pre_norm, final_norm=final_norm)
+        check_bool(
+            with_dist_token=with_dist_token,
+            mask_window_padding=mask_window_padding,
+            pre_norm=pre_norm,
+            final_norm=final_norm,
+        )
         check_int(minimum=0, num_registers=num_registers)
         global_indices = resolve_indices('global_blocks', global_blocks, depth, allow_none=True)
         if window_size is None and global_indices:
@@ -114,6 +123,7 @@ class CPVT(Backbone):
         self.num_registers = num_registers
         self.window_size = window_size
         self.global_blocks = global_blocks
+        self.mask_window_padding = mask_window_padding
         self.layer_scale_init = layer_scale_init
         self.activation = activation
         self.pre_norm = pre_norm
@@ -137,13 +147,10 @@ class CPVT(Backbone):
         self.norm_pre = nn.LayerNorm(dim, eps=norm_eps) if pre_norm else nn.Identity()
         self.blocks = nn.ModuleList()
         for index in range(used):
-            attention: Callable[..., nn.Module] = Attention
-            if window_size is not None and index not in global_indices:
-                attention = partial(WindowAttention, window_size=window_size)
             block = self._block(
                 index,
                 dim,
-                attention,
+                self._attention(windowed=index not in global_indices),
                 num_heads=num_heads,
                 mlp_ratio=numbers['mlp_ratio'],
                 layer_scale_init=layer_scale_init,
@@ -163,9 +170,21 @@ class CPVT(Backbone):
             grid=(ceil_div(height, patch_size), ceil_div(width, patch_size)),
             outputs_map=out_type != 'cls_token',
             num_prefix=with_cls_token + with_dist_token + num_registers,
+            window_size=window_size,
+            global_blocks=global_indices,
         )
         self._add_positions(position, [stage])
         self._freeze_stages()
+
+    def _attention(self, *, windowed: bool) -> Callable[..., nn.Module]:
+        """Attention of a block; ``windowed`` if it is none of ``global_blocks``."""
+        if self.window_size is None or not windowed:
+            return Attention
+        return partial(
+            WindowAttention,
+            window_size=self.window_size,
+            mask_padding=self.mask_window_padding,
+        )
 
     def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
         tokens, grid = self.patch_embed(images)  # (B, N, C)

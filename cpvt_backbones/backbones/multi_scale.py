@@ -86,8 +86,8 @@ class MultiScaleCPVT(CPVT):
         position: See :class:`CPVT`. Default: one PEG after each of the first five blocks, or of all
             if there are fewer.
         with_cls_token: See :class:`CPVT`. Default: no class token.
-        window_size, global_blocks: See :class:`CPVT`. Global attention in a few blocks, windowed in
-            the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+        window_size, global_blocks, mask_window_padding: See :class:`CPVT`. Global attention in a
+            few blocks, windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
 
     The other arguments are those of :class:`CPVT`.
     """
@@ -106,6 +106,7 @@ class MultiScaleCPVT(CPVT):
         num_registers: int = 0,
         window_size: int | None = None,
         global_blocks: Sequence[int] = (),
+        mask_window_padding: bool = True,
         layer_scale_init: float | None = None,
         activation: str = 'gelu',
         pre_norm: bool = False,
@@ -145,6 +146,7 @@ class MultiScaleCPVT(CPVT):
             num_registers=num_registers,
             window_size=window_size,
             global_blocks=global_blocks,
+            mask_window_padding=mask_window_padding,
             layer_scale_init=layer_scale_init,
             activation=activation,
             pre_norm=pre_norm,

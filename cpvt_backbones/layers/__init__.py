@@ -1,12 +1,14 @@
 """Layers in plain PyTorch."""
 
 from .attention import Attention, SpatialReductionAttention, WindowAttention
+from .axial_bias import AxialBias
 from .block import MLP, Block, DropPath, LayerScale
 from .learned_table import LearnedTable
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition
 from .position import (
     POSITIONS,
+    DecomposedRelative,
     PositionEncoding,
     Relative,
     SinCos,

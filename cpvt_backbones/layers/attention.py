@@ -1,18 +1,29 @@
 """Attention: global, windowed, spatial-reduction; all through one fused call."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .axial_bias import AxialBias, parts_of, stores_bias
 from .blocked_attention import attend_in_blocks, suits_blocks
-from .checks import check_int, check_probability
+from .checks import check_bool, check_int, check_probability
 from .patch_embed import project_patches
-from .tokens import Grid, ceil_div, crop, is_exporting, is_padded, pad_to_multiple, tokens_to_map
+from .tokens import (
+    Grid,
+    ceil_div,
+    crop,
+    is_exporting,
+    is_padded,
+    is_recording,
+    pad_to_multiple,
+    tokens_to_map,
+)
 
-Bias = Callable[[Tensor, Grid], Tensor]
-"""Queries (B, heads, N, head_dim) and their grid to a bias on the logits, (B, heads, N, N)."""
+Bias = Callable[[Tensor, Grid], AxialBias]
+"""Queries (B, heads, N, head_dim) and their grid to a bias on the logits of these N tokens."""
 
 Arrange = Callable[[Tensor], Tensor]
 """A tensor (heads or 1, P + N, d) to the layout of tokens in windows, (windows, heads or 1,
@@ -33,31 +44,91 @@ def widen(*tensors: Tensor) -> list[Tensor]:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: AxialBias | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(d) + mask) v.
+    """softmax(q k^T / sqrt(d) + bias + mask) v.
 
     Queries are (B, heads, T, d), keys and values (B, heads, S, d).
 
     ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention
-    is allowed.
+    is allowed; with ``bias`` it is boolean, and the same for all queries.
     """
+    if bias is not None:
+        return attend_with_bias(query, key, value, bias, mask=mask, dropout=dropout)
     if is_exporting():
         if mask is not None:  # ONNX's Attention wants a row for each query
             mask = mask.expand(-1, -1, query.shape[2], -1)
-    elif query.device.type == 'cpu' and query.requires_grad and key.shape[2] <= SHORT:
+    elif mask is None and dropout == 0 and suits_blocks(query, key, value):
+        return attend_in_blocks(query, key, value)
+    return attend_fused(query, key, value, mask=mask, dropout=dropout)
+
+
+def attend_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None,
+    dropout: float,
+    scale: float | None = None,
+) -> Tensor:
+    """:func:`attend` by torch's own kernel; ``scale`` of the logits other than 1 / sqrt(d)."""
+    options: dict[str, Any] = {} if scale is None else dict(scale=scale)
+    on_cpu = not is_exporting() and query.device.type == 'cpu'
+    if on_cpu and query.requires_grad and key.shape[2] <= SHORT:
         # PyTorch 2.11's backward pass takes two to four times as long in bfloat16 for so few keys.
         dtype = value.dtype
         with torch.autocast('cpu', enabled=False):
             query, key, value = widen(query, key, value)
             mask = None if mask is None else widen(mask)[0]
             out = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, dropout_p=dropout
+                query, key, value, attn_mask=mask, dropout_p=dropout, **options
             )
             return out.to(dtype)
-    elif mask is None and dropout == 0 and suits_blocks(query, key, value):
-        return attend_in_blocks(query, key, value)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, **options
+    )
+
+
+def attend_with_bias(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: AxialBias,
+    *,
+    mask: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    """:func:`attend` with a bias, which is stored whole only if it is small or the model is
+    exported.
+    """
+    if not stores_bias(query, key, bias):
+        width = value.shape[3]
+        query, key = bias.append_to(query, key)
+        # The fused kernels want values as wide as queries and keys.
+        value = F.pad(value, (0, query.shape[3] - width))
+        out = attend_fused(query, key, value, mask=mask, dropout=dropout, scale=width**-0.5)
+        return out[..., :width]
+    parts = [] if is_recording() else parts_of(query, bias)
+    if len(parts) < 2:
+        return attend_fused(query, key, value, mask=bias.to_mask(mask), dropout=dropout)
+    out = torch.empty_like(query)
+    for images, queries in parts:
+        some = None if mask is None else mask[images]
+        out[images, :, queries] = attend_fused(
+            query[images, :, queries],
+            key[images],
+            value[images],
+            mask=bias.part(images, queries).to_mask(some),
+            dropout=dropout,
+        )
+    return out
 
 
 def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> Tensor:
@@ -158,13 +229,12 @@ class Attention(nn.Module):
     ) -> Tensor:
         """:meth:`forward` without the output projection."""
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
-        mask = None
+        axial = None
         if bias is not None:
-            mask = bias(query[:, :, num_prefix:], grid)
-            mask = F.pad(mask, (num_prefix, 0, num_prefix, 0))
+            axial = bias(query[:, :, num_prefix:], grid).with_prefix(num_prefix, queries=True)
         if rotate is not None:
             query, key = rotate(query, key, None)
-        out = attend(query, key, value, mask=mask, dropout=self.dropout)
+        out = attend(query, key, value, bias=axial, dropout=self.dropout)
         return out.transpose(1, 2).flatten(2)
 
 
@@ -177,6 +247,9 @@ class WindowAttention(Attention):
 
     Args:
         window_size: Side of a window, in tokens.
+        mask_padding: Leave the padding out of attention. With ``False`` patch tokens attend to it,
+            zeros before the projection, and a grid smaller than a window is padded to a whole one:
+            that is how ViTDet (arXiv 2203.16527) and SAM (arXiv 2304.02643) were trained.
         dim, num_heads, qkv_bias, attn_drop, proj_drop: See :class:`Attention`.
     """
 
@@ -186,6 +259,7 @@ class WindowAttention(Attention):
         *,
         window_size: int,
         num_heads: int,
+        mask_padding: bool = True,
         qkv_bias: bool = True,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
@@ -194,7 +268,17 @@ class WindowAttention(Attention):
             dim, num_heads=num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop
         )
         check_int(window_size=window_size)
-        self.window_size = window_size
+        check_bool(mask_padding=mask_padding)
+        self.window_size, self.mask_padding = window_size, mask_padding
+
+    def side_of(self, grid: Grid) -> Grid | None:
+        """Sides of a window in a grid; ``None`` if one window has it all, without padding."""
+        # An exported graph pads a small grid up to a whole window.
+        if is_exporting() or not self.mask_padding:
+            return self.window_size, self.window_size
+        if max(grid) <= self.window_size:
+            return None
+        return min(self.window_size, grid[0]), min(self.window_size, grid[1])
 
     def attended(
         self,
@@ -206,11 +290,9 @@ class WindowAttention(Attention):
         rotate: Rotate | None,
     ) -> Tensor:
         """As in :class:`Attention`; ``bias`` is called with the grid of one window."""
-        side = (self.window_size, self.window_size)
-        if not is_exporting():  # an exported graph pads a small grid up to a whole window
-            if max(grid) <= self.window_size:
-                return super().attended(x, grid, num_prefix, qk, bias, rotate)
-            side = (min(self.window_size, grid[0]), min(self.window_size, grid[1]))
+        side = self.side_of(grid)
+        if side is None:
+            return super().attended(x, grid, num_prefix, qk, bias, rotate)
         windows = Windows(grid, side)
         batch = x.shape[0]
 
@@ -219,11 +301,8 @@ class WindowAttention(Attention):
         patches = windows.partition(x[:, num_prefix:])
         query, key, value = self.query_key_value(patches, side, 0, patch_qk)
         real = windows.real_tokens(x)
-        mask = real
-        if bias is not None:
-            mask = bias(query, side)
-            if real is not None:
-                mask = mask.masked_fill(~real, -torch.inf)
+        mask = real if self.mask_padding else None
+        axial = None if bias is None else bias(query, side)
         if rotate is not None:
 
             def arrange(table: Tensor) -> Tensor:
@@ -235,7 +314,7 @@ class WindowAttention(Attention):
             query, key = rotate(query, key, arrange)
             query, key = query.flatten(0, 1), key.flatten(0, 1)
         if num_prefix == 0:
-            out = attend(query, key, value, mask=mask, dropout=self.dropout)
+            out = attend(query, key, value, mask=mask, bias=axial, dropout=self.dropout)
             return windows.merge(out.transpose(1, 2).flatten(2))
 
         # Prefix tokens attend to every patch, and every window attends to them.
@@ -256,8 +335,10 @@ class WindowAttention(Attention):
         key = torch.cat((windows.repeat(key_p), key), dim=2)
         value = torch.cat((windows.repeat(value_p), value), dim=2)
         if mask is not None:
-            mask = F.pad(mask, (num_prefix, 0), value=1 if mask.dtype == torch.bool else 0)
-        out = attend(query, key, value, mask=mask, dropout=self.dropout)
+            mask = F.pad(mask, (num_prefix, 0), value=1)
+        if axial is not None:
+            axial = axial.with_prefix(num_prefix, queries=False)
+        out = attend(query, key, value, mask=mask, bias=axial, dropout=self.dropout)
         out = windows.merge(out.transpose(1, 2).flatten(2))
         return torch.cat((prefix.transpose(1, 2).flatten(2), out), dim=1)
 

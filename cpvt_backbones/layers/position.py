@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import Arrange
-from .checks import check_choice, check_int, check_positive, list_of_dicts
-from .tokens import Grid
+from .axial_bias import AxialBias
+from .checks import (
+    check_choice,
+    check_int,
+    check_positive,
+    is_int,
+    is_sequence,
+    list_of_dicts,
+)
+from .tokens import Grid, is_exporting
 
 StageTokens = tuple[Tensor, Tensor | None, Grid]
 """Patch tokens (B, H * W, C), prefix tokens (B, P, C) or ``None``, and the grid (H, W)."""
@@ -32,6 +41,8 @@ class Stage:
     outputs_map: bool = True  # an output depends on the patch tokens after the last block
     num_prefix: int = 0  # class token, distillation token
     sr_ratio: int = 1  # side of the square of tokens that becomes one key (spatial reduction)
+    window_size: int | None = None  # side of windows in tokens; None for global attention
+    global_blocks: tuple[int, ...] = ()  # with windows, blocks without
 
 
 class PositionEncoding(nn.Module):
@@ -73,8 +84,14 @@ class PositionEncoding(nn.Module):
         """
         return tokens
 
-    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
-        """Bias on the attention logits: (B, heads, N, N) for a query of (B, heads, N, head_dim)."""
+    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> AxialBias:
+        """Bias on the attention logits of patch tokens.
+
+        Args:
+            query: (B, heads, N, head_dim), before its rotation.
+            grid: Grid of the N tokens, which are queries and keys; that of a window, whose queries
+                are (B * windows, heads, h * w, head_dim).
+        """
         raise NotImplementedError
 
     def prepare(self, stage: int, grid: Grid, num_prefix: int, device: torch.device) -> Any:
@@ -190,7 +207,7 @@ class Relative(PositionEncoding):
 
     The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, offsets clipped to [-K,
     K] (Shaw et al. 2018; one table per axis, shared by the heads of a block; K = 8 in the CPVT
-    paper's comparison). The bias is materialised, N x N per head. Prefix tokens have none.
+    paper's comparison). Prefix tokens have none.
 
     Args:
         stages: The trunk's stages; none may reduce its keys: an offset between two grids has no
@@ -207,9 +224,7 @@ class Relative(PositionEncoding):
         self.clip = clip
         self.layer_ids: list[tuple[int, int]] = []
         for s, stage in enumerate(stages):
-            if stage.sr_ratio > 1:
-                where = f'where attention reduces its keys spatially, got it for stage {s}'
-                raise ValueError(f"position type must not be 'Relative' {where}")
+            _check_all_keys('Relative', s, stage)
             for block in range(stage.used):
                 tables = {
                     axis: torch.empty(2 * clip + 1, stage.head_dim) for axis in ('row', 'column')
@@ -219,19 +234,123 @@ class Relative(PositionEncoding):
                 self.add_module(str(len(self.layer_ids)), nn.ParameterDict(tables))
                 self.layer_ids.append((s, block))
 
-    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> Tensor:
+    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> AxialBias:
         index = self.layer_ids.index((stage, block))
         tables: Any = self.get_submodule(str(index))
-        row, column = tables['row'], tables['column']
-        y = torch.arange(grid[0], device=query.device)
-        x = torch.arange(grid[1], device=query.device)
-        dy = (y[None] - y[:, None]).clamp(-self.clip, self.clip) + self.clip  # (H, H)
-        dx = (x[None] - x[:, None]).clamp(-self.clip, self.clip) + self.clip  # (W, W)
-        # One table per axis, so the N x N bias is a broadcast sum of (N, H) and (N, W).
-        rows = torch.einsum('bnhwd,hyd->bnhwy', query.unflatten(2, grid), row[dy])
-        columns = torch.einsum('bnhwd,wxd->bnhwx', query.unflatten(2, grid), column[dx])
-        bias = rows[..., :, None] + columns[..., None, :]  # (B, heads, H, W, H, W)
-        return bias.flatten(4).flatten(2, 3) * query.shape[-1] ** -0.5
+        scale = query.shape[-1] ** -0.5
+        parts = []
+        for length, table in zip(grid, (tables['row'], tables['column']), strict=True):
+            places = torch.arange(length, device=query.device)
+            offsets = (places[None] - places[:, None]).clamp(-self.clip, self.clip)
+            parts.append(table[offsets + self.clip])  # (queries, keys, d)
+        rows, columns = axial_products(query, grid, *parts)
+        return AxialBias(rows * scale, columns * scale)
 
     def layer_id(self, name: str) -> tuple[int, int]:
         return self.layer_ids[int(name.split('.')[0])]
+
+
+@register_position('DecomposedRelative')
+class DecomposedRelative(PositionEncoding):
+    """2D relative encoding of ViTDet and SAM: the logit of a query in row y and column x and the
+    key in row y' and column x' gains ``q . (h[y - y'] + w[x - x'])``, not divided by sqrt(d).
+
+    Each block has two tables, shared by its heads: ``h`` (2 H - 1, d) and ``w`` (2 W - 1, d), d
+    the width of a head. In blocks with global attention H x W is ``grid``, and the tables are
+    resized to any other grid by linear interpolation. In blocks with windows both are the
+    ``window_size``; a part of a window uses the middle of the tables. Tables start at zero. Prefix
+    tokens have no bias.
+
+    Sources: MViTv2 (arXiv 2112.01526, section 4.1), ViTDet (arXiv 2203.16527, section 3; keys
+    ``blocks.<i>.attn.rel_pos_h`` and ``rel_pos_w``), SAM (arXiv 2304.02643).
+
+    Args:
+        stages: The trunk's stages; none may reduce its keys: an offset between two grids has no
+            table entry.
+        grid: Side, or (height, width), in tokens of the tables of blocks with global attention;
+            ``None`` for the grid at the model's ``img_size``. ViTDet and SAM have 64, of 1024 px,
+            while the learned table of ViTDet beside it has 14 x 14 tokens.
+    """
+
+    attribute = 'rel_pos_hw'
+    has_bias = True
+
+    def __init__(self, stages: Sequence[Stage], *, grid: int | Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.layer_ids: list[tuple[int, int]] = []
+        self.sides: list[Grid | None] = []  # of a block with windows, else None
+        for s, stage in enumerate(stages):
+            _check_all_keys('DecomposedRelative', s, stage)
+            for block in range(stage.used):
+                side = None
+                if stage.window_size is not None and block not in stage.global_blocks:
+                    side = (stage.window_size, stage.window_size)
+                height, width = side or (stage.grid if grid is None else _pair('grid', grid))
+                tables = dict(
+                    h=torch.zeros(2 * height - 1, stage.head_dim),
+                    w=torch.zeros(2 * width - 1, stage.head_dim),
+                )
+                self.add_module(str(len(self.layer_ids)), nn.ParameterDict(tables))
+                self.layer_ids.append((s, block))
+                self.sides.append(side)
+
+    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> AxialBias:
+        index = self.layer_ids.index((stage, block))
+        tables: Any = self.get_submodule(str(index))
+        whole = self.sides[index] or grid
+        parts = []
+        for length, full, table in zip(grid, whole, (tables['h'], tables['w']), strict=True):
+            table = resize_offsets(table, full)
+            places = torch.arange(length, device=query.device)
+            parts.append(table[places[:, None] - places[None] + full - 1])  # (queries, keys, d)
+        return AxialBias(*axial_products(query, grid, *parts))
+
+    def layer_id(self, name: str) -> tuple[int, int]:
+        return self.layer_ids[int(name.split('.')[0])]
+
+
+def resize_offsets(table: Tensor, length: int) -> Tensor:
+    """Resize a table of offsets (2 S - 1, d) to (2 ``length`` - 1, d) by linear interpolation."""
+    size = 2 * length - 1
+    if not is_exporting() and table.shape[0] == size:
+        return table
+    dtype = table.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        table = table.float()  # not every device interpolates in half precision
+    return F.interpolate(table.T[None], size=size, mode='linear')[0].T.to(dtype)
+
+
+def axial_products(
+    query: Tensor, grid: Grid, rows: Tensor, columns: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Products of queries and vectors of their offsets from each row and each column.
+
+    Args:
+        query: (B, heads, H * W, d).
+        grid: (H, W).
+        rows: (H, H, d), of the row of the query and the row of the key.
+        columns: (W, W, d).
+
+    Returns:
+        (B, heads, H * W, H) and (B, heads, H * W, W).
+    """
+    query = query.unflatten(2, grid)
+    by_row = torch.einsum('bnhwd,hyd->bnhwy', query, rows)
+    by_column = torch.einsum('bnhwd,wxd->bnhwx', query, columns)
+    return by_row.flatten(2, 3), by_column.flatten(2, 3)
+
+
+def _check_all_keys(name: str, index: int, stage: Stage) -> None:
+    if stage.sr_ratio > 1:
+        where = f'where attention reduces its keys spatially, got it for stage {index}'
+        raise ValueError(f'position type must not be {name!r} {where}')
+
+
+def _pair(name: str, value: Any) -> Grid:
+    """A side, or (height, width), in tokens, to (height, width)."""
+    sides = (value, value) if is_int(value) else value
+    if not is_sequence(sides) or len(sides) != 2 or not all(is_int(s) and s > 0 for s in sides):
+        raise ValueError(
+            f'{name} must be a positive integer or (height, width) in tokens, got {value!r}'
+        )
+    return sides[0], sides[1]

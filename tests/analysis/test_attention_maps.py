@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import column, pyramid, randomise
+from tiny import VITDET, column, pyramid, randomise
 from torch import nn
 
 from cpvt_backbones.analysis.attention_maps import (
@@ -15,6 +15,7 @@ from cpvt_backbones.analysis.attention_maps import (
     map_of_query,
     query_at,
 )
+from cpvt_backbones.layers import axial_bias
 from tools.attention_maps import locality, mean_matrix
 
 RELATIVE = dict(type='Relative', clip=3)
@@ -26,6 +27,7 @@ COLUMNS = {
     'qk': dict(position=dict(type='PEG', after_blocks=(-1,), target='qk')),
     'windowed': dict(window_size=3),
     'windowed gap': dict(window_size=3, with_cls_token=False),
+    'windowed decomposed': dict(window_size=3, position=dict(type='DecomposedRelative')),
     'windowed relative': dict(window_size=3, with_dist_token=True, position=RELATIVE),
 }
 
@@ -58,6 +60,22 @@ def test_weights_times_values_equal_the_output(kind, layer):
         _, _, values = module.query_key_value(tokens, found.grid, 0, None)
         expected = module.proj((found.weights @ values).transpose(1, 2).flatten(2))
     assert torch.allclose(expected, output, atol=1e-5)
+
+
+def test_a_bias_that_is_computed_in_parts_is_recorded_whole(monkeypatch):
+    model = randomise(column(patch_size=8, position=RELATIVE)).eval()
+    images = torch.randn(2, 3, 37, 60)
+    wanted = attention_weights(model, images, 'blocks.0.attn').weights
+    monkeypatch.setattr(axial_bias, 'MAX_BIAS', 1)
+    assert torch.allclose(attention_weights(model, images, 'blocks.0.attn').weights, wanted)
+
+
+def test_weights_of_padding_are_left_out():
+    model = column(patch_size=8, **VITDET).eval()
+    found = attention_weights(model, torch.randn(2, 3, 37, 48), 'blocks.0.attn')
+    sums = found.weights.sum(-1).unflatten(-1, found.grid)  # (2, heads, 5, 6): 2 x 2 windows of 3
+    assert torch.allclose(sums[..., :3, :], torch.ones(()), atol=1e-5)
+    assert (sums[..., 3:, :] < 0.9).all()
 
 
 @pytest.mark.parametrize(

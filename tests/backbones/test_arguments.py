@@ -91,6 +91,7 @@ OF_ONE_MODEL = {
         (dict(layer_scale_init='1'), "layer_scale_init must be a finite number > 0, got '1'"),
         (dict(window_size=0), 'window_size must be an integer >= 1, got 0'),
         (dict(global_blocks=(1,)), 'global_blocks must be empty without window_size, got (1,)'),
+        (dict(mask_window_padding=1), 'mask_window_padding must be True or False, got 1'),
         (dict(window_size=2, global_blocks=(4,)), 'integers in [-4, 3], got 4 in (4,)'),
         (dict(window_size=2, global_blocks=9), 'integers in [-4, 3], got 9'),
         (dict(out_type='tokens'), "['avg_featmap', 'cls_token', 'featmap', 'raw'], got 'tokens'"),

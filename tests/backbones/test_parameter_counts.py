@@ -83,6 +83,7 @@ def test_peg_of_the_paper_and_the_table_it_replaces():
     assert position('PEG', bias=False, kind='separable', num_layers=3) == 3 * 38_592
     assert position('Learned', only='pos_embed') == 37_632
     assert position('Relative', only='rel_pos') == 12 * 2 * 17 * 64
+    assert position('DecomposedRelative', only='rel_pos_hw', grid=64) == 12 * 2 * 127 * 64
 
 
 def epsilons(cls, **kwargs):

@@ -13,6 +13,7 @@ from tiny import (
     POSITIONS,
     PYRAMID,
     TWO_BLOCKS,
+    VITDET,
     assert_equal_outputs,
     column,
     max_difference,
@@ -33,6 +34,7 @@ MODELS = {
     ),
     'sin_cos': lambda: column(arch=TWO_BLOCKS, position=POSITIONS['sin_cos']),
     'relative': lambda: column(arch=TWO_BLOCKS, position=POSITIONS['relative']),
+    'vitdet': lambda: column(**{**VITDET, 'arch': TWO_BLOCKS}),
     'rope_windowed': lambda: multi_scale(
         arch=TWO_BLOCKS,
         window_size=4,
@@ -133,6 +135,7 @@ def test_a_jit_trace_is_right_at_every_size(name):
     ('name', 'arch'),
     [
         ('column_windowed', TWO_BLOCKS),
+        ('column_vitdet', TWO_BLOCKS),
         ('multi_scale_last', TWO_BLOCKS),
         ('multi_scale_taps_windowed_8', TWO_BLOCKS),
         ('pyramid_cls', SMALL_PYRAMID),
@@ -201,7 +204,14 @@ def test_fx_records_every_size(name):
         assert_equal_outputs(graph(images), model(images))
 
 
-@pytest.mark.parametrize('arguments', [dict(position=POSITIONS['learned']), dict(window_size=2)])
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        dict(position=POSITIONS['learned']),
+        dict(position=POSITIONS['decomposed']),
+        dict(window_size=2),
+    ],
+)
 def test_fx_refuses_what_depends_on_sizes(arguments):
     with pytest.raises(torch.fx.proxy.TraceError, match='symbolically traced'):
         torch.fx.symbolic_trace(column(**arguments))

@@ -43,6 +43,7 @@ OTHER_TRUNK = dict(
     num_registers=2,
     window_size=3,
     global_blocks=[1],
+    mask_window_padding=False,
     layer_scale_init=0.5,
     activation='swiglu',
     pre_norm=True,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from mmengine.optim import DefaultOptimWrapperConstructor
-from tiny import DENSE, POSITIONS, column, multi_scale, pyramid
+from tiny import DENSE, NEED_EVERY_KEY, POSITIONS, column, multi_scale, pyramid
 
 
 def depth_of_use(model):
@@ -42,6 +42,12 @@ def test_layer_depth_is_complete_and_follows_the_order_of_use(name):
 
 
 PEG_TWICE = dict(type='PEG', after_blocks=(-1, 2))
+EVERY_KIND = [
+    dict(type='Learned'),
+    PEG_TWICE,
+    dict(type='Relative'),
+    dict(type='DecomposedRelative'),
+]
 COLUMN_DEPTHS = {
     'patch_embed.proj.weight': 0,
     'cls_token': 0,
@@ -52,6 +58,7 @@ COLUMN_DEPTHS = {
     'pos_block.1.proj.0.bias': 3,
     'rel_pos.0.row': 1,
     'rel_pos.3.column': 4,
+    'rel_pos_hw.3.h': 4,
     'norm.weight': 5,
 }
 PYRAMID_DEPTHS = {
@@ -72,8 +79,8 @@ PYRAMID_DEPTHS = {
 @pytest.mark.parametrize(
     ('build', 'position', 'depths', 'count'),
     [
-        (column, [dict(type='Learned'), PEG_TWICE, dict(type='Relative')], COLUMN_DEPTHS, 6),
-        (multi_scale, [dict(type='Learned'), PEG_TWICE, dict(type='Relative')], COLUMN_DEPTHS, 6),
+        (column, EVERY_KIND, COLUMN_DEPTHS, 6),
+        (multi_scale, EVERY_KIND, COLUMN_DEPTHS, 6),
         (pyramid, [dict(type='Learned'), dict(type='PEG')], PYRAMID_DEPTHS, 9),
     ],
 )
@@ -124,7 +131,7 @@ def test_mmpretrain_layer_wise_rates():
 @pytest.mark.parametrize('position', POSITIONS)
 @pytest.mark.parametrize('build', [column, pyramid])
 def test_no_weight_decay_names_every_position_parameter(build, position):
-    if build is pyramid and position == 'relative':
+    if build is pyramid and position in NEED_EVERY_KEY:
         return
     model = build(position=POSITIONS[position])
     parameters = dict(model.named_parameters()).keys()

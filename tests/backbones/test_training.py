@@ -10,6 +10,7 @@ import torch
 from tiny import (
     BACKBONES,
     DENSE,
+    NEED_EVERY_KEY,
     POSITIONS,
     assert_equal_outputs,
     column,
@@ -48,7 +49,7 @@ def choices_of_outputs():
         options = TOKEN if out_type == 'cls_token' else dict(out_type=out_type)
         for name, position in POSITIONS.items():
             yield f'column {name} {out_type}', column, dict(position=position, **options)
-            if name != 'relative':
+            if name not in NEED_EVERY_KEY:
                 yield f'pyramid {name} {out_type}', pyramid, dict(position=position, **options)
         if out_type != 'cls_token':
             for name, position in LAST.items():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import POSITIONS, column, multi_scale, pyramid
+from tiny import NEED_EVERY_KEY, POSITIONS, VITDET, column, multi_scale, pyramid, randomise
 
 MODELS = {
     **{
@@ -14,10 +14,11 @@ MODELS = {
     **{
         f'pyramid_{name}': (lambda p=p: pyramid(position=p))
         for name, p in POSITIONS.items()
-        if name != 'relative'  # it needs every key
+        if name not in NEED_EVERY_KEY
     },
     'pyramid_class_token': lambda: pyramid(with_cls_token=True),
     'windowed': lambda: multi_scale(window_size=2, global_blocks=(3,)),
+    'vitdet': lambda: randomise(column(**VITDET)),
     'windowed_class_token': lambda: column(window_size=2),
     'multi_scale': lambda: multi_scale(),
     'taps': lambda: multi_scale(source='taps', patch_size=8),

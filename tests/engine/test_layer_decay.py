@@ -6,7 +6,7 @@ import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from tiny import COLUMN, POSITIONS, PYRAMID, column, multi_scale, pyramid
+from tiny import COLUMN, NEED_EVERY_KEY, POSITIONS, PYRAMID, column, multi_scale, pyramid
 from torch import nn
 
 from cpvt_backbones.engine.layer_decay import LayerDecayOptimWrapperConstructor
@@ -254,7 +254,7 @@ def test_the_schedule_spares_tokens_and_positions(kind, position, pytestconfig):
     file = pytestconfig.rootpath / 'configs/_base_/schedules/adamw.py'
     schedule = Config.fromfile(file).optim_wrapper
     options = {}
-    if kind == 'PyramidCPVT' and position == 'relative':  # it needs keys that are not reduced
+    if kind == 'PyramidCPVT' and position in NEED_EVERY_KEY:
         options = dict(arch={**PYRAMID, 'sr_ratios': (1, 1, 1, 1)})
     model = nn.Sequential()
     model.backbone = TRUNKS[kind](position=POSITIONS[position], **options)

@@ -12,18 +12,20 @@ from torch.nn import functional
 
 from cpvt_backbones.layers import (
     Attention,
+    AxialBias,
     Relative,
     SpatialReductionAttention,
     Stage,
     WindowAttention,
+    axial_bias,
 )
 from cpvt_backbones.layers.attention import SHORT, attend
 
 DIM, HEADS = 8, 2
 
 
-def formula(query, key, value, attn_mask=None, dropout_p=0.0):
-    logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+def formula(query, key, value, attn_mask=None, dropout_p=0.0, scale=None):
+    logits = query @ key.transpose(-2, -1) * (scale or query.shape[-1] ** -0.5)
     if attn_mask is not None:
         masked = attn_mask.dtype == torch.bool
         logits = logits.masked_fill(~attn_mask, -torch.inf) if masked else logits + attn_mask
@@ -58,7 +60,12 @@ def relative():
     encoding = Relative(
         [Stage(dim=DIM, depth=1, used=1, head_dim=DIM // HEADS, grid=(4, 4))], clip=2
     )
-    return lambda query, grid: encoding.attention_bias(0, 0, query, grid) * 20
+
+    def bias(query, grid):
+        found = encoding.attention_bias(0, 0, query, grid)
+        return AxialBias(found.rows * 20, found.columns * 20)
+
+    return bias
 
 
 # Grids that three divides in both sides, one and none; grids that a window covers; one token.
@@ -86,6 +93,30 @@ def test_outputs_and_gradients_are_those_of_the_formula(kind, grid, num_prefix, 
     for a, b in zip(fused_gradients, plain_gradients, strict=True):
         assert a.isfinite().all()
         assert max_difference(a, b) <= 2e-5
+
+
+# The limit of entries that are stored: all at once, an image and three queries at a time, none.
+@pytest.mark.parametrize('grid', [(6, 6), (7, 5)])
+@pytest.mark.parametrize('num_prefix', [0, 2])
+@pytest.mark.parametrize('kind', ['global', 'window', 'window with padding'])
+def test_a_bias_is_the_same_however_it_is_computed(kind, num_prefix, grid, monkeypatch):
+    kind, _, padded = kind.partition(' ')
+    attn = make(kind, mask_padding=False) if padded else make(kind)
+    x = torch.randn(3, num_prefix + grid[0] * grid[1], DIM, requires_grad=True)
+    bias = relative()
+
+    def run(limit):
+        monkeypatch.setattr(axial_bias, 'MAX_BIAS', limit)
+        return attn(x, grid, num_prefix=num_prefix, bias=bias)
+
+    wanted = run(1 << 20)
+    by_channels = run(1)
+    gradients = [torch.autograd.grad(out.square().sum(), x)[0] for out in (wanted, by_channels)]
+    assert max_difference(by_channels, wanted) < 1e-5
+    assert max_difference(*gradients) < 1e-4
+    with torch.no_grad():
+        for limit in (1, HEADS * 9 * 3, HEADS * 35 * 3):
+            assert max_difference(run(limit), wanted) < 1e-5
 
 
 @pytest.mark.parametrize('kind', ['global', 'window', 'reduction'])
@@ -125,6 +156,23 @@ def test_windows_follow_the_definition(height, width, window, num_prefix):
     grid = (height, width)
     wanted = attention_by_formula(attn, x, grid, num_prefix, window=window)
     assert max_difference(attn(x, grid, num_prefix=num_prefix), wanted) < 1e-11
+
+
+@pytest.mark.parametrize('grid', [(6, 6), (7, 5), (2, 9), (1, 2), (3, 2)])
+def test_windows_that_attend_to_their_padding(grid):
+    """They are whole windows of a larger map, zero where the grid has no token."""
+    options = dict(num_heads=HEADS, window_size=3)
+    attn = randomise(WindowAttention(DIM, **options, mask_padding=False)).double()
+    x = torch.randn(2, grid[0] * grid[1], DIM, dtype=torch.float64)
+    larger = [-(-side // 3) * 3 for side in grid]
+    padded = torch.zeros(2, *larger, DIM, dtype=torch.float64)
+    padded[:, : grid[0], : grid[1]] = x.unflatten(1, grid)
+    whole = attention_by_formula(attn, padded.flatten(1, 2), larger, 0, window=3)
+    wanted = whole.unflatten(1, larger)[:, : grid[0], : grid[1]].flatten(1, 2)
+    assert max_difference(attn(x, grid), wanted) < 1e-11
+    masked = WindowAttention(DIM, **options).double()
+    masked.load_state_dict(attn.state_dict())
+    assert (max_difference(masked(x, grid), wanted) > 1e-3) == (grid != (6, 6))
 
 
 # -- spatial reduction

@@ -1,5 +1,6 @@
 """Learned table, sin-cos and relative encodings against independent formulas."""
 
+import functools
 import math
 import re
 
@@ -15,6 +16,7 @@ from torch.nn import functional
 from cpvt_backbones.layers import (
     POSITIONS,
     Attention,
+    DecomposedRelative,
     LearnedTable,
     PositionEncoding,
     Relative,
@@ -155,7 +157,8 @@ def test_relative_bias_follows_the_formula(grid, clip):
     for block in (0, 1):
         tables = encoding.get_submodule(str(block))
         wanted = naive_relative(query, grid, tables['row'], tables['column'], clip)
-        assert max_difference(encoding.attention_bias(0, block, query, grid), wanted) < 1e-12
+        found = encoding.attention_bias(0, block, query, grid).to_mask()
+        assert max_difference(found, wanted) < 1e-12
 
 
 @pytest.mark.parametrize('num_prefix', [0, 1])
@@ -184,11 +187,99 @@ def test_relative_in_attention(window, num_prefix):
     assert max_difference(got, attn(x, **options)) > 1e-3
 
 
-def test_relative_runs_in_a_pyramid_that_reduces_no_keys_and_is_refused_in_one_that_does():
+@pytest.mark.parametrize('kind', ['Relative', 'DecomposedRelative'])
+def test_relative_runs_in_a_pyramid_that_reduces_no_keys_and_is_refused_in_one_that_does(kind):
     arch = {**PYRAMID, 'sr_ratios': (1, 1, 1, 1)}
-    assert len(pyramid(arch=arch, position=dict(type='Relative'))(torch.randn(1, 3, 40, 30))) == 4
-    with pytest.raises(ValueError, match=r"position type must not be 'Relative' .*stage 0"):
-        pyramid(position=dict(type='Relative'))
+    assert len(pyramid(arch=arch, position=dict(type=kind))(torch.randn(1, 3, 40, 30))) == 4
+    with pytest.raises(ValueError, match=rf"position type must not be '{kind}' .*stage 0"):
+        pyramid(position=dict(type=kind))
+
+
+# -- decomposed relative
+# --------------------------------------------------------------------------------------------------
+
+
+def naive_resize(table, length):
+    """Linear interpolation between the centres of cells, entry by entry."""
+    size = 2 * length - 1
+    resized = []
+    for i in range(size):
+        place = min(max((i + 0.5) * len(table) / size - 0.5, 0), len(table) - 1)
+        low = int(place)
+        high = min(low + 1, len(table) - 1)
+        resized.append(table[low] + (place - low) * (table[high] - table[low]))
+    return torch.stack(resized)
+
+
+def naive_decomposed(query, grid, h, w):
+    """(B, heads, N, N): q_i . (h[dy] + w[dx]), pair by pair, for tables that are for the grid."""
+    count = grid[0] * grid[1]
+    out = query.new_zeros(*query.shape[:2], count, count)
+    for i in range(count):
+        for j in range(count):
+            dy, dx = i // grid[1] - j // grid[1], i % grid[1] - j % grid[1]
+            vector = h[dy + len(h) // 2] + w[dx + len(w) // 2]
+            out[:, :, i, j] = query[:, :, i] @ vector
+    return out
+
+
+def decomposed(**options):
+    encoding = DecomposedRelative([stage(**options)], grid=(4, 3)).double()
+    for parameter in encoding.parameters():
+        assert not parameter.any()
+        torch.nn.init.normal_(parameter)
+    return encoding
+
+
+@pytest.mark.parametrize('grid', [(4, 3), (1, 1), (7, 2), (2, 9)])
+def test_decomposed_bias_follows_the_formula_and_its_tables_are_resized(grid):
+    encoding = decomposed()
+    query = torch.randn(2, 3, grid[0] * grid[1], 4, dtype=torch.float64)
+    for block in (0, 1):
+        tables = encoding.get_submodule(str(block))
+        assert (tables['h'].shape, tables['w'].shape) == ((7, 4), (5, 4))
+        resized = naive_resize(tables['h'], grid[0]), naive_resize(tables['w'], grid[1])
+        found = encoding.attention_bias(0, block, query, grid).to_mask()
+        assert max_difference(found, naive_decomposed(query, grid, *resized)) < 1e-12
+
+
+@pytest.mark.parametrize('masked', [True, False])
+@pytest.mark.parametrize('num_prefix', [0, 1])
+@pytest.mark.parametrize('grid', [(7, 5), (6, 3), (2, 3), (1, 1), (2, 7)])
+def test_decomposed_in_windows_and_beside_them(grid, num_prefix, masked):
+    """The tables of windows are never resized; those of a global block are."""
+    encoding = decomposed(window_size=3, global_blocks=(0,))
+    x = torch.randn(2, num_prefix + grid[0] * grid[1], 8, dtype=torch.float64)
+    for block in (0, 1):
+        tables = encoding.get_submodule(str(block))
+        h, w = tables['h'], tables['w']
+        attn, size, window = Attention(8, num_heads=2), grid, None
+        if block:
+            assert h.shape == w.shape == (5, 4)
+            attn = WindowAttention(8, num_heads=2, window_size=3, mask_padding=masked)
+            window = 3
+            size = grid if masked else tuple(-(-side // 3) * 3 for side in grid)
+            larger = max(size)
+            h, w = (torch.nn.functional.pad(t, (0, 0, larger, larger)) for t in (h, w))
+        else:
+            h, w = naive_resize(h, grid[0]), naive_resize(w, grid[1])
+        randomise(attn).double()
+        got = attn(
+            x,
+            grid,
+            num_prefix=num_prefix,
+            bias=lambda q, g, block=block: encoding.attention_bias(0, block, q, g),
+        )
+        bias = functools.partial(naive_decomposed, grid=size, h=h, w=w)
+        if num_prefix and size != grid:
+            continue  # prefix tokens see no padding: there is no peer
+        padded = x.new_zeros(2, *size, 8)
+        padded[:, : grid[0], : grid[1]] = x[:, num_prefix:].unflatten(1, grid)
+        padded = torch.cat((x[:, :num_prefix], padded.flatten(1, 2)), dim=1)
+        wanted = attention_by_formula(attn, padded, size, num_prefix, window=window, bias=bias)
+        patches = wanted[:, num_prefix:].unflatten(1, size)[:, : grid[0], : grid[1]]
+        wanted = torch.cat((wanted[:, :num_prefix], patches.flatten(1, 2)), dim=1)
+        assert max_difference(got, wanted) < 1e-10
 
 
 # -- combinations
@@ -202,19 +293,20 @@ def test_each_encoding_of_a_list_acts_two_of_one_type_too():
         dict(type='PEG', kernel_size=5, after_blocks=(1,)),
         dict(type='Relative'),
         dict(type='Relative', clip=2),
+        dict(type='DecomposedRelative'),
     ]
     model, images = randomise(column(position=position)).eval(), torch.randn(1, 3, 50, 70)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     with torch.no_grad():
         full = model(images)[0]
-        for name in ('pos_embed', 'pos_block', 'pos_block_2', 'rel_pos', 'rel_pos_2'):
+        for name in ('pos_embed', 'pos_block', 'pos_block_2', 'rel_pos', 'rel_pos_2', 'rel_pos_hw'):
             for parameter in getattr(model, name).parameters():
                 parameter.zero_()
             assert max_difference(model(images)[0], full) > 1e-6, f'{name} has no effect'
             model.load_state_dict(state)
 
 
-@pytest.mark.parametrize('kind', [None, 'PEG', 'SinCos', 'Learned', 'Relative', 'RoPE'])
+@pytest.mark.parametrize('kind', [None, *POSITIONS])
 def test_only_a_trunk_without_position_is_permutation_equivariant(kind):
     images, order = torch.randn(1, 3, 64, 64), torch.randperm(16)
     patches = functional.unfold(images, 16, stride=16)[:, :, order]
@@ -249,7 +341,7 @@ def test_a_new_encoding_is_one_class_and_one_registration():
 
 
 NO_SPEC = 'position must be None, a dict with a type, or a list of such dicts, got '
-TYPES = "position type must be one of ['Learned', 'PEG', 'Relative', 'RoPE', 'SinCos'], got "
+TYPES = f'position type must be one of {sorted(POSITIONS)}, got '
 
 
 @pytest.mark.parametrize(
@@ -268,6 +360,8 @@ TYPES = "position type must be one of ['Learned', 'PEG', 'Relative', 'RoPE', 'Si
         (dict(type='SinCos', temperature=math.nan), 'must be a finite number > 1, got nan'),
         (dict(type='Relative', clip=0), 'clip must be an integer >= 1, got 0'),
         (dict(type='Relative', clip=2.5), 'clip must be an integer >= 1, got 2.5'),
+        (dict(type='DecomposedRelative', grid=0), 'grid must be a positive integer or (height, '),
+        (dict(type='DecomposedRelative', grid=(4, 4, 4)), 'in tokens, got (4, 4, 4)'),
         (dict(type='RoPE', mode='golden'), "['axial', 'dinov3', 'eva', 'mixed'], got 'golden'"),
         (dict(type='RoPE', temperature=1.0), 'temperature must be a finite number > 1, got 1.0'),
         (dict(type='RoPE', rescale_coords=0.5), 'must be a finite number > 1, got 0.5'),
