@@ -88,7 +88,9 @@ def card(
 ```python
 dict(
     {arguments},
-    init_cfg=dict(type='Pretrained', checkpoint='{entry.name}'),
+    init_cfg=dict(
+        type='Pretrained', checkpoint='{entry.name}'
+    ),
 )
 ```
 

@@ -29,7 +29,8 @@ LISTED = {
     for name, config, text in re.findall(r'^- \[(.+?)\]\((\S+\.py)\): (.+)$', PAGE, re.M)
 }
 """Config and text of each entry of the list of what was not run, by name."""
-COMMANDS = ''.join(re.findall(r'```bash\n(.*?)```', PAGE, re.DOTALL)).splitlines()
+BASH = ''.join(re.findall(r'```bash\n(.*?)```', PAGE, re.DOTALL))
+COMMANDS = BASH.replace('\\\n', '').splitlines()
 FIVE = dict(type='PEG', after_blocks='0-5')
 ONE = dict(type='PEG', after_blocks=(0,))
 

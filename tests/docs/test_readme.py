@@ -17,10 +17,8 @@ TEXT = README.read_text(encoding='utf-8')
 BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
 
 
-def test_it_is_short_and_its_code_fits_a_page_of_75_columns():
+def test_it_is_short():
     assert len(TEXT.splitlines()) <= 120
-    for block in re.findall(r'^```\w+\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE):
-        assert max(map(len, block.splitlines())) <= 75
 
 
 @pytest.mark.parametrize('toolbox', ['mmdet', 'mmseg'])
