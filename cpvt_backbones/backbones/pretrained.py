@@ -96,13 +96,12 @@ class PretrainedModel(BaseModule):
                 raise
             fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
             raise CheckpointError(fault) from error
-        options: dict[str, Any] = {}
         exact = config.is_file() or name in shipped_weights()
         if config.is_file():
             built = read_json(config)
             if is_transformers_config(built):
                 exact = False
-                built, options = _by_transformers(name, built, arguments)
+                built = _by_transformers(name, built, arguments)
         else:
             built = public_backbone(name) or _described(name, arguments)
         kind = built.pop('type', None)
@@ -118,9 +117,9 @@ class PretrainedModel(BaseModule):
         if not exact:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
             accepted = inspect.signature(cls).parameters
             built = {key: value for key, value in built.items() if key in accepted}
-        init_cfg = dict(type='Pretrained', checkpoint=name, **options)
+        init_cfg = dict(type='Pretrained', checkpoint=name)
         model = cls(**{**built, **arguments, 'init_cfg': init_cfg})
-        load_checkpoint(model, name, **options)  # not init_weights(), which logs every parameter
+        load_checkpoint(model, name)  # not init_weights(), which logs every parameter
         return model
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
@@ -177,19 +176,16 @@ def _described(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_transformers(
     name: str, config: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Type and arguments by transformers' ``config.json`` and the weights beside it, and options of
-    :func:`load_checkpoint`.
-    """
+) -> dict[str, Any]:
+    """Type and arguments by transformers' ``config.json`` and the weights beside it."""
     with naming_file(name):
         read = read_architecture(read_checkpoint(name))
     try:
-        grid = apply_config(config, read)
+        apply_config(config, read)
     except (ValueError, OverflowError) as error:
         file = f'{name.rstrip("/")}/config.json'
         raise ValueError(f'name: {file!r}: {str(error):.600}') from error
-    options = {} if grid is None else dict(table_grid=grid)
-    return _complete(name, read, arguments), options
+    return _complete(name, read, arguments)
 
 
 def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> dict[str, Any]:

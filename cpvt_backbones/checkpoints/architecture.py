@@ -39,17 +39,18 @@ class Architecture:
     table_entries: int | None = None  # of the first learned table
 
 
-def read_architecture(checkpoint: Mapping[str, Any]) -> Architecture:
+def read_architecture(checkpoint: Mapping[str, Any], *, prefix: str | None = None) -> Architecture:
     """Read the architecture of a ViT, DeiT, PVT, Twins-PCPVT or CPVT from its weights.
 
     Args:
         checkpoint: As in :func:`convert_state_dict`.
+        prefix: As there.
 
     Raises:
         CheckpointError: No weights, unknown names, or a trunk without its first parts.
     """
     report = ConversionReport()
-    family, found = find_backbone(find_weights(checkpoint), prefix=None, report=report)
+    family, found = find_backbone(find_weights(checkpoint), prefix=prefix, report=report)
     weights, _ = rename_weights(family, found, report)
     if family.layout == 'column':
         result = Architecture('CPVT', family.name)

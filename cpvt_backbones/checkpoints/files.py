@@ -13,8 +13,9 @@ from safetensors import SafetensorError, safe_open
 from cpvt_backbones.weights import sha256_of, shipped_weights, similar_names
 
 from .inert import remove_instructions
-from .report import CheckpointError
-from .sources import hash_in_name, locate_checkpoint
+from .report import CheckpointError, shorten
+from .shards import INDEX, check_shard, keys_of_shards
+from .sources import WEIGHTS, hash_in_name, locate_checkpoint
 from .unpickle import MAX_DIMS, load_pickled
 
 MAX_HEADER = 16 << 20  # bytes of a .safetensors file; a tensor takes 100
@@ -22,6 +23,8 @@ MAX_TENSORS = 100_000
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
 _SHA256 = re.compile(r'[0-9a-f]{64}')
+_SHARD = re.compile(r'-\d{5}-of-(\d{5})\.(?:safetensors|bin)$')  # as huggingface_hub names them
+_SUFFIXES = ('.safetensors', '.bin', '.pth', '.pt', '.ckpt')
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
@@ -31,7 +34,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     ``name.pth.sha256``.
 
     Args:
-        path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...), work
+        path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...),
+            ``.index.json`` of several such files beside it, folder with one of ``WEIGHTS``, work
             directory of an mmengine run, for its :func:`newest_checkpoint`, or name or address: see
             :func:`locate_checkpoint`.
 
@@ -45,6 +49,11 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         CheckpointError: The file is empty, damaged, no checkpoint, or would import something.
     """
     file = find_checkpoint(path)
+    if (shard := _SHARD.search(file.name)) and int(shard[1]) > 1:
+        raise CheckpointError(
+            f'checkpoint: {str(path)!r} is one of {int(shard[1])} files of a model: pass their'
+            f' folder, or its file *{INDEX}'
+        )
     try:
         content = _read(file)
     except CheckpointError as error:
@@ -84,6 +93,8 @@ def find_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'checkpo
 def _read(file: Path) -> dict[str, Any]:
     if file.stat().st_size == 0:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
+    if file.name.endswith(INDEX):
+        return _read_shards(file)
     _check_hash(file)
     content = _read_safetensors(file) if file.suffix == '.safetensors' else load_pickled(file)
     weights = content.get('state_dict', content) if isinstance(content, dict) else content
@@ -91,6 +102,20 @@ def _read(file: Path) -> dict[str, Any]:
         found = f'a {type(weights).__name__}, not a dict of weights by name'
         raise CheckpointError(f'checkpoint: {str(file)!r} holds {found}')
     return content
+
+
+def _read_shards(index: Path) -> dict[str, Any]:
+    """The tensors of all files that an index lists."""
+    weights: dict[str, Any] = {}
+    for name, keys in keys_of_shards(index).items():
+        shard = index.with_name(name)
+        if not shard.is_file():
+            fault = f'{str(index)!r} names {name!r}, which is not beside it'
+            raise FileNotFoundError(f'checkpoint: {fault}')
+        content = _read(shard)
+        check_shard(index, name, keys, set(content))
+        weights |= content
+    return weights
 
 
 def _check_hash(file: Path) -> None:
@@ -242,9 +267,10 @@ def _newest_file(folder: Path, argument: str) -> Path:
     fault = f'the folder {str(folder)!r} has no {POINTER!r}'
     if named := _named_in(folder):
         fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
-    raise FileNotFoundError(
-        f'{argument}: {fault}; there is no file epoch_*.pth or iter_*.pth either'
-    )
+    others = f'none of {", ".join(WEIGHTS)} and no file epoch_*.pth or iter_*.pth'
+    names = [path.name for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES]
+    advice = f'; pass one of its files: {shorten(names)}' if names else ''
+    raise FileNotFoundError(f'{argument}: {fault}, {others}{advice}')
 
 
 def _named_in(folder: Path) -> str:

@@ -10,13 +10,15 @@ from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import Tensor, nn
 
+from cpvt_backbones.layers import Attention
 from cpvt_backbones.layers.checks import list_of_dicts
+from cpvt_backbones.layers.rope import TEMPERATURES
 
 from .classes import class_difference, classes_of, stored_meta
 from .convert import check_values, convert_state_dict
+from .described import describe
 from .families import find_weights, known_to_differ
 from .files import read_checkpoint
-from .public import public_backbone
 from .report import CheckpointError, ConversionReport, shorten
 
 # Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
@@ -49,50 +51,49 @@ def load_checkpoint(
             )
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
+        source = describe(checkpoint, content, prefix=prefix)
         state_dict, report = convert_state_dict(
             content,
             model,
             prefix=prefix,
             allow_missing=allow_missing,
             ema=ema,
-            table_grid=table_grid,
+            table_grid=table_grid or source.table_grid,
         )
-    report.notes += _differences(model, checkpoint)
+    report.notes += [*source.notes, *_differences(model, source.arguments)]
     model.load_state_dict(state_dict, strict=False)
     print_log(f'load {checkpoint}: {report}', logger='current')
     return report
 
 
-def _differences(model: nn.Module, checkpoint: str | PathLike[str]) -> list[str]:
-    """What the name of public weights says of their model, no key shows, and this model has
-    otherwise.
-    """
-    public = public_backbone(checkpoint)
-    if public is None:
-        return []
-    modes = [
-        encoding['mode']
-        for encoding in list_of_dicts('position', public.get('position'))
-        if 'mode' in encoding
-    ]
-    wanted = dict(
-        norm_eps=public.get('norm_eps', 1e-6),
-        activation=public.get('activation', 'gelu'),
-        rope=modes,
-    )
-    rotations = [
-        encoding.mode
-        for encoding in getattr(model, 'position_encodings', ())
-        if hasattr(encoding, 'mode')
-    ]
-    found = {key: getattr(model, key, value) for key, value in wanted.items()} | dict(
-        rope=rotations
-    )
-    differing = [(key, value) for key, value in wanted.items() if found[key] != value]
+def _differences(model: nn.Module, source: Mapping[str, Any]) -> list[str]:
+    """What is known of the source's model, no key shows, and this model has otherwise."""
+    wanted = {key: source[key] for key in ('norm_eps', 'activation') if key in source}
+    found = {key: getattr(model, key, value) for key, value in wanted.items()}
+    arch = source.get('arch')
+    heads = [module.num_heads for module in model.modules() if isinstance(module, Attention)]
+    if isinstance(arch, Mapping) and isinstance(arch.get('num_heads'), int) and heads:
+        wanted['num_heads'], found['num_heads'] = arch['num_heads'], heads[0]
+    if 'position' in source:
+        encodings = list_of_dicts('position', source['position'])
+        wanted['rope'] = [_rotation(**e) for e in encodings if e.get('type') == 'RoPE']
+        found['rope'] = [
+            _rotation(encoding.mode, encoding.temperature)
+            for encoding in getattr(model, 'position_encodings', ())
+            if encoding.has_rotation
+        ]
     return [
         f'the weights were trained with {key}={value!r}, the model has {found[key]!r}'
-        for key, value in differing
+        for key, value in wanted.items()
+        if found[key] != value
     ]
+
+
+def _rotation(
+    mode: str = 'axial', temperature: float | None = None, **_: Any
+) -> tuple[str, float | None]:
+    """Mode and temperature of a rotary encoding, by its arguments."""
+    return mode, TEMPERATURES.get(str(mode)) if temperature is None else temperature
 
 
 def load_weights(

@@ -5,9 +5,10 @@ addresses, files.
 import hashlib
 import logging
 import re
+from collections.abc import Sequence
 from http.client import HTTPException
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -18,9 +19,17 @@ from mmengine.logging import print_log
 from cpvt_backbones.weights import shipped_file
 
 from .report import CheckpointError
+from .shards import INDEX, keys_of_shards
 from .writing import atomic_write
 
 SAVED = 'model.safetensors'
+# Of a folder or repository the first that is there, as transformers takes them.
+WEIGHTS = (
+    SAVED,
+    f'{SAVED}{INDEX}',
+    'pytorch_model.bin',
+    f'pytorch_model.bin{INDEX}',
+)
 _TIMEOUT = 30.0  # seconds without a byte
 _FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
 # The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a
@@ -35,9 +44,10 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
 
     Args:
         checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's
-            cache or the hub; ``hf://USER/REPOSITORY`` (or a file in it); ``mmpretrain://NAME``, a
-            name of its model zoo; ``https://`` address, from torch's cache or the network, with
-            ``#sha256=<64 digits>`` to check it; name of shipped weights; file; folder.
+            cache or the hub; ``hf://USER/REPOSITORY`` (the first of ``WEIGHTS`` in it) or a file in
+            it; ``mmpretrain://NAME``, a name of its model zoo; ``https://`` address, from torch's
+            cache or the network, with ``#sha256=<64 digits>`` to check it; name of shipped weights;
+            file; folder (the first of ``WEIGHTS`` in it).
 
     Raises:
         CheckpointError: An unknown scheme or name; a package that is not installed; weights that
@@ -48,7 +58,7 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
         raise CheckpointError("checkpoint must be a file, a folder, a name or an address, got ''")
     if not separator:
         path = shipped_file(checkpoint).expanduser()
-        return path / SAVED if (path / SAVED).is_file() else path
+        return next((path / name for name in WEIGHTS if (path / name).is_file()), path)
     if scheme in ('https', 'http'):
         return _fetch(str(checkpoint))
     if scheme not in ('timm', 'hf', 'mmpretrain'):
@@ -60,7 +70,7 @@ def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
     try:
         if scheme == 'hf':
             parts = name.split('/', 2)
-            return _fetch_hub(name, '/'.join(parts[:2]), parts[2] if len(parts) == 3 else SAVED)
+            return _fetch_hub(name, '/'.join(parts[:2]), parts[2:] or WEIGHTS)
         return _fetch_timm(name) if scheme == 'timm' else _fetch_mmpretrain(name)
     except ImportError as error:
         fault = f'{str(checkpoint)!r} needs {scheme}, which does not import ({error})'
@@ -175,28 +185,52 @@ def _fetch_timm(name: str) -> Path:
                 f'checkpoint: timm has no weights of the name {name!r}, only the model'
             )
         return _fetch(config.url)
-    return _fetch_hub(name, config.hf_hub_id, config.hf_hub_filename or SAVED)
+    file = config.hf_hub_filename
+    return _fetch_hub(name, config.hf_hub_id, [file] if file else WEIGHTS)
 
 
-def _fetch_hub(name: str, repository: str, file_name: str) -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import GatedRepoError
+def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
+    """Return the first of these files that a repository has, with the files that an index names."""
+    for file_name in file_names:
+        own = _own_copy(repository, file_name)
+        if own.is_file():
+            return own
+    file_name, file = _download_from_hub(name, repository, file_names)
+    if file_name.endswith(INDEX):
+        for shard in keys_of_shards(file):
+            _download_from_hub(name, repository, [f'{PurePosixPath(file_name).with_name(shard)}'])
+    return file
 
+
+def _own_copy(repository: str, file_name: str) -> Path:
+    """Where to put a file of the hub by other means."""
     place = repository.removeprefix('timm/')
     place += Path(SAVED).suffix if file_name == SAVED else f'/{file_name}'
-    own = _cache(place.replace('/', '--'))
-    if own.is_file():
-        return own
+    return _cache(place.replace('/', '--'))
+
+
+def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) -> tuple[str, Path]:
+    """Name and path of the first of these files that a repository has."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
+
     address = f'https://huggingface.co/{repository}'
-    try:
-        return Path(hf_hub_download(repository, file_name))
-    except GatedRepoError as error:
-        advice = f'accept its terms at {address} and log in by `hf auth login`'
-        raise CheckpointError(
-            f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}'
-        ) from error
-    except (OSError, ValueError) as error:
-        raise _unreachable(f'{address}/resolve/main/{file_name}', error, own) from error
+    own = _own_copy(repository, file_names[0])
+    fault: Exception | None = None
+    for file_name in file_names:
+        try:
+            return file_name, Path(hf_hub_download(repository, file_name))
+        except GatedRepoError as error:
+            advice = f'accept its terms at {address} and log in by `hf auth login`'
+            raise CheckpointError(
+                f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}'
+            ) from error
+        except (OSError, ValueError) as error:
+            fault = fault or error
+            if not isinstance(error, EntryNotFoundError):
+                break
+    assert fault is not None
+    raise _unreachable(f'{address}/resolve/main/{file_names[0]}', fault, own) from fault
 
 
 def upload(folder: str, repository: str, **options: Any) -> None:

@@ -37,6 +37,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 # Models of images and text, whose vision tower is described in a part.
 _TOWERS = {'clip': 'clip_vision_model', 'siglip': 'siglip_vision_model'}
+MODEL_TYPES = (*_DEFAULTS, *_TOWERS)
 _ACTIVATIONS = {
     'gelu': 'gelu',
     'gelu_python': 'gelu',
@@ -104,7 +105,7 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
 def _values(config: Mapping[str, Any]) -> dict[str, Any]:
     """Values of the vision tower, with the defaults of its class."""
     kind = config['model_type']
-    check_choice([*_DEFAULTS, *_TOWERS], model_type=kind)
+    check_choice(MODEL_TYPES, model_type=kind)
     if kind not in _TOWERS:
         return {**_DEFAULTS[kind], **config}
     # Old files have the second, which transformers prefers.

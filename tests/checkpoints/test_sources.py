@@ -134,6 +134,25 @@ def test_weights_of_timm_are_fetched_once_by_every_loader(server, tiny):
     assert server.asked.count(f'GET {MODEL}') == 1
 
 
+@pytest.mark.parametrize(('safe', 'size'), [(True, '20KB'), (False, '20KB'), (False, '5MB')])
+def test_a_repository_without_model_safetensors(safe, size, server, tmp_path):
+    """Of weights in several files each is fetched, once."""
+    model = CPVT(arch=TINY)
+    folder = tmp_path / 'written'
+    folder.mkdir()
+    huggingface_hub.save_torch_state_dict(
+        model.state_dict(), folder, max_shard_size=size, safe_serialization=safe
+    )
+    for file in folder.iterdir():
+        server.files[f'/a/b/resolve/main/{file.name}'] = file.read_bytes()
+    for _ in range(2):
+        found = read_checkpoint('hf://a/b')
+        assert all(torch.equal(found[key], value) for key, value in model.state_dict().items())
+    fetched = [line for line in server.asked if line.startswith('GET')]
+    assert {*fetched} == {f'GET {file}' for file in server.files}
+    assert len(fetched) == len({*fetched})
+
+
 def test_a_repository_of_the_hub(server, monkeypatch):
     model, uploaded = PyramidCPVT(arch=PYRAMID).eval(), {}
 

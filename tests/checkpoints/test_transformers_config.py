@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from tiny import randomise
 
 from cpvt_backbones import CPVT, MultiScaleCPVT
+from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint
 
 ARCH = dict(embed_dims=48, depth=2, num_heads=6, mlp_ratio=2.0)
 TABLE = dict(type='Learned', antialias=False)
@@ -157,3 +158,62 @@ def test_what_the_backbone_cannot_hold(case, changes, message, tmp_path):
     write(tmp_path, model, {**config, **changes})
     with pytest.raises(ValueError, match=rf"config\.json': .*{message}"):
         CPVT.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_init_cfg_reads_the_config_too(case, tmp_path):
+    """The table's grid is that of the file, and no difference is noted."""
+    model, config = build(case)
+    write(tmp_path, model, config)
+    arguments = {**COMMON, **CASES[case][0]}
+    found = CPVT(**arguments, init_cfg=str(tmp_path)).eval()
+    assert not notes_of(tmp_path, found)
+    found.init_weights()
+    images = torch.randn(1, 3, 40, 24)
+    with torch.no_grad():
+        assert torch.equal(found(images)[0], model(images)[0])
+
+
+def notes_of(folder, model):
+    notes = load_checkpoint(model, folder).notes
+    return [note for note in notes if 'trained with' in note or 'compared' in note]
+
+
+@pytest.mark.parametrize(
+    ('case', 'changes', 'noted'),
+    [
+        ('vit', dict(norm_eps=1e-6), 'norm_eps=0.001, the model has 1e-06'),
+        ('vit', dict(activation='gelu'), "activation='quick_gelu', the model has 'gelu'"),
+        ('vit', dict(arch={**ARCH, 'num_heads': 4}), 'num_heads=6, the model has 4'),
+        ('dinov3', dict(position={**ROPE, 'temperature': None}), r'7\.0\).*100\.0\)'),
+        ('siglip', dict(activation='gelu'), "activation='gelu_tanh', the model has 'gelu'"),
+    ],
+)
+@pytest.mark.parametrize('own', [True, False], ids=['save_pretrained', 'transformers'])
+def test_differences_that_no_key_shows_are_noted(case, changes, noted, own, tmp_path):
+    model, config = build(case)
+    if own:
+        model.save_pretrained(tmp_path)
+    else:
+        write(tmp_path, model, config)
+    other = CPVT(**{**COMMON, **CASES[case][0], **changes})
+    (note,) = notes_of(tmp_path, other)
+    assert re.search(noted, note)
+
+
+def test_configs_that_do_not_describe_the_weights(tmp_path):
+    model, config = build('vit')
+    write(tmp_path, model, {**config, 'model_type': 'vit_mae'})
+    assert notes_of(tmp_path, model) == [
+        "config.json was not compared: its model_type is 'vit_mae'"
+    ]
+    (tmp_path / 'config.json').write_text('{"architecture": "vit_small_patch16_224"}')
+    assert not notes_of(tmp_path, model)
+    for content, message in (
+        ('[]', 'must hold a JSON object, got a list'),
+        ('{"position": 3}', 'position must be None, a dict'),
+        (json.dumps({**config, 'hidden_act': 'relu'}), "hidden_act must be .*, got 'relu'"),
+    ):
+        (tmp_path / 'config.json').write_text(content)
+        with pytest.raises(CheckpointError, match=rf'config\.json.*{message}'):
+            load_checkpoint(model, tmp_path)
