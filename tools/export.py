@@ -21,8 +21,9 @@ import command_line as cli
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from cpvt_backbones.export import Comparison, ExportGraph
+    from cpvt_backbones.export import Comparison, ExportedModel, ExportGraph
     from cpvt_backbones.inference import ToolboxPredictor
+    from cpvt_backbones.inference.images import ImageInput
 
 
 def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
@@ -54,6 +55,8 @@ def make_parser() -> argparse.ArgumentParser:
     about = "ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO;"
     add('--portable', action='store_true', help=f'{about} slower in these')
     add('--device', default='cpu', help='for .pt2: where it is to run')
+    about = 'ONNX: round the matrix products to 8 bits; needs --verify-images, and is refused'
+    add('--int8', action='store_true', help=f'{about} where it agrees with fp32 in less than 98 %%')
 
     add = parser.add_argument_group('verification').add_argument
     about = 'in which an .onnx file is verified; default: %(default)s'
@@ -83,6 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
+    _check_int8(args)
     from cpvt_backbones.export import graph_of
     from cpvt_backbones.inference import ToolboxPredictor
 
@@ -92,13 +96,29 @@ def main(argv: Sequence[str] | None = None) -> None:
         predictor.model, part=args.part, pixels=not args.normalised, logits=args.logits
     )
     _write_verified(args, graph, predictor)
-    print(f'{args.out}  {args.out.stat().st_size / 2**20:.1f} MiB  {args.format}, {graph.task}')
+    precision = ' in int8' if args.int8 else ''
+    size = f'{args.out.stat().st_size / 2**20:.1f} MiB'
+    print(f'{args.out}  {size}  {args.format}{precision}, {graph.task}')
     if args.format == 'onnx':
         print(
             f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in'
             ' onnxruntime; with'
         )
         print(f'bfloat16 instructions in the processor: --runtime {cli.RUNTIMES[2]}')
+
+
+def _check_int8(args: argparse.Namespace) -> None:
+    if not args.int8:
+        return
+    if args.format != 'onnx':
+        raise ValueError(f'--int8: accepted with --format onnx, got --format {args.format}')
+    if args.part != 'model' or args.logits or args.normalised:
+        raise ValueError('--int8: accepted without --part backbone, --logits and --normalised')
+    if not args.verify_images:
+        raise ValueError(
+            '--int8: give images of the kind that the model is for by --verify-images; generated'
+            ' images do not show how often int8 and fp32 agree'
+        )
 
 
 def _write_verified(
@@ -151,9 +171,40 @@ def _write_verified(
         comparisons = show(verify(exported, reference, **cases))
         if not all(one.agrees for one in comparisons):
             sys.exit(f"{args.out} was not written: its results differ from the model's")
-        unverified.replace(args.out)
+        if args.int8:
+            _write_int8(args, exported, unverified, files)
+        else:
+            unverified.replace(args.out)
     finally:
         unverified.unlink(missing_ok=True)
+
+
+def _write_int8(
+    args: argparse.Namespace, original: 'ExportedModel', path: Path, images: 'Sequence[ImageInput]'
+) -> None:
+    """Write the int8 copy of a verified file, if both agree on the images."""
+    from rich.progress import track
+
+    from cpvt_backbones.export import ExportedModel
+    from cpvt_backbones.export.int8 import AGREEMENTS, MIN_AGREEMENT, compare, quantise, total_of
+
+    copy = args.out.with_name(f'{args.out.stem}.int8{args.out.suffix}')
+    try:
+        quantise(path, copy)
+        agreements = compare(ExportedModel(copy, runtime=args.runtime), original, images)
+        agreement = total_of(list(track(agreements, 'int8 against fp32', total=len(images))))
+        about = f'{AGREEMENTS[original.task]}, {len(images)} images'
+        if not agreement.total:
+            sys.exit(f'{args.out} was not written: neither file finds anything in the images')
+        if agreement.share < MIN_AGREEMENT:
+            sys.exit(
+                f'{args.out} was not written: int8 and fp32 agree in {agreement.share:.1%}'
+                f' ({about}), and {MIN_AGREEMENT:.0%} are needed; leave out --int8'
+            )
+        print(f'int8 and fp32 agree in {agreement.share:.1%} ({about})')
+        copy.replace(args.out)
+    finally:
+        copy.unlink(missing_ok=True)
 
 
 if __name__ == '__main__':

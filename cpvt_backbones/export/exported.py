@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -353,24 +352,33 @@ _ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
 )
 
 
-def seal(content: bytes) -> bytes:
-    """SHA-256 of an ONNX file as an entry of ``metadata_props``, to append to the file.
+def seal_file(path: str | os.PathLike[str]) -> None:
+    """Append the SHA-256 of an ONNX file to it, as an entry of ``metadata_props``.
 
     A flipped bit in the weights would pass every other check.
     """
-    value = hashlib.sha256(content).hexdigest().encode()
-    # Key and value in protobuf.
-    key = b'\x0a' + bytes([len(_SEAL)]) + _SEAL
-    entry = key + b'\x12' + bytes([len(value)]) + value
+    entry = _seal(sha256_of(path))
+    with open(path, 'ab') as file:
+        file.write(entry)
+
+
+def _seal(digest: str) -> bytes:
+    """The entry in protobuf: key and value, each with its tag and length."""
+    value = digest.encode()
+    entry = b'\x0a' + bytes([len(_SEAL)]) + _SEAL + b'\x12' + bytes([len(value)]) + value
     return b'\x72' + bytes([len(entry)]) + entry
 
 
 def _check_seal(path: str) -> None:
-    content, length = Path(path).read_bytes(), len(seal(b''))
-    if content[-length:-64] != seal(b'')[:-64]:
+    length = len(_seal('0' * 64))
+    content = max(0, os.path.getsize(path) - length)
+    with open(path, 'rb') as file:
+        file.seek(content)
+        found = file.read()
+    if found[:-64] != _seal('0' * 64)[:-64]:
         reason = 'is damaged, or not written by tools/export.py: the SHA-256 at its end is missing'
         raise ValueError(f'path: {path!r} {reason}')
-    if content[-length:] != seal(content[:-length]):
+    if found != _seal(sha256_of(path, size=content)):
         reason = 'is damaged: its SHA-256 differs from the one stored in it'
         raise ValueError(f'path: {path!r} {reason}')
 

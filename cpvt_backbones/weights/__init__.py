@@ -7,6 +7,7 @@ accuracy, and ``index.json`` their model and hash. Nothing here imports the rest
 import difflib
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -53,12 +54,14 @@ class ShippedWeights:
         return path
 
 
-def sha256_of(path: str | PathLike[str]) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+def sha256_of(path: str | PathLike[str], *, size: int | None = None) -> str:
+    """SHA-256 of a file, or of its first ``size`` bytes, in hexadecimal."""
     digest = hashlib.sha256()
+    left = os.path.getsize(path) if size is None else size
     with open(path, 'rb') as file:
-        while part := file.read(1 << 20):
+        while part := file.read(min(left, 1 << 20)):
             digest.update(part)
+            left -= len(part)
     return digest.hexdigest()
 
 

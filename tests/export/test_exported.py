@@ -233,8 +233,9 @@ def test_damaged_metadata_are_refused_by_name(onnx_file, tmp_path):
     def with_metadata(text):
         del model.metadata_props[:]
         model.metadata_props.add(key='cpvt_backbones', value=text)
-        content = model.SerializeToString()
-        return content + module.seal(content)
+        onnx.save(model, path)
+        module.seal_file(path)
+        return path.read_bytes()
 
     path.write_bytes(with_metadata(json.dumps(metadata)))
     assert ExportedModel(path, device='cpu').metadata == metadata

@@ -1,0 +1,247 @@
+"""Export the shipped models in float32 and in int8, and compare accuracy, time and size.
+
+    python benchmarks/int8.py --data DATA --out docs/benchmarks/int8.csv --docs docs/export.md
+
+DATA has the folders ``bccd``, ``camvid`` and ``imagenette`` as the configs expect them. The images
+are those on which the configs test. Of each image both files are timed one after the other, on one
+thread.
+"""
+
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
+
+import numpy as np
+import pandas as pd
+import torch
+from command_line import make_parser, positive, run
+from mmengine.config import Config
+from PIL import Image
+from rich.progress import track
+
+from benchmarks import fill_marked, processor
+from cpvt_backbones.export import ExportedModel, export, graph_of
+from cpvt_backbones.export.int8 import compare, quantise, total_of
+from cpvt_backbones.inference import Inferencer, ToolboxPredictor
+from cpvt_backbones.weights import repository_file, shipped_weights
+
+SUFFIXES = ('.png', '.jpg', '.jpeg', '.webp')
+
+
+class Boxes:
+    """Box AP at IoU 0.5 on the test images of the blood cells."""
+
+    metric = 'box AP50'
+
+    def __init__(self, folder: Path) -> None:
+        self._annotations = folder / 'annotations' / 'test.json'
+        content = json.loads(self._annotations.read_text(encoding='utf-8'))
+        self._ids = [image['id'] for image in content['images']]
+        self._categories = [category['id'] for category in content['categories']]
+        self.images = [find(folder, image['file_name'], 'test') for image in content['images']]
+        self._found: list[dict[str, Any]] = []
+
+    def add(self, index: int, prediction: dict[str, Any]) -> None:
+        """Keep the boxes of one image."""
+        for (x1, y1, x2, y2), score, label in zip(
+            prediction['boxes'], prediction['scores'], prediction['labels'], strict=True
+        ):
+            self._found.append(
+                dict(
+                    image_id=self._ids[index],
+                    category_id=self._categories[label],
+                    bbox=[x1, y1, x2 - x1, y2 - y1],
+                    score=score,
+                )
+            )
+
+    def value(self) -> float:
+        """The metric, 0 to 100."""
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+
+        with contextlib.redirect_stdout(None):
+            truth = COCO(self._annotations)
+            evaluation = COCOeval(truth, truth.loadRes(self._found), 'bbox')
+            evaluation.evaluate()
+            evaluation.accumulate()
+            evaluation.summarize()
+        return 100 * float(evaluation.stats[1])
+
+
+class ClassMaps:
+    """mIoU on the test images of the street scenes."""
+
+    metric = 'mIoU'
+
+    def __init__(self, folder: Path) -> None:
+        self.images = files_in(folder / 'images' / 'test')
+        self._labels = folder / 'labels' / 'test'
+        self._pairs = np.zeros((256, 256), np.int64)
+
+    def add(self, index: int, prediction: dict[str, Any]) -> None:
+        """Count the pixels of one image by true and found class."""
+        with Image.open(self._labels / f'{self.images[index].stem}.png') as file:
+            truth = np.asarray(file)
+        pairs = truth.astype(np.int64).ravel() * 256 + prediction['seg_map'].ravel()
+        self._pairs += np.bincount(pairs, minlength=256**2).reshape(256, 256)
+
+    def value(self) -> float:
+        """The metric, 0 to 100; pixels of value 255 are not counted."""
+        pairs = self._pairs[:255]
+        both = np.diag(pairs)
+        union = pairs.sum(0)[:255] + pairs.sum(1) - both
+        present = pairs.sum(1) > 0
+        return 100 * float(np.mean(both[present] / union[present]))
+
+
+class Classes:
+    """Accuracy on the validation images of ten classes of ImageNet."""
+
+    metric = 'top-1'
+
+    def __init__(self, folder: Path) -> None:
+        self.images = files_in(folder / 'val')
+        self._names = sorted({image.parent.name for image in self.images})
+        self._right: list[bool] = []
+
+    def add(self, index: int, prediction: dict[str, Any]) -> None:
+        """Compare the class of one image."""
+        wanted = self._names.index(self.images[index].parent.name)
+        self._right.append(prediction['label'] == wanted)
+
+    def value(self) -> float:
+        """The metric, 0 to 100."""
+        return 100 * float(np.mean(self._right))
+
+
+Test = Boxes | ClassMaps | Classes
+TESTS: dict[str, tuple[str, type[Test]]] = {
+    'cpvt_tiny_gap-imagenette': ('imagenette', Classes),
+    'retinanet_cpvt_tiny_gap-bccd': ('bccd', Boxes),
+    'semantic_fpn_cpvt_tiny_gap-camvid': ('camvid', ClassMaps),
+}
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Images of a folder and its folders; FileNotFoundError if there is none."""
+    found = sorted(path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES)
+    if not found:
+        raise FileNotFoundError(f'--data: there are no images in {str(folder)!r}')
+    return found
+
+
+def find(folder: Path, name: str, split: str) -> Path:
+    """An image of a COCO file: below the folder, or below that of the split."""
+    return folder / name if (folder / name).is_file() else folder / split / name
+
+
+def open_test(name: str, data: Path) -> Test:
+    """The test of a shipped model; ``FileNotFoundError`` without its images."""
+    folder, kind = TESTS[name]
+    return kind(data / folder)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the shipped models and write the table."""
+    parser = make_parser(__doc__)
+    parser.add_argument('--data', type=Path, required=True, metavar='FOLDER')
+    parser.add_argument('--out', type=Path, required=True, metavar='FILE.csv')
+    parser.add_argument('--docs', type=Path, metavar='PAGE.md', help='page whose table is filled')
+    parser.add_argument('--models', nargs='+', choices=TESTS, default=list(TESTS))
+    parser.add_argument('--timed', type=positive, default=40, help='images; default: %(default)s')
+    args = parser.parse_args(argv)
+    if not args.out.parent.is_dir():
+        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
+    for name in args.models:
+        open_test(name, args.data)
+    torch.set_num_threads(1)
+    rows = [measure(name, args.data, timed=args.timed) for name in args.models]
+    table = pd.DataFrame(rows)
+    table.to_csv(args.out, index=False)
+    print(table.to_string(index=False))
+    if args.docs:
+        fill_page(args.docs, table)
+
+
+def measure(name: str, data: Path, *, timed: int) -> dict[str, Any]:
+    """One row of the table."""
+    test = open_test(name, data)
+    shipped = shipped_weights()[name]
+    cfg = Config.fromfile(repository_file(shipped.config))
+    predictor = ToolboxPredictor(cfg=cfg, checkpoint=name, device='cpu')
+    settings: dict[str, Any] = dict(classes=predictor.classes, size_steps=predictor.size_steps)
+    with tempfile.TemporaryDirectory() as folder:
+        path, copy = Path(folder, 'fp32.onnx'), Path(folder, 'int8.onnx')
+        export(graph_of(predictor.model), path, settings=settings)
+        quantise(path, copy)
+        models = dict(fp32=ExportedModel(path), int8=ExportedModel(copy))
+        ratio = time_ratio(models, test.images[:timed])
+        agreement = total_of(list(compare(models['int8'], models['fp32'], test.images[:timed])))
+        sizes = [file.stat().st_size / 2**20 for file in (path, copy)]
+        scores = {key: score(model, name, data) for key, model in models.items()}
+    return dict(
+        model=name,
+        metric=test.metric,
+        **{key: round(value, 2) for key, value in scores.items()},
+        images=len(test.images),
+        agreement=round(100 * agreement.share, 2),
+        compared=len(test.images[:timed]),
+        time=round(ratio, 3),
+        fp32_mib=round(sizes[0], 1),
+        int8_mib=round(sizes[1], 1),
+        machine=processor(),
+        threads=torch.get_num_threads(),
+    )
+
+
+def score(model: ExportedModel, name: str, data: Path) -> float:
+    """The metric of a file."""
+    test = open_test(name, data)
+    inferencer = Inferencer(predictor=model)
+    for index, image in enumerate(track(test.images, f'{name}: {test.metric}')):
+        prediction, _ = inferencer(image, score_thr=0.0)
+        test.add(index, prediction)
+    return test.value()
+
+
+def time_ratio(models: dict[str, ExportedModel], images: Sequence[Path]) -> float:
+    """Median over images of int8's time relative to fp32's, at the scale of the file."""
+    inferencers = {key: Inferencer(predictor=model) for key, model in models.items()}
+    ratios = []
+    for image in track(images, 'time'):
+        taken = {}
+        for key, inferencer in inferencers.items():
+            inferencer(image)  # memory for this size
+            start = time.perf_counter()
+            inferencer(image)
+            taken[key] = time.perf_counter() - start
+        ratios.append(taken['int8'] / taken['fp32'])
+    return statistics.median(ratios)
+
+
+def fill_page(page: Path, table: pd.DataFrame) -> None:
+    """Write the table into the page, between its marks."""
+    rows = ['| model | metric | fp32 | int8 | agreement | time | MiB |']
+    rows.append('| --- | --- | ---: | ---: | ---: | ---: | ---: |')
+    for row in table.itertuples():
+        rows.append(
+            f'| {row.model} | {row.metric}, {row.images} images | {row.fp32:.1f} | {row.int8:.1f}'
+            f' | {row.agreement:.1f} % | {row.time:.2f} | {row.fp32_mib} to {row.int8_mib} |'
+        )
+    where = f'Processor {processor()}; one thread; onnxruntime {version("onnxruntime")}.'
+    fill_marked(page, 'int8', '\n'.join([where, '', *rows]))
+
+
+if __name__ == '__main__':
+    run(main)
