@@ -31,7 +31,7 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import CheckpointLoader
 from mmengine.utils import is_installed
 
-from .checkpoints.loader import SCHEMES, load_for_mmengine
+from .checkpoints.loader import SCHEMES, load_from_cpvt_backbones
 from .weights import repository_file
 
 VARIABLE = 'CPVT_MMCV_OPERATORS'
@@ -92,8 +92,8 @@ def provide_operators() -> None:
 
 
 def replace_loader() -> None:
-    """Let mmengine open every checkpoint by :func:`load_for_mmengine`, which runs nothing."""
-    CheckpointLoader.register_scheme(SCHEMES, load_for_mmengine, force=True)
+    """Let mmengine open checkpoints by :func:`load_from_cpvt_backbones`, which runs nothing."""
+    CheckpointLoader.register_scheme(SCHEMES, load_from_cpvt_backbones, force=True)
 
 
 def find_own_configs() -> None:

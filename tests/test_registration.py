@@ -78,7 +78,7 @@ assert MODELS.get('CPVT') is cpvt_backbones.CPVT and MODELS.get('WithPEG')
 assert HOOKS.get('DurableCheckpointHook') and HOOKS.get('PredictBySizeHook')
 assert OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
 assert STRATEGIES.get('ResumableFSDPStrategy')
-assert CheckpointLoader._schemes[''] is cpvt_backbones.checkpoints.loader.load_for_mmengine
+assert CheckpointLoader._schemes[''] is cpvt_backbones.checkpoints.loader.load_from_cpvt_backbones
 send(True)
 """
     assert python(code) is True

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from functools import partial, reduce
 from operator import add
+from os import PathLike
 from typing import Any
 
 import torch
@@ -114,8 +115,8 @@ class Backbone(PretrainedModel):
         with_cp: bool = False,
         init_cfg: Any = None,
     ) -> None:
-        if isinstance(init_cfg, str):
-            init_cfg = dict(type='Pretrained', checkpoint=init_cfg)
+        if isinstance(init_cfg, (str, PathLike)):
+            init_cfg = dict(type='Pretrained', checkpoint=str(init_cfg))
         if not all('type' in entry for entry in checks.list_of_dicts('init_cfg', init_cfg)):
             raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
         super().__init__(init_cfg=init_cfg)

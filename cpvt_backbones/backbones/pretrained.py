@@ -88,7 +88,9 @@ class PretrainedModel(BaseModule):
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
         given, name = str(name), _full_name(os.path.expanduser(name))
-        locate = locate_checkpoint if name.startswith('hf://') else Path
+        # A file of a repository, hf://user/repository/file, is described by its weights alone.
+        is_repository = name.startswith('hf://') and name.count('/') < 4
+        locate = locate_checkpoint if is_repository else Path
         try:
             config = locate(f'{name}/config.json')
         except CheckpointError as error:
@@ -96,14 +98,9 @@ class PretrainedModel(BaseModule):
                 raise
             fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
             raise CheckpointError(fault) from error
-        exact = config.is_file() or name in shipped_weights()
-        if config.is_file():
-            built = read_json(config)
-            if is_transformers_config(built):
-                exact = False
-                built = _by_transformers(name, built, arguments)
-        else:
-            built = public_backbone(name) or _described(name, arguments)
+        stored = read_json(config) if config.is_file() else {}
+        exact = 'type' in stored or name in shipped_weights()
+        built, content = _description(name, stored, arguments)
         kind = built.pop('type', None)
         fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
         if kind not in fitting:
@@ -119,7 +116,8 @@ class PretrainedModel(BaseModule):
             built = {key: value for key, value in built.items() if key in accepted}
         init_cfg = dict(type='Pretrained', checkpoint=name)
         model = cls(**{**built, **arguments, 'init_cfg': init_cfg})
-        load_checkpoint(model, name)  # not init_weights(), which logs every parameter
+        # Not init_weights(), which logs every parameter.
+        load_checkpoint(model, name, content=content)
         return model
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
@@ -165,27 +163,31 @@ def _full_name(name: str) -> str:
     return name
 
 
-def _described(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Type and arguments of shipped weights by the index, of others by the weights themselves."""
-    if not os.path.exists(name) and not name.startswith(('http://', 'https://')):
-        return dict(find_shipped(name).backbone)
-    with naming_file(name):
-        read = read_architecture(read_checkpoint(name))
-    return _complete(name, read, arguments)
+def _description(
+    name: str, config: dict[str, Any], arguments: Mapping[str, Any]
+) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    """Type and arguments of the backbone of a name, and the weights if they have been read.
 
-
-def _by_transformers(
-    name: str, config: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Type and arguments by transformers' ``config.json`` and the weights beside it."""
+    They come from a ``config.json`` of this package or of transformers, the name, or the weights.
+    """
+    if 'type' in config:
+        return config, None
+    # timm's config.json names the architecture.
+    public = public_backbone(str(config.get('architecture') or name))
+    if public and not is_transformers_config(config):
+        return public, None
+    if not os.path.exists(name) and '://' not in name:
+        return dict(find_shipped(name).backbone), None
+    content = read_checkpoint(name)
     with naming_file(name):
-        read = read_architecture(read_checkpoint(name))
-    try:
-        apply_config(config, read)
-    except (ValueError, OverflowError) as error:
-        file = f'{name.rstrip("/")}/config.json'
-        raise ValueError(f'name: {file!r}: {str(error):.600}') from error
-    return _complete(name, read, arguments)
+        read = read_architecture(content)
+    if is_transformers_config(config):
+        try:
+            apply_config(config, read)
+        except (ValueError, OverflowError) as error:
+            file = f'{name.rstrip("/")}/config.json'
+            raise ValueError(f'name: {file!r}: {str(error):.600}') from error
+    return _complete(name, read, arguments), content
 
 
 def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,8 +179,8 @@ def newest_checkpoint(
     It is the one named in ``last_checkpoint``, unless another file has a higher iteration: a
     training that was killed between writing a checkpoint and the pointer leaves one. Such a file is
     later, has a higher number in its name (clocks are set back), or is that of a preempted
-    training. Without a readable pointer it is the latest readable file (a folder for DeepSpeed);
-    ``None`` without checkpoints, ``CheckpointError`` if none is readable.
+    training. Without a readable pointer it is the readable one of the highest iteration (a folder
+    for DeepSpeed); ``None`` without checkpoints, ``CheckpointError`` if none is readable.
 
     ``warn`` is called with one line for each unreadable checkpoint.
     """
@@ -198,8 +198,9 @@ def newest_checkpoint(
         since = (folder / POINTER).stat().st_mtime_ns
         others = [path for path in others if _may_be_newer(path, target, since)]
     for path in others:
-        if _iteration(path, warn) > reached:
-            return path
+        iteration = _iteration(path, warn)
+        if iteration > reached:
+            newest, reached = path, iteration
     if newest is None:
         advice = 'name another one, or move them away to train from the start'
         raise CheckpointError(

@@ -28,17 +28,17 @@ SCHEMES = [
 ]
 
 
-def load_for_mmengine(filename: str, map_location: Any = None) -> dict[str, Any]:
+def load_from_cpvt_backbones(filename: str, map_location: Any = None) -> dict[str, Any]:
     """Read a checkpoint by :func:`read_checkpoint`, which runs nothing in it.
 
     Args:
         filename: As there, or a name of mmengine's, as ``'torchvision://resnet50'``.
         map_location: Ignored; the weights are on the CPU.
     """
-    scheme, _, name = filename.rpartition('://')
-    if 's3' in scheme or 'petrel' in scheme:
+    scheme, separator, name = filename.partition('://')
+    if separator and scheme.rpartition(':')[2] in ('s3', 'petrel'):
         with get_local_path(filename, backend_args=dict(backend='petrel')) as path:
-            return load_for_mmengine(path)
+            return load_from_cpvt_backbones(path)
     if scheme in _NAMED:
         models = _NAMED[scheme]()
         name = model_zoo.get_deprecated_model_names().get(name, name)

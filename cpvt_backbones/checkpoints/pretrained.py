@@ -39,17 +39,20 @@ def load_checkpoint(
     allow_missing: str | Iterable[str] = (),
     ema: bool = False,
     table_grid: Sequence[Any] | None = None,
+    content: Mapping[str, Any] | None = None,
 ) -> ConversionReport:
     """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
 
     See :func:`read_checkpoint` for ``checkpoint`` and :func:`convert_state_dict` for the rest.
+    ``content`` is what :func:`read_checkpoint` returned, where it has been called.
     """
     with naming_file(checkpoint):
         if reason := known_to_differ(checkpoint):
             raise CheckpointError(
                 f'no model of this package computes what its source does: {reason}'
             )
-    content = read_checkpoint(checkpoint)
+    if content is None:
+        content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
         source = describe(checkpoint, content, prefix=prefix)
         state_dict, report = convert_state_dict(

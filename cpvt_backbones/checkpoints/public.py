@@ -82,7 +82,8 @@ def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
         checkpoint: ``timm://NAME``, ``mmpretrain://NAME``, an address or a file, e.g.
             ``'vit_small_patch16_dinov3.lvd1689m.safetensors'``.
     """
-    name = re.split(r'[.?]|-[0-9a-f]{8,}', str(checkpoint).rpartition('/')[2])[0]
+    last = re.split(r'[\\/]', str(checkpoint))[-1]
+    name = re.split(r'[.?]|-[0-9a-f]{8,}', last)[0]
     for backbone, table in (('CPVT', _COLUMNS), ('PyramidCPVT', _PYRAMIDS)):
         for pattern, arguments in table.items():
             if match := re.fullmatch(pattern, name):

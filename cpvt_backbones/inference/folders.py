@@ -327,13 +327,14 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
             entries.append(entry)
         for entry in json.loads((shard / 'failed.json').read_bytes()):
             failed[entry['file_name']] = entry['reason']
-    places = {str(image): place for place, image in enumerate(images)}
-    listed.sort(key=lambda image: places[image['file_name']])
+    # A shard may have been given another spelling of the same paths.
+    places = {os.path.abspath(image): place for place, image in enumerate(images)}
+    listed.sort(key=lambda image: places[os.path.abspath(image['file_name'])])
     order = {image['id']: place for place, image in enumerate(listed)}
     entries.sort(key=lambda entry: order[entry['image_id']])
     write_images(folder, listed, categories)
     write_list(folder / 'predictions.json', entries)
-    reasons = {name: failed[name] for name in places if name in failed}
+    reasons = dict(sorted(failed.items(), key=lambda pair: places[os.path.abspath(pair[0])]))
     write_failed(folder, reasons)
     return Summary(0, len(listed), reasons)
 

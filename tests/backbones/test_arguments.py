@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import pathlib
 import re
 
 import numpy as np
@@ -62,6 +63,12 @@ def test_values(build, arguments, parts):
     for part in parts:
         assert part in str(caught.value)
     assert 'got' in str(caught.value)
+
+
+@pytest.mark.parametrize('build', [column, multi_scale, pyramid])
+def test_init_cfg_may_be_the_path_of_a_checkpoint(build):
+    for path in ('x.pth', pathlib.Path('x.pth')):
+        assert build(init_cfg=path).init_cfg == dict(type='Pretrained', checkpoint='x.pth')
 
 
 def arch(**changes):

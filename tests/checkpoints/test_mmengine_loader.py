@@ -146,8 +146,22 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
         CheckpointLoader.load_checkpoint(name.partition('://')[0] + '://none', logger='silent')
 
 
+def test_an_address_with_another_in_it(monkeypatch):
+    """The scheme is what comes before the first ``://``."""
+    asked = []
+    monkeypatch.setattr(loader, 'read_checkpoint', lambda name: asked.append(name) or {})
+    address = 'https://my-s3-proxy.org/get?file=https://host/a.pth'
+    loader.load_from_cpvt_backbones(address)
+    assert asked == [address]
+
+
+def test_the_log_names_the_package():
+    """mmengine cuts ``load_from_`` from the name of the function."""
+    assert CheckpointLoader._schemes[''].__name__[10:] == 'cpvt_backbones'
+
+
 def test_every_scheme_of_mmengine_is_replaced():
-    assert set(CheckpointLoader._schemes.values()) == {loader.load_for_mmengine}
+    assert set(CheckpointLoader._schemes.values()) == {loader.load_from_cpvt_backbones}
     with pytest.raises(
         CheckpointError,
         match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 'pavi://a'",

@@ -4,6 +4,7 @@ https; nothing online.
 
 import hashlib
 import io
+import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -341,13 +342,39 @@ def test_other_weights_than_the_class_takes():
         CPVT.from_pretrained('timm://twins_pcpvt_small.in1k')
     with pytest.raises(ValueError, match=r'are weights of CPVT, got it for PyramidCPVT'):
         PyramidCPVT.from_pretrained('timm://deit_tiny_patch16_224')
-    with pytest.raises(ValueError, match=r"name must be .*got 'timm://resnet50.a1_in1k'"):
-        CPVT.from_pretrained('timm://resnet50.a1_in1k')
+
+
+@pytest.mark.parametrize('name', ['timm://vit_huge_patch14_224.orig_in21k', 'hf://a/b/c/d.bin'])
+def test_weights_of_a_name_in_no_table_show_their_architecture(name, server):
+    wanted = CPVT(arch=dict(TINY, embed_dims=192, num_heads=3), position=dict(type='Learned'))
+    path = '/timm/vit_huge_patch14_224.orig_in21k/resolve/main/model.safetensors'
+    if name.startswith('hf'):
+        path = '/a/b/resolve/main/c/d.bin'
+        file = io.BytesIO()
+        torch.save(wanted.state_dict(), file)
+        server.files[path] = file.getvalue()
+    else:
+        server.files[path] = weights(wanted)
+    model = CPVT.from_pretrained(name)
+    assert model.depths == (2,) and model.embed_dims == 192
+    assert torch.equal(model.blocks[1].mlp.fc2.weight, wanted.blocks[1].mlp.fc2.weight)
+    assert sum(asked.startswith('GET') for asked in server.asked) == 1
+
+
+def test_a_folder_with_the_config_of_timm(tiny, tmp_path):
+    """Its config.json names the architecture, and no class of this package."""
+    (tmp_path / 'model.safetensors').write_bytes(weights(tiny))
+    config = dict(architecture='deit_tiny_patch16_224', num_classes=2, pretrained_cfg={})
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    model = CPVT.from_pretrained(tmp_path)
+    assert torch.equal(model.blocks[1].mlp.fc2.weight, tiny.blocks[1].mlp.fc2.weight)
+    assert model.position_encodings[0].__class__.__name__ == 'LearnedTable'
 
 
 @pytest.mark.parametrize(
     'checkpoint, wanted',
     {
+        'C:\\weights\\vit_small_patch16_dinov3.lvd1689m.safetensors': dict(num_registers=4),
         'weights/vit_small_patch16_dinov3.lvd1689m.safetensors': dict(
             type='CPVT', arch='small', num_registers=4
         ),

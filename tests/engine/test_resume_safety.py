@@ -1,5 +1,6 @@
 """Resuming runs nothing that a checkpoint holds, and deletes only files that the training wrote."""
 
+import os
 import shutil
 
 import pytest
@@ -169,6 +170,15 @@ def test_a_newer_checkpoint_is_found_though_the_pointer_is_later_by_the_clock(tr
     (trained / 'epoch_1.pth').write_bytes(old)
     (trained / 'last_checkpoint').write_text(str(trained / 'epoch_1.pth'))
     assert newest_checkpoint(trained) == trained / 'epoch_2.pth'
+    # Of several later files the highest iteration counts, not the clock.
+    content = torch.load(trained / 'epoch_2.pth', weights_only=False)
+    content['meta']['iter'] += 1
+    torch.save(content, trained / 'epoch_3.pth')
+    os.utime(trained / 'epoch_3.pth', (1, 1))
+    for pointer in (str(trained / 'epoch_1.pth'), 'nothing.pth'):
+        (trained / 'last_checkpoint').write_text(pointer)
+        assert newest_checkpoint(trained) == trained / 'epoch_3.pth'
+    (trained / 'epoch_3.pth').unlink()
     (trained / 'epoch_2.pth').rename(trained / 'interrupted.pth')
     (trained / 'last_checkpoint').write_text(str(trained / 'epoch_1.pth'))
     assert newest_checkpoint(trained) == trained / 'interrupted.pth'

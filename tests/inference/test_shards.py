@@ -1,6 +1,7 @@
 """Shards of a folder: their division, and results equal to those of one process."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_merged_shards_are_one_run(model, inputs, tmp_path):
                 written = [out / entry.pop('seg_map'), one / wanted.pop('seg_map')]
                 assert written[0].read_bytes() == written[1].read_bytes()
             assert entry == wanted
+
+
+def test_shards_and_merge_may_spell_the_paths_differently(inputs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for index in range(2):
+        run(BlockDetector(), [Path('images'), Path('more')], tmp_path / 'out', shard=(index, 2))
+    merged = merge_shards(find_images(inputs), tmp_path / 'out')
+    assert (merged.found, len(merged.failed)) == (8, 1)
+    names = [image['file_name'] for image in read(tmp_path / 'out', 'images.json')['images']]
+    assert [os.path.abspath(name) for name in names] == [
+        str(image) for image in find_images(inputs) if image.name != '3.jpg'
+    ]
 
 
 def test_more_shards_than_images(tmp_path):
