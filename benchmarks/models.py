@@ -13,6 +13,7 @@ from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
 from cpvt_backbones.layers.rope import TEMPERATURES
 
+from . import training
 from .algorithm1 import Algorithm1
 
 Builder = Callable[[], nn.Module]
@@ -129,6 +130,17 @@ MODELS: dict[str, Builder] = {
 """Name of a model to a function that builds it: a backbone with random weights, or a model
 with shipped ones.
 """
+_PCPVT = {key: [int(value) for value in values] for key, values in PYRAMIDS['small'].items()}
+_PEERS: dict[str, tuple[str, dict[str, Any]]] = {
+    'retinanet': (
+        'mmdet_pvt',
+        dict(type='PyramidVisionTransformer', num_layers=_PCPVT['depths'], init_cfg=None),
+    ),
+    'semantic_fpn': ('mmseg_pcpvt', dict(type='PCPVT', drop_path_rate=0.2, **_PCPVT)),
+}
+for _name, (_backbone, _arguments) in _PEERS.items():
+    MODELS[f'{_name}_pyramid_cpvt_small'] = partial(training.build, _name)
+    MODELS[f'{_name}_{_backbone}_small'] = partial(training.build, _name, _arguments)
 for _arch in COLUMNS:
     MODELS |= _columns(_arch)
 for _arch in PYRAMIDS:

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from benchmarks import attention, measure, pipeline, report, speed
 from benchmarks.cases import SUITES, BenchmarkCase, Ratio, read_suite
@@ -192,6 +194,24 @@ def test_tables_have_the_median_of_the_ratios_of_the_rounds():
     two = pd.concat([rows_of(case, dict(narrow=0.5)), rows_of(TALL, dict(narrow=2.0))])
     between = Ratio('size', TALL, 'narrow', 0.3, 'narrow', peer_case=case)
     assert list(between.values(two)) == [0.25]
+
+
+@pytest.mark.parametrize(
+    ('model', 'peer', 'toolbox'),
+    [
+        ('retinanet_pyramid_cpvt_small', 'retinanet_mmdet_pvt_small', 'mmdet'),
+        ('semantic_fpn_pyramid_cpvt_small', 'semantic_fpn_mmseg_pcpvt_small', 'mmseg'),
+    ],
+)
+def test_a_step_of_training_trains_every_parameter(model, peer, toolbox):
+    pytest.importorskip(toolbox)
+    case = BenchmarkCase((model,), 64, 96, 2, mode='train')
+    trained = MODELS[model]().train()
+    losses = tree_leaves(trained(torch.randn(2, 3, 64, 96)))
+    sum(loss.mean() for loss in losses).backward()
+    without = [name for name, value in trained.named_parameters() if value.grad is None]
+    assert not without and all(bool(loss.isfinite().all()) for loss in losses)
+    assert count_flops(model, case) == pytest.approx(count_flops(peer, case), rel=0.01)
 
 
 @pytest.mark.parametrize('suite', sorted(path.stem for path in SUITES.glob('*.yaml')))
