@@ -49,6 +49,7 @@ from own_data import (
     read_voc,
     read_yolo,
     recognise,
+    report_left_out,
     start,
     work_dir,
     write_config,
@@ -167,6 +168,7 @@ def read_objects(kind: str, form: Form, report: Report, classes: Path | None) ->
         if form.val:
             parts.append(read_coco(form.val[0], form.val[-1] if len(form.val) > 1 else root))
         note_unlisted(parts, report)
+        report_left_out(form.left_out, report)
         return parts
     if form.kind == 'yolo':
         return read_yolo(form.data[0], report)

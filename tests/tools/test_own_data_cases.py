@@ -3,6 +3,7 @@ the file named.
 """
 
 import json
+import shutil
 
 import cv2
 import numpy as np
@@ -330,7 +331,7 @@ def test_values_of_12_bits_are_noted(coco, table):
 
     write('0.png', 4096)
     write('1.png', 4096)
-    wanted = 'note           2 images of 16 bits with values of 0 to 4095 only, training sees 0 to'
+    wanted = 'altered        2 images of 16 bits with values of 0 to 4095 only, training sees 0 to'
     assert f'{wanted} 15 of 255' in table(*coco.arguments())
     write('2.png', 65536)
     assert 'images of 16 bits' not in table(*coco.arguments())
@@ -777,6 +778,14 @@ def test_yolo_layouts(yolo, table, refuse, config):
     # As Roboflow writes it.
     yolo.yaml(path='/nowhere', train='../images/train', names='{0: cat, 1: route 66}')
     assert_used(table(yolo.folder), 5, 2)
+    for number in range(3):
+        photo(yolo.folder / f'images/test/test{number}.png')
+    yolo.yaml(test='[../images/test, none]', path='/nowhere')
+    printed = table(yolo.folder)
+    assert_used(printed, 5, 2)
+    wanted = 'skipped        3 images of another set than training and validation, such as test:'
+    assert f'{wanted} {yolo.folder}/images/test/test0.png' in printed
+    shutil.rmtree(yolo.folder / 'images/test')
     (yolo.folder / 'train.txt').write_text('images/train/train0.png\nimages/train/train1.png\n')
     yolo.yaml(train='train.txt', val='[images/val]')
     assert_used(table(yolo.folder), 2, 2)
@@ -850,6 +859,8 @@ def test_recognised_coco_layouts(coco, table, refuse):
              ('train', 'valid')]  # fmt: skip
     assert f'read as: coco {" --val ".join(parts)}\n' in printed
     assert_used(printed, 10, 10)
+    wanted = 'skipped       10 images of another set than training and validation, such as test:'
+    assert f'{wanted} {roboflow}/test/_annotations.coco.json: 0.png' in printed
     wanted = f'--val {own}/annotations/instances_val2017.json {own}/val2017\n'
     assert f'instances_train2017.json {own}/train2017 {wanted}' in table(own)
     coco.arguments()[1].rename(own / 'annotations/more_train.json')

@@ -200,6 +200,16 @@ def test_clipped_values_and_wide_ranges_are_noted(data, call, capsys):
     assert 'values of 0 to 4080 only: give a smaller range' in _text(capsys)
 
 
+def test_8_bits_among_12_are_counted(data, call, refused, capsys):
+    dark = np.random.default_rng(0).integers(0, 255, (shape_data.HEIGHT, shape_data.WIDTH))
+    file = save(Path('images/train/train_1.png'), dark.astype(np.uint16))
+    arguments = ['make_config', *data['coco'], '--out', 'deep.py', '--range', 0, 4095]
+    call(*arguments)
+    wanted = 'altered 1 images within a sixteenth of --range 0 4095, nearly black: have they fewer'
+    assert f'{wanted} bits?: {file}' in _text(capsys)
+    assert 'refused by strict' in refused(*arguments, '--overwrite', '--strict')
+
+
 def test_a_mixed_folder_is_refused_by_name(data, call, capsys):
     file = save(Path('images/train/train_1.png'), np.zeros((72, 64), np.uint8))
     with pytest.raises(SystemExit):

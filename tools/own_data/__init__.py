@@ -5,7 +5,15 @@ gate.
 """
 
 from .check import check
-from .coco import Coco, Part, note_unlisted, part_of, read_coco, read_predictions
+from .coco import (
+    Coco,
+    Part,
+    note_unlisted,
+    part_of,
+    read_coco,
+    read_predictions,
+    report_left_out,
+)
 from .files import files_in, split, write_json
 from .folders import classes_of, read_folders
 from .instances import read_instances
@@ -46,6 +54,7 @@ __all__ = [
     'read_voc',
     'read_yolo',
     'recognise',
+    'report_left_out',
     'split',
     'start',
     'work_dir',

@@ -193,7 +193,7 @@ def _note_files(facts: Facts, report: Report) -> None:
 
 
 def _note_deep(facts: Facts, report: Report) -> None:
-    """Note dark images of 16 bits."""
+    """Report 16-bit images of which training would see a small part of the grey levels."""
     deep = {path: known.range for path, known in facts.items() if known.range}
     if not deep:
         return
@@ -206,7 +206,7 @@ def _note_deep(facts: Facts, report: Report) -> None:
             ' LOW HIGH'
         )
         for path in deep:
-            report.add('note', reason, str(path))
+            report.add('altered', reason, str(path))
 
 
 def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> None:

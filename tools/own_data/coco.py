@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import files_in
+from .files import LEFT_OUT, files_in
 from .report import Report
 
 Coco = dict[str, Any]
@@ -113,6 +113,14 @@ def note_unlisted(parts: Sequence[Part], report: Report) -> None:
         for name in files_in(folder, Report()):
             if folder / name not in listed:
                 report.add('note', 'images that no JSON file lists', f'{folder}/{name}')
+
+
+def report_left_out(files: Sequence[Path], report: Report) -> None:
+    """Report the images of COCO files that are neither training nor validation data."""
+    for file in files:
+        for image in read_coco(file, file.parent).coco['images']:
+            where = f'{file}: {image.get("file_name")}'
+            report.add('skipped', LEFT_OUT, where)
 
 
 def part_of(part: Part, names: Collection[str]) -> Part:

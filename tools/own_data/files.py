@@ -15,6 +15,7 @@ VALIDATION = (
     'validation',
     'test',
 )  # folders of the validation images, the first that is there
+LEFT_OUT = 'images of another set than training and validation, such as test'
 # Images that Pillow and OpenCV do not read as they are installed here.
 UNREAD_SUFFIXES = (
     '.avif',

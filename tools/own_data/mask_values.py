@@ -108,6 +108,7 @@ def find_classes(
     if not coloured:
         facts = {path: _as_indices(one) for path, one in facts.items()}
         values = _gather(facts)
+        _refuse_two_codes(facts, report)
     seen = {*values.pixels}
     if coloured and classes:
         # Names without colours say nothing of which is which.
@@ -135,6 +136,20 @@ def find_classes(
             COLOUR + GREY * value: index for value, index in table.items()
         }  # grey images stored as RGB
     return [names[i] if names else _default_name(order, i) for i in kept], table
+
+
+def _refuse_two_codes(facts: Mapping[Path, MaskFacts], report: Report) -> None:
+    """Refuse masks of 0 and 255 beside masks of 0 and 1, such as predicted class maps.
+
+    Together, 255 would be no class.
+    """
+    of_255 = [path for path, one in facts.items() if {*one.values} | {0} == {0, IGNORE}]
+    of_1 = [path for path, one in facts.items() if {*one.values} | {0} == {0, 1}]
+    others = [path for path, one in facts.items() if {*one.values} - {0}]
+    if of_255 and of_1 and len(of_255) + len(of_1) == len(others):
+        for path in of_255:
+            reason = 'masks of 0 and 255 beside masks of 0 and 1: use the same values in all'
+            report.add('refused', reason, str(path))
 
 
 def _indices(seen: Collection[int], names: int, ignore: Collection[int]) -> list[int]:

@@ -29,13 +29,19 @@ SAMPLE = 20  # images of a JSON file that are looked for in a folder
 
 @dataclass
 class Form:
-    """A form of data, as on the command line: the form's name, its paths, and those of
-    ``--val``.
+    """A form of data, as on the command line.
+
+    Args:
+        kind: Name of the form.
+        data: Its paths.
+        val: Paths of ``--val``.
+        left_out: COCO files beside those, such as that of a test set.
     """
 
     kind: str
     data: list[Path]
     val: list[Path] = field(default_factory=list)
+    left_out: list[Path] = field(default_factory=list)
 
 
 def recognise(paths: Sequence[Path]) -> Form:
@@ -134,7 +140,8 @@ def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
         val = [file for file in files if other in _words(file, folder) and file not in train]
         if len(train) == len(val) == 1:
             roots = [images_of(file, folder) for file in (train[0], val[0])]
-            return Form('coco', [train[0], roots[0]], [val[0], roots[1]])
+            others = [file for file in files if file not in (train[0], val[0])]
+            return Form('coco', [train[0], roots[0]], [val[0], roots[1]], others)
     names = ', '.join(str(file) for file in files)
     raise ValueError(
         f'data: {str(folder)!r} has several COCO files, {names}; name those of both parts'

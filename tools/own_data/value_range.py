@@ -55,6 +55,7 @@ def choose_range(
 def note_range(facts: Mapping[Path, ImageFacts], value_range: 'ValueRange', report: Report) -> None:
     """Note images with values outside, and a range much wider than the values.
 
+    Images that are nearly black beside others count as altered, such as 8 bits among 12.
     ``ValueError`` if no value is in the range.
     """
     known = {path: one.range for path, one in facts.items() if one.range}
@@ -69,6 +70,11 @@ def note_range(facts: Mapping[Path, ImageFacts], value_range: 'ValueRange', repo
         if least < value_range.low or most > value_range.high:
             reason = f'values outside of {given} are clipped'
             report.add('note', reason, f'{path} ({least:g} to {most:g})')
+    darkest = value_range.low + (value_range.high - value_range.low) / 16
+    dark = [path for path, (_, most) in known.items() if most <= darkest]
+    for path in dark if len(dark) < len(known) else ():
+        reason = f'images within a sixteenth of {given}, nearly black: have they fewer bits?'
+        report.add('altered', reason, f'{path} ({known[path][0]:g} to {known[path][1]:g})')
     if (high - low) * 4 < value_range.high - value_range.low:
         reason = f'values of {low:g} to {high:g} only: give a smaller range than {given}'
         for path in known:

@@ -4,13 +4,14 @@ sides.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.progress import track
 
 from .coco import Coco, Part
-from .files import VALIDATION, files_in, read_lines
+from .files import LEFT_OUT, VALIDATION, files_in, read_lines
 from .images import Size, inspect_image
 from .objects import box_of_polygons
 from .report import Fault, Report
@@ -105,17 +106,35 @@ def _groups(content: Mapping[str, Any], file: Path, report: Report) -> dict[str,
     keys = ['train', *(key for key in VALIDATION if content.get(key))][:2]
     groups = {}
     for key in keys:
-        value = content.get(key)
-        places = [value] if isinstance(value, str) else value
-        if not isinstance(places, list) or not places:
-            raise ValueError(
-                f'data: {file} must name a folder or list of images as {key}, got {value!r}'
-            )
         images = []
-        for place in places:
-            images += _images_of(_locate(str(place), content, file), report)
+        for place in _places(key, content, file):
+            images += _images_of(_locate(place, content, file), report)
         groups[f'{file}: {key}'] = images
+    for key in VALIDATION:
+        if content.get(key) and key not in keys:
+            _report_left_out(_places(key, content, file), content, file, report)
     return groups
+
+
+def _places(key: str, content: Mapping[str, Any], file: Path) -> list[str]:
+    """Folders and lists of images of a set."""
+    value = content.get(key)
+    places = [value] if isinstance(value, str) else value
+    if not isinstance(places, list) or not places:
+        raise ValueError(
+            f'data: {file} must name a folder or list of images as {key}, got {value!r}'
+        )
+    return [str(place) for place in places]
+
+
+def _report_left_out(
+    places: Sequence[str], content: Mapping[str, Any], file: Path, report: Report
+) -> None:
+    """Report the images of a set that is neither training nor validation data."""
+    for place in places:
+        with suppress(FileNotFoundError):  # Roboflow names folders that it does not write
+            for path in _images_of(_locate(place, content, file), Report()):
+                report.add('skipped', LEFT_OUT, str(path))
 
 
 def _locate(place: str, content: Mapping[str, Any], file: Path) -> Path:
