@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-slow test-app lint format quick matrix docs clean always
+.PHONY: help pictures setup demo app check test test-slow test-app test-peers lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,18 @@ test-app: $(READY)  ## run the tests of the page in the Chromium of the system; 
 	$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || \
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --override .venv/overrides.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m slow tests/demo/test_app_browser.py $(ARGS)
+
+# Packages that are compared with, beside .venv: mmpretrain does not import where transformers 5 is installed.
+PEERS := $(CURDIR)/build/peers
+PEER_PACKAGES := transformers tokenizers regex ftfy open_clip_torch segmentation_models_pytorch peft accelerate \
+	lightning lightning-utilities torchmetrics captum grad-cam ttach
+
+$(PEERS)/.ready: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(PEERS) --no-deps $(PEER_PACKAGES)
+	@touch $@
+
+test-peers: $(PEERS)/.ready  ## run the tests of packages that are not in .venv: transformers, smp, peft, Lightning, ...
+	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q tests/test_bridges.py tests/checkpoints/test_transformers.py $(ARGS)
 
 matrix: $(READY)  ## run golden outputs and quick tests over versions of Python and torch (an hour); writes docs/install.md
 	$(BIN)/python tests/matrix.py $(ARGS)
