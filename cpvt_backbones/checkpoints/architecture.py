@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.layers.learned_table import prefix_tokens
 
 from .families import Family, find_backbone, find_weights
@@ -40,7 +41,7 @@ class Architecture:
 
 
 def read_architecture(checkpoint: Mapping[str, Any], *, prefix: str | None = None) -> Architecture:
-    """Read the architecture of a ViT, DeiT, PVT, Twins-PCPVT or CPVT from its weights.
+    """Read the architecture of a ViT, DeiT, ViTDet, SAM, PVT, Twins-PCPVT or CPVT from its weights.
 
     Args:
         checkpoint: As in :func:`convert_state_dict`.
@@ -59,6 +60,7 @@ def read_architecture(checkpoint: Mapping[str, Any], *, prefix: str | None = Non
         result = Architecture('PyramidCPVT', family.name)
         _read_pyramid(weights, result)
     _read_position(weights, family, result)
+    _read_windows(weights, family, result)
     return result
 
 
@@ -151,6 +153,8 @@ def _read_position(weights: Weights, family: Family, result: Architecture) -> No
         _read_grid(weights, result)
     if 'rel_pos.0.row' in weights:
         position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
+    if 'rel_pos_hw.0.h' in weights:
+        position.append(dict(type='DecomposedRelative'))
     if 'rope.freqs.0' in weights:
         position.append(dict(type='RoPE', mode='mixed'))
     elif 'rope_embed.periods' in weights:  # Meta's DINOv3
@@ -166,6 +170,46 @@ def _read_position(weights: Weights, family: Family, result: Architecture) -> No
             "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')"
         )
     result.arguments['position'] = position[0] if len(position) == 1 else position
+
+
+def _read_windows(weights: Weights, family: Family, result: Architecture) -> None:
+    """Set windows, and the grid of relative positions in blocks without, by the tables of ViTDet
+    and SAM.
+    """
+    sides: dict[tuple[int, int], list[int]] = {}
+    for block in range(_count(weights, r'rel_pos_hw\.(\d+)\.')):
+        rows = (_shape(weights, f'rel_pos_hw.{block}.{axis}', 2)[0] for axis in 'hw')
+        height, width = ((count + 1) // 2 for count in rows)
+        sides.setdefault((height, width), []).append(block)
+    if not sides or result.backbone != 'CPVT':
+        return
+    squares = [side for side in sides if side[0] == side[1]]
+    window = min(squares, default=None) if len(sides) > 1 else None
+    others = [side for side in sides if side != window]
+    if len(others) > 1:
+        shown = ', '.join(f'{height} x {width}' for height, width in sides)
+        raise CheckpointError(
+            'relative positions are of windows of one side and of one grid, got tables for'
+            f' {shown} tokens'
+        )
+    (grid,) = others
+    entries: Any = list_of_dicts('position', result.arguments['position'])
+    for entry in entries:
+        if entry['type'] == 'DecomposedRelative':
+            entry['grid'] = grid
+    if window is None and grid in squares:
+        # Windows may be as large as the grid that the model was trained at.
+        result.unclear['window_size'] = (
+            f'None, or {grid[0]} beside global_blocks and mask_window_padding: every block has a'
+            f' table for {grid[0]} x {grid[1]} tokens'
+        )
+    result.assumed.remove('window_size=None')
+    result.arguments['global_blocks'] = sides[grid] if window else []
+    result.arguments['window_size'] = window[0] if window else None
+    if window is None or family.attends_to_padding:
+        result.arguments['mask_window_padding'] = not family.attends_to_padding
+    else:
+        result.unclear['mask_window_padding'] = 'False as in ViTDet and SAM, or True'
 
 
 def _read_pegs(weights: Weights, result: Architecture) -> dict[str, Any] | None:
@@ -206,9 +250,10 @@ def _heads_in_position(weights: Weights, dim: int) -> int | None:
     frequencies = weights.get('rope.freqs.0')
     if frequencies is not None and frequencies.dim() == 3:  # (2, heads, d / 2)
         return frequencies.shape[1]
-    row = weights.get('rel_pos.0.row')
-    if row is not None and row.dim() == 2:  # (2 K + 1, d)
-        return dim // row.shape[1]
+    for key in ('rel_pos.0.row', 'rel_pos_hw.0.h'):
+        table = weights.get(key)
+        if table is not None and table.dim() == 2 and table.shape[1]:  # (offsets, d)
+            return dim // table.shape[1]
     return None
 
 

@@ -46,7 +46,18 @@ _REFUSED = (
         'it normalises what goes from stage to stage, and PyramidCPVT does not',
     ),
     (
-        r'.*(rel_pos_[hw]$|relative_position|rel_pos\.(?!\d+\.(row|column)$))',
+        r'rel_pos_hw\.',
+        (
+            'relative positions of ViTDet and SAM: the model needs'
+            " dict(type='DecomposedRelative') in position"
+        ),
+    ),
+    (
+        r'blocks\.\d+\.residual\.',
+        'a convolutional block after the MLP (ViTDet), which CPVT does not have',
+    ),
+    (
+        r'.*(relative_position|rel_pos\.(?!\d+\.(row|column)$))',
         'a relative position bias in attention, which is none of position=',
     ),
     (r'.*\.ls[12]\.gamma$', 'layer scale: build the model with layer_scale_init=1.0'),
@@ -145,12 +156,13 @@ def convert_state_dict(
     ours, origin = rename_weights(source, found, report)
     _check_depths(ours, depths, report)
     wanted = model.state_dict()
-    if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos\.|rope\.freqs', key) for key in ours):
+    if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos(_hw)?\.|rope\.freqs', key) for key in ours):
         report.notes.append(
             'the source has no parameters of position: it encodes none, or encodes it by a formula'
         )
     fit_tables(ours, origin, model, table_grid=table_grid, report=report)
-    note_resizing(source, model, report)
+    note_resizing(source, found, model, report)
+    _check_windows(source, ours, origin, model, report)
     _note_deit3(source, found, report)
     _check_perception_encoder(ours, origin, report)
     fit_patches(ours, wanted, report)
@@ -270,6 +282,36 @@ def _note_deit3(source: Family, found: Found, report: ConversionReport) -> None:
         )
 
 
+def _check_windows(
+    source: Family,
+    ours: Mapping[str, Tensor],
+    origin: Mapping[str, str],
+    model: nn.Module,
+    report: ConversionReport,
+) -> None:
+    """Refuse relative positions of blocks with other windows, or for another grid.
+
+    Note windows that leave out their padding where those of the source do not.
+    """
+    wanted = model.state_dict()
+    for key, table in ours.items():
+        if not key.startswith('rel_pos_hw.') or key not in wanted or table.dim() != 2:
+            continue
+        theirs, mine = ((len(t) + 1) // 2 for t in (table, wanted[key]))
+        if theirs != mine:
+            report.refused[origin[key]] = (
+                f'the table is for a side of {theirs} tokens, that of the model for {mine}:'
+                ' window_size, global_blocks and the grid of DecomposedRelative are those of the'
+                ' weights'
+            )
+    windowed: Any = getattr(model, 'window_size', None)
+    if source.attends_to_padding and windowed and getattr(model, 'mask_window_padding', False):
+        report.notes.append(
+            'the source attends to the padding of windows, the model does not:'
+            ' mask_window_padding=False computes the same at every size'
+        )
+
+
 def _check_perception_encoder(
     ours: Mapping[str, Tensor], origin: Mapping[str, str], report: ConversionReport
 ) -> None:
@@ -298,7 +340,11 @@ def _sort_out(
 ) -> None:
     """Drop a key that the model lacks, or refuse the checkpoint for it."""
     part = re.match(r'(blocks\.\d+(\.\d+)?|patch_embed|patch_embeds\.\d+)\.', key)
-    if part and not any(name.startswith(part[0]) for name in wanted):
+    start = part[0] if part else ''
+    table = re.match(r'rel_pos_hw\.(\d+)\.', key)
+    if table and 'patch_embed.proj.weight' in wanted:  # of a column, whose blocks it counts
+        start = f'blocks.{table[1]}.'
+    if start and not any(name.startswith(start) for name in wanted):
         report.dropped[old] = 'of a block or stage that no output needs (out_indices)'
         return
     peg = re.match(r'(pos_block(?:_\d+)?)\.(\d+)\.', key)

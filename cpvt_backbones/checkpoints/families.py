@@ -30,6 +30,8 @@ class Family:
     # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is
     # not known.
     table: Mapping[str, Any] | None = None
+    # ViTDet and SAM: patches attend to the padding of windows.
+    attends_to_padding: bool = False
 
     def rename(self, key: str) -> str:
         """Return this package's name of a key.
@@ -49,6 +51,7 @@ TABLE_AND_PEG_RULES: tuple[Rule, ...] = (
     (r'^pos_block\.(?:proj|pos)\.(?:0\.)?(weight|bias)$', r'pos_block.0.proj.0.\1'),
     (r'^pos_block\.(\d+)\.(?:proj|pos)\.(weight|bias)$', r'pos_block.\1.proj.0.\2'),
     (r'^pos_block\.(\d+)\.pos\.', r'pos_block.\1.proj.'),
+    (r'^blocks\.(\d+)\.attn\.rel_pos_([hw])$', r'rel_pos_hw.\1.\2'),
 )
 
 
@@ -130,6 +133,21 @@ _TRANSFORMERS: tuple[Rule, ...] = (
     (r'\.mlp\.gate_proj\.', '.mlp.fc1_g.'),
     (r'\.layer_scale([12])\.lambda1$', r'.ls\1.gamma'),
 )
+_TRANSFORMERS_VITDET: tuple[Rule, ...] = (
+    (r'^embeddings\.position_embeddings$', 'pos_embed'),
+    (r'^embeddings\.projection\.', 'patch_embed.proj.'),
+    (r'^encoder\.layer\.(\d+)\.', r'blocks.\1.'),
+    (r'\.attention\.', '.attn.'),
+)
+# Of its authors, of transformers and of mmpretrain.
+_SAM: tuple[Rule, ...] = (
+    (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
+    (r'^channel_reduction\.', 'neck.'),
+    (r'^layers\.(\d+)\.', r'blocks.\1.'),
+    (r'\.(?:layer_norm|ln)([12])\.', r'.norm\1.'),
+    (r'\.mlp\.lin([12])\.', r'.mlp.fc\1.'),
+    *_FFN,
+)
 _STAGE_PARTS = dict(
     patch_embed='patch_embeds.', pos_embed='pos_embed.', block='blocks.', norm='norm_after_stage'
 )
@@ -160,6 +178,30 @@ SOURCES: tuple[Family, ...] = (
         "PVT, its authors' names", 'pyramid', r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR
     ),
     Family(_TWINS, 'pyramid', r'blocks\.\d\.\d+\.attn\.kv\.'),
+    Family(
+        "SAM, transformers' or mmpretrain's names",
+        'column',
+        r'layers\.\d+\.attn\.rel_pos_[hw]$',
+        _SAM,
+        _BICUBIC,
+        attends_to_padding=True,
+    ),
+    Family(
+        "ViTDet or SAM, their authors' or timm's names",
+        'column',
+        r'blocks\.\d+\.attn\.rel_pos_[hw]$',
+        _SAM,
+        _BICUBIC,
+        attends_to_padding=True,
+    ),
+    Family(
+        "ViTDet, transformers' names",
+        'column',
+        r'encoder\.layer\.\d+\.attention\.qkv\.',
+        _TRANSFORMERS_VITDET,
+        _BICUBIC,
+        attends_to_padding=True,
+    ),
     Family(
         "ViT or DeiT, mmpretrain's names",
         'column',

@@ -21,7 +21,7 @@ from cpvt_backbones.layers.learned_table import (
 )
 from cpvt_backbones.layers.tokens import Grid
 
-from .families import Family
+from .families import Family, Found
 from .report import CheckpointError, ConversionReport
 
 
@@ -150,10 +150,14 @@ def _fit_table(
         report.notes.append(f'{key}: {lacking}; the rest is zero')
 
 
-def note_resizing(source: Family, model: nn.Module, report: ConversionReport) -> None:
+def note_resizing(source: Family, found: Found, model: nn.Module, report: ConversionReport) -> None:
     """Note another interpolation of the table: the outputs differ at all sizes but the
     table's own.
+
+    SAM's authors do not resize theirs, which is stored by rows and columns.
     """
+    if 'pos_embed' in found and found['pos_embed'][1].dim() == 4:
+        return
     for encoding in getattr(model, 'position_encodings', ()):
         if not isinstance(encoding, LearnedTable) or source.table is None:
             continue
@@ -162,9 +166,9 @@ def note_resizing(source: Family, model: nn.Module, report: ConversionReport) ->
         ]
         if differing:
             wanted = ', '.join(f'{name}={source.table[name]!r}' for name in differing)
-            found = ', '.join(f'{name}={getattr(encoding, name)!r}' for name in differing)
+            mine = ', '.join(f'{name}={getattr(encoding, name)!r}' for name in differing)
             report.notes.append(
-                f'the source resizes its table with {wanted}, the model with {found}'
+                f'the source resizes its table with {wanted}, the model with {mine}'
             )
 
 

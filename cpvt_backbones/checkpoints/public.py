@@ -7,6 +7,7 @@ from typing import Any
 _SIZES: dict[str, Any] = {
     'medium': dict(embed_dims=512, depth=12, num_heads=8, mlp_ratio=4.0),
     'large': dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0),
+    'huge': dict(embed_dims=1280, depth=32, num_heads=16, mlp_ratio=4.0),
 }
 _TABLE = dict(type='Learned')
 _AXIAL, _MIXED = dict(type='RoPE', mode='axial'), dict(type='RoPE', mode='mixed')
@@ -26,6 +27,16 @@ _DINOV3 = dict(
     qkv_bias=False,
     norm_eps=1e-5,
 )
+_SAM: dict[str, Any] = dict(
+    img_size=1024,
+    with_cls_token=False,
+    window_size=14,
+    mask_window_padding=False,
+    final_norm=False,
+)
+_TIMM_SAM = dict(**_SAM, position=[_TABLE, dict(type='DecomposedRelative', grid=64)], norm_eps=1e-5)
+_MM_SAM = dict(**_SAM, position=[_MM_TABLE, dict(type='DecomposedRelative', grid=64)])
+_SAM_GLOBAL = {'base': (2, 5, 8, 11), 'large': (5, 11, 17, 23), 'huge': (7, 15, 23, 31)}
 _BILINEAR = dict(type='Learned', interpolation='bilinear', antialias=False)
 _PVT = dict(position=_BILINEAR, embed_norm_eps=1e-6, with_cls_token=True)
 
@@ -43,7 +54,15 @@ _COLUMNS: dict[str, dict[str, Any]] = {
         **_MM_DEIT, layer_scale_init=1e-6
     ),
     r'vit_(?P<arch>tiny|small|base|large)_patch(?P<patch>8|16|32)_(?P<size>\d+)': _DEIT,
-    r'vit-(?P<arch>base|large)-p(?P<patch>16|32)_(?!clip).*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
+    **{
+        f'samvit_(?P<arch>{arch})_patch16': dict(**_TIMM_SAM, global_blocks=blocks)
+        for arch, blocks in _SAM_GLOBAL.items()
+    },
+    **{
+        f'vit-(?P<arch>{arch})-p16_sam-pre_.*': dict(**_MM_SAM, global_blocks=blocks)
+        for arch, blocks in _SAM_GLOBAL.items()
+    },
+    r'vit-(?P<arch>base|large)-p(?P<patch>16|32)_(?!clip|sam).*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_(?P<size>\d+)': _CLIP,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_quickgelu_(?P<size>\d+)': _QUICK_CLIP,
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_dinov2': _DINOV2,

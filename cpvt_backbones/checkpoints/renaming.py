@@ -104,6 +104,8 @@ def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
         return [(key, value.flatten(1))]
     if key == 'cls_token':  # CLIP stores a vector, and its table without the batch dimension
         return [(key, value.reshape(1, 1, -1))]
+    if key == 'pos_embed.0' and value.dim() == 4:  # SAM stores it by rows and columns
+        return [(key, value.flatten(1, 2)), ('pos_embed.grid_0', torch.tensor(value.shape[1:3]))]
     if key == 'pos_embed.0' and value.dim() == 2:
         return [(key, value[None])]
     return [(key, value)]

@@ -2,6 +2,8 @@
 timm computes.
 """
 
+import re
+
 import pytest
 import torch
 from test_peers import fill
@@ -38,6 +40,7 @@ FAMILIES = [
     'vit_base_patch16_dinov3_qkvb',
     'vit_small_plus_patch16_dinov3',
     'twins_pcpvt_large',
+    'samvit_base_patch16',
 ]
 
 
@@ -47,13 +50,18 @@ def small(name):
         pyramid = {**PYRAMIDS['small'], 'depths': (1, 2, 1, 1)}
         return dict(depths=pyramid['depths']), dict(arch=pyramid)
     numbers = dict(depth=2, num_heads=2)
+    if name.startswith('samvit'):
+        theirs = dict(embed_dim=128, global_attn_indexes=(1,), **numbers)
+        arch = dict(embed_dims=128, mlp_ratio=4.0, **numbers)
+        return theirs, dict(arch=arch, global_blocks=(1,))
     return dict(embed_dim=128, **numbers), dict(arch=dict(embed_dims=128, mlp_ratio=4.0, **numbers))
 
 
 def compare_with_timm(name, theirs_options, ours_options, record):
     built = public_backbone(f'timm://{name}.tag')
     cls = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')]
-    dynamic = dict(dynamic_img_size=True) if cls is CPVT else {}
+    is_sam = name.startswith('samvit')
+    dynamic = dict(dynamic_img_size=True) if cls is CPVT and not is_sam else {}
     theirs = fill(timm.create_model(name, num_classes=0, **dynamic, **theirs_options))
     depth = len(theirs.blocks)
 
@@ -65,20 +73,24 @@ def compare_with_timm(name, theirs_options, ours_options, record):
             *report.dropped,
             *(old for old, _ in report.renamed),
         }
-        assert set(report.dropped) <= {'norm.weight', 'norm.bias'} and not report.missing
+        assert not report.missing
+        assert all(re.match(r'norm\.|neck\.', key) for key in report.dropped)
         model.load_state_dict(state, strict=True)
         return model
 
     taps = sorted({0, depth // 2, depth - 1}) if cls is CPVT else (0, 1, 2, 3)
     tokens, maps = ours(out_type='raw', out_indices=-1), ours(out_indices=taps, final_norm=False)
+    if is_sam:  # its neck is dropped
+        theirs.neck = torch.nn.Identity()
     native, stride = built.get('img_size', 224), maps.out_strides[-1]
     for size in ((native, native), (4 * stride, 7 * stride), (9 * stride, 3 * stride)):
         images = torch.randn(1, 3, *size)
         with torch.inference_mode():
             outputs = (*tokens(images), *maps(images))
             options = dict(indices=list(taps), norm=False, intermediates_only=True)
+            features = theirs.forward_features(images)
             wanted = (
-                theirs.forward_features(images),
+                features.flatten(2).mT if is_sam else features,
                 *theirs.forward_intermediates(images, **options),
             )
         for got, want in zip(outputs, wanted, strict=True):
@@ -116,6 +128,7 @@ def test_size_is_timms(name):
     cls = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')]
     with torch.device('meta'):
         theirs = timm.create_model(name, num_classes=0)
+        theirs.neck = None  # SAM's is dropped
         ours = cls(**built, **dict(out_type='raw', out_indices=-1))
     more = count(ours) - count(theirs)
     assert 0 <= more <= (sum(ours.depths) + 6) * ours.out_channels[-1]

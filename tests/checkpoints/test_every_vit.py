@@ -40,13 +40,14 @@ LOADED = """
     deit3_small_patch16_224 deit_tiny_distilled_patch16_224 flexivit_small test_vit test_vit2
     test_vit3 twins_pcpvt_small vit_base_patch14_reg4_dinov2 vit_base_patch16_siglip_224
     vit_small_patch16_dinov3_qkvb vit_small_patch16_rope_mixed_ape_224
-    vit_small_plus_patch16_dinov3 vit_so400m_patch14_siglip_gap_224 vit_wee_patch16_reg1_gap_256
+    samvit_base_patch16_224 vit_small_plus_patch16_dinov3
+    vit_so400m_patch14_siglip_gap_224 vit_wee_patch16_reg1_gap_256
 """.split()
 # and these must agree or be refused.
 OTHERS = """
     beit_base_patch16_224 beit3_base_patch16_224 cait_xxs24_224 convit_tiny
     eva02_enormous_patch14_clip_224 eva02_tiny_patch14_224 naflexvit_base_patch16_gap
-    samvit_base_patch16_224 test_vit4 twins_svt_small vit_base_patch16_rpn_224
+    test_vit4 twins_svt_small vit_base_patch16_rpn_224
     vit_base_patch16_xp_224 vit_base_patch16_18x2_224 vit_pe_core_tiny_patch16_384
     vit_pe_spatial_tiny_patch16_512 vit_relpos_small_patch16_224 vit_srelpos_small_patch16_224
     xcit_nano_12_p16_224
@@ -77,6 +78,15 @@ def fitted(theirs, state, mode):
         position.append(dict(type='Learned'))
     if mode:
         position.append(dict(type='RoPE', mode=mode))
+    windows = {}
+    if any(key.endswith('rel_pos_h') for key in names):
+        position.append(dict(type='DecomposedRelative'))
+        sides = [block.window_size for block in theirs.blocks]
+        windows = dict(
+            window_size=max(sides),
+            global_blocks=[index for index, side in enumerate(sides) if not side],
+            mask_window_padding=False,
+        )
     rope = getattr(theirs, 'rope', None)
     if mode and mode != 'mixed' and hasattr(rope, 'temperature'):
         position[-1]['temperature'] = rope.temperature
@@ -104,6 +114,7 @@ def fitted(theirs, state, mode):
         norm_eps=getattr(theirs.blocks[0].norm1, 'eps', 1e-6),
         qkv_bias=any(re.search(r'attn\.(qkv\.|q_)bias$', n) for n in names),
         out_type='raw',
+        **windows,
     )
 
 
@@ -158,6 +169,9 @@ def compare(ours, theirs):
 
 
 def tokens(theirs, images):
+    if hasattr(theirs, 'neck'):  # of SAM
+        options = dict(indices=1, norm=False, intermediates_only=True)
+        return theirs.forward_intermediates(images, **options)[0].flatten(2).mT
     wanted = theirs.forward_features(images)
     fc_norm = getattr(theirs, 'fc_norm', None)
     if isinstance(getattr(theirs, 'norm', None), torch.nn.Identity) and fc_norm is not None:
@@ -196,7 +210,6 @@ def test_every_vit_of_timm_agrees_or_is_refused(name, record_property):
         ('vit_srelpos_small_patch16_224', r'shared_rel_pos\.mlp\.fc1\.weight: a relative position'),
         ('vit_relpos_small_patch16_224', r'blocks\.0\.attn\.rel_pos\.mlp.*: a relative position'),
         ('beit_base_patch16_224', 'relative_position_bias_table: a relative position bias'),
-        ('samvit_base_patch16_224', r'blocks\.0\.attn\.rel_pos_h: a relative position bias'),
         ('vit_pe_core_tiny_patch16_384', r'attn_pool\.latent: .* those of Perception Encoder'),
         ('test_vit4', r'lacks \d+ keys of the model: blocks\.0\.norm1\.bias'),
     ],
