@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from .categories import check_categories, drop_parents, match_categories, note_empty
 from .coco import Coco, Part, join, part_of
+from .duplicates import near_duplicates
 from .files import split
 from .folders import check_labels
-from .images import ImageFacts, inspect_images, near_duplicates
-from .objects import check_objects, link_objects, require_outlines
+from .images import ImageFacts, inspect_images
+from .links import link_objects
+from .objects import check_objects, require_outlines
 from .report import Fault, Report
 from .sizes import check_mask_size, check_size
 from .value_range import note_range

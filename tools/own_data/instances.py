@@ -12,7 +12,7 @@ from .coco import Coco, Part
 from .files import files_in, read_lines
 from .mask_codes import COLOUR, GREY, IGNORE, in_one_piece, read_codes
 from .masks import pair_masks
-from .objects import box_of_outline, rle_of
+from .outlines import box_of_outline, rle_of
 from .report import Fault, Report
 
 NO_OBJECT = (0, IGNORE, COLOUR, COLOUR + GREY * IGNORE)  # black and white, as index and as colour

@@ -11,8 +11,9 @@ from rich.progress import track
 
 from .coco import Part
 from .files import files_in, stem
+from .mask_classes import find_classes
 from .mask_codes import count_codes, read_codes, translate
-from .mask_values import MaskFacts, find_classes
+from .mask_values import MaskFacts
 from .report import Fault, Report
 
 
@@ -47,7 +48,7 @@ def read_masks(
         images: Folder of images.
         masks: Folder of masks.
         report: Gets files and values that are skipped or refused.
-        classes: File of names, see :func:`.mask_values.read_classes`.
+        classes: File of names, see :func:`.class_names.read_classes`.
         ignore: Indices of classes that become 255, no class.
     """
     pairs = pair_masks(files_in(images, report), files_in(masks, report), report, str(images))

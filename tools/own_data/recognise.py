@@ -11,7 +11,8 @@ from typing import Any
 from .coco import LISTS
 from .files import TRAIN, VALIDATION, files_in
 from .report import Report
-from .yolo import NAME_FILES, YAML, find_yaml
+from .yolo import NAME_FILES
+from .yolo_yaml import YAML, find_yaml
 
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
 MASK_FOLDERS = (

@@ -5,9 +5,10 @@ are refused.
 from collections.abc import Sequence
 from typing import Any
 
+from .boxes import ROUNDING, extent
 from .coco import Coco
 from .images import ImageFacts, Size
-from .objects import ROUNDING, extent, is_rle
+from .outlines import is_rle
 from .report import Fault, Report
 
 

@@ -10,8 +10,9 @@ import cv2
 import numpy as np
 from rich.progress import track
 
+from .boxes import SMALLEST
 from .coco import Coco, Part
-from .objects import SMALLEST, is_rle, mask_of, rle_of
+from .outlines import is_rle, mask_of, rle_of
 
 if TYPE_CHECKING:
     from cpvt_backbones.value_range import ValueRange

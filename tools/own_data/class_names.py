@@ -1,0 +1,47 @@
+"""Names of classes, in a file of the user."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from .files import read_lines
+
+NUMBER = r'(\d{1,3})'
+NAME_FIRST = re.compile(rf'(.*\S)[\s,]+{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}')
+COLOUR_FIRST = re.compile(rf'{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}[\s,]+(.*\S)')
+
+
+def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
+    """Names of classes, one a line, and their colours, if each line has three numbers up to 255
+    too.
+
+    A line is ``NAME``, ``NAME RED GREEN BLUE`` or ``RED GREEN BLUE NAME``; commas may separate,
+    too.
+    """
+    lines = read_lines(file)
+    names, colours = [], []
+    for line in lines:
+        first, last = NAME_FIRST.fullmatch(line), COLOUR_FIRST.fullmatch(line)
+        if first:
+            name, numbers = first[1], (first[2], first[3], first[4])
+        elif last:
+            name, numbers = last[4], (last[1], last[2], last[3])
+        else:
+            continue
+        red, green, blue = (int(number) for number in numbers)
+        if max(red, green, blue) <= 255:
+            names.append(name.rstrip(','))
+            colours.append((red, green, blue))
+    if colours and len(colours) < len(lines):
+        raise ValueError(
+            f'classes: {file} must have a colour in all lines or in none, got {lines[:3]}'
+        )
+    names = names or lines
+    entries: dict[str, list[Any]] = dict(name=names, colour=colours)
+    for kind, found in entries.items():
+        if len({*found}) < len(found):
+            twice = next(one for one in found if found.count(one) > 1)
+            raise ValueError(f'classes: {file} must have each {kind} once, got {twice!r} twice')
+    if not names:
+        raise ValueError(f'classes: {file} must have the name of a class a line, got none')
+    return names, colours
