@@ -7,14 +7,14 @@ import stat
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from cpvt_backbones.value_range import ARRAY_SUFFIX
+from cpvt_backbones.value_range import ARRAY_SUFFIX, ValueRangeError, size_of
 
 READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb
 
@@ -215,8 +215,13 @@ def image_size(source: ImageInput) -> tuple[int, int] | None:
         path = local_path(source)
     except (ImageError, TypeError):
         return None
-    header = None if file_problem(path) else read_header(path)
-    return header and (header.width, header.height)
+    if file_problem(path):
+        return None
+    if header := read_header(path):
+        return header.width, header.height
+    with suppress(ValueRangeError, ImportError):
+        return size_of(path)  # of a NumPy array, or of a TIFF that Pillow does not know
+    return None
 
 
 def file_problem(path: Path) -> str | None:

@@ -130,5 +130,10 @@ def test_the_size_in_the_header(tmp_path):
         except ValueError:
             continue
         assert sorted(size) == sorted(shape[:2])
+    # Unknown sizes would count as nothing against the bytes that may wait.
+    np.save(tmp_path / 'bands.npy', np.zeros((16, 21, 13), np.uint16))
+    assert image_size(tmp_path / 'bands.npy') == (21, 16)
+    (tmp_path / 'broken.npy').write_bytes(b'no array')
+    assert image_size(tmp_path / 'broken.npy') is None
     assert image_size(tmp_path / 'none.png') is None
     assert image_size(np.zeros((4, 7, 3), np.uint8)) == (7, 4)
