@@ -294,6 +294,7 @@ def transfer(scenes, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_a_segmentor_is_reproduced_after_an_interruption(transfer, tmp_path):
     first, again = transfer('first'), transfer('again')
     first.work()
@@ -311,6 +312,7 @@ def test_a_segmentor_is_reproduced_after_an_interruption(transfer, tmp_path):
     assert not list(first.folder.glob('*/iter_*.pth'))
 
 
+@pytest.mark.slow
 def test_pretrained_segmentors_start_from_the_weights_of_their_seed(transfer, tmp_path):
     transfer('still', seeds=[5], encodings=['learned'], sizes=(1.0,), rate=0.0).work()
     wanted = read_checkpoint(transfer.pretrained['learned', 5])['state_dict']
@@ -380,6 +382,7 @@ def write_tiny_imagenet(folder, classes, count):
     return boxes
 
 
+@pytest.mark.slow
 def test_tiny_imagenet_is_trained_and_split_by_the_size_of_the_object(
     call, tmp_path, monkeypatch, capsys
 ):
