@@ -1,9 +1,9 @@
 """Vision transformer backbones that take any image size, for mmdet, mmsegmentation and mmpretrain.
 
 Importing the package registers its backbones in ``mmengine.registry.MODELS``, its hooks, optimizer
-constructor and FSDP strategy in mmengine's other registries, and its configs under
-``cpvt_backbones::``. It imports torch and mmengine, and no toolbox. :mod:`.patches` lists what it
-changes in other packages.
+constructor, FSDP strategy and ``LoadRange`` in mmengine's other registries, and its configs under
+``cpvt_backbones::``. It imports torch, mmengine and OpenCV, and no toolbox. :mod:`.patches` lists
+what it changes in other packages.
 """
 
 from . import patches

@@ -34,7 +34,7 @@ from mmengine.utils import is_installed
 from .checkpoints.loader import SCHEMES, load_from_cpvt_backbones
 from .weights import repository_file
 
-VARIABLE = 'CPVT_MMCV_OPERATORS'
+OPERATORS_VARIABLE = 'CPVT_MMCV_OPERATORS'
 _OPERATORS = Path(__file__).with_name('engine') / 'mmcv_operators.py'
 
 
@@ -57,11 +57,11 @@ class OperatorFinder(MetaPathFinder):
         """A spec of ``mmcv._ext``, unless the environment variable refuses it."""
         if fullname != 'mmcv._ext':
             return None
-        if os.environ.get(VARIABLE) == 'compiled':
+        if os.environ.get(OPERATORS_VARIABLE) == 'compiled':
             # Not an exception: mmengine asks for this module to learn whether the operators are
             # there.
             warnings.warn(
-                f'{VARIABLE}=compiled, and mmcv has no compiled operators',
+                f'{OPERATORS_VARIABLE}=compiled, and mmcv has no compiled operators',
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -75,11 +75,10 @@ def provide_operators() -> None:
     Raises:
         ValueError: The environment's ``CPVT_MMCV_OPERATORS`` is neither 'auto' nor 'compiled'.
     """
-    choice = os.environ.get(VARIABLE, 'auto')
+    choice = os.environ.get(OPERATORS_VARIABLE, 'auto')
     if choice not in ('auto', 'compiled'):
-        raise ValueError(
-            f"environment variable {VARIABLE} must be 'auto' or 'compiled', got {choice!r}"
-        )
+        accepted = "must be 'auto' or 'compiled'"
+        raise ValueError(f'environment variable {OPERATORS_VARIABLE} {accepted}, got {choice!r}')
     if not any(isinstance(finder, OperatorFinder) for finder in sys.meta_path):
         sys.meta_path.append(OperatorFinder())
     for toolbox in ('mmdet', 'mmseg'):
@@ -104,6 +103,8 @@ def find_own_configs() -> None:
     ``default_scope``.
     """
     get_path = Config._get_cfg_path
+    if get_path.__module__ == __name__:  # called before
+        return
 
     def get_cfg_path(cfg_path: str, filename: str) -> tuple[str, str | None]:
         scope, _, name = cfg_path.partition('::')

@@ -139,7 +139,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}'
         )
     if args.merge and (args.shard or args.overwrite):
-        raise ValueError('--merge: it reads what shards have written; --shard and --overwrite do')
+        raise ValueError(
+            '--merge: it joins what shards have written, without --shard and --overwrite'
+        )
     from cpvt_backbones.inference import find_images, merge_shards
 
     images = cast(list[Path], find_images(inputs))  # arrays come from Python only

@@ -15,29 +15,26 @@ def shorten(items: list[str], *, shown: int = 4) -> str:
 class ConversionReport:
     """Report of a conversion; ``str()`` of it is for people."""
 
-    source: str = ''  # recognised kind of checkpoint
-    target: str = ''  # type of the model
-    prefix: str = ''  # removed from every key
-    loaded: list[str] = field(
-        default_factory=list
-    )  # keys of the result that come from the checkpoint
-    renamed: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # (key in the checkpoint, key in the result)
-    dropped: dict[str, str] = field(default_factory=dict)  # key of the checkpoint to the reason
-    added: dict[str, str] = field(
-        default_factory=dict
-    )  # key that the checkpoint lacks to a description of its value
-    missing: dict[str, str] = field(
-        default_factory=dict
-    )  # key that the result lacks to the reason it may, or ''
-    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(
-        default_factory=dict
-    )  # key to both shapes
-    refused: dict[str, str] = field(
-        default_factory=dict
-    )  # key that the model needs and cannot take to the reason
-    notes: list[str] = field(default_factory=list)  # any other change
+    # Recognised kind of checkpoint, type of the model, and what was removed from every key.
+    source: str = ''
+    target: str = ''
+    prefix: str = ''
+    # Keys of the result that come from the checkpoint.
+    loaded: list[str] = field(default_factory=list)
+    # (key in the checkpoint, key in the result)
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    # Key of the checkpoint that the outputs do not need, to the reason.
+    dropped: dict[str, str] = field(default_factory=dict)
+    # Key that the checkpoint lacks, to a description of its value.
+    added: dict[str, str] = field(default_factory=dict)
+    # Key that the result lacks, to the reason why it may; '' if it may not.
+    missing: dict[str, str] = field(default_factory=dict)
+    # Key to both shapes.
+    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    # Key of the checkpoint that the model lacks and that may change the outputs, to the reason.
+    refused: dict[str, str] = field(default_factory=dict)
+    # Any other change.
+    notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         prefix = f" (under '{self.prefix}')" if self.prefix else ''

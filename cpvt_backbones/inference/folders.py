@@ -37,7 +37,7 @@ from .outputs import (
     write_images,
     write_json_files,
     write_list,
-    write_pictures,
+    write_outputs,
 )
 
 LOCK_FILE = '.lock'
@@ -116,7 +116,9 @@ def predict_to_folder(
 
     def run() -> Summary:
         _prepare(folder, settings, overwrite)
-        return _predict(inferencer, images, folder, ids, progress, score_thr=score_thr, vis=vis)
+        return _predict_images(
+            inferencer, images, folder, ids, progress, score_thr=score_thr, vis=vis
+        )
 
     return replace(_write_to(folder, run), skipped=skipped)
 
@@ -224,7 +226,7 @@ def _locked(folder: Path) -> Iterator[None]:
             lock.release()
 
 
-def _predict(
+def _predict_images(
     inferencer: Inferencer,
     images: list[Path],
     folder: Path,
@@ -245,7 +247,7 @@ def _predict(
             bar.update(tiles, completed=done, total=total, visible=done < total)
 
         def write(index: int, result: Result) -> Result | dict[str, Any]:
-            return result if result.error else write_pictures(folder, names[left[index]], result)
+            return result if result.error else write_outputs(folder, names[left[index]], result)
 
         options = dict(given, on_tiles=on_tiles, map_dir=folder / 'pred', then=write)
         for index, outcome in inferencer.stream(left, **options):

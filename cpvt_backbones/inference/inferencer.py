@@ -270,9 +270,9 @@ class Inferencer:
                 continue
             self._warn_if_outside(loaded)
             for batch in buckets.add(loaded):
-                yield from _run(run, batch)
+                yield from _run_or_split(run, batch)
         for batch in buckets.flush():
-            yield from _run(run, batch)
+            yield from _run_or_split(run, batch)
 
     def _warn_if_outside(self, loaded: LoadedImage) -> None:
         warning = self.sizing.warning(loaded.size, loaded.image.shape[1::-1])
@@ -326,7 +326,7 @@ def _read_ahead(
     yield from reading.results()
 
 
-def _run(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:
+def _run_or_split(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:
     """Run a batch, and after an error each of its images: one failure must not abort the rest."""
     try:
         outputs = run(batch)
@@ -336,7 +336,7 @@ def _run(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]
         yield from zip(batch, outputs, strict=True)
     else:
         for loaded in batch:
-            yield from _run(run, [loaded])
+            yield from _run_or_split(run, [loaded])
 
 
 def _without_frames(error: Exception) -> Exception:

@@ -161,7 +161,7 @@ def _is_prediction(prediction: Prediction) -> bool:
 # -- class maps, pictures, JSON files
 
 
-def write_pictures(folder: Path, name: str, result: Result) -> dict[str, Any]:
+def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
     """Write the class map and the picture of an image; return its record, for :class:`Records`."""
     assert result.prediction is not None and result.size is not None
     prediction, outputs = dict(result.prediction), []

@@ -89,17 +89,17 @@ def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monke
 def test_an_error_while_writing_keeps_what_was_written(tmp_path, monkeypatch):
     folder = write_images(tmp_path / 'images')
     run(LocalSegmentor(), folder, tmp_path / 'whole')
-    write = folders.write_pictures
+    write = folders.write_outputs
 
     def full(out, name, result):
         if name == '3':
             raise OSError(28, 'No space left on device')
         return write(out, name, result)
 
-    monkeypatch.setattr(folders, 'write_pictures', full)
+    monkeypatch.setattr(folders, 'write_outputs', full)
     with pytest.raises(OSError, match="out_dir: '.*' cannot be written to: No space left"):
         run(LocalSegmentor(), folder, tmp_path / 'out')
-    monkeypatch.setattr(folders, 'write_pictures', write)
+    monkeypatch.setattr(folders, 'write_outputs', write)
     assert run(LocalSegmentor(), folder, tmp_path / 'out').found >= 3
     assert snapshot(tmp_path / 'out') == snapshot(tmp_path / 'whole')
 
