@@ -70,8 +70,8 @@ class PretrainedModel(BaseModule):
                   a file under its published name);
                 - a folder of :meth:`save_pretrained`; ``'user/repository'`` or
                   ``'hf://user/repository'`` on the Hugging Face hub;
-                - such a folder or repository of transformers: ViT, DeiT, DINOv2, DINOv3, CLIP,
-                  SigLIP;
+                - such a folder or repository of transformers: ViT, DeiT, DINOv2, DINOv3, ViTDet,
+                  CLIP, SigLIP, SAM;
                 - any other file, address or work directory: the architecture is read from the
                   weights (:func:`cpvt_backbones.checkpoints.read_architecture`), and logged with
                   what is assumed.
@@ -199,7 +199,7 @@ def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> di
             f' {"; ".join(missing)}'
         )
     shown = ', '.join(f'{key}={value!r}' for key, value in read.arguments.items())
-    assumed = ', '.join(read.assumed)
+    assumed = ', '.join(read.assumed) or 'none'
     print_log(
         f'{name}: {read.source}: {read.backbone}({shown}); no weight shows, so that the usual value'
         f' is assumed: {assumed}',

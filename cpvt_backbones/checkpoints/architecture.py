@@ -38,6 +38,8 @@ class Architecture:
     assumed: list[str] = field(default_factory=list)  # usual values of what no weight shows
     unclear: dict[str, str] = field(default_factory=dict)  # arguments to pass, with a description
     table_entries: int | None = None  # of the first learned table
+    # (height, width) in tokens that the relative positions of each block are for.
+    relative_sides: list[tuple[int, int]] = field(default_factory=list)
 
 
 def read_architecture(checkpoint: Mapping[str, Any], *, prefix: str | None = None) -> Architecture:
@@ -180,6 +182,7 @@ def _read_windows(weights: Weights, family: Family, result: Architecture) -> Non
     for block in range(_count(weights, r'rel_pos_hw\.(\d+)\.')):
         rows = (_shape(weights, f'rel_pos_hw.{block}.{axis}', 2)[0] for axis in 'hw')
         height, width = ((count + 1) // 2 for count in rows)
+        result.relative_sides.append((height, width))
         sides.setdefault((height, width), []).append(block)
     if not sides or result.backbone != 'CPVT':
         return

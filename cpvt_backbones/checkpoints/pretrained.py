@@ -77,6 +77,9 @@ def _differences(model: nn.Module, source: Mapping[str, Any]) -> list[str]:
     heads = [module.num_heads for module in model.modules() if isinstance(module, Attention)]
     if isinstance(arch, Mapping) and isinstance(arch.get('num_heads'), int) and heads:
         wanted['num_heads'], found['num_heads'] = arch['num_heads'], heads[0]
+    if source.get('window_size') is not None and hasattr(model, 'window_size'):
+        for key in ('window_size', 'mask_window_padding'):
+            wanted[key], found[key] = source.get(key, True), getattr(model, key)
     if 'position' in source:
         encodings = list_of_dicts('position', source['position'])
         wanted['rope'] = [_rotation(**e) for e in encodings if e.get('type') == 'RoPE']

@@ -10,6 +10,7 @@ from cpvt_backbones.layers.checks import (
     check_int,
     check_positive,
     is_int,
+    list_of_dicts,
 )
 
 from .architecture import Architecture
@@ -34,9 +35,30 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     'clip_vision_model': _CLIP,
     'siglip_vision_model': _SIGLIP,
+    'vitdet': dict(
+        **_DINOV2,
+        pretrain_image_size=224,  # of the table
+        window_size=0,
+        window_block_indices=[],
+        residual_block_indices=[],
+        use_absolute_position_embeddings=True,
+        use_relative_position_embeddings=False,
+    ),
+    'sam_vision_model': {
+        **_DINOV2,
+        'image_size': 1024,
+        'window_size': 14,
+        'global_attn_indexes': [2, 5, 8, 11],
+        'use_abs_pos': True,
+        'use_rel_pos': True,
+    },
 }
 # Models of images and text, whose vision tower is described in a part.
-_TOWERS = {'clip': 'clip_vision_model', 'siglip': 'siglip_vision_model'}
+_TOWERS = {
+    'clip': 'clip_vision_model',
+    'siglip': 'siglip_vision_model',
+    'sam': 'sam_vision_model',
+}
 MODEL_TYPES = (*_DEFAULTS, *_TOWERS)
 _ACTIVATIONS = {
     'gelu': 'gelu',
@@ -69,7 +91,7 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
     """
     values = _values(config)
     arguments = read.arguments
-    _check_agreement(values, arguments)
+    _check_agreement(values, read)
     arch = dict(arguments['arch'])
     dim = arch['embed_dims']
     check_int(num_attention_heads=values['num_attention_heads'])
@@ -97,6 +119,8 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
     for name in ('arch', 'activation', 'img_size'):
         read.unclear.pop(name, None)
     read.assumed = ['window_size=None']
+    if values['model_type'] in ('vitdet', 'sam_vision_model'):
+        _set_windows(values, read)
     if read.table_entries is None:
         return None
     return _set_grid(values, arguments, read.table_entries)
@@ -108,17 +132,19 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
     check_choice(MODEL_TYPES, model_type=kind)
     if kind not in _TOWERS:
         return {**_DEFAULTS[kind], **config}
+    tower = _TOWERS[kind]
     # Old files have the second, which transformers prefers.
     name = 'vision_config' if config.get('vision_config_dict') is None else 'vision_config_dict'
     part = config.get(name)
     if part is None:
         part = {}
     check('a JSON object', lambda value: isinstance(value, dict), **{name: part})
-    return {**_DEFAULTS[_TOWERS[kind]], **part}
+    return {**_DEFAULTS[tower], **part, 'model_type': tower}
 
 
-def _check_agreement(values: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def _check_agreement(values: Mapping[str, Any], read: Architecture) -> None:
     """Refuse values that the weights show otherwise."""
+    arguments = read.arguments
     patch = arguments['patch_size']
     shown = dict(
         hidden_size=arguments['arch']['embed_dims'],
@@ -127,6 +153,8 @@ def _check_agreement(values: Mapping[str, Any], arguments: Mapping[str, Any]) ->
         num_register_tokens=arguments['num_registers'],
         patch_size=patch,
     )
+    if read.relative_sides:
+        shown['num_attention_heads'] = arguments['arch']['num_heads']
     for name, value in shown.items():
         found = values.get(name, value)
         if found != value and not (name == 'patch_size' and found == [patch, patch]):
@@ -149,20 +177,101 @@ def _activation(values: Mapping[str, Any], *, gated: bool) -> str:
 
 def _set_grid(values: Mapping[str, Any], arguments: dict[str, Any], wanted: int) -> tuple[int, int]:
     """Set ``img_size`` to the pixels of the table's grid; return the grid."""
-    size, patch = values['image_size'], arguments['patch_size']
-    sides = size if isinstance(size, list) else [size, size]
-    check(
-        'a number of pixels or [height, width]',
-        lambda _: len(sides) == 2 and all(is_int(side) and side >= patch for side in sides),
-        image_size=size,
-    )
-    height, width = (side // patch for side in sides)  # transformers leaves out the rest
-    entries = height * width + arguments['with_cls_token'] + arguments['with_dist_token']
+    patch = arguments['patch_size']
+    prefix = arguments['with_cls_token'] + arguments['with_dist_token']
+    name = 'image_size'
+    if values['model_type'] == 'vitdet':  # its table has an entry for a class token
+        name, prefix = 'pretrain_image_size', 1
+    height, width = _grid_of(name, values[name], patch)
+    entries = height * width + prefix
     if entries != wanted:
         fault = f"that of the weights' table of {wanted} entries"
         raise ValueError(
-            f'image_size must be {fault}, got {size!r:.100}: {entries} entries with patches of'
+            f'{name} must be {fault}, got {values[name]!r:.100}: {entries} entries with patches of'
             f' {patch} px'
         )
     arguments['img_size'] = (height * patch, width * patch)
     return height, width
+
+
+def _grid_of(name: str, size: Any, patch: int) -> tuple[int, int]:
+    """Grid of an image size in pixels, in whole patches."""
+    sides = size if isinstance(size, list) else [size, size]
+    check(
+        'a number of pixels or [height, width]',
+        lambda _: len(sides) == 2 and all(is_int(side) and side >= patch for side in sides),
+        **{name: size},
+    )
+    return sides[0] // patch, sides[1] // patch
+
+
+def _set_windows(values: Mapping[str, Any], read: Architecture) -> None:
+    """Set windows and position of ViTDet and SAM; refuse what the tables of relative positions show
+    otherwise.
+    """
+    arguments = read.arguments
+    is_sam = values['model_type'] == 'sam_vision_model'
+    flags = ('use_abs_pos', 'use_rel_pos')
+    if not is_sam:
+        flags = ('use_absolute_position_embeddings', 'use_relative_position_embeddings')
+        check(
+            '[], since CPVT has no convolutional blocks',
+            lambda blocks: blocks == [],
+            residual_block_indices=values['residual_block_indices'],
+        )
+    position: list[Any] = list_of_dicts('position', arguments['position'])
+    relative = [entry for entry in position if entry['type'] == 'DecomposedRelative']
+    for name, found in zip(flags, (read.table_entries is not None, bool(relative)), strict=True):
+        check_bool(**{name: values[name]})
+        if values[name] != found:
+            raise ValueError(f'{name} must be {found} as in the weights, got {values[name]}')
+    read.unclear.pop('position', None)
+    wanted = _windows(values, arguments['arch']['depth'], is_sam=is_sam)
+    if relative:
+        relative[0]['grid'] = _grid_of_tables(values, read, wanted)
+    for name in ('window_size', 'mask_window_padding'):
+        read.unclear.pop(name, None)
+    read.assumed = []
+    arguments |= dict(zip(('window_size', 'global_blocks'), wanted, strict=True))
+    arguments['mask_window_padding'] = False
+
+
+def _windows(
+    values: Mapping[str, Any], depth: int, *, is_sam: bool
+) -> tuple[int | None, list[int]]:
+    """``window_size`` and ``global_blocks``."""
+    name = 'global_attn_indexes' if is_sam else 'window_block_indices'
+    size, listed = values['window_size'], values[name]
+    check_int(window_size=size, minimum=0)
+    check(
+        f'a list of blocks, 0 to {depth - 1}',
+        lambda v: isinstance(v, list) and all(is_int(i) and 0 <= i < depth for i in v),
+        **{name: listed},
+    )
+    others = [block for block in range(depth) if block not in listed]
+    global_blocks = sorted(set(listed)) if is_sam else others
+    if size == 0 or len(global_blocks) == depth:
+        return None, []
+    return size, global_blocks
+
+
+def _grid_of_tables(
+    values: Mapping[str, Any], read: Architecture, windows: tuple[int | None, list[int]]
+) -> tuple[int, int]:
+    """Grid of relative positions in blocks with global attention.
+
+    Raise ValueError if the tables are for other windows or another grid.
+    """
+    grid = _grid_of('image_size', values['image_size'], read.arguments['patch_size'])
+    window, global_blocks = windows
+    for block, found in enumerate(read.relative_sides):
+        windowed = window is not None and block not in global_blocks
+        wanted = (window, window) if windowed else grid
+        if found != wanted:
+            name = 'window_size' if windowed else 'image_size'
+            fault = f'{values[name]!r:.100}: {wanted[0]} x {wanted[1]} tokens'
+            raise ValueError(
+                f'{name} must be that of the relative positions of block {block}, for'
+                f' {found[0]} x {found[1]} tokens, got {fault}'
+            )
+    return grid
