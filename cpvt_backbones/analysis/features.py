@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cpvt_backbones.backbones.base import Backbone
 from cpvt_backbones.checkpoints import load_checkpoint, load_weights
 from cpvt_backbones.inference import read_image
+from cpvt_backbones.toolboxes import step_name
 
 from .complexity import build_model
 
@@ -21,11 +22,16 @@ class FeatureExtractor(nn.Module):
     """The backbone of a config, set to output feature maps, with the config's normalisation.
 
     Without ``checkpoint`` its weights are random; ``FileNotFoundError`` or ``CheckpointError`` for
-    a checkpoint that does not exist or lacks weights of the backbone.
+    a checkpoint that does not exist or lacks weights of the backbone. ``ValueError`` for a config
+    that reads images by ``LoadRange``: pictures here are RGB of 8 bits.
     """
 
     def __init__(self, cfg: Config, checkpoint: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
+        steps = cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ())
+        if 'LoadRange' in [step_name(step) for step in steps]:
+            reason = 'features are shown of RGB images of 8 bits'
+            raise ValueError(f'cfg reads images by LoadRange (--range, --bands); {reason}')
         model = build_model(cfg)
         self.backbone: Any = model.get_submodule('backbone')
         self.preprocessor = model.get_submodule('data_preprocessor')

@@ -246,6 +246,12 @@ def test_photographs_are_refused_by_a_model_of_other_bands(small_model, call, ca
     assert 'photo.jpg: band 13 is missing: the file has 3' in capsys.readouterr().out
 
 
+def test_tools_that_show_rgb_features_refuse_other_images(small_model, refused):
+    photo = save(Path('photo.png'), values(0, np.uint8, 3))
+    assert 'cfg reads images by LoadRange' in refused('feature_maps', *small_model, photo)
+    assert 'cfg reads images by LoadRange' in refused('attention_maps', *small_model, photo)
+
+
 def test_a_preprocessor_refuses_other_channels():
     pytest.importorskip('mmdet')
     from cpvt_backbones.engine import preprocessors  # noqa: F401, registers

@@ -221,7 +221,7 @@ def fields_of(
         text += "type='ValidSizesSegDataPreProcessor', "
         fields['loading'] += IMPORT_PREPROCESSOR
     fields['normalisation'] = text
-    fields['preprocessor'] = f'data_preprocessor=dict({text}),\n    '
+    fields['preprocessor'] = f'data_preprocessor=dict({text[:-2]}),\n    '
     return fields
 
 
@@ -244,5 +244,5 @@ def start(task: str, weights: str | None, *, channels: str = '') -> dict[str, st
         init = 'init_cfg=None'
     else:
         init = f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
-    backbone = f'backbone=dict({channels}{init}), '
+    backbone = f'backbone=dict({channels}{init}),\n    '
     return dict(load_from=None, init=f'{init}, ', backbone=backbone)
