@@ -6,6 +6,7 @@ folder goes to its README, and one to a source file to a page that shows it.
 """
 
 import csv
+import functools
 import json
 import logging
 import posixpath
@@ -28,6 +29,7 @@ PAGES = (
 )
 README = 'overview.md'  # of the repository. The site's first page is its own index.md.
 EXAMPLE = re.compile(r'<!-- README: (\S+) -->')
+CODE = re.compile(r'`([\w.]+)`')
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = (
@@ -92,6 +94,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     if page.file.src_uri in ('docs/models.md', 'docs/weights.md'):  # wide tables
         page.meta['hide'] = ['toc']
+    if page.file.src_uri == 'docs/concepts.md':
+        markdown = CODE.sub(lambda match: linked(match[1]), markdown)
     markdown = EXAMPLE.sub(lambda match: readme_config(match[1]), markdown)
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
 
@@ -102,6 +106,13 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """
     html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
     return re.sub(r':(?:class|func|mod|meth|attr):(?=<code>)', '', html)
+
+
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+    """Make the links of the page 404 relative: its script finds the folder of the site."""
+    if template_name != '404.html':
+        return output
+    return re.sub(r'((?:href|src)="|"base": ?")/', r'\1./', output)
 
 
 def readme_config(name: str) -> str:
@@ -209,6 +220,29 @@ def published_scores(readme: str) -> dict[str, list[str]]:
     return {name: re.sub(r' *\(.*\)', '', scores).split(' / ') for name, scores in rows}
 
 
+@functools.cache
+def entries() -> dict[str, dict[str, Any]]:
+    """Public names of each folder of the package, by path."""
+    package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
+    found = {}
+    for room in (*ROOMS, *MODULES):
+        found[room] = public_names(package[room])
+        for module in MODULES.get(room, ()):
+            found[room] |= own_names(package[f'{room}.{module}'])
+    return found
+
+
+def linked(name: str) -> str:
+    """Code that names an entry of the reference, ``PEG`` or ``CPVT.forward``, as a link to it."""
+    first, _, method = name.partition('.')
+    for room, names in entries().items():
+        for path, one in names.items():
+            if one.name == first and (not method or method in one.all_members):
+                anchor = f'{path}.{method}' if method else path
+                return f'[`{name}`](../api/{room}.md#{anchor})'
+    return f'`{name}`'
+
+
 def reference() -> dict[str, str]:
     """A page for each folder of the package.
 
@@ -216,14 +250,11 @@ def reference() -> dict[str, str]:
     """
     package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
     texts = {}
-    for room in (*ROOMS, *MODULES):
-        names = public_names(package[room])
-        for module in MODULES.get(room, ()):
-            names |= own_names(package[f'{room}.{module}'])
+    for room, names in entries().items():
         for one in names.values():
             check_documented(one)
-        entries = ''.join(f'::: {path}\n\n' for path, one in names.items() if one.docstring)
-        texts[room] = f'# cpvt_backbones.{room}\n\n{package[room].docstring.value}\n\n{entries}'
+        blocks = ''.join(f'::: {path}\n\n' for path, one in names.items() if one.docstring)
+        texts[room] = f'# cpvt_backbones.{room}\n\n{package[room].docstring.value}\n\n{blocks}'
     return texts
 
 

@@ -1,4 +1,4 @@
-// Names for screen readers, of what the theme leaves without one.
+// What the theme leaves without a name for screen readers, with that of another, or out of the keyboard's reach.
 document.querySelector('.md-search')?.setAttribute('aria-label', 'Search')
 {
   let count = 0
@@ -8,6 +8,16 @@ document.querySelector('.md-search')?.setAttribute('aria-label', 'Search')
       buttons.setAttribute('aria-label', `Code ${count}`)
     }
   }
-  label()
-  new MutationObserver(label).observe(document.body, { childList: true, subtree: true }) // the theme adds them late
+  const reach = () => {
+    for (const table of document.querySelectorAll('.md-typeset__scrollwrap')) table.tabIndex = 0
+  }
+  for (const list of document.querySelectorAll('.md-nav--secondary .md-nav')) {
+    list.setAttribute('aria-label', `${list.getAttribute('aria-label')}, on this page`)
+  }
+  const all = () => {
+    label()
+    reach()
+  }
+  all()
+  new MutationObserver(all).observe(document.body, { childList: true, subtree: true }) // the theme adds them late
 }

@@ -102,7 +102,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
         loads.feed(page.read_text(encoding='utf-8'))
         for address in loads.found:
             assert not re.match('(https?:)?//', address), f'{page.name} fetches {address}'
-            if page.name != '404.html' and not address.startswith('data:'):
+            if not address.startswith('data:'):
                 assert (page.parent / address.partition('?')[0].partition('#')[0]).exists(), (
                     f'{page.name}: {address}'
                 )
@@ -117,6 +117,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     check_home((tmp_path / 'index.html').read_text())
     check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
     check_zoo((tmp_path / 'docs/models.html').read_text())
+    check_concepts((tmp_path / 'docs/concepts.html').read_text())
 
 
 def check_home(page):
@@ -164,3 +165,13 @@ def check_zoo(page):
         numbers = [score for score in scores if score]
         assert all(re.fullmatch(r'\d\d\.\d+', score) for score in numbers), name
         assert bool(numbers) == (status != 'not trained'), name
+
+
+def check_concepts(page):
+    """A name in code is a link to its entry, but for arguments and attributes."""
+    article = page[page.index('<article') : page.index('</article')]
+    names = set(re.findall(r'(?<!">)<code>([\w.]+)</code>', article))
+    assert names == {'grid', 'out_strides', 'prefix_tokens'}
+    assert {'CPVT', 'CPVT.forward', 'PEG', 'Stage', 'WindowAttention'} <= set(
+        re.findall(r'<a href="../api/\w+.html#cpvt_backbones[\w.]+"><code>([\w.]+)</code>', article)
+    )
