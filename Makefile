@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-slow test-app test-peers lint format quick matrix docs clean always
+.PHONY: help pictures setup demo app check test test-slow test-app test-peers parity lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ $(PEERS)/.ready: $(READY)
 
 test-peers: $(PEERS)/.ready  ## run the tests of packages that are not in .venv: transformers, smp, peft, Lightning, ...
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q tests/test_bridges.py tests/checkpoints/test_transformers.py $(ARGS)
+
+parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm packages (half an hour); writes docs/weights.md
+	$(BIN)/python tests/checkpoints/parity.py timm mmpretrain mmseg mmdet
+	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/parity.py open_clip transformers
 
 matrix: $(READY)  ## run golden outputs and quick tests over versions of Python and torch (an hour); writes docs/install.md
 	$(BIN)/python tests/matrix.py $(ARGS)

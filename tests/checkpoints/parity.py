@@ -1,0 +1,382 @@
+"""Differences from the packages whose weights load, with random weights in models of full size.
+
+    python tests/checkpoints/parity.py [PEER ...]
+
+Writes the table of docs/weights.md anew: the rows of the named peers, or of all that import. Rows
+of other peers are kept. mmpretrain 1.3.6 does not import beside transformers 5: measure the two in
+environments of their own.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'tests' / 'checkpoints')]
+
+from test_conversion import lists, pvt_authors_names  # noqa: E402
+
+from benchmarks import fill_marked, processor  # noqa: E402
+from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
+from cpvt_backbones.backbones.archs import PYRAMIDS  # noqa: E402
+from cpvt_backbones.checkpoints import public_backbone  # noqa: E402
+from cpvt_backbones.checkpoints.families import SOURCES  # noqa: E402
+
+PAGE = ROOT / 'docs' / 'weights.md'
+HEAD = ('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches')
+DISTRIBUTIONS = {
+    'timm': 'timm',
+    'mmdet': 'onedl-mmdetection',
+    'mmpretrain': 'onedl-mmpretrain',
+    'mmseg': 'onedl-mmsegmentation',
+    'open_clip': 'open_clip_torch',
+    'transformers': 'transformers',
+}
+# Names of public weights, by what the models of a row have in common. The first that matches.
+PUBLIC = {
+    'samvit': 'SAM',
+    'twins[-_]pcpvt': 'Twins-PCPVT',
+    'pvt_': 'PVT',
+    'deit.*distilled': 'DeiT, distilled',
+    'deit3': 'DeiT-III',
+    'deit': 'DeiT',
+    'dinov2': 'DINOv2',
+    'dinov3': 'DINOv3',
+    'rope_mixed': 'RoPE-ViT, mixed',
+    'rope': 'RoPE-ViT, axial',
+    'clip': 'CLIP',
+    r'vit[_-](tiny|small|base|large)[_-]p(atch)?\d+_\d+$': 'ViT',
+}
+WIDTHS = dict(tiny=192, small=384, base=768)
+MM_TABLE = dict(type='Learned', antialias=False)
+PVT_TABLE = dict(type='Learned', interpolation='bilinear', antialias=False)
+
+
+class Case(NamedTuple):
+    """One model of a peer, and the model here that its weights go into."""
+
+    peer: str
+    family: str  # row of the table
+    theirs: nn.Module
+    ours: nn.Module
+    outputs: Callable[[Tensor], Any]  # of theirs, for images: what ours returns
+    rename: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict  # state dict to other names
+    native: int = 224  # px
+    any_size: bool = True  # whether theirs takes other sizes
+
+
+def family_of(name: str) -> str:
+    """Row of the table for a name of public weights."""
+    for pattern, family in PUBLIC.items():
+        if re.search(pattern, name):
+            return family
+    raise ValueError(f'name: {name!r} belongs to no row of PUBLIC')
+
+
+def randomise(model: nn.Module) -> nn.Module:
+    """Random weights that keep activations near 1, and give each part a weight in the outputs."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = re.search(r'weight$|gamma(_\d)?$|lambda1$', name)
+            if parameter.dim() == 1:
+                parameter.normal_(0, 0.1).add_(1 if scale else 0)
+            elif scale and 'position_embedding' not in name:
+                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
+            else:  # tables and tokens
+                parameter.normal_(0, 0.5)
+    model.eval()  # mm backbones return nothing from it
+    return model
+
+
+def column(width: int, **arguments: Any) -> CPVT:
+    arch = dict(embed_dims=width, depth=12, num_heads=width // 64, mlp_ratio=4.0)
+    return CPVT(**{'arch': arch, 'img_size': 224, 'position': MM_TABLE, **arguments})
+
+
+def timm_cases() -> Iterator[Case]:
+    """All models whose public weights fit, by name without tag.
+
+    Of width 1024 one a family, of SAM (1024 px) the base model.
+    """
+    import timm
+
+    wide = {'SAM'}
+    for name in sorted({name.split('.')[0] for name in timm.list_models(pretrained=True)}):
+        built: Any = public_backbone(f'timm://{name}.tag')
+        if built is None:
+            continue
+        family, arch = family_of(name), built.get('arch')
+        if isinstance(arch, dict) and arch['embed_dims'] >= 1024:
+            if family in wide:
+                continue
+            wide.add(family)
+        cls = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')]
+        native = built.get('img_size', 224)
+        if family == 'SAM':
+            theirs = timm.create_model(name)
+            last = dict(indices=1, norm=False, intermediates_only=True)  # before the neck
+            outputs = partial(theirs.forward_intermediates, **last)
+            yield Case('timm', family, theirs, cls(**built), outputs, native=native)
+            continue
+        options = dict(dynamic_img_size=True) if cls is CPVT else {}
+        theirs = timm.create_model(name, num_classes=0, **options)
+        ours = cls(**built, out_type='raw', out_indices=-1)
+        yield Case('timm', family, theirs, ours, theirs.forward_features, native=native)
+
+
+def mmpretrain_cases() -> Iterator[Case]:
+    from mmpretrain.models import backbones
+
+    def vit(family: str, size: str, cls: str, mine: dict[str, Any], **options: Any) -> Case:
+        theirs = getattr(backbones, cls)(arch=f'deit-{size}', out_type='raw', **options)
+        ours = column(WIDTHS[size], out_type='raw', **mine)
+        return Case('mmpretrain', family, theirs, ours, theirs)
+
+    for size in WIDTHS:
+        yield vit('ViT and DeiT', size, 'VisionTransformer', {})
+        yield vit('DeiT, distilled', size, 'DistilledVisionTransformer', dict(with_dist_token=True))
+        clip = dict(pre_norm=True, norm_eps=1e-5)
+        norm = dict(type='LN', eps=1e-5)
+        yield vit('CLIP', size, 'VisionTransformer', clip, pre_norm=True, norm_cfg=norm)
+    for arch in ('small', 'base', 'large'):
+        # Its names have no final norm but this one.
+        norms = dict(norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3))
+        theirs = backbones.PCPVT(arch=arch, qkv_bias=True, **norms)
+        ours = PyramidCPVT(arch=arch, final_norm=True, norm_eps=1e-5)
+        yield Case('mmpretrain', 'Twins-PCPVT', theirs, ours, theirs)
+
+
+def mmseg_cases() -> Iterator[Case]:
+    from mmseg.models import backbones
+
+    for width in WIDTHS.values():
+        sizes = dict(img_size=224, embed_dims=width, num_layers=12, num_heads=width // 64)
+        theirs = backbones.VisionTransformer(**sizes, patch_bias=True, final_norm=True)
+        yield Case('mmseg', 'ViT and DeiT', theirs, column(width, norm_eps=1e-5), theirs)
+    for arch in ('small', 'base', 'large'):
+        theirs = backbones.PCPVT(**lists(PYRAMIDS[arch]), qkv_bias=True)
+        ours = PyramidCPVT(arch=arch, norm_eps=1e-5)
+        yield Case('mmseg', 'Twins-PCPVT', theirs, ours, theirs)
+
+
+def mmdet_cases() -> Iterator[Case]:
+    """PVT, with mmdet's names and with those of its authors, who have no package."""
+    from mmdet.models.backbones import PyramidVisionTransformer
+
+    for arch in ('tiny', 'small', 'base', 'large'):
+        for family in ('PVT', "PVT, with its authors' names"):
+            theirs = PyramidVisionTransformer(num_layers=list(PYRAMIDS[arch]['depths']))
+            ours = PyramidCPVT(arch=arch, embed_norm_eps=1e-6, position=PVT_TABLE)
+            rename = partial(pvt_authors_names, extra_entries=0) if 'authors' in family else dict
+            yield Case('mmdet', family, theirs, ours, theirs, rename)
+
+
+def open_clip_cases() -> Iterator[Case]:
+    from open_clip.transformer import QuickGELU, VisionTransformer
+
+    for width in (384, 768):
+        for act, activation in ((nn.GELU, 'gelu'), (QuickGELU, 'quick_gelu')):
+            sizes = dict(width=width, layers=12, heads=width // 64, mlp_ratio=4.0)
+            theirs = VisionTransformer(224, 16, **sizes, act_layer=act)
+            clip = dict(pre_norm=True, norm_eps=1e-5, activation=activation)
+            ours = column(width, **clip, out_type='raw')
+
+            def tokens(images: Tensor, theirs: Any = theirs) -> Tensor:
+                return theirs.ln_post(theirs.transformer(theirs._embeds(images)))
+
+            yield Case('open_clip', 'CLIP', theirs, ours, tokens, any_size=False)
+
+
+# Class of transformers and options of its config.
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    'ViT': ('ViTModel', {}),
+    'DeiT, distilled': ('DeiTModel', {}),
+    'DINOv2': ('Dinov2Model', {}),
+    'DINOv2, SwiGLU': ('Dinov2Model', dict(use_swiglu_ffn=True)),
+    'DINOv2, registers': ('Dinov2WithRegistersModel', dict(num_register_tokens=4)),
+    'DINOv3': ('DINOv3ViTModel', dict(num_register_tokens=4)),
+    'DINOv3, SwiGLU': (
+        'DINOv3ViTModel',
+        dict(num_register_tokens=4, use_gated_mlp=True, hidden_act='silu'),
+    ),
+    'CLIP': ('CLIPVisionModel', {}),
+    'SigLIP': ('SiglipVisionModel', {}),
+}
+
+
+def transformers_cases() -> Iterator[Case]:
+    import transformers
+    from test_transformers import tokens_of
+
+    for family, (name, options) in TRANSFORMERS.items():
+        for width in (384, 768):
+            model = getattr(transformers, name)
+            sizes = dict(hidden_size=width, num_attention_heads=width // 64, num_hidden_layers=12)
+            sizes |= dict(patch_size=16, image_size=224)
+            if not name.startswith('Dinov2'):
+                sizes['intermediate_size'] = 4 * width
+            theirs = model(model.config_class(**sizes, **options))
+            with tempfile.TemporaryDirectory() as folder:
+                theirs.save_pretrained(folder)  # config.json has what no key shows
+                ours = CPVT.from_pretrained(folder, out_type='raw')
+            yield Case('transformers', family, theirs, ours, partial(tokens_of, theirs))
+    for width in (384, 768):
+        sizes = dict(hidden_size=width, num_attention_heads=width // 64, num_hidden_layers=12)
+        windows = [block for block in range(12) if block % 3 != 2]
+        options = dict(use_relative_position_embeddings=True, window_block_indices=windows)
+        vitdet = transformers.VitDetConfig(**sizes, **options, window_size=5)
+        theirs = transformers.VitDetModel(vitdet)
+
+        def features(images: Tensor, theirs: Any = theirs) -> Tensor:
+            return theirs(images).last_hidden_state
+
+        yield Case('transformers', 'ViTDet', theirs, by_weights(theirs), features)
+        sam = transformers.SamVisionConfig(**sizes, mlp_dim=4 * width, image_size=512)
+        theirs = transformers.SamVisionModel(sam)
+        ours = by_weights(theirs)
+        theirs.vision_encoder.neck = nn.Identity()
+
+        def channels_first(images: Tensor, theirs: Any = theirs) -> Tensor:
+            return theirs(images).last_hidden_state.permute(0, 3, 1, 2)
+
+        options = dict(native=512, any_size=False)
+        yield Case('transformers', 'SAM', theirs, ours, channels_first, **options)
+
+
+def by_weights(theirs: nn.Module) -> nn.Module:
+    """The model that the names and shapes of weights show."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(theirs.state_dict(), f'{folder}/weights.pth')
+        return CPVT.from_pretrained(f'{folder}/weights.pth')
+
+
+PEERS: dict[str, Callable[[], Iterator[Case]]] = dict(
+    timm=timm_cases,
+    mmpretrain=mmpretrain_cases,
+    mmseg=mmseg_cases,
+    mmdet=mmdet_cases,
+    open_clip=open_clip_cases,
+    transformers=transformers_cases,
+)
+
+
+def differences(case: Case) -> tuple[str, list[float | None]]:
+    """Names that the weights are recognised by, and the worst difference at each size.
+
+    Sizes are the native one, and two of patches that are not square: for a pyramid, patches of its
+    last stride. A difference is relative to the largest value, at least to 1.
+    """
+    randomise(case.theirs)
+    state = case.rename(case.theirs.state_dict())
+    weights, report = convert_state_dict(state, case.ours)
+    if report.missing:
+        raise ValueError(f'{case.peer}, {case.family}: the weights lack {report.missing}')
+    case.ours.load_state_dict(weights, strict=True)
+    case.ours.eval()
+    stride = case.ours.out_strides[-1]
+    found: list[float | None] = []
+    for size in ((case.native, case.native), (4 * stride, 7 * stride), (9 * stride, 3 * stride)):
+        if found and not case.any_size:
+            found.append(None)
+            continue
+        images = torch.randn(1, 3, *size)
+        with torch.inference_mode():
+            got, wanted = case.ours(images), case.outputs(images)
+        wanted = [wanted] if isinstance(wanted, Tensor) else wanted
+        found.append(max(map(relative, got, wanted)))
+    return report.source, found
+
+
+def relative(got: Tensor, wanted: Tensor) -> float:
+    """Largest difference of two tensors of one shape."""
+    if got.shape != wanted.shape:
+        raise ValueError(f'shapes differ: {tuple(got.shape)} and {tuple(wanted.shape)}')
+    return ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
+
+
+def measure(peer: str) -> list[list[str]]:
+    """Rows of the table for a peer, one a family and kind of names."""
+    rows: dict[tuple[str, str], list[list[float | None]]] = {}
+    for case in PEERS[peer]():
+        start = time.monotonic()
+        names, found = differences(case)
+        rows.setdefault((names, case.family), []).append(found)
+        seconds = f'{time.monotonic() - start:.0f} s'
+        print(peer, case.family, names, *found, seconds, sep=' | ', flush=True)
+    return [
+        [names, family, peer, str(len(models)), *map(worst, zip(*models, strict=True))]
+        for (names, family), models in rows.items()
+    ]
+
+
+def worst(found: tuple[float | None, ...]) -> str:
+    """A cell for the models of a row at one size."""
+    numbers = [number for number in found if number is not None]
+    if not numbers:
+        return 'not taken'
+    return f'{max(numbers):.1e}'.replace('e-0', 'e-') if max(numbers) else '0'
+
+
+def marked(page: Path) -> str:
+    """Part of a page between the marks of the table."""
+    text = page.read_text(encoding='utf-8')
+    return text.partition('<!-- parity: begin -->')[2].partition('<!-- parity: end -->')[0]
+
+
+def table_rows(page: Path) -> list[list[str]]:
+    """Rows of the table that a page has."""
+    lines = [line for line in marked(page).splitlines() if line.startswith('|')]
+    return [line.strip('| ').split(' | ') for line in lines[2:]]
+
+
+def environments(page: Path) -> dict[str, str]:
+    """Versions and processor that each peer was measured with."""
+    return dict(re.findall(r'^- (\w+) (.*)$', marked(page), re.MULTILINE))
+
+
+def write(page: Path, peer: str, rows: list[list[str]], environment: str) -> None:
+    """Replace the rows of a peer, and the line of its versions."""
+    kept = [row for row in table_rows(page) if row[2] != peer]
+    order = [family.name for family in SOURCES]
+    table = sorted(kept + rows, key=lambda row: (order.index(row[0]), row[2]))
+    lines = [HEAD, ['---'] * 3 + ['---:'] * 4, *table]
+    measured = {**environments(page), peer: environment}
+    text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    text += '\n\n' + '\n'.join(f'- {name} {measured[name]}' for name in sorted(measured))
+    fill_marked(page, 'parity', f'\n{text}\n')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('peers', nargs='*', metavar='PEER', help=', '.join(PEERS))
+    peers = parser.parse_args().peers
+    if unknown := set(peers) - {*PEERS}:
+        parser.error(f'PEER must be one of {", ".join(PEERS)}, got {", ".join(sorted(unknown))}')
+    for peer in peers or PEERS:
+        try:
+            importlib.import_module(peer)
+        except ImportError as error:
+            if peers:
+                raise
+            print(f'{peer} is left out: {error}')
+            continue
+        torch.manual_seed(0)
+        rows = measure(peer)
+        version = importlib.metadata.version(DISTRIBUTIONS[peer])
+        environment = f'{version}, torch {torch.__version__}, fp32, {processor()}'
+        write(PAGE, peer, rows, environment)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,71 @@
+"""The table of differences in docs/weights.md: complete, within the bound, and what writes it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpvt_backbones.checkpoints import public_backbone
+from cpvt_backbones.checkpoints.families import SOURCES
+
+ROOT = Path(__file__).resolve().parents[2]
+BOUND = 2e-6
+
+
+@pytest.fixture(scope='module')
+def parity():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, 'path', [str(ROOT / 'tests' / 'checkpoints'), *sys.path])
+        import parity
+    return parity
+
+
+def test_every_kind_of_weights_is_in_the_table(parity):
+    """Of a new one, measure its peer: make parity."""
+    rows = parity.table_rows(parity.PAGE)
+    assert {row[0] for row in rows} == {family.name for family in SOURCES}
+    names = pytest.importorskip('timm').list_models(pretrained=True)
+    names = [name.split('.')[0] for name in names if public_backbone(f'timm://{name}')]
+    assert {parity.family_of(name) for name in names} <= {row[1] for row in rows}
+
+
+def test_every_difference_is_within_the_bound(parity):
+    rows = parity.table_rows(parity.PAGE)
+    assert {row[2] for row in rows} == {*parity.environments(parity.PAGE)} == {*parity.PEERS}
+    for row in rows:
+        assert len(row) == len(parity.HEAD) and int(row[3]) > 0
+        assert float(row[4]) <= BOUND, row
+        for cell in row[5:]:
+            assert cell == 'not taken' or float(cell) <= BOUND, row
+
+
+def test_rows_of_other_peers_are_kept(parity, tmp_path):
+    page = tmp_path / 'page.md'
+    page.write_text('Before\n<!-- parity: begin -->\n<!-- parity: end -->\nAfter\n')
+    first, second = SOURCES[0].name, SOURCES[1].name
+    old = [second, 'B', 'one', '2', '1.0e-6', '0', 'not taken']
+    parity.write(page, 'one', [old], '1.0, a processor')
+    parity.write(page, 'two', [[first, 'A', 'two', '1', '0', '0', '0']], '3.1, a processor')
+    new = [first, 'A', 'two', '3', '0', '0', '1.1e-7']
+    parity.write(page, 'two', [new], '3.2, a processor')
+    assert parity.table_rows(page) == [new, old]
+    assert parity.environments(page) == dict(one='1.0, a processor', two='3.2, a processor')
+    assert re.match(r'Before\n.*\nAfter\n$', page.read_text(), re.DOTALL)
+
+
+def test_a_difference_is_found(parity):
+    """A table that is resized otherwise than the peer does shows at two of three sizes."""
+    timm = pytest.importorskip('timm')
+    theirs = timm.create_model('test_vit', num_classes=0, dynamic_img_size=True)
+    arch = dict(embed_dims=64, depth=6, num_heads=2, mlp_ratio=3.0)
+    for antialias in (True, False):
+        position = dict(type='Learned', antialias=antialias)
+        ours = parity.CPVT(arch=arch, img_size=160, position=position, out_type='raw')
+        case = parity.Case('timm', 'ViT', theirs, ours, theirs.forward_features, native=160)
+        torch.manual_seed(0)
+        names, found = parity.differences(case)
+        assert names == "ViT, DeiT or CPVT, timm's or this package's names"
+        assert found[0] <= BOUND and (max(found[1:]) <= BOUND) == antialias
+    assert parity.worst((0.0, 0.0)) == '0' and parity.worst((None, 2.04e-7)) == '2.0e-7'
