@@ -316,6 +316,18 @@ def test_transparent_pixels_are_noted(data, call, capsys, opacity):
     assert noted == (opacity < 255)
 
 
+def test_yolo_labels_of_images_of_other_bands(data, call, capsys):
+    for number in range(10):
+        save(Path(f'yolo/images/{number}.npy'), values(number, np.uint8, 5))
+        Path('yolo/labels').mkdir(exist_ok=True)
+        Path(f'yolo/labels/{number}.txt').write_text('0 0.5 0.25 0.5 0.25')
+    Path('yolo/classes.txt').write_text('thing')
+    call('make_config', 'yolo', 'yolo', '--bands', 5, 1, '--out', 'bands.py')
+    (box, *_) = json.loads(Path('bands/train.json').read_text())['annotations']
+    assert box['bbox'] == [16, 6, 32, 12]  # of 64 x 48 px
+    assert 'used           8 training objects' in capsys.readouterr().out
+
+
 def test_a_constant_band_is_refused(data, refused):
     for path in Path('tiffs').rglob('*.tif'):
         pixels = np.zeros((shape_data.HEIGHT, shape_data.WIDTH, 2), np.uint8)

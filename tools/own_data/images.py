@@ -116,6 +116,17 @@ def _is_transparent(image: Image.Image) -> bool:
         return False
 
 
+def upright_size(path: Path) -> Size:
+    """Width and height by the header, of a file that is read by its bands, too; else (0, 0)."""
+    from cpvt_backbones.value_range import ValueRangeError, size_of
+
+    size = inspect_image(path, decode=False).size
+    if size == (0, 0):
+        with suppress(ImportError, OSError, ValueRangeError):
+            return size_of(path)
+    return size
+
+
 def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
     """Decode with OpenCV, which is what the toolboxes train with."""
     try:

@@ -8,7 +8,7 @@ from rich.progress import track
 
 from .coco import Coco, Part
 from .files import files_in, read_lines
-from .images import inspect_image
+from .images import upright_size
 from .report import Fault, Report
 from .yolo_labels import label_file, read_labels
 from .yolo_yaml import YAML, find_yaml, groups_of_yaml, names_of_yaml, read_yaml
@@ -69,7 +69,7 @@ def _read_part(images: Sequence[Path], names: Sequence[str], source: str, report
             report.add_fault(fault, str(path))
             continue
         used.add(file)
-        size = inspect_image(path, decode=False).size
+        size = upright_size(path)
         if not file.is_file():
             report.add(
                 'note', 'images without a label file: taken as images without objects', str(path)
