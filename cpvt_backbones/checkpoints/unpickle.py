@@ -68,6 +68,11 @@ def load_pickled(file: Path) -> Any:
         return _Cleaner(file.stat().st_size).clean(_load(file))
     except Exception as error:  # damage can raise anything in a zip reader and an unpickler
         reason = (str(error).strip() or type(error).__name__).split('\n')[0][:300]
+        if file.suffix == '.pkl':
+            reason += (
+                '; a .pkl file of NumPy arrays (detectron2): if you trust it, open it by'
+                ' pickle.load, and save its model by torch.save as a dict of tensors'
+            )
         if isinstance(error, Refused):
             raise CheckpointError(f'{name} is refused: {reason}') from error
         fault = 'truncated or damaged'

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .axial_bias import AxialBias, parts_of, stores_bias
+from .axial_bias import AxialBias, is_trained, parts_of, stores_bias
 from .blocked_attention import attend_in_blocks, suits_blocks
 from .checks import check_bool, check_int, check_probability
 from .patch_embed import project_patches
@@ -115,7 +115,8 @@ def attend_with_bias(
         value = F.pad(value, (0, query.shape[3] - width))
         out = attend_fused(query, key, value, mask=mask, dropout=dropout, scale=width**-0.5)
         return out[..., :width]
-    parts = [] if is_recording() else parts_of(query, bias)
+    whole = is_recording() or is_trained(query, key, bias)
+    parts = [] if whole else parts_of(query, bias)
     if len(parts) < 2:
         return attend_fused(query, key, value, mask=bias.to_mask(mask), dropout=dropout)
     out = torch.empty_like(query)

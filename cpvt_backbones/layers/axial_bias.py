@@ -85,14 +85,22 @@ def stores_bias(query: Tensor, key: Tensor, bias: AxialBias) -> bool:
     """Whether to store the bias, at least for some queries at a time; otherwise it is computed from
     more channels of queries and keys.
 
-    On a CPU the stored bias is the faster of the two, but training would keep all of it.
+    The stored bias is faster on a CPU (`benchmarks/relative_positions.py`). Training keeps it
+    whole: there it is stored if it is small, or no larger than queries, keys and values with more
+    channels.
     """
     if is_recording():
         return is_exporting()  # a recorded program takes every number of tokens
-    if bias.entries <= MAX_BIAS:
+    channels = query.shape[3] + bias.rows.shape[3] + bias.columns.shape[3]
+    if bias.entries <= MAX_BIAS or key.shape[2] <= 3 * channels:
         return True
-    needs_grad = any(part.requires_grad for part in (query, key, bias.rows, bias.columns))
-    return query.device.type in ('cpu', 'meta') and not (torch.is_grad_enabled() and needs_grad)
+    return query.device.type in ('cpu', 'meta') and not is_trained(query, key, bias)
+
+
+def is_trained(query: Tensor, key: Tensor, bias: AxialBias) -> bool:
+    """``True`` if the backward pass needs what attention computes."""
+    parts = (query, key, bias.rows, bias.columns)
+    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
 
 
 @contextmanager

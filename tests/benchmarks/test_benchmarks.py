@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import attention, measure, pipeline, report, speed
+from benchmarks import attention, measure, pipeline, relative_positions, report, speed
 from benchmarks.cases import SUITES, BenchmarkCase, Ratio, read_suite
 from benchmarks.measure import count_flops, measure_case, peg_share
 from benchmarks.models import MODELS
@@ -282,3 +282,11 @@ def test_attention_is_timed_for_every_size_of_block(tmp_path):
     rows = pd.read_csv(args.out)
     assert rows['queries'].tolist() == [40, 300] and (rows['fused_ms'] > 0).all()
     assert rows['rows_64'].notna().all() and rows['rows_512'].notna().tolist() == [False, True]
+
+
+def test_relative_positions_are_timed_in_every_way(tmp_path):
+    args = Namespace(out=tmp_path / 'relative.csv', repeats=1, threads=1)
+    relative_positions.measure(args, cases=[(2, 5)])
+    rows = pd.read_csv(args.out).set_index(['training', 'way'])
+    assert [len(rows.loc[training]) for training in (False, True)] == [4, 3]
+    assert (rows['ms'] > 0).all() and (rows['mib'] > 0).all()

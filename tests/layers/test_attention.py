@@ -17,6 +17,7 @@ from cpvt_backbones.layers import (
     SpatialReductionAttention,
     Stage,
     WindowAttention,
+    attention,
     axial_bias,
 )
 from cpvt_backbones.layers.attention import SHORT, attend
@@ -96,7 +97,7 @@ def test_outputs_and_gradients_are_those_of_the_formula(kind, grid, num_prefix, 
 
 
 # The limit of entries that are stored: all at once, an image and three queries at a time, none.
-@pytest.mark.parametrize('grid', [(6, 6), (7, 5)])
+@pytest.mark.parametrize('grid', [(6, 6), (7, 9)])
 @pytest.mark.parametrize('num_prefix', [0, 2])
 @pytest.mark.parametrize('kind', ['global', 'window', 'window with padding'])
 def test_a_bias_is_the_same_however_it_is_computed(kind, num_prefix, grid, monkeypatch):
@@ -105,18 +106,36 @@ def test_a_bias_is_the_same_however_it_is_computed(kind, num_prefix, grid, monke
     x = torch.randn(3, num_prefix + grid[0] * grid[1], DIM, requires_grad=True)
     bias = relative()
 
-    def run(limit):
+    def run(limit, *, stored=True):
         monkeypatch.setattr(axial_bias, 'MAX_BIAS', limit)
+        monkeypatch.setattr(attention, 'stores_bias', lambda *_: stored)
         return attn(x, grid, num_prefix=num_prefix, bias=bias)
 
     wanted = run(1 << 20)
-    by_channels = run(1)
+    by_channels = run(1 << 20, stored=False)
     gradients = [torch.autograd.grad(out.square().sum(), x)[0] for out in (wanted, by_channels)]
     assert max_difference(by_channels, wanted) < 1e-5
     assert max_difference(*gradients) < 1e-4
     with torch.no_grad():
         for limit in (1, HEADS * 9 * 3, HEADS * 35 * 3):
             assert max_difference(run(limit), wanted) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ('side', 'trained', 'limit', 'stored'),
+    [
+        (4, True, 1, True),  # 16 keys are fewer than three times 4 + 4 + 4 channels
+        (8, True, 1, False),
+        (8, True, 1 << 20, True),
+        (8, False, 1, True),
+    ],
+)
+def test_training_stores_no_large_bias(side, trained, limit, stored, monkeypatch):
+    monkeypatch.setattr(axial_bias, 'MAX_BIAS', limit)
+    query = torch.randn(1, HEADS, side * side, DIM // HEADS, requires_grad=trained)
+    bias = relative()(query, (side, side))
+    with torch.set_grad_enabled(trained):
+        assert axial_bias.stores_bias(query, query, bias) == stored
 
 
 @pytest.mark.parametrize('kind', ['global', 'window', 'reduction'])

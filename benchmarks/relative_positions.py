@@ -1,0 +1,122 @@
+"""Time and memory of attention with the relative positions of ViTDet and SAM.
+
+    python benchmarks/relative_positions.py --out docs/benchmarks/relative_positions.csv
+
+The way that `cpvt_backbones.layers.axial_bias` chooses follows from this table.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
+
+import pandas as pd
+import torch
+from command_line import keep_memory, make_parser, positive, run
+from torch import Tensor
+
+from benchmarks import instructions, processor
+from cpvt_backbones.analysis.memory import peak_memory
+from cpvt_backbones.layers import DecomposedRelative, Stage
+from cpvt_backbones.layers.attention import attend
+from cpvt_backbones.layers.axial_bias import whole_bias
+
+HEADS, WIDTH = 12, 64  # of ViT-B
+# Maps and the side of their grid: a global block at 1024 px and at 512 px, the 25 windows of a
+# block at 1024 px.
+CASES = ((1, 64), (1, 32), (25, 14))
+
+
+@contextmanager
+def by_channels() -> Iterator[None]:
+    """Context in which the bias is appended to queries and keys."""
+    with mock.patch('cpvt_backbones.layers.attention.stores_bias', return_value=False):
+        yield
+
+
+# `whole` stores an N x N matrix; `parts` adds it in parts, and is for inference.
+WAYS: dict[str, Callable[[], Any]] = {
+    'none': nullcontext,
+    'whole': whole_bias,
+    'parts': nullcontext,
+    'channels': by_channels,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure all cases and write the table."""
+    parser = make_parser(__doc__)
+    parser.add_argument('--out', type=Path, required=True, metavar='FILE.csv')
+    parser.add_argument('--repeats', type=positive, default=5, help='default: %(default)s')
+    parser.add_argument(
+        '--threads', type=positive, default=torch.get_num_threads(), help='default: %(default)s'
+    )
+    args = parser.parse_args(argv)
+    if not args.out.parent.is_dir():
+        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
+    measure(args)
+
+
+def measure(args: argparse.Namespace, cases: Sequence[tuple[int, int]] = CASES) -> None:
+    """Write ``args.out``: milliseconds and MiB of each way, in inference and in training."""
+    keep_memory()
+    torch.set_num_threads(args.threads)
+    machine = f'{processor()}, {instructions()}, torch {torch.__version__}, {date.today()}'
+    rows = []
+    for maps, side in cases:
+        for training in (False, True):
+            for way, figures in measure_ways(maps, side, training, args.repeats).items():
+                row = dict(maps=maps, side=side, training=training, way=way, **figures)
+                rows.append(dict(**row, threads=args.threads, machine=machine))
+    table = pd.DataFrame(rows)
+    print(table.drop(columns='machine').to_string(index=False), flush=True)
+    table.to_csv(args.out, index=False)
+
+
+def measure_ways(maps: int, side: int, training: bool, repeats: int) -> dict[str, dict[str, float]]:
+    """Median time of a call, and its peak memory, by way. The ways take turns."""
+    torch.manual_seed(0)
+    stage = Stage(
+        dim=HEADS * WIDTH, depth=1, used=1, head_dim=WIDTH, grid=(side, side), num_prefix=0
+    )
+    encoding = DecomposedRelative([stage])
+    parts = [torch.randn(maps, HEADS, side * side, WIDTH, requires_grad=training) for _ in range(3)]
+
+    def call(way: str) -> None:
+        with torch.set_grad_enabled(training), WAYS[way]():
+            bias = None
+            if way != 'none':
+                bias = encoding.attention_bias(0, 0, parts[0], (side, side))
+            out: Tensor = attend(*parts, bias=bias)
+            if training:
+                out.sum().backward()
+
+    ways = [way for way in WAYS if not (training and way == 'parts')]
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(repeats + 1):
+        for way in ways:
+            start = time.perf_counter()
+            call(way)
+            if turn:  # the first only warms up
+                times[way].append(time.perf_counter() - start)
+    return {
+        way: dict(
+            ms=round(1e3 * statistics.median(times[way]), 1),
+            mib=round(peak_memory(partial(call, way), 'cpu'), 1),
+        )
+        for way in ways
+    }
+
+
+if __name__ == '__main__':
+    run(main)
