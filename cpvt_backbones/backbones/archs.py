@@ -37,7 +37,13 @@ ARCHS = {'CPVT': COLUMNS, 'MultiScaleCPVT': COLUMNS, 'PyramidCPVT': PYRAMIDS}
 
 
 def list_archs() -> dict[str, tuple[str, ...]]:
-    """Names accepted as ``arch=`` by each backbone."""
+    """Names accepted as ``arch=`` by each backbone.
+
+    Examples:
+        >>> from cpvt_backbones import list_archs
+        >>> list_archs()['PyramidCPVT']
+        ('tiny', 'small', 'base', 'large')
+    """
     return {backbone: tuple(table) for backbone, table in ARCHS.items()}
 
 

@@ -296,6 +296,20 @@ class Backbone(PretrainedModel):
             TypeError: ``images`` that are not a floating point tensor.
             ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with
                 ``out_type='raw'``.
+
+        Examples:
+            Two images in one padded batch. The first has the features that it has alone:
+
+            >>> import torch
+            >>> from cpvt_backbones import CPVT
+            >>> model = CPVT(arch='tiny').eval()
+            >>> batch = torch.zeros(2, 3, 64, 80)
+            >>> image = batch[0, :, :48, :80] = torch.rand(3, 48, 80)
+            >>> with torch.no_grad():
+            ...     (maps,) = model(batch, valid_sizes=[(48, 80), (64, 80)])
+            ...     (alone,) = model(image[None])
+            >>> torch.allclose(maps[:1, :, :3], alone, atol=1e-5)
+            True
         """
         self._check_images(images)
         sizes = self._sizes_in_batch(images, valid_sizes)
@@ -416,6 +430,15 @@ class Backbone(PretrainedModel):
         that are not needed again (hooks that keep the output of a submodule may find it changed).
         Outputs agree to 1e-5 in fp32. Fused weights have other names, so the state dict does not
         load into an unfused model: load weights before fusing.
+
+        Examples:
+            >>> import torch
+            >>> from cpvt_backbones import CPVT
+            >>> model, image = CPVT(arch='tiny').eval(), torch.rand(1, 3, 40, 40)
+            >>> with torch.no_grad():
+            ...     (expected,), (found,) = model(image), model.fuse()(image)
+            >>> torch.allclose(found, expected, atol=1e-5)
+            True
         """
         fused = deepcopy(self).eval().requires_grad_(False)
         for module in fused.modules():

@@ -54,6 +54,14 @@ class CPVT(Backbone):
         final_norm: Normalise the last block's output.
 
     The other arguments are those of :class:`Backbone`.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import CPVT
+        >>> model = CPVT(arch='tiny', position=dict(type='PEG'))
+        >>> (feature_map,) = model(torch.rand(1, 3, 50, 70))
+        >>> feature_map.shape  # a cell for each 16 px begun
+        torch.Size([1, 192, 4, 5])
     """
 
     def __init__(

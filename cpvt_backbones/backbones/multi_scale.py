@@ -90,6 +90,16 @@ class MultiScaleCPVT(CPVT):
             few blocks, windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
 
     The other arguments are those of :class:`CPVT`.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import MultiScaleCPVT
+        >>> model = MultiScaleCPVT(arch='tiny')
+        >>> model.out_strides, model.out_channels
+        ((4, 8, 16, 32), (48, 96, 192, 192))
+        >>> maps = model(torch.rand(1, 3, 50, 70))
+        >>> [tuple(one.shape[2:]) for one in maps]
+        [(13, 18), (7, 9), (4, 5), (2, 3)]
     """
 
     def __init__(

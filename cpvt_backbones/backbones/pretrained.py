@@ -86,6 +86,12 @@ class PretrainedModel(BaseModule):
                 argument: it is to be passed.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
+
+        Examples:
+            >>> from cpvt_backbones import CPVT
+            >>> model = CPVT.from_pretrained('cpvt_tiny_gap-imagenette')
+            >>> model.embed_dims, model.depth
+            (192, 12)
         """
         given, name = str(name), _full_name(os.path.expanduser(name))
         # A file of a repository, hf://user/repository/file, is described by its weights alone.
@@ -123,6 +129,12 @@ class PretrainedModel(BaseModule):
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
         """Write ``config.json`` (class and arguments) and ``model.safetensors``, for
         :meth:`from_pretrained`.
+
+        Examples:
+            >>> from cpvt_backbones import CPVT
+            >>> CPVT(arch='tiny', num_registers=4).save_pretrained('mine')
+            >>> CPVT.from_pretrained('mine').num_registers
+            4
         """
         cls, weights = self._to_save()
         names = [name for name in inspect.signature(cls).parameters if name != 'init_cfg']

@@ -51,6 +51,14 @@ class PyramidCPVT(Backbone):
             PVT and Twins.
 
     The other arguments are those of :class:`Backbone`.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import PyramidCPVT
+        >>> model = PyramidCPVT(arch='tiny', out_indices=(1, 3))
+        >>> maps = model(torch.rand(1, 3, 50, 70))
+        >>> [tuple(one.shape) for one in maps]
+        [(1, 128, 7, 9), (1, 512, 2, 3)]
     """
 
     def __init__(

@@ -142,6 +142,16 @@ def convert_state_dict(
     Raises:
         CheckpointError: No weights, unknown names, another architecture, other shapes, an
             incomplete trunk, or values refused by :func:`check_values`.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT, convert_state_dict
+        >>> source, model = CPVT(arch='tiny'), CPVT(arch='tiny')
+        >>> lightning = {f'net.{k}': v for k, v in source.state_dict().items()}
+        >>> weights, report = convert_state_dict(lightning, model)
+        >>> report.prefix
+        'net.'
+        >>> model.load_state_dict(weights)
+        <All keys matched successfully>
     """
     depths: Any = getattr(model, 'depths', None)  # of the architecture, built or not
     if not hasattr(model, 'position_encodings') or depths is None:

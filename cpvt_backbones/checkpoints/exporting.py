@@ -44,6 +44,15 @@ def export_state_dict(
     Raises:
         ValueError: ``to`` is another name.
         CheckpointError: The other package has no model that computes the same.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.checkpoints import export_state_dict
+        >>> model = CPVT(arch='tiny', position=dict(type='Learned'))
+        >>> ours = model.state_dict()
+        >>> theirs, report = export_state_dict(ours, model, to='timm')
+        >>> 'pos_embed' in ours, 'pos_embed' in theirs
+        (False, True)
     """
     check_choice(TARGETS, to=to)
     report = ConversionReport(source=type(model).__name__, target=f"{to}'s names")

@@ -47,6 +47,13 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
         CheckpointError: The file is empty, damaged, no checkpoint, or would import something.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.checkpoints import read_checkpoint
+        >>> torch.save(dict(state_dict=dict(w=torch.zeros(3))), 'run.pth')
+        >>> read_checkpoint('run.pth')['state_dict']['w']
+        tensor([0., 0., 0.])
     """
     file = find_checkpoint(path)
     if (shard := _SHARD.search(file.name)) and int(shard[1]) > 1:

@@ -45,6 +45,15 @@ def load_checkpoint(
 
     See :func:`read_checkpoint` for ``checkpoint`` and :func:`convert_state_dict` for the rest.
     ``content`` is what :func:`read_checkpoint` returned, where it has been called.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.checkpoints import load_checkpoint
+        >>> position = dict(type='PEG', after_blocks='0-5')
+        >>> model = CPVT(arch='tiny', position=position, with_cls_token=False)
+        >>> report = load_checkpoint(model, 'cpvt_tiny_gap-imagenette')
+        >>> len(report.loaded), report.missing
+        (158, {})
     """
     with naming_file(checkpoint):
         if reason := known_to_differ(checkpoint):

@@ -78,6 +78,18 @@ def export(
             later one.
         portable: Write ONNX's operators only: attention is slower in onnxruntime, in return other
             runtimes have it.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.export import ExportedModel, Features, export
+        >>> arch = dict(embed_dims=32, depth=1, num_heads=2, mlp_ratio=2)
+        >>> graph = Features(CPVT(arch=arch).eval())
+        >>> stored = export(graph, 'map.pt2', format='torch_export')
+        >>> model = ExportedModel('map.pt2', device='cpu')
+        >>> images = np.zeros((2, 3, 50, 70), np.float32)  # of any size
+        >>> {name: array.shape for name, array in model.run(images).items()}
+        {'features_0': (2, 32, 4, 5)}
     """
     check_choice(EXPORT_FORMATS, format=format)
     if Path(path).suffix != (suffix := EXPORT_FORMATS[format]):

@@ -99,6 +99,24 @@ def predict_to_folder(
             ``pred`` or ``vis`` that no run wrote; another process writes to it; all images are
             skipped; ``out_dir`` or ``shard`` is not accepted.
         OSError: The folder cannot be written to.
+
+    Examples:
+        >>> from PIL import Image
+        >>> from cpvt_backbones.inference import (
+        ...     Inferencer, find_images, predict_to_folder
+        ... )
+        >>> from cpvt_backbones.toolboxes import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> inferencer = Inferencer(
+        ...     cfg=read_config(shipped.config_file), checkpoint=shipped.name
+        ... )
+        >>> Image.new('RGB', (90, 60)).save('photo.png')
+        >>> summary = predict_to_folder(
+        ...     inferencer, find_images('photo.png'), out_dir='out', progress=False
+        ... )
+        >>> summary.predicted, summary.failed
+        (1, {})
     """
     check_fraction(score_thr=score_thr)
     folder = _output_folder(out_dir)

@@ -52,6 +52,14 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
     Raises:
         FileNotFoundError: An input does not exist or has no image.
         ImageError: An input is a URL.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from cpvt_backbones.inference import find_images
+        >>> for name in ('b.png', 'a.jpg', 'notes.txt'):
+        ...     Path(name).touch()
+        >>> [path.name for path in find_images('.')]
+        ['a.jpg', 'b.png']
     """
     images: list[Path | np.ndarray] = []
     for source in [inputs] if isinstance(inputs, (str, os.PathLike, np.ndarray)) else inputs:

@@ -105,6 +105,20 @@ class Inferencer:
             have all bands of the files, if bands were chosen.
         outside: Number of images so far that were outside the model's good sizes; the first is
             logged as a warning.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cpvt_backbones.inference import Inferencer
+        >>> from cpvt_backbones.toolboxes import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> inferencer = Inferencer(
+        ...     cfg=read_config(shipped.config_file), checkpoint=shipped.name
+        ... )
+        >>> photo = np.zeros((120, 160, 3), np.uint8)  # BGR; or the path of a file
+        >>> prediction, picture = inferencer(photo, vis=True)
+        >>> sorted(prediction)
+        ['class', 'label', 'score']
     """
 
     def __init__(

@@ -27,6 +27,16 @@ class LearnedTable(PositionEncoding):
         stages: The trunk's stages.
         interpolation: ``'bicubic'`` (DeiT, timm) or ``'bilinear'`` (PVT).
         antialias: Apply a low-pass filter when the table shrinks (timm: yes; PVT: no).
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import CPVT
+        >>> position = dict(type='Learned', antialias=False)
+        >>> model = CPVT(arch='tiny', position=position, img_size=64)
+        >>> model.state_dict()['pos_embed.0'].shape  # 16 cells, class token
+        torch.Size([1, 17, 192])
+        >>> model(torch.rand(1, 3, 50, 70))[0].shape
+        torch.Size([1, 192, 4, 5])
     """
 
     attribute = 'pos_embed'

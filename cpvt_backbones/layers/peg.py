@@ -50,6 +50,14 @@ class PEG(nn.Module):
     Raises:
         ValueError: An argument outside the values above; in ``forward``, tokens that do not fill
             the grid, a grid smaller than an unpadded kernel, or one token to train a BatchNorm on.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import PEG
+        >>> peg = PEG(192)
+        >>> tokens = torch.rand(1, 4 * 5, 192)  # of a grid of 4 rows, 5 columns
+        >>> peg(tokens, (4, 5)).shape
+        torch.Size([1, 20, 192])
     """
 
     def __init__(

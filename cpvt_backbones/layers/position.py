@@ -166,6 +166,14 @@ class SinCos(PositionEncoding):
     Args:
         stages: The trunk's stages; their widths must be multiples of 4.
         temperature: Longest wavelength is ``2 * pi * temperature`` tokens.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import CPVT
+        >>> model = CPVT(arch='tiny', position=dict(type='SinCos'))
+        >>> (encoding,) = model.position_encodings
+        >>> list(encoding.parameters())
+        []
     """
 
     attribute = 'sin_cos'
@@ -213,6 +221,13 @@ class Relative(PositionEncoding):
         stages: The trunk's stages; none may reduce its keys: an offset between two grids has no
             table entry.
         clip: K, in tokens.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT
+        >>> model = CPVT(arch='tiny', position=dict(type='Relative', clip=4))
+        >>> (encoding,) = model.position_encodings
+        >>> sorted(name for name, _ in encoding.named_parameters())[:2]
+        ['0.column', '0.row']
     """
 
     attribute = 'rel_pos'

@@ -55,6 +55,16 @@ class RoPE(PositionEncoding):
         rescale_coords: In training, multiply coordinates by a random factor for each batch,
             log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2); ``None`` for
             not.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import CPVT
+        >>> rope, peg = dict(type='RoPE', mode='dinov3'), dict(type='PEG')
+        >>> model = CPVT(arch='tiny', position=[rope, peg])
+        >>> [type(one).__name__ for one in model.position_encodings]
+        ['RoPE', 'PEGPosition']
+        >>> model(torch.rand(1, 3, 50, 70))[0].shape
+        torch.Size([1, 192, 4, 5])
     """
 
     attribute = 'rope'

@@ -72,7 +72,16 @@ def repository_file(name: str) -> Path:
 
 
 def shipped_weights() -> dict[str, ShippedWeights]:
-    """All shipped weights by name."""
+    """All shipped weights by name.
+
+    Examples:
+        >>> from cpvt_backbones.weights import shipped_weights
+        >>> for name, entry in shipped_weights().items():
+        ...     print(name, entry.backbone['type'])
+        cpvt_tiny_gap-imagenette CPVT
+        retinanet_cpvt_tiny_gap-bccd MultiScaleCPVT
+        semantic_fpn_cpvt_tiny_gap-camvid MultiScaleCPVT
+    """
     index = FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
     return {name: ShippedWeights(name=name, **entry) for name, entry in sorted(entries.items())}
