@@ -59,8 +59,8 @@ def train(
 
     Args:
         cfg: From :func:`read_config`; changed in place.
-        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work directory, if
-            there is any.
+        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work directory. If
+            there is none, the training starts anew, from the config's ``load_from``.
         amp: Train in mixed precision.
         amp_dtype: As in :func:`use_amp`.
         auto_scale_lr: Scale the learning rate with the batch size, from
@@ -105,8 +105,17 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
     if resume == 'auto':
         # Here and not in the checkpoint hook alone: FlexibleRunner loads before its hooks run.
         newest = newest_checkpoint(cfg.work_dir)
-        cfg.resume = True
-        cfg.load_from = newest and str(newest)
+        cfg.resume = newest is not None
+        if newest is not None:
+            cfg.load_from = str(newest)
+        else:  # what the training that was interrupted started from
+            start = cfg.get('load_from')
+            print_log(
+                f'No checkpoint in {cfg.work_dir}: training starts from iteration 0, from'
+                f' {start or "the weights that the model names"}.',
+                'current',
+            )
+            cfg.load_from = _to_load(start, 'load_from') if start else None
     elif resume is not None:
         cfg.resume = True
         cfg.load_from = _to_load(resume, 'resume')

@@ -3,7 +3,7 @@ finite.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
 from numbers import Real
@@ -72,6 +72,7 @@ class TrainingCheckHook(Hook):
         classes: Any = getattr(runner.train_dataloader.dataset, 'metainfo', {}).get('classes') or ()
         if not classes:
             return
+        check_objects(runner.train_dataloader.dataset, classes)
         for name, module in runner.model.named_modules():
             count = getattr(module, 'num_classes', None)
             parts = name.removeprefix('module.').split('.')
@@ -104,6 +105,31 @@ class TrainingCheckHook(Hook):
             f'{_images(data_batch)}; the checkpoints in {runner.work_dir!r} are kept; '
             'lower the learning rate, or clip the gradients (optim_wrapper.clip_grad)'
         )
+
+
+def check_objects(dataset: Any, classes: Sequence[str]) -> None:
+    """Refuse data of a detector without any object: a class name may differ from the annotations'.
+
+    Args:
+        dataset: mmdet's, or a wrapper of such; others are not looked at.
+        classes: Its class names.
+
+    Raises:
+        ValueError: No image has an object.
+    """
+    read = getattr(dataset, 'get_data_info', None)
+    if read is None or not len(dataset) or 'instances' not in read(0):
+        return
+    for index in range(len(dataset)):
+        if any(not one.get('ignore_flag') for one in read(index)['instances']):
+            return
+    shown = ', '.join(map(str, classes[:5])) + (', ...' if len(classes) > 5 else '')
+    file = getattr(dataset, 'ann_file', None)
+    named = f' of {file!r}' if file else ''
+    raise ValueError(
+        f'train_dataloader.dataset: none of the {len(dataset)} images{named} has an object of the'
+        f' classes ({shown}); metainfo.classes must be names of the annotations'
+    )
 
 
 def check_weights(runner: Runner, iteration: int) -> None:

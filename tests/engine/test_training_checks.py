@@ -15,7 +15,7 @@ from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, pretrained
 from cpvt_backbones.checkpoints.pretrained import check_loaded
-from cpvt_backbones.engine.training_checks import TrainingCheckHook
+from cpvt_backbones.engine.training_checks import TrainingCheckHook, check_objects
 from cpvt_backbones.toolboxes import check_neck
 
 COLUMN = dict(type='MultiScaleCPVT', **ONE_BLOCK)
@@ -239,3 +239,28 @@ def test_a_neck_that_does_not_keep_its_channels(taken):
     else:
         check_neck(model, settings)
     check_neck(model)
+
+
+class Objects:
+    """Images as mmdet's data sets hold them; a number is the flag of an object."""
+
+    ann_file = 'train.json'
+
+    def __init__(self, *images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def get_data_info(self, index):
+        return dict(instances=[dict(ignore_flag=flag) for flag in self.images[index]])
+
+
+def test_a_detector_without_any_object_is_not_trained():
+    """As with a class name that no annotation has: mmdet reads every image, and no object."""
+    message = "none of the 2 images of 'train.json' has an object of the classes \\(racoon\\)"
+    for nothing in (Objects([], []), Objects([], [1, 1])):
+        with pytest.raises(ValueError, match=message):
+            check_objects(nothing, ['racoon'])
+    for data in (Objects([], [1, 0]), Objects(), [1, 2]):
+        check_objects(data, ['racoon'])

@@ -1,5 +1,7 @@
 """train.py: mixed precision, weights to start from."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from mmengine.config import Config
@@ -140,3 +142,22 @@ def test_a_work_dir_that_cannot_be_written(classifier, tmp_path, refused):
     (tmp_path / 'file').touch()
     for folder in (tmp_path / 'file', '/proc/none'):
         assert str(folder) in refused('train', classifier, '--work-dir', folder)
+
+
+@pytest.mark.parametrize('start', [None, 'w.pth'])
+def test_resume_without_a_checkpoint_starts_from_the_weights_of_the_config(
+    start, classifier, tmp_path, monkeypatch
+):
+    cfg = read_config(classifier, work_dir=tmp_path / 'work')
+    if start is not None:
+        torch.save(dict(state_dict=build_model(cfg).state_dict()), tmp_path / start)
+        cfg.load_from = str(tmp_path / start)
+    said: list[str] = []
+    monkeypatch.setattr(launch, 'print_log', lambda text, *_: said.append(text))
+    runner = Namespace(train=lambda: None)
+    monkeypatch.setattr(launch, '_build_runner', lambda cfg: runner)
+    launch.train(cfg, resume='auto')
+    assert (cfg.resume, cfg.load_from) == (False, start and str(tmp_path / start))
+    (line,) = said
+    assert 'training starts from iteration 0, from' in line
+    assert (str(tmp_path / start) if start else 'the weights that the model names') in line
