@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import column, max_difference, randomise
 
-from cpvt_backbones.layers import Attention, RoPE, SpatialReductionAttention, Stage, WindowAttention
+from cpvt_backbones.layers import (
+    Attention,
+    AxialBias,
+    RoPE,
+    SpatialReductionAttention,
+    Stage,
+    WindowAttention,
+)
 
 MODES = ('axial', 'mixed', 'dinov3', 'eva')
 GRIDS = [(14, 14), (9, 17), (1, 5)]
@@ -175,7 +182,7 @@ def test_a_bias_is_of_queries_before_their_rotation():
 
     def bias(query, grid):
         seen.append(query)
-        return query.new_zeros(1, 2, 6, 6)
+        return AxialBias(query.new_zeros(1, 2, 6, 2), query.new_zeros(1, 2, 6, 3))
 
     prepared = ours.prepare(0, (2, 3), 0, x.device)
     rotate = lambda q, k, arrange: ours.rotate(0, 0, q, k, prepared, arrange)  # noqa: E731
