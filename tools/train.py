@@ -14,8 +14,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('config', help='config file')
     resume = (
-        'continue from a checkpoint; without a value from the newest in the work dir, if there'
-        ' is one'
+        'continue from a checkpoint; without a value from the newest in the work dir, or anew'
+        ' if there is none'
     )
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT', help=resume)
     parser.add_argument(
