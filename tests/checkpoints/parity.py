@@ -107,7 +107,7 @@ def column(width: int, **arguments: Any) -> CPVT:
 def timm_cases() -> Iterator[Case]:
     """All models whose public weights fit, by name without tag.
 
-    Of width 1024 one a family, of SAM (1024 px) the base model.
+    Of width 1024 one a family, of SAM (1024 px) the base model, and no wider one.
     """
     import timm
 
@@ -118,7 +118,7 @@ def timm_cases() -> Iterator[Case]:
             continue
         family, arch = family_of(name), built.get('arch')
         if isinstance(arch, dict) and arch['embed_dims'] >= 1024:
-            if family in wide:
+            if family in wide or arch['embed_dims'] > 1024:
                 continue
             wide.add(family)
         cls = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')]
@@ -132,7 +132,15 @@ def timm_cases() -> Iterator[Case]:
         options = dict(dynamic_img_size=True) if cls is CPVT else {}
         theirs = timm.create_model(name, num_classes=0, **options)
         ours = cls(**built, out_type='raw', out_indices=-1)
-        yield Case('timm', family, theirs, ours, theirs.forward_features, native=native)
+        yield Case('timm', family, theirs, ours, partial(timm_tokens, theirs), native=native)
+
+
+def timm_tokens(theirs: Any, images: Tensor) -> Tensor:
+    """All tokens of a ViT, normalised by the norm that it has: before or after its pooling."""
+    tokens = theirs.forward_features(images)
+    if isinstance(theirs.norm, nn.Identity) and getattr(theirs, 'fc_norm', None) is not None:
+        return theirs.fc_norm(tokens)
+    return tokens
 
 
 def mmpretrain_cases() -> Iterator[Case]:
