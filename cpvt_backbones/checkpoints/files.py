@@ -40,9 +40,9 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             :func:`locate_checkpoint`.
 
     Returns:
-        dict: Content of the file on the CPU: tensors, plain data, numpy numbers and arrays,
-            mmengine's log buffers; paths as text, parsed command lines as ``None``. Stored configs
-            are left out: mmengine would run them.
+        Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's
+        log buffers; paths as text, parsed command lines as ``None``. Stored configs are left out:
+        mmengine would run them.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.

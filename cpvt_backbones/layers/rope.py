@@ -30,20 +30,15 @@ class RoPE(PositionEncoding):
     are those of the whole grid. Angles are computed in fp32, for all blocks of a stage at once
     unless they are learned.
 
-    ========== ============================================= ==========================
-    mode       angles of a token in column x and row y,      source
-               for i < d / 4
-    ========== ============================================= ==========================
-    ``axial``  x w_i, y w_i; w_i = T^(-4 i / d)              RoPE-ViT, arXiv 2403.13298
-    ``mixed``  x f + y g; f and g are learned for each       RoPE-ViT, section 3.2
-               block, head and pair. They start as the w_i
-               of two perpendicular axes at a random angle
-               for each block and head.
-    ``dinov3`` 2 pi y' w_i, 2 pi x' w_i;                     DINOv3, arXiv 2508.10104
-               y', x' in [-1, 1] across the grid
-    ``eva``    y' w_i, x' w_i;                               EVA-02, arXiv 2303.11331
-               y', x' in [0, 16) across the grid
-    ========== ============================================= ==========================
+    | mode | angles of a token in column x and row y, for i < d / 4 | source |
+    | --- | --- | --- |
+    | ``axial`` | x w_i, y w_i; w_i = T^(-4 i / d) | RoPE-ViT, arXiv 2403.13298 |
+    | ``mixed`` | x f + y g, learned for each block, head and pair | RoPE-ViT, section 3.2 |
+    | ``dinov3`` | 2 pi y' w_i, 2 pi x' w_i; y', x' in [-1, 1] across the grid | arXiv 2508.10104 |
+    | ``eva`` | y' w_i, x' w_i; y', x' in [0, 16) across the grid | EVA-02, arXiv 2303.11331 |
+
+    The f and g of ``mixed`` start as the w_i of two perpendicular axes, at a random angle for each
+    block and head.
 
     The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its
     own parameter. ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.

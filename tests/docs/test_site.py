@@ -143,6 +143,10 @@ def check_reference(pages):
         if (inspect.isclass(one) or inspect.isfunction(one)) and one.__name__[0] != '_':
             if one.__module__.startswith('cpvt_backbones.'):
                 assert f'{one.__module__}.{one.__qualname__}' in entries
+    # What is returned is one item, not one a line.
+    assert re.search(
+        r'One output per entry(?:(?!</li>).)*a map smaller', ' '.join(pages), re.DOTALL
+    )
     for method in ('pyramid_cpvt.PyramidCPVT.forward', 'cpvt.CPVT.from_pretrained'):
         assert f'cpvt_backbones.backbones.{method}' in entries
 
