@@ -71,15 +71,21 @@ def call(monkeypatch):
 
 @pytest.fixture
 def refused(call, capsys):
-    """Run a tool that must end with exit code 2; returns its last line, the error."""
+    """Run a tool that must end with exit code 2; returns its last line, the error.
+
+    Of make_config.py, the rows of the table that say why stand before it.
+    """
 
     def refused(tool, *arguments):
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             call(tool, *arguments)
         assert stop.value.code == 2
-        line = capsys.readouterr().err.splitlines()[-1]
+        printed = capsys.readouterr()
+        line = printed.err.splitlines()[-1]
         assert 'error: ' in line
-        return line
+        outcomes = ('skipped', 'altered', 'refused')
+        rows = [row for row in printed.out.splitlines() if row.startswith(outcomes)]
+        return '\n'.join([*rows, line])
 
     return refused

@@ -103,7 +103,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         ' folders of masks',
     )
     parser.add_argument(
-        '--ignore', nargs='+', type=int, default=[], help='masks: classes (from 0) to leave out'
+        '--ignore', nargs='+', type=int, default=[], help='masks: values to leave out'
     )
     parser.add_argument(
         '--range',

@@ -276,7 +276,7 @@ def test_damaged_images_are_named_all_at_once(coco, refuse, table):
         (coco.folder / f'images/{index}.jpg').write_bytes(content)
     coco.images[2].update(width=400, height=300)
     line = refuse(*coco.arguments())
-    assert '3 refused: images that cannot be read' in line
+    assert 'refused        3 images that cannot be read' in line
     assert all(f'images/{index}.jpg (' in line for index in (2, 5, 6))
     coco.images = [image for image in coco.images if image['id'] not in (5, 6)]
     coco.annotations = [one for one in coco.annotations if one['image_id'] not in (5, 6)]
@@ -558,16 +558,17 @@ def test_jpeg_masks_are_refused(masks, refuse):
     (masks.masks / '1.png').unlink()
     mask(masks.masks / '1.jpg', [0, 255])
     wanted = f'masks as JPEG, which changes their values: use PNG: {masks.masks}/1.jpg'
-    assert wanted in refuse(*masks.arguments)
+    line = refuse(*masks.arguments)
+    assert line.count(wanted) == 1 and line.count('\n') == 1  # nothing else is refused
 
 
 def test_values_without_a_name(masks, refuse, table, config):
     masks.change('2.png', (3, slice(4, 7)), 9)
     line = refuse(*masks.arguments)
-    assert 'values below the highest that no mask has' in line
-    assert 'value 2, value 3, value 4, ...' in line
+    assert 'refused        1 values with gaps' in line
+    assert 'the masks have 0, 1, 9, but no 2' in line
     named = [*masks.arguments, *masks.classes('a\nb\n')]
-    assert f'classes.txt: value 9 (3 px, {masks.masks}/2.png)' in refuse(*named)
+    assert f'value 9 (3 px, {masks.masks}/2.png)' in refuse(*named)
     table(*named, '--ignore', '9')
     assert (masks.written('2.png') == 255).sum() == 3
     table(*masks.arguments, '--ignore', '9')
@@ -580,6 +581,86 @@ def test_rare_values_are_asked_about(masks, refuse, table):
     assert 'values of fewer than 0.01% of the pixels' in line and 'value 2 (1 px,' in line
     printed = table(*masks.arguments, *masks.classes('a\nb\nc\nd\n'))
     assert 'note           1 classes that no mask has: d' in printed
+
+
+@pytest.mark.parametrize(
+    ('codes', 'names', 'classes'),
+    [
+        ([0, 255, 255], '', {'class_0': 0, 'class_255': 255}),
+        ([0, 255, 255], 'road\ncar\n', {'road': 0, 'car': 255}),
+        ([0, 255, 255], 'car 255 255 255\nroad 0 0 0\n', {'car': 255, 'road': 0}),
+        ([0, 128, 255], 'a 0 0 0\nb 255 255 255\nc 128 128 128', {'a': 0, 'b': 255, 'c': 128}),
+        ([0, 1, 255], '', {'class_0': 0, 'class_1': 1}),
+    ],
+)
+def test_what_255_is(masks, table, config, codes, names, classes):
+    """255 is a class beside 0 alone, or if its colour is named."""
+    for i in range(5):
+        mask(masks.masks / f'{i}.png', codes)
+    arguments = [*masks.arguments, *(masks.classes(names) if names else [])]
+    printed = table(*arguments, '--strict')
+    assert config().classes == (*classes,)
+    wanted = [[*classes.values()].index(code) if code in classes.values() else 255
+              for code in codes]  # fmt: skip
+    assert masks.written('3.png').ravel()[:3].tolist() == wanted
+    for index, (name, value) in enumerate(classes.items()):
+        share = codes.count(value) / 3
+        assert f'class    {index:7} {name}: value {value}, {share:.2%} of the pixels\n' in printed
+    no_class = 'class          - no class: value 255, 33.33% of the pixels\n' in printed
+    assert no_class == (255 in codes and 255 not in classes.values())
+
+
+@pytest.mark.parametrize(
+    ('codes', 'options', 'reason'),
+    [
+        ({'1': [0, 1]}, [], 'masks of 0 and 255 beside masks of 0 and 1'),
+        ({'1': [0, 2, 1]}, [], 'masks of 0 and 255 beside masks of 0 and 1, or of more'),
+        ({'1': [0, 1, 255]}, [], 'masks of 0 and 255 beside'),
+        ({'1': [0, 1]}, ['--ignore', '255'], ''),
+        ({}, ['--ignore', '255'], 'masks of one class, of which nothing is learnt: class_0 (v'),
+        ({}, 'a\nb\nc\n', 'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out: '),
+        ({}, 'a\n', 'names 1\n'),
+        ({}, 'a 0 0 0\nb 9 9 9\n', 'its colours are compared with those of the masks, grey ones'),
+        (dict.fromkeys('01234', [1, 0, 255, 255, 255]), [], 'most pixels are of no class (255)'),
+        (dict.fromkeys('01234', [0, 0]), [], 'masks of one class'),
+        (dict.fromkeys('01234', [0, 128, 255]), [], 'such as NAME 128 128 128 for value 128'),
+    ],
+)
+def test_what_255_cannot_be(masks, table, refuse, codes, options, reason):
+    """Such masks trained on nothing, with a mIoU of 100, or were refused however they were named"""
+    for i in range(5):
+        mask(masks.masks / f'{i}.png', codes.get(str(i), [0, 255, 255]))
+    options = masks.classes(options) if isinstance(options, str) else options
+    if reason:
+        line = refuse(*masks.arguments, *options)
+        assert reason in line and 'no mask has' not in line
+    else:
+        assert 'exit code 0' in table(*masks.arguments, *options)
+
+
+def test_colours_of_a_palette_are_named(masks, table, refuse):
+    for i in range(5):
+        image = Image.fromarray(np.resize(np.array([0, 1, 1], np.uint8), (HEIGHT, WIDTH)))
+        image.putpalette([200, 0, 0, 0, 0, 90])
+        image.save(masks.masks / f'{i}.png')
+    named = [*masks.arguments, *masks.classes('blue 0 0 90\nred 200 0 0\n')]
+    assert 'class          0 blue: colour (0, 0, 90), 66.67%' in table(*named)
+    assert masks.written('3.png').ravel()[:3].tolist() == [1, 0, 0]
+    masks.classes('blue 0 0 91\nred 200 0 0\n')
+    assert 'colour (0, 0, 90) (10240 px' in refuse(*named)
+
+
+@pytest.mark.parametrize('colours', [(0, 255), (0, 90, 255), ((0, 0, 0), (255, 0, 0), (0, 0, 255))])
+@pytest.mark.parametrize('sigma', [0.7, 3])
+def test_blurred_masks(masks, refuse, colours, sigma):
+    """Grey ones of all values were a segmentor of 255 classes."""
+    for i in range(5):
+        array = np.full((HEIGHT, WIDTH, *np.shape(colours[0])), colours[0], np.uint8)
+        for number, colour in enumerate(colours[1:]):
+            cv2.circle(array, (20 + 2 * i + 20 * number, 24), 11, colour, -1)
+        cv2.imwrite(str(masks.masks / f'{i}.png'), cv2.GaussianBlur(array, (0, 0), sigma))
+    line = refuse(*masks.arguments)
+    assert 'refused        5 masks with blurred edges' in line and 'values are only on edge' in line
 
 
 def test_instance_masks_are_recognised(masks, refuse, table):
@@ -663,7 +744,7 @@ def test_class_folders_that_are_no_classes_or_have_damaged_images(photos, refuse
     (photos / 'cat/cat1.png').write_bytes((photos / 'cat/cat0.png').read_bytes()[:200])
     (photos / 'dog/dog3.png').write_bytes(b'')
     line = refuse('folders', photos)
-    assert f'2 refused: images that cannot be read: {photos}/cat/cat1.png (' in line
+    assert f'refused        2 images that cannot be read: {photos}/cat/cat1.png (' in line
     assert f'{photos}/dog/dog3.png (the file is empty)' in line
 
 

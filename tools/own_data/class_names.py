@@ -1,6 +1,7 @@
 """Names of classes, in a file of the user."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,16 @@ NAME_FIRST = re.compile(rf'(.*\S)[\s,]+{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}')
 COLOUR_FIRST = re.compile(rf'{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}[\s,]+(.*\S)')
 
 
-def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
+@dataclass(frozen=True)
+class ClassNames:
+    """Names of classes of a file, and the RGB colour of each, or none."""
+
+    file: Path
+    names: list[str]
+    colours: list[tuple[int, int, int]]
+
+
+def read_classes(file: Path) -> ClassNames:
     """Names of classes, one a line, and their colours, if each line has three numbers up to 255
     too.
 
@@ -44,4 +54,4 @@ def read_classes(file: Path) -> tuple[list[str], list[tuple[int, int, int]]]:
             raise ValueError(f'classes: {file} must have each {kind} once, got {twice!r} twice')
     if not names:
         raise ValueError(f'classes: {file} must have the name of a class a line, got none')
-    return names, colours
+    return ClassNames(file, names, colours)

@@ -17,11 +17,12 @@ INDEX_MODES = ('1', 'L', 'P', 'I', 'I;16', 'I;16B', 'I;16L')  # of Pillow: one i
 COLOUR_MODES = ('RGB', 'RGBA', 'PA')
 
 
-def read_codes(path: Path) -> np.ndarray:
+def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
     """Read a mask, upright: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one
     number.
 
-    ``Fault`` for a file that is no mask.
+    Of a file with a palette, the indices are read, or with ``palette`` the colours. ``Fault`` for a
+    file that is no mask.
     """
     try:
         with Image.open(path) as file:
@@ -30,6 +31,8 @@ def read_codes(path: Path) -> np.ndarray:
             mask = ImageOps.exif_transpose(file)
             if mask.mode == 'LA':
                 mask = mask.convert('L')
+            if palette and mask.mode == 'P':
+                mask = mask.convert('RGB')
             if mask.mode in INDEX_MODES:
                 return _check_indices(np.asarray(mask).astype(np.int32))
             if mask.mode not in COLOUR_MODES:

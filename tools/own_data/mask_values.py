@@ -30,11 +30,19 @@ class Values:
 
     def describe(self, value: int) -> str:
         """A value as ``value 9 (12 px, masks/3.png)``."""
-        name = f'colour {rgb_of(value)}' if value >= COLOUR else f'value {value}'
         files = self.files[value]
         ((most, _),) = files.most_common(1)
         where = f'{most}' if len(files) == 1 else f'in {len(files)} masks, most in {most}'
-        return f'{name} ({self.pixels[value]} px, {where})'
+        return f'{name_of(value)} ({self.pixels[value]} px, {where})'
+
+    def share(self, value: int) -> str:
+        """A value as ``value 9, 12.34% of the pixels``."""
+        return f'{name_of(value)}, {self.pixels[value] / self.pixels.total():.2%} of the pixels'
+
+
+def name_of(value: int) -> str:
+    """A value as ``value 9`` or ``colour (10, 20, 30)``."""
+    return f'colour {rgb_of(value)}' if value >= COLOUR else f'value {value}'
 
 
 def gather(facts: Mapping[Path, MaskFacts]) -> Values:

@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image
 from rich.progress import track
 
+from .class_names import read_classes
 from .coco import Part
 from .files import files_in, stem
 from .mask_classes import find_classes
@@ -26,12 +27,14 @@ class MaskedImages:
         masks: File of the mask of each image, by the image's ``file_name``.
         classes: Names of the classes.
         table: Index of the class of each value of the masks.
+        palette: Masks with a palette are read by its colours.
     """
 
     part: Part
     masks: Mapping[str, Path]
     classes: Sequence[str]
     table: Mapping[int, int]
+    palette: bool = False
 
 
 def read_masks(
@@ -49,16 +52,20 @@ def read_masks(
         masks: Folder of masks.
         report: Gets files and values that are skipped or refused.
         classes: File of names, see :func:`.class_names.read_classes`.
-        ignore: Indices of classes that become 255, no class.
+        ignore: Values that become 255, no class; of classes with colours, their numbers from 0.
     """
     pairs = pair_masks(files_in(images, report), files_in(masks, report), report, str(images))
     found = {name: masks / mask for name, mask in pairs.items()}
-    facts = inspect_masks([*found.values()], report)
-    names, table = find_classes(facts, report, classes=classes, ignore=ignore)
+    named = read_classes(classes) if classes else None
+    # Grey colours of names are values.
+    palette = named is not None and any(len({*colour}) > 1 for colour in named.colours)
+    facts = inspect_masks([*found.values()], report, palette=palette)
+    kinds = find_classes(facts, report, named=named, ignore=ignore)
     entries = []
     for number, (name, mask) in enumerate(found.items(), 1):
         entries.append(dict(id=number, file_name=name, mask=str(mask), mask_size=facts[mask].size))
-    return MaskedImages(Part(dict(images=entries), images, str(images)), found, names, table)
+    part = Part(dict(images=entries), images, str(images))
+    return MaskedImages(part, found, kinds.names, kinds.table, palette)
 
 
 def pair_masks(
@@ -123,12 +130,14 @@ def _candidates(
     return found
 
 
-def inspect_masks(paths: Sequence[Path], report: Report) -> dict[Path, MaskFacts]:
-    """Size and values of each mask, read in threads."""
+def inspect_masks(
+    paths: Sequence[Path], report: Report, *, palette: bool = False
+) -> dict[Path, MaskFacts]:
+    """Size and values of each mask, read in threads; see :func:`.mask_codes.read_codes`."""
 
     def inspect(path: Path) -> MaskFacts | Fault:
         try:
-            codes = read_codes(path)
+            codes = read_codes(path, palette=palette)
         except Fault as fault:
             return fault
         height, width = codes.shape
@@ -152,7 +161,8 @@ def write_class_maps(images: MaskedImages, parts: Sequence[Part], target: Path) 
     from cpvt_backbones.checkpoints import atomic_write
 
     def write(name: str) -> None:
-        classes = translate(read_codes(images.masks[name]), images.table)
+        codes = read_codes(images.masks[name], palette=images.palette)
+        classes = translate(codes, images.table)
         with atomic_write(target / f'{name}.png') as file:
             Image.fromarray(classes).save(file, format='PNG')
 

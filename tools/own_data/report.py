@@ -8,6 +8,7 @@ from pathlib import Path
 # In the order of the table. Notes change nothing and refuse nothing.
 OUTCOMES = ('note', 'skipped', 'altered', 'refused')
 SHOWN = 3  # files of a reason
+SHOWN_CLASSES = 40
 
 
 class Fault(ValueError):
@@ -27,11 +28,14 @@ class Fault(ValueError):
 
 
 class Report:
-    """Counts of what was read and used, and the files of each reason to skip, alter or refuse."""
+    """Counts of what was read and used, the classes, and the files of each reason to skip, alter or
+    refuse.
+    """
 
     def __init__(self) -> None:
         self.read = Counter[str]()
         self.used = Counter[str]()
+        self.classes: list[str] = []  # index, name, and how much there is of each
         self.found: dict[tuple[str, str], list[str]] = {}
 
     def add(self, outcome: str, reason: str, where: str) -> None:
@@ -61,24 +65,19 @@ class Report:
         """
         fatal = ('skipped', 'altered', 'refused') if strict else ('refused',)
         count = self.count(*fatal)
-        if file is not None and self.found:
+        is_written = file is not None and bool(self.found or len(self.classes) > SHOWN_CLASSES)
+        if file is not None and is_written:
             _write_csv(self.rows(), file)
         for line in self.lines():
             print(line)
-        print(
-            f'exit code {2 if count else 0}'
-            + (f'; every file: {file}' if file and self.found else '')
-        )
+        print(f'exit code {2 if count else 0}' + (f'; every file: {file}' if is_written else ''))
         if count:
-            reasons = [
-                _sentence(key[1], files) for key, files in self.found.items() if key[0] in fatal
-            ]
             why = ' by strict' if strict and not self.count('refused') else ''
-            raise ValueError(f'data: {count} refused{why}: {"; ".join(reasons)}')
+            raise ValueError(f'data: {count} refused{why}; the table above says what and why')
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Outcome, reason and file of each entry, in the order of the table."""
-        rows = []
+        """Outcome, reason and file of each entry, in the order of the table, and the classes."""
+        rows = [('class', '', line.strip()) for line in self.classes]
         for outcome in OUTCOMES:
             for (kind, reason), files in self.found.items():
                 if kind == outcome:
@@ -86,10 +85,13 @@ class Report:
         return rows
 
     def lines(self) -> list[str]:
-        """The lines of the table: outcome, count, reason, first files."""
+        """The lines of the table: counts, classes, then outcome, count, reason, first files."""
         lines = []
         for name, counts in (('read', self.read), ('used', self.used)):
             lines += [f'{name:8} {count:7} {what}' for what, count in counts.items() if count]
+        lines += [f'{"class":8} {line}' for line in self.classes[:SHOWN_CLASSES]]
+        if len(self.classes) > SHOWN_CLASSES:
+            lines.append(f'{"class":8} {"...":>7} {len(self.classes) - SHOWN_CLASSES} more')
         for outcome in OUTCOMES:
             for (kind, reason), files in self.found.items():
                 if kind == outcome:
