@@ -16,7 +16,7 @@ from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.layers.learned_table import prefix_tokens
 
 from .families import Family, find_backbone, find_weights
-from .renaming import rename_weights
+from .renaming import is_eva02, rename_weights
 from .report import CheckpointError, ConversionReport
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
@@ -54,14 +54,14 @@ def read_architecture(checkpoint: Mapping[str, Any], *, prefix: str | None = Non
     """
     report = ConversionReport()
     family, found = find_backbone(find_weights(checkpoint), prefix=prefix, report=report)
-    weights, _ = rename_weights(family, found, report)
+    weights, origin = rename_weights(family, found, report)
     if family.layout == 'column':
         result = Architecture('CPVT', family.name)
         _read_column(weights, result)
     else:
         result = Architecture('PyramidCPVT', family.name)
         _read_pyramid(weights, result)
-    _read_position(weights, family, result)
+    _read_position(weights, family, result, rope='eva' if is_eva02(origin) else None)
     _read_windows(weights, family, result)
     return result
 
@@ -94,7 +94,7 @@ def _read_column(weights: Weights, result: Architecture) -> None:
     result.assumed += [f'norm_eps={result.arguments["norm_eps"]}', 'window_size=None']
     if 'blocks.0.mlp.fc1_g.weight' in weights:
         result.arguments['activation'] = 'swiglu'
-    elif is_clip:
+    elif is_clip and not _is_pe_core(weights):
         result.unclear['activation'] = "'quick_gelu' (OpenAI's CLIP) or 'gelu' (most others)"
     else:
         result.assumed.append("activation='gelu'")
@@ -145,8 +145,13 @@ def _set_arch(arch: dict[str, Any], result: Architecture) -> None:
         result.assumed.append(f'num_heads={arch["num_heads"]}')
 
 
-def _read_position(weights: Weights, family: Family, result: Architecture) -> None:
-    """Set ``position``, and ``img_size`` of a table."""
+def _read_position(
+    weights: Weights, family: Family, result: Architecture, *, rope: str | None
+) -> None:
+    """Set ``position``, and ``img_size`` of a table.
+
+    ``rope`` is the mode of a rotary encoding that has no key.
+    """
     position: list[dict[str, Any]] = []
     if 'pos_embed.0' in weights:
         table = _PVT_TABLE if result.backbone == 'PyramidCPVT' else family.table or {}
@@ -155,6 +160,9 @@ def _read_position(weights: Weights, family: Family, result: Architecture) -> No
         _read_grid(weights, result)
     if 'rel_pos.0.row' in weights:
         position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
+    rope = 'pe' if _is_pe_core(weights) else rope
+    if rope:
+        position.append(dict(type='RoPE', mode=rope))
     if 'rel_pos_hw.0.h' in weights:
         position.append(dict(type='DecomposedRelative'))
     if 'rope.freqs.0' in weights:
@@ -172,6 +180,12 @@ def _read_position(weights: Weights, family: Family, result: Architecture) -> No
             "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')"
         )
     result.arguments['position'] = position[0] if len(position) == 1 else position
+
+
+def _is_pe_core(weights: Weights) -> bool:
+    """Whether the weights are of PE-Core, whose rotary encoding has no key (arXiv 2504.13181)."""
+    pools = ('attn_pool.latent', 'attn_pool.probe')
+    return 'norm_pre.weight' in weights and any(pool in weights for pool in pools)
 
 
 def _read_windows(weights: Weights, family: Family, result: Architecture) -> None:

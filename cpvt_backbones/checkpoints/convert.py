@@ -15,7 +15,7 @@ from cpvt_backbones.layers.position import PositionEncoding
 
 from .families import Family, Found, find_backbone, find_weights
 from .fitting import fit_patches, fit_tables, note_resizing
-from .renaming import rename_weights
+from .renaming import is_eva02, rename_weights
 from .report import CheckpointError, ConversionReport, shorten
 
 _PEG = r'pos_block(_\d+)?\.'
@@ -174,7 +174,7 @@ def convert_state_dict(
     note_resizing(source, found, model, report)
     _check_windows(source, ours, origin, model, report)
     _note_deit3(source, found, report)
-    _check_perception_encoder(ours, origin, report)
+    _check_rotation(ours, origin, model, report)
     fit_patches(ours, wanted, report)
     _add_parts(ours, wanted, model, report)
     result = _fitting(ours, origin, wanted, _count_pegs(model, depths), report)
@@ -322,26 +322,38 @@ def _check_windows(
         )
 
 
-def _check_perception_encoder(
-    ours: Mapping[str, Tensor], origin: Mapping[str, str], report: ConversionReport
+def _check_rotation(
+    ours: Mapping[str, Tensor],
+    origin: Mapping[str, str],
+    model: nn.Module,
+    report: ConversionReport,
 ) -> None:
-    """Refuse weights of Perception Encoder (arXiv 2504.13181), whose rotary encoding has no key.
+    """Refuse weights of EVA-02 and Perception Encoder (arXiv 2504.13181) for a model without their
+    rotary encodings, which have no key.
 
-    Its core has CLIP's norm before the blocks beside a pooling by attention, in timm's and Meta's
-    names. PE-Spatial and PE-Lang have CLIP's keys without the last norm, as a part of a CLIP has.
+    The core of Perception Encoder has CLIP's norm before the blocks beside a pooling by attention,
+    in timm's and Meta's names. PE-Spatial and PE-Lang have CLIP's keys without the last norm, as a
+    part of a CLIP has.
     """
-    if 'norm_pre.weight' not in ours:
+    modes = [getattr(encoding, 'mode', '') for encoding in getattr(model, 'position_encodings', ())]
+    if is_eva02(origin) and 'eva' not in modes:
+        report.refused[origin['blocks.0.attn.qkv.bias']] = (
+            'with a gate in fc1 the keys are those of EVA-02, whose rotary encoding has no key: the'
+            " model needs dict(type='RoPE', mode='eva') beside its table"
+        )
+    if 'norm_pre.weight' not in ours or 'pe' in modes:
         return
     for pool in ('attn_pool.latent', 'attn_pool.probe'):
         if pool in ours:
             report.refused[origin[pool]] = (
-                'with norm_pre the keys are those of Perception Encoder, whose rotary encoding'
-                ' counts from 1 and has no key; CPVT has none like it'
+                'with norm_pre the keys are those of Perception Encoder, whose rotary encoding has'
+                " no key: the model needs dict(type='RoPE', mode='pe') beside its table"
             )
     if 'norm.weight' not in ours and 'pos_embed.grid_0' not in origin:
         report.notes.append(
             'the keys are those of a CLIP without its last norm, and of PE-Spatial and PE-Lang,'
-            ' whose rotary encoding has no key: weights of these two compute something else here'
+            ' whose rotary encoding has no key: weights of these two need'
+            " dict(type='RoPE', mode='pe') beside the table"
         )
 
 

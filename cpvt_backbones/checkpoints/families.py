@@ -247,7 +247,6 @@ SOURCES: tuple[Family, ...] = (
 _KNOWN_TO_DIFFER = (
     (r'vit_[a-z]+_patch\d+_rpn_', 'its blocks normalise after attention and MLP, CPVT before them'),
     (r'eva02_enormous', 'its blocks normalise after attention and MLP, CPVT before them'),
-    (r'vit_pe_', 'its rotary encoding counts from 1 and has no key; CPVT has none like it'),
 )
 
 

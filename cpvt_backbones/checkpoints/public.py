@@ -8,8 +8,16 @@ _SIZES: dict[str, Any] = {
     'medium': dict(embed_dims=512, depth=12, num_heads=8, mlp_ratio=4.0),
     'large': dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0),
     'huge': dict(embed_dims=1280, depth=32, num_heads=16, mlp_ratio=4.0),
+    # Hidden widths 4304 and 8960, to which a product is rounded down.
+    'so400m': dict(embed_dims=1152, depth=27, num_heads=16, mlp_ratio=3.7362),
+    'giantopt': dict(embed_dims=1536, depth=40, num_heads=16, mlp_ratio=4.0),
+    'gigantic': dict(embed_dims=1536, depth=50, num_heads=16, mlp_ratio=5.8334),
 }
 _TABLE = dict(type='Learned')
+_PE: dict[str, Any] = dict(
+    position=[_TABLE, dict(type='RoPE', mode='pe')], pre_norm=True, norm_eps=1e-5
+)
+_PE_PARTS: dict[str, Any] = dict(**_PE, final_norm=False)  # PE-Spatial and PE-Lang
 _AXIAL, _MIXED = dict(type='RoPE', mode='axial'), dict(type='RoPE', mode='mixed')
 _DEIT: dict[str, Any] = dict(position=_TABLE)
 _DISTILLED = dict(**_DEIT, with_dist_token=True)
@@ -27,6 +35,18 @@ _DINOV3 = dict(
     qkv_bias=False,
     norm_eps=1e-5,
 )
+_SIGLIP: dict[str, Any] = dict(**_DEIT, with_cls_token=False)
+_SIGLIP_TANH = dict(**_SIGLIP, activation='gelu_tanh')
+_PE_LANG: dict[str, Any] = {
+    'large': {**_SIZES['large'], 'depth': 23},
+    'gigantic': {**_SIZES['gigantic'], 'depth': 47},
+}
+# Two thirds of the usual hidden width, since the gate has as much: 512 and 1024.
+_EVA_SIZES: dict[str, Any] = {
+    'tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=2.6667),
+    'small': dict(embed_dims=384, depth=12, num_heads=6, mlp_ratio=2.6667),
+}
+_EVA: dict[str, Any] = dict(position=[_TABLE, dict(type='RoPE', mode='eva')], activation='swiglu')
 _SAM: dict[str, Any] = dict(
     img_size=1024,
     with_cls_token=False,
@@ -65,6 +85,38 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     r'vit-(?P<arch>base|large)-p(?P<patch>16|32)_(?!clip|sam).*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_(?P<size>\d+)': _CLIP,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_quickgelu_(?P<size>\d+)': _QUICK_CLIP,
+    # timm computes them with the GELU that it names, not all with that of their authors.
+    r'vit_(?P<arch>so400m)_patch(?P<patch>14)_siglip_(?:gap_)?384': dict(**_SIGLIP, img_size=378),
+    r'vit_(?P<arch>so400m)_patch(?P<patch>14)_siglip_(?:gap_)?(?P<size>\d+)': _SIGLIP,
+    r'vit_(?P<arch>base)_patch(?P<patch>32)_siglip_(?:gap_)?(?P<size>\d+)': _SIGLIP_TANH,
+    r'vit_(?P<arch>large)_patch16_siglip_(?:gap_)?(?P<size>512)': _SIGLIP_TANH,
+    r'vit_(?P<arch>so400m|giantopt)_patch16_siglip_(?:gap_)?(?P<size>\d+)': _SIGLIP_TANH,
+    r'vit_(?P<arch>base|large)_patch16_siglip_(?:gap_)?(?P<size>\d+)': _SIGLIP,
+    r'vit_pe_core_(?P<arch>tiny|small|base|large)_patch(?P<patch>14|16)_(?P<size>\d+)': _PE,
+    r'vit_pe_core_(?P<arch>gigantic)_patch(?P<patch>14)_(?P<size>\d+)': dict(
+        **_PE, with_cls_token=False
+    ),
+    r'vit_pe_spatial_(?P<arch>tiny|small|base|large)_patch(?P<patch>14|16)_(?P<size>\d+)': (
+        _PE_PARTS
+    ),
+    r'vit_pe_spatial_(?P<arch>gigantic)_patch(?P<patch>14)_(?P<size>\d+)': dict(
+        **_PE_PARTS, with_cls_token=False, layer_scale_init=0.1
+    ),
+    r'vit_pe_lang_(?P<arch>large)_patch(?P<patch>14)_(?P<size>\d+)': {
+        **_PE_PARTS,
+        'arch': _PE_LANG['large'],
+        'layer_scale_init': 0.1,
+    },
+    r'vit_pe_lang_(?P<arch>gigantic)_patch(?P<patch>14)_(?P<size>\d+)': {
+        **_PE_PARTS,
+        'arch': _PE_LANG['gigantic'],
+        'layer_scale_init': 0.1,
+        'with_cls_token': False,
+    },
+    **{
+        rf'eva02_(?P<arch>{arch})_patch(?P<patch>14)_(?P<size>\d+)': dict(**_EVA, arch=sizes)
+        for arch, sizes in _EVA_SIZES.items()
+    },
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_dinov2': _DINOV2,
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_reg4_dinov2': dict(
         **_DINOV2, num_registers=4

@@ -1,6 +1,7 @@
 """Names of this package for the weights of other packages, split and joined where they differ."""
 
 import re
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ def rename_weights(
     _join_biases(ours, origin, report)
     _join_projections(ours, origin, report)
     _name_gated(ours, origin)
+    _split_gated(ours, origin)
     if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
         for leaf in ('weight', 'bias'):
             if f'fc_norm.{leaf}' in ours:
@@ -36,6 +38,17 @@ def rename_weights(
     stripped = {old: theirs for theirs, (old, _) in found.items()}
     report.renamed += [(old, key) for key, old in origin.items() if stripped[old] != key]
     return ours, origin
+
+
+def is_eva02(origin: Mapping[str, str]) -> bool:
+    """Whether keys are those of EVA-02-Ti or -S, whose rotary encoding has no key.
+
+    Args:
+        origin: This package's names to the checkpoint's.
+    """
+    bias = origin.get('blocks.0.attn.qkv.bias', '')
+    gate = origin.get('blocks.0.mlp.fc1_g.weight', '')
+    return bias.endswith('.q_bias') and gate.endswith('.fc1.weight')
 
 
 def _join_biases(ours: dict[str, Tensor], origin: dict[str, str], report: ConversionReport) -> None:
@@ -78,6 +91,25 @@ def _name_gated(ours: dict[str, Tensor], origin: dict[str, str]) -> None:
         gated = key.replace('.up_proj.', '.fc1_g.') in ours
         name = key.replace('.up_proj.', '.fc1_x.' if gated else '.fc1.')
         ours[name], origin[name] = ours.pop(key), origin.pop(key)
+
+
+def _split_gated(ours: dict[str, Tensor], origin: dict[str, str]) -> None:
+    """Split the first layer of a gated MLP that is twice as wide as its second (EVA-02, DINOv2-g):
+    the gate, then the other input. All public ones are SwiGLU.
+    """
+    for first in [key for key in ours if key.endswith('.mlp.fc1.weight')]:
+        stem = first.removesuffix('fc1.weight')
+        second = ours.get(f'{stem}fc2.weight')
+        if second is None or second.dim() != 2 or len(ours[first]) != 2 * second.shape[1]:
+            continue
+        for key in (first, f'{stem}fc1.bias'):
+            if key in ours:
+                gate, other = ours.pop(key).chunk(2)
+                ours[key.replace('.fc1.', '.fc1_g.')] = gate
+                ours[key.replace('.fc1.', '.fc1_x.')] = other
+                old = origin.pop(key)
+                origin[key.replace('.fc1.', '.fc1_g.')] = old
+                origin[key.replace('.fc1.', '.fc1_x.')] = old
 
 
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:

@@ -13,7 +13,7 @@ from .checks import check, check_choice, check_positive
 from .position import PositionEncoding, Stage, register_position
 from .tokens import Grid, ceil_div
 
-TEMPERATURES = {'axial': 100.0, 'mixed': 10.0, 'dinov3': 100.0, 'eva': 10000.0}
+TEMPERATURES = {'axial': 100.0, 'mixed': 10.0, 'dinov3': 100.0, 'eva': 10000.0, 'pe': 10000.0}
 EVA_SIDE = 16
 """Tokens on a side of EVA-02's grid in pretraining, to which the coordinates of any grid
 are scaled.
@@ -36,9 +36,13 @@ class RoPE(PositionEncoding):
     | ``mixed`` | x f + y g, learned for each block, head and pair | RoPE-ViT, section 3.2 |
     | ``dinov3`` | 2 pi y' w_i, 2 pi x' w_i; y', x' in [-1, 1] across the grid | arXiv 2508.10104 |
     | ``eva`` | y' w_i, x' w_i; y', x' in [0, 16) across the grid | EVA-02, arXiv 2303.11331 |
+    | ``pe`` | x' w_i, y' w_i; x' = (x + c) W0 / W, y' likewise | PE, arXiv 2504.13181 |
 
     The f and g of ``mixed`` start as the w_i of two perpendicular axes, at a random angle for each
     block and head.
+
+    In ``pe`` the grid is H x W, and H0 x W0 at the model's ``img_size``; c is 1 in a model with a
+    class token and 0 without. timm rescales coordinates so; at ``img_size`` they are the authors'.
 
     The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its
     own parameter. ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.
@@ -46,7 +50,7 @@ class RoPE(PositionEncoding):
     Args:
         stages: The trunk's stages; the width d of a head must be a multiple of 4.
         mode: A row of the table.
-        temperature: T; ``None`` for 100, 10, 100 and 10000 in the order of the table.
+        temperature: T; ``None`` for 100, 10, 100, 10000 and 10000 in the order of the table.
         rescale_coords: In training, multiply coordinates by a random factor for each batch,
             log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2); ``None`` for
             not.
@@ -103,7 +107,9 @@ class RoPE(PositionEncoding):
         g = torch.cat((w * angle.sin(), w * (angle + quarter).sin()), dim=1)
         return torch.stack((f, g))
 
-    def _coordinates(self, length: int, cell: int, device: torch.device) -> Tensor:
+    def _coordinates(
+        self, length: int, cell: int, device: torch.device, stage: Stage, axis: int
+    ) -> Tensor:
         """Coordinates along an axis of ``length`` tokens, of the centres of cells of ``cell``
         tokens.
         """
@@ -113,6 +119,8 @@ class RoPE(PositionEncoding):
             return 2 * math.pi * (2 * ((centres + 0.5) / length) - 1)
         if self.mode == 'eva':
             return centres / length * EVA_SIDE
+        if self.mode == 'pe':
+            return (centres + min(stage.num_prefix, 1)) / length * stage.grid[axis]
         return centres
 
     def _turns(self, angles: Tensor, num_prefix: int) -> tuple[Tensor, Tensor]:
@@ -139,8 +147,8 @@ class RoPE(PositionEncoding):
         # Sides of the cells of queries, and of keys if they differ.
         cells = dict.fromkeys((1, self.stages[stage].sr_ratio))
         for cell in cells:
-            y = self._coordinates(grid[0], cell, device) * scale
-            x = self._coordinates(grid[1], cell, device) * scale
+            y = self._coordinates(grid[0], cell, device, self.stages[stage], 0) * scale
+            x = self._coordinates(grid[1], cell, device, self.stages[stage], 1) * scale
             y, x = y[None, :, None, None], x[None, None, :, None]
             if self.mode == 'mixed':
                 prepared.append((y, x, num_prefix))
@@ -148,7 +156,7 @@ class RoPE(PositionEncoding):
             w = self._frequencies(self.stages[stage].head_dim, device)
             shape = (1, y.shape[1], x.shape[2], len(w))
             rows, columns = (y * w).expand(shape), (x * w).expand(shape)
-            parts = (columns, rows) if self.mode == 'axial' else (rows, columns)
+            parts = (columns, rows) if self.mode in ('axial', 'pe') else (rows, columns)
             angles = torch.cat(parts, dim=-1)
             prepared.append(self._turns(angles, num_prefix))
         return prepared

@@ -41,6 +41,12 @@ FAMILIES = [
     'vit_small_plus_patch16_dinov3',
     'twins_pcpvt_large',
     'samvit_base_patch16',
+    'vit_so400m_patch14_siglip_gap_224',
+    'vit_large_patch16_siglip_512',
+    'vit_pe_core_tiny_patch16_384',
+    'vit_pe_spatial_gigantic_patch14_448',
+    'vit_pe_lang_large_patch14_448',
+    'eva02_tiny_patch14_336',
 ]
 
 
@@ -50,11 +56,15 @@ def small(name):
         pyramid = {**PYRAMIDS['small'], 'depths': (1, 2, 1, 1)}
         return dict(depths=pyramid['depths']), dict(arch=pyramid)
     numbers = dict(depth=2, num_heads=2)
+    arch = public_backbone(f'timm://{name}')['arch']
+    ratio = arch['mlp_ratio'] if isinstance(arch, dict) else 4.0
     if name.startswith('samvit'):
         theirs = dict(embed_dim=128, global_attn_indexes=(1,), **numbers)
-        arch = dict(embed_dims=128, mlp_ratio=4.0, **numbers)
+        arch = dict(embed_dims=128, mlp_ratio=ratio, **numbers)
         return theirs, dict(arch=arch, global_blocks=(1,))
-    return dict(embed_dim=128, **numbers), dict(arch=dict(embed_dims=128, mlp_ratio=4.0, **numbers))
+    return dict(embed_dim=128, **numbers), dict(
+        arch=dict(embed_dims=128, mlp_ratio=ratio, **numbers)
+    )
 
 
 def compare_with_timm(name, theirs_options, ours_options, record):
@@ -74,7 +84,7 @@ def compare_with_timm(name, theirs_options, ours_options, record):
             *(old for old, _ in report.renamed),
         }
         assert not report.missing
-        assert all(re.match(r'norm\.|neck\.', key) for key in report.dropped)
+        assert all(re.match(r'(fc_)?norm\.|neck\.|attn_pool\.', key) for key in report.dropped)
         model.load_state_dict(state, strict=True)
         return model
 
@@ -89,6 +99,8 @@ def compare_with_timm(name, theirs_options, ours_options, record):
             outputs = (*tokens(images), *maps(images))
             options = dict(indices=list(taps), norm=False, intermediates_only=True)
             features = theirs.forward_features(images)
+            if name.startswith('eva02'):
+                features = theirs.fc_norm(features)  # of each token, as this package does
             wanted = (
                 features.flatten(2).mT if is_sam else features,
                 *theirs.forward_intermediates(images, **options),
@@ -128,7 +140,7 @@ def test_size_is_timms(name):
     cls = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')]
     with torch.device('meta'):
         theirs = timm.create_model(name, num_classes=0)
-        theirs.neck = None  # SAM's is dropped
+        theirs.neck = theirs.attn_pool = None  # SAM's neck and SigLIP's pooling are dropped
         ours = cls(**built, **dict(out_type='raw', out_indices=-1))
     more = count(ours) - count(theirs)
     assert 0 <= more <= (sum(ours.depths) + 6) * ours.out_channels[-1]

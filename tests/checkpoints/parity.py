@@ -46,6 +46,9 @@ DISTRIBUTIONS = {
 # Names of public weights, by what the models of a row have in common. The first that matches.
 PUBLIC = {
     'samvit': 'SAM',
+    'siglip': 'SigLIP',
+    'vit_pe_': 'Perception Encoder',
+    'eva02': 'EVA-02',
     'twins[-_]pcpvt': 'Twins-PCPVT',
     'pvt_': 'PVT',
     'deit.*distilled': 'DeiT, distilled',

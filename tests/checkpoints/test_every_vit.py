@@ -37,20 +37,19 @@ MODULES = """
 NAMES = sorted(name for module in MODULES for name in timm.list_models(module=module))
 # One of each class and of each way to differ; the slow test takes all. These must load:
 LOADED = """
-    deit3_small_patch16_224 deit_tiny_distilled_patch16_224 flexivit_small test_vit test_vit2
-    test_vit3 twins_pcpvt_small vit_base_patch14_reg4_dinov2 vit_base_patch16_siglip_224
+    deit3_small_patch16_224 deit_tiny_distilled_patch16_224 eva02_tiny_patch14_224
+    flexivit_small samvit_base_patch16_224 test_vit test_vit2 test_vit3 twins_pcpvt_small
+    vit_base_patch14_reg4_dinov2 vit_base_patch16_siglip_224 vit_pe_core_tiny_patch16_384
+    vit_pe_lang_gigantic_patch14_448 vit_pe_spatial_tiny_patch16_512
     vit_small_patch16_dinov3_qkvb vit_small_patch16_rope_mixed_ape_224
-    samvit_base_patch16_224 vit_small_plus_patch16_dinov3
-    vit_so400m_patch14_siglip_gap_224 vit_wee_patch16_reg1_gap_256
+    vit_small_plus_patch16_dinov3 vit_so400m_patch14_siglip_gap_224 vit_wee_patch16_reg1_gap_256
 """.split()
 # and these must agree or be refused.
 OTHERS = """
-    beit_base_patch16_224 beit3_base_patch16_224 cait_xxs24_224 convit_tiny
-    eva02_enormous_patch14_clip_224 eva02_tiny_patch14_224 naflexvit_base_patch16_gap
-    test_vit4 twins_svt_small vit_base_patch16_rpn_224
-    vit_base_patch16_xp_224 vit_base_patch16_18x2_224 vit_pe_core_tiny_patch16_384
-    vit_pe_spatial_tiny_patch16_512 vit_relpos_small_patch16_224 vit_srelpos_small_patch16_224
-    xcit_nano_12_p16_224
+    beit3_base_patch16_224 beit_base_patch16_224 cait_xxs24_224 convit_tiny
+    eva02_base_patch14_224 eva02_enormous_patch14_clip_224 naflexvit_base_patch16_gap test_vit4
+    twins_svt_small vit_base_patch16_18x2_224 vit_base_patch16_rpn_224 vit_base_patch16_xp_224
+    vit_relpos_small_patch16_224 vit_srelpos_small_patch16_224 xcit_nano_12_p16_224
 """.split()
 
 
@@ -71,7 +70,8 @@ def fitted(theirs, state, mode):
     patch = state['patch_embed.proj.weight'].shape[-1]
     dim = theirs.embed_dim
     hidden = theirs.blocks[0].mlp.fc2.in_features
-    swiglu = hasattr(theirs.blocks[0].mlp, 'fc1_g')
+    mlp = theirs.blocks[0].mlp
+    swiglu = hasattr(mlp, 'fc1_g') or type(mlp).__name__ == 'GluMlp'
     names = set(state)
     position = []
     if any(key.startswith('pos_embed') for key in names):
@@ -122,7 +122,9 @@ def mode_of(theirs):
     rope = getattr(theirs, 'rope', None)
     modes = dict(RotaryEmbeddingMixed='mixed', RotaryEmbeddingDinoV3='dinov3')
     if type(rope).__name__ == 'RotaryEmbeddingCat':
-        return 'axial' if rope.ref_feat_shape is None else 'eva'
+        if rope.ref_feat_shape is None:
+            return 'axial'
+        return 'pe' if rope.grid_indexing == 'xy' else 'eva'
     return modes.get(type(rope).__name__)
 
 
@@ -210,7 +212,6 @@ def test_every_vit_of_timm_agrees_or_is_refused(name, record_property):
         ('vit_srelpos_small_patch16_224', r'shared_rel_pos\.mlp\.fc1\.weight: a relative position'),
         ('vit_relpos_small_patch16_224', r'blocks\.0\.attn\.rel_pos\.mlp.*: a relative position'),
         ('beit_base_patch16_224', 'relative_position_bias_table: a relative position bias'),
-        ('vit_pe_core_tiny_patch16_384', r'attn_pool\.latent: .* those of Perception Encoder'),
         ('test_vit4', r'lacks \d+ keys of the model: blocks\.0\.norm1\.bias'),
     ],
 )
@@ -250,6 +251,27 @@ def test_an_unknown_part_is_refused_and_named():
         assert key in convert_state_dict(state, model)[1].dropped
 
 
+@pytest.mark.parametrize(
+    ('name', 'ratio', 'message'),
+    [
+        ('vit_pe_core_tiny_patch16_384', 4.0, r'attn_pool\.latent: .* those of Perception'),
+        ('eva02_tiny_patch14_224', 2.6667, r'attn\.q_bias: .* those of EVA-02'),
+    ],
+)
+def test_a_rotary_encoding_without_a_key(name, ratio, message, tmp_path):
+    """A model without it is refused, and one that is read from the weights has it."""
+    theirs = tiny_timm(name)
+    state = theirs.state_dict()
+    misfit(message, state, fitted(theirs, state, None))
+    torch.save(state, tmp_path / 'mine.pth')
+    arch = dict(embed_dims=48, depth=3, num_heads=4, mlp_ratio=ratio)
+    found = CPVT.from_pretrained(tmp_path / 'mine.pth', arch=arch, out_type='raw').eval()
+    side = theirs.patch_embed.patch_size[0]
+    images = torch.randn(1, 3, 3 * side, 5 * side)
+    with torch.inference_mode():
+        assert max_difference(found(images)[0], tokens(theirs, images)) < 1e-5
+
+
 def test_weights_that_may_be_perception_encoders_are_noted():
     """No key tells PE-Spatial from a CLIP without its last norm."""
     notes = {}
@@ -258,7 +280,5 @@ def test_weights_that_may_be_perception_encoders_are_noted():
         state = theirs.state_dict()
         model = fitted(theirs, state, None)
         notes[name] = ' '.join(convert_state_dict(state, model)[1].notes)
-    assert 'weights of these two compute something else' in notes.pop(
-        'vit_pe_spatial_tiny_patch16_512'
-    )
+    assert "need dict(type='RoPE', mode='pe')" in notes.pop('vit_pe_spatial_tiny_patch16_512')
     assert 'PE-Spatial' not in ''.join(notes.values())

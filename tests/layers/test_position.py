@@ -362,7 +362,10 @@ TYPES = f'position type must be one of {sorted(POSITIONS)}, got '
         (dict(type='Relative', clip=2.5), 'clip must be an integer >= 1, got 2.5'),
         (dict(type='DecomposedRelative', grid=0), 'grid must be a positive integer or (height, '),
         (dict(type='DecomposedRelative', grid=(4, 4, 4)), 'in tokens, got (4, 4, 4)'),
-        (dict(type='RoPE', mode='golden'), "['axial', 'dinov3', 'eva', 'mixed'], got 'golden'"),
+        (
+            dict(type='RoPE', mode='golden'),
+            "['axial', 'dinov3', 'eva', 'mixed', 'pe'], got 'golden'",
+        ),
         (dict(type='RoPE', temperature=1.0), 'temperature must be a finite number > 1, got 1.0'),
         (dict(type='RoPE', rescale_coords=0.5), 'must be a finite number > 1, got 0.5'),
         ([dict(type='RoPE'), dict(type='PEG', padding='none')], "padding must be 'zero' beside"),

@@ -18,7 +18,7 @@ from cpvt_backbones.layers import (
     WindowAttention,
 )
 
-MODES = ('axial', 'mixed', 'dinov3', 'eva')
+MODES = ('axial', 'mixed', 'dinov3', 'eva', 'pe')
 GRIDS = [(14, 14), (9, 17), (1, 5)]
 
 
@@ -52,7 +52,10 @@ def by_hand(encoding, x, coordinates, grid, block):
             )
         elif encoding.mode == 'eva':
             y, x_ = y * 16 / grid[0], x_ * 16 / grid[1]
-        order = (x_, y) if encoding.mode == 'axial' else (y, x_)
+        elif encoding.mode == 'pe':
+            shift = min(encoding.stages[0].num_prefix, 1)
+            y, x_ = ((c + shift) * 4 / n for c, n in ((y, grid[0]), (x_, grid[1])))
+        order = (x_, y) if encoding.mode in ('axial', 'pe') else (y, x_)
         angles = torch.cat([c[:, None] * w for c in order], dim=-1)
     turn = torch.polar(torch.ones_like(angles), angles)
     if encoding.mode == 'dinov3':
@@ -81,11 +84,11 @@ def test_rotation_equals_timm(mode, grid, record_property):
         ours.load_state_dict(peer.state_dict())
         theirs = peer.get_embed(grid)[1]
     else:
-        options = (
-            dict(temperature=100.0, grid_indexing='xy')
-            if mode == 'axial'
-            else dict(ref_feat_shape=[16, 16])
-        )
+        options = dict(
+            axial=dict(temperature=100.0, grid_indexing='xy'),
+            eva=dict(ref_feat_shape=[16, 16]),
+            pe=dict(ref_feat_shape=[4, 4], grid_indexing='xy'),
+        )[mode]
         theirs = rope.RotaryEmbeddingCat(16, in_pixels=False, **options).get_embed(grid)
     query = torch.rand(2, 2, grid[0] * grid[1], 16)
     got, _ = turned(ours, grid, query, query)

@@ -51,7 +51,7 @@ def some_position(rng: random.Random) -> Any:
     elif spec['type'] == 'DecomposedRelative':
         spec |= dict(grid=rng.choice([None, 3, (2, 5)]))
     elif spec['type'] == 'RoPE':
-        spec |= dict(mode=rng.choice(['axial', 'mixed', 'dinov3', 'eva']))
+        spec |= dict(mode=rng.choice(['axial', 'mixed', 'dinov3', 'eva', 'pe']))
         spec |= dict(rescale_coords=rng.choice([None, 2.0]))
     if rng.random() < 0.15:
         spec[rng.choice([*spec, 'unknown'])] = rng.choice(ODD)
