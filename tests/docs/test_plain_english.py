@@ -1,4 +1,4 @@
-"""Pages of figures can be read: short sentences, short cells, and no seed that is hidden."""
+"""Pages of the guide can be read: short sentences, short cells, and no seed that is hidden."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,11 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / 'docs'
 STUDIES = [f'evidence/{path.name}' for path in sorted((DOCS / 'evidence').glob('*.md'))]
-PAGES = ['evidence.md', 'speed.md', 'reliability.md', 'paper.md']
+TUTORIALS = [f'tutorials/{path.name}' for path in sorted((DOCS / 'tutorials').glob('*.md'))]
+USE = ['get_started.md', 'install.md', 'bridges.md', 'own_data.md', 'site/index.md', *TUTORIALS]
+PREDICT = ['inference.md', 'app.md', 'scale.md', 'export.md', 'models.md']
+UNDERSTAND = ['how_it_works.md', 'concepts.md', 'ports.md']
+PAGES = ['evidence.md', 'speed.md', 'reliability.md', 'paper.md', *USE, *PREDICT, *UNDERSTAND]
 
 
 def plain(text):
