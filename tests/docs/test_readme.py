@@ -5,8 +5,10 @@ from ast import literal_eval
 from pathlib import Path
 
 import pytest
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from PIL import Image
+from torch.optim import AdamW
 
 from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.toolboxes import read_config
@@ -31,6 +33,18 @@ def test_a_config_builds_the_model_with_pretrained_weights(toolbox, tmp_path):
     model = MODELS.build(dict(cfg.model, _scope_=toolbox))
     assert isinstance(model.backbone, PyramidCPVT)
     assert list(model.backbone.out_channels) == model.neck.in_channels
+    # A ViT learns little by the SGD of many base configs; PEG's weights do not decay.
+    options = dict(cfg.optim_wrapper, type='OptimWrapper')  # one of them is of a GPU
+    optimizer = build_optim_wrapper(model, options).optimizer
+    assert isinstance(optimizer, AdamW)
+    decay = {
+        id(parameter): group['weight_decay']
+        for group in optimizer.param_groups
+        for parameter in group['params']
+    }
+    pegs = [value for name, value in model.backbone.named_parameters() if 'pos_block' in name]
+    assert {decay[id(value)] for value in pegs} == {0}
+    assert max(decay.values()) > 0
 
 
 def test_the_config_of_a_classifier_on_the_first_page_builds(tmp_path):
