@@ -328,6 +328,24 @@ def test_yolo_labels_of_images_of_other_bands(data, call, capsys):
     assert 'used           8 training objects' in capsys.readouterr().out
 
 
+def test_mean_and_std_are_those_of_the_pixels_with_data(tmp_path):
+    from own_data import Part, mean_and_std
+
+    pixels = [values(seed, np.uint16, 5) * np.arange(1, 6, dtype=np.uint16) for seed in (1, 2)]
+    images = []
+    for number, array in enumerate(pixels):
+        array[:20, 5:40] = 9999
+        save(tmp_path / f'{number}.tif', array, nodata=9999)
+        images.append(dict(file_name=f'{number}.tif'))
+    value_range = ValueRange(low=0, high=2550, dtype='uint16', bands=(5, 1, 3))
+    found = mean_and_std(Part(dict(images=images), tmp_path, ''), value_range)
+    for index, band in enumerate(value_range.bands):
+        seen = np.concatenate([array[..., band - 1].ravel() for array in pixels])
+        seen = np.rint(seen[seen != 9999] / 10)
+        wanted = seen.mean(), seen.std()
+        np.testing.assert_allclose([column[index] for column in found], wanted, rtol=1e-3)
+
+
 def test_a_constant_band_is_refused(data, refused):
     for path in Path('tiffs').rglob('*.tif'):
         pixels = np.zeros((shape_data.HEIGHT, shape_data.WIDTH, 2), np.uint8)

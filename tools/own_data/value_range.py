@@ -84,33 +84,34 @@ def note_range(facts: Mapping[Path, ImageFacts], value_range: 'ValueRange', repo
 def mean_and_std(part: Part, value_range: 'ValueRange') -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each band, of at most ``SAMPLE`` images, evenly chosen.
 
-    In the order of ``value_range.bands``. Values are scaled to 0 to 255; pixels without data do not
-    count. ``ValueError`` for a band of one value only.
+    In the order of ``value_range.bands``, which must not be ``None``. Values are scaled to 0 to
+    255; pixels without data do not count. ``ValueError`` for a band of one value only.
     """
     from cpvt_backbones.value_range import is_missing, open_raster
 
-    def moments(path: Path) -> np.ndarray:
+    def counts(path: Path) -> np.ndarray:
+        """Number of pixels of each value of each band, (bands, 256)."""
         with open_raster(path) as raster:
             values = value_range.select(raster)
+            image = value_range.convert(values, raster.nodata)
             valid = ~is_missing(values, raster.nodata)
-            pixels = value_range.convert(values, raster.nodata).astype(float)
-        axes = (0, 1)
-        return np.stack(
-            [valid.sum(axes), (pixels * valid).sum(axes), (pixels**2 * valid).sum(axes)]
-        )
+        bands = range(value_range.channels)
+        levels = [image[..., band][valid[..., band]] for band in bands]
+        return np.stack([np.bincount(level, minlength=256) for level in levels])
 
     images = part.coco['images']
     sample = images[:: -(-len(images) // SAMPLE)]
     paths = [part.root / image['file_name'] for image in sample]
-    with ThreadPoolExecutor(4) as pool:
-        parts = track(pool.map(moments, paths), description='mean and std', total=len(paths))
-        count, total, squares = np.sum([*parts], axis=0)
-    bands = value_range.bands or (1, 2, 3)
+    with ThreadPoolExecutor(2) as pool:
+        parts = track(pool.map(counts, paths), description='mean and std', total=len(paths))
+        total = np.sum([*parts], axis=0)
     if value_range.channels == 3:  # BGR
-        count, total, squares = count[::-1], total[::-1], squares[::-1]
-    mean = total / np.maximum(count, 1)
-    std = np.sqrt(np.maximum(squares / np.maximum(count, 1) - mean**2, 0))
-    for band, deviation in zip(bands, std, strict=True):
+        total = total[::-1]
+    levels = np.arange(256)
+    share = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
+    mean = share @ levels
+    std = np.sqrt(np.maximum(share @ levels**2 - mean**2, 0))
+    for band, deviation in zip(value_range.bands or (), std, strict=True):
         if deviation < 1e-3:
             raise ValueError(
                 f'--bands: band {band} has one value in the training images; leave it out'
