@@ -10,7 +10,7 @@ STUDIES = [f'evidence/{path.name}' for path in sorted((DOCS / 'evidence').glob('
 TUTORIALS = [f'tutorials/{path.name}' for path in sorted((DOCS / 'tutorials').glob('*.md'))]
 USE = ['get_started.md', 'install.md', 'bridges.md', 'own_data.md', 'site/index.md', *TUTORIALS]
 PREDICT = ['inference.md', 'app.md', 'scale.md', 'export.md', 'models.md']
-UNDERSTAND = ['how_it_works.md', 'concepts.md', 'ports.md']
+UNDERSTAND = ['how_it_works.md', 'concepts.md', 'ports.md', 'rope.md', 'analysis.md', 'weights.md']
 PAGES = ['evidence.md', 'speed.md', 'reliability.md', 'paper.md', *USE, *PREDICT, *UNDERSTAND]
 
 
