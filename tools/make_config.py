@@ -39,6 +39,7 @@ from own_data import (
     fields_of,
     map_settings,
     mean_and_std,
+    must_exist,
     note_unlisted,
     object_settings,
     read_coco,
@@ -147,6 +148,8 @@ def form_of(args: argparse.Namespace) -> tuple[str, Form]:
         print(f'The data are read as: {" ".join(map(str, read_as))}')
     else:
         form = Form(named or '', paths)
+    for path in paths:
+        must_exist(path, 'data')
     kind = named or form.kind
     form.val = args.val or form.val
     counts = KINDS[kind][1]
@@ -157,6 +160,10 @@ def form_of(args: argparse.Namespace) -> tuple[str, Form]:
         if getattr(args, option) and kind not in kinds:
             wanted = ' and '.join(kinds)
             raise ValueError(f'--{option}: only {wanted} have it, the data are {kind}')
+    for option in ('val', 'add', 'classes'):
+        given = getattr(args, option) or []
+        for path in given if isinstance(given, list) else [given]:
+            must_exist(path, f'--{option}')
     return kind, form
 
 

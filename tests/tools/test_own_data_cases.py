@@ -211,6 +211,92 @@ def test_boxes_come_from_outlines_and_are_clipped(coco, table):
     assert third['bbox'] == [0, 9, 6, 39]
 
 
+def outline_of(box, corners=(0, 0, 1, 0, 1, 1, 0, 1)):
+    """A rectangle as a polygon."""
+    left, top, width, height = box
+    return [[left + width * x if i % 2 == 0 else top + height * x for i, x in enumerate(corners)]]
+
+
+SWAPPED = 'Are these top, left, height, width (x and y swapped)?'
+CORNERS = 'Are these corners x1, y1, x2, y2?'
+CENTRED = 'Are these centre x, centre y, width, height?'
+
+
+@pytest.mark.parametrize('outlines', [True, False])
+@pytest.mark.parametrize(
+    ('read', 'guess'),
+    [
+        (lambda x, y, w, h: [y, x, h, w], SWAPPED),
+        (lambda x, y, w, h: [x, y, x + w, y + h], CORNERS),
+        (lambda x, y, w, h: [x + w / 2, y + h / 2, w, h], CENTRED),
+        (lambda x, y, w, h: [3 * x, 2 * y, w, h], 'Are they of other or resized images?'),
+    ],
+    ids=['swapped', 'corners', 'centre', 'scaled'],
+)
+def test_boxes_that_are_no_left_top_width_height(coco, refuse, read, guess, outlines):
+    """Such boxes were clipped or skipped, with exit code 0."""
+    for i, one in enumerate(coco.annotations):
+        box = [38 - i, 24, 24, 21]
+        one['bbox'] = read(*box)
+        if outlines:
+            one['segmentation'] = outline_of(box)
+    line = refuse(*coco.arguments(form='instances' if outlines else 'coco'))
+    assert guess in line and 'images/0.png: annotation 0 (' in line
+    kind = 'that differ from their outlines' if outlines else 'that reach out of their image'
+    assert f'boxes {kind}, a tenth of all or more' in line
+
+
+def test_few_boxes_in_doubt_are_noted(coco, table):
+    for one in coco.annotations:
+        one['segmentation'] = outline_of(one['bbox'])
+    coco.annotations[0]['bbox'] = [5, 5, 20, 26]
+    coco.annotations[1]['bbox'] = [-9, 5, 34, 16]
+    coco.annotations[1]['segmentation'] = outline_of([0, 5, 25, 16])
+    coco.annotations[2]['bbox'][0] += 2.5
+    printed = table(*coco.arguments(form='instances'))
+    wanted = 'box [5, 5, 20, 26], its outline is in [4, 5, 20, 16])'
+    assert 'note           1 boxes that differ from their outlines: the box counts: ' in printed
+    assert wanted in printed and 'altered        1 boxes are clipped' in printed
+
+
+@pytest.mark.parametrize(
+    ('names', 'pair'),
+    [
+        (['raccoon'] * 19 + ['racoon'], 'racoon (1 objects), raccoon (19 objects)'),
+        (['cat'] * 18 + ['Cat '] * 2, 'Cat (2 objects), cat (18 objects)'),
+        (['stop sign'] * 11 + ['stop_sign'] * 9, 'stop_sign (9 objects), stop sign (11 objects)'),
+        (['helmet'] * 11 + ['hemlet'] * 9, 'hemlet (9 objects), helmet (11 objects)'),
+        (['cat'] * 11 + ['bat'] * 9, ''),
+        (['class 1'] * 18 + ['class 2'] * 2, ''),
+        (['motorcycle'] * 18 + ['bicycle'] * 2, ''),
+    ],
+    ids=str,
+)
+def test_classes_are_counted_and_similar_names_noted(coco, table, names, pair):
+    kinds = [*dict.fromkeys(names)]
+    coco.categories = [dict(id=i, name=name) for i, name in enumerate(kinds)]
+    for one, name in zip(coco.annotations, names, strict=True):
+        one['category_id'] = kinds.index(name)
+    printed = table(*coco.arguments())
+    wanted = f'note           1 classes with nearly equal names: are they one?: {pair}\n'
+    assert (wanted in printed) == bool(pair) == ('nearly equal' in printed)
+    train = coco.read('train')['annotations']
+    for index, name in enumerate(kinds):
+        count = [one['category_id'] for one in train].count(index)
+        rest = names.count(name) - count
+        line = f'{name.strip()}: {count} training objects, {rest} validation objects\n'
+        assert f'class    {index:7} {line}' in printed
+
+
+def test_the_folder_of_images_is_named(coco, refuse):
+    """LabelMe writes JPEGImages/1.jpg in a file beside that folder."""
+    for image in coco.images:
+        image['file_name'] = f'images/{image["file_name"]}'
+    line = refuse(*coco.arguments())
+    assert f"such as 'images/0.png', starts from another folder than '{coco.folder}/im" in line
+    assert line.endswith(f"give '{coco.folder}'")
+
+
 def test_ids_as_text_are_replaced(coco, table):
     for image in coco.images:
         image['id'] = f'a{image["id"]}'
@@ -748,6 +834,46 @@ def test_class_folders_that_are_no_classes_or_have_damaged_images(photos, refuse
     assert f'{photos}/dog/dog3.png (the file is empty)' in line
 
 
+@pytest.mark.parametrize(
+    ('folders', 'advice'),
+    [
+        (('image', 'label', 'aug'), 'masks {0}/image {0}/label;'),
+        (('JPEGImages', 'SegmentationClass', 'SegmentationObject'), 'masks {0}/JPEGImages {0}/Se'),
+        (('img', 'mask'), 'masks {0}/img {0}/mask;'),
+        (('scans', 'Annotations'), 'masks {0}/IMAGES {0}/Annotations;'),
+        (
+            ('train/images', 'train/labels', 'val/images', 'val/labels'),
+            'masks {0}/train/images {0}',
+        ),
+        (('cat', 'dog'), ''),
+        (('mask', 'no mask'), ''),
+    ],
+    ids=str,
+)
+def test_folders_of_images_and_masks_are_no_classes(tmp_path, refuse, table, folders, advice):
+    pytest.importorskip('mmpretrain')
+    data = tmp_path / 'data'
+    for i, folder in enumerate(folders):
+        for j in range(3):
+            # 'mask' is a class if other classes have other files.
+            photo(data / f'{folder}/{j + 7 * i * (folders[0] == "mask")}.png', seed=[i, j])
+    if advice:
+        line = refuse('folders', data)
+        assert 'folders of images or masks, which are no classes' in line
+        assert advice.format(data) in line
+    else:
+        wanted = f'class folders with the same file names: are they images and masks?: {data}/cat'
+        assert (wanted in table('folders', data)) == (folders[0] == 'cat')
+
+
+def test_one_image_in_several_class_folders(photos, table):
+    shutil.copy(photos / 'cat/cat1.png', photos / 'dog/again.png')
+    wanted = f'contradict each other: {photos}/cat/cat1.png = {photos}/dog/again.png\n'
+    printed = table('folders', photos)
+    assert wanted in printed
+    assert 'class          1 dog: 5 training images, 1 validation images\n' in printed
+
+
 def test_class_folders_with_a_split(tmp_path, refuse, table):
     pytest.importorskip('mmpretrain')
     parts = tmp_path / 'parts'
@@ -913,6 +1039,8 @@ def test_recognised_forms(coco, masks, photos, table, refuse):
     assert f'read as: folders {photos}\n' in table(photos)
     for arguments, message in (
         (('vocc', photos), 'there is no file or folder'),
+        (('masks', images, f'{masks.masks}s'), f"did you mean '{masks.masks}'?"),
+        ((images, masks.masks, '--classes', 'none.txt'), '--classes: there is no file or folder'),
         ((photos, '--val', 'x'), '--val: only coco and instances have it, the data are folders'),
         ((photos, photos, photos), 'recognised; name it'),
     ):
@@ -1011,8 +1139,9 @@ def test_class_maps_are_no_instances(masks, refuse, values, reason):
 
 def test_outlines_are_for_instances(coco, yolo, table, refuse):
     for one in coco.annotations:
-        one['segmentation'] = TRIANGLE
-    assert 'outlines are left out; form instances trains on them' in table(*coco.arguments())
+        one['segmentation'] = outline_of(one['bbox'])
+    wanted = 'note          20 outlines are left out; form instances trains on them'
+    assert wanted in table(*coco.arguments())
     assert 'used          16 training objects' in table(
         *coco.arguments(form='instances'), '--strict'
     )

@@ -14,7 +14,7 @@ from .coco import (
     read_predictions,
     report_left_out,
 )
-from .files import files_in, split, write_json
+from .files import files_in, must_exist, split, write_json
 from .folders import classes_of, read_folders
 from .instances import read_instances
 from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
@@ -42,6 +42,7 @@ __all__ = [
     'files_in',
     'map_settings',
     'mean_and_std',
+    'must_exist',
     'note_unlisted',
     'object_settings',
     'pair_masks',

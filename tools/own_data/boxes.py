@@ -2,7 +2,7 @@
 
 from .coco import Coco
 from .outlines import Box, box_of_polygons, is_number, is_polygon
-from .report import Fault, Report
+from .report import Fault
 
 ROUNDING = 1.0  # px that a box may lie outside without a word
 SMALLEST = 1.0  # px; mmdet leaves out what is narrower or lower
@@ -18,7 +18,12 @@ def read_box(one: Coco) -> Box | None:
     return box
 
 
-def clip_box(box: Box, width: int, height: int, report: Report, where: str) -> Box:
+def overhang(box: Box, width: int, height: int) -> float:
+    """Pixels by which a box reaches out of its image; negative within."""
+    return max(-box[0], -box[1], box[0] + box[2] - width, box[1] + box[3] - height)
+
+
+def clip_box(box: Box, width: int, height: int) -> Box:
     """A box within its image, of at least 1 px; else a :class:`.Fault`."""
     if box[2] < 0 or box[3] < 0:
         raise Fault('refused', 'boxes of negative width or height', repr(box))
@@ -28,16 +33,13 @@ def clip_box(box: Box, width: int, height: int, report: Report, where: str) -> B
     right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
     if left >= right or top >= bottom:
         raise Fault('skipped', 'boxes outside their image', f'{box} in {width} x {height}')
-    over = max(-box[0], -box[1], box[0] + box[2] - width, box[1] + box[3] - height)
     if right - left < SMALLEST or bottom - top < SMALLEST:
         raise Fault(
             'skipped', 'boxes narrower or lower than 1 px, which mmdet leaves out', repr(box)
         )
-    if over > ROUNDING:
-        report.add(
-            'altered', 'boxes are clipped to their image', f'{where} ({box} in {width} x {height})'
-        )
-    return box if over <= 0 else [left, top, right - left, bottom - top]
+    if overhang(box, width, height) <= 0:
+        return box
+    return [left, top, right - left, bottom - top]
 
 
 def extent(one: Coco) -> tuple[float, float, float, float] | None:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .categories import check_categories, drop_parents, match_categories, note_empty
+from .class_counts import list_classes
 from .coco import Coco, Part, join, part_of
 from .duplicates import near_duplicates
 from .files import split
-from .folders import check_labels
+from .folders import check_labels, note_contradictions
 from .images import ImageFacts, inspect_images
 from .links import link_objects
 from .objects import check_objects, require_outlines
@@ -55,11 +56,7 @@ def check(
     given = [*parts, added] if added else parts
     checked, facts = check_parts(given, report, decode=decode, value_range=value_range)
     for part in checked:
-        if outlines:
-            require_outlines(part, report)
-        elif any('segmentation' in one for one in part.coco.get('annotations', ())):
-            reason = 'outlines are left out; form instances trains on them'
-            report.add('note', reason, part.source)
+        _check_outlines(part, report, required=outlines)
     extra = checked.pop() if added else None
     if len(checked) == 1 and len(checked[0].coco['images']) > 1:
         images = checked[0].coco['images']
@@ -75,15 +72,34 @@ def check(
         _note_deep(facts, report)
     _note_duplicates(checked, facts, report)
     _count_used(checked, report)
-    if 'annotations' in checked[0].coco:
-        note_empty(checked[0], report)
-    images = checked[0].coco['images']
-    if len(checked) == 2 and images and 'label' in images[0]:
-        check_labels(checked, report)
+    _check_classes(checked, report)
     report.finish(strict=strict, file=file)
     if len(checked) < 2 or not all(part.coco['images'] for part in checked):
         raise ValueError('data: at least 2 images are needed, for training and validation')
     return checked
+
+
+def _check_outlines(part: Part, report: Report, *, required: bool) -> None:
+    if required:
+        require_outlines(part, report)
+        return
+    for one in part.coco.get('annotations', ()):
+        if 'segmentation' in one:
+            reason = 'outlines are left out; form instances trains on them'
+            report.add('note', reason, f'{part.source}: annotation {one["id"]}')
+
+
+def _check_classes(parts: Sequence[Part], report: Report) -> None:
+    """List the classes of objects or images, and check that each can be learnt."""
+    images = parts[0].coco['images']
+    if 'annotations' in parts[0].coco:
+        note_empty(parts[0], report)
+    elif not images or 'label' not in images[0]:
+        return
+    elif len(parts) == 2:
+        check_labels(parts, report)
+        note_contradictions(parts, report)
+    list_classes(parts, report)
 
 
 def check_parts(

@@ -12,6 +12,7 @@ from .report import Report
 
 Coco = dict[str, Any]
 LISTS = ('images', 'annotations', 'categories')
+SAMPLE = 20  # images of a JSON file that are looked for
 PREDICTIONS = ('images.json', 'predictions.json')  # of tools/infer.py
 
 
@@ -50,7 +51,23 @@ def read_coco(file: Path, images: Path) -> Part:
                 f'data: {file} is no COCO JSON: {key!r} must be a list of objects, got'
                 f' {entries!r:.60}'
             )
+    _check_root(content['images'], file, images)
     return Part(content, images, str(file))
+
+
+def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
+    """``ValueError`` if images that are not in the folder are all in one around it."""
+    names = [entry.get('file_name') for entry in entries]
+    sample = [name for name in names if isinstance(name, str)][:: len(names) // SAMPLE + 1]
+    if not sample or any((images / name).exists() for name in sample):
+        return
+    below = sorted(path for path in images.glob('*') if path.is_dir())
+    for root in (images.parent, file.parent, *below):
+        if all((root / name).is_file() for name in sample):
+            raise ValueError(
+                f'data: the file_name of the images in {file}, such as {sample[0]!r}, starts from'
+                f' another folder than {str(images)!r}: give {str(root)!r}'
+            )
 
 
 def _read_json(file: Path) -> Any:

@@ -1,5 +1,6 @@
 """Find files, split them, and write JSON."""
 
+import difflib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,6 +16,19 @@ VALIDATION = (
     'validation',
     'test',
 )  # folders of the validation images, the first that is there
+# Usual names of folders, in small letters.
+IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
+MASK_FOLDERS = (
+    'masks',
+    'mask',
+    'labels',
+    'label',
+    'annotation',
+    'annotations',
+    'segmentationclass',
+    'segmentation',
+    'gt',
+)
 LEFT_OUT = 'images of another set than training and validation, such as test'
 # Images that Pillow and OpenCV do not read as they are installed here.
 UNREAD_SUFFIXES = (
@@ -30,6 +44,16 @@ UNREAD_SUFFIXES = (
     '.svg',
     '.tga',
 )
+
+
+def must_exist(path: Path, argument: str) -> None:
+    """``FileNotFoundError`` for a path that is not there, with the most similar name beside it."""
+    if path.exists():
+        return
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    similar = difflib.get_close_matches(path.name, beside, n=1)
+    hint = f'; did you mean {str(path.parent / similar[0])!r}?' if similar else ''
+    raise FileNotFoundError(f'{argument}: there is no file or folder {str(path)!r}{hint}')
 
 
 def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:

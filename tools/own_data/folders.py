@@ -1,11 +1,16 @@
 """Read images in a folder for each class."""
 
-from collections.abc import Sequence
-from pathlib import Path
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from .coco import Coco, Part
-from .files import TRAIN, VALIDATION, files_in
+from .files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in
 from .report import Report
+
+# Folders of which classes may have the names, too: 'mask' of people, 'image' of documents.
+MAYBE_CLASSES = ('mask', 'gt', 'image', 'images', 'photos')
+ALIKE = 0.8  # of the names in the smaller of two folders: they belong together
 
 
 def read_folders(folder: Path, report: Report) -> Part:
@@ -29,10 +34,88 @@ def read_folders(folder: Path, report: Report) -> Part:
             report.add('refused', f'images {place} {where}', f'{folder}/{name}')
             continue
         images.append(dict(id=len(images) + 1, file_name=name, label=folders[depth]))
+    _refuse_parts_of_images(images, folder, report)
     _note_empty_folders(
         folder, depth, {str(folder / name).rpartition('/')[0] for name in names}, report
     )
     return Part(dict(images=images), folder, str(folder))
+
+
+def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report) -> None:
+    """Refuse folders of images and of their masks, which are no classes.
+
+    The same file names in several folders are noted.
+    """
+    stems: dict[str, set[str]] = {}
+    places: dict[str, str] = {}
+    for image in images:
+        path = PurePosixPath(image['file_name'])
+        stems.setdefault(image['label'], set()).add(path.stem)
+        places.setdefault(image['label'], str(folder / path.parent))
+    alike = _with_equal_names(stems)
+    masks, pictures = [], []
+    for name in stems:
+        is_certain = name.lower() not in MAYBE_CLASSES or name in alike
+        if is_certain and is_mask_folder(name):
+            masks.append(places[name])
+        elif is_certain and name.lower() in IMAGE_FOLDERS:
+            pictures.append(places[name])
+    if masks or pictures:
+        first = pictures[0] if pictures else f'{folder}/IMAGES'
+        masks.sort(key=_is_secondary)
+        second = masks[0] if masks else f'{folder}/MASKS'
+        reason = (
+            'folders of images or masks, which are no classes. For class maps, give their folders'
+            f' alone: masks {first} {second}; for objects: coco FILE.json {first}, or voc or yolo'
+            f' {folder}'
+        )
+        for place in [*pictures, *masks]:
+            report.add('refused', reason, place)
+    elif alike:
+        reason = 'class folders with the same file names: are they images and masks?'
+        report.add('note', reason, ', '.join(places[name] for name in sorted(alike)))
+
+
+def _is_secondary(place: str) -> bool:
+    """True for VOC's and LabelMe's folders of instances and of pictures of masks."""
+    name = PurePosixPath(place).name.lower()
+    return 'object' in name or 'visual' in name
+
+
+def is_mask_folder(name: str) -> bool:
+    """True for names such as ``labels`` and VOC's ``SegmentationClassPNG``."""
+    return name.lower() in MASK_FOLDERS or name.lower().startswith('segmentation')
+
+
+def _with_equal_names(stems: Mapping[str, set[str]]) -> set[str]:
+    """Folders whose file names are nearly those of another."""
+    found = set()
+    for name, mine in stems.items():
+        for other, theirs in stems.items():
+            common = len(mine & theirs)
+            if name != other and common > 1 and common >= ALIKE * min(len(mine), len(theirs)):
+                found |= {name, other}
+    return found
+
+
+def note_contradictions(parts: Sequence[Part], report: Report) -> None:
+    """Note files of equal bytes in several class folders."""
+    by_size: dict[int, list[tuple[Path, str]]] = {}
+    for part in parts:
+        for image in part.coco['images']:
+            path = part.root / image['file_name']
+            by_size.setdefault(path.stat().st_size, []).append((path, image['label']))
+    for group in by_size.values():
+        if len({label for _, label in group}) < 2:
+            continue
+        by_content: dict[bytes, list[tuple[Path, str]]] = {}
+        for path, label in group:
+            digest = hashlib.sha256(path.read_bytes()).digest()
+            by_content.setdefault(digest, []).append((path, label))
+        for same in by_content.values():
+            if len({label for _, label in same}) > 1:
+                reason = 'one image in several class folders: its labels contradict each other'
+                report.add('note', reason, ' = '.join(str(path) for path, _ in same))
 
 
 def _note_empty_folders(folder: Path, depth: int, used: set[str], report: Report) -> None:

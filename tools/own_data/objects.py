@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from .box_doubts import BoxDoubts
 from .boxes import clip_box, read_box
 from .coco import Coco, Part
 from .outlines import Box, area_of_outline, box_of_outline, is_number, is_polygon, is_rle
@@ -15,6 +16,7 @@ def check_objects(part: Part, report: Report) -> None:
     kept = []
     ids = set()
     seen = set()
+    doubts = BoxDoubts()
     for number, one in enumerate(part.coco['annotations'], 1):
         image = images[one['image_id']]
         key = one.get('id')
@@ -23,7 +25,7 @@ def check_objects(part: Part, report: Report) -> None:
             f' {key if "id" in one else f"number {number}"}'
         )
         try:
-            checked = _check_object(one, image, report, where)
+            checked = _check_object(one, image, report, where, doubts)
             content = _content(checked)
             if content in seen:
                 raise Fault('skipped', 'objects that are listed twice')
@@ -42,6 +44,7 @@ def check_objects(part: Part, report: Report) -> None:
     for number, one in enumerate(kept, 1):
         one['id'] = number
     part.coco['annotations'] = kept
+    doubts.report(report)
 
 
 def _content(one: Coco) -> tuple[Any, ...]:
@@ -50,7 +53,7 @@ def _content(one: Coco) -> tuple[Any, ...]:
     return one['image_id'], one['category_id'], one['iscrowd'], *one['bbox'], outline
 
 
-def _check_object(one: Coco, image: Coco, report: Report, where: str) -> Coco:
+def _check_object(one: Coco, image: Coco, report: Report, where: str, doubts: BoxDoubts) -> Coco:
     """An annotation with box, area and ``iscrowd``, clipped to its image."""
     box = read_box(one)
     outline = _check_outline(one, image, box is not None, report, where)
@@ -59,7 +62,8 @@ def _check_object(one: Coco, image: Coco, report: Report, where: str) -> Coco:
             raise Fault('refused', 'objects with neither bbox nor outline')
         box = box_of_outline(outline)
         report.add('altered', 'bbox is derived from the outline', where)
-    box = clip_box(box, image['width'], image['height'], report, where)
+    doubts.add(box, image, None if one.get('iscrowd') else outline, where)
+    box = clip_box(box, image['width'], image['height'])
     iscrowd = one.get('iscrowd') or 0
     if iscrowd not in (0, 1):
         raise Fault('refused', 'iscrowd is neither 0 nor 1', repr(iscrowd))

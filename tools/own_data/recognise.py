@@ -8,24 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .coco import LISTS
-from .files import TRAIN, VALIDATION, files_in
+from .coco import LISTS, SAMPLE
+from .files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in, must_exist
 from .report import Report
 from .yolo import NAME_FILES
 from .yolo_yaml import YAML, find_yaml
-
-IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
-MASK_FOLDERS = (
-    'masks',
-    'mask',
-    'labels',
-    'label',
-    'annotations',
-    'segmentationclass',
-    'segmentation',
-    'gt',
-)
-SAMPLE = 20  # images of a JSON file that are looked for in a folder
 
 
 @dataclass
@@ -51,8 +38,7 @@ def recognise(paths: Sequence[Path]) -> Form:
     ``ValueError`` if it is none or not the only one.
     """
     for path in paths:
-        if not path.exists():
-            raise FileNotFoundError(f'data: there is no file or folder {str(path)!r}')
+        must_exist(path, 'data')
     if len(paths) == 2 and paths[0].is_dir() and paths[1].is_dir():
         return Form('masks', [*paths])
     if len(paths) == 2 and paths[0].suffix == '.json' and paths[1].is_dir():
