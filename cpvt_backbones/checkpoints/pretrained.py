@@ -28,7 +28,8 @@ _CLASS_LAYER = re.compile(
 )
 # Heads with classes of their own: proposals, stuff.
 _OTHER_HEAD = re.compile(r'(^|\.)\w*(rpn|semantic)')
-_TABLE = re.compile('pos_embed|rel_pos|relative_position')
+# Of learned tables, of SAM in mmpretrain, of Swin.
+_TABLE = re.compile('pos_embed|rel_pos_[hw]$|relative_position')
 
 
 def load_checkpoint(
@@ -187,7 +188,8 @@ def check_loaded(
     refused too. With ``other_classes``, weights of the heads' class layers are replaced in
     ``content`` by the model's own instead, and logged: these layers stay random, and mmengine
     reports no misfit of its own. So are those of a checkpoint that does not name its classes, if
-    their number differs. Tables of positions are resized as they are loaded.
+    their number differs. Tables of positions are resized as they are loaded, but not those of
+    relative positions in this package.
     """
     with naming_file(checkpoint):
         weights, wanted = weights_in(content), unwrap(model).state_dict()

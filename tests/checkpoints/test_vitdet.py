@@ -15,7 +15,8 @@ from tiny import max_difference, randomise
 from torch.nn import functional
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, convert_state_dict
-from cpvt_backbones.checkpoints import load_checkpoint, public_backbone
+from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, public_backbone
+from cpvt_backbones.checkpoints.pretrained import check_loaded
 
 HEADS, WINDOW, GLOBAL = 4, 3, (1, 3)
 ARCH = dict(embed_dims=24, depth=4, num_heads=HEADS, mlp_ratio=2.0)
@@ -216,6 +217,21 @@ def test_blocks_that_no_output_needs_and_masked_padding():
     assert not report.missing
     assert 'of a block' in report.dropped['backbone.net.blocks.3.attn.rel_pos_w']
     assert any('mask_window_padding=False' in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ('theirs', 'mine'),
+    [
+        (dict(type='DecomposedRelative', grid=8), dict(type='DecomposedRelative', grid=7)),
+        (dict(type='Relative', clip=2), dict(type='Relative', clip=3)),
+    ],
+)
+def test_mmengine_loads_no_tables_of_another_size(theirs, mine):
+    """It would leave them random."""
+    options = {**VITDET, 'window_size': None, 'global_blocks': ()}
+    weights = CPVT(**{**options, 'position': theirs}).state_dict()
+    with pytest.raises(CheckpointError, match='other shapes of rel_pos'):
+        check_loaded(dict(state_dict=weights), CPVT(**{**options, 'position': mine}), 'a.pth')
 
 
 # -- peers
