@@ -55,8 +55,16 @@ class Model:
 
     @cached_property
     def predictor(self) -> ToolboxPredictor:
-        """The whole model."""
-        return ToolboxPredictor(cfg=self._cfg, checkpoint=self._checkpoint, device=self._device)
+        """The whole model; ``ValueError`` for one that does not read RGB images of 8 bits."""
+        predictor = ToolboxPredictor(
+            cfg=self._cfg, checkpoint=self._checkpoint, device=self._device
+        )
+        if predictor.value_range is not None:
+            raise ValueError(
+                f'the page takes RGB images of 8 bits; {self.name} reads others, by LoadRange:'
+                ' tools/infer.py predicts on its images'
+            )
+        return predictor
 
     @cached_property
     def extractor(self) -> FeatureExtractor:

@@ -20,6 +20,7 @@ from cpvt_backbones.inference import ImageError
 from cpvt_backbones.inference.drawing import make_preview
 from cpvt_backbones.inference.sizes import resize
 from cpvt_backbones.inference.windows import open_image
+from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.value_range import ValueRange
 
 SIZE = 48, 64  # height, width, px
@@ -250,6 +251,16 @@ def test_tools_that_show_rgb_features_refuse_other_images(small_model, refused):
     photo = save(Path('photo.png'), values(0, np.uint8, 3))
     assert 'cfg reads images by LoadRange' in refused('feature_maps', *small_model, photo)
     assert 'cfg reads images by LoadRange' in refused('attention_maps', *small_model, photo)
+
+
+def test_the_page_refuses_models_of_other_images(small_model):
+    for package in ('skimage', 'sklearn'):
+        pytest.importorskip(package)
+    from app_views import Model
+
+    model = Model('small', read_config(small_model[0]), small_model[1], 'cpu')
+    with pytest.raises(ValueError, match='the page takes RGB images of 8 bits; small reads others'):
+        model.predictor  # noqa: B018, loads
 
 
 def test_a_preprocessor_refuses_other_channels():
