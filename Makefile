@@ -26,8 +26,9 @@ $(READY): setup.py tools/setup_env.sh $(if $(filter torchvision,$(OPERATORS)),,a
 demo: $(READY)  ## train a small detector and a small segmentor, run both at sizes not seen in training
 	$(BIN)/python demo/demo.py $(ARGS)
 
-# What finishes in 90 seconds on two cores, the imports of the toolboxes included.
-QUICK := tests/layers tests/checkpoints tests/golden/test_golden.py::test_backbones \
+# What finishes in a minute on two cores, the imports of the toolboxes included.
+QUICK := tests/layers tests/checkpoints --ignore=tests/checkpoints/test_costly.py \
+	tests/golden/test_golden.py::test_backbones \
 	$(addprefix tests/backbones/test_,arguments.py outputs.py state_dict.py fuse.py)
 
 app: $(READY)  ## try models on images in a browser, http://127.0.0.1:7860/; ARGS='CONFIG CHECKPOINT' adds one
