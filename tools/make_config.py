@@ -54,6 +54,7 @@ from own_data import (
     start,
     work_dir,
     write_config,
+    write_sheet,
 )
 
 # The task of each form, and the numbers of paths that it takes.
@@ -229,6 +230,8 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
             f'bands {", ".join(map(str, args.bands))}: mean and standard deviation are of the'
             ' training images'
         )
+    sheet = write_sheet(task, settings.fields, folder / 'sheet.jpg', value_range=value_range)
+    settings.remarks.append(f'images with their labels, to look at before training: {sheet}')
     return settings
 
 

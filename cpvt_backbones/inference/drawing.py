@@ -1,14 +1,13 @@
 """Pictures of predictions."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from .predictions import Prediction, decode_mask, resize_classes
-from .predictors import Predictor
 from .sizes import fit
 from .windows import read_map
 
@@ -24,13 +23,21 @@ _COLOURS = (
 Colour = tuple[int, ...]
 
 
+class Style(Protocol):
+    """Task, names and palette of the classes, as of a :class:`.Predictor`."""
+
+    task: str
+    classes: Sequence[str] | None
+    palette: Sequence[Sequence[int]] | None
+
+
 def distinct_colours(count: int) -> np.ndarray:
     """RGB, (count, 3), uint8: any two of the first 24 differ clearly; then they repeat."""
     table = np.array([list(bytes.fromhex(colour)) for colour in _COLOURS.split()], np.uint8)
     return table[np.arange(count) % len(table)]
 
 
-def class_colours(predictor: Predictor) -> np.ndarray:
+def class_colours(predictor: Style) -> np.ndarray:
     """RGB of each class, (N, 3), uint8: the predictor's palette, else distinct colours."""
     palette = predictor.palette
     if palette is not None and not _is_random(palette):
@@ -60,12 +67,13 @@ def make_preview(image: Any) -> np.ndarray:
 
 
 def draw_prediction(
-    rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]
+    rgb: np.ndarray, prediction: Prediction, predictor: Style, size: tuple[int, int]
 ) -> np.ndarray:
     """Draw a prediction on the image.
 
-    Boxes have classes and scores. Each mask has a colour of its own. A class map has a legend; a
-    class whose name is in ``BACKGROUND`` is not coloured. An image's class is written on it.
+    Boxes have classes and scores; without ``scores``, as of labels, classes only. Each mask has a
+    colour of its own. A class map has a legend; a class whose name is in ``BACKGROUND`` is not
+    coloured. An image's class is written on it.
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px
     that was predicted; it may be overwritten.
@@ -74,13 +82,13 @@ def draw_prediction(
         return _draw_map(rgb, prediction['seg_map'], predictor)
     if predictor.task == 'classification':
         picture = _Canvas(Image.fromarray(rgb))
-        name = _label(prediction['label'], prediction['class'], prediction['score'])
+        name = _label(prediction['label'], prediction['class'], prediction.get('score'))
         picture.write((0, 0), name, _shade(class_colours(predictor)[prediction['label']]))
         return np.asarray(picture.image)
     return _draw_instances(rgb, prediction, predictor, size)
 
 
-def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Predictor) -> np.ndarray:
+def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     height, width = rgb.shape[:2]
     if isinstance(seg_map, np.ndarray):
         seg_map = resize_classes(seg_map, height=height, width=width)
@@ -103,7 +111,7 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Predictor) -> np.ndarray
 
 
 def _draw_instances(
-    rgb: np.ndarray, prediction: Prediction, predictor: Predictor, size: tuple[int, int]
+    rgb: np.ndarray, prediction: Prediction, predictor: Style, size: tuple[int, int]
 ) -> np.ndarray:
     height, width = rgb.shape[:2]
     labels = prediction['labels']
@@ -120,13 +128,15 @@ def _draw_instances(
     boxes = (np.array(prediction['boxes']).reshape(-1, 4) * factors).tolist()
     for i, (box, shade) in enumerate(zip(boxes, shades, strict=True)):
         picture.draw_box(box, shade)
-        text = _label(labels[i], prediction['classes'][i], prediction['scores'][i])
+        score = prediction['scores'][i] if 'scores' in prediction else None
+        text = _label(labels[i], prediction['classes'][i], score)
         picture.write((box[0], box[1]), text, shade)
     return np.asarray(picture.image)
 
 
-def _label(label: int, name: str | None, score: float) -> str:
-    return f'{label if name is None else name} {score:.2f}'
+def _label(label: int, name: str | None, score: float | None) -> str:
+    text = str(label) if name is None else name
+    return text if score is None else f'{text} {score:.2f}'
 
 
 def _shade(colour: np.ndarray) -> Colour:

@@ -1026,6 +1026,58 @@ def test_yolo_labels_beside_the_images(tmp_path, table):
     assert [one['bbox'] for one in written['annotations']] == [[12, 16, 24, 32]] * 4
 
 
+# -- the sheet of images with their labels
+# --------------------------------------------------------------------------------------------------
+
+
+def sheet(folder):
+    """The sheet beside the config, RGB. An image of 64 x 48 px has 480 x 360 px in it, from 8, 8"""
+    return np.asarray(Image.open(folder / 'mine/sheet.jpg')).astype(int)
+
+
+def assert_near(pixel, colour):
+    assert np.abs(pixel - np.array(colour)).max() < 40, (pixel, colour)
+
+
+@pytest.mark.parametrize('form', ['coco', 'instances'])
+def test_the_sheet_shows_boxes_and_outlines(coco, table, form):
+    for image in coco.images:
+        cv2.imwrite(str(coco.folder / 'images' / image['file_name']), np.zeros((HEIGHT, WIDTH, 3)))
+    for one in coco.annotations:
+        one['bbox'] = [16, 16, 32, 16] if one['id'] % 2 else [50, 8, 8, 8]
+        one['segmentation'] = outline_of(one['bbox'])
+    printed = table(*coco.arguments(form=form))
+    last = next(line for line in reversed(printed.splitlines()) if 'python ' not in line)
+    assert last.endswith(f'{coco.folder}/mine/sheet.jpg')
+    found = sheet(coco.folder)
+    green = np.array([0, 255, 0])  # of the second class, and of the second object
+    assert_near(found[8 + 200, 8 + 121], green)  # its left side, at 16 / 64 of the width
+    inside = green * 0.6 if form == 'instances' else [0, 0, 0]
+    assert_near(found[8 + 200, 8 + 240], inside)
+    assert_near(found[8 + 300, 8 + 240], [0, 0, 0])
+    # Eight of training in two rows, two of validation.
+    assert found.shape[1] == 8 + 4 * 488 and found.shape[0] == 8 + 3 * (360 + 18 + 8)
+
+
+def test_the_sheet_shows_class_maps(masks, table):
+    for i in range(5):
+        cv2.imwrite(str(masks.images / f'{i}.png'), np.full((HEIGHT, WIDTH, 3), 100))
+        mask(masks.masks / f'{i}.png', [0] * 20 + [1] * 24 + [255] * 20)
+    table(*masks.arguments, *masks.classes('background\nroad\n'))
+    found = sheet(masks.folder)
+    green, grey = np.array([0, 255, 0]), np.array([128] * 3)
+    for column, colour in ((100, [100] * 3), (240, 40 + 0.6 * green), (430, 40 + 0.6 * grey)):
+        assert_near(found[8 + 300, 8 + column], colour)
+
+
+def test_the_sheet_shows_classes(photos, table):
+    table('folders', photos)
+    found = sheet(photos.parent)
+    for top, colour in ((8, [255, 51, 51]), (8 + 386, [0, 255, 0])):  # four cats, four dogs
+        name = found[top : top + 12, 8:20].reshape(-1, 3)
+        assert_near(np.median(name, axis=0), colour)
+
+
 # -- which form it is
 # --------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
 from .recognise import Form, recognise
 from .report import Fault, Report
 from .settings import Settings, class_settings, map_settings, object_settings
+from .sheet import write_sheet
 from .templates import fields_of, start, work_dir, write_config
 from .value_range import choose_range, mean_and_std
 from .voc import read_voc
@@ -62,4 +63,5 @@ __all__ = [
     'write_class_maps',
     'write_config',
     'write_json',
+    'write_sheet',
 ]
