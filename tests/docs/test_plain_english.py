@@ -8,10 +8,12 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / 'docs'
 STUDIES = [f'evidence/{path.name}' for path in sorted((DOCS / 'evidence').glob('*.md'))]
 TUTORIALS = [f'tutorials/{path.name}' for path in sorted((DOCS / 'tutorials').glob('*.md'))]
-USE = ['get_started.md', 'install.md', 'bridges.md', 'own_data.md', 'site/index.md', *TUTORIALS]
+USE = ['site/index.md', 'get_started.md', 'install.md', 'bridges.md', '../CONTRIBUTING.md']
+TRAIN = ['own_data.md', *TUTORIALS]
 PREDICT = ['inference.md', 'app.md', 'scale.md', 'export.md', 'models.md']
 UNDERSTAND = ['how_it_works.md', 'concepts.md', 'ports.md', 'rope.md', 'analysis.md', 'weights.md']
-PAGES = ['evidence.md', 'speed.md', 'reliability.md', 'paper.md', *USE, *PREDICT, *UNDERSTAND]
+FIGURES = ['evidence.md', 'speed.md', 'reliability.md', 'paper.md']
+PAGES = [*USE, *TRAIN, *PREDICT, *UNDERSTAND, *FIGURES]
 
 
 def plain(text):
