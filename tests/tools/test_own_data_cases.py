@@ -482,6 +482,7 @@ def test_voc_files_of_equal_names_are_kept(tmp_path, table, refuse):
 def test_voc_faults(voc, table, refuse):
     for i in range(10):
         photo(voc / f'SegmentationClass/{i}.png')
+        photo(voc / f'AnnotationsVisualization/{i}.png')
     labels = voc / 'Annotations'
     assert 'exit code 0' in table('voc', voc, '--strict')
     (labels / '9.xml').unlink()
@@ -709,7 +710,11 @@ def test_what_255_is(masks, table, config, codes, names, classes):
         ({}, 'a 0 0 0\nb 9 9 9\n', 'its colours are compared with those of the masks, grey ones'),
         (dict.fromkeys('01234', [1, 0, 255, 255, 255]), [], 'most pixels are of no class (255)'),
         (dict.fromkeys('01234', [0, 0]), [], 'masks of one class'),
-        (dict.fromkeys('01234', [0, 128, 255]), [], 'such as NAME 128 128 128 for value 128'),
+        (
+            dict.fromkeys('01234', [0, 128, 255]),
+            [],
+            'or each with its colour (NAME 9 9 9 is the value 9)',
+        ),
     ],
 )
 def test_what_255_cannot_be(masks, table, refuse, codes, options, reason):
@@ -832,6 +837,11 @@ def test_class_folders_that_are_no_classes_or_have_damaged_images(photos, refuse
     line = refuse('folders', photos)
     assert f'refused        2 images that cannot be read: {photos}/cat/cat1.png (' in line
     assert f'{photos}/dog/dog3.png (the file is empty)' in line
+    wanted = f'images deeper than <class>/: give {photos}: '
+    photo(photos.parent / 'dog.png')  # beside the folder of the classes
+    assert wanted not in refuse('folders', photos.parent)
+    (photos.parent / 'dog.png').unlink()
+    assert wanted in refuse('folders', photos.parent)
 
 
 @pytest.mark.parametrize(

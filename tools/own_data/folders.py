@@ -26,12 +26,15 @@ def read_folders(folder: Path, report: Report) -> Part:
     is_split = TRAIN in tops and bool(tops & {*VALIDATION})
     depth = 1 if is_split else 0
     where = '<split>/<class>/' if is_split else '<class>/'
+    # All images are in folders of the only folder.
+    is_nested = len(tops) == 1 and all(name.count('/') > 1 for name in names)
     images: list[Coco] = []
     for name in names:
         folders = name.split('/')[:-1]
         if len(folders) != depth + 1:
             place = 'deeper than' if len(folders) > depth + 1 else 'outside of'
-            report.add('refused', f'images {place} {where}', f'{folder}/{name}')
+            advice = f': give {folder}/{folders[0]}' if is_nested else ''
+            report.add('refused', f'images {place} {where}{advice}', f'{folder}/{name}')
             continue
         images.append(dict(id=len(images) + 1, file_name=name, label=folders[depth]))
     _refuse_parts_of_images(images, folder, report)
@@ -65,9 +68,8 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
         masks.sort(key=_is_secondary)
         second = masks[0] if masks else f'{folder}/MASKS'
         reason = (
-            'folders of images or masks, which are no classes. For class maps, give their folders'
-            f' alone: masks {first} {second}; for objects: coco FILE.json {first}, or voc or yolo'
-            f' {folder}'
+            'folders of images or masks, which are no classes: for class maps, give masks'
+            f' {first} {second}; for objects, name the form'
         )
         for place in [*pictures, *masks]:
             report.add('refused', reason, place)

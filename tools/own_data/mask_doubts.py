@@ -17,7 +17,7 @@ SAMPLE = 20  # masks in which instances and blurred edges are looked for
 EDGE_VALUES = 4  # of blurred masks, at least
 MANY = 32  # values, of which a class map has one somewhere in a square of 3 x 3 px
 MOST_IGNORED = 0.5  # of all pixels: 255, unless --ignore 255 says that it is meant
-NAME_THEM = 'name each with its colour in --classes, such as NAME 128 128 128 for value 128'
+NAME_THEM = 'name all from 0 in --classes, or each with its colour (NAME 9 9 9 is the value 9)'
 
 
 def compare_names(
@@ -59,7 +59,7 @@ def ask_about(
     missing = [value for value in order if value not in values.pixels and value not in left_out]
     if missing:
         found = ', '.join(str(value) for value in sorted(values.pixels))
-        reason = f'values with gaps: {NAME_THEM}, or leave values out by --ignore'
+        reason = f'values with gaps: {NAME_THEM}; --ignore leaves values out'
         report.add('refused', reason, f'the masks have {found}, but no {missing[0]}')
     for value in sorted({*order} & {*values.pixels} - {*left_out}):
         if value and values.pixels[value] < RARE * total:

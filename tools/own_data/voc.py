@@ -34,11 +34,7 @@ def read_voc(
         A part for each list, if all of them are there; else one part.
     """
     files = files_in(folder, report, ['.xml'])
-    pictures = [
-        name
-        for name in files_in(folder, report)
-        if not {*PurePosixPath(name).parts} & {*MASK_FOLDERS}
-    ]
+    pictures = [name for name in files_in(folder, report) if not _is_drawn(name)]
     owners = pair_files(files, pictures, report, str(folder))
     images: list[Coco] = []
     objects: list[Coco] = []
@@ -59,6 +55,12 @@ def read_voc(
     categories = [dict(id=number, name=name) for number, name in enumerate(names, 1)]
     coco = dict(images=images, annotations=objects, categories=categories)
     return _by_lists(Part(coco, folder, str(folder)), lists, report)
+
+
+def _is_drawn(name: str) -> bool:
+    """True for masks, and for LabelMe's pictures of labels, such as in AnnotationsVisualization."""
+    folders = PurePosixPath(name).parts[:-1]
+    return any(part in MASK_FOLDERS or part.endswith('Visualization') for part in folders)
 
 
 def pair_files(
