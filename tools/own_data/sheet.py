@@ -24,6 +24,7 @@ SIDE = 480  # px, the longer side of an image
 CAPTION = 18  # px, height of a line of text
 GAP = 8  # px between images
 QUALITY = 90  # of the JPEG file
+UNREAD = np.full((SIDE // 2, SIDE, 3), 128, np.uint8)  # in place of a damaged image
 NO_CLASS = (128, 128, 128)  # RGB
 
 
@@ -72,6 +73,9 @@ def write_sheet(
     for part in MOST:
         for one in _labelled(task, fields, part):
             image = value_range.read(one.file) if value_range else _read(one.file)
+            if image is None:  # headers alone were checked
+                pictures.append((UNREAD, f'{part}: {one.file.name} cannot be decoded'))
+                continue
             preview = _fit(make_preview(image))
             drawn = draw_prediction(preview, one.labels, style, image.shape[1::-1])
             pictures.append((drawn, f'{part}: {one.file.name}'))
@@ -138,12 +142,10 @@ def _class_map(file: Path, no_class: int) -> dict[str, Any]:
     return dict(seg_map=np.where(classes == IGNORE, no_class, classes).astype(np.int64))
 
 
-def _read(file: Path) -> np.ndarray:
-    """An image as training reads it: upright, BGR."""
-    image = cv2.imdecode(np.fromfile(file, np.uint8), cv2.IMREAD_COLOR)
-    if image is None:
-        raise ValueError(f'data: {file} cannot be decoded')
-    return image
+def _read(file: Path) -> np.ndarray | None:
+    """An image as training reads it, upright and BGR; ``None`` if it is damaged."""
+    content = np.fromfile(file, np.uint8)
+    return cv2.imdecode(content, cv2.IMREAD_COLOR) if content.size else None
 
 
 def _fit(rgb: np.ndarray) -> np.ndarray:
