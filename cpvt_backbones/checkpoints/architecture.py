@@ -162,7 +162,7 @@ def _read_position(
         position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
     rope = 'pe' if _is_pe_core(weights) else rope
     if rope:
-        position.append(dict(type='RoPE', mode=rope))
+        position.append(_rotation(rope, result.arguments))
     if 'rel_pos_hw.0.h' in weights:
         position.append(dict(type='DecomposedRelative'))
     if 'rope.freqs.0' in weights:
@@ -180,6 +180,16 @@ def _read_position(
             "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')"
         )
     result.arguments['position'] = position[0] if len(position) == 1 else position
+
+
+def _rotation(mode: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A rotary encoding that has no key, for the grid of the table where it is known."""
+    position: dict[str, Any] = dict(type='RoPE', mode=mode)
+    if mode == 'pe' and 'img_size' in arguments:
+        size, patch = arguments['img_size'], arguments['patch_size']
+        sides = size if isinstance(size, tuple) else (size, size)
+        position['grid'] = tuple(side // patch for side in sides)
+    return position
 
 
 def _is_pe_core(weights: Weights) -> bool:

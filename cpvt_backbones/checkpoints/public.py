@@ -168,9 +168,11 @@ def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
                     patch_size=int(numbers.get('patch') or 16),
                     img_size=int(numbers.get('size') or 224),
                 )
-                return (
-                    dict(type=backbone, arch=_SIZES.get(arch, arch), with_cls_token=True)
-                    | sizes
-                    | arguments
-                )
+                built = dict(type=backbone, arch=_SIZES.get(arch, arch), with_cls_token=True)
+                built |= sizes | arguments
+                if arguments.get('position') == _PE['position']:
+                    # Coordinates stay those of pretraining where img_size is overridden.
+                    grid = sizes['img_size'] // sizes['patch_size']
+                    built['position'] = [_TABLE, dict(type='RoPE', mode='pe', grid=grid)]
+                return built
     return None

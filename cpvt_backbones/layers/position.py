@@ -300,7 +300,7 @@ class DecomposedRelative(PositionEncoding):
                 side = None
                 if stage.window_size is not None and block not in stage.global_blocks:
                     side = (stage.window_size, stage.window_size)
-                height, width = side or (stage.grid if grid is None else _pair('grid', grid))
+                height, width = side or (stage.grid if grid is None else resolve_grid('grid', grid))
                 tables = dict(
                     h=torch.zeros(2 * height - 1, stage.head_dim),
                     w=torch.zeros(2 * width - 1, stage.head_dim),
@@ -361,7 +361,7 @@ def _check_all_keys(name: str, index: int, stage: Stage) -> None:
         raise ValueError(f'position type must not be {name!r} {where}')
 
 
-def _pair(name: str, value: Any) -> Grid:
+def resolve_grid(name: str, value: Any) -> Grid:
     """A side, or (height, width), in tokens, to (height, width)."""
     sides = (value, value) if is_int(value) else value
     if not is_sequence(sides) or len(sides) != 2 or not all(is_int(s) and s > 0 for s in sides):

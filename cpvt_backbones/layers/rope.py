@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .attention import Arrange
 from .checks import check, check_choice, check_positive
-from .position import PositionEncoding, Stage, register_position
+from .position import PositionEncoding, Stage, register_position, resolve_grid
 from .tokens import Grid, ceil_div
 
 TEMPERATURES = {'axial': 100.0, 'mixed': 10.0, 'dinov3': 100.0, 'eva': 10000.0, 'pe': 10000.0}
@@ -41,8 +41,8 @@ class RoPE(PositionEncoding):
     The f and g of ``mixed`` start as the w_i of two perpendicular axes, at a random angle for each
     block and head.
 
-    In ``pe`` the grid is H x W, and H0 x W0 at the model's ``img_size``; c is 1 in a model with a
-    class token and 0 without. timm rescales coordinates so; at ``img_size`` they are the authors'.
+    In ``pe`` the grid is H x W, and in pretraining H0 x W0; c is 1 in a model with a class token
+    and 0 without. timm rescales coordinates so; on the grid of pretraining they are the authors'.
 
     The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its
     own parameter. ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.
@@ -54,6 +54,8 @@ class RoPE(PositionEncoding):
         rescale_coords: In training, multiply coordinates by a random factor for each batch,
             log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2); ``None`` for
             not.
+        grid: For ``pe`` the side, or (height, width), of the grid in pretraining, in tokens;
+            ``None`` for the grid at the model's ``img_size``.
 
     Examples:
         >>> import torch
@@ -76,6 +78,7 @@ class RoPE(PositionEncoding):
         mode: str = 'axial',
         temperature: float | None = None,
         rescale_coords: float | None = None,
+        grid: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_choice(TEMPERATURES, mode=mode)
@@ -83,6 +86,9 @@ class RoPE(PositionEncoding):
         check_positive(above=1, temperature=self.temperature)
         if rescale_coords is not None:
             check_positive(above=1, rescale_coords=rescale_coords)
+        if grid is not None and mode != 'pe':
+            raise ValueError(f"grid must be None but with mode='pe', got {grid!r} for {mode!r}")
+        self.grid = None if grid is None else resolve_grid('grid', grid)
         self.mode, self.rescale_coords, self.stages = mode, rescale_coords, tuple(stages)
         for stage in stages:
             head_dim = {'embed_dims / num_heads': stage.head_dim}
@@ -120,7 +126,7 @@ class RoPE(PositionEncoding):
         if self.mode == 'eva':
             return centres / length * EVA_SIDE
         if self.mode == 'pe':
-            return (centres + min(stage.num_prefix, 1)) / length * stage.grid[axis]
+            return (centres + min(stage.num_prefix, 1)) / length * (self.grid or stage.grid)[axis]
         return centres
 
     def _turns(self, angles: Tensor, num_prefix: int) -> tuple[Tensor, Tensor]:

@@ -97,6 +97,18 @@ def test_rotation_equals_timm(mode, grid, record_property):
     assert difference <= 1e-6
 
 
+def test_the_grid_of_pretraining_does_not_follow_the_image_size():
+    stage = Stage(dim=32, depth=2, used=2, head_dim=16, grid=(7, 5))
+    wanted, other = RoPE([stage], mode='pe', grid=4), RoPE([stage], mode='pe')
+    query = torch.randn(1, 2, 6, 16)
+    found = [turned(ours, (2, 3), query, query)[0] for ours in (build('pe'), wanted, other)]
+    assert torch.equal(found[0], found[1]) and not torch.allclose(found[0], found[2])
+    with pytest.raises(ValueError, match="grid must be None but with mode='pe', got 4 for 'eva'"):
+        RoPE([stage], mode='eva', grid=4)
+    with pytest.raises(ValueError, match='grid must be a positive integer or .*, got 0'):
+        RoPE([stage], mode='pe', grid=0)
+
+
 @pytest.mark.parametrize('mode', MODES)
 @given(
     grid=st.tuples(st.integers(1, 30), st.integers(1, 30)),
