@@ -167,6 +167,8 @@ def test_portable_files(opset, tmp_path):
 class File:
     """Stands for an exported file; returns given predictions."""
 
+    in_channels = 3
+
     def __init__(self, task, predict):
         self.task, self.predict, self.metadata = task, predict, dict(outputs=[])
 

@@ -52,7 +52,7 @@ MISTAKES = {
     'tools/feature_maps.py': ('none.py none.pth none.jpg', 'none.jpg'),
     'tools/get_flops.py': ('none.py', NO_CONFIG),
     'tools/infer.py': ('none.py none.pth {image}', NO_CONFIG),
-    'tools/make_config.py': ('folders none --out a.py', "in the folder 'none'"),
+    'tools/make_config.py': ('folders none --out a.py', "there is no file or folder 'none'"),
     'tools/publish_checkpoint.py': ('none.pth out.pth', NO_CHECKPOINT),
     'tools/resolution_sweep.py': ('--models a=none.py:none.pth', NO_CONFIG),
     'tools/test.py': ('none.py none.pth', NO_CONFIG),

@@ -182,7 +182,7 @@ def test_shards_of_a_slurm_array_merge_to_one_run(
         assert (tmp_path / 'out' / file).read_bytes() == (tmp_path / 'one' / file).read_bytes()
     assert run('out', '--shard', '2/2') == run('out', '--merge', '--overwrite') == 2
     error = capsys.readouterr().err
-    assert '--shard: I/N with I from 0 to N - 1' in error and '--merge: it reads' in error
+    assert '--shard: I/N with I from 0 to N - 1' in error and '--merge: it joins' in error
 
 
 def test_a_model_that_finds_nothing_says_so(photos, tmp_path, call, capsys, monkeypatch):
