@@ -73,7 +73,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest'
     )
     about = (
-        f'pages whose part <!-- {PART}: begin --> or <!-- {PLOTTED}: begin --> becomes the ratios'
+        f'pages whose part <!-- {PART}-SUITE: begin --> (or {PART}, {PLOTTED}) becomes the ratios'
     )
     parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
     out = Path('work_dirs/benchmark/benchmark.csv')
@@ -86,14 +86,17 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.docs and not args.suite:
         parser.error('--docs needs --suite')
     for page in args.docs:
-        if not marked_parts(page):
+        if not marked_parts(page, args.suite):
             parser.error(f'--docs: {page} must contain <!-- {PART}: begin -->')
     return args
 
 
-def marked_parts(page: Path) -> list[str]:
-    """The parts of a page that this tool writes."""
+def marked_parts(page: Path, suite: str) -> list[str]:
+    """The parts of a page that a suite writes: that of its name, or else those of any."""
     text = page.read_text(encoding='utf-8')
+    own = f'{PART}-{suite}'
+    if f'<!-- {own}: begin -->' in text:
+        return [own]
     return [part for part in (PART, PLOTTED) if f'<!-- {part}: begin -->' in text]
 
 
@@ -122,9 +125,11 @@ def measure(todo: Sequence[tuple[int, BenchmarkCase]], out: Path) -> None:
             console.print(f'round {number}, {case}: {times}', soft_wrap=True)
 
 
-def fill_page(page: Path, machine: str, ratios: list[Ratio], rows: pd.DataFrame, out: Path) -> None:
+def fill_page(
+    page: Path, suite: str, machine: str, ratios: list[Ratio], rows: pd.DataFrame, out: Path
+) -> None:
     """Write the ratios into the marked parts of a page; draw the plot that it shows."""
-    for part in marked_parts(page):
+    for part in marked_parts(page, suite):
         text = report.ratio_table(ratios, rows)
         if part == PLOTTED:
             picture = out.with_suffix('.png')
@@ -145,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.rounds > 1:
         machine += f'. Medians of {args.rounds} rounds (lowest-highest)'
     for page in args.docs:
-        fill_page(page, machine, ratios, rows, args.out)
+        fill_page(page, args.suite, machine, ratios, rows, args.out)
     text = report.case_tables(rows)
     if args.suite:
         text = f'{report.ratio_table(ratios, rows)}\n\n{report.peg_table(rows)}\n\n{text}'

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import attention, measure, pipeline, relative_positions, report, speed
+from benchmarks import attention, fill_marked, measure, pipeline, relative_positions, report, speed
 from benchmarks.cases import SUITES, BenchmarkCase, Ratio, read_suite
 from benchmarks.measure import count_flops, measure_case, peg_share
 from benchmarks.models import MODELS
@@ -240,21 +240,26 @@ def test_speed_measures_once_and_writes_tables(tmp_path):
     assert '| cpvt_tiny_gap |' in out.with_suffix('.md').read_text()
 
 
-def test_pages_show_the_committed_measurements(tmp_path, monkeypatch):
+@pytest.mark.parametrize('suite', ['cpu', 'train'])
+def test_pages_show_the_committed_measurements(suite, tmp_path, monkeypatch):
     def measure_nothing(todo, out):
         assert not todo, f'{out} lacks {todo}'
 
     monkeypatch.setattr(speed, 'measure', measure_nothing)
-    page, out = tmp_path / 'speed.md', tmp_path / 'benchmarks/cpu.csv'
+    page, out = tmp_path / 'speed.md', tmp_path / f'benchmarks/{suite}.csv'
     out.parent.mkdir()
-    shutil.copy(ROOT / 'docs/benchmarks/cpu.csv', out)
+    shutil.copy(ROOT / f'docs/benchmarks/{suite}.csv', out)
     committed = (ROOT / 'docs/speed.md').read_text()
-    page.write_text(committed.replace('Measured on', 'To be measured on'))
-    speed.main(f'--suite cpu --rounds 3 --out {out} --docs {page}'.split())
+    page.write_text(committed)
+    (part,) = speed.marked_parts(page, suite)
+    fill_marked(page, part, 'To be measured.')
+    assert page.read_text() != committed
+    speed.main(f'--suite {suite} --rounds 3 --out {out} --docs {page}'.split())
     assert page.read_text() == committed
-    tables = (ROOT / 'docs/benchmarks/cpu.md').read_text()
+    tables = (ROOT / f'docs/benchmarks/{suite}.md').read_text()
     assert out.with_suffix('.md').read_text() == tables
-    assert out.with_suffix('.png').stat().st_size > 5000
+    if part == speed.PLOTTED:
+        assert out.with_suffix('.png').stat().st_size > 5000
 
 
 def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
