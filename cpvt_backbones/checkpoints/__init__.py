@@ -2,10 +2,10 @@
 
 1. ``sources``: where it is (:func:`locate_checkpoint`); names and addresses are fetched.
 2. ``files``: read it without running anything (:func:`read_checkpoint`). ``unpickle`` and
-   ``opcodes`` read ``.pth``; ``inert`` removes what mmengine would run or delete. Of a work
-   directory the newest checkpoint is read (:func:`find_checkpoint`).
+   ``opcodes`` read ``.pth``, ``shards`` the index of several files; ``inert`` removes what mmengine
+   would run or delete. Of a work directory the newest checkpoint is read (:func:`find_checkpoint`).
 3. ``architecture``, ``transformers_config``, ``public``: the arguments of the backbone, from the
-   weights, a ``config.json`` or a published name.
+   weights, a ``config.json`` or a published name. ``described``: the last two.
 4. ``families``: whose names the weights have. ``renaming``: this package's names for them.
 5. ``fitting``: tables of another grid, patch embeddings of another size or number of channels.
 6. ``convert``: 4 and 5, and what is missing, dropped or refused (:func:`convert_state_dict`), with
