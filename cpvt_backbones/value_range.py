@@ -277,22 +277,26 @@ def _read_array(path: Path) -> np.ndarray:
 
 @contextmanager
 def open_tiff(path: Path) -> Iterator[Any]:
-    """Open a TIFF or JPEG 2000 by rasterio; raises as :func:`open_raster`."""
+    """Open a TIFF or JPEG 2000 by rasterio, and close it; raises as :func:`open_raster`."""
+    with tiff_file(path) as file:
+        yield file
+
+
+def tiff_file(path: Path) -> Any:
+    """rasterio's file of a TIFF or JPEG 2000; raises as :func:`open_raster`."""
     # MB of decoded blocks; by default 5 % of the memory
     os.environ.setdefault('GDAL_CACHEMAX', '256')
     try:
         import rasterio
     except ImportError:
-        needs = "a TIFF with --range or --bands needs rasterio: pip install '.[large]'"
+        needs = "reading by windows, a range or bands needs rasterio: pip install '.[large]'"
         raise ImportError(needs) from None
     warnings.filterwarnings('ignore', category=rasterio.errors.NotGeoreferencedWarning)
     driver = DRIVERS[path.suffix.lower()]
     try:
-        file = rasterio.open(path.absolute(), driver=driver)
+        return rasterio.open(path.absolute(), driver=driver)
     except rasterio.errors.RasterioIOError as error:
-        raise ValueRangeError(f'not of the kind {driver}, or damaged: {error}') from error
-    with file:
-        yield file
+        raise ValueRangeError(f'not a file of the kind {driver}, or damaged: {error}') from error
 
 
 def _decode(path: Path) -> np.ndarray:

@@ -131,9 +131,11 @@ def _write_verified(
 
     files = find_images(args.verify_images) if args.verify_images else []
     read_as = predictor.value_range
-    photos = [
+    opened = [
         open_image(file, name=str(file), read_limit=None, value_range=read_as) for file in files
     ]
+    # Of a file that is read by windows, all of it.
+    photos = [image[: image.shape[0], : image.shape[1]] for image in opened]
     cases: Any = dict(
         sizes=args.verify_sizes,
         batches=args.verify_batches,

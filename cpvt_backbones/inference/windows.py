@@ -4,7 +4,6 @@ Needs rasterio.
 """
 
 import os
-import warnings
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -20,6 +19,7 @@ from cpvt_backbones.value_range import (
     orientation_of,
     other_colours,
     size_of,
+    tiff_file,
 )
 
 from .images import (
@@ -100,20 +100,10 @@ class ImageFile:
     """A file of which ``image[top:bottom, left:right]`` reads a part, or ``ImageError``."""
 
     def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
-        # MB of decoded blocks; by default 5 % of the memory
-        os.environ.setdefault('GDAL_CACHEMAX', '256')
         try:
-            import rasterio
-        except ImportError:
-            reason = "reading by windows needs rasterio: pip install '.[large]'"
-            raise ImageError(name, reason) from None
-        warnings.filterwarnings('ignore', category=rasterio.errors.NotGeoreferencedWarning)
-        driver = DRIVERS[path.suffix.lower()]
-        try:
-            self.file = rasterio.open(path.absolute(), driver=driver)
-        except rasterio.errors.RasterioIOError:
-            reason = f'not a file of the kind {driver}, by which it would be read, or damaged'
-            raise ImageError(name, reason) from None
+            self.file = tiff_file(path)
+        except (ImportError, ValueRangeError) as error:
+            raise ImageError(name, str(error)) from None
         channels = value_range.channels if value_range else 3
         self.name, self.shape = name, (self.file.height, self.file.width, channels)
         self.value_range = value_range

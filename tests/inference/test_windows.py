@@ -159,7 +159,7 @@ def test_refusals(scene, tmp_path, monkeypatch):
     refused(strip, 'blocks of 70 x 90 px, too large .*; write it in tiles: gdal_translate')
     assert windows.open_image(strip, name='', read_limit=None).shape == (90, 70, 3)
     monkeypatch.setitem(sys.modules, 'rasterio', None)
-    refused(scene, r"reading by windows needs rasterio: pip install '.\[large\]'")
+    refused(scene, r"reading by windows, a range or bands needs rasterio: pip install '.\[large\]'")
 
 
 def test_a_damaged_file_leaves_no_map(scene, tmp_path):
