@@ -1,6 +1,7 @@
 """tools/export.py: a verified file is renamed to its destination, others are deleted."""
 
 import command_line as cli
+import numpy as np
 import pytest
 import torch
 from export_models import detector
@@ -42,6 +43,18 @@ def test_verified_file_is_written(trained, tmp_path, call, capsys):
     assert exported.task == 'classification' and exported.metadata['format'] == 'torch_export'
     options = ['--part', 'backbone', '--verify-sizes', '30x20']
     assert export(tmp_path / 'part' / 'features.pt2', *options).task == 'features'
+
+
+def test_an_image_that_only_rasterio_reads_verifies_a_file(trained, tmp_path, call, capsys):
+    """It is opened by windows, and all of it is used."""
+    rasterio = pytest.importorskip('rasterio')
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 40, 50), np.uint8)
+    options = dict(driver='JP2OpenJPEG', height=40, width=50, count=3, dtype='uint8')
+    with rasterio.open(tmp_path / 'scene.jp2', 'w', **options) as file:
+        file.write(pixels)
+    words = ['--format', 'torch_export', '--out', tmp_path / 'model.pt2', '--verify-sizes', '30x20']
+    call('export', *trained, *words, '--verify-images', tmp_path / 'scene.jp2')
+    assert capsys.readouterr().out.count('  agrees') == 2
 
 
 def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch):
