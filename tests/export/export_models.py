@@ -1,9 +1,13 @@
 """Detector, segmentor and classifier of a few thousand weights, as their toolboxes build them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tiny
 import torch
+from mmengine.config import Config
+from mmengine.runner import save_checkpoint
 from tiny import ONE_BLOCK, PYRAMID, TWO_BLOCKS, outputs_of
 from torch import nn
 
@@ -148,3 +152,18 @@ def _sample_class(model: nn.Module) -> type:
     else:
         from mmpretrain.structures import DataSample as Sample
     return Sample
+
+
+def trained_classifier(folder: Path) -> tuple[Path, Path]:
+    """Config and checkpoint of a classifier, as ``tools/export.py`` takes them."""
+    backbone = dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **ONE_BLOCK)
+    model = tiny.image_classifier(backbone)
+    dataset = dict(type='CustomDataset', data_root='')
+    dataset['pipeline'] = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
+    cfg = Config(dict(default_scope='mmpretrain', model=model))
+    cfg.custom_imports = dict(imports=['cpvt_backbones'])
+    cfg.test_dataloader = dict(dataset=dataset)
+    cfg.dump(folder / 'config.py')
+    weights = tiny.build(model).state_dict()
+    save_checkpoint(dict(state_dict=weights, meta={}), str(folder / 'model.pth'))
+    return folder / 'config.py', folder / 'model.pth'

@@ -5,10 +5,7 @@ from collections import Counter
 import cv2
 import numpy as np
 import pytest
-from export_models import detector, segmentor
-from mmengine.config import Config
-from mmengine.runner import save_checkpoint
-from tiny import ONE_BLOCK, build, image_classifier
+from export_models import detector, segmentor, trained_classifier
 
 from cpvt_backbones.export import export, graph_of, int8
 from cpvt_backbones.export.exported import ExportedModel
@@ -108,19 +105,11 @@ def test_the_total_counts_pixels_and_boxes():
 @pytest.fixture
 def trained(tmp_path):
     """Config and checkpoint of a classifier, and a folder of images."""
-    backbone = dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **ONE_BLOCK)
-    model = image_classifier(backbone)
-    dataset = dict(type='CustomDataset', data_root='')
-    dataset['pipeline'] = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
-    cfg = Config(dict(default_scope='mmpretrain', model=model))
-    cfg.custom_imports = dict(imports=['cpvt_backbones'])
-    cfg.test_dataloader = dict(dataset=dataset)
-    cfg.dump(tmp_path / 'config.py')
-    save_checkpoint(dict(state_dict=build(model).state_dict(), meta={}), str(tmp_path / 'a.pth'))
+    config, checkpoint = trained_classifier(tmp_path)
     (tmp_path / 'photos').mkdir()
     for i, image in enumerate(images(4)):
         cv2.imwrite(str(tmp_path / 'photos' / f'{i} é.png'), image)
-    return ['export', tmp_path / 'config.py', tmp_path / 'a.pth', '--verify-sizes', '20x30']
+    return ['export', config, checkpoint, '--verify-sizes', '20x30']
 
 
 def test_the_tool_writes_a_copy_that_agrees(trained, tmp_path, call, capsys, monkeypatch):

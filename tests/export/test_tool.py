@@ -4,10 +4,7 @@ import command_line as cli
 import numpy as np
 import pytest
 import torch
-from export_models import detector
-from mmengine.config import Config
-from mmengine.runner import save_checkpoint
-from tiny import ONE_BLOCK, build, image_classifier
+from export_models import detector, trained_classifier
 
 from cpvt_backbones import export as package
 from cpvt_backbones import inference
@@ -18,17 +15,7 @@ from cpvt_backbones.export.verification import MEASURES, Comparison
 @pytest.fixture
 def trained(tmp_path):
     """Config and checkpoint of a classifier."""
-    backbone = dict(type='CPVT', with_cls_token=False, out_type='avg_featmap', **ONE_BLOCK)
-    model = image_classifier(backbone)
-    dataset = dict(type='CustomDataset', data_root='')
-    dataset['pipeline'] = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
-    cfg = Config(dict(default_scope='mmpretrain', model=model))
-    cfg.custom_imports = dict(imports=['cpvt_backbones'])
-    cfg.test_dataloader = dict(dataset=dataset)
-    cfg.dump(tmp_path / 'config.py')
-    weights = build(model).state_dict()
-    save_checkpoint(dict(state_dict=weights, meta={}), str(tmp_path / 'model.pth'))
-    return tmp_path / 'config.py', tmp_path / 'model.pth'
+    return trained_classifier(tmp_path)
 
 
 def test_verified_file_is_written(trained, tmp_path, call, capsys):
