@@ -197,7 +197,8 @@ class ClassMaps(ExportGraph):
         super().__init__(model, **options)
         if (mode := self.model.test_cfg.get('mode', 'whole')) != 'whole':
             raise ValueError(
-                f"model.test_cfg.mode must be 'whole', got {mode!r}: cut tiles outside the file"
+                f"model.test_cfg.mode must be 'whole', got {mode!r}: export with --cfg-options"
+                ' model.test_cfg.mode=whole, and cut tiles outside the file (infer.py --tile-size)'
             )
         self.logits = logits
         self.output_names = ('logits',) if logits else ('class_map',)
