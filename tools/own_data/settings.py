@@ -20,6 +20,7 @@ OBJECT = 16  # px that the smallest class gets at the scale of training
 TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
 SIDES = 320, 640  # px, the least and most of an image's longer side
 CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side
+SHRUNK = 0.8  # of the px in the images: a class that keeps more gains little by tiles
 CROPS = (112, 160, 224)  # px, sides that a classifier is trained at
 
 
@@ -72,32 +73,50 @@ def scaled(size: np.ndarray, factor: float) -> tuple[int, ...]:
     return tuple(max(32, round(side * factor)) for side in size.tolist())
 
 
+def factor_of(image: Coco, scale: Sequence[int]) -> float:
+    """Factor by which the toolboxes resize an image to the largest size within a scale."""
+    sides = image['width'], image['height']
+    return min(max(scale) / max(sides), min(scale) / min(sides))
+
+
+def about_tiles(part: Part, scale: Sequence[int]) -> str:
+    """Why and how a config trains on tiles; ``scale`` would be that of whole images."""
+    count = len(part.coco['images'])
+    remark = f'in images of {max(scale)} px: the config trains on {count} tiles of {TILE} px'
+    return f'{remark}, at the scale of the images'
+
+
+def options_of_tiles(side: int, overlap: int) -> str:
+    """Options of tools/infer.py by which it predicts in tiles, at the scale of the training."""
+    return f' --scale native --tile-size {side} --overlap {overlap} --max-pixels {side**2}'
+
+
 def object_settings(
     task: str, parts: Sequence[Part], folder: Path, *, value_range: 'ValueRange | None' = None
 ) -> Settings:
     """Settings of a detector or instance segmentor; the data are written to the folder.
 
     The class of the smallest objects gets ``OBJECT`` px, the longer side of the image ``SIDES``.
-    Where objects would be smaller than ``TOO_SMALL`` px, the images are cut into tiles,
-    with ``value_range`` as NumPy files.
+    Where objects would be smaller than ``TOO_SMALL`` px, and are larger in the images, these are
+    cut into tiles, with ``value_range`` as NumPy files.
     """
     about = describe(parts[0])
     size = median_size(parts[0])
     small = smallest_side(parts[0].coco)
     longest = float(size.max())
     factor = min(1.0, max(OBJECT / small, SIDES[0] / longest), SIDES[1] / longest)
-    remark = f'objects of the smallest class: {small:.0f} px'
+    scale = scaled(size, factor)
+    seen = smallest_side(parts[0].coco, scale)
+    remark = f'objects of the smallest class: {small:.0f} px, {seen:.0f} px '
     infer = ''
-    if small * factor < TOO_SMALL and factor < 1:
+    if seen < min(TOO_SMALL, SHRUNK * small):
         overlap = overlap_of(parts)
         parts = cut_tiles(parts, folder / 'tiles', overlap=overlap, value_range=value_range)
-        remark += f', {small * factor:.0f} px in images of {SIDES[1]} px: the config trains on'
-        remark += f' {len(parts[0].coco["images"])} tiles of {TILE} px, at the scale of the images'
-        infer = f' --scale native --tile-size {TILE} --overlap {overlap} --max-pixels {TILE**2}'
-        size, factor = np.array([TILE, TILE]), 1.0
+        remark += about_tiles(parts[0], scale)
+        infer = options_of_tiles(TILE, overlap)
+        scale, factor = (TILE, TILE), 1.0
     else:
-        remark += f', {small * factor:.0f} px at the scale of training'
-    scale = scaled(size, factor)
+        remark += 'at the scale of training'
     fields = dict(
         classes=tuple(category['name'] for category in parts[0].coco['categories']),
         scale=scale,
@@ -114,20 +133,30 @@ def object_settings(
     return Settings(fields, about, [remark], infer)
 
 
-def _trained(coco: Coco) -> np.ndarray:
-    """Class, width and height of the objects that a detector learns, (N, 3)."""
+def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
+    """Class, width and height of the objects that a detector learns, (N, 3).
+
+    With ``scale``, in images that are resized to it.
+    """
+    factors = {}
+    for image in coco['images']:
+        factors[image['id']] = factor_of(image, scale) if scale else 1.0
     rows = []
     for one in coco['annotations']:
         if not one['iscrowd']:
-            rows.append((one['category_id'], *one['bbox'][2:]))
+            factor = factors[one['image_id']]
+            rows.append((one['category_id'], *(factor * side for side in one['bbox'][2:])))
     if not rows:
         raise ValueError('data: the training images have no objects to learn')
     return np.array(rows, float)
 
 
-def smallest_side(coco: Coco) -> float:
-    """Side of the smaller objects (a quarter is smaller) of the class with the smallest, px."""
-    kinds, widths, heights = _trained(coco).T
+def smallest_side(coco: Coco, scale: Sequence[int] | None = None) -> float:
+    """Side of the smaller objects (a quarter is smaller) of the class with the smallest, px.
+
+    With ``scale``, in images that are resized to it.
+    """
+    kinds, widths, heights = _trained(coco, scale).T
     sides = np.sqrt(widths * heights)
     return min(float(np.quantile(sides[kinds == kind], 0.25)) for kind in np.unique(kinds))
 
