@@ -221,7 +221,7 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
     if task == 'classifier':
         settings = class_settings(parts, folder)
     elif masks is not None:
-        settings = map_settings(masks, parts, folder)
+        settings = map_settings(masks, parts, folder, value_range=value_range)
     else:
         settings = object_settings(task, parts, folder, value_range=value_range)
     settings.fields |= fields_of(task, value_range, normalisation)

@@ -11,7 +11,9 @@ from .coco import Coco, Part
 from .files import write_json, write_list
 from .folders import classes_of
 from .masks import MaskedImages, write_class_maps
-from .tiles import TILE, cut_tiles, overlap_of
+from .templates import AT_OWN_SIZE, AT_SCALE
+from .thinness import find_thinnest
+from .tiles import TILE, cut_maps, cut_tiles, overlap_of
 
 if TYPE_CHECKING:
     from cpvt_backbones.value_range import ValueRange
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 OBJECT = 16  # px that the smallest class gets at the scale of training
 TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
 SIDES = 320, 640  # px, the least and most of an image's longer side
-CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side
+CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side, and of its crops of tiles
+# px of a segmentor's thinnest class, below which tiles are cut: the finest stride of its features
+TOO_THIN = 4
 SHRUNK = 0.8  # of the px in the images: a class that keeps more gains little by tiles
 CROPS = (112, 160, 224)  # px, sides that a classifier is trained at
 
@@ -175,17 +179,45 @@ def anchor_ratios(coco: Coco) -> list[float]:
     return [round(low, 2), round(high, 2)]
 
 
-def map_settings(found: MaskedImages, parts: Sequence[Part], folder: Path) -> Settings:
-    """Settings of a segmentor; class maps and lists of images are written to the folder."""
+def map_settings(
+    found: MaskedImages,
+    parts: Sequence[Part],
+    folder: Path,
+    *,
+    value_range: 'ValueRange | None' = None,
+) -> Settings:
+    """Settings of a segmentor; class maps and lists of images are written to the folder.
+
+    The longer side of an image has at most ``CLASS_MAP_SIDE`` px. Where the thinnest class would be
+    thinner than ``TOO_THIN`` px, and is less thin in the images, these are cut into tiles, with
+    ``value_range`` as NumPy files.
+    """
+    about = describe(parts[0])
     maps = folder / 'masks'
     write_class_maps(found, parts, maps)
     size = median_size(parts[0])
     factor = min(1.0, CLASS_MAP_SIDE / float(size.max()))
     scale = scaled(size, factor)
-    fields = dict(
+    crop = scale[1] * 2 // 3, scale[0] * 2 // 3
+    fields: dict[str, Any] = dict(AT_SCALE, scale=scale, crop=crop)
+    remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
+    infer = ''
+    images = parts[0].coco['images']
+    files = [maps / f'{image["file_name"]}.png' for image in images]
+    thin = find_thinnest(files, [factor_of(image, scale) for image in images])
+    if thin is not None:
+        widths = f'thinnest class, {found.classes[thin.label]}: {thin.own:.1f} px'
+        widths += f', {thin.seen:.1f} px'
+        if thin.seen < min(TOO_THIN, SHRUNK * thin.own):
+            parts = cut_for_crops(parts, maps, folder / 'tiles', value_range)
+            maps = folder / 'tiles/masks'
+            fields = dict(AT_OWN_SIZE, scale=(CLASS_MAP_SIDE, CLASS_MAP_SIDE), crop='scale')
+            remarks = [f'{widths} {about_tiles(parts[0], scale)}, in crops of {CLASS_MAP_SIDE} px']
+            infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
+        else:
+            remarks.append(f'{widths} at the scale of training')
+    fields |= dict(
         classes=tuple(found.classes),
-        scale=scale,
-        crop=(scale[1] * 2 // 3, scale[0] * 2 // 3),
         images=str(parts[0].root.resolve()),
         masks=str(maps.resolve()),
         suffix='',  # the lists have the suffixes of the images; the map of a.jpg is a.jpg.png
@@ -194,8 +226,19 @@ def map_settings(found: MaskedImages, parts: Sequence[Part], folder: Path) -> Se
     for key, part in zip(('train', 'val'), parts, strict=True):
         names = [image['file_name'] for image in part.coco['images']]
         fields[key] = write_list(names, folder / f'{key}.txt')
-    remark = f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images'
-    return Settings(fields, describe(parts[0]), [remark])
+    return Settings(fields, about, remarks, infer)
+
+
+def cut_for_crops(
+    parts: Sequence[Part], maps: Path, folder: Path, value_range: 'ValueRange | None'
+) -> list[Part]:
+    """Cut images and class maps: for training, larger than the crops; for validation, as large."""
+    training, validation = parts
+    larger: dict[str, int] = dict(side=TILE, overlap=TILE // 4)
+    return [
+        cut_maps(training, maps, folder, **larger, value_range=value_range),
+        cut_maps(validation, maps, folder, side=CLASS_MAP_SIDE, value_range=value_range),
+    ]
 
 
 def class_settings(parts: Sequence[Part], folder: Path) -> Settings:

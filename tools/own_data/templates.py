@@ -59,16 +59,24 @@ model = dict(
 )
 load_from = {load_from!r}
 train_pipeline = _base_.train_pipeline
-train_pipeline[2].scale = scale
+{train_size}
 train_pipeline[3] = dict(type='RandomCrop', crop_size={crop}, cat_max_ratio=0.75, ignore_index=void)
 test_pipeline = _base_.test_pipeline
-test_pipeline.insert(1, dict(type='Resize', scale=scale, keep_ratio=True))
-{loading}metainfo = dict(classes=classes)
+{test_size}{loading}metainfo = dict(classes=classes)
 paths = dict(data_root='', data_prefix=dict(img_path={images!r}, seg_map_path={masks!r}))
 options = dict(**paths, img_suffix={suffix!r}, metainfo=metainfo)
 train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
 val_evaluator = dict(ignore_index=void)
 """
+# Of a segmentor: how images get the size that it is trained and tested at.
+AT_SCALE = dict(
+    train_size='train_pipeline[2].scale = scale',
+    test_size="test_pipeline.insert(1, dict(type='Resize', scale=scale, keep_ratio=True))\n",
+)
+AT_OWN_SIZE = dict(
+    train_size="train_pipeline[2] = dict(type='Resize', scale_factor=1.0)  # the images' own scale",
+    test_size='',
+)
 CLASSIFIER = """model = dict(
     backbone=dict({channels}{init}arch='tiny', img_size=scale),
     head=dict(num_classes=len(classes)),

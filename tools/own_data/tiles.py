@@ -12,13 +12,14 @@ from rich.progress import track
 
 from .boxes import SMALLEST
 from .coco import Coco, Part
+from .mask_codes import IGNORE
 from .outlines import is_rle, mask_of, rle_of
 
 if TYPE_CHECKING:
     from cpvt_backbones.value_range import ValueRange
 
 TILE = 640  # px, side of a tile
-OVERLAPS = 64, 320  # px, least and most that neighbours share
+OVERLAPS = 64, 320  # px, least and most that neighbours share, of images with boxes
 VISIBLE = 0.5  # share of an object below which its part in a tile is ignored
 QUALITY = 95  # of the JPEG files
 
@@ -43,6 +44,51 @@ def cut_tiles(
         _cut_part(part, folder / name, overlap, value_range)
         for name, part in zip(names, parts, strict=True)
     ]
+
+
+def cut_maps(
+    part: Part,
+    maps: Path,
+    folder: Path,
+    *,
+    side: int,
+    overlap: int = 0,
+    value_range: 'ValueRange | None' = None,
+) -> Part:
+    """Write the tiles of images and of their class maps; return the images.
+
+    Tiles without a pixel of a class are left out, but for the first of an image without any.
+
+    Args:
+        part: Images with their sizes.
+        maps: Folder of ``<file name of the image>.png``.
+        folder: Gets ``images/`` and ``masks/``.
+        side: Of a tile, px.
+        overlap: Pixels that neighbouring tiles share.
+        value_range: Tiles are NumPy files with the values of the image; without it, JPEG files.
+    """
+    from cpvt_backbones.checkpoints import atomic_write
+
+    suffix = '.npy' if value_range else '.jpg'
+
+    def cut(image: Coco) -> list[Coco]:
+        content = np.fromfile(maps / f'{image["file_name"]}.png', np.uint8)
+        classes = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
+        assert classes is not None  # just written
+        tiles = [*_tiles_of(image, (), overlap, suffix, side=side)]
+        tiles = [tile for tile in tiles if (classes[_place_of(tile)] != IGNORE).any()] or tiles[:1]
+        for tile in tiles:
+            _, encoded = cv2.imencode('.png', np.ascontiguousarray(classes[_place_of(tile)]))
+            with atomic_write(folder / f'masks/{tile["file_name"]}.png') as file:
+                file.write(encoded.tobytes())
+        _write_tiles(part.root / image['file_name'], tiles, folder / 'images', value_range)
+        return tiles
+
+    images = part.coco['images']
+    with ThreadPoolExecutor(4) as pool:
+        found = track(pool.map(cut, images), description='tiles', total=len(images))
+        tiles = [tile for some in found for tile in some]
+    return Part(dict(images=tiles), folder / 'images', part.source)
 
 
 def _cut_part(part: Part, folder: Path, overlap: int, value_range: 'ValueRange | None') -> Part:
@@ -78,12 +124,14 @@ def _cut_part(part: Part, folder: Path, overlap: int, value_range: 'ValueRange |
     return Part(dict(part.coco, images=images, annotations=annotations), folder, part.source)
 
 
-def _tiles_of(image: Coco, objects: Sequence[Coco], overlap: int, suffix: str) -> Iterator[Coco]:
+def _tiles_of(
+    image: Coco, objects: Sequence[Coco], overlap: int, suffix: str, *, side: int = TILE
+) -> Iterator[Coco]:
     """Tiles of an image, with their objects."""
     from cpvt_backbones.inference.tiles import make_grid
 
     width, height = image['width'], image['height']
-    grid = make_grid(height, width, tile_size=TILE, overlap=overlap)
+    grid = make_grid(height, width, tile_size=side, overlap=overlap)
     for (top, bottom), (left, right) in product(grid.rows, grid.columns):
         found = []
         for one in objects:
@@ -149,15 +197,18 @@ def _write_tiles(
 
     pixels = _read_values(source, value_range) if value_range else _read_image(source)
     for tile in tiles:
-        rows = slice(tile['top'], tile['top'] + tile['height'])
-        columns = slice(tile['left'], tile['left'] + tile['width'])
-        part = np.ascontiguousarray(pixels[rows, columns])
+        part = np.ascontiguousarray(pixels[_place_of(tile)])
         with atomic_write(folder / tile['file_name']) as file:
             if value_range:
                 np.save(file, part)
                 continue
             _, content = cv2.imencode('.jpg', part, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
             file.write(content.tobytes())
+
+
+def _place_of(tile: Coco) -> tuple[slice, slice]:
+    rows = slice(tile['top'], tile['top'] + tile['height'])
+    return rows, slice(tile['left'], tile['left'] + tile['width'])
 
 
 def _read_image(source: Path) -> np.ndarray:
