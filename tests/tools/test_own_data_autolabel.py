@@ -29,14 +29,11 @@ def predict(config, call):
     call('infer', config, 'model.pth', 'more', '--out-dir', 'labels', '--no-vis')
 
 
-def test_masks(scenes, call, refused, capsys):
+def test_predicted_masks_are_trained_on_beside_the_written_ones(scenes, call, refused, capsys):
     pytest.importorskip('mmseg')
-    shape_data.write_images(Path('images/train'), scenes)
-    shape_data.write_images(Path('images/val'), shape_data.make_split(2, 'val', 2, objects=1))
-    for split, chosen in (
-        ('train', scenes),
-        ('val', shape_data.make_split(2, 'val', 2, objects=1)),
-    ):
+    held_out = shape_data.make_split(2, 'val', 2, objects=1)
+    for split, chosen in (('train', scenes), ('val', held_out)):
+        shape_data.write_images(Path('images', split), chosen)
         Path('masks', split).mkdir(parents=True)
         for scene in chosen:  # 0 and 255, as many tools write them
             mask = np.uint8(255) * (shape_data.class_map(scene) > 0)
@@ -46,14 +43,12 @@ def test_masks(scenes, call, refused, capsys):
     predict('first.py', call)
     maps = {path.stem: np.array(Image.open(path)) for path in Path('labels/pred').iterdir()}
     assert len(maps) == 3 and all((found == 1).all() for found in maps.values())
-    for path in Path('more').iterdir():
-        shutil.copy(path, 'images/train')
+    shutil.copytree('more', 'images/train', dirs_exist_ok=True)
     shutil.copytree('labels/pred', 'masks/train', dirs_exist_ok=True)
     assert 'masks of 0 and 255 beside masks of 0 and 1' in refused(*arguments, 'second.py')
 
     shutil.rmtree('masks')
-    Path('masks').mkdir()
-    shutil.copytree('first/masks', 'masks', dirs_exist_ok=True)
+    shutil.copytree('first/masks', 'masks')
     shutil.copytree('labels/pred', 'masks/train', dirs_exist_ok=True)
     capsys.readouterr()
     call(*arguments, 'second.py')
@@ -63,11 +58,10 @@ def test_masks(scenes, call, refused, capsys):
         np.testing.assert_array_equal(written, found)
 
 
-def test_class_folders(scenes, call, capsys):
+def test_images_are_sorted_into_class_folders(scenes, call, capsys):
     pytest.importorskip('mmpretrain')
     for scene in scenes:
-        folder = Path('photos', shape_data.CLASSES[scene.labels[0]])
-        shape_data.write_images(folder, [scene])
+        shape_data.write_images(Path('photos', shape_data.CLASSES[scene.labels[0]]), [scene])
     call('make_config', 'folders', 'photos', '--out', 'first.py')
     predict('first.py', call)
     images = json.loads(Path('labels/images.json').read_text())['images']
@@ -78,5 +72,4 @@ def test_class_folders(scenes, call, capsys):
         shutil.copy(names[one['image_id']], Path('photos', one['class']))
     capsys.readouterr()
     call('make_config', 'folders', 'photos', '--out', 'second.py')
-    printed = capsys.readouterr().out
-    assert len(found) == 3 and 'read           9 images' in printed
+    assert len(found) == 3 and 'read           9 images' in capsys.readouterr().out

@@ -17,13 +17,8 @@ from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from shape_data import CLASSES
+from tiny_configs import WORKERLESS
 
-# Loaders in this process: two more for each of the test's processes would share its core.
-ONE_PROCESS = [
-    f'{part}_dataloader.{option}'
-    for part in ('train', 'val')
-    for option in ('num_workers=0', 'persistent_workers=False')
-]
 SEED = 0
 
 
@@ -47,7 +42,7 @@ def predicted(call, capsys, folder):
         call('make_config', *data, '--out', 'my model.py', '--length', length)
         printed = capsys.readouterr().out.splitlines()[-3:]
         (_, _, *train), _, (_, _, *infer) = (shlex.split(line) for line in printed)
-        chosen = [f'randomness.seed={SEED}', *ONE_PROCESS, *cfg_options]
+        chosen = [f'randomness.seed={SEED}', *WORKERLESS, *cfg_options]
         call('train', *train, '--cfg-options', *chosen)
         infer[infer.index('PHOTOS')] = photos
         call('infer', *infer, *options)
@@ -67,34 +62,28 @@ def average_precision(truth, predictions, kind):
     return float(evaluation.stats[0])
 
 
-def test_detector(predicted, folder):
-    """COCO JSON; the other forms of boxes become it."""
+# The other forms of boxes become COCO JSON.
+@pytest.mark.parametrize(
+    ('form', 'length', 'limits'),
+    [('coco', 100, dict(bbox=0.4)), ('instances', 80, dict(bbox=0.2, segm=0.2))],
+)
+def test_objects(predicted, folder, form, length, limits):
     pytest.importorskip('mmdet')
     for split, count in (('train', 24), ('val', 8)):
         scenes = shape_data.make_split(SEED, split, count, objects=2)
         shape_data.write_images(folder / split, scenes)
-        truth = shape_data.coco_json(folder / f'{split}.json', scenes)
-    data = ['coco', 'train.json', 'train', '--val', 'val.json', 'val']
+        file = folder / f'{split}.json'
+        truth = shape_data.coco_json(file, scenes, masks=form == 'instances')
+    data = [form, 'train.json', 'train', '--val', 'val.json', 'val']
     options = ['--ann', truth, '--score-thr', '0.05']
-    out = predicted(data, 'val', length=100, options=options)
-    assert average_precision(truth, out / 'predictions.json', 'bbox') > 0.4
+    # Of each image, fewer boxes are trained on: a faster test.
+    fewer = ['model.train_cfg.rcnn.sampler.num=32'] if form == 'instances' else []
+    out = predicted(data, 'val', length=length, options=options, cfg_options=fewer)
+    for kind, limit in limits.items():
+        assert average_precision(truth, out / 'predictions.json', kind) > limit
 
 
-def test_instance_segmentor(predicted, folder):
-    pytest.importorskip('mmdet')
-    for split, count in (('train', 24), ('val', 8)):
-        scenes = shape_data.make_split(SEED, split, count, objects=2)
-        shape_data.write_images(folder / split, scenes)
-        truth = shape_data.coco_json(folder / f'{split}.json', scenes, masks=True)
-    data = ['instances', 'train.json', 'train', '--val', 'val.json', 'val']
-    options = ['--ann', truth, '--score-thr', '0.05']
-    fewer = ['model.train_cfg.rcnn.sampler.num=32']  # boxes of an image: a faster test
-    out = predicted(data, 'val', length=80, options=options, cfg_options=fewer)
-    found = [average_precision(truth, out / 'predictions.json', kind) for kind in ('bbox', 'segm')]
-    assert min(found) > 0.2
-
-
-def test_segmentor(predicted, folder):
+def test_class_maps(predicted, folder):
     pytest.importorskip('mmseg')
     for split, count in (('train', 24), ('val', 8)):
         scenes = shape_data.make_split(SEED, split, count, objects=2)
@@ -113,7 +102,7 @@ def test_segmentor(predicted, folder):
     assert np.mean(ious) > 0.5
 
 
-def test_classifier(predicted, folder):
+def test_class_names(predicted, folder):
     pytest.importorskip('mmpretrain')
     truth = {}
     for split, count in (('train', 32), ('val', 16)):

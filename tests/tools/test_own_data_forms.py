@@ -1,0 +1,72 @@
+"""The form of the data is recognised from files and folders, and wrong arguments are refused."""
+
+from pathlib import Path
+
+import pytest
+from own_data_sets import assert_used, mask, photo, write_photos
+
+
+def test_forms_are_recognised(coco, masks, photos, table):
+    for image in coco.images:
+        mask(masks.masks / image['file_name'], [0, 1])
+    _, file, images = coco.arguments()
+    assert f'read as: coco {file} {images}\n' in table(file, images)
+    assert f'read as: masks {images} {masks.masks}\n' in table(images, masks.masks)
+    assert f'read as: folders {photos}\n' in table(photos)
+    data = coco.folder / 'data'
+    data.mkdir()
+    for folder in (images, masks.masks):
+        folder.rename(data / folder.name)
+    assert f'read as: masks {data}/images {data}/masks\n' in table(data)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ('vocc photos', 'there is no file or folder'),
+        ('masks images maskss', "did you mean 'masks'?"),
+        ('./images ./masks --classes none.txt', '--classes: there is no file or folder'),
+        ('photos --val x', '--val: only coco and instances have it, the data are folders'),
+        ('photos photos photos', 'recognised; name it'),
+        ('coco images', 'coco takes 2 paths'),
+        ('coco empty.json images', "is no COCO JSON: 'images' must be a list"),
+        ('folders empty', 'data: no .bmp or'),
+    ],
+)
+def test_wrong_arguments_are_refused(masks, photos, refuse, monkeypatch, arguments, message):
+    monkeypatch.chdir(masks.folder)
+    Path('empty').mkdir()
+    Path('empty.json').write_text('{}')
+    assert message in refuse(*arguments.split())
+
+
+def test_layouts_of_roboflow_and_coco_are_recognised(coco, table, refuse):
+    roboflow, own = coco.folder / 'roboflow', coco.folder / 'own'
+    (own / 'annotations').mkdir(parents=True)
+    names = [image['file_name'] for image in coco.images]
+    for part, other in (('train', 'train2017'), ('valid', 'val2017'), ('test', 'test2017')):
+        for i, name in enumerate(names):
+            photo(roboflow / part / name, seed=[len(part), i])
+            photo(own / other / name, seed=[len(part), i])
+        coco.write().rename(roboflow / part / '_annotations.coco.json')
+        coco.write().rename(own / f'annotations/instances_{other}.json')
+    (own / 'annotations/captions_train2017.json').write_text('{"images": [], "annotations": []}')
+    printed = table(roboflow)
+    parts = [f'{roboflow}/{part}/_annotations.coco.json {roboflow}/{part}' for part in
+             ('train', 'valid')]  # fmt: skip
+    assert f'read as: coco {" --val ".join(parts)}\n' in printed
+    assert_used(printed, 10, 10)
+    wanted = 'skipped       10 images of another set than training and validation, such as test:'
+    assert f'{wanted} {roboflow}/test/_annotations.coco.json: 0.png' in printed
+    wanted = f'--val {own}/annotations/instances_val2017.json {own}/val2017\n'
+    assert f'instances_train2017.json {own}/train2017 {wanted}' in table(own)
+    coco.write().rename(own / 'annotations/more_train.json')
+    assert 'has several COCO files' in refuse(own)
+    (roboflow / 'data.yaml').write_text('names: [cat]')
+    assert 'has more than one form, coco (' in refuse(roboflow)
+
+
+def test_labelme_is_named(tmp_path, refuse):
+    write_photos(tmp_path / 'data', '1.png')
+    (tmp_path / 'data/1.json').write_text('{"shapes": [], "imagePath": "1.png"}')
+    assert 'is of LabelMe' in refuse(tmp_path / 'data')
