@@ -5,12 +5,9 @@
 The blocks that `cpvt_backbones.layers.blocked_attention` chooses follow from this table.
 """
 
-import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
-from datetime import date
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -21,10 +18,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for comma
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from command_line import keep_memory, make_parser, positive, run
+from command_line import run
 from torch import Tensor
 
-from benchmarks import instructions, processor
+from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns
 from cpvt_backbones.layers import blocked_attention
 
 # Images, heads, queries and keys of the four stages of PyramidCPVT-S and of CPVT-S at
@@ -44,29 +41,13 @@ ROWS = (64, 128, 256, 512, 1024)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure all shapes and write the table."""
-    parser = make_parser(__doc__)
-    parser.add_argument('--out', type=Path, required=True, metavar='FILE.csv')
-    parser.add_argument('--repeats', type=positive, default=7, help='default: %(default)s')
-    parser.add_argument(
-        '--threads', type=positive, default=torch.get_num_threads(), help='default: %(default)s'
-    )
-    args = parser.parse_args(argv)
-    if not args.out.parent.is_dir():
-        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
-    measure(args)
-
-
-def measure(args: argparse.Namespace, shapes: Sequence[tuple[int, ...]] = SHAPES) -> None:
-    """Write ``args.out``: the speed of each size of block, relative to the fused kernel."""
-    keep_memory()
-    torch.set_num_threads(args.threads)
-    machine = f'{processor()}, {instructions()}, torch {torch.__version__}, {date.today()}'
+    """Write the speed of each size of block, relative to the fused kernel, for all shapes."""
+    args = parse_args(__doc__, argv, repeats=7)
     rows = []
-    for batch, heads, queries, keys in shapes:
+    for batch, heads, queries, keys in SHAPES:
         ratios = relative_speed(batch, heads, queries, keys, args.repeats)
         row = dict(batch=batch, heads=heads, queries=queries, keys=keys, **ratios)
-        rows.append(dict(**row, threads=args.threads, machine=machine))
+        rows.append(dict(**row, threads=args.threads, machine=machine()))
         print(pd.DataFrame(rows[-1:]).drop(columns='machine').to_string(index=False), flush=True)
     pd.DataFrame(rows).to_csv(args.out, index=False)
 
@@ -92,15 +73,9 @@ def relative_speed(
     for rows in ROWS:
         if rows < 2 * queries:
             ways[f'rows_{rows}'] = partial(_in_blocks, query, key, value, rows)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats + 1):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            way()
-            if turn:  # the first only warms up
-                times[name].append(time.perf_counter() - start)
+    times = time_in_turns(ways, repeats)
     fused = times.pop('fused_ms')
-    found = {'fused_ms': round(1000 * statistics.median(fused), 3)}
+    found = {'fused_ms': round(milliseconds(fused), 3)}
     for name, seconds in times.items():
         found[name] = round(statistics.median(map(float.__truediv__, fused, seconds)), 2)
     return found

@@ -7,9 +7,6 @@ white and on the dark theme of the site, so that one file serves both.
 from pathlib import Path
 from typing import Any
 
-LIGHT, DARK = '#ffffff', '#1e2129'
-"""Backgrounds of the site's two themes."""
-
 GREY = '#7e7e7e'
 """Text and axes: a contrast of 4 on both backgrounds."""
 

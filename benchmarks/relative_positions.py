@@ -5,13 +5,9 @@
 The way that `cpvt_backbones.layers.axial_bias` chooses follows from this table.
 """
 
-import argparse
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +18,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for comma
 
 import pandas as pd
 import torch
-from command_line import keep_memory, make_parser, positive, run
+from command_line import run
 from torch import Tensor
 
-from benchmarks import instructions, processor
+from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns
 from cpvt_backbones.analysis.memory import peak_memory
 from cpvt_backbones.layers import DecomposedRelative, Stage
 from cpvt_backbones.layers.attention import attend
@@ -54,30 +50,14 @@ WAYS: dict[str, Callable[[], Any]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure all cases and write the table."""
-    parser = make_parser(__doc__)
-    parser.add_argument('--out', type=Path, required=True, metavar='FILE.csv')
-    parser.add_argument('--repeats', type=positive, default=5, help='default: %(default)s')
-    parser.add_argument(
-        '--threads', type=positive, default=torch.get_num_threads(), help='default: %(default)s'
-    )
-    args = parser.parse_args(argv)
-    if not args.out.parent.is_dir():
-        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
-    measure(args)
-
-
-def measure(args: argparse.Namespace, cases: Sequence[tuple[int, int]] = CASES) -> None:
-    """Write ``args.out``: milliseconds and MiB of each way, in inference and in training."""
-    keep_memory()
-    torch.set_num_threads(args.threads)
-    machine = f'{processor()}, {instructions()}, torch {torch.__version__}, {date.today()}'
+    """Write milliseconds and MiB of each way, in inference and in training, for all cases."""
+    args = parse_args(__doc__, argv, repeats=5)
     rows = []
-    for maps, side in cases:
+    for maps, side in CASES:
         for training in (False, True):
             for way, figures in measure_ways(maps, side, training, args.repeats).items():
                 row = dict(maps=maps, side=side, training=training, way=way, **figures)
-                rows.append(dict(**row, threads=args.threads, machine=machine))
+                rows.append(dict(**row, threads=args.threads, machine=machine()))
     table = pd.DataFrame(rows)
     print(table.drop(columns='machine').to_string(index=False), flush=True)
     table.to_csv(args.out, index=False)
@@ -101,20 +81,11 @@ def measure_ways(maps: int, side: int, training: bool, repeats: int) -> dict[str
             if training:
                 out.sum().backward()
 
-    ways = [way for way in WAYS if not (training and way == 'parts')]
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for turn in range(repeats + 1):
-        for way in ways:
-            start = time.perf_counter()
-            call(way)
-            if turn:  # the first only warms up
-                times[way].append(time.perf_counter() - start)
+    calls = {way: partial(call, way) for way in WAYS if not (training and way == 'parts')}
+    times = time_in_turns(calls, repeats)
     return {
-        way: dict(
-            ms=round(1e3 * statistics.median(times[way]), 1),
-            mib=round(peak_memory(partial(call, way), 'cpu'), 1),
-        )
-        for way in ways
+        way: dict(ms=round(milliseconds(times[way]), 1), mib=round(peak_memory(one, 'cpu'), 1))
+        for way, one in calls.items()
     }
 
 
