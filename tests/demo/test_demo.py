@@ -1,9 +1,8 @@
-"""The demo: targets, threads, a run with little data and (slow) the whole demo with its
+"""The demo: a run with little data and (slow) an interruption, and the whole demo with its
 commands.
 """
 
 import json
-import os
 import shlex
 import subprocess
 from types import SimpleNamespace
@@ -20,60 +19,20 @@ pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
 
 
-@pytest.fixture(autouse=True)
-def threads():
-    """The demo sets torch's threads, on which the rounding of later tests depends."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ('ap50', 'larger', 'miou', 'missed'),
-    [
-        (0.85, 0.8, 0.5, []),
-        (0.849, 0.849, 0.6, ['AP50 at the training size is 0.849, below 0.85']),
-        (0.85, 0.85, 0.499, ['mIoU at the training size is 0.499, below 0.5']),
-        (
-            0.9,
-            0.849,
-            0.6,
-            ['AP50 at 1.6 times the training size is lower by 0.051, more than 0.05'],
-        ),
-    ],
-)
-def test_a_missed_target_is_named(ap50, larger, miou, missed):
-    rows = [dict(ap50=ap50, miou=miou), dict(ap50=larger, miou=0.1)]
-    assert demo.missed_targets(rows) == missed
-
-
-def test_sizes_are_as_documented():
-    first, larger, odd, huge = demo.SIZES
-    assert (first.width, first.height) == (demo.TRAIN_SIDE, demo.TRAIN_SIDE)
-    assert larger.width / first.width == pytest.approx(1.6, abs=0.03)
-    assert odd.width % 16 and odd.height % 16 and odd.width != odd.height
-    assert max(huge.width, huge.height) > 1000
-
-
-@pytest.mark.parametrize(
-    ('cores', 'load', 'threads'), [(2, 9.0, 1), (8, 0.4, 4), (8, 5.0, 1), (64, 0, 4)]
-)
-def test_threads_are_those_that_others_leave(monkeypatch, cores, load, threads):
-    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(cores)))
-    monkeypatch.setattr(os, 'getloadavg', lambda: (load, 0, 0))
-    assert demo.choose_threads()[0] == threads
-
-
+@pytest.fixture
 def little(tmp_path):
-    size = demo.TestSize
-    folders = dict(work_dir=tmp_path / 'work', data_root=tmp_path / 'data')
-    return dict(
-        folders,
+    """Options of a demo of few and small scenes."""
+    # The demo sets torch's threads, on which the rounding of later tests depends.
+    before, size = torch.get_num_threads(), demo.TestSize
+    yield dict(
+        work_dir=tmp_path / 'work',
+        data_root=tmp_path / 'data',
         sizes=(size(128, 128, 2, 4), size(75, 50, 2, 2)),
         train_scenes=8,
         iterations=1,
         seed=3,
     )
+    torch.set_num_threads(before)
 
 
 class Here:
@@ -88,25 +47,26 @@ class Here:
         return 0
 
 
-def test_demo_with_little_data(tmp_path, monkeypatch):
+def test_demo_with_little_data(little, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, 'subprocess', SimpleNamespace(Popen=Here))
     monkeypatch.setattr(shipped_models, 'SIDES', (96, 128))
     monkeypatch.setattr(
         'yapf.yapflib.yapf_api.FormatCode', lambda text, **options: (text, False)
     )  # seconds each
-    results = demo.run(**little(tmp_path))
+    results = demo.run(**little)
     assert [(row['width'], row['height']) for row in results['sizes']] == [(128, 128), (75, 50)]
-    assert len(results['missed']) == 2, 'one iteration teaches nothing'
+    missed = ('AP50 at the training size is ', 'mIoU at the training size is ')
+    for found, text in zip(results['missed'], missed, strict=True):
+        assert found.startswith(text)
     assert json.loads((tmp_path / 'work/results.json').read_text()) == results
     for name, least in (('shipped.png', 96 + 128), ('demo.png', 1000)):
         assert Image.open(tmp_path / 'work' / name).width > least
 
 
 @pytest.mark.slow
-def test_interrupted_demo_resumes(tmp_path, monkeypatch):
-    options = dict(little(tmp_path), iterations=30)
-    folder = tmp_path / 'work/detector'
-    read = demo.iteration
+def test_interrupted_demo_resumes(little, tmp_path, monkeypatch):
+    options = little | dict(iterations=30)
+    folder, read = tmp_path / 'work/detector', demo.iteration
 
     def interrupt(cfg):
         if read(cfg) >= 10:
@@ -123,7 +83,7 @@ def test_interrupted_demo_resumes(tmp_path, monkeypatch):
     trained = (folder / 'iter_30.pth').stat()
     demo.run(**options)
     assert (folder / 'iter_30.pth').stat() == trained
-    demo.run(**{**options, 'iterations': 2})
+    demo.run(**options | dict(iterations=2))
     assert (folder / 'iter_2.pth').is_file() and not (folder / 'iter_30.pth').is_file()
 
 

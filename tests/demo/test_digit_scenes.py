@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from digit_scenes import (
     CLASSES,
-    DIGITS_PER_TILE,
     FIRST_HELDOUT_DIGIT,
     MIN_SIDE,
     PHOTOS,
@@ -17,7 +16,7 @@ from digit_scenes import (
     set_name,
     write_scenes,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -26,7 +25,6 @@ sides = st.integers(MIN_SIDE, 160)
 splits = st.sampled_from(['train', 'heldout'])
 
 
-@settings(max_examples=40, deadline=None)
 @given(split=splits, height=sides, width=sides, seed=st.integers(0, 99))
 def test_boxes_masks_and_class_map_agree(split, height, width, seed):
     scene = compose_scene(split=split, height=height, width=width, index=3, seed=seed)
@@ -45,31 +43,9 @@ def test_boxes_masks_and_class_map_agree(split, height, width, seed):
     assert not set(PHOTOS['train']) & set(PHOTOS['heldout'])
 
 
-def test_a_scene_depends_on_index_and_seed_only():
-    first, again = (compose_scene(split='train', index=1, seed=5, **SMALL) for _ in range(2))
-    np.testing.assert_array_equal(first.image, again.image)
-    np.testing.assert_array_equal(first.seg_map, again.seg_map)
-    for other in (dict(index=2, seed=5), dict(index=1, seed=6)):
-        assert not np.array_equal(first.image, compose_scene(split='train', **other, **SMALL).image)
-
-
-def test_digits_contrast_with_their_surroundings_and_their_number_varies():
-    counts = set()
-    for index in range(40):
-        scene = compose_scene(split='train', height=128, width=128, index=index)
-        counts.add(len(scene.digits))
-        brightness = scene.image @ np.array([0.299, 0.587, 0.114])
-        for digit in scene.digits:
-            x, y, w, h = digit.box
-            window = np.zeros_like(digit.mask)
-            window[y : y + h, x : x + w] = True
-            around = window & (scene.seg_map == 0)
-            if around.sum() >= 20:
-                assert abs(brightness[digit.mask].mean() - np.median(brightness[around])) > 30
-    assert counts == set(range(DIGITS_PER_TILE[0], DIGITS_PER_TILE[1] + 1))
-
-
 def test_larger_scenes_hold_more_digits_of_the_same_size():
+    """The demo measures the effect of the image size alone."""
+
     def digits(height, width, scenes):
         found = [
             compose_scene(split='train', height=height, width=width, index=i) for i in range(scenes)
@@ -105,17 +81,14 @@ def test_written_files_hold_the_scene_and_the_toolboxes_read_them(tmp_path):
             assert annotation['category_id'] == digit.label + 1
 
     common = dict(data_root=str(folder), pipeline=[])
+    metainfo, images = dict(classes=CLASSES[1:]), dict(img='images/')
     found = datasets.CocoDataset(
-        ann_file='instances.json',
-        data_prefix=dict(img='images/'),
-        metainfo=dict(classes=CLASSES[1:]),
-        **common,
+        ann_file='instances.json', data_prefix=images, metainfo=metainfo, **common
     )
     boxes = sum(len(found.get_data_info(index)['instances']) for index in range(3))
     assert len(found) == 3 and boxes == len(coco['annotations'])
     prefix = dict(img_path='images', seg_map_path='labels')
-    metainfo = dict(classes=CLASSES)
-    maps = seg_datasets.BaseSegDataset(data_prefix=prefix, metainfo=metainfo, **common)
+    maps = seg_datasets.BaseSegDataset(data_prefix=prefix, metainfo=dict(classes=CLASSES), **common)
     assert len(maps) == 3
 
 
@@ -147,30 +120,10 @@ def test_a_set_is_kept_replaced_or_written_again_but_no_folder_of_others(tmp_pat
     assert (mine / 'mine.txt').read_text() == 'precious'
 
 
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [
-        (dict(split='val'), r"split must be one of \['heldout', 'train'\], got 'val'"),
-        (dict(height=15), r'height must be an integer >= 16, got 15'),
-        (dict(width=0), r'width must be an integer >= 16, got 0'),
-        (dict(count=0), r'count must be an integer >= 1, got 0'),
-    ],
-)
-def test_errors_name_the_argument(change, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        write_scenes(root=tmp_path, **{**dict(split='train', count=1), **SMALL, **change})
-
-
-def test_the_command_line_takes_the_height_first(tmp_path, monkeypatch, capsys):
-    def call(*words):
-        monkeypatch.setattr('sys.argv', ['digit_scenes.py', '--root', str(tmp_path), *words])
-        main()
-
-    call('--train', '30x40:2', '--heldout', '40x30:1', '20:1')
+def test_the_command_line_takes_the_height_first(tmp_path, monkeypatch):
+    words = ['--train', '30x40:2', '--heldout', '40x30:1', '20:1', '--root', str(tmp_path)]
+    monkeypatch.setattr('sys.argv', ['digit_scenes.py', *words])
+    main()
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {'train_30x40', 'heldout_40x30', 'heldout_20x20'}
     assert Image.open(tmp_path / 'train_30x40/images/000000.jpg').size == (40, 30)
-    with pytest.raises(SystemExit):
-        call('--train', '40')
-    expected = "HEIGHTxWIDTH:COUNT is expected, such as 640x1024:8, got '40'"
-    assert expected in capsys.readouterr().err
