@@ -31,7 +31,7 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import CheckpointLoader
 from mmengine.utils import is_installed
 
-from .checkpoints.loader import SCHEMES, load_from_cpvt_backbones
+from .checkpoints.mmengine_loader import SCHEMES, load_from_cpvt_backbones
 from .weights import repository_file
 
 OPERATORS_VARIABLE = 'CPVT_MMCV_OPERATORS'

@@ -17,8 +17,7 @@ from mmengine.fileio import list_from_file
 from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 
-from cpvt_backbones.checkpoints import classes_of
-from cpvt_backbones.checkpoints.pretrained import unwrap
+from cpvt_backbones.checkpoints import classes_of, unwrap
 
 
 class Toolbox(NamedTuple):

@@ -78,7 +78,8 @@ assert MODELS.get('CPVT') is cpvt_backbones.CPVT and MODELS.get('WithPEG')
 assert HOOKS.get('DurableCheckpointHook') and HOOKS.get('PredictBySizeHook')
 assert OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
 assert STRATEGIES.get('ResumableFSDPStrategy')
-assert CheckpointLoader._schemes[''] is cpvt_backbones.checkpoints.loader.load_from_cpvt_backbones
+loader = cpvt_backbones.checkpoints.mmengine_loader.load_from_cpvt_backbones
+assert CheckpointLoader._schemes[''] is loader
 send(True)
 """
     assert python(code) is True

@@ -28,7 +28,6 @@ from cpvt_backbones.checkpoints import (
     read_architecture,
     read_checkpoint,
     read_json,
-    sources,
     write_checkpoint,
 )
 from cpvt_backbones.weights import find_shipped, shipped_weights
@@ -157,9 +156,12 @@ class PretrainedModel(BaseModule):
         """Upload what :meth:`save_pretrained` writes to ``'user/repository'``, created with
         ``options``.
         """
+        from huggingface_hub import create_repo, upload_folder
+
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            sources.upload(folder, repository, **options)
+            create_repo(repository, exist_ok=True, **options)
+            upload_folder(repo_id=repository, folder_path=folder, token=options.get('token'))
 
 
 def _full_name(name: str) -> str:

@@ -1,32 +1,49 @@
-"""Checkpoints of this and other packages. The way of a file of weights into a backbone:
+"""Checkpoints of this and other packages. The way of a file of weights into a model, by its verbs:
 
-1. ``sources``: where it is (:func:`locate_checkpoint`); names and addresses are fetched.
-2. ``files``: read it without running anything (:func:`read_checkpoint`). ``unpickle`` and
-   ``opcodes`` read ``.pth``, ``shards`` the index of several files; ``inert`` removes what mmengine
-   would run or delete. Of a work directory the newest checkpoint is read (:func:`find_checkpoint`).
-3. ``architecture``, ``transformers_config``, ``public``: the arguments of the backbone, from the
-   weights, a ``config.json`` or a published name. ``described``: the last two.
-4. ``families``: whose names the weights have. ``renaming``: this package's names for them.
-5. ``fitting``: tables of another grid, patch embeddings of another size or number of channels.
-6. ``convert``: 4 and 5, and what is missing, dropped or refused (:func:`convert_state_dict`), with
-   a ``report``.
-7. ``pretrained``: 1 to 6, into a backbone (:func:`load_checkpoint`); or a whole model's own weights
-   (:func:`load_weights`), whose ``classes`` must be those of the config.
+=========  =====================================  ============================================
+locate     a name, address or folder to a path    ``reading.sources``, ``reading.files``
+read       a path to a state dict                 ``reading.files``, ``.unpickle``, ``.opcodes``
+recognise  a state dict to its family             ``conversion.families``
+convert    its names and shapes to a model's      ``conversion.convert``, ``.renaming``, ``.fitting``
+load       all of these, into a model             ``loading``
+=========  =====================================  ============================================
 
-``loader`` is the same for mmengine, ``exporting`` gives the weights other packages' names, and
-``writing`` writes files atomically.
+``reading`` runs nothing that is in a file, and knows no model. ``conversion`` opens no file: it
+knows names and shapes, reads the arguments of a backbone from them, and gives weights the names of
+other packages. ``described`` is what a published name or a ``config.json`` says of the weights'
+model. ``classes`` are those that weights were trained for. ``mmengine_loader`` is how mmengine
+reads a checkpoint.
 """
 
-from .architecture import Architecture, read_architecture
 from .classes import classes_of
-from .convert import convert_state_dict
-from .exporting import TARGETS, export_state_dict
-from .families import SOURCES
-from .files import find_checkpoint, newest_checkpoint, read_checkpoint
-from .json_files import parse_json, read_json
-from .pretrained import load_checkpoint, load_weights, naming_file
-from .public import public_backbone
+from .conversion.architecture import Architecture, read_architecture
+from .conversion.convert import convert_state_dict
+from .conversion.exporting import TARGETS, export_state_dict
+from .conversion.families import SOURCES
+from .conversion.public import public_backbone
+from .conversion.transformers_config import apply_config, is_transformers_config
+from .loading import (
+    check_loaded,
+    load_checkpoint,
+    load_weights,
+    naming_file,
+    unwrap,
+    weights_in,
+)
+from .reading.files import (
+    INTERRUPTED,
+    POINTER,
+    find_checkpoint,
+    newest_checkpoint,
+    read_checkpoint,
+)
+from .reading.json_files import parse_json, read_json
+from .reading.sources import locate_checkpoint
+from .reading.writing import (
+    atomic_write,
+    check_destination,
+    flush_to_disk,
+    lock_file,
+    write_checkpoint,
+)
 from .report import CheckpointError, ConversionReport
-from .sources import locate_checkpoint
-from .transformers_config import apply_config, is_transformers_config
-from .writing import atomic_write, check_destination, write_checkpoint

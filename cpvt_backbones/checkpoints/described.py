@@ -8,12 +8,12 @@ from typing import Any
 
 from cpvt_backbones.layers.checks import list_of_dicts
 
-from .architecture import read_architecture
-from .json_files import read_json
-from .public import public_backbone
+from .conversion.architecture import read_architecture
+from .conversion.public import public_backbone
+from .conversion.transformers_config import MODEL_TYPES, apply_config, is_transformers_config
+from .reading.json_files import read_json
+from .reading.sources import locate_checkpoint
 from .report import CheckpointError
-from .sources import locate_checkpoint
-from .transformers_config import MODEL_TYPES, apply_config, is_transformers_config
 
 
 @dataclass

@@ -17,7 +17,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from cpvt_backbones.checkpoints.pretrained import unwrap
+from cpvt_backbones.checkpoints import unwrap
 from cpvt_backbones.layers import group_by_shape
 
 

@@ -19,9 +19,14 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
-from cpvt_backbones.checkpoints import atomic_write, newest_checkpoint
-from cpvt_backbones.checkpoints.files import INTERRUPTED, POINTER
-from cpvt_backbones.checkpoints.writing import flush_to_disk, lock_file
+from cpvt_backbones.checkpoints import (
+    INTERRUPTED,
+    POINTER,
+    atomic_write,
+    flush_to_disk,
+    lock_file,
+    newest_checkpoint,
+)
 
 from .repeatable import (
     SeededBatches,

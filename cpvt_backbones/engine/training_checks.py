@@ -14,9 +14,7 @@ from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
-from cpvt_backbones.checkpoints import CheckpointError
-from cpvt_backbones.checkpoints.classes import classes_of
-from cpvt_backbones.checkpoints.pretrained import check_loaded
+from cpvt_backbones.checkpoints import CheckpointError, check_loaded, classes_of
 from cpvt_backbones.toolboxes import check_neck
 
 from .resuming import PROGRESS, wrappers_of

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpvt_backbones.checkpoints.json_files import parse_json
+from cpvt_backbones.checkpoints import parse_json
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape

@@ -16,8 +16,7 @@ from typing import Any
 from filelock import Timeout
 from rich.progress import MofNCompleteColumn, Progress
 
-from cpvt_backbones.checkpoints.json_files import read_json
-from cpvt_backbones.checkpoints.writing import atomic_write, lock_file
+from cpvt_backbones.checkpoints import atomic_write, lock_file, read_json
 from cpvt_backbones.layers.checks import check_fraction
 
 from .images import ImageError, image_size

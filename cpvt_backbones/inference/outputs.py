@@ -14,8 +14,7 @@ from typing import Any
 from mmengine.logging import print_log
 from PIL import Image
 
-from cpvt_backbones.checkpoints.json_files import parse_json
-from cpvt_backbones.checkpoints.writing import atomic_write, flush_to_disk
+from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, parse_json
 from cpvt_backbones.layers.checks import is_int, is_number
 
 from .images import file_stamp

@@ -15,8 +15,12 @@ from torch import Tensor, fx, nn
 
 from cpvt_backbones.backbones.base import Backbone
 from cpvt_backbones.backbones.padded import features_of_sizes
-from cpvt_backbones.checkpoints import convert_state_dict, load_checkpoint, read_checkpoint
-from cpvt_backbones.checkpoints.pretrained import weights_in
+from cpvt_backbones.checkpoints import (
+    convert_state_dict,
+    load_checkpoint,
+    read_checkpoint,
+    weights_in,
+)
 from cpvt_backbones.layers.checks import check_choice, check_int, check_probability
 from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import map_to_tokens, tokens_to_map

@@ -30,8 +30,7 @@ from test_conversion import lists, pvt_authors_names  # noqa: E402
 from benchmarks import fill_marked, processor  # noqa: E402
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
 from cpvt_backbones.backbones.archs import PYRAMIDS  # noqa: E402
-from cpvt_backbones.checkpoints import public_backbone  # noqa: E402
-from cpvt_backbones.checkpoints.families import SOURCES  # noqa: E402
+from cpvt_backbones.checkpoints import SOURCES, public_backbone  # noqa: E402
 
 PAGE = ROOT / 'docs' / 'weights.md'
 HEAD = ('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches')

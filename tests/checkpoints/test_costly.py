@@ -19,8 +19,13 @@ from limits import run_limited
 from safetensors.torch import save_file
 from torch import nn
 
-from cpvt_backbones.checkpoints import CheckpointError, load_weights, opcodes, read_checkpoint
-from cpvt_backbones.checkpoints.pretrained import check_loaded
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    check_loaded,
+    load_weights,
+    read_checkpoint,
+)
+from cpvt_backbones.checkpoints.reading import opcodes
 
 
 def refuse(file):

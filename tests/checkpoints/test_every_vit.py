@@ -15,7 +15,7 @@ from tiny import max_difference
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint
-from cpvt_backbones.checkpoints.families import known_to_differ
+from cpvt_backbones.checkpoints.conversion.families import known_to_differ
 
 timm = pytest.importorskip('timm')
 

@@ -123,11 +123,11 @@ def test_incomplete_checkpoint_is_refused(tmp_path):
 
 
 def test_report_is_logged(foreign, caplog, monkeypatch):
-    from cpvt_backbones.checkpoints import pretrained
+    from cpvt_backbones.checkpoints import loading
 
     told = []
     monkeypatch.setattr(
-        pretrained, 'print_log', lambda message, logger: told.append((message, logger))
+        loading, 'print_log', lambda message, logger: told.append((message, logger))
     )
     MODELS.build(config(foreign)).init_weights()
     ((message, logger),) = told

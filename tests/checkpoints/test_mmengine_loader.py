@@ -17,7 +17,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from cpvt_backbones.checkpoints import CheckpointError, loader, write_checkpoint
+from cpvt_backbones.checkpoints import CheckpointError, mmengine_loader, write_checkpoint
 
 
 class Regression(BaseModel):
@@ -130,14 +130,14 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
     (tmp_path / 'open_mmlab.json').write_text(json.dumps(dict(local='tiny.pth')))
     for scheme in ('torchvision', 'mmcls'):
         monkeypatch.setitem(
-            loader._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth')
+            mmengine_loader._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth')
         )
     if 'local' not in name:
         monkeypatch.setitem(
-            loader._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth')
+            mmengine_loader._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth')
         )
         monkeypatch.setattr(
-            'cpvt_backbones.checkpoints.sources._fetch',
+            'cpvt_backbones.checkpoints.reading.sources._fetch',
             lambda url: tmp_path / url.rpartition('/')[2],
         )
     found = CheckpointLoader.load_checkpoint(name, logger='silent')['state_dict']
@@ -149,9 +149,9 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
 def test_an_address_with_another_in_it(monkeypatch):
     """The scheme is what comes before the first ``://``."""
     asked = []
-    monkeypatch.setattr(loader, 'read_checkpoint', lambda name: asked.append(name) or {})
+    monkeypatch.setattr(mmengine_loader, 'read_checkpoint', lambda name: asked.append(name) or {})
     address = 'https://my-s3-proxy.org/get?file=https://host/a.pth'
-    loader.load_from_cpvt_backbones(address)
+    mmengine_loader.load_from_cpvt_backbones(address)
     assert asked == [address]
 
 
@@ -161,7 +161,7 @@ def test_the_log_names_the_package():
 
 
 def test_every_scheme_of_mmengine_is_replaced():
-    assert set(CheckpointLoader._schemes.values()) == {loader.load_from_cpvt_backbones}
+    assert set(CheckpointLoader._schemes.values()) == {mmengine_loader.load_from_cpvt_backbones}
     with pytest.raises(
         CheckpointError,
         match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 'pavi://a'",

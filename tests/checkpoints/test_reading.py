@@ -21,8 +21,8 @@ from cpvt_backbones.checkpoints import (
     newest_checkpoint,
     read_checkpoint,
     write_checkpoint,
-    writing,
 )
+from cpvt_backbones.checkpoints.reading import writing
 
 WEIGHTS = {'a.weight': torch.arange(6.0).view(2, 3), 'b.bias': torch.ones(4, dtype=torch.float16)}
 

@@ -23,11 +23,11 @@ from cpvt_backbones.checkpoints import (
     find_checkpoint,
     load_checkpoint,
     locate_checkpoint,
-    public,
     public_backbone,
     read_checkpoint,
-    sources,
 )
+from cpvt_backbones.checkpoints.conversion import public
+from cpvt_backbones.checkpoints.reading import sources
 from cpvt_backbones.engine.launch import train
 from cpvt_backbones.weights import shipped_weights
 

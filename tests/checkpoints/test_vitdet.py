@@ -15,8 +15,12 @@ from tiny import max_difference, randomise
 from torch.nn import functional
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, convert_state_dict
-from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, public_backbone
-from cpvt_backbones.checkpoints.pretrained import check_loaded
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    check_loaded,
+    load_checkpoint,
+    public_backbone,
+)
 
 HEADS, WINDOW, GLOBAL = 4, 3, (1, 3)
 ARCH = dict(embed_dims=24, depth=4, num_heads=HEADS, mlp_ratio=2.0)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpvt_backbones.checkpoints import public_backbone
-from cpvt_backbones.checkpoints.families import SOURCES
+from cpvt_backbones.checkpoints import SOURCES, public_backbone
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND = 2e-6

@@ -92,7 +92,7 @@ def test_options_without_a_value_or_with_open_brackets(capsys):
 def test_choices_and_defaults_are_the_packages():
     """The parser repeats them, since importing the package takes seconds."""
     from cpvt_backbones import export, inference
-    from cpvt_backbones.checkpoints import exporting
+    from cpvt_backbones.checkpoints import TARGETS
     from cpvt_backbones.engine import launch
     from cpvt_backbones.export import exported, formats, verification
     from cpvt_backbones.inference import predictors
@@ -101,7 +101,7 @@ def test_choices_and_defaults_are_the_packages():
     for name in ('max_pixels', 'tile_size', 'overlap', 'read_limit'):
         assert getattr(cli, name.upper()) == arguments[name].default
     assert cli.AMP_DTYPES == launch.AMP_DTYPES
-    assert cli.TARGETS == exporting.TARGETS
+    assert cli.TARGETS == TARGETS
     assert cli.DTYPES == predictors.DTYPES
     assert cli.RUNTIMES == exported.RUNTIMES
     assert cli.EXPORTED_SUFFIXES == exported.EXPORTED_SUFFIXES

@@ -95,8 +95,7 @@ def test_a_detector(boxes, made, refused, tmp_path):
 )
 def test_the_shipped_detector_fits_the_anchors(boxes, made, heights, ratios):
     """It has two ratios; equal ones would double each anchor."""
-    from cpvt_backbones.checkpoints import read_checkpoint
-    from cpvt_backbones.checkpoints.pretrained import check_loaded
+    from cpvt_backbones.checkpoints import check_loaded, read_checkpoint
 
     cfg, *_ = made(*boxes((64, 96), heights, [(1, 'a')]))
     assert cfg.model.bbox_head.anchor_generator.ratios == pytest.approx(ratios, abs=0.02)

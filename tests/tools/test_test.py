@@ -11,7 +11,7 @@ from PIL import Image
 from tiny_configs import ROOT, TASKS, lively_model, save, segmentation
 from torch import nn
 
-from cpvt_backbones.checkpoints import load_weights, pretrained
+from cpvt_backbones.checkpoints import load_weights, loading
 
 SHIPPED = {'mmdet': 'coco_detection', 'mmseg': 'ade20k'}
 SMALL_SCALES = [dict(type='Resize', scale=scale, keep_ratio=True) for scale in ((60, 40), (90, 90))]
@@ -114,7 +114,7 @@ def test_weights_fit_through_every_wrapper(tmp_path, monkeypatch):
             super().__init__()
             self.module = module
 
-    monkeypatch.setattr(pretrained, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
+    monkeypatch.setattr(loading, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
     model = nn.Linear(3, 2)
     path = str(save(nn.Linear(3, 2), tmp_path / 'linear.pth'))
     load_weights(Wrapper(Wrapper(model)), path)

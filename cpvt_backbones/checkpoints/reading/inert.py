@@ -4,7 +4,7 @@ checkpoint.
 
 from typing import Any
 
-from .report import CheckpointError
+from ..report import CheckpointError
 
 
 class RuntimeInfo(dict[str, Any]):

@@ -15,10 +15,10 @@ from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.layers.rope import TEMPERATURES
 
 from .classes import class_difference, classes_of, stored_meta
-from .convert import check_values, convert_state_dict
+from .conversion.convert import check_values, convert_state_dict
+from .conversion.families import find_weights, known_to_differ
 from .described import describe
-from .families import find_weights, known_to_differ
-from .files import read_checkpoint
+from .reading.files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
 
 # Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,

@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 
 from cpvt_backbones.weights import sha256_of, shipped_weights, similar_names
 
+from ..report import CheckpointError, shorten
 from .inert import remove_instructions
-from .report import CheckpointError, shorten
 from .shards import INDEX, check_shard, keys_of_shards
 from .sources import WEIGHTS, hash_in_name, locate_checkpoint
 from .unpickle import MAX_DIMS, load_pickled

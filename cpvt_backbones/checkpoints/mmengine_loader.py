@@ -9,8 +9,8 @@ from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor
 
 from .classes import stored_meta
-from .files import read_checkpoint
-from .pretrained import weights_in
+from .loading import weights_in
+from .reading.files import read_checkpoint
 from .report import CheckpointError
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ..report import CheckpointError, ConversionReport
 from .families import Family, Found
-from .report import CheckpointError, ConversionReport
 
 
 def rename_weights(

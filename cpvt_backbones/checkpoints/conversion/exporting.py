@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cpvt_backbones.layers.checks import check_choice
 
-from .report import CheckpointError, ConversionReport
+from ..report import CheckpointError, ConversionReport
 
 TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')  # namings of weights
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .report import CheckpointError, ConversionReport, shorten
+from ..report import CheckpointError, ConversionReport, shorten
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
 Found = dict[

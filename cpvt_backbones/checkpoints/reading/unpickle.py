@@ -17,8 +17,8 @@ import torch
 from mmengine.logging import HistoryBuffer
 from torch import Tensor, nn
 
+from ..report import CheckpointError
 from .opcodes import STAND_INS, PickleScan, Refused
-from .report import CheckpointError
 
 MAX_PICKLE = 256 << 20  # bytes; mmengine's logs of 10 losses over 1,000,000 iterations take 200 MB
 MAX_DIRECTORY = 16 << 20  # bytes of an archive's list of files

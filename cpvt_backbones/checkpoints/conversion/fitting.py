@@ -21,8 +21,8 @@ from cpvt_backbones.layers.learned_table import (
 )
 from cpvt_backbones.layers.tokens import Grid
 
+from ..report import CheckpointError, ConversionReport
 from .families import Family, Found
-from .report import CheckpointError, ConversionReport
 
 
 def fit_tables(

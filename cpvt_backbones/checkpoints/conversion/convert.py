@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from cpvt_backbones.layers.peg import PEGPosition, identity_init
 from cpvt_backbones.layers.position import PositionEncoding
 
+from ..report import CheckpointError, ConversionReport, shorten
 from .families import Family, Found, find_backbone, find_weights
 from .fitting import fit_patches, fit_tables, note_resizing
 from .renaming import is_eva02, rename_weights
-from .report import CheckpointError, ConversionReport, shorten
 
 _PEG = r'pos_block(_\d+)?\.'
 

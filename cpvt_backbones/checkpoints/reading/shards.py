@@ -4,8 +4,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from ..report import CheckpointError, shorten
 from .json_files import read_json
-from .report import CheckpointError, shorten
 
 INDEX = '.index.json'
 MAX_SHARDS = 1000

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from http.client import HTTPException
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -18,7 +17,7 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.weights import shipped_file
 
-from .report import CheckpointError
+from ..report import CheckpointError
 from .shards import INDEX, keys_of_shards
 from .writing import atomic_write
 
@@ -231,14 +230,6 @@ def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) ->
                 break
     assert fault is not None
     raise _unreachable(f'{address}/resolve/main/{file_names[0]}', fault, own) from fault
-
-
-def upload(folder: str, repository: str, **options: Any) -> None:
-    """Upload a folder to a repository of the hub, which is created with ``options`` if need be."""
-    from huggingface_hub import create_repo, upload_folder
-
-    create_repo(repository, exist_ok=True, **options)
-    upload_folder(repo_id=repository, folder_path=folder, token=options.get('token'))
 
 
 def _fetch_mmpretrain(name: str) -> Path:

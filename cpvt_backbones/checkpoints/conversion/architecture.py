@@ -15,9 +15,9 @@ from torch import Tensor
 from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.layers.learned_table import prefix_tokens
 
+from ..report import CheckpointError, ConversionReport
 from .families import Family, find_backbone, find_weights
 from .renaming import is_eva02, rename_weights
-from .report import CheckpointError, ConversionReport
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
 _HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
