@@ -246,10 +246,8 @@ def check_arguments(args: argparse.Namespace) -> None:
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
             ' hand'
         )
-    named = args.weights is None or args.weights == 'none' or '://' in args.weights
-    if not named and not locate_checkpoint(args.weights).exists():
-        fault = f'there is no file {args.weights!r}, and no shipped weights have this name'
-        raise FileNotFoundError(f'--weights: {fault}')
+    if args.weights not in (None, 'none') and '://' not in args.weights:
+        locate_checkpoint(args.weights, argument='--weights')
 
 
 def main(argv: Sequence[str] | None = None) -> None:

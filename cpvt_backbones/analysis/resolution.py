@@ -21,7 +21,7 @@ from mmengine.runner import Runner
 from rich.progress import Progress, TimeElapsedColumn
 from torch import nn
 
-from cpvt_backbones.checkpoints import find_checkpoint
+from cpvt_backbones.checkpoints import locate_checkpoint
 from cpvt_backbones.engine.launch import test
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.toolboxes import find_toolbox
@@ -143,7 +143,7 @@ def fingerprint(model: SweepModel, limit: int | None = None) -> str:
     """Hash of all that a row depends on: weights, model, test data, device, number of images (12
     hex digits).
     """
-    weights = find_checkpoint(model.checkpoint)
+    weights = locate_checkpoint(model.checkpoint)
     options = model.cfg.to_dict()
     keys = ('model', 'data_preprocessor', 'test_dataloader', 'test_evaluator', 'test_cfg')
     settings = [options.get(key) for key in keys], limit, torch.cuda.is_available()

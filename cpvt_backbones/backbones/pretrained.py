@@ -25,9 +25,9 @@ from cpvt_backbones.checkpoints import (
     locate_checkpoint,
     naming_file,
     public_backbone,
-    read_architecture,
     read_checkpoint,
     read_json,
+    recognise_architecture,
     write_checkpoint,
 )
 from cpvt_backbones.weights import find_shipped, shipped_weights
@@ -72,8 +72,7 @@ class PretrainedModel(BaseModule):
                 - such a folder or repository of transformers: ViT, DeiT, DINOv2, DINOv3, ViTDet,
                   CLIP, SigLIP, SAM;
                 - any other file, address or work directory: the architecture is read from the
-                  weights (:func:`cpvt_backbones.checkpoints.read_architecture`), and logged with
-                  what is assumed.
+                  weights, and logged with what is assumed.
 
                 In a config ``init_cfg`` takes the name, and the arguments are those of the config.
             arguments: Override those that the weights were trained with, e.g.
@@ -194,7 +193,7 @@ def _description(
         return dict(find_shipped(name).backbone), None
     content = read_checkpoint(name)
     with naming_file(name):
-        read = read_architecture(content)
+        read = recognise_architecture(content)
     if is_transformers_config(config):
         try:
             apply_config(config, read)

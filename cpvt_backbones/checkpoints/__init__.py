@@ -1,22 +1,21 @@
 """Checkpoints of this and other packages. The way of a file of weights into a model, by its verbs:
 
-=========  =====================================  ============================================
-locate     a name, address or folder to a path    ``reading.sources``, ``reading.files``
-read       a path to a state dict                 ``reading.files``, ``.unpickle``, ``.opcodes``
-recognise  a state dict to its family             ``conversion.families``
-convert    its names and shapes to a model's      ``conversion.convert``, ``.renaming``, ``.fitting``
-load       all of these, into a model             ``loading``
-=========  =====================================  ============================================
+=========  ====================================  ===============================================
+locate     a name, address or folder: its file   ``reading.files``, ``reading.sources``
+read       a file: plain data and tensors        ``reading.files``, ``.unpickle``, ``.opcodes``
+recognise  tensors: whose names they have        ``conversion.families``, ``.architecture``
+convert    tensors: a model's names and shapes   ``conversion.convert``, ``.renaming``, ``.fitting``
+load       all of these, into a model            ``loading``
+=========  ====================================  ===============================================
 
 ``reading`` runs nothing that is in a file, and knows no model. ``conversion`` opens no file: it
-knows names and shapes, reads the arguments of a backbone from them, and gives weights the names of
-other packages. ``described`` is what a published name or a ``config.json`` says of the weights'
-model. ``classes`` are those that weights were trained for. ``mmengine_loader`` is how mmengine
-reads a checkpoint.
+knows names and shapes, and gives weights the names of other packages, too (``exporting``).
+``described`` has what a name or a ``config.json`` says of the weights' model, ``classes`` what they
+were trained for. ``mmengine_loader`` reads for mmengine.
 """
 
 from .classes import classes_of
-from .conversion.architecture import Architecture, read_architecture
+from .conversion.architecture import Architecture, recognise_architecture
 from .conversion.convert import convert_state_dict
 from .conversion.exporting import TARGETS, export_state_dict
 from .conversion.families import SOURCES
@@ -33,12 +32,11 @@ from .loading import (
 from .reading.files import (
     INTERRUPTED,
     POINTER,
-    find_checkpoint,
+    locate_checkpoint,
     newest_checkpoint,
     read_checkpoint,
 )
 from .reading.json_files import parse_json, read_json
-from .reading.sources import locate_checkpoint
 from .reading.writing import (
     atomic_write,
     check_destination,

@@ -8,11 +8,11 @@ from typing import Any
 
 from cpvt_backbones.layers.checks import list_of_dicts
 
-from .conversion.architecture import read_architecture
+from .conversion.architecture import recognise_architecture
 from .conversion.public import public_backbone
 from .conversion.transformers_config import MODEL_TYPES, apply_config, is_transformers_config
+from .reading.files import locate_checkpoint
 from .reading.json_files import read_json
-from .reading.sources import locate_checkpoint
 from .report import CheckpointError
 
 
@@ -59,7 +59,7 @@ def describe(
         if arguments['model_type'] not in MODEL_TYPES:
             kind = arguments['model_type']
             return Source(notes=[f'config.json was not compared: its model_type is {kind!r:.100}'])
-        read = read_architecture(content, prefix=prefix)
+        read = recognise_architecture(content, prefix=prefix)
         grid = apply_config(arguments, read)
     except (ValueError, OverflowError) as error:
         raise CheckpointError(f'{str(config)!r}: {str(error):.600}') from error

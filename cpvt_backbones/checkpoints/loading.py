@@ -16,7 +16,7 @@ from cpvt_backbones.layers.rope import TEMPERATURES
 
 from .classes import class_difference, classes_of, stored_meta
 from .conversion.convert import check_values, convert_state_dict
-from .conversion.families import find_weights, known_to_differ
+from .conversion.families import known_to_differ, stored_weights
 from .described import describe
 from .reading.files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
@@ -212,7 +212,7 @@ def check_loaded(
             )
         check_values(weights, wanted)
         if class_layers:
-            stored: Any = find_weights(content)
+            stored: Any = stored_weights(content)
             for key in class_layers:
                 stored[key if key in stored else f'module.{key}'] = wanted[key].clone()
             layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
@@ -267,7 +267,7 @@ def _check_shapes(
 
 def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
     """The tensors of a checkpoint whose keys start with ``prefix``, without it."""
-    weights = {key.removeprefix('module.'): value for key, value in find_weights(content).items()}
+    weights = {key.removeprefix('module.'): value for key, value in stored_weights(content).items()}
     weights = {
         key: value
         for key, value in weights.items()

@@ -22,7 +22,6 @@ from torch import distributed, nn
 
 from cpvt_backbones.checkpoints import (
     classes_of,
-    find_checkpoint,
     load_weights,
     locate_checkpoint,
     newest_checkpoint,
@@ -292,7 +291,7 @@ def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
     """
     if '://' in str(checkpoint):
         return str(checkpoint)
-    return str(find_checkpoint(checkpoint, argument=argument))
+    return str(locate_checkpoint(checkpoint, argument=argument))
 
 
 def _build_runner(cfg: Config) -> Runner:

@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_map
 from cpvt_backbones.checkpoints import (
     CheckpointError,
     classes_of,
-    find_checkpoint,
     load_weights,
+    locate_checkpoint,
     naming_file,
 )
 from cpvt_backbones.layers.checks import check_choice
@@ -108,7 +108,7 @@ class ToolboxPredictor:
         self.dtype, self.dtype_reason = choose_dtype(dtype, device)
         self._scope = find_toolbox(cfg).package
         self.task = TASKS[self._scope]
-        file = str(find_checkpoint(checkpoint))
+        file = str(locate_checkpoint(checkpoint))
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
         classes = config_classes(cfg)  # before the toolbox changes the config

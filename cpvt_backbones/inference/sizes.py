@@ -18,7 +18,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from PIL import Image
 
-from cpvt_backbones.checkpoints import atomic_write, find_checkpoint, read_json
+from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint, read_json
 from cpvt_backbones.layers.checks import check_int, is_number
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.weights import sha256_of, shipped_weights
@@ -59,7 +59,7 @@ class GoodSizes:
         shipped = shipped_weights().get(str(checkpoint))
         if shipped is not None:
             return cls(**shipped.sizes) if shipped.sizes else None
-        weights = find_checkpoint(checkpoint)
+        weights = locate_checkpoint(checkpoint)
         file = Path(f'{weights}.sizes.json')
         if not file.is_file():
             return None
@@ -85,7 +85,7 @@ class GoodSizes:
 
     def write(self, checkpoint: str | PathLike[str]) -> Path:
         """Store the range beside a checkpoint."""
-        weights = find_checkpoint(checkpoint)
+        weights = locate_checkpoint(checkpoint)
         file = Path(f'{weights}.sizes.json')
         content = dict(asdict(self), sha256=sha256_of(weights))
         with atomic_write(file) as stream:

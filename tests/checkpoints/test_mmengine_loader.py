@@ -137,7 +137,7 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
             mmengine_loader._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth')
         )
         monkeypatch.setattr(
-            'cpvt_backbones.checkpoints.reading.sources._fetch',
+            'cpvt_backbones.checkpoints.reading.sources._fetch_address',
             lambda url: tmp_path / url.rpartition('/')[2],
         )
     found = CheckpointLoader.load_checkpoint(name, logger='silent')['state_dict']

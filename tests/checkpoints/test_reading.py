@@ -226,7 +226,7 @@ def test_archives_of_other_formats_are_named(tmp_path):
 
 
 def test_missing_file(tmp_path):
-    refused('', r"must be a file, .* or an address, got ''")
+    refused('', r"must be a file, .*, got ''")
     with pytest.raises(FileNotFoundError, match="there is no file or folder 'none.pth'"):
         read_checkpoint('none.pth')
     with pytest.raises(FileNotFoundError, match="the folder '.*' has no 'last_checkpoint'"):

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from tiny import COLUMN
 
 from cpvt_backbones import CPVT
-from cpvt_backbones.checkpoints import CheckpointError, find_checkpoint, read_checkpoint
+from cpvt_backbones.checkpoints import CheckpointError, locate_checkpoint, read_checkpoint
 
 hub = pytest.importorskip('huggingface_hub')
 
@@ -35,7 +35,7 @@ def test_folders(safe, size, model, tmp_path):
     if size == '20KB':
         name += '.index.json'
         assert len(list(tmp_path.iterdir())) > 3
-    assert find_checkpoint(tmp_path) == tmp_path / name
+    assert locate_checkpoint(tmp_path) == tmp_path / name
     for path in (tmp_path, tmp_path / name):
         found = read_checkpoint(path)
         assert found.keys() == model.state_dict().keys()
@@ -99,4 +99,4 @@ def test_files_of_other_names_in_a_folder_are_named(tmp_path):
     (tmp_path / 'notes.txt').touch()
     message = 'none of model.safetensors, .*; pass one of its files: open_clip_model.safetensors$'
     with pytest.raises(FileNotFoundError, match=message):
-        find_checkpoint(tmp_path)
+        locate_checkpoint(tmp_path)

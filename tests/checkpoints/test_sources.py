@@ -20,7 +20,6 @@ from tiny import PYRAMID, assert_equal_outputs, max_difference
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.checkpoints import (
     CheckpointError,
-    find_checkpoint,
     load_checkpoint,
     locate_checkpoint,
     public_backbone,
@@ -433,7 +432,7 @@ def test_every_kind_of_checkpoint_is_found(kind, server, tmp_path, monkeypatch):
         'shipped': (shipped.name, shipped.file),
         'address': (f'{server.address}/model.pth', None),
     }[kind]
-    found = find_checkpoint(given)
+    found = locate_checkpoint(given)
     assert found == wanted or (kind == 'address' and found.is_file())
     assert read_checkpoint(given).keys() == read_checkpoint(found).keys()
 
@@ -451,7 +450,7 @@ def test_every_kind_of_checkpoint_is_found(kind, server, tmp_path, monkeypatch):
 def test_a_missing_checkpoint_is_named(given, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((FileNotFoundError, CheckpointError), match=re.escape(message)):
-        find_checkpoint(given, argument='resume')
+        locate_checkpoint(given, argument='resume')
 
 
 def test_training_without_a_network_ends_before_it_reads_data(server, offline, tmp_path):

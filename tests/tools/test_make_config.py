@@ -141,7 +141,8 @@ def test_a_classifier(tmp_path, made, parts):
 def test_an_edited_config_is_kept_and_weights_must_exist(call, tmp_path, refused, kinds):
     out = tmp_path / 'a.py'
     command = ['make_config', *kinds, '--out', out]
-    assert "--weights: there is no file 'nope.pth'" in refused(*command, '--weights', 'nope.pth')
+    line = refused(*command, '--weights', 'nope.pth')
+    assert "--weights: there is no file or folder 'nope.pth'" in line
     assert not out.exists()
     out.write_text('# mine')
     assert '--overwrite replaces it' in refused(*command)

@@ -114,7 +114,7 @@ def test_a_config_that_cannot_be_used(text, message, tmp_path, refused):
 
 
 def test_a_checkpoint_in_the_home_folder_or_a_work_folder(tmp_path, monkeypatch, call):
-    """Each tool takes what ``find_checkpoint`` takes."""
+    """Each tool takes what ``locate_checkpoint`` takes."""
     pytest.importorskip('mmpretrain')
     config, _ = classification(None, tmp_path)
     monkeypatch.setenv('HOME', str(tmp_path))

@@ -16,7 +16,7 @@ from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.layers.learned_table import prefix_tokens
 
 from ..report import CheckpointError, ConversionReport
-from .families import Family, find_backbone, find_weights
+from .families import Family, recognise_family, stored_weights
 from .renaming import is_eva02, rename_weights
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
@@ -42,7 +42,9 @@ class Architecture:
     relative_sides: list[tuple[int, int]] = field(default_factory=list)
 
 
-def read_architecture(checkpoint: Mapping[str, Any], *, prefix: str | None = None) -> Architecture:
+def recognise_architecture(
+    checkpoint: Mapping[str, Any], *, prefix: str | None = None
+) -> Architecture:
     """Read the architecture of a ViT, DeiT, ViTDet, SAM, PVT, Twins-PCPVT or CPVT from its weights.
 
     Args:
@@ -53,7 +55,7 @@ def read_architecture(checkpoint: Mapping[str, Any], *, prefix: str | None = Non
         CheckpointError: No weights, unknown names, or a trunk without its first parts.
     """
     report = ConversionReport()
-    family, found = find_backbone(find_weights(checkpoint), prefix=prefix, report=report)
+    family, found = recognise_family(stored_weights(checkpoint), prefix=prefix, report=report)
     weights, origin = rename_weights(family, found, report)
     if family.layout == 'column':
         result = Architecture('CPVT', family.name)

@@ -14,7 +14,7 @@ from cpvt_backbones.layers.peg import PEGPosition, identity_init
 from cpvt_backbones.layers.position import PositionEncoding
 
 from ..report import CheckpointError, ConversionReport, shorten
-from .families import Family, Found, find_backbone, find_weights
+from .families import Family, Found, recognise_family, stored_weights
 from .fitting import fit_patches, fit_tables, note_resizing
 from .renaming import is_eva02, rename_weights
 
@@ -161,7 +161,8 @@ def convert_state_dict(
         )
         raise TypeError(f'model must be {accepted}, got {type(model).__name__}')
     report = ConversionReport(target=type(model).__name__)
-    source, found = find_backbone(find_weights(state_dict, ema=ema), prefix=prefix, report=report)
+    weights = stored_weights(state_dict, ema=ema)
+    source, found = recognise_family(weights, prefix=prefix, report=report)
     _check_layout(source, model, report)
     ours, origin = rename_weights(source, found, report)
     _check_depths(ours, depths, report)

@@ -264,7 +264,7 @@ CONTAINERS = ('state_dict', 'model', 'model_state_dict', 'module')
 EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')
 
 
-def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
+def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
     """Return the weights inside the wrappers of a training script.
 
     Raise CheckpointError if there are none.
@@ -281,19 +281,19 @@ def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
     if ema:
         # mmengine's EMAHook swaps the two on saving: `state_dict` has the average.
         if 'state_dict' in stored and 'steps' in (checkpoint.get('ema_state_dict') or ()):
-            return find_weights(checkpoint['state_dict'])
+            return stored_weights(checkpoint['state_dict'])
         if not averaged:
             raise CheckpointError(
                 f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; it has {keys}'
             )
-        return find_weights(checkpoint[averaged[0]])
+        return stored_weights(checkpoint[averaged[0]])
     if len(stored) > len(
         averaged
     ):  # before tensors, because a script may store some beside the weights
-        return find_weights(checkpoint[stored[0]])
+        return stored_weights(checkpoint[stored[0]])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
-    # Models of one training, such as `teacher` and `student` of DINO: `find_backbone` picks one.
+    # Models of one training, such as `teacher` and `student` of DINO: `recognise_family` picks one.
     models = {
         f'{name}.{key}': value
         for name, part in checkpoint.items()
@@ -311,7 +311,7 @@ def find_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
     )
 
 
-def find_backbone(
+def recognise_family(
     weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport
 ) -> tuple[Family, Found]:
     """Return the family and the weights of a backbone.

@@ -1,4 +1,4 @@
-"""Checkpoint files are read without running their content."""
+"""Checkpoint files are located, and read without running their content."""
 
 import os
 import re
@@ -10,13 +10,11 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from cpvt_backbones.weights import sha256_of, shipped_weights, similar_names
+from cpvt_backbones.weights import sha256_of, shipped_file, shipped_weights, similar_names
 
 from ..report import CheckpointError, shorten
-from .inert import remove_instructions
-from .shards import INDEX, check_shard, keys_of_shards
-from .sources import WEIGHTS, hash_in_name, locate_checkpoint
-from .unpickle import MAX_DIMS, load_pickled
+from .sources import ACCEPTED, INDEX, WEIGHTS, fetch, hash_in_name, shards_of
+from .unpickle import MAX_DIMS, read_pickled
 
 MAX_HEADER = 16 << 20  # bytes of a .safetensors file; a tensor takes 100
 MAX_TENSORS = 100_000
@@ -24,7 +22,42 @@ POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 _SHARD = re.compile(r'-\d{5}-of-(\d{5})\.(?:safetensors|bin)$')  # as huggingface_hub names them
+_STEP = re.compile(r'(epoch|iter)_(\d+)(?:\.pth)?')
 _SUFFIXES = ('.safetensors', '.bin', '.pth', '.pt', '.ckpt')
+
+
+def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'checkpoint') -> Path:
+    """Return the file of a checkpoint on this machine, fetched if need be.
+
+    Args:
+        checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's
+            cache or the hub; ``hf://USER/REPOSITORY`` (the first of ``WEIGHTS`` in it) or a file in
+            it; ``mmpretrain://NAME``, a name of its model zoo; ``https://`` address, from torch's
+            cache or the network, with ``#sha256=<64 digits>`` to check it; name of shipped weights;
+            file; folder (the first of ``WEIGHTS`` in it); work directory of an mmengine run, for
+            its :func:`newest_checkpoint`.
+        argument: Name of the argument in errors.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
+        CheckpointError: An unknown scheme or name; a package that is not installed; weights that
+            cannot be fetched, with where to put the file instead.
+    """
+    if not str(checkpoint):
+        raise CheckpointError(f"checkpoint must be {ACCEPTED}, got ''")
+    if '://' in str(checkpoint):
+        return fetch(str(checkpoint))
+    path = shipped_file(checkpoint).expanduser()
+    if path.is_dir():
+        return _file_in(path, argument)
+    if not path.is_file():
+        advice = similar_names(str(checkpoint)) or (
+            f', and no weights of that name come with the package (those are'
+            f' {list(shipped_weights())})'
+        )
+        fault = f'{argument}: there is no file or folder {str(checkpoint)!r}'
+        raise FileNotFoundError(f'{fault}{advice}')
+    return path
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
@@ -35,9 +68,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
     Args:
         path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...),
-            ``.index.json`` of several such files beside it, folder with one of ``WEIGHTS``, work
-            directory of an mmengine run, for its :func:`newest_checkpoint`, or name or address: see
-            :func:`locate_checkpoint`.
+            ``.index.json`` of several such files beside it, or anything else that
+            :func:`locate_checkpoint` takes.
 
     Returns:
         Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's
@@ -55,7 +87,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         >>> read_checkpoint('run.pth')['state_dict']['w']
         tensor([0., 0., 0.])
     """
-    file = find_checkpoint(path)
+    file = locate_checkpoint(path)
     if (shard := _SHARD.search(file.name)) and int(shard[1]) > 1:
         raise CheckpointError(
             f'checkpoint: {str(path)!r} is one of {int(shard[1])} files of a model: pass their'
@@ -68,33 +100,11 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             raise
         advice = f'it is in a cache: delete {str(file.resolve())!r} to fetch it again'
         raise CheckpointError(f'{error}; {advice}') from error
-    remove_instructions(content)
+    _remove_instructions(content)
     return content
 
 
-def find_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'checkpoint') -> Path:
-    """Return the file of a checkpoint, fetched if need be.
-
-    Args:
-        checkpoint: What :func:`locate_checkpoint` takes; of an mmengine run's work directory the
-            :func:`newest_checkpoint`.
-        argument: Name of the argument in errors.
-
-    Raises:
-        FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
-        CheckpointError: See :func:`locate_checkpoint`.
-    """
-    file = locate_checkpoint(checkpoint)
-    if file.is_dir():
-        return _newest_file(file, argument)
-    if not file.is_file():
-        advice = similar_names(str(checkpoint)) or (
-            f', and no weights of that name come with the package (those are'
-            f' {list(shipped_weights())})'
-        )
-        fault = f'{argument}: there is no file or folder {str(checkpoint)!r}'
-        raise FileNotFoundError(f'{fault}{advice}')
-    return file
+# -- files
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -103,7 +113,7 @@ def _read(file: Path) -> dict[str, Any]:
     if file.name.endswith(INDEX):
         return _read_shards(file)
     _check_hash(file)
-    content = _read_safetensors(file) if file.suffix == '.safetensors' else load_pickled(file)
+    content = _read_safetensors(file) if file.suffix == '.safetensors' else read_pickled(file)
     weights = content.get('state_dict', content) if isinstance(content, dict) else content
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
         found = f'a {type(weights).__name__}, not a dict of weights by name'
@@ -114,13 +124,19 @@ def _read(file: Path) -> dict[str, Any]:
 def _read_shards(index: Path) -> dict[str, Any]:
     """The tensors of all files that an index lists."""
     weights: dict[str, Any] = {}
-    for name, keys in keys_of_shards(index).items():
+    for name, keys in shards_of(index).items():
         shard = index.with_name(name)
         if not shard.is_file():
             fault = f'{str(index)!r} names {name!r}, which is not beside it'
             raise FileNotFoundError(f'checkpoint: {fault}')
         content = _read(shard)
-        check_shard(index, name, keys, set(content))
+        found = set(content)
+        for fault, others in (('lacks', keys - found), ('has other keys,', found - keys)):
+            if others:
+                raise CheckpointError(
+                    f'checkpoint: {str(shard)!r} is not the file of {index.name!r}: it {fault}'
+                    f' {shorten(sorted(others))}'
+                )
         weights |= content
     return weights
 
@@ -176,6 +192,63 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
         raise CheckpointError(f'{name} is truncated or no safetensors file ({reason})') from error
 
 
+class _RuntimeInfo(dict[str, Any]):
+    """``message_hub.runtime_info`` of a checkpoint, without its config.
+
+    mmengine's inferencers run the stored config as Python when they get no other.
+    """
+
+    def __missing__(self, key: str) -> Any:
+        if key == 'cfg':
+            advice = 'name the config, such as model="CONFIG.py" of an inferencer'
+            raise CheckpointError(
+                f'checkpoint: a config stored in a checkpoint is never run; {advice}'
+            )
+        raise KeyError(key)
+
+
+def _remove_instructions(content: dict[str, Any]) -> None:
+    """Remove what mmengine would run or delete because the checkpoint names it, in place.
+
+    ``meta.config`` is run by mmengine's ``Runner.resume`` and ``FlexibleRunner.resume``,
+    ``meta.cfg`` and ``message_hub.runtime_info.cfg`` by its inferencers. Its ``CheckpointHook``
+    deletes the path in ``runtime_info.best_ckpt`` (with several metrics ``best_ckpt_<metric>``) at
+    the next better score.
+    """
+    meta = content.get('meta')
+    if isinstance(meta, dict):
+        meta.pop('cfg', None)
+        meta.pop('config', None)
+    hub = content.get('message_hub')
+    info = hub.get('runtime_info') if isinstance(hub, dict) else None
+    if isinstance(hub, dict) and isinstance(info, dict):
+        hub['runtime_info'] = _RuntimeInfo(
+            (key, value)
+            for key, value in info.items()
+            if key != 'cfg' and not (isinstance(key, str) and key.startswith('best_ckpt'))
+        )
+
+
+# -- folders
+
+
+def _file_in(folder: Path, argument: str) -> Path:
+    """The first of ``WEIGHTS`` in a folder, or the newest checkpoint of a work directory."""
+    for name in WEIGHTS:
+        if (folder / name).is_file():
+            return folder / name
+    newest = newest_checkpoint(folder)
+    if newest is not None and newest.is_file():
+        return newest
+    fault = f'the folder {str(folder)!r} has no {POINTER!r}'
+    if named := _pointer(folder):
+        fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
+    others = f'none of {", ".join(WEIGHTS)} and no file epoch_*.pth or iter_*.pth'
+    names = [path.name for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES]
+    advice = f'; pass one of its files: {shorten(names)}' if names else ''
+    raise FileNotFoundError(f'{argument}: {fault}, {others}{advice}')
+
+
 def newest_checkpoint(
     work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn
 ) -> Path | None:
@@ -193,18 +266,19 @@ def newest_checkpoint(
     """
     folder = Path(work_dir)
     target = _pointed_at(folder)
-    others = _other_checkpoints(folder, target)
+    others = [
+        path
+        for pattern in ('epoch_*', 'iter_*', INTERRUPTED)
+        for path in folder.glob(pattern)
+        if path != target and (path.suffix == '.pth' or path.is_dir())
+    ]
     if target is None and not others:
         return None
-    newest = None
-    reached = -1
-    if target is not None:
-        reached = _iteration(target, warn)
-    if reached >= 0:
-        newest = target
-        since = (folder / POINTER).stat().st_mtime_ns
-        others = [path for path in others if _may_be_newer(path, target, since)]
-    for path in others:
+    newest, reached = None, -1
+    if target is not None and (reached := _iteration(target, warn)) >= 0:
+        newest, since = target, _changed(folder / POINTER)
+        others = [path for path in others if _changed(path) > since or _is_after(path, target)]
+    for path in sorted(others, key=_changed, reverse=True):
         iteration = _iteration(path, warn)
         if iteration > reached:
             newest, reached = path, iteration
@@ -216,11 +290,17 @@ def newest_checkpoint(
     return newest
 
 
+def _pointer(folder: Path) -> str:
+    """What ``last_checkpoint`` in a folder names; ``''`` without that file."""
+    pointer = folder / POINTER
+    return pointer.read_text('utf-8', 'replace').strip() if pointer.is_file() else ''
+
+
 def _pointed_at(folder: Path) -> Path | None:
     """The checkpoint that ``last_checkpoint`` names: in the folder, which may have been moved, or
     where it was.
     """
-    named = Path(_named_in(folder))
+    named = Path(_pointer(folder))
     if named.name not in ('', '..'):
         for path in (folder / named.name, named):
             if os.path.exists(path):
@@ -228,14 +308,16 @@ def _pointed_at(folder: Path) -> Path | None:
     return None
 
 
-def _other_checkpoints(folder: Path, target: Path | None) -> list[Path]:
-    """Files and folders of checkpoints but the ``target``, the latest first."""
-    found = []
-    for pattern in ('epoch_*', 'iter_*', INTERRUPTED):
-        for path in folder.glob(pattern):
-            if path != target and (path.suffix == '.pth' or path.is_dir()):
-                found.append(path)
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _is_after(path: Path, other: Path) -> bool:
+    """True for ``epoch_4.pth`` beside ``epoch_3.pth``, and for that of a preempted training."""
+    step, before = _STEP.fullmatch(path.name), _STEP.fullmatch(other.name)
+    if not step or not before:
+        return path.name == INTERRUPTED
+    return step[1] == before[1] and int(step[2]) > int(before[2])
 
 
 def _iteration(path: Path, warn: Callable[[str], object]) -> int:
@@ -251,36 +333,3 @@ def _iteration(path: Path, warn: Callable[[str], object]) -> int:
         return meta['iter']
     warn(f'{path} is skipped: it has no meta.iter, as the checkpoint of a training has')
     return -1
-
-
-def _may_be_newer(path: Path, target: Path | None, since: int) -> bool:
-    """True for a file later than the pointer, a preempted training's, or a higher number's."""
-    later = path.stat().st_mtime_ns > since
-    return later or path.name == INTERRUPTED or _has_higher_number(path, target)
-
-
-def _has_higher_number(path: Path, other: Path | None) -> bool:
-    """True for ``epoch_4.pth`` beside ``epoch_3.pth``."""
-    step = re.fullmatch(r'(epoch|iter)_(\d+)', path.name.removesuffix('.pth'))
-    before = other and re.fullmatch(r'(epoch|iter)_(\d+)', other.name.removesuffix('.pth'))
-    if not step or not before:
-        return False
-    return step[1] == before[1] and int(step[2]) > int(before[2])
-
-
-def _newest_file(folder: Path, argument: str) -> Path:
-    newest = newest_checkpoint(folder)
-    if newest is not None and newest.is_file():
-        return newest
-    fault = f'the folder {str(folder)!r} has no {POINTER!r}'
-    if named := _named_in(folder):
-        fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
-    others = f'none of {", ".join(WEIGHTS)} and no file epoch_*.pth or iter_*.pth'
-    names = [path.name for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES]
-    advice = f'; pass one of its files: {shorten(names)}' if names else ''
-    raise FileNotFoundError(f'{argument}: {fault}, {others}{advice}')
-
-
-def _named_in(folder: Path) -> str:
-    pointer = folder / POINTER
-    return pointer.read_text('utf-8', 'replace').strip() if pointer.is_file() else ''

@@ -1,33 +1,36 @@
-"""Where a checkpoint is: names of shipped weights, of timm and of mmpretrain's model zoo,
-addresses, files.
-"""
+"""Weights of elsewhere are fetched: by an address, or a name of timm, mmpretrain or the hub."""
 
 import hashlib
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from http.client import HTTPException
-from os import PathLike
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import torch
 from mmengine.logging import print_log
 
-from cpvt_backbones.weights import shipped_file
-
 from ..report import CheckpointError
-from .shards import INDEX, keys_of_shards
+from .json_files import read_json
 from .writing import atomic_write
 
 SAVED = 'model.safetensors'
+INDEX = '.index.json'  # of weights in several files: end of the name of the file that lists them
+MAX_SHARDS = 1000
 # Of a folder or repository the first that is there, as transformers takes them.
 WEIGHTS = (
     SAVED,
     f'{SAVED}{INDEX}',
     'pytorch_model.bin',
     f'pytorch_model.bin{INDEX}',
+)
+ACCEPTED = (
+    'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or'
+    ' mmpretrain://NAME'
 )
 _TIMEOUT = 30.0  # seconds without a byte
 _FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
@@ -36,44 +39,52 @@ _FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
 _NAMED_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 
 
-def locate_checkpoint(checkpoint: str | PathLike[str]) -> Path:
-    """Return the path of a checkpoint on this machine.
-
-    Fetch it first if it is a name or address of elsewhere.
-
-    Args:
-        checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's
-            cache or the hub; ``hf://USER/REPOSITORY`` (the first of ``WEIGHTS`` in it) or a file in
-            it; ``mmpretrain://NAME``, a name of its model zoo; ``https://`` address, from torch's
-            cache or the network, with ``#sha256=<64 digits>`` to check it; name of shipped weights;
-            file; folder (the first of ``WEIGHTS`` in it).
-
-    Raises:
-        CheckpointError: An unknown scheme or name; a package that is not installed; weights that
-            cannot be fetched, with where to put the file instead.
-    """
-    scheme, separator, name = str(checkpoint).partition('://')
-    if not str(checkpoint):
-        raise CheckpointError("checkpoint must be a file, a folder, a name or an address, got ''")
-    if not separator:
-        path = shipped_file(checkpoint).expanduser()
-        return next((path / name for name in WEIGHTS if (path / name).is_file()), path)
+def fetch(checkpoint: str) -> Path:
+    """Return the cached file of a name or address with ``://``; download it first if need be."""
+    scheme, _, name = checkpoint.partition('://')
     if scheme in ('https', 'http'):
-        return _fetch(str(checkpoint))
+        return _fetch_address(checkpoint)
     if scheme not in ('timm', 'hf', 'mmpretrain'):
-        accepted = (
-            'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or'
-            ' mmpretrain://NAME'
-        )
-        raise CheckpointError(f'checkpoint must be {accepted}, got {str(checkpoint)!r}')
+        raise CheckpointError(f'checkpoint must be {ACCEPTED}, got {checkpoint!r}')
     try:
         if scheme == 'hf':
             parts = name.split('/', 2)
             return _fetch_hub(name, '/'.join(parts[:2]), parts[2:] or WEIGHTS)
         return _fetch_timm(name) if scheme == 'timm' else _fetch_mmpretrain(name)
     except ImportError as error:
-        fault = f'{str(checkpoint)!r} needs {scheme}, which does not import ({error})'
+        fault = f'{checkpoint!r} needs {scheme}, which does not import ({error})'
         raise CheckpointError(f"checkpoint: {fault}: pip install 'cpvt_backbones[cls]'") from error
+
+
+def shards_of(index: Path) -> dict[str, set[str]]:
+    """Names of the files that an index lists, and the keys of each.
+
+    Raises:
+        CheckpointError: The index is damaged, or names something else than files beside it.
+    """
+    name = f'checkpoint: {str(index)!r}'
+    try:
+        found: Any = read_json(index).get('weight_map')
+    except ValueError as error:
+        raise CheckpointError(f'checkpoint: {error}') from error
+    if not isinstance(found, dict) or not found:
+        raise CheckpointError(
+            f'{name} must have a weight_map of keys and files, got {found!r:.100}'
+        )
+    shards: dict[str, set[str]] = defaultdict(set)
+    for key, file in found.items():
+        if not isinstance(file, str) or not _is_file_name(file):
+            fault = 'must name .safetensors or .bin files of its folder'
+            raise CheckpointError(f'{name} {fault}, got {file!r:.100}')
+        shards[file].add(key)
+    if len(shards) > MAX_SHARDS:
+        raise CheckpointError(f'{name} is refused: it names more than {MAX_SHARDS} files')
+    return dict(shards)
+
+
+def _is_file_name(name: str) -> bool:
+    """True for the name of a file of weights, without a folder."""
+    return name.endswith(('.safetensors', '.bin')) and not set(name) & set('/\\:\0')
 
 
 def _cache(name: str) -> Path:
@@ -95,7 +106,7 @@ def hash_in_name(stem: str) -> str:
     return match[1] if match else ''
 
 
-def _fetch(address: str) -> Path:
+def _fetch_address(address: str) -> Path:
     """Return the cached file of an address; download it first if need be.
 
     A name with a hash stands for one content, and is cached as torch.hub does. Any other file has a
@@ -183,7 +194,7 @@ def _fetch_timm(name: str) -> Path:
             raise CheckpointError(
                 f'checkpoint: timm has no weights of the name {name!r}, only the model'
             )
-        return _fetch(config.url)
+        return _fetch_address(config.url)
     file = config.hf_hub_filename
     return _fetch_hub(name, config.hf_hub_id, [file] if file else WEIGHTS)
 
@@ -196,7 +207,7 @@ def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
             return own
     file_name, file = _download_from_hub(name, repository, file_names)
     if file_name.endswith(INDEX):
-        for shard in keys_of_shards(file):
+        for shard in shards_of(file):
             _download_from_hub(name, repository, [f'{PurePosixPath(file_name).with_name(shard)}'])
     return file
 
@@ -243,4 +254,4 @@ def _fetch_mmpretrain(name: str) -> Path:
         ) from error
     if not url:
         raise CheckpointError(f'checkpoint: mmpretrain has no weights of {name!r}, only the config')
-    return _fetch(url)
+    return _fetch_address(url)

@@ -53,7 +53,7 @@ _CLASSES: list[Any] = [
 ]
 
 
-def load_pickled(file: Path) -> Any:
+def read_pickled(file: Path) -> Any:
     """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers,
     log buffers.
 
