@@ -18,16 +18,13 @@ from torch import Tensor
 from cpvt_backbones.checkpoints import (
     Architecture,
     CheckpointError,
-    apply_config,
     atomic_write,
-    is_transformers_config,
     load_checkpoint,
-    locate_checkpoint,
+    named_backbone,
     naming_file,
-    public_backbone,
     read_checkpoint,
-    read_json,
-    recognise_architecture,
+    recognise_backbone,
+    stored_config,
     write_checkpoint,
 )
 from cpvt_backbones.weights import find_shipped, shipped_weights
@@ -92,19 +89,15 @@ class PretrainedModel(BaseModule):
             (192, 12)
         """
         given, name = str(name), _full_name(os.path.expanduser(name))
-        # A file of a repository, hf://user/repository/file, is described by its weights alone.
-        is_repository = name.startswith('hf://') and name.count('/') < 4
-        locate = locate_checkpoint if is_repository else Path
         try:
-            config = locate(f'{name}/config.json')
+            config = stored_config(name)
         except CheckpointError as error:
             if name == given:
                 raise
             fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
             raise CheckpointError(fault) from error
-        stored = read_json(config) if config.is_file() else {}
-        exact = 'type' in stored or name in shipped_weights()
-        built, content = _description(name, stored, arguments)
+        exact = 'type' in config or name in shipped_weights()
+        built, content = _description(name, config, arguments)
         kind = built.pop('type', None)
         fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
         if kind not in fitting:
@@ -183,23 +176,14 @@ def _description(
 
     They come from a ``config.json`` of this package or of transformers, the name, or the weights.
     """
-    if 'type' in config:
-        return config, None
-    # timm's config.json names the architecture.
-    public = public_backbone(str(config.get('architecture') or name))
-    if public and not is_transformers_config(config):
-        return public, None
+    built = named_backbone(name, config)
+    if built is not None:
+        return built, None
     if not os.path.exists(name) and '://' not in name:
-        return dict(find_shipped(name).backbone), None
+        find_shipped(name)  # raises ValueError with the names that there are
     content = read_checkpoint(name)
     with naming_file(name):
-        read = recognise_architecture(content)
-    if is_transformers_config(config):
-        try:
-            apply_config(config, read)
-        except (ValueError, OverflowError) as error:
-            file = f'{name.rstrip("/")}/config.json'
-            raise ValueError(f'name: {file!r}: {str(error):.600}') from error
+        read, _ = recognise_backbone(content, config)
     return _complete(name, read, arguments), content
 
 

@@ -15,12 +15,12 @@ were trained for. ``mmengine_loader`` reads for mmengine.
 """
 
 from .classes import classes_of
-from .conversion.architecture import Architecture, recognise_architecture
+from .conversion.architecture import Architecture
 from .conversion.convert import convert_state_dict
 from .conversion.exporting import TARGETS, export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
-from .conversion.transformers_config import apply_config, is_transformers_config
+from .described import named_backbone, recognise_backbone, stored_config
 from .loading import (
     check_loaded,
     load_checkpoint,

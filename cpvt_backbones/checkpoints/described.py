@@ -1,5 +1,6 @@
-"""What is known of the source's model beside its weights: by a public name, or ``config.json``."""
+"""What is known of the source's model beside its weights: by its name, or ``config.json``."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -7,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from cpvt_backbones.layers.checks import list_of_dicts
+from cpvt_backbones.weights import shipped_weights
 
-from .conversion.architecture import recognise_architecture
+from .conversion.architecture import Architecture, recognise_architecture
 from .conversion.public import public_backbone
 from .conversion.transformers_config import MODEL_TYPES, apply_config, is_transformers_config
 from .reading.files import locate_checkpoint
 from .reading.json_files import read_json
 from .report import CheckpointError
+
+Grid = tuple[int, int]
+
+# Arguments that a public name or a config.json may leave out.
+_USUAL: dict[str, Any] = dict(norm_eps=1e-6, activation='gelu', position=None)
 
 
 @dataclass
@@ -21,14 +28,14 @@ class Source:
     """Arguments of the model that weights are of, as far as they are known."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    table_grid: tuple[int, int] | None = None  # (height, width) of its table, in tokens
+    table_grid: Grid | None = None  # (height, width) of its table, in tokens
     notes: list[str] = field(default_factory=list)
 
 
 def describe(
     checkpoint: str | PathLike[str], content: Mapping[str, Any], *, prefix: str | None = None
 ) -> Source:
-    """What a public name, or the ``config.json`` of a folder or repository, says of the weights.
+    """What a name, or the ``config.json`` of a folder or repository, says of the weights.
 
     Args:
         checkpoint: As in :func:`load_checkpoint`. A file alone, and a folder without that file, say
@@ -40,27 +47,76 @@ def describe(
         CheckpointError: ``config.json`` is damaged, of another model than the weights, or of one
             that no backbone here computes.
     """
-    if public := public_backbone(checkpoint):
-        return Source(dict(norm_eps=1e-6, activation='gelu', position=None) | public)
-    name = str(checkpoint).rstrip('/')
-    config = Path(name).expanduser() / 'config.json'
-    if name.startswith('hf://') and name.count('/') == 3:  # not a file in a repository
-        try:
-            config = locate_checkpoint(f'{name}/config.json')
-        except CheckpointError as error:
-            return Source(notes=[f'activation, epsilon and heads were not compared: {error}'])
-    if not config.is_file():
-        return Source()
+    config: dict[str, Any] = {}
+    notes = []
     try:
-        arguments = read_json(config)
-        if not is_transformers_config(arguments):  # of this package, or of another
-            list_of_dicts('position', arguments.get('position'))
-            return Source(arguments)
-        if arguments['model_type'] not in MODEL_TYPES:
-            kind = arguments['model_type']
-            return Source(notes=[f'config.json was not compared: its model_type is {kind!r:.100}'])
-        read = recognise_architecture(content, prefix=prefix)
-        grid = apply_config(arguments, read)
-    except (ValueError, OverflowError) as error:
-        raise CheckpointError(f'{str(config)!r}: {str(error):.600}') from error
+        config = stored_config(checkpoint)
+    except CheckpointError as error:  # the hub has none, or there is no network
+        notes = [f'activation, epsilon and heads were not compared: {error}']
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    if named := named_backbone(checkpoint, config):
+        try:
+            list_of_dicts('position', named.get('position'))
+        except ValueError as error:
+            raise CheckpointError(f'config.json: {error}') from error
+        return Source(_USUAL | named)
+    if not is_transformers_config(config):
+        return Source(notes=notes)
+    if config['model_type'] not in MODEL_TYPES:
+        kind = config['model_type']
+        return Source(notes=[f'config.json was not compared: its model_type is {kind!r:.100}'])
+    read, grid = recognise_backbone(content, config, prefix=prefix)
     return Source(read.arguments, grid)
+
+
+def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
+    """``config.json`` of a folder, or of the repository ``hf://USER/REPOSITORY``.
+
+    Empty for another checkpoint, and for a folder without that file. Raise CheckpointError if it
+    cannot be fetched, ValueError if it is damaged.
+    """
+    name = os.path.expanduser(str(checkpoint)).rstrip('/')
+    file = Path(name, 'config.json')
+    if name.startswith('hf://') and name.count('/') == 3:  # not a file in a repository
+        file = locate_checkpoint(f'{name}/config.json')
+    return read_json(file) if file.is_file() else {}
+
+
+def named_backbone(
+    checkpoint: str | PathLike[str], config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Type and arguments of a backbone that is described without its weights.
+
+    ``None`` if they have to be read from the weights.
+
+    Args:
+        checkpoint: Name of public weights (:func:`public_backbone`) or of shipped ones.
+        config: Content of ``config.json``, which has precedence: of :meth:`save_pretrained`, or
+            timm's, which names the architecture.
+    """
+    if 'type' in config:
+        return dict(config)
+    if is_transformers_config(config):
+        return None
+    shipped = shipped_weights().get(str(checkpoint))
+    if shipped is not None:
+        return dict(shipped.backbone)
+    return public_backbone(str(config.get('architecture') or checkpoint))
+
+
+def recognise_backbone(
+    content: Mapping[str, Any], config: Mapping[str, Any], *, prefix: str | None = None
+) -> tuple[Architecture, Grid | None]:
+    """The architecture that weights and a ``config.json`` of transformers show, and the grid of
+    the table that the latter says.
+
+    Raise CheckpointError as :func:`recognise_architecture` does, and for a config of another model.
+    """
+    read = recognise_architecture(content, prefix=prefix)
+    if not is_transformers_config(config):
+        return read, None
+    try:
+        return read, apply_config(config, read)
+    except (ValueError, OverflowError) as error:
+        raise CheckpointError(f'config.json: {str(error):.600}') from error

@@ -435,5 +435,5 @@ def test_windows_that_no_weight_shows(windows, tmp_path):
 )
 def test_a_config_that_contradicts_the_weights(changes, message, tmp_path):
     write(tmp_path, 'vitdet', changes)
-    with pytest.raises(ValueError, match=rf"config\.json': .*{message}"):
+    with pytest.raises(ValueError, match=rf"config\.json: .*{message}"):
         CPVT.from_pretrained(tmp_path)
