@@ -132,53 +132,67 @@ def stored_grid(value: Any) -> Grid | None:
     return height, width
 
 
-def read_table(
-    entries: int, grid: Grid, skips: Sequence[int], stored: Grid | None = None
-) -> list[tuple[int, Grid]]:
-    """Possible readings of a table, each a number of prefix entries and a grid.
-
-    Empty if it is no table of patches.
+def table_layout(
+    entries: int,
+    grid: Grid,
+    usual: Sequence[int],
+    unusual: Sequence[int] = (),
+    *,
+    stored: Grid | None = None,
+) -> tuple[int, Grid] | None:
+    """Number of prefix entries and grid of a table; ``None`` if it is no table of patches.
 
     Args:
         entries: Number of entries, those of prefix tokens included.
         grid: The model's grid.
-        skips: Possible numbers of prefix entries, the likeliest first.
+        usual: Possible numbers of prefix entries, the likeliest first.
+        unusual: Numbers that are tried where none of ``usual`` is possible.
         stored: The table's grid, if it is known. Otherwise a square is assumed, and ``grid`` where
-            there is no square. There are several readings if ``grid`` has as many entries as the
-            square, or is no square and another number of prefix entries leaves one.
+            there is no square.
+
+    Raises:
+        ValueError: No number of prefix entries fits ``stored``. Without it: ``grid`` has as many
+            entries as the square, or is no square and another number of prefix entries leaves one.
     """
     if stored is not None:
         skip = entries - stored[0] * stored[1]
-        return [(skip, stored)] if skip in skips else []
-    readings: list[tuple[int, Grid]] = []
+        if skip in (*usual, *unusual):
+            return skip, stored
+        raise ValueError(f'{entries} entries do not fit a grid of {show_grid(stored)}')
+    for skips in (usual, unusual):
+        layouts = _layouts(entries, grid, skips)
+        if len(layouts) == 1:
+            return layouts[0]
+        if layouts:
+            differ = len({skip for skip, _ in layouts}) > 1
+            shown = (show_grid(one) + (f' after {skip}' if differ else '') for skip, one in layouts)
+            raise ValueError(f'{entries} entries may be {" or ".join(shown)}')
+    return None
+
+
+def _layouts(entries: int, grid: Grid, skips: Sequence[int]) -> list[tuple[int, Grid]]:
+    """Squares, and the model's grid; the likeliest alone if it is a square that no grid equals."""
+    layouts: list[tuple[int, Grid]] = []
     for skip in dict.fromkeys(skips):
         patches = max(entries - skip, 0)
         side = math.isqrt(patches)
         square = (side, side)
         if patches and patches == side * side:
-            readings.append((skip, square))
+            layouts.append((skip, square))
         if patches and patches == grid[0] * grid[1] and grid != square:
-            readings.append((skip, grid))
-    if not readings:
+            layouts.append((skip, grid))
+    if not layouts:
         return []
-    (skip, (height, width)), *others = readings
+    (skip, (height, width)), *others = layouts
     # 14 x 14 and a class token are no 13 x 15 and two tokens.
     if height == width and all(other != skip for other, _ in others):
-        return readings[:1]
-    return readings
+        return layouts[:1]
+    return layouts
 
 
 def show_grid(grid: Grid) -> str:
     """``'14 x 14'``."""
     return f'{grid[0]} x {grid[1]}'
-
-
-def describe_readings(readings: Sequence[tuple[int, Grid]]) -> str:
-    """``'2 x 8 or 4 x 4'``, with the prefix entries where they differ."""
-    differ = len({skip for skip, _ in readings}) > 1
-    return ' or '.join(
-        show_grid(grid) + (f' after {skip}' if differ else '') for skip, grid in readings
-    )
 
 
 def adapt_tables(
@@ -226,13 +240,11 @@ def adapt_tables(
         # names it.
         needed = set(ours[: encoding.num_prefix[index]])
         skips = [skip for skip in (len(theirs), 0, 1, 2) if needed <= set(theirs[:skip])]
-        readings = read_table(table.shape[1], grid, skips, stored)
-        if len(readings) == 1:
-            state_dict[key] = encoding.fit(index, table, *readings[0], theirs, ours)
-        elif readings:
-            entries = f'{table.shape[1]} entries may be {describe_readings(readings)}'
-            errors.append(f'{key}: {entries}; {key_of_grid} with (height, width) tells')
-        elif stored is not None:
-            errors.append(
-                f'{key}: {table.shape[1]} entries do not fit {key_of_grid}, {show_grid(stored)}'
-            )
+        try:
+            layout = table_layout(table.shape[1], grid, skips, stored=stored)
+        except ValueError as error:
+            advice = '' if stored else f'; {key_of_grid} with (height, width) tells'
+            errors.append(f'{key}: {error}{advice}')
+            continue
+        if layout is not None:
+            state_dict[key] = encoding.fit(index, table, *layout, theirs, ours)

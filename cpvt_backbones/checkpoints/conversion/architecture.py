@@ -4,7 +4,6 @@ Some arguments leave no trace in weights. Where one usual value is known, it is 
 where there is none, the user has to pass the argument.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from cpvt_backbones.layers.checks import list_of_dicts
-from cpvt_backbones.layers.learned_table import prefix_tokens
+from cpvt_backbones.layers.learned_table import prefix_tokens, table_layout
 
 from ..report import CheckpointError, ConversionReport
 from .families import Family, recognise_family, stored_weights
@@ -266,11 +265,10 @@ def _read_grid(weights: Weights, result: Architecture) -> None:
     table = weights['pos_embed.0']
     entries = table.shape[-2]
     prefix = len(prefix_tokens(weights)) if result.backbone == 'CPVT' else 0
-    for skip in (prefix, 0, 1, 2):
-        side = math.isqrt(max(entries - skip, 0))
-        if side and side * side == entries - skip:
-            result.arguments['img_size'] = side * patch
-            return
+    no_grid = (0, 0)  # of the model, which is not known
+    if layout := table_layout(entries, no_grid, (prefix, 0, 1, 2)):
+        result.arguments['img_size'] = layout[1][0] * patch
+        return
     result.unclear['img_size'] = f'(height, width) in px of its table of {entries} entries'
 
 

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from cpvt_backbones.layers.checks import is_int, is_sequence
 from cpvt_backbones.layers.learned_table import (
     LearnedTable,
-    describe_readings,
     grid_key,
     prefix_tokens,
-    read_table,
     show_grid,
     stored_grid,
+    table_layout,
 )
 from cpvt_backbones.layers.tokens import Grid
 
@@ -118,21 +117,19 @@ def _fit_table(
         theirs = mine  # the source lacks a token that its table has an entry for
     # This package's tables have an entry for each prefix token.
     usual = [len(theirs)] if origin[key].endswith(key) else [len(theirs), 0]
-    readings = read_table(entries, grid, usual, known) or read_table(
-        entries, grid, [0, 1, 2], known
-    )
-    if not readings and known:
-        fault = f'its {entries} entries do not fit a grid of {show_grid(known)}'
-        raise CheckpointError(f'{origin[key]}: {fault}', report=report)
-    if not readings:
+    try:
+        layout = table_layout(entries, grid, usual, (0, 1, 2), stored=known)
+    except ValueError as error:
+        advice = ''
+        if known is None:
+            advice = (
+                ', and the checkpoint does not say; table_grid=(height, width) names the grid in'
+                ' tokens'
+            )
+        raise CheckpointError(f'{origin[key]}: its {error}{advice}', report=report) from error
+    if layout is None:
         return  # no table of patches: reported as a mismatch
-    if len(readings) > 1:
-        found = f'its {entries} entries may be {describe_readings(readings)}'
-        advice = 'table_grid=(height, width) names the grid in tokens'
-        raise CheckpointError(
-            f'{origin[key]}: {found}, and the checkpoint does not say; {advice}', report=report
-        )
-    skip, old = readings[0]
+    skip, old = layout
     ours[key] = encoding.fit(index, table, skip, old, theirs, mine)
     if known is None and not old == grid == (grid[0], grid[0]):
         kind = 'a square' if old[0] == old[1] else "the model's grid"
