@@ -113,17 +113,17 @@ def predict_tiled(
         return _segment_tiles(predictor, loaded, bounds, on_tiles), None
     height, width = loaded.image.shape[:2]
     grid = make_grid(height, width, tile_size=bounds.tile_size, overlap=bounds.overlap)
-    outputs, parts = [], []
+    outputs, parts, tiles = [], [], []
     for rows, columns, output in _run_tiles(
         predictor.predict, loaded.image, list(product(grid.rows, grid.columns)), bounds, on_tiles
     ):
         part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
-        tile = (columns[0], rows[0], columns[1], rows[1])
-        part['tiles'] = np.tile(tile, (len(part['boxes']), 1))
-        part['cut'] = is_cut(part['boxes'], part['tiles'], height=height, width=width)
         parts.append(part)
+        tile = (columns[0], rows[0], columns[1], rows[1])
+        tiles.append(np.tile(tile, (len(part.boxes), 1)))
         outputs.append(dict(scores=output['scores']))
-    return _detection(predictor, _merge(parts), loaded), _highest(outputs)
+    merged = _merge(parts, np.concatenate(tiles), height=height, width=width)
+    return _detection(predictor, merged, loaded), _highest(outputs)
 
 
 def _segment_tiles(
@@ -271,26 +271,35 @@ def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
 # -- boxes and masks
 
 
+@dataclass
+class _Found:
+    """Boxes of an image, in px of it as the model takes it, and what belongs to each."""
+
+    boxes: np.ndarray  # (N, 4), x1, y1, x2, y2
+    scores: np.ndarray  # (N,)
+    labels: np.ndarray  # (N,)
+    masks: list[Rle] | None  # of the image before scaling; None: the detector has none
+
+
 def _select(
     output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
-) -> dict[str, Any]:
+) -> _Found:
     """Select the boxes of at least ``score_thr``.
 
     Move them from a tile at (left, top) to its image.
     """
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
-    selected: dict[str, Any] = {name: output[name][good] for name in ('boxes', 'scores', 'labels')}
-    selected['boxes'] = selected['boxes'] + np.array([left, top, left, top], np.float32)
+    masks = None
     if 'masks' in output:
-        # The size of the image before scaling.
         width, height = loaded.size
         crops = (_crop(output['masks'][i], left, top) for i in good)
-        selected['masks'] = [
+        masks = [
             encode_mask(mask, left=columns[0], top=rows[0], height=height, width=width)
             for rows, columns, mask in _resize_blocks(crops, loaded.image.shape[:2], loaded.size)
         ]
-    return selected
+    boxes = output['boxes'][good] + np.array([left, top, left, top], np.float32)
+    return _Found(boxes, output['scores'][good], output['labels'][good], masks)
 
 
 def _crop(mask: np.ndarray, left: int, top: int) -> Block:
@@ -306,38 +315,37 @@ def _extent(mask: np.ndarray, *, axis: int) -> tuple[int, int]:
     return (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
 
 
-def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the boxes of tiles."""
-
-    def joined(key: str) -> np.ndarray:
-        return np.concatenate([part[key] for part in parts])
-
-    boxes, scores, labels = joined('boxes'), joined('scores'), joined('labels')
-    groups = merge_groups(boxes, scores, labels, joined('cut'), joined('tiles'))
+def _merge(parts: list[_Found], tiles: np.ndarray, *, height: int, width: int) -> _Found:
+    """Merge the boxes of the tiles of an image; ``tiles`` (N, 4) has that of each box."""
+    boxes = np.concatenate([part.boxes for part in parts])
+    scores = np.concatenate([part.scores for part in parts])
+    labels = np.concatenate([part.labels for part in parts])
+    cut = is_cut(boxes, tiles, height=height, width=width)
+    groups = merge_groups(boxes, scores, labels, cut, tiles)
     best = [group[0] for group in groups]
-    merged: dict[str, Any] = dict(
-        boxes=bounding_boxes(boxes, groups), scores=scores[best], labels=labels[best]
-    )
-    if 'masks' in parts[0]:
+    masks = None
+    if parts[0].masks is not None:
         from pycocotools import mask as coco_mask
 
-        masks = [mask for part in parts for mask in part['masks']]
-        merged['masks'] = [_plain(coco_mask.merge([masks[i] for i in group])) for group in groups]
-    return merged
+        every = [mask for part in parts for mask in part.masks or ()]
+        masks = [_plain(coco_mask.merge([every[i] for i in group])) for group in groups]
+    return _Found(bounding_boxes(boxes, groups), scores[best], labels[best], masks)
 
 
-def _detection(predictor: Predictor, found: dict[str, Any], loaded: LoadedImage) -> Prediction:
+def _detection(predictor: Predictor, found: _Found, loaded: LoadedImage) -> Prediction:
     height, width = loaded.image.shape[:2]
     factors = np.tile([loaded.size[0] / width, loaded.size[1] / height], 2)
-    labels = found['labels'].tolist()
+    labels = found.labels.tolist()
     names = predictor.classes
-    prediction = dict(
-        boxes=(found['boxes'] * factors).tolist(),
-        scores=found['scores'].tolist(),
+    prediction: Prediction = dict(
+        boxes=(found.boxes * factors).tolist(),
+        scores=found.scores.tolist(),
         labels=labels,
         classes=[names[label] if names else None for label in labels],
     )
-    return prediction | dict(masks=found['masks']) if 'masks' in found else prediction
+    if found.masks is not None:
+        prediction['masks'] = found.masks
+    return prediction
 
 
 def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top: int = 0) -> Rle:
