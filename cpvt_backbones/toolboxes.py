@@ -25,6 +25,7 @@ class Toolbox(NamedTuple):
 
     package: str  # import name and registry scope
     extra: str  # extra of this package that installs it
+    task: str  # of its models, as a Predictor says it
     visualization: dict[str, Any]  # hook that draws test results
     show_dir: str  # dotted config key of the hook's output folder
     # Metric that writes predictions to a pickle file; None: the toolbox's metric writes a folder.
@@ -32,13 +33,31 @@ class Toolbox(NamedTuple):
 
 
 DRAWING_HOOK = 'default_hooks.visualization'
-_DET_HOOK = dict(type='DetVisualizationHook', draw=True)
-_SEG_HOOK = dict(type='SegVisualizationHook', draw=True, interval=1)
-_CLS_HOOK = dict(type='VisualizationHook', enable=True, interval=1)
 TOOLBOXES = {
-    'mmdet': Toolbox('mmdet', 'det', _DET_HOOK, f'{DRAWING_HOOK}.test_out_dir', 'DumpDetResults'),
-    'mmseg': Toolbox('mmseg', 'seg', _SEG_HOOK, 'visualizer.save_dir', None),
-    'mmpretrain': Toolbox('mmpretrain', 'cls', _CLS_HOOK, f'{DRAWING_HOOK}.out_dir', 'DumpResults'),
+    'mmdet': Toolbox(
+        package='mmdet',
+        extra='det',
+        task='detection',
+        visualization=dict(type='DetVisualizationHook', draw=True),
+        show_dir=f'{DRAWING_HOOK}.test_out_dir',
+        dump='DumpDetResults',
+    ),
+    'mmseg': Toolbox(
+        package='mmseg',
+        extra='seg',
+        task='segmentation',
+        visualization=dict(type='SegVisualizationHook', draw=True, interval=1),
+        show_dir='visualizer.save_dir',
+        dump=None,
+    ),
+    'mmpretrain': Toolbox(
+        package='mmpretrain',
+        extra='cls',
+        task='classification',
+        visualization=dict(type='VisualizationHook', enable=True, interval=1),
+        show_dir=f'{DRAWING_HOOK}.out_dir',
+        dump='DumpResults',
+    ),
 }
 
 SIZE_ARGUMENTS = {

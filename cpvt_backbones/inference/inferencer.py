@@ -23,12 +23,13 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 
 from cpvt_backbones.layers.checks import check_choice, check_fraction
+from cpvt_backbones.toolboxes import TOOLBOXES
 from cpvt_backbones.value_range import ValueRange
 
 from .drawing import draw_prediction, make_preview
 from .images import DECODING_BYTES, READ_LIMIT, ImageInput, file_stamp, find_images, image_size
 from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
-from .predictors import TASKS, Predictor, ToolboxPredictor
+from .predictors import Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
 from .tiles import Bounds
 from .windows import ImageFile, open_image
@@ -151,7 +152,7 @@ class Inferencer:
         elif dtype not in ('auto', 'float32'):
             accepted = "'auto' or 'float32' with an exported file or a predictor"
             raise ValueError(f'dtype must be {accepted}, got {dtype!r}')
-        check_choice(TASKS.values(), **{'predictor.task': predictor.task})
+        check_choice([one.task for one in TOOLBOXES.values()], **{'predictor.task': predictor.task})
         self.predictor: Predictor = predictor
         self.value_range: ValueRange | None = getattr(predictor, 'value_range', None)
         self.outside = 0

@@ -38,8 +38,6 @@ from .sizes import GoodSizes, size_steps
 
 DTYPES = ('auto', 'float32', 'float16', 'bfloat16')
 
-TASKS = {'mmdet': 'detection', 'mmseg': 'segmentation', 'mmpretrain': 'classification'}
-
 
 class Predictor(Protocol):
     """Runs batches of images of equal size, at that size.
@@ -106,8 +104,8 @@ class ToolboxPredictor:
     ) -> None:
         device = device or get_device()
         self.dtype, self.dtype_reason = choose_dtype(dtype, device)
-        self._scope = find_toolbox(cfg).package
-        self.task = TASKS[self._scope]
+        toolbox = find_toolbox(cfg)
+        self._scope, self.task = toolbox.package, toolbox.task
         file = str(locate_checkpoint(checkpoint))
         self.fingerprint = _digest(cfg, file)
         cfg = copy.deepcopy(cfg)
