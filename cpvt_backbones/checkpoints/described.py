@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cpvt_backbones.layers.checks import list_of_dicts
+from cpvt_backbones.layers.tokens import Grid
 from cpvt_backbones.weights import shipped_weights
 
 from .conversion.architecture import Architecture, recognise_architecture
@@ -16,8 +17,6 @@ from .conversion.transformers_config import MODEL_TYPES, apply_config, is_transf
 from .reading.files import locate_checkpoint
 from .reading.json_files import read_json
 from .report import CheckpointError
-
-Grid = tuple[int, int]
 
 # Arguments that a public name or a config.json may leave out.
 _USUAL: dict[str, Any] = dict(norm_eps=1e-6, activation='gelu', position=None)

@@ -267,13 +267,12 @@ def _check_shapes(
 
 def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
     """The tensors of a checkpoint whose keys start with ``prefix``, without it."""
-    weights = {key.removeprefix('module.'): value for key, value in stored_weights(content).items()}
-    weights = {
-        key: value
-        for key, value in weights.items()
-        if key.startswith(prefix) and isinstance(value, Tensor)
-    }
-    return {key.removeprefix(prefix): value for key, value in weights.items()}
+    weights = {}
+    for key, value in stored_weights(content).items():
+        key = key.removeprefix('module.')
+        if key.startswith(prefix) and isinstance(value, Tensor):
+            weights[key.removeprefix(prefix)] = value
+    return weights
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -23,66 +23,53 @@ _PEG = r'pos_block(_\d+)?\.'
 # Keys that the model lacks are sorted by these three tables, in this order. A key in none of them
 # is a reason to refuse: nobody knows what it does to the outputs.
 # What comes after the trunk, or is used in pretraining alone: dropping it changes no output.
-_HARMLESS = (
-    (r'(head|head_dist|fc|fc_norm|pre_logits|classifier|classifier_head)\.', 'classifier head'),
-    (r'(attn_pool|pooler)\.', 'pooling for a classifier'),
-    (r'(decoder|decoder_\w+)(\.|$)', 'decoder of masked pretraining'),
-    (r'(predictor|projector)\.', 'projection of contrastive pretraining'),
-    (r'neck\.', 'neck behind the trunk'),
-    (r'mask_token$', 'of masked pretraining'),
-    (r'rope(_embed)?\.periods$', 'computed by the formula'),
-    (r'pyramid\.', 'only MultiScaleCPVT has it'),
-)
-_REFUSED = (
-    (
-        r'norm_pre\.',
-        (
-            'it normalises the tokens before the first block, as CLIP does: build a CPVT with'
-            ' pre_norm=True'
-        ),
+_HARMLESS = {
+    r'(head|head_dist|fc|fc_norm|pre_logits|classifier|classifier_head)\.': 'classifier head',
+    r'(attn_pool|pooler)\.': 'pooling for a classifier',
+    r'(decoder|decoder_\w+)(\.|$)': 'decoder of masked pretraining',
+    r'(predictor|projector)\.': 'projection of contrastive pretraining',
+    r'neck\.': 'neck behind the trunk',
+    r'mask_token$': 'of masked pretraining',
+    r'rope(_embed)?\.periods$': 'computed by the formula',
+    r'pyramid\.': 'only MultiScaleCPVT has it',
+}
+_REFUSED = {
+    r'norm_pre\.': (
+        'it normalises the tokens before the first block, as CLIP does: build a CPVT with'
+        ' pre_norm=True'
     ),
-    (
-        r'(norm_after_stage|norm_list\.)[0-3]\.',
-        'it normalises what goes from stage to stage, and PyramidCPVT does not',
+    r'(norm_after_stage|norm_list\.)[0-3]\.': (
+        'it normalises what goes from stage to stage, and PyramidCPVT does not'
     ),
-    (
-        r'rel_pos_hw\.',
-        (
-            'relative positions of ViTDet and SAM: the model needs'
-            " dict(type='DecomposedRelative') in position"
-        ),
+    r'rel_pos_hw\.': (
+        "relative positions of ViTDet and SAM: the model needs dict(type='DecomposedRelative') in"
+        ' position'
     ),
-    (
-        r'blocks\.\d+\.residual\.',
-        'a convolutional block after the MLP (ViTDet), which CPVT does not have',
+    r'blocks\.\d+\.residual\.': (
+        'a convolutional block after the MLP (ViTDet), which CPVT does not have'
     ),
-    (
-        r'.*(relative_position|rel_pos\.(?!\d+\.(row|column)$))',
-        'a relative position bias in attention, which is none of position=',
+    r'.*(relative_position|rel_pos\.(?!\d+\.(row|column)$))': (
+        'a relative position bias in attention, which is none of position='
     ),
-    (r'.*\.ls[12]\.gamma$', 'layer scale: build the model with layer_scale_init=1.0'),
-    (r'.*\.[qk]_norm\.', 'it normalises queries and keys, and CPVT does not'),
-    (r'.*\.(qkv|q|kv)\.bias$', 'build the model with qkv_bias=True'),
-    (r'.*\.dwconv\.', 'a convolution in the MLP (PVTv2), which PyramidCPVT has not'),
-    (
-        r'patch_embed.*\.norm\.',
-        'a norm after the patch embedding, which CPVT does not have',
+    r'.*\.ls[12]\.gamma$': 'layer scale: build the model with layer_scale_init=1.0',
+    r'.*\.[qk]_norm\.': 'it normalises queries and keys, and CPVT does not',
+    r'.*\.(qkv|q|kv)\.bias$': 'build the model with qkv_bias=True',
+    r'.*\.dwconv\.': 'a convolution in the MLP (PVTv2), which PyramidCPVT has not',
+    r'patch_embed.*\.norm\.': 'a norm after the patch embedding, which CPVT does not have',
+    r'(blocks\.\d+|patch_embed|patch_embeds\.\d+)\.': (
+        'a part of a block that this package does not know'
     ),
-    (
-        r'(blocks\.\d+|patch_embed|patch_embeds\.\d+)\.',
-        'a part of a block that this package does not know',
-    ),
-)
+}
 # What the model's arguments chose to be without.
-_CHOSEN = (
-    (r'dist_token$', 'the model has no distillation token'),
-    (r'reg_token$', 'the model has no register tokens'),
-    (r'cls_token$', 'the model has no class token'),
-    (_PEG, 'the model has no such PEG'),
-    (r'rope\.freqs', 'the model has no learned rotary frequencies'),
-    (r'rel_pos\.\d+\.(row|column)$', 'the model has no relative position encoding'),
-    (r'norm\.', 'the model does not normalise its last block'),
-)
+_CHOSEN = {
+    r'dist_token$': 'the model has no distillation token',
+    r'reg_token$': 'the model has no register tokens',
+    r'cls_token$': 'the model has no class token',
+    _PEG: 'the model has no such PEG',
+    r'rope\.freqs': 'the model has no learned rotary frequencies',
+    r'rel_pos\.\d+\.(row|column)$': 'the model has no relative position encoding',
+    r'norm\.': 'the model does not normalise its last block',
+}
 _UNKNOWN = 'not a part that this package knows, so it may change the outputs'
 # What `allow_missing` may cover, besides the model's position encodings: parts that are added to
 # pretrained weights, to be trained. The outputs of the weights depend on all else.
@@ -93,15 +80,15 @@ _NEW_PARTS = (
 )
 _MAY_BE_NEW = 'position encodings, class, distillation and register tokens, layer scales, adapters'
 # Arguments of the model that leave out what a source has not.
-_WITHOUT = (
-    (r'norm\.', 'final_norm=False'),
-    (r'norm_pre\.', 'pre_norm=False'),
-    (r'blocks\..*\.(qkv|q|kv)\.bias$', 'qkv_bias=False'),
-    (r'blocks\..*\.ls[12]\.gamma$', 'layer_scale_init=None'),
-    (r'cls_token$', 'with_cls_token=False'),
-    (r'dist_token$', 'with_dist_token=False'),
-    (r'reg_token$', 'num_registers=0'),
-)
+_WITHOUT = {
+    r'norm\.': 'final_norm=False',
+    r'norm_pre\.': 'pre_norm=False',
+    r'blocks\..*\.(qkv|q|kv)\.bias$': 'qkv_bias=False',
+    r'blocks\..*\.ls[12]\.gamma$': 'layer_scale_init=None',
+    r'cls_token$': 'with_cls_token=False',
+    r'dist_token$': 'with_dist_token=False',
+    r'reg_token$': 'num_registers=0',
+}
 
 
 def convert_state_dict(
@@ -386,7 +373,7 @@ def _sort_out(
         (_CHOSEN, report.dropped),
     )
     for reasons, target in tables:
-        for pattern, reason in reasons:
+        for pattern, reason in reasons.items():
             if re.match(pattern, key):
                 target[old] = reason
                 return
@@ -401,7 +388,7 @@ def _is_new_part(key: str, model: nn.Module) -> bool:
 def _advice_on_missing(missing: list[str], new: set[str]) -> str:
     """What to do about missing keys: leave the part out of the model, or call it new."""
     arguments = []
-    for pattern, argument in _WITHOUT:
+    for pattern, argument in _WITHOUT.items():
         if any(re.match(pattern, key) for key in missing):
             arguments.append(argument)
     advice = []

@@ -22,7 +22,6 @@ class Family:
     """One kind of checkpoint."""
 
     name: str  # in a report
-    layout: str  # 'column' (ViT, CPVT) or 'pyramid' (PVT, Twins-PCPVT)
     # Pattern of the start of a key of each such checkpoint. The first family that matches is taken:
     # narrow patterns stand first in `SOURCES`.
     signature: str
@@ -30,6 +29,7 @@ class Family:
     # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is
     # not known.
     table: Mapping[str, Any] | None = None
+    layout: str = 'column'  # (ViT, CPVT) or 'pyramid' (PVT, Twins-PCPVT)
     # ViTDet and SAM: patches attend to the padding of windows.
     attends_to_padding: bool = False
 
@@ -169,18 +169,22 @@ _BILINEAR = dict(interpolation='bilinear', antialias=False)  # PVT
 _TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
 
 SOURCES: tuple[Family, ...] = (
-    Family("PVT, mmdet's names", 'pyramid', r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR),
+    Family("PVT, mmdet's names", r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR, 'pyramid'),
     Family(
-        "Twins-PCPVT, mmseg's names", 'pyramid', r'layers\.\d\.\d+\.attn\.attn\.in_proj', _PCPVT
+        "Twins-PCPVT, mmseg's names",
+        r'layers\.\d\.\d+\.attn\.attn\.in_proj',
+        _PCPVT,
+        layout='pyramid',
     ),
-    Family("Twins-PCPVT, mmpretrain's names", 'pyramid', r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT),
     Family(
-        "PVT, its authors' names", 'pyramid', r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR
+        "Twins-PCPVT, mmpretrain's names", r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT, layout='pyramid'
     ),
-    Family(_TWINS, 'pyramid', r'blocks\.\d\.\d+\.attn\.kv\.'),
+    Family(
+        "PVT, its authors' names", r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR, 'pyramid'
+    ),
+    Family(_TWINS, r'blocks\.\d\.\d+\.attn\.kv\.', layout='pyramid'),
     Family(
         "SAM, transformers' or mmpretrain's names",
-        'column',
         r'layers\.\d+\.attn\.rel_pos_[hw]$',
         _SAM,
         _BICUBIC,
@@ -188,7 +192,6 @@ SOURCES: tuple[Family, ...] = (
     ),
     Family(
         "ViTDet or SAM, their authors' or timm's names",
-        'column',
         r'blocks\.\d+\.attn\.rel_pos_[hw]$',
         _SAM,
         _BICUBIC,
@@ -196,46 +199,27 @@ SOURCES: tuple[Family, ...] = (
     ),
     Family(
         "ViTDet, transformers' names",
-        'column',
         r'encoder\.layer\.\d+\.attention\.qkv\.',
         _TRANSFORMERS_VITDET,
         _BICUBIC,
         attends_to_padding=True,
     ),
     Family(
-        "ViT or DeiT, mmpretrain's names",
-        'column',
-        r'layers\.\d+\.attn\.qkv\.',
-        _OPENMMLAB_VIT,
-        _BICUBIC,
+        "ViT or DeiT, mmpretrain's names", r'layers\.\d+\.attn\.qkv\.', _OPENMMLAB_VIT, _BICUBIC
     ),
-    Family(
-        "ViT, mmseg's names",
-        'column',
-        r'layers\.\d+\.attn\.attn\.in_proj',
-        _OPENMMLAB_VIT,
-        _BICUBIC,
-    ),
+    Family("ViT, mmseg's names", r'layers\.\d+\.attn\.attn\.in_proj', _OPENMMLAB_VIT, _BICUBIC),
     # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text
     # tower.
-    Family("CLIP's ViT, OpenAI's or open_clip's names", 'column', r'class_embedding$', _CLIP),
+    Family("CLIP's ViT, OpenAI's or open_clip's names", r'class_embedding$', _CLIP),
     Family(
         "ViT with registers, transformers' names",
-        'column',
         r'embeddings\.register_tokens$',
         _TRANSFORMERS,
         _SMOOTH_BICUBIC,
     ),
-    Family(
-        "ViT, transformers' names",
-        'column',
-        r'embeddings\.patch_embeddings?\.',
-        _TRANSFORMERS,
-        _BICUBIC,
-    ),
+    Family("ViT, transformers' names", r'embeddings\.patch_embeddings?\.', _TRANSFORMERS, _BICUBIC),
     Family(
         "ViT, DeiT or CPVT, timm's or this package's names",
-        'column',
         r'blocks\.\d+\.attn\.qkv\.',
         _TIMM_VIT,
     ),

@@ -47,7 +47,6 @@ def lock_file(
     *,
     warn: Callable[[str], object],
     singleton: bool = False,
-    timeout: float = 0,
 ) -> FileLock | None:
     """Take a lock for this process; ``None``, after a warning, where the file system has no locks.
 
@@ -55,7 +54,6 @@ def lock_file(
         path: The lock file; the folder exists.
         warn: Called with the warning.
         singleton: One object a path, so that a process may take its own lock again.
-        timeout: Seconds to wait for another process.
 
     Raises:
         filelock.Timeout: Another process has the lock.
@@ -63,7 +61,7 @@ def lock_file(
     """
     lock = FileLock(path, is_singleton=singleton)
     try:
-        lock.acquire(timeout=timeout)
+        lock.acquire(timeout=0)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
