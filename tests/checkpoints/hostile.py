@@ -12,10 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from cpvt_backbones.checkpoints import CheckpointError, read_checkpoint
+
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of torch's format before zip archives
+
+
+def refused(checkpoint, message, *, read=read_checkpoint) -> str:
+    """The one line of the error with which a checkpoint must be refused."""
+    with pytest.raises(CheckpointError, match=message) as error:
+        read(checkpoint)
+    assert '\n' not in str(error.value)
+    return str(error.value)
 
 
 class Call:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'tests' / 'checkpoints')]
 
-from test_conversion import lists, pvt_authors_names  # noqa: E402
+from peers import MM_TABLE, PVT_TABLE, lists, pvt_authors_names  # noqa: E402
 
 from benchmarks import fill_marked, processor  # noqa: E402
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
@@ -61,8 +61,6 @@ PUBLIC = {
     r'vit[_-](tiny|small|base|large)[_-]p(atch)?\d+_\d+$': 'ViT',
 }
 WIDTHS = dict(tiny=192, small=384, base=768)
-MM_TABLE = dict(type='Learned', antialias=False)
-PVT_TABLE = dict(type='Learned', interpolation='bilinear', antialias=False)
 
 
 class Case(NamedTuple):

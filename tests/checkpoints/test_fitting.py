@@ -1,6 +1,4 @@
-"""Fitting a checkpoint to a model: added PEGs, resized tables, dropped keys, refused
-checkpoints.
-"""
+"""Fitting a checkpoint to a model: added PEGs, resized tables, dropped keys, wrappers."""
 
 import warnings
 
@@ -8,29 +6,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mmengine.runner.checkpoint import get_state_dict, save_checkpoint, weights_to_cpu
+from peers import LEARNED, learned, misfit, timm_vit
 from safetensors.torch import save_file
 from tiny import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
 
-from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, convert_state_dict
+from cpvt_backbones import MultiScaleCPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import (
     CheckpointError,
     export_state_dict,
     load_checkpoint,
-    read_checkpoint,
 )
 
-LEARNED = dict(type='Learned')
 FIVE = dict(type='PEG', after_blocks=(0, 1, 2, 3))
 
 
 def column(**kwargs):
-    return CPVT(**{'arch': COLUMN, 'img_size': 64, 'position': LEARNED, **kwargs})
-
-
-def misfit(message, state, model, **options):
-    """The model must refuse the weights."""
-    with pytest.raises(CheckpointError, match=message):
-        convert_state_dict(state, model, **options)
+    return learned(**{'out_type': 'featmap', **kwargs})
 
 
 def load(model, state, **kwargs):
@@ -45,10 +36,8 @@ def load(model, state, **kwargs):
 
 
 def test_pegs_are_added_to_timms_deit(record_property):
-    timm = pytest.importorskip('timm')
-    sizes = dict(embed_dim=24, depth=4, num_heads=2, mlp_ratio=2.0, num_classes=0)
-    theirs = randomise(timm.models.VisionTransformer(**sizes)).eval()
-    ours = CPVT(arch=COLUMN, position=FIVE, out_type='raw')
+    pytest.importorskip('timm')
+    theirs, ours = timm_vit(num_classes=0), learned(position=FIVE)
     report = load(ours, dict(model=theirs.state_dict()))
     assert report.dropped == {'pos_embed': 'the model has no learned table'}
     leaves = ('weight', 'bias')
@@ -56,7 +45,7 @@ def test_pegs_are_added_to_timms_deit(record_property):
         f'pos_block.{i}.proj.0.{leaf}' for i in range(4) for leaf in leaves
     }
     assert 'added 8: pos_block.0.proj.0.' in str(report)
-    images = torch.randn(1, 3, 224, 224)
+    images = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         theirs.pos_embed.zero_()
         wanted, (got,) = theirs.forward_features(images), ours.eval()(images)
@@ -94,15 +83,6 @@ def test_any_peg_starts_as_the_identity_and_learns(options):
     assert all(p.grad.abs().max() > 0 for p in peg.proj[0].parameters() if p.dim() > 1)
 
 
-def test_missing_peg_without_residual_is_refused():
-    model = column(position=dict(type='PEG', padding='none'))
-    misfit(
-        r'lacks 2 keys of the model: pos_block.0.proj.0.weight',
-        column(position=None).state_dict(),
-        model,
-    )
-
-
 def test_table_is_kept_with_an_added_peg():
     source = randomise(column()).eval()
     model = column(position=[LEARNED, FIVE]).eval()
@@ -113,7 +93,6 @@ def test_table_is_kept_with_an_added_peg():
 
 def test_fewer_pegs_need_allow_missing():
     state = column(position=dict(type='PEG')).state_dict()
-    misfit(r'lacks 6 keys of the model: pos_block.1.proj.0.weight', state, column(position=FIVE))
     report = load(column(position=FIVE), state, allow_missing=['pos_block.*'])
     assert set(report.missing.values()) == {
         'allowed by allow_missing: it keeps its initial weights'
@@ -122,29 +101,6 @@ def test_fewer_pegs_need_allow_missing():
     assert report.dropped == dict.fromkeys(
         ['pos_block.0.proj.0.weight', 'pos_block.0.proj.0.bias'], 'the model has no such PEG'
     )
-
-
-def test_more_or_larger_pegs_are_refused():
-    """Dropping a PEG of the checkpoint would change the output."""
-    state = column(position=FIVE).state_dict()
-    words = 'the model has other PEGs'
-    misfit(
-        rf'pos_block.1.proj.0.weight: {words}.* 5 more keys',
-        state,
-        column(position=dict(type='PEG')),
-    )
-    for more in (dict(num_layers=2), dict(bias=True)):
-        source = column(position=dict(type='PEG', bias=False) | more)
-        misfit(
-            rf'pos_block.0.proj.*: {words}',
-            source.state_dict(),
-            column(position=dict(type='PEG', bias=False)),
-        )
-    pyramid = {
-        key.replace('pos_block.3.', 'pos_block.4.'): v
-        for key, v in PyramidCPVT(arch=PYRAMID).state_dict().items()
-    }
-    misfit(words, pyramid, PyramidCPVT(arch=PYRAMID))
 
 
 def test_pegs_that_no_output_needs_are_dropped():
@@ -162,17 +118,46 @@ def test_pegs_that_no_output_needs_are_dropped():
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('size', [96, (64, 128)])
-@pytest.mark.parametrize('cls', [True, False])
-def test_table_of_another_grid_is_resized(size, cls):
-    source = randomise(column()).eval()
-    model = column(img_size=size, with_cls_token=cls).eval()
-    report = load(model, source.state_dict())
-    assert any('pos_embed.0: resized from 4 x 4 to ' in note for note in report.notes)
-    twin = column(img_size=size, with_cls_token=cls).eval()
-    twin.load_state_dict(source.state_dict(), strict=False)
+@pytest.mark.parametrize(('theirs', 'ours'), [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize(
+    ('old', 'new'),
+    [
+        *((64, 96), (64, (64, 128))),
+        # As many entries in another grid.
+        *(((32, 128), 64), (64, (128, 32)), ((144, 256), 192)),
+        # 16 + 1 entries are 4 x 4 and a class token, also where the model has 3 x 5 cells.
+        *((64, (80, 48)), (80, (64, 96)), (80, (96, 64))),
+    ],
+)
+def test_a_table_of_another_grid_is_resized(old, new, theirs, ours):
+    """As ``load_state_dict`` resizes it, with and without a class token."""
+    source = randomise(column(img_size=old, with_cls_token=theirs)).eval()
+    model, twin = (randomise(column(img_size=new, with_cls_token=ours)).eval() for _ in range(2))
+    grids = source.pos_embed.grids[0], model.pos_embed.grids[0]
+    note = 'pos_embed.0: resized from {} x {} to {} x {} tokens'.format(*grids[0], *grids[1])
+    assert note in load(model, source.state_dict()).notes
+    table, resized = (part.pos_embed.get_parameter('0') for part in (source, model))
+    wanted = model.pos_embed.resize(table[:, int(theirs) :], *grids)
+    assert torch.equal(resized[:, int(ours) :], wanted)
+    twin.load_state_dict(source.state_dict(), strict=theirs == ours)
     images = torch.randn(1, 3, 80, 96)
     assert_equal_outputs(model(images), twin(images))
+    again = column(img_size=new, with_cls_token=ours)
+    assert not load(again, model.state_dict()).notes
+
+
+@pytest.mark.parametrize('save', ['pth', 'safetensors', 'mmengine'])
+def test_files_keep_the_grid_of_a_table(save, tmp_path):
+    source, model = randomise(column(img_size=(32, 128))), column()
+    path = tmp_path / ('weights.safetensors' if save == 'safetensors' else 'weights.pth')
+    if save == 'safetensors':
+        save_file(source.state_dict(), path)
+    elif save == 'mmengine':
+        save_checkpoint(dict(state_dict=weights_to_cpu(get_state_dict(source))), str(path))
+    else:
+        torch.save(source.state_dict(), path)
+    report = load_checkpoint(model, path)
+    assert 'pos_embed.0: resized from 2 x 8 to 4 x 4 tokens' in report.notes
 
 
 @pytest.mark.parametrize(('old', 'new'), [(16, 8), (16, 14), (8, 16)])
@@ -220,55 +205,9 @@ def test_weights_of_rgb_are_fitted_to_other_channels(kind, channels):
     misfit('shape mismatch: patch_embed', model.state_dict(), build(in_channels=5, **options))
 
 
-@pytest.mark.parametrize(('cells', 'side'), [((5, 3), 4), ((4, 6), 5), ((6, 4), 5)])
-def test_square_table_is_read_as_square(cells, side):
-    """16 + 1 entries are 4 x 4 and a class token, also where the model has 3 x 5 cells."""
-    source = randomise(column(img_size=16 * side)).eval()
-    model, twin = (column(img_size=(16 * cells[0], 16 * cells[1])).eval() for _ in range(2))
-    report = load(model, source.state_dict())
-    assert (
-        f'pos_embed.0: resized from {side} x {side} to {cells[0]} x {cells[1]} tokens'
-        in report.notes
-    )
-    twin.load_state_dict(source.state_dict(), strict=False)
-    assert torch.equal(model.pos_embed.get_parameter('0'), twin.pos_embed.get_parameter('0'))
-
-
 def without_grids(state):
     """The state dict as other packages and earlier versions have it."""
     return {key: value for key, value in state.items() if 'grid_' not in key}
-
-
-@pytest.mark.parametrize('cls', [True, False])
-@pytest.mark.parametrize(('old', 'new'), [((32, 128), 64), (64, (128, 32)), ((144, 256), 192)])
-@pytest.mark.parametrize('save', ['pth', 'safetensors', 'mmengine'])
-def test_as_many_entries_in_another_grid_are_resized(save, old, new, cls, tmp_path):
-    source, model, twin = (
-        randomise(column(img_size=size, with_cls_token=cls)).eval() for size in (old, new, new)
-    )
-    path = tmp_path / ('weights.safetensors' if save == 'safetensors' else 'weights.pth')
-    if save == 'safetensors':
-        save_file(source.state_dict(), path)
-    elif save == 'mmengine':
-        save_checkpoint(dict(state_dict=weights_to_cpu(get_state_dict(source))), str(path))
-    else:
-        torch.save(source.state_dict(), path)
-    grids = [source.pos_embed.grids[0], model.pos_embed.grids[0]]
-    report = load_checkpoint(model, path)
-    assert (
-        'pos_embed.0: resized from {} x {} to {} x {} tokens'.format(*grids[0], *grids[1])
-        in report.notes
-    )
-    table = source.pos_embed.get_parameter('0')[:, int(cls) :]
-    assert torch.equal(
-        model.pos_embed.get_parameter('0')[:, int(cls) :], model.pos_embed.resize(table, *grids)
-    )
-    content = read_checkpoint(path)
-    twin.load_state_dict(content.get('state_dict', content))
-    images = torch.randn(1, 3, 80, 96)
-    assert_equal_outputs(model(images), twin(images))
-    again = column(img_size=new, with_cls_token=cls)
-    assert not load(again, model.state_dict()).notes
 
 
 def test_the_grid_of_a_table_is_assumed_aloud():
@@ -334,6 +273,43 @@ def test_other_packages_get_no_grid():
     model = column(img_size=(32, 80))
     state, report = export_state_dict(model.state_dict(), model, to='timm')
     assert 'pos_embed.grid_0' not in state and '2 x 5 tokens' in report.dropped['pos_embed.grid_0']
+
+
+def test_a_table_loads_directly_beside_registers():
+    """By torch's own ``load_state_dict``: the table is resized, the entries of prefix tokens are
+    not.
+    """
+    source, other = learned(num_registers=2), learned(num_registers=2)
+    state = source.state_dict()
+    state['pos_embed'] = torch.cat((state['pos_embed.0'][:, :3], torch.randn(1, 36, 24)), dim=1)
+    del state['pos_embed.0'], state['pos_embed.grid_0']
+    other.load_state_dict(state)
+    assert torch.equal(
+        other.pos_embed.get_parameter('0')[:, :3], source.pos_embed.get_parameter('0')[:, :3]
+    )
+
+
+@pytest.mark.parametrize('grid', [4, 6])
+@pytest.mark.parametrize('directly', [True, False])
+@pytest.mark.parametrize('registers', [4, 0])
+def test_entries_of_a_table_follow_their_tokens(registers, directly, grid):
+    """Of class, distillation and register tokens to a model without the first two, as the peer that
+    never had them.
+    """
+    source = learned(num_registers=4, with_dist_token=True)
+    ours = learned(num_registers=registers, with_cls_token=False)
+    state = source.state_dict()
+    state['pos_embed.0'] = torch.randn(1, 6 + grid * grid, 24)
+    state['pos_embed.grid_0'] = torch.tensor((grid, grid))
+    wanted = {key: value for key, value in state.items() if key in ours.state_dict()}
+    wanted['pos_embed.0'] = state['pos_embed.0'][:, 6 - registers :]
+    peer = learned(num_registers=registers, with_cls_token=False)
+    peer.load_state_dict(wanted)
+    if directly:
+        ours.load_state_dict(state, strict=False)
+    else:
+        assert any('of tokens that the model has not' in note for note in load(ours, state).notes)
+    assert all(value.equal(peer.state_dict()[name]) for name, value in ours.state_dict().items())
 
 
 # -- parts of models
@@ -475,93 +451,6 @@ def test_averaged_weights_need_ema():
         column(),
         ema=True,
     )
-
-
-# -- errors
-# --------------------------------------------------------------------------------------------------
-
-
-def with_part(key, shape):
-    return lambda: column().state_dict() | {key: torch.ones(shape)}
-
-
-@pytest.mark.parametrize(
-    ('state', 'message'),
-    [
-        (lambda: {}, 'the checkpoint is empty'),
-        (lambda: dict(state_dict={}), 'the checkpoint is empty'),
-        (lambda: dict(epoch=3), r'the checkpoint has no weights: no tensors, .*; it has epoch'),
-        (lambda: [torch.ones(1)], 'must be a dict of weights, got a list'),
-        (
-            with_part('pos_embed', (1, 17, 24)),
-            'two keys for pos_embed.0: pos_embed.0 and pos_embed',
-        ),
-        (
-            lambda: PyramidCPVT(arch=PYRAMID).state_dict(),
-            r'wrong architecture: the checkpoint is a pyramid \(Twins',
-        ),
-        (
-            lambda: column(arch={**COLUMN, 'embed_dims': 32}).state_dict(),
-            r'shape mismatch: cls_token is \(1, 1, 32\) in .* \(1, 1, 24\) in the .*\d+ more keys',
-        ),
-        (
-            with_part('patch_embed.proj.weight', (24, 1, 8, 8)),
-            r'shape mismatch: patch_embed.proj.weight is \(24, 1, 8, 8\) .*, \(24, 3, 16, 16\)',
-        ),
-        (
-            lambda: column(arch={**COLUMN, 'depth': 5}).state_dict(),
-            r'the checkpoint \(ViT.*\) has 5 blocks, CPVT 4; choose the arch that fits',
-        ),
-        (
-            lambda: column(arch={**COLUMN, 'depth': 3}).state_dict(),
-            'lacks 12 keys of the model: blocks.3.norm1.weight',
-        ),
-        (
-            with_part('blocks.0.attn.q_norm.weight', 12),
-            'wrong architecture: blocks.0.attn.q_norm.weight: it normalises queries and keys',
-        ),
-        (
-            with_part('blocks.0.adapter.weight', 12),
-            'wrong architecture: blocks.0.adapter.weight: a part of a block that this package does',
-        ),
-    ],
-)
-def test_misfits_are_refused(state, message):
-    model = column()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    with pytest.raises(CheckpointError, match=message) as raised:
-        convert_state_dict(state(), model)
-    assert '\n' not in str(raised.value)
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-
-
-def test_a_pyramid_of_another_depth():
-    state = PyramidCPVT(arch={**PYRAMID, 'depths': (2, 1, 5, 2)}).state_dict()
-    misfit(
-        r'the checkpoint \(.*\) has 2, 1, 5, 2 blocks, PyramidCPVT 2, 1, 2, 2',
-        state,
-        PyramidCPVT(arch=PYRAMID),
-    )
-
-
-def test_an_unrelated_checkpoint():
-    timm = pytest.importorskip('timm')
-    for name in ('resnet18', 'swin_tiny_patch4_window7_224'):
-        with torch.device('meta'):
-            state = timm.create_model(name).state_dict()
-        misfit(
-            r'none of those recognised: its keys are .* and \d+ more; recognised', state, column()
-        )
-
-
-@pytest.mark.parametrize(
-    'build', [lambda: torch.nn.Linear(2, 2), lambda: torch.nn.ModuleDict({'backbone': column()})]
-)
-def test_a_model_that_is_no_backbone(build):
-    with pytest.raises(
-        TypeError, match=r'model must be a CPVT, MultiScaleCPVT or PyramidCPVT .* its backbone'
-    ):
-        convert_state_dict(column().state_dict(), build())
 
 
 def test_text_of_the_report():

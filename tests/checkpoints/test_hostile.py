@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hostile import hostile_pickles, write_hostile_files
+from hostile import hostile_pickles, refused, write_hostile_files
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
@@ -35,12 +35,6 @@ def load_by_init_cfg(file):
     MODELS.build(
         dict(type='CPVT', init_cfg=dict(type='Pretrained', checkpoint=str(file)), **ARGUMENTS)
     ).init_weights()
-
-
-def refused(file, message):
-    """The file must be refused with this message."""
-    with pytest.raises(CheckpointError, match=message):
-        read_checkpoint(file)
 
 
 DOORS = dict(

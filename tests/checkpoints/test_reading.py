@@ -10,6 +10,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from hostile import refused
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from test_mmengine_loader import make_runner
@@ -17,7 +18,6 @@ from tiny import COLUMN, randomise
 
 from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import (
-    CheckpointError,
     newest_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -31,12 +31,6 @@ def assert_same(got, wanted=WEIGHTS):
     assert got.keys() == wanted.keys()
     for key, value in wanted.items():
         assert got[key].dtype == value.dtype and torch.equal(got[key], value)
-
-
-def refused(file, message):
-    """The file must be refused with this message."""
-    with pytest.raises(CheckpointError, match=message):
-        read_checkpoint(file)
 
 
 @pytest.mark.parametrize('suffix', ['.pth', '.pt', '.bin', '.ckpt', ''])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hostile import refused
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 from safetensors.torch import save
@@ -92,14 +93,6 @@ def weights(model):
 
 
 MODEL = f'/{REPOSITORY}/resolve/main/model.safetensors'
-
-
-def refused(checkpoint, message, *, read=read_checkpoint):
-    """The one line of the error with which a checkpoint must be refused."""
-    with pytest.raises(CheckpointError, match=message) as error:
-        read(checkpoint)
-    assert '\n' not in str(error.value)
-    return str(error.value)
 
 
 @pytest.fixture

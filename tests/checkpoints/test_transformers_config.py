@@ -15,7 +15,7 @@ ARCH = dict(embed_dims=48, depth=2, num_heads=6, mlp_ratio=2.0)
 TABLE = dict(type='Learned', antialias=False)
 COMMON = dict(arch=ARCH, patch_size=8, img_size=(32, 64), norm_eps=1e-3, out_type='raw')
 ROPE = dict(type='RoPE', mode='dinov3', temperature=7.0)
-NAMES = (
+VIT_NAMES = (
     (r'^cls_token', 'embeddings.cls_token'),
     (r'^dist_token', 'embeddings.distillation_token'),
     (r'^reg_token', 'embeddings.register_tokens'),
@@ -33,10 +33,56 @@ NAMES = (
     (r'\.mlp\.fc2\.', '.output.dense.'),
     (r'\.ls([12])\.gamma', r'.layer_scale\1.lambda1'),
 )
+NAMES = {
+    'vitdet': (
+        (r'^pos_embed\.0', 'embeddings.position_embeddings'),
+        (r'^patch_embed\.proj\.', 'embeddings.projection.'),
+        (r'^rel_pos_hw\.(\d+)\.([hw])$', r'encoder.layer.\1.attention.rel_pos_\2'),
+        (r'^blocks\.', 'encoder.layer.'),
+        (r'\.attn\.', '.attention.'),
+    ),
+    'sam': (
+        (r'^pos_embed\.0', 'vision_encoder.pos_embed'),
+        (r'^patch_embed\.proj\.', 'vision_encoder.patch_embed.projection.'),
+        (r'^rel_pos_hw\.(\d+)\.([hw])$', r'vision_encoder.layers.\1.attn.rel_pos_\2'),
+        (r'^blocks\.', 'vision_encoder.layers.'),
+        (r'\.norm([12])\.', r'.layer_norm\1.'),
+        (r'\.mlp\.fc', '.mlp.lin'),
+    ),
+}
 SHAPES = dict(
     hidden_size=48, num_hidden_layers=2, num_channels=3, patch_size=8, image_size=[36, 64]
 )
 ODD = dict(**SHAPES, num_attention_heads=6, layer_norm_eps=1e-3)
+WINDOWED = dict(
+    arch=dict(embed_dims=24, depth=4, num_heads=4, mlp_ratio=2.0),
+    img_size=32,
+    position=[TABLE, dict(type='DecomposedRelative', grid=8)],
+    activation='gelu_tanh',
+    with_cls_token=False,
+    final_norm=False,
+    window_size=3,
+    global_blocks=(1, 3),
+    mask_window_padding=False,
+)
+NO_RELATIVE = {**WINDOWED, 'position': TABLE}
+NARROW = dict(
+    hidden_size=24,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    patch_size=8,
+    image_size=64,
+    window_size=3,
+    layer_norm_eps=1e-3,
+    hidden_act='gelu_new',
+)
+VITDET = dict(
+    **NARROW,
+    model_type='vitdet',
+    pretrain_image_size=32,
+    window_block_indices=[0, 2],
+    use_relative_position_embeddings=True,
+)
 # Arguments of the CPVT, and the config.json.
 CASES = {
     'vit': (
@@ -71,6 +117,19 @@ CASES = {
         dict(position=TABLE, with_cls_token=False, activation='gelu_tanh'),
         dict(model_type='siglip', vision_config=ODD),
     ),
+    'vitdet': (WINDOWED, VITDET),
+    'vitdet_global': (
+        {**NO_RELATIVE, 'window_size': None, 'global_blocks': ()},
+        {**VITDET, 'window_block_indices': [], 'use_relative_position_embeddings': False},
+    ),
+    'vitdet_windowed': (
+        {**NO_RELATIVE, 'global_blocks': ()},
+        {**VITDET, 'window_block_indices': [0, 1, 2, 3], 'use_relative_position_embeddings': False},
+    ),
+    'sam': (
+        {**WINDOWED, 'img_size': 64},
+        dict(model_type='sam', vision_config=dict(**NARROW, global_attn_indexes=[1, 3])),
+    ),
     'defaults': (
         dict(
             arch={**ARCH, 'num_heads': 12},
@@ -86,11 +145,16 @@ CASES = {
 
 def write(folder, model, config):
     """Write a model in the layout of transformers."""
+    kind = str(config['model_type'])
     weights = {}
     for key, value in model.state_dict().items():
-        for pattern, name in NAMES:
+        for pattern, name in NAMES.get(kind, VIT_NAMES):
             key = re.sub(pattern, name, key)
-        if '.attn.qkv.' in key:
+        if key == 'vision_encoder.pos_embed':  # by rows and columns
+            value = value.unflatten(1, (8, 8))
+        elif kind == 'vitdet' and 'position' in key:  # an entry for a class token
+            value = torch.cat((value[:, :1], value), dim=1)
+        if kind not in NAMES and '.attn.qkv.' in key:
             names = [
                 key.replace('attn.qkv', f'attention.attention.{n}')
                 for n in ('query', 'key', 'value')
@@ -108,12 +172,16 @@ def build(case):
     return randomise(CPVT(**{**COMMON, **arguments})).eval(), config
 
 
+# The last has less than a window.
+SIZES = ((32, 64), (40, 24), (64, 64), (16, 8))
+
+
 @pytest.mark.parametrize('case', CASES)
 def test_the_model_is_built_by_its_config(case, tmp_path):
     model, config = build(case)
     write(tmp_path, model, config)
     found = CPVT.from_pretrained(tmp_path, out_type='raw').eval()
-    for size in ((32, 64), (40, 24)):
+    for size in SIZES:
         images = torch.randn(1, 3, *size)
         with torch.no_grad():
             assert torch.equal(found(images)[0], model(images)[0])
@@ -151,12 +219,23 @@ def test_other_classes_and_arguments(tmp_path):
         ('dinov3', dict(use_gated_mlp=True), 'use_gated_mlp must be False as in the weights'),
         ('gated', dict(hidden_act='gelu'), "hidden_act with use_gated_mlp must be .*, got 'gelu'"),
         ('clip', dict(vision_config=[]), r'vision_config must be a JSON object, got \[\]'),
+        ('vitdet', dict(window_size=4), 'window_size must be that .* block 0, for 3 x 3 .* got 4'),
+        ('vitdet', dict(image_size=72), 'image_size must be that .* block 1, for 8 x 8 .* got 72'),
+        ('vitdet', dict(window_block_indices=[0]), 'image_size must be .* block 2, for 3 x 3'),
+        ('vitdet', dict(window_block_indices=[0, 4]), r'indices must be .* 0 to 3, got \[0, 4'),
+        ('vitdet', dict(window_block_indices=2), 'indices must be a list of blocks'),
+        ('vitdet', dict(window_size=-1), 'window_size must be an integer >= 0, got -1'),
+        ('vitdet', dict(residual_block_indices=[3]), r'indices must be \[\], since .*\[3\]'),
+        ('vitdet', dict(use_relative_position_embeddings=False), 'must be True as .*, got False'),
+        ('vitdet', dict(use_absolute_position_embeddings=None), 'must be True or False, got None'),
+        ('vitdet', dict(pretrain_image_size=64), 'must be .* 17 entries, got 64: 65'),
+        ('vitdet', dict(num_attention_heads=3), 'num_attention_heads must be 4 .*, got 3'),
     ],
 )
 def test_what_the_backbone_cannot_hold(case, changes, message, tmp_path):
     model, config = build(case)
     write(tmp_path, model, {**config, **changes})
-    with pytest.raises(ValueError, match=rf"config\.json: .*{message}"):
+    with pytest.raises(ValueError, match=rf'config\.json: .*{message}'):
         CPVT.from_pretrained(tmp_path)
 
 
@@ -187,6 +266,8 @@ def notes_of(folder, model):
         ('vit', dict(arch={**ARCH, 'num_heads': 4}), 'num_heads=6, the model has 4'),
         ('dinov3', dict(position={**ROPE, 'temperature': None}), r'7\.0\).*100\.0\)'),
         ('siglip', dict(activation='gelu'), "activation='gelu_tanh', the model has 'gelu'"),
+        ('vitdet', dict(activation='gelu'), "activation='gelu_tanh', the model has 'gelu'"),
+        ('sam', dict(mask_window_padding=True), 'mask_window_padding=False, the model has True'),
     ],
 )
 @pytest.mark.parametrize('own', [True, False], ids=['save_pretrained', 'transformers'])

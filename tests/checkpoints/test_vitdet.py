@@ -1,26 +1,19 @@
 """Weights of ViTDet and SAM compute here what their authors' models compute, at every size.
 
-The reference is written from the papers, with a bias for every pair of tokens; timm and mmpretrain
-have models of SAM. `test_transformers.py` compares with transformers.
+The reference is written from the papers, with a bias for every pair of tokens. `test_conversion.py`
+compares with timm and mmpretrain, `test_transformers.py` with transformers.
 """
 
-import json
 import re
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from test_conversion import misfit, scaled
+from peers import misfit
 from tiny import max_difference, randomise
 from torch.nn import functional
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, convert_state_dict
-from cpvt_backbones.checkpoints import (
-    CheckpointError,
-    check_loaded,
-    load_checkpoint,
-    public_backbone,
-)
+from cpvt_backbones.checkpoints import CheckpointError, check_loaded, public_backbone
 
 HEADS, WINDOW, GLOBAL = 4, 3, (1, 3)
 ARCH = dict(embed_dims=24, depth=4, num_heads=HEADS, mlp_ratio=2.0)
@@ -238,71 +231,6 @@ def test_mmengine_loads_no_tables_of_another_size(theirs, mine):
         check_loaded(dict(state_dict=weights), CPVT(**{**options, 'position': mine}), 'a.pth')
 
 
-# -- peers
-# --------------------------------------------------------------------------------------------------
-
-
-def assert_agrees(ours, features, record):
-    for size in SIZES:
-        images = torch.randn(2, 3, *size)
-        with torch.inference_mode():
-            got, wanted = ours.eval()(images)[0], features(images)
-        difference = max_difference(got, wanted) / max(1, wanted.abs().max().item())
-        record(f'{size[0]}x{size[1]}', f'{difference:.1e}')
-        assert difference <= 2e-6
-
-
-def test_timm(record_property):
-    vision = pytest.importorskip('timm.models.vision_transformer_sam')
-    theirs = vision.VisionTransformerSAM(
-        img_size=64,
-        patch_size=8,
-        embed_dim=24,
-        depth=4,
-        num_heads=HEADS,
-        mlp_ratio=2.0,
-        window_size=WINDOW,
-        global_attn_indexes=GLOBAL,
-        use_rel_pos=True,
-        neck_chans=8,
-    )
-    scaled(theirs)
-    position = [dict(type='Learned'), dict(type='DecomposedRelative')]
-    ours = CPVT(**{**VITDET, 'img_size': 64, 'position': position}, norm_eps=1e-5)
-    state, report = convert_state_dict(theirs.state_dict(), ours)
-    assert not report.missing and not report.notes
-    assert {reason for reason in report.dropped.values()} <= {
-        'neck behind the trunk',
-        'classifier head',
-    }
-    ours.load_state_dict(state)
-    options = dict(indices=1, norm=False, intermediates_only=True)
-    assert_agrees(ours, lambda x: theirs.forward_intermediates(x, **options)[0], record_property)
-
-
-def test_mmpretrain(record_property):
-    backbones = pytest.importorskip('mmpretrain.models.backbones')
-    arch = dict(
-        embed_dims=24,
-        num_layers=4,
-        num_heads=HEADS,
-        feedforward_channels=48,
-        global_attn_indexes=list(GLOBAL),
-    )
-    options = dict(img_size=64, patch_size=8, window_size=WINDOW)
-    theirs = scaled(backbones.ViTSAM(arch=arch, **options, out_channels=8))
-    trunk = backbones.ViTSAM(arch=arch, **options, out_channels=0)
-    trunk.load_state_dict(theirs.state_dict(), strict=False)
-    position = [dict(type='Learned', antialias=False), dict(type='DecomposedRelative')]
-    ours = CPVT(**{**VITDET, 'img_size': 64, 'position': position})
-    state, report = convert_state_dict(theirs.state_dict(), ours)
-    assert not report.missing and not report.notes
-    assert set(report.dropped.values()) == {'neck behind the trunk'}
-    ours.load_state_dict(state)
-    trunk.eval()
-    assert_agrees(ours, lambda x: trunk(x)[0], record_property)
-
-
 @pytest.mark.parametrize(
     ('name', 'depth', 'eps'),
     [
@@ -318,122 +246,3 @@ def test_public_names(name, depth, eps):
     assert (found.depth, found.norm_eps) == (depth, eps)
     assert found.rel_pos_hw.get_submodule('0')['h'].shape[0] == 27
     assert found.rel_pos_hw.get_submodule(f'{depth - 1}')['w'].shape[0] == 127
-
-
-# -- transformers' config.json
-# --------------------------------------------------------------------------------------------------
-
-SHAPES = dict(hidden_size=24, num_hidden_layers=4, num_attention_heads=HEADS, patch_size=8)
-CONFIGS = {
-    'vitdet': dict(
-        model_type='vitdet',
-        image_size=64,
-        pretrain_image_size=32,
-        window_size=WINDOW,
-        window_block_indices=[0, 2],
-        use_relative_position_embeddings=True,
-        layer_norm_eps=1e-3,
-        hidden_act='gelu_new',
-        **SHAPES,
-    ),
-    'sam': dict(
-        model_type='sam',
-        vision_config=dict(
-            image_size=64,
-            window_size=WINDOW,
-            global_attn_indexes=list(GLOBAL),
-            layer_norm_eps=1e-3,
-            hidden_act='gelu_new',
-            **SHAPES,
-        ),
-    ),
-}
-NAMES = {
-    'vitdet': (
-        (r'^pos_embed\.0', 'embeddings.position_embeddings'),
-        (r'^patch_embed\.proj\.', 'embeddings.projection.'),
-        (r'^rel_pos_hw\.(\d+)\.([hw])$', r'encoder.layer.\1.attention.rel_pos_\2'),
-        (r'^blocks\.', 'encoder.layer.'),
-        (r'\.attn\.', '.attention.'),
-    ),
-    'sam': (
-        (r'^pos_embed\.0', 'pos_embed'),
-        (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
-        (r'^rel_pos_hw\.(\d+)\.([hw])$', r'layers.\1.attn.rel_pos_\2'),
-        (r'^blocks\.', 'layers.'),
-        (r'\.norm([12])\.', r'.layer_norm\1.'),
-        (r'\.mlp\.fc', '.mlp.lin'),
-    ),
-}
-
-
-def write(folder, kind, changes=None, **options):
-    """Write a model in the layout of transformers; returns it."""
-    size = 64 if kind == 'sam' else 32
-    torch.manual_seed(0)
-    arguments = {**VITDET, 'img_size': size, 'activation': 'gelu_tanh', 'norm_eps': 1e-3}
-    trunk = randomise(CPVT(**{**arguments, **options})).eval()
-    weights = {}
-    for key, value in trunk.state_dict().items():
-        for pattern, name in NAMES[kind]:
-            key = re.sub(pattern, name, key)
-        if key == 'pos_embed':
-            value = value.unflatten(1, (8, 8))
-        if key == 'embeddings.position_embeddings':
-            value = torch.cat((value[:, :1], value), dim=1)
-        if key != 'pos_embed.grid_0':
-            weights[f'vision_encoder.{key}' if kind == 'sam' else key] = value.contiguous()
-    save_file(weights, folder / 'model.safetensors')
-    config = {**CONFIGS[kind], **(changes or {})}
-    (folder / 'config.json').write_text(json.dumps(config))
-    return trunk
-
-
-@pytest.mark.parametrize('kind', CONFIGS)
-def test_a_folder_of_transformers(kind, tmp_path):
-    trunk = write(tmp_path, kind)
-    found = CPVT.from_pretrained(tmp_path).eval()
-    for size in SIZES:
-        images = torch.randn(1, 3, *size)
-        assert torch.equal(found(images)[0], trunk(images)[0])
-    notes = load_checkpoint(CPVT(**VITDET, norm_eps=1e-3), tmp_path).notes
-    assert sum('trained with' in note for note in notes) == 1  # the activation
-    other = {**VITDET, 'mask_window_padding': True, 'activation': 'gelu_tanh', 'norm_eps': 1e-3}
-    notes = ' '.join(load_checkpoint(CPVT(**other), tmp_path).notes)
-    assert 'trained with mask_window_padding=False, the model has True' in notes
-
-
-@pytest.mark.parametrize('windows', [[], [0, 1, 2, 3]], ids=['global', 'windowed'])
-def test_windows_that_no_weight_shows(windows, tmp_path):
-    options = dict(position=dict(type='Learned', antialias=False))
-    if windows:
-        options |= dict(global_blocks=())
-    else:
-        options |= dict(window_size=None, global_blocks=())
-    changes = dict(window_block_indices=windows, use_relative_position_embeddings=False)
-    trunk = write(tmp_path, 'vitdet', changes, **options)
-    found = CPVT.from_pretrained(tmp_path).eval()
-    images = torch.randn(1, 3, 40, 88)
-    assert torch.equal(found(images)[0], trunk(images)[0])
-
-
-@pytest.mark.parametrize(
-    ('changes', 'message'),
-    [
-        (dict(window_size=4), 'window_size must be that of .* block 0, for 3 x 3 tokens, got 4'),
-        (dict(image_size=72), 'image_size must be that of .* block 1, for 8 x 8 tokens, got 72'),
-        (dict(window_block_indices=[0]), 'image_size must be that of .* block 2, for 3 x 3'),
-        (dict(window_block_indices=[0, 4]), r'window_block_indices must be .* 0 to 3, got \[0, 4'),
-        (dict(window_block_indices=2), 'window_block_indices must be a list of blocks'),
-        (dict(window_size=-1), 'window_size must be an integer >= 0, got -1'),
-        (dict(residual_block_indices=[3]), r'residual_block_indices must be \[\], since .*\[3\]'),
-        (dict(use_relative_position_embeddings=False), 'must be True as in the weights, got False'),
-        (dict(use_absolute_position_embeddings=None), 'must be True or False, got None'),
-        (dict(pretrain_image_size=64), 'pretrain_image_size must be .* 17 entries, got 64: 65'),
-        (dict(num_attention_heads=3), 'num_attention_heads must be 4 as in the weights, got 3'),
-    ],
-)
-def test_a_config_that_contradicts_the_weights(changes, message, tmp_path):
-    write(tmp_path, 'vitdet', changes)
-    with pytest.raises(ValueError, match=rf"config\.json: .*{message}"):
-        CPVT.from_pretrained(tmp_path)

@@ -1,0 +1,512 @@
+"""Small models of other packages with random weights, names of weights that no installed package
+has, and the models here that compute the same with them.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from tiny import COLUMN, PYRAMID, max_difference
+
+from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
+from cpvt_backbones.checkpoints import CheckpointError
+
+LEARNED = dict(type='Learned')
+# mmpretrain and mmseg resize without a low-pass filter, PVT bilinearly.
+MM_TABLE = dict(type='Learned', antialias=False)
+PVT_TABLE = dict(type='Learned', interpolation='bilinear', antialias=False)
+# mmdet: widths are 8 times the heads
+PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24), 'num_heads': (1, 2, 2, 3)}
+# Of SAM: windows of 3 of 8 x 8 tokens.
+SAM = dict(
+    arch={**COLUMN, 'num_heads': 4},
+    patch_size=8,
+    img_size=64,
+    with_cls_token=False,
+    final_norm=False,
+    window_size=3,
+    global_blocks=(1, 3),
+    mask_window_padding=False,
+)
+
+
+def scaled(model):
+    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases
+    included.
+    """
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
+            else:
+                parameter.normal_(0, 0.1).add_(name.endswith('weight'))
+    model.eval()  # mm backbones return nothing from it
+    return model
+
+
+def load(ours, state, **kwargs):
+    """Convert and load strictly; the hooks of the model change no value."""
+    state_dict, report = convert_state_dict(state, ours, **kwargs)
+    assert not report.missing and not report.mismatched and not report.refused, str(report)
+    before = {key: value.clone() for key, value in state_dict.items()}
+    ours.load_state_dict(state_dict, strict=True)
+    assert all(torch.equal(ours.state_dict()[key], value) for key, value in before.items())
+    return report
+
+
+def misfit(message, state, model, **options):
+    """The model must refuse the weights."""
+    with pytest.raises(CheckpointError, match=message):
+        convert_state_dict(state, model, **options)
+
+
+def assert_close(ours, outputs, record, size=(64, 96), bound=1e-5):
+    """Outputs agree, relative to the largest value, at least to 1."""
+    images = torch.randn(1, 3, *size)
+    with torch.inference_mode():
+        found, wanted = ours.eval()(images), outputs(images)
+    assert len(found) == len(wanted)
+    for got, want in zip(found, wanted, strict=True):
+        assert got.shape == want.shape
+        difference = max_difference(got, want) / max(1, want.abs().max().item())
+        record(f'{size[0]}x{size[1]}', f'{difference:.1e}')
+        assert difference <= bound
+
+
+def assert_equal_states(left, right):
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[key], value) for key, value in right.items())
+
+
+def learned(**kwargs):
+    """A column with a table alone, which returns all tokens."""
+    arguments = dict(arch=COLUMN, img_size=64, position=LEARNED, out_type='raw')
+    return CPVT(**{**arguments, **kwargs})
+
+
+# -- models
+# --------------------------------------------------------------------------------------------------
+
+
+def lists(arch):
+    """Convert an arch to lists, as the mm packages take it."""
+    return {key: [int(number) for number in value] for key, value in arch.items()}
+
+
+def timm_twins():
+    from timm.models.twins import Twins
+
+    return scaled(Twins(**PYRAMID, num_classes=10))
+
+
+def timm_vit(cls='VisionTransformer', **kwargs):
+    from timm.models import deit, vision_transformer
+
+    arguments = dict(
+        img_size=64,
+        embed_dim=24,
+        depth=4,
+        num_heads=2,
+        mlp_ratio=2.0,
+        num_classes=10,
+        dynamic_img_size=True,
+    )
+    module = deit if 'Distilled' in cls else vision_transformer
+    return scaled(getattr(module, cls)(**{**arguments, **kwargs}))
+
+
+def timm_clip():
+    from timm.layers import LayerNorm, QuickGELU
+
+    norm = partial(LayerNorm, eps=1e-5)
+    return timm_vit(pre_norm=True, act_layer=QuickGELU, norm_layer=norm)
+
+
+def timm_swiglu():
+    from timm.layers import SwiGLU
+
+    norm = partial(torch.nn.LayerNorm, eps=1e-5)
+    return timm_vit(mlp_layer=lambda act_layer, **kwargs: SwiGLU(**kwargs), norm_layer=norm)
+
+
+def timm_without_key_bias():
+    model = timm_vit()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.bias[24:48] = 0
+    return model
+
+
+def timm_without_patch_bias():
+    model = timm_vit()
+    torch.nn.init.zeros_(model.patch_embed.proj.bias)
+    return model
+
+
+def timm_sam():
+    from timm.models.vision_transformer_sam import VisionTransformerSAM
+
+    windows = dict(window_size=3, global_attn_indexes=(1, 3), use_rel_pos=True, neck_chans=8)
+    sizes = dict(img_size=64, patch_size=8, embed_dim=24, depth=4, num_heads=4, mlp_ratio=2.0)
+    return scaled(VisionTransformerSAM(**sizes, **windows))
+
+
+def mmseg_pcpvt(**kwargs):
+    from mmseg.models.backbones import PCPVT
+
+    return scaled(PCPVT(**{**lists(PYRAMID), 'qkv_bias': True, **kwargs}))
+
+
+def mmseg_vit(**kwargs):
+    from mmseg.models.backbones import VisionTransformer
+
+    sizes = dict(img_size=64, embed_dims=24, num_layers=4, num_heads=2, mlp_ratio=2)
+    return scaled(VisionTransformer(**{**sizes, 'patch_bias': True, 'final_norm': True, **kwargs}))
+
+
+def mmpretrain_pcpvt():
+    from mmpretrain.models.backbones import PCPVT
+
+    full = {**lists(PYRAMID), 'patch_sizes': [4, 2, 2, 2], 'strides': [4, 2, 2, 2]}
+    norms = dict(norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3))
+    return scaled(PCPVT(arch=full, qkv_bias=True, **norms))
+
+
+def mmpretrain_vit(cls='VisionTransformer', **kwargs):
+    from mmpretrain.models import backbones
+
+    arch = dict(embed_dims=24, num_layers=4, num_heads=2, feedforward_channels=48)
+    arguments = dict(arch=arch, img_size=64, out_type='featmap')
+    return scaled(getattr(backbones, cls)(**{**arguments, **kwargs}))
+
+
+def mmpretrain_sam():
+    """Without its neck, which other weights have."""
+    from mmpretrain.models.backbones import ViTSAM
+
+    arch = dict(embed_dims=24, num_layers=4, num_heads=4, feedforward_channels=48)
+    arch['global_attn_indexes'] = [1, 3]
+    sizes = dict(img_size=64, patch_size=8, window_size=3, out_channels=0)
+    return scaled(ViTSAM(arch=arch, **sizes))
+
+
+def mmdet_pvt(**kwargs):
+    from mmdet.models.backbones import PyramidVisionTransformer
+
+    arguments = dict(
+        pretrain_img_size=64,
+        embed_dims=8,
+        num_layers=[2, 1, 2, 2],
+        num_heads=[1, 2, 2, 3],
+        mlp_ratios=[2] * 4,
+        sr_ratios=[4, 2, 2, 1],
+    )
+    return scaled(PyramidVisionTransformer(**{**arguments, **kwargs}))
+
+
+# -- names
+# --------------------------------------------------------------------------------------------------
+
+
+def in_classifier(state):
+    """Names of a whole classifier of mmpretrain."""
+    head = {'head.fc.weight': torch.zeros(10, 24), 'head.fc.bias': torch.zeros(10)}
+    return {f'backbone.{key}': value for key, value in state.items()} | head
+
+
+def with_neck(state):
+    return {**state, 'channel_reduction.0.weight': torch.zeros(8, 24, 1, 1)}
+
+
+_OPEN_CLIP = (
+    (r'^cls_token$', 'class_embedding'),
+    (r'^pos_embed$', 'positional_embedding'),
+    (r'^patch_embed\.proj\.', 'conv1.'),
+    (r'^norm_pre\.', 'ln_pre.'),
+    (r'^norm\.', 'ln_post.'),
+    (r'^blocks\.', 'transformer.resblocks.'),
+    (r'\.norm([12])\.', r'.ln_\1.'),
+    (r'\.attn\.qkv\.', '.attn.in_proj_'),
+    (r'\.attn\.proj\.', '.attn.out_proj.'),
+    (r'\.mlp\.fc1\.', '.mlp.c_fc.'),
+    (r'\.mlp\.fc2\.', '.mlp.c_proj.'),
+)
+
+
+def clip_names(state):
+    """timm's ViT to open_clip's names, under the whole model's prefix and beside a text tower."""
+    renamed = {
+        'logit_scale': torch.ones(()),
+        'transformer.resblocks.0.attn.in_proj_weight': torch.ones(6, 2),
+    }
+    for key, value in state.items():
+        if key == 'patch_embed.proj.bias' or key.startswith('head'):
+            continue
+        if key in ('cls_token', 'pos_embed'):
+            value = value[0, 0] if key == 'cls_token' else value[0]
+        for pattern, name in _OPEN_CLIP:
+            key = re.sub(pattern, name, key)
+        renamed[f'visual.{key}'] = value
+    return renamed
+
+
+def official_dinov2(state):
+    """timm's DINOv2 with registers in Meta's names: the table has the class token's entry."""
+    state = dict(state)
+    entry = torch.randn(1, 1, 24) * 0.1
+    state['register_tokens'] = state.pop('reg_token')
+    state['cls_token'] = state['cls_token'] - entry
+    state['pos_embed'] = torch.cat((entry, state['pos_embed']), dim=1)
+    state['mask_token'] = torch.zeros(1, 24)
+    return state
+
+
+def storage_tokens(state):
+    """Registers as Meta's DINOv3 names them."""
+    return {key.replace('reg_token', 'storage_tokens'): value for key, value in state.items()}
+
+
+def swiglu_of_meta(state):
+    for old, new in (('.fc1_g.', '.w1.'), ('.fc1_x.', '.w2.'), ('.fc2.', '.w3.')):
+        state = {key.replace(old, new): value for key, value in state.items()}
+    return state
+
+
+def biases_of_beit(state):
+    """Biases of queries and values alone, as timm stores them."""
+    state = dict(state)
+    for index in range(4):
+        stem = f'blocks.{index}.attn'
+        query, _, state[f'{stem}.v_bias'] = state.pop(f'{stem}.qkv.bias').chunk(3)
+        state[f'{stem}.q_bias'] = query
+    return state
+
+
+def biases_of_meta(state):
+    """A bias of keys that a mask removes, and what a DINOv3 has beside."""
+    state = dict(state)
+    keys = torch.eye(3)[1].repeat_interleave(24)
+    for index in range(4):
+        stem = f'blocks.{index}.attn.qkv'
+        state[f'{stem}.bias'] = state[f'{stem}.bias'] + keys
+        state[f'{stem}.bias_mask'] = 1 - keys
+    state['mask_token'], state['rope_embed.periods'] = torch.zeros(1, 24), torch.ones(16)
+    return state
+
+
+def pvt_authors_names(state, extra_entries):
+    """mmdet's PVT to its authors' names, the inverse of mmdet's own converter, with a class token
+    in stage 4.
+    """
+    renamed = {
+        'cls_token': torch.zeros(1, 1, 24),
+        'norm.weight': torch.ones(24),
+        'norm.bias': torch.zeros(24),
+    }
+    for key, value in state.items():
+        _, stage, part, *rest = key.split('.')
+        number = int(stage) + 1
+        leaf = '.'.join(rest)
+        if part == '0':
+            renamed[f'patch_embed{number}.{leaf}'.replace('projection', 'proj')] = value
+        elif rest == ['0', 'pos_embed']:
+            entries = torch.ones(1, extra_entries if number == 4 else 0, value.shape[2])
+            renamed[f'pos_embed{number}'] = torch.cat((entries, value), dim=1)
+        else:
+            block, leaf = f'block{number}.{int(rest[0]) - 1}.', '.'.join(rest[1:])
+            if 'in_proj' in leaf:
+                kind, dim = leaf.rsplit('_', 1)[1], value.shape[0] // 3
+                renamed[f'{block}attn.q.{kind}'] = value[:dim]
+                renamed[f'{block}attn.kv.{kind}'] = value[dim:]
+                continue
+            leaf = leaf.replace('attn.attn.out_proj', 'attn.proj')
+            leaf = leaf.replace('ffn.layers.0', 'mlp.fc1').replace('ffn.layers.3', 'mlp.fc2')
+            if value.dim() == 4 and 'mlp' in leaf:
+                value = value.flatten(1)
+            renamed[block + leaf] = value
+    return renamed
+
+
+def pvt_classifier(state):
+    return pvt_authors_names(state, extra_entries=1)
+
+
+def pvt_detector(state):
+    names = pvt_authors_names(state, extra_entries=0)
+    del names['cls_token']
+    return names
+
+
+# -- weights, and the models that compute the same with them
+# --------------------------------------------------------------------------------------------------
+
+HEAD = r'head\.(weight|bias)'
+PATCH_BIAS = {'patch_embed.proj.bias'}
+CLIP = dict(pre_norm=True, norm_eps=1e-5)
+SAM_POSITION = [MM_TABLE, dict(type='DecomposedRelative')]
+
+NATIVE, OTHER = (64, 64), (64, 96)
+# Grids of which both sides, one or none are larger than the table's.
+MM_SIZES = (NATIVE, (48, 112), (144, 32), (16, 48))
+PVT_SIZES = (OTHER, (128, 128), (96, 224), (288, 64), (32, 96))
+# Of 8 x 8 tokens, for which the tables of global blocks are; of a multiple of the window in both
+# sides; of one in neither; of less than a window.
+SAM_SIZES = ((64, 64), (48, 72), (40, 88), (16, 8))
+
+
+def tokens(theirs, images):
+    """Of timm's ViT."""
+    return [theirs.forward_features(images)]
+
+
+def maps(theirs, images):
+    """Of an mm backbone."""
+    return theirs(images)
+
+
+def stages(theirs, images):
+    """Of timm's Twins."""
+    return theirs.forward_intermediates(images, norm=True, intermediates_only=True)
+
+
+def before_the_neck(theirs, images):
+    """Of timm's SAM."""
+    options = dict(indices=1, norm=False, intermediates_only=True)
+    return theirs.forward_intermediates(images, **options)
+
+
+class Case(NamedTuple):
+    """Weights of a peer, and a model here that computes the same with them."""
+
+    package: str
+    theirs: Callable[[], Any]
+    ours: Callable[[], Any]
+    outputs: Callable[[Any, torch.Tensor], Any]
+    names: Callable[[dict[str, Any]], dict[str, Any]] = dict  # the state dict that is converted
+    dropped: str = ''  # pattern of the keys that no output needs
+    added: set[str] = set()  # keys that the source has not
+    sizes: tuple[tuple[int, int], ...] = (OTHER, NATIVE)
+    to: str = ''  # target of the way back
+    bound: float = 1e-5
+
+
+def timm(theirs, ours=learned, outputs=tokens, **options):
+    return Case('timm', theirs, ours, outputs, **{'dropped': HEAD, **options})
+
+
+def mm(theirs, ours, **options):
+    package = theirs.func.__name__ if isinstance(theirs, partial) else theirs.__name__
+    return Case(package.partition('_')[0], theirs, ours, maps, **{'sizes': MM_SIZES, **options})
+
+
+def column(**kwargs):
+    return partial(learned, position=MM_TABLE, **{'out_type': 'featmap', **kwargs})
+
+
+def pyramid(**kwargs):
+    return partial(PyramidCPVT, **{'arch': PYRAMID, **kwargs})
+
+
+def pvt(size):
+    return partial(
+        PyramidCPVT, arch=PVT_ARCH, img_size=size, position=PVT_TABLE, embed_norm_eps=1e-6
+    )
+
+
+REGISTERS = partial(timm_vit, reg_tokens=4, no_embed_class=True)
+CLIP_TOWER = r'logit_scale|transformer\.resblocks\.0\.attn\.in_proj_weight'
+CASES = {
+    'timm': timm(timm_vit, to='timm'),
+    'timm, registers in the table': timm(
+        partial(timm_vit, reg_tokens=4), partial(learned, num_registers=4)
+    ),
+    'DINOv3 of Meta, registers': timm(
+        partial(timm_vit, reg_tokens=4), partial(learned, num_registers=4), names=storage_tokens
+    ),
+    'DINOv2 of Meta, registers': timm(
+        partial(REGISTERS, init_values=0.1),
+        partial(learned, num_registers=4, layer_scale_init=1.0),
+        names=official_dinov2,
+        dropped=rf'{HEAD}|mask_token',
+    ),
+    'timm, biases of queries and values': timm(timm_without_key_bias, names=biases_of_beit),
+    'DINOv3 of Meta, masked biases': timm(
+        timm_without_key_bias,
+        names=biases_of_meta,
+        dropped=rf'{HEAD}|mask_token|rope_embed\.periods|.*\.bias_mask',
+    ),
+    'Meta, SwiGLU': timm(
+        timm_swiglu,
+        partial(learned, activation='swiglu', norm_eps=1e-5),
+        names=swiglu_of_meta,
+    ),
+    'open_clip': timm(
+        timm_clip,
+        partial(learned, **CLIP, activation='quick_gelu'),
+        names=clip_names,
+        dropped=CLIP_TOWER,
+        added=PATCH_BIAS,
+    ),
+    'open_clip, no first norm': timm(
+        timm_without_patch_bias, names=clip_names, dropped=CLIP_TOWER, added=PATCH_BIAS
+    ),
+    'timm, Twins': timm(timm_twins, pyramid(final_norm=True), stages, to='timm'),
+    'timm, SAM': timm(
+        timm_sam,
+        partial(CPVT, **SAM, position=[LEARNED, SAM_POSITION[1]], norm_eps=1e-5),
+        before_the_neck,
+        dropped=r'(neck|head)\..*',
+        sizes=SAM_SIZES,
+        bound=2e-6,
+    ),
+    'mmpretrain': mm(partial(mmpretrain_vit, out_type='raw'), column(out_type='raw')),
+    'mmpretrain, layer scale': mm(
+        partial(mmpretrain_vit, layer_scale_init_value=0.5), column(layer_scale_init=1.0)
+    ),
+    'mmpretrain, CLIP': mm(
+        partial(mmpretrain_vit, pre_norm=True, norm_cfg=dict(type='LN', eps=1e-5)),
+        column(**CLIP),
+        added=PATCH_BIAS,
+    ),
+    'mmpretrain, SAM': mm(
+        mmpretrain_sam,
+        partial(CPVT, **SAM, position=SAM_POSITION),
+        names=with_neck,
+        dropped=r'channel_reduction\..*',
+        sizes=SAM_SIZES,
+        bound=2e-6,
+    ),
+    'mmpretrain, Twins': mm(
+        mmpretrain_pcpvt,
+        pyramid(final_norm=True, norm_eps=1e-5),
+        names=in_classifier,
+        dropped=r'head\.fc\.(weight|bias)',
+        sizes=(OTHER, NATIVE),
+        to='mmpretrain',
+    ),
+    'mmseg': mm(mmseg_vit, column(norm_eps=1e-5)),
+    'mmseg, no bias of patches': mm(
+        partial(mmseg_vit, patch_bias=False), column(norm_eps=1e-5), added=PATCH_BIAS
+    ),
+    'mmseg, Twins': mm(mmseg_pcpvt, pyramid(norm_eps=1e-5), sizes=(OTHER, NATIVE), to='mmseg'),
+    'mmdet, PVT': mm(mmdet_pvt, pvt(64), sizes=PVT_SIZES),
+    # With one token in the last stage, an entry could be a class token's or a patch's.
+    'mmdet, PVT of 32 px': mm(partial(mmdet_pvt, pretrain_img_size=32), pvt(32), sizes=(OTHER,)),
+    'PVT of its authors': mm(
+        partial(mmdet_pvt, pretrain_img_size=32),
+        pvt(32),
+        names=pvt_classifier,
+        dropped=r'cls_token|norm\.(weight|bias)',
+        sizes=(OTHER,),
+    ),
+    'PVT of its authors, detector': mm(
+        partial(mmdet_pvt, pretrain_img_size=32),
+        pvt(32),
+        names=pvt_detector,
+        dropped=r'norm\.(weight|bias)',
+        sizes=(OTHER,),
+    ),
+}
