@@ -1,17 +1,19 @@
-"""Checkpoints of this and other packages. The way of a file of weights into a model, by its verbs:
+"""Checkpoints of this and other packages. The way of a file of weights into a model has five verbs:
 
-=========  ====================================  ===============================================
-locate     a name, address or folder: its file   ``reading.files``, ``reading.sources``
-read       a file: plain data and tensors        ``reading.files``, ``.unpickle``, ``.opcodes``
-recognise  tensors: whose names they have        ``conversion.families``, ``.architecture``
-convert    tensors: a model's names and shapes   ``conversion.convert``, ``.renaming``, ``.fitting``
-load       all of these, into a model            ``loading``
-=========  ====================================  ===============================================
+1. locate: a name, address or folder becomes the path of a file (:func:`locate_checkpoint`;
+   ``reading.files``, ``reading.sources``).
+2. read: the file becomes tensors and plain data, and nothing in it is run
+   (:func:`read_checkpoint`; ``reading.files``, ``.unpickle``, ``.opcodes``).
+3. recognise: whose names the tensors have, and of which model they are (``conversion.families``,
+   ``.architecture``).
+4. convert: they get a model's names and shapes (:func:`convert_state_dict`;
+   ``conversion.convert``, ``.renaming``, ``.fitting``).
+5. load: all of these, into a backbone (:func:`load_checkpoint`), or a whole model's own weights
+   (:func:`load_weights`; ``loading``).
 
-``reading`` runs nothing that is in a file, and knows no model. ``conversion`` opens no file: it
-knows names and shapes, and gives weights the names of other packages, too (``exporting``).
-``described`` has what a name or a ``config.json`` says of the weights' model, ``classes`` what they
-were trained for. ``mmengine_loader`` reads for mmengine.
+``reading`` knows no model. ``conversion`` opens no file; it gives weights the names of other
+packages, too (``exporting``). ``described`` is what a name or a ``config.json`` says of the model,
+and ``classes`` what it was trained for. ``mmengine_loader`` reads for mmengine.
 """
 
 from .classes import classes_of

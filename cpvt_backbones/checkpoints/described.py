@@ -47,7 +47,7 @@ def describe(
             that no backbone here computes.
     """
     config: dict[str, Any] = {}
-    notes = []
+    notes: list[str] = []
     try:
         config = stored_config(checkpoint)
     except CheckpointError as error:  # the hub has none, or there is no network

@@ -274,7 +274,8 @@ def newest_checkpoint(
     ]
     if target is None and not others:
         return None
-    newest, reached = None, -1
+    newest: Path | None = None
+    reached = -1
     if target is not None and (reached := _iteration(target, warn)) >= 0:
         newest, since = target, _changed(folder / POINTER)
         others = [path for path in others if _changed(path) > since or _is_after(path, target)]
