@@ -13,7 +13,8 @@
 
 ``reading`` knows no model. ``conversion`` opens no file; it gives weights the names of other
 packages, too (``exporting``). ``described`` is what a name or a ``config.json`` says of the model,
-and ``classes`` what it was trained for. ``mmengine_loader`` reads for mmengine.
+and ``classes`` what it was trained for. ``mmengine_loader`` reads for
+mmengine, and checks what mmengine loads.
 """
 
 from .classes import classes_of
@@ -23,14 +24,8 @@ from .conversion.exporting import TARGETS, export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
 from .described import named_backbone, recognise_backbone, stored_config
-from .loading import (
-    check_loaded,
-    load_checkpoint,
-    load_weights,
-    naming_file,
-    unwrap,
-    weights_in,
-)
+from .loading import load_checkpoint, load_weights, naming_file, unwrap, weights_in
+from .mmengine_loader import check_loaded
 from .reading.files import (
     INTERRUPTED,
     POINTER,

@@ -13,6 +13,10 @@ from typing import Any
 
 from cpvt_backbones.weights import FOLDER, shipped_weights
 
+# What to do about other names, or another order.
+SAME_CLASSES = (
+    "give metainfo.classes of the config's data sets the checkpoint's names, in its order"
+)
 _SHOWN = 12
 
 

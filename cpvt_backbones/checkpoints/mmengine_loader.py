@@ -1,17 +1,22 @@
-"""mmengine's way to open a checkpoint: ``load_from``, ``resume``, the toolboxes' inferencers."""
+"""What mmengine opens and loads: ``load_from``, ``resume``, the toolboxes' inferencers."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from mmengine.fileio import get_local_path
+from mmengine.logging import print_log
 from mmengine.runner import checkpoint as model_zoo
-from torch import Tensor
+from torch import Tensor, nn
 
-from .classes import stored_meta
-from .loading import weights_in
+from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
+from .conversion.convert import check_values
+from .conversion.families import stored_weights
+from .loading import naming_file, unwrap, weights_in
 from .reading.files import read_checkpoint
-from .report import CheckpointError
+from .report import CheckpointError, shorten
 
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
     **dict.fromkeys(('modelzoo', 'torchvision'), model_zoo.get_torchvision_models),
@@ -26,6 +31,16 @@ SCHEMES = [
     r'(\S+\:)?petrel://',
     *(f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)),
 ]
+
+# Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
+# `conv_seg`, `fc`, `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT).
+_CLASS_LAYER = re.compile(
+    r'head\b.*\.(?!pre_logits)(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*)\.(?:weight|bias)$'
+)
+# Heads with classes of their own: proposals, stuff.
+_OTHER_HEAD = re.compile(r'(^|\.)\w*(rpn|semantic)')
+# Of learned tables, of SAM in mmpretrain, of Swin.
+_TABLE = re.compile('pos_embed|rel_pos_[hw]$|relative_position')
 
 
 def load_from_cpvt_backbones(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -54,3 +69,95 @@ def load_from_cpvt_backbones(filename: str, map_location: Any = None) -> dict[st
     if scheme == 'mmcls':  # the backbone of a classifier
         return dict(state_dict=weights_in(content, 'backbone.'))
     return content
+
+
+def check_loaded(
+    content: dict[str, Any],
+    model: nn.Module,
+    checkpoint: str | PathLike[str],
+    *,
+    other_classes: bool = False,
+    classes: list[str] | None = None,
+) -> None:
+    """Refuse what mmengine is about to load: bad values (:func:`check_values`), another kind of
+    model, other shapes.
+
+    ``classes`` are the names of the training data; a checkpoint of others, or of another order, is
+    refused too. With ``other_classes``, weights of the heads' class layers are replaced in
+    ``content`` by the model's own instead, and logged: these layers stay random, and mmengine
+    reports no misfit of its own. So are those of a checkpoint that does not name its classes, if
+    their number differs. Tables of positions are resized as they are loaded, but not those of
+    relative positions in this package.
+    """
+    with naming_file(checkpoint):
+        weights, wanted = weights_in(content), unwrap(model).state_dict()
+        if not weights.keys() & wanted.keys():
+            raise CheckpointError(
+                f'no weight of the model is in it; it has {shorten(list(weights))}'
+            )
+        _check_kind(weights, wanted)
+        difference = class_difference(classes_of(stored_meta(content, checkpoint)), classes)
+        if difference and not other_classes:
+            raise CheckpointError(f'{difference}; {SAME_CLASSES}')
+        class_layers = []
+        if other_classes:
+            class_layers = _class_layers(weights, wanted, all_of_them=bool(difference))
+        _check_shapes(weights, wanted, replaced=class_layers)
+        if difference and not class_layers:
+            fault = 'the layer of the model that depends on them is not known'
+            raise CheckpointError(
+                f'{difference}; {fault}, so that it cannot start anew; {SAME_CLASSES}'
+            )
+        check_values(weights, wanted)
+        if class_layers:
+            stored: Any = stored_weights(content)
+            for key in class_layers:
+                stored[key if key in stored else f'module.{key}'] = wanted[key].clone()
+            layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
+            reason = difference or 'it has other classes'
+            print_log(
+                f'load {checkpoint}: {reason}, so {layers} starts from random weights', 'current'
+            )
+
+
+def _check_kind(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse weights if both they and the model have parts that the other lacks."""
+    theirs = {key.partition('.')[0] for key in weights}
+    ours = {key.partition('.')[0] for key in wanted}
+    if theirs <= ours or ours <= theirs:
+        return
+    parts = (
+        f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
+    )
+    advice = (
+        "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...,"
+        " prefix='backbone.')"
+    )
+    raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
+
+
+def _class_layers(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, all_of_them: bool
+) -> list[str]:
+    """Weights of heads whose rows are classes: all of them, or those of another number."""
+    found = []
+    for key, own in wanted.items():
+        if key not in weights or not _CLASS_LAYER.search(key) or _OTHER_HEAD.search(key):
+            continue
+        same_inputs = weights[key].shape[1:] == own.shape[1:]
+        if same_inputs and (all_of_them or weights[key].shape != own.shape):
+            found.append(key)
+    return found
+
+
+def _check_shapes(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, replaced: Collection[str]
+) -> None:
+    """Refuse other shapes, but for tables of positions and weights that are ``replaced``."""
+    faults = []
+    for key, own in wanted.items():
+        if key in weights and weights[key].shape != own.shape:
+            if key not in replaced and not _TABLE.search(key):
+                faults.append(key)
+    if faults:
+        raise CheckpointError(f'it does not fit the model: other shapes of {shorten(faults)}')

@@ -13,7 +13,7 @@ from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from tiny import ONE_BLOCK
 from torch import nn
 
-from cpvt_backbones.checkpoints import CheckpointError, check_loaded, loading
+from cpvt_backbones.checkpoints import CheckpointError, check_loaded, mmengine_loader
 from cpvt_backbones.engine.training_checks import TrainingCheckHook, check_objects
 from cpvt_backbones.toolboxes import check_neck
 
@@ -74,7 +74,7 @@ def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch)
     model, before = (tiny.build(BUILDERS[layer](classes=3)) for _ in range(2))
     content = dict(content_of(before), meta=meta_of(tuple(names)))
     told = []
-    monkeypatch.setattr(loading, 'print_log', lambda message, logger: told.append(message))
+    monkeypatch.setattr(mmengine_loader, 'print_log', lambda message, logger: told.append(message))
     TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
     lists = f'{kind}: ({", ".join(names)}), the config has (a, b, c), so {layer} starts from random'
     assert len(told) == 1 and lists in told[0]
@@ -95,7 +95,7 @@ def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch)
     'meta', [{}, meta_of(()), meta_of(['a', 'b', 'c']), dict(iter=3, CLASSES=('a', 'b', 'c'))]
 )
 def test_the_same_or_unknown_names_keep_the_class_layer(layer, meta, monkeypatch):
-    monkeypatch.delattr(loading, 'print_log')  # nothing to say
+    monkeypatch.delattr(mmengine_loader, 'print_log')  # nothing to say
     model, before = (tiny.build(BUILDERS[layer](classes=3)) for _ in range(2))
     content = dict(content_of(before), meta=meta)
     TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
@@ -140,7 +140,7 @@ def test_other_names_without_a_known_class_layer_are_refused():
     ],
 )
 def test_layers_with_rows_for_the_classes(key, depends):
-    found = loading._CLASS_LAYER.search(key) and not loading._OTHER_HEAD.search(key)
+    found = mmengine_loader._CLASS_LAYER.search(key) and not mmengine_loader._OTHER_HEAD.search(key)
     assert bool(found) == depends
 
 
