@@ -27,9 +27,8 @@ HOSTS = ('127.0.0.1', 'localhost')
 CSS = """
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(260px, 1fr)); gap: 1em; }
 .figures figure { margin: 0; } .figures img { width: 100%; }
+.grid-container { grid-template-columns: repeat(3, minmax(0, 1fr)) !important; }
 .min_value, .max_value, [role=tab].selected { color: var(--body-text-color) !important; }
-.swatch { display: inline-block; width: 1em; height: 1em; margin-right: .5em; }
-.classes { width: 100%; } .classes th, .classes td { text-align: left; padding: .2em .5em; }
 """
 
 
@@ -64,7 +63,6 @@ def launch(blocks: Any, *, host: str, port: int) -> str:
         footer_links=[],
         run_history=False,
         enable_monitoring=False,
-        ssr_mode=False,
         max_file_size=MAX_BYTES,
         state_session_capacity=SESSIONS,
         theme=gradio.themes.Default(font=['system-ui', 'sans-serif'], font_mono=['monospace']),
@@ -83,9 +81,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    given = cli.split_model(args.model)[:2] if args.model else None
-    if given is not None:
-        given = (cli.config_from(args, given[0]), given[1])
+    given = None
+    if args.model:
+        config, checkpoint, _ = cli.split_model(args.model)
+        given = cli.config_from(args, config), checkpoint
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the folder is removed
     with tempfile.TemporaryDirectory(prefix='cpvt_app_') as folder:
         prepare_gradio(folder)
         from app_page import Page
@@ -95,7 +95,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         blocks = Page(list_models(args.device, given)).blocks
         address = launch(blocks, host=args.host, port=args.port)
         print(f'open {address} (Ctrl-C ends it)', flush=True)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the folder is removed
         try:
             signal.pause()
         finally:

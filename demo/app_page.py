@@ -1,12 +1,16 @@
 """The page's controls, and what they show."""
 
-from collections.abc import Callable, Iterator, Mapping
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import app_views as views
 import gradio as gr
+import numpy as np
 from example_images import examples
+from gradio.image_utils import encode_image_to_base64
 
 TITLE = """# CPVT: one model, images of any size
 See what a vision transformer with convolutional position encoding makes of your image, and what
@@ -16,8 +20,8 @@ ABOUT_EXAMPLES = """Choose an example, or drop your own image on the one below. 
 by danielbuechele, CC BY 2.0; blood and street: drawn.)"""
 ABOUT_FEATURES = """Places of similar features have similar colours: red, green and blue are the
 three principal components. No classes are needed: any image will do."""
-ABOUT_ATTENTION = """Where a layer attends to from a point: the more orange, the more (the root of
-the weight). Click in the picture to choose the point."""
+ABOUT_ATTENTION = """Where a layer attends to from a point, mean of its heads: the more orange, the
+more (the root of the weight). Click in the picture to choose the point."""
 ABOUT_SIZES = """One set of weights, one image, several sizes, without fine-tuning. A size is good
 where the model's score on its test set is at least 90 % of its best."""
 # On a narrow screen the results are below what was tapped.
@@ -25,9 +29,13 @@ TO_RESULTS = """() => { if (innerWidth < 800)
     document.getElementById('results').scrollIntoView({behavior: 'smooth'}); }"""
 QUICK: dict[str, Any] = dict(api_visibility='private', show_progress='hidden')
 SHOWN: dict[str, Any] = dict(
-    interactive=False, show_label=False, buttons=['download', 'fullscreen']
+    show_label=False, interactive=False, buttons=['download', 'fullscreen']
 )
-SIDE = 512  # px, at which features are shown first
+SIDE = 'Longer side of the image in the model, px'
+PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
+START = (512, 50, 50, 50)  # px and %, of the sliders of features
+
+Values = dict[Any, Any]  # by component
 
 
 class Page:
@@ -38,20 +46,18 @@ class Page:
 
     def __init__(self, models: Mapping[str, views.Model]) -> None:
         self.models, self.examples = models, examples()
-        self.first = next(iter(models))
         with gr.Blocks(title='CPVT on images of any size', analytics_enabled=False) as self.blocks:
-            # (H, W, 3), RGB; its number if it is an example; what the model has found.
-            self.image, self.example = gr.State(self.examples[0].image), gr.State(0)
-            self.view, self.found = gr.State(FEATURES), gr.State()
+            self.image = gr.State(self.examples[0].image)  # (H, W, 3), RGB
+            self.view, self.found = gr.State(FEATURES), gr.State([])
             gr.Markdown(TITLE)
             with gr.Row():
                 with gr.Column(scale=1, min_width=300):
-                    self._add_inputs()
+                    self._add_inputs(next(iter(models.values())))
                 with gr.Column(scale=2, min_width=300, elem_id='results'):
-                    self._add_results()
+                    self._add_results(next(iter(models.values())))
             self._connect()
 
-    def _add_inputs(self) -> None:
+    def _add_inputs(self, model: views.Model) -> None:
         gr.Markdown(ABOUT_EXAMPLES)
         self.gallery = gr.Gallery(
             [(one.image, one.name) for one in self.examples],
@@ -68,7 +74,6 @@ class Page:
             self.examples[0].image,
             label='Image',
             show_label=False,
-            type='filepath',
             format='png',
             sources=['upload', 'clipboard'],
             height=260,
@@ -76,66 +81,50 @@ class Page:
         )
         # The file as it is: Gradio's own preprocessing opens it, with other bounds than the reader.
         self.upload.preprocess = lambda data: None if data is None else data.path
-        self.name = gr.Dropdown([*self.models], value=self.first, label='Model', filterable=False)
-        self.about = gr.Markdown(self.models[self.first].describe())
+        self.name = gr.Dropdown([*self.models], value=model.name, label='Model', filterable=False)
+        self.about = gr.Markdown(model.describe())
         self.stop = gr.Button('Stop', size='sm')
 
-    def _add_results(self) -> None:
-        name, image = self.first, self.examples[0].image
-        layers, heads = views.count_heads(self.models[name])
-        middle = (layers + 1) // 2
-        pictures, attended, text = self._explain(name, image, SIDE, middle, 0, 50, 50)
-        label = 'Longer side of the image in the model, px'
+    def _add_results(self, model: views.Model) -> None:
+        features, attention, facts = views.explain(model, self.examples[0].image, *START)
         with gr.Tabs() as self.tabs:
             with gr.Tab(FEATURES):
                 gr.Markdown(ABOUT_FEATURES)
-                self.features = gr.HTML(pictures)
+                self.features = gr.HTML(to_html(features))
                 gr.Markdown(ABOUT_ATTENTION)
-                self.attention = gr.Image(
-                    attended, label='Attention', alt_text='Attention', **SHOWN
-                )
-                self.seen = gr.Slider(*views.SIDES, SIDE, step=32, label=label)
+                self.attention = gr.Image(attention, alt_text='Attention', **SHOWN)
+                self.sliders = [gr.Slider(32, views.MAX_SIDE, START[0], step=32, label=SIDE)]
                 with gr.Row():
-                    self.layer = gr.Slider(1, layers, middle, step=1, label='Attention layer')
-                    self.head = gr.Slider(0, heads, 0, step=1, label='Head, 0: mean of all')
-                    self.across = gr.Slider(0, 100, 50, step=1, label='Point: % from the left')
-                    self.down = gr.Slider(0, 100, 50, step=1, label='Point: % from the top')
+                    for label, value in zip(PERCENT, START[1:], strict=True):
+                        self.sliders.append(gr.Slider(0, 100, value, step=1, label=label))
             with gr.Tab(PREDICTION):
-                self.prediction = gr.Image(label='Prediction', alt_text='Prediction', **SHOWN)
-                self.table = gr.HTML()
-                label += '; 0: the test scale'
-                self.side = gr.Slider(0, views.SIDES[1], 0, step=32, label=label)
+                self.prediction = gr.Image(alt_text='Prediction', **SHOWN)
+                self.table = gr.Markdown()
+                label = f'{SIDE}; 0: the test scale'
+                self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
             with gr.Tab(SIZES):
                 gr.Markdown(ABOUT_SIZES)
                 self.sizes = gr.HTML()
         lowest = views.LOWEST_SCORE
         self.score = gr.Slider(lowest, 1, 0.5, step=0.05, label='Lowest score', visible=False)
-        self.facts = gr.Markdown(text)
+        self.facts = gr.Markdown(facts)
 
     def _connect(self) -> None:
-        loaded = [self.upload, self.image, self.example]
-        described = [self.about, self.layer, self.head]
-        file = self.upload.upload(self.read, self.upload, loaded, **QUICK)
-        picked = self.gallery.select(self.choose, None, [*loaded, self.name], **QUICK)
-        scrolled = [
-            event.success(self.describe, self.name, described, **QUICK)
-            .success(js=TO_RESULTS)
-            .success
-            for event in (file, picked)
-        ]
-        changed = self.name.input(self.describe, self.name, described, **QUICK)
+        loaded = [self.upload, self.image]
+        given = self.upload.upload(self.read, self.upload, loaded, **QUICK)
+        chosen = [*loaded, self.name, self.about]
+        picked = self.gallery.select(self.choose, None, chosen, **QUICK)
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
-        pointed = self.attention.select(self.point, self.image, [self.across, self.down], **QUICK)
-        explained = [self.seen, self.layer, self.head, self.across, self.down]
-        events = [*scrolled, changed.success, switched.success, pointed.success]
-        events += [control.release for control in (*explained, self.side)]
-        data = [self.view, self.name, self.image, self.example]
-        results = [self.prediction, self.table, self.sizes]
-        shown = [self.features, self.attention, self.facts, self.found, self.score, *results]
+        pointed = self.attention.select(self.point, self.image, self.sliders[2:], **QUICK)
+        events = [event.success for event in (given, picked, switched, pointed)]
+        events += [self.name.input, *(slider.release for slider in (*self.sliders, self.side))]
+        data = {self.view, self.name, self.image, self.found, self.score, self.side, *self.sliders}
+        shown = [self.about, self.features, self.attention, self.prediction, self.table, self.sizes]
+        shown += [self.score, self.facts, self.found]
         jobs = [
             event(
                 self.run,
-                [*data, self.side, self.score, *explained],
+                data,
                 shown,
                 concurrency_id='model',  # one at a time, of all users
                 concurrency_limit=1,
@@ -145,93 +134,89 @@ class Page:
             )
             for event in events
         ]
-        self.upload.clear(lambda: (None, None), None, [self.image, self.example], **QUICK)
-        self.score.release(self.draw, [*data, self.found, self.score], results, **QUICK)
         self.stop.click(None, cancels=jobs)
+        self.score.release(self.draw, data, shown, **QUICK)
+        self.upload.clear(lambda: None, None, self.image, **QUICK)
+        for event in (given, picked):
+            event.success(js=TO_RESULTS)
 
-    def read(self, file: str) -> tuple[Any, ...]:
+    def read(self, file: str) -> tuple[np.ndarray, np.ndarray]:
         """An uploaded image as the models see it, which the page then shows, too."""
-        image = _refuse(views.read_upload, file)
+        with mistakes_shown():
+            image = views.read_upload(file)
         Path(file).unlink(missing_ok=True)
-        return image, image, None
+        return image, image
 
-    def choose(self, event: gr.SelectData) -> tuple[Any, ...]:
-        """An example and its model."""
+    def choose(self, event: gr.SelectData) -> tuple[np.ndarray, np.ndarray, str, str]:
+        """An example, its model and what that is for."""
         one = self.examples[event.index]
-        return one.image, one.image, event.index, one.model
-
-    def describe(self, name: str) -> tuple[Any, ...]:
-        """What a model is for, and its layers and heads."""
-        layers, heads = views.count_heads(self.models[name])
-        layer = gr.Slider(maximum=layers, value=(layers + 1) // 2)
-        return self.models[name].describe(), layer, gr.Slider(maximum=heads, value=0)
+        return one.image, one.image, one.model, self.models[one.model].describe()
 
     def switch(self, event: gr.SelectData) -> str:
         """The view of a tab."""
         return event.value
 
-    def point(self, image: Any, event: gr.SelectData) -> tuple[int, int]:
+    def point(self, image: np.ndarray, event: gr.SelectData) -> list[int]:
         """Where the picture of the attention was clicked, in % from the left and from the top."""
-        height, width = views.enlarged_size(image)
-        return round(100 * event.index[0] / width), round(100 * event.index[1] / height)
+        size = views.shown_size(image)
+        return [round(100 * at / side) for at, side in zip(event.index, size, strict=True)]
 
-    def run(
-        self,
-        view: str,
-        name: str,
-        image: Any,
-        example: int | None,
-        side: int,
-        score: float,
-        *explained: int,
-    ) -> Iterator[dict[Any, Any]]:
+    def run(self, data: Values) -> Iterator[Values]:
         """What one view shows; of several sizes one after the other."""
+        model, image, view = self.models[data[self.name]], data[self.image], data[self.view]
         if image is None:
             raise gr.Error('Choose an image.', print_exception=False)
-        model = self.models[name]
-        boxes = view != FEATURES and model.predictor.task == 'detection'
-        yield {self.score: gr.Slider(visible=boxes)}
-        if view == FEATURES:
-            results = self._explain(name, image, *explained)
-            yield dict(zip((self.features, self.attention, self.facts), results, strict=True))
-        elif view == PREDICTION:
-            found, text = _refuse(views.predict, model, image, side)
-            pictures = self._pictures(view, name, image, example, found, score)
-            yield {self.found: found, self.facts: text, **pictures}
-        else:
-            for number, results in enumerate(views.predict_sizes(model, image), start=1):
-                pictures = self._pictures(view, name, image, example, results, score)
-                text = f'Sizes: {number} of {len(views.FACTORS)}.'
-                yield {self.found: [*results], self.facts: text, **pictures}
+        with mistakes_shown():
+            boxes = view != FEATURES and model.predictor.task == 'detection'
+            yield {self.score: gr.Slider(visible=boxes), self.about: model.describe()}
+            if view == FEATURES:
+                chosen = [data[slider] for slider in self.sliders]
+                features, attention, facts = views.explain(model, image, *chosen)
+                yield {
+                    self.features: to_html(features),
+                    self.attention: attention,
+                    self.facts: facts,
+                }
+                return
+            side = data[self.side]
+            scales = [(side, side) if side else 'config']
+            if view == SIZES:
+                scales = views.scales_to_compare(model, image)
+            data[self.found] = found = []
+            for scale in scales:
+                found.append(views.predict(model, image, scale))
+                facts = found[-1]['facts']
+                if view == SIZES:
+                    facts = f'Sizes: {len(found)} of {len(scales)}.'
+                yield {self.found: found, self.facts: facts, **self.draw(data)}
 
-    def draw(
-        self, view: str, name: str, image: Any, example: int | None, found: Any, score: float
-    ) -> dict[Any, Any]:
+    def draw(self, data: Values) -> Values:
         """What was found, of boxes those of at least a score; the model does not run."""
-        return {} if found is None else self._pictures(view, name, image, example, found, score)
-
-    def _pictures(
-        self, view: str, name: str, image: Any, example: int | None, found: Any, score: float
-    ) -> dict[Any, Any]:
-        model = self.models[name]
-        if view == SIZES:
-            truth = None if example is None else self.examples[example]
-            truth = None if truth is None or truth.model != name else truth
-            pictures = views.draw_sizes(model, image, found, score, truth)
-            return {self.sizes: views.to_html(pictures)}
-        chosen = views.keep_scores(found, score)
-        picture, table = views.draw(model, image, chosen), views.list_classes(model, chosen)
-        return {self.prediction: picture, self.table: table}
-
-    def _explain(self, name: str, image: Any, side: int, *which: int) -> tuple[Any, ...]:
-        pictures, text = views.show_features(self.models[name], image, side)
-        attention, more = views.show_attention(self.models[name], image, side, *which)
-        return views.to_html(pictures), attention, f'{text}\n\n{more}'
+        model, image = self.models[data[self.name]], data[self.image]
+        found = [views.keep_scores(one, data[self.score]) for one in data[self.found]]
+        pictures = [views.draw(model, image, one) for one in found]
+        if data[self.view] == PREDICTION and found:
+            return {self.prediction: pictures[0], self.table: views.to_table(model, found[0])}
+        known = [one for one in self.examples if one.model == model.name]
+        truth = next((one for one in known if np.array_equal(one.image, image)), None)
+        small = [picture.resize(views.shown_size(image)) for picture in pictures]
+        captions = [views.caption(model, one, truth) for one in found]
+        return {self.sizes: to_html(zip(small, captions, strict=True))}
 
 
-def _refuse(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a call, whose ``ValueError`` is shown on the page."""
+def to_html(pictures: Iterable[tuple[Any, str]]) -> str:
+    """Pictures with their captions as HTML, the pictures inside of it."""
+    figures = ''
+    for picture, caption in pictures:
+        image = f'<img src="{encode_image_to_base64(picture)}" alt="">'
+        figures += f'<figure>{image}<figcaption>{html.escape(caption)}</figcaption></figure>'
+    return f'<div class="figures">{figures}</div>'
+
+
+@contextmanager
+def mistakes_shown() -> Iterator[None]:
+    """Show a ``ValueError`` on the page."""
     try:
-        return call(*arguments)
+        yield
     except ValueError as error:
         raise gr.Error(str(error), print_exception=False) from error

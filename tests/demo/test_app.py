@@ -35,85 +35,103 @@ def example(model):
 def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
     assert {one.model for one in examples()} == shipped_weights().keys()
     for name, entry in shipped_weights().items():
-        text = app.models[name].describe()
-        assert text.index('**For:**') < text.index('**Not for:**') < text.index('**Classes:**')
+        text = ' '.join(app.models[name].describe().split())
+        assert text.index('**For.**') < text.index('**Not for.**') < text.index('**Classes.**')
         assert all(one in text for one in entry.dataset_meta['classes'])
+        assert text.count('**') == 6
 
 
 def test_it_opens_with_a_finished_example(app):
     page = app.page
     assert page.features.value.count('<img') == 1 and page.attention.value
-    assert '640 x 427 px' in page.facts.value and '**Classes:** tench' in page.about.value
+    assert '640 x 427 px' in page.facts.value and '**Classes.** tench' in page.about.value
     assert page.score.visible is False
 
 
 def test_boxes_are_those_of_the_inferencer_and_are_filtered_without_it(app, views, monkeypatch):
-    model, rgb = app.models[DETECTOR], example(DETECTOR).image
-    found, facts = views.predict(model, rgb, 0)
-    assert 'seen at 320 x 240 px' in facts and 'Outside' not in facts
-    assert '**Outside the sizes it is good at:**' in views.predict(model, rgb[:40, :40], 64)[1]
+    model, rgb, page = app.models[DETECTOR], example(DETECTOR).image, app.page
+    found = views.predict(model, rgb, 'config')
+    assert 'seen at 320 x 240 px' in found['facts'] and 'Outside' not in found['facts']
+    small = views.predict(model, rgb[:40, :40], (64, 64))
+    assert '**Outside the sizes it is good at:**' in small['facts']
     own, _ = Inferencer(predictor=model.predictor)(rgb[..., ::-1].copy(), score_thr=0.6)
     monkeypatch.setattr(ToolboxPredictor, 'predict', None)
     kept = views.keep_scores(found, 0.6)
     assert len(found['boxes']) > len(kept['boxes']) > 15
     assert (kept['boxes'], kept['scores']) == (own['boxes'], own['scores'])
-    data = ('Prediction', DETECTOR, rgb, None, found)
-    first, last = (app.page.draw(*data, score)[app.page.table] for score in (0.6, 1))
-    assert f'<td>{len(kept["boxes"])} (best score' in first and 'Nothing of at least' in last
-    assert not (views.draw(model, rgb, kept) == rgb).all()
+    data = {page.view: 'Prediction', page.name: DETECTOR, page.image: rgb, page.found: [found]}
+    first, last = (page.draw({**data, page.score: score}) for score in (0.6, 1))
+    assert f'| RBC | {len(kept["boxes"])} (best score' in first[page.table]
+    assert 'Nothing of at least' in last[page.table]
+    assert (np.asarray(last[page.prediction]) == rgb).all()
+    assert not (np.asarray(first[page.prediction]) == rgb).all()
 
 
-def test_several_sizes_are_compared_with_the_truth(app, views, monkeypatch):
+def test_captions_compare_with_the_truth(app, views, monkeypatch):
     monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
     expected = {
-        DETECTOR: r'320 x 240 px: 2[2-4] of 24 found, [01] extra \| good size',
-        SEGMENTOR: r'480 x 360 px: 8\d% of the pixels right \| good size',
-        CLASSIFIER: r'137 x 91 px: church \d\d% \| good size \| cosine .+: 0\.\d\d',
+        DETECTOR: r'320 x 240 px \| 2[2-4] of 24 found, [01] extra \| good size',
+        SEGMENTOR: r'480 x 360 px \| 8\d% of the pixels right \| good size',
+        CLASSIFIER: r'137 x 91 px \| good size',
     }
     for name, text in expected.items():
         one, model = example(name), app.models[name]
-        first, both = ([*results] for results in views.predict_sizes(model, one.image))
-        assert (len(first), len(both)) == (1, 2)
-        (_, small), (picture, good) = views.draw_sizes(model, one.image, both, 0.5, one)
-        assert small.endswith('outside the good sizes') and re.fullmatch(text, good), good
-        assert picture.shape[0] / picture.shape[1] == pytest.approx(
-            one.image.shape[0] / one.image.shape[1], abs=0.01
-        )
-        (_, unknown), _ = views.draw_sizes(model, one.image, both, 0.5, None)
-        assert 'found' not in unknown and 'right' not in unknown
+        scales = views.scales_to_compare(model, one.image)
+        found = [views.predict(model, one.image, scale) for scale in scales]
+        small, good = (views.keep_scores(prediction, 0.5) for prediction in found)
+        assert views.caption(model, small, one).endswith('| outside the good sizes')
+        assert re.fullmatch(text, views.caption(model, good, one))
+        assert re.fullmatch(r'\d+ x \d+ px \| good size', views.caption(model, good, None))
+
+
+def test_sizes_are_shown_one_after_the_other_and_bounded(app, views, monkeypatch):
+    monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
+    page, rgb = app.page, example(DETECTOR).image
+    data = {page.view: 'Several sizes', page.name: DETECTOR, page.score: 0.5, page.side: 0}
+    shown = {}
+    for image in (rgb, rgb[:, ::-1].copy()):
+        updates = [one for one in page.run({**data, page.image: image}) if page.sizes in one]
+        assert [one[page.sizes].count('<figure>') for one in updates] == [1, 2]
+        shown[len(shown)] = updates[-1][page.sizes]
+    assert 'of 24 found' in shown[0] and 'of 24 found' not in shown[1]
+    monkeypatch.setattr(views, 'FACTORS', (1, 30, 40))
+    scales = views.scales_to_compare(app.models[DETECTOR], rgb)
+    assert scales == [0.5, views.MAX_SIDE / 640]
 
 
 def test_tables_of_a_segmentor_and_of_a_classifier(app, views):
-    one = example(SEGMENTOR)
-    found, _ = views.predict(app.models[SEGMENTOR], one.image, 160)
-    shares = re.findall(
-        r'</span>(\w+)</td><td>([\d.]+)%', views.list_classes(app.models[SEGMENTOR], found)
-    )
+    model, image = app.models[SEGMENTOR], example(SEGMENTOR).image
+    found = views.predict(model, image, (160, 160))
+    shares = re.findall(r'\| (\w+) \| ([\d.]+)% \|', views.to_table(model, found))
     assert sum(float(share) for _, share in shares) == pytest.approx(100, abs=0.6)
     largest = np.bincount(found['seg_map'].ravel()).argmax()
-    assert shares[0][0] == app.models[SEGMENTOR].predictor.classes[largest]
-    found, _ = views.predict(app.models[CLASSIFIER], example(CLASSIFIER).image, 0)
-    table = views.list_classes(app.models[CLASSIFIER], found)
-    assert table.count('<tr><td>') == 5 and '</span>church</td><td>9' in table
+    assert shares[0][0] == model.predictor.classes[largest]
+    model, image = app.models[CLASSIFIER], example(CLASSIFIER).image
+    table = views.to_table(model, views.predict(model, image, 'config'))
+    assert table.count('%') == 5 and '| church | 9' in table
 
 
-def test_features_and_attention(app, views):
+def test_features_and_attention(app, views, monkeypatch):
     rgb = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
     for name, levels in ((CLASSIFIER, 1), (DETECTOR, 3), (SEGMENTOR, 4)):
-        pictures, facts = views.show_features(app.models[name], rgb, 128)
-        assert len(pictures) == levels and 'seen at 128 x 96 px' in facts
-        assert {picture.shape for picture, _ in pictures} == {(540, 720, 3)}
-    picture, facts = views.show_attention(app.models[CLASSIFIER], rgb, 128, 1, 2, 100, 100)
-    assert picture.shape == (540, 720, 3) and 'blocks.0.attn, head 2 of 3' in facts
-    assert views.count_heads(app.models[CLASSIFIER]) == (12, 3)
+        features, attention, facts = views.explain(app.models[name], rgb, 128, 0, 100, 100)
+        assert len(features) == levels and 'seen at 128 x 96 px' in facts
+        assert {attention.size, *(picture.size for picture, _ in features)} == {(720, 540)}
+        assert 'blocks.0.attn' in facts
+        assert features[0][1] == '8 x 6 places, one for 16 x 16 px'
+    _, other, facts = views.explain(app.models[SEGMENTOR], rgb, 128, 100, 0, 0)
+    assert 'blocks.11.attn' in facts and other != attention
+    monkeypatch.setattr(views.attention_maps, 'attention_layers', lambda model: {})
+    features, attention, facts = views.explain(app.models[CLASSIFIER], rgb, 128, 0, 0, 0)
+    assert len(features) == 1 and attention is None and 'has no attention layers' in facts
 
 
 def test_an_upload_is_shown_as_the_models_see_it(app, views, tmp_path):
     rgba = np.zeros((4, 6, 4), np.uint8)
     rgba[0] = 255, 0, 0, 255
     Image.fromarray(rgba).save(tmp_path / 'a.png')
-    shown, kept, number = app.page.read(str(tmp_path / 'a.png'))
-    assert shown is kept and number is None and not (tmp_path / 'a.png').exists()
+    shown, kept = app.page.read(str(tmp_path / 'a.png'))
+    assert shown is kept and not (tmp_path / 'a.png').exists()
     assert (kept[0] == (255, 0, 0)).all() and (kept[1:] == 255).all()
     Image.new('L', (12000, 40)).save(tmp_path / 'b.png')
     assert views.read_upload(str(tmp_path / 'b.png')).shape == (7, 2048, 3)
@@ -162,13 +180,13 @@ def call(app, name, *data):
     return done
 
 
-# View, model, image, example, side, score; side, layer and head of the attention, and its point.
-FEATURES = [None, CLASSIFIER, None, None, 0, 0.5, 64, 1, 0, 50, 50]
+# Three states, which the server keeps; model; side, layer and point of features; side; score.
+FEATURES = [None, None, None, CLASSIFIER, 64, 0, 50, 50, 0, 0.5]
 
 
 def test_numbers_and_names_of_requests_are_bounded(app):
     assert call(app, 'run', *FEATURES)['success']
-    wrong = {1: '../../etc/passwd', 4: 12000, 6: 12000, 7: 999, 9: 101}
+    wrong = {3: '../../etc/passwd', 4: 12000, 5: 999, 7: 101, 8: 12000, 9: 2}
     for place, value in wrong.items():
         answer = call(app, 'run', *FEATURES[:place], value, *FEATURES[place + 1 :])
         assert not answer['success'], (place, answer)

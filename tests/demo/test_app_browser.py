@@ -138,14 +138,14 @@ def test_several_sizes(open_page):
     choose(page, DETECTOR)
     done(page, 'Image: 640 x 480 px')
     view(page, 'Several sizes')
-    done(page, r'960 x 720 px: .+Sizes: 5 of 5')
-    done(page, r'160 x 120 px: .+ outside the good sizes')
-    done(page, r'640 x 480 px: 24 of 24 found, 0 extra \| good size')
+    done(page, r'960 x 720 px \| .+Sizes: 5 of 5')
+    done(page, r'160 x 120 px \| .+ outside the good sizes')
+    done(page, r'640 x 480 px \| 24 of 24 found, 0 extra \| good size')
     picture(page, 'app_sizes', DETECTOR)
     choose(page, SEGMENTOR)
-    done(page, r'480 x 360 px: 8\d% of the pixels right')
+    done(page, r'480 x 360 px \| 8\d% of the pixels right')
     choose(page, CLASSIFIER)
-    done(page, r'church .+ cosine with the features')
+    done(page, r'137 x 91 px \| good size')
 
 
 def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
@@ -155,8 +155,8 @@ def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
     expect(across).not_to_have_value('50')
     across.focus()
     page.keyboard.press('ArrowUp')
-    layer = page.get_by_label('number input for Attention layer')
-    layer.fill('1')
+    layer = page.get_by_label('number input for Layer: % of the depth')
+    layer.fill('0')
     layer.press('Enter')
     layer.blur()
     done(page, r'blocks\.0\.attn')
@@ -218,6 +218,8 @@ def test_windows_and_accessibility(open_page, colours, width):
             if one['id'] not in GRADIO:
                 found[name, one['id']] = nodes
         assert page.evaluate('document.documentElement.scrollWidth') <= width
+        examples = page.locator('.grid-wrap')  # none is cut off
+        assert examples.evaluate('element => element.scrollWidth <= element.clientWidth')
 
     check('features')
     choose(page, DETECTOR)

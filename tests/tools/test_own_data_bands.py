@@ -185,9 +185,9 @@ def test_the_page_refuses_models_of_other_images(small_model):
         pytest.importorskip(package)
     from app_views import Model
 
-    model = Model('small', read_config(small_model[0]), small_model[1], 'cpu')
-    with pytest.raises(ValueError, match='the page takes RGB images of 8 bits; small reads others'):
-        model.predictor  # noqa: B018, loads
+    model = Model('small', lambda: read_config(small_model[0]), small_model[1], 'cpu')
+    with pytest.raises(ValueError, match='cfg reads images by LoadRange'):
+        model.extractor  # noqa: B018, loads
 
 
 # -- the check of the data
