@@ -42,6 +42,7 @@ from own_data import (
     must_exist,
     note_unlisted,
     object_settings,
+    read_backbone,
     read_coco,
     read_folders,
     read_instances,
@@ -236,9 +237,7 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Refuse a config that would be replaced, and weights that do not exist."""
-    from cpvt_backbones.checkpoints import locate_checkpoint  # here: --help comes at once
-
+    """Refuse a config that would be replaced."""
     if args.out.suffix != '.py':
         raise ValueError(f'--out: must be FILE.py, got {str(args.out)!r}')
     if args.out.exists() and not args.overwrite:
@@ -246,17 +245,20 @@ def check_arguments(args: argparse.Namespace) -> None:
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
             ' hand'
         )
-    if args.weights not in (None, 'none') and '://' not in args.weights:
-        locate_checkpoint(args.weights, argument='--weights')
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     kind, form = form_of(args)
     check_arguments(args)
-    settings = settings_of(kind, form, args, args.out.with_suffix(''))
     task = KINDS[kind][0]
-    fields = settings.fields | start(task, args.weights, channels=settings.fields['channels'])
+    pretrained = read_backbone(task, args.weights, in_channels=len(args.bands or 'RGB'))
+    settings = settings_of(kind, form, args, args.out.with_suffix(''))
+    fields = settings.fields | start(
+        task, args.weights, channels=settings.fields['channels'], pretrained=pretrained
+    )
+    if pretrained is not None:
+        settings.remarks.append(pretrained.remark)
     if args.length:
         fields['length'] = args.length
     write_config(task, fields | dict(about=settings.about), args.out)

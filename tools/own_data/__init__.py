@@ -25,6 +25,7 @@ from .sheet import write_sheet
 from .templates import fields_of, start, work_dir, write_config
 from .value_range import choose_range, mean_and_std
 from .voc import read_voc
+from .weights import read_backbone
 from .yolo import read_yolo
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     'object_settings',
     'pair_masks',
     'part_of',
+    'read_backbone',
     'read_coco',
     'read_folders',
     'read_instances',

@@ -1,9 +1,11 @@
 """Write a config that inherits a shipped recipe, from the values of a user's data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
+
+from .weights import Pretrained
 
 if TYPE_CHECKING:
     from cpvt_backbones.value_range import ValueRange
@@ -78,8 +80,7 @@ AT_OWN_SIZE = dict(
     test_size='',
 )
 CLASSIFIER = """model = dict(
-    backbone=dict({channels}{init}arch='tiny', img_size=scale),
-    head=dict(num_classes=len(classes)),
+    {backbone}head=dict({head}num_classes=len(classes)),
 )
 data_preprocessor = dict({normalisation}num_classes=len(classes))
 load_from = {load_from!r}
@@ -98,7 +99,7 @@ work_dir = {work_dir!r}
 classes = {classes!r}
 scale = {scale}
 """
-ENDING = """test_evaluator = val_evaluator
+ENDING = """{rates}test_evaluator = val_evaluator
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline, **train_set))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline, **val_set))
 test_dataloader = val_dataloader
@@ -110,7 +111,7 @@ train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 default_hooks = dict(checkpoint=dict(interval=min(500, max(1, max_iters // 5))))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=end // 10 + 1),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=False, begin=end // 10 + 1, end=end),
+    dict(type='CosineAnnealingLR', eta_min={least}, by_epoch=False, begin=end // 10 + 1, end=end),
 ]
 """
 EPOCHS = """train_dataloader['batch_size'] = {batch}
@@ -120,7 +121,7 @@ train_cfg = dict(max_epochs=max_epochs, val_interval=1)
 by_epoch = dict(by_epoch=True, convert_to_iter_based=True)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, begin=0, end=1, **by_epoch),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, begin=1, end=end, **by_epoch),
+    dict(type='CosineAnnealingLR', eta_min={least}, begin=1, end=end, **by_epoch),
 ]
 """
 IMPORT_PREPROCESSOR = """preprocessors = 'cpvt_backbones.engine.preprocessors'
@@ -128,6 +129,16 @@ custom_imports = dict(imports=['cpvt_backbones', preprocessors])
 """
 REMOVE_COLOUR = """colour = ('PhotoMetricDistortion', 'ColorJitter')  # of RGB only
 train_pipeline = [step for step in train_pipeline if step['type'] not in colour]
+"""
+# Of weights of elsewhere: wider models learn at lower rates.
+COLUMN_RATES = """# The rate of the head; those of the backbone fall towards its first blocks.
+optim_wrapper = dict(
+    constructor='LayerDecayOptimWrapperConstructor',
+    optimizer=dict(lr={lr:.2g}),
+    paramwise_cfg=dict(layer_decay_rate=0.75),
+)
+"""
+PYRAMID_RATES = """optim_wrapper = dict(optimizer=dict(lr={lr:.2g}))
 """
 TEMPLATES = {
     'detector': BEGINNING + DETECTOR + OBJECTS + ENDING + ITERATIONS,
@@ -235,24 +246,77 @@ def fields_of(
     return fields
 
 
-def start(task: str, weights: str | None, *, channels: str = '') -> dict[str, str | None]:
+def start(
+    task: str,
+    weights: str | None,
+    *,
+    channels: str = '',
+    pretrained: Pretrained | None = None,
+) -> dict[str, str | None]:
     """Fields of the template for the weights to start from.
 
     Args:
         task: A key of ``TEMPLATES``.
-        weights: Shipped weights of the task as a whole, any other weights for the backbone,
-            ``'none'``, or ``None`` for the default.
+        weights: Shipped weights, ``'none'``, or ``None`` for the default. Those of the task as a
+            whole are loaded, of others the backbone.
         channels: The argument ``in_channels`` of the backbone, if it is not 3. Only a backbone's
             weights are fitted to it.
+        pretrained: The backbone of other weights than these.
     """
+    if pretrained is not None:
+        return start_elsewhere(task, pretrained)
+    fields: dict[str, str | None] = dict(load_from=None, head='', rates='', least='1e-5')
     whole = default_weights(task)
     if weights is None:
         weights = default_weights('classifier') if channels or whole is None else whole
-    if weights == whole and not channels:
-        return dict(load_from=weights, init='', backbone='')
+    init = ''
     if weights == 'none':
         init = 'init_cfg=None'
+    elif weights == whole and not channels:
+        fields['load_from'] = weights
     else:
         init = f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
-    backbone = f'backbone=dict({channels}{init}),\n    '
-    return dict(load_from=None, init=f'{init}, ', backbone=backbone)
+    if task == 'classifier':
+        init = f"{init}{', ' if init else ''}arch='tiny', img_size=scale"
+    fields['backbone'] = f'backbone=dict({channels}{init}),\n    ' if init else ''
+    return fields
+
+
+def start_elsewhere(task: str, pretrained: Pretrained) -> dict[str, str | None]:
+    """Fields of the template for a backbone that is not the recipe's, with its learning rates."""
+    items = ['_delete_=True']
+    items += [f'{key}={expression(value)}' for key, value in pretrained.arguments.items()]
+    backbone = f'backbone=dict(\n{wrapped(items, indent=8)}\n    ),\n    '
+    channels = list(pretrained.out_channels)
+    head = ''
+    if task == 'classifier':
+        head = f'in_channels={channels[-1]}, '
+    else:
+        backbone += f'neck=dict(in_channels={channels}),\n    '
+    rates = COLUMN_RATES if pretrained.is_column else PYRAMID_RATES
+    # The recipes' rate is for 192 channels.
+    rates = rates.format(lr=1e-3 * min(1.0, 192 / channels[-1]))
+    return dict(load_from=None, backbone=backbone, head=head, rates=rates, least='0')
+
+
+def expression(value: Any) -> str:
+    """Python source of plain data, with ``dict()`` for dicts."""
+    if isinstance(value, Mapping):
+        arguments = ', '.join(f'{key}={expression(one)}' for key, one in value.items())
+        return f'dict({arguments})'
+    if isinstance(value, list):
+        items = ', '.join(map(expression, value))
+        return f'[{items}]'
+    return repr(value)
+
+
+def wrapped(items: Iterable[str], *, indent: int) -> str:
+    """Items of a call, each with a comma, on lines of at most 100 columns."""
+    lines: list[str] = []
+    for item in items:
+        joined = f'{lines[-1]} {item},' if lines else ''
+        if joined and len(joined) <= 100:
+            lines[-1] = joined
+        else:
+            lines.append(f'{" " * indent}{item},')
+    return '\n'.join(lines)
