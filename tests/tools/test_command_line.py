@@ -261,20 +261,11 @@ def test_freed_memory_is_kept(settings):
 
     print(faults(), keep_memory(), faults(), faults())
     """
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(('MALLOC_', 'GLIBC_'))
-    }
+    names = [name for name in os.environ if not name.startswith(('MALLOC_', 'GLIBC_'))]
+    environment = {name: os.environ[name] for name in names}
     command = [sys.executable, '-c', textwrap.dedent(script)]
-    result = subprocess.run(
-        command,
-        env={**environment, **settings},
-        cwd=Path(cli.__file__).parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    before, kept, _, after = result.stdout.split()
+    place = dict(env={**environment, **settings}, cwd=Path(cli.__file__).parent)
+    printed = subprocess.check_output(command, text=True, **place)
+    before, kept, _, after = printed.split()
     assert kept == str(not settings)
     assert int(before) > 30_000 and (int(after) < 1000) == (kept == 'True')

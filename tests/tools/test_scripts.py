@@ -67,11 +67,7 @@ def test_dist_train_starts_torchrun(launched, environment, expected):
 
 @pytest.mark.parametrize(
     ('environment', 'tasks', 'per_node'),
-    [
-        ({}, '8', '8'),
-        (dict(GPUS='2'), '2', '2'),
-        (dict(GPUS='16', GPUS_PER_NODE='4'), '16', '4'),
-    ],
+    [({}, '8', '8'), (dict(GPUS='2'), '2', '2'), (dict(GPUS='16', GPUS_PER_NODE='4'), '16', '4')],
     ids=str,
 )
 def test_slurm_train_starts_srun(launched, environment, tasks, per_node):

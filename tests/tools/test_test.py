@@ -8,7 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
-from tiny_configs import ROOT, TASKS, lively_model, save, segmentation
+from tiny_configs import ROOT, TASKS, lively_model, save
 from torch import nn
 
 from cpvt_backbones.checkpoints import load_weights, loading
@@ -18,190 +18,176 @@ SMALL_SCALES = [dict(type='Resize', scale=scale, keep_ratio=True) for scale in (
 AS_IT_IS = [dict(type='Resize', scale_factor=1.0, keep_ratio=True)]
 
 
-def tta_config(config, scope, folder, *, scales, flips):
-    """A demo config with the tta_pipeline of this package's base configs, at scales that fit tiny
-    images.
-    """
-    pipeline = Config.fromfile(ROOT / f'configs/_base_/datasets/{SHIPPED[scope]}.py').tta_pipeline
-    steps = pipeline[-1].transforms
-    steps[0] = scales
-    flip = next(i for i, step in enumerate(steps) if step[0]['type'] == 'RandomFlip')
-    steps[flip] = [step for step in steps[flip] if step['prob'] in flips]
-    if scales is AS_IT_IS:
-        steps[:] = [step for step in steps if step[0]['type'] != 'ResizeToMultiple']
-    for step in steps:
-        step[0].pop('reduce_zero_label', None)
-    path = folder / f'tta_{len(scales)}_{len(flips)}.py'
-    path.write_text(f'_base_ = {str(config)!r}\n{Config(dict(tta_pipeline=pipeline)).pretty_text}')
-    return path
+class Trained:
+    """A tiny config and a checkpoint of it, and test.py on them."""
 
+    def __init__(self, scope, scenes, folder, call, refused):
+        self.scope, self.folder, self.work = scope, folder, folder / 'work'
+        self.config, self.options = TASKS[scope](scenes, folder)
+        self.checkpoint = save(lively_model(self.config, self.options), folder / 'model.pth')
+        self.call, self.refused = call, refused
 
-def metrics(work_dir):
-    (path,) = work_dir.glob('*/*.json')
-    return json.loads(path.read_text().splitlines()[-1])
+    def arguments(self, *flags, config=None):
+        files = ['test', config or self.config, self.checkpoint]
+        return [*files, '--work-dir', self.work, *flags, '--cfg-options', *self.options]
+
+    def content(self):
+        return torch.load(self.checkpoint)
+
+    def tta_config(self, *, scales, flips):
+        """The config with the tta_pipeline of this package's base configs, at other scales."""
+        base = ROOT / f'configs/_base_/datasets/{SHIPPED[self.scope]}.py'
+        pipeline = Config.fromfile(base).tta_pipeline
+        steps = pipeline[-1].transforms
+        steps[0] = scales
+        flip = next(i for i, step in enumerate(steps) if step[0]['type'] == 'RandomFlip')
+        steps[flip] = [step for step in steps[flip] if step['prob'] in flips]
+        if scales is AS_IT_IS:
+            steps[:] = [step for step in steps if step[0]['type'] != 'ResizeToMultiple']
+        for step in steps:
+            step[0].pop('reduce_zero_label', None)
+        path = self.folder / f'tta_{len(scales)}_{len(flips)}.py'
+        text = Config(dict(tta_pipeline=pipeline)).pretty_text
+        path.write_text(f'_base_ = {str(self.config)!r}\n{text}')
+        return path
+
+    def answers(self, *flags, config=None):
+        """Predictions of each image, in order."""
+        name = (config or self.config).stem
+        out = self.folder / (name if self.scope == 'mmseg' else f'{name}.pkl')
+        self.call(*self.arguments(*flags, '--out', out, config=config))
+        if self.scope == 'mmseg':
+            return [np.asarray(Image.open(mask)) for mask in sorted(out.iterdir())]
+        found = []
+        for image in pickle.loads(out.read_bytes()):
+            instances = image['pred_instances']
+            order = instances['scores'].argsort(descending=True, stable=True)
+            columns = instances['scores'][order], instances['bboxes'][order]
+            found.append(np.column_stack(columns))
+        return found
 
 
 @pytest.fixture
-def trained(request, scenes, tmp_path):
-    """Scope, config, its options, and a checkpoint of it."""
+def trained(request, scenes, tmp_path, call, refused):
     scope = getattr(request, 'param', 'mmseg')
     pytest.importorskip(scope)
-    config, options = TASKS[scope](scenes, tmp_path)
-    return scope, config, options, save(lively_model(config, options), tmp_path / 'model.pth')
+    return Trained(scope, scenes, tmp_path, call, refused)
 
 
 both_scopes = pytest.mark.parametrize('trained', ['mmdet', 'mmseg'], indirect=True)
 
 
 @both_scopes
-def test_tta_gives_metrics(trained, scenes, tmp_path, call):
+def test_tta_gives_metrics(trained, scenes):
     """A segmentor that predicts background everywhere has the background's share of the pixels as
     accuracy.
     """
-    scope, config, options, checkpoint = trained
-    if scope == 'mmseg':
-        content = torch.load(checkpoint)
+    if trained.scope == 'mmseg':
+        content = trained.content()
         content['state_dict']['decode_head.conv_seg.bias'][0] = 1e3
-        torch.save(content, checkpoint)
-    config = tta_config(config, scope, tmp_path, scales=SMALL_SCALES, flips=(0.0, 1.0))
-    work_dir = tmp_path / 'work'
-    call('test', config, checkpoint, '--tta', '--work-dir', work_dir, '--cfg-options', *options)
-    found = metrics(work_dir)
-    if scope == 'mmseg':
-        labels = [
-            np.asarray(Image.open(path)) for path in (scenes / 'heldout_37x61' / 'labels').iterdir()
-        ]
-        background = 100 * np.mean([label == 0 for label in labels])
-        assert 50 < background < 100
-        assert found['aAcc'] == pytest.approx(background, abs=0.0051)
-    else:
+        torch.save(content, trained.checkpoint)
+    config = trained.tta_config(scales=SMALL_SCALES, flips=(0.0, 1.0))
+    trained.call(*trained.arguments('--tta', config=config))
+    (log,) = trained.work.glob('*/*.json')
+    found = json.loads(log.read_text().splitlines()[-1])
+    if trained.scope == 'mmdet':
         assert 0 <= found['coco/bbox_mAP_50'] <= 1
+        return
+    files = (scenes / 'heldout_37x61' / 'labels').iterdir()
+    background = 100 * np.mean([np.asarray(Image.open(path)) == 0 for path in files])
+    assert 50 < background < 100
+    assert found['aAcc'] == pytest.approx(background, abs=0.0051)
 
 
-@pytest.mark.parametrize('kind', ['the same classes in another order', 'other classes'])
-def test_other_classes_are_refused(trained, kind, tmp_path, call, refused):
-    """They have the right shapes, and would be scored as the classes of the test set."""
-    _, config, options, checkpoint = trained
-    cfg = Config.fromfile(str(config))
-    classes = list(cfg.test_dataloader.dataset.metainfo.classes)
-    others = [*classes[1:], classes[0]] if 'order' in kind else ['x', *classes[1:]]
-    content = torch.load(checkpoint)
-    work = ['--work-dir', tmp_path / 'work']
-    arguments = ['test', config, checkpoint, *work, '--cfg-options', *options]
-    torch.save(dict(content, meta=dict(dataset_meta=dict(classes=others))), checkpoint)
-    assert f'it has {kind}: (' in refused(*arguments)
-    torch.save(dict(content, meta=dict(dataset_meta=dict(classes=tuple(classes)))), checkpoint)
-    call(*arguments)
-
-
-def answers(scope, path):
-    """Predictions of each image, in order."""
-    if scope == 'mmseg':
-        return [np.asarray(Image.open(mask)) for mask in sorted(path.iterdir())]
-    found = []
-    for image in pickle.loads(path.read_bytes()):
-        instances = image['pred_instances']
-        order = instances['scores'].argsort(descending=True, stable=True)
-        found.append(np.column_stack([instances['scores'][order], instances['bboxes'][order]]))
-    return found
-
-
-def test_weights_fit_through_every_wrapper(tmp_path, monkeypatch):
-    """With several GPUs and test-time augmentation a model is wrapped twice."""
-
-    class Wrapper(nn.Module):
-        def __init__(self, module):
-            super().__init__()
-            self.module = module
-
-    monkeypatch.setattr(loading, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
-    model = nn.Linear(3, 2)
-    path = str(save(nn.Linear(3, 2), tmp_path / 'linear.pth'))
-    load_weights(Wrapper(Wrapper(model)), path)
-    assert torch.equal(model.weight, torch.load(path)['state_dict']['weight'])
-    with pytest.raises(ValueError, match='does not fit'):
-        load_weights(Wrapper(Wrapper(nn.Linear(4, 2))), path)
+def far(left, right):
+    return left.shape != right.shape or np.abs(left.astype(float) - right).max() > 1e-3
 
 
 @both_scopes
-def test_tta_without_any_augmentation_changes_nothing(trained, tmp_path, call):
+def test_tta_without_any_augmentation_changes_nothing(trained):
     """The wrapped model has the checkpoint's weights too; with flips the predictions do change."""
-    scope, config, options, checkpoint = trained
-    same = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,))
-    flipped = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0, 1.0))
-    if scope == 'mmdet':  # as the model's own test_cfg has it
-        options = [*options, 'tta_model.tta_cfg.max_per_img=400']
-    found = []
-    for index, arguments in enumerate(([config], [same, '--tta'], [flipped, '--tta'])):
-        out = tmp_path / (f'masks_{index}' if scope == 'mmseg' else f'{index}.pkl')
-        path, *flags = arguments
-        flags += ['--out', out, '--work-dir', tmp_path / f'work_{index}']
-        call('test', path, checkpoint, *flags, '--cfg-options', *options)
-        found.append(answers(scope, out))
-    plain, wanted_same, other = found
+    same = trained.tta_config(scales=AS_IT_IS, flips=(0.0,))
+    flipped = trained.tta_config(scales=AS_IT_IS, flips=(0.0, 1.0))
+    if trained.scope == 'mmdet':  # as the model's own test_cfg has it
+        trained.options.append('tta_model.tta_cfg.max_per_img=400')
+    plain = trained.answers()
     assert len(plain) == 2 and all(len(answer) and answer.std() > 0 for answer in plain)
-    for left, right in zip(plain, wanted_same, strict=True):
-        assert left.shape == right.shape and np.abs(left.astype(float) - right).max() <= 1e-3
-    assert any(
-        left.shape != right.shape or np.abs(left.astype(float) - right).max() > 1e-3
-        for left, right in zip(plain, other, strict=True)
-    )
+    assert not any(map(far, plain, trained.answers('--tta', config=same)))
+    assert any(map(far, plain, trained.answers('--tta', config=flipped)))
 
 
-def test_tta_needs_a_pipeline(trained, tmp_path, refused):
-    _, config, options, checkpoint = trained
-    work = ['--work-dir', tmp_path / 'work']
-    line = refused('test', config, checkpoint, '--tta', *work, '--cfg-options', *options)
+def test_tta_needs_a_pipeline(trained):
+    line = trained.refused(*trained.arguments('--tta'))
     assert line == 'error: tta: the config has no tta_pipeline'
 
 
+# -- checkpoints
+# --------------------------------------------------------------------------------------------------
+
+
+def test_classes_in_another_order_are_refused(trained):
+    """They have the right shapes, and would be scored as the classes of the test set."""
+    cfg = Config.fromfile(str(trained.config))
+    first, *others = cfg.test_dataloader.dataset.metainfo.classes
+    for names in ((*others, first), (first, *others)):
+        meta = dict(dataset_meta=dict(classes=names))
+        torch.save(trained.content() | dict(meta=meta), trained.checkpoint)
+        if names[0] == first:
+            trained.call(*trained.arguments())
+        else:
+            line = trained.refused(*trained.arguments())
+            assert 'it has the same classes in another order: (' in line
+
+
+FC1 = 'backbone.blocks.0.mlp.fc1.weight'
+
+
 @pytest.mark.parametrize(
-    ('fault', 'tta'),
-    [('lacks', False), ('shape', False), ('empty', False), ('lacks', True)],
-    ids=str,
+    ('fault', 'tta', 'message'),
+    [
+        ('lacks', False, f'it lacks 1 of {{}} weights: {FC1}'),
+        ('lacks', True, f'it lacks 1 of {{}} weights: {FC1}'),
+        ('shape', False, f'weights have other shapes ((64, 15), not (64, 16)): {FC1}'),
+        ('empty', False, 'is empty'),
+    ],
 )
-def test_a_checkpoint_that_does_not_fit(trained, fault, tta, tmp_path, refused):
-    scope, config, options, checkpoint = trained
-    content = torch.load(checkpoint)
+def test_a_checkpoint_that_does_not_fit_is_refused(trained, fault, tta, message):
+    content = trained.content()
     state = content['state_dict']
-    key = 'backbone.blocks.0.mlp.fc1.weight'
+    message = message.format(len(state))
     if fault == 'lacks':
-        del state[key]
-        message = f'it lacks 1 of {len(state) + 1} weights: {key}'
+        del state[FC1]
     elif fault == 'shape':
-        state[key] = state[key][:, :-1].clone()
-        message = f'weights have other shapes ((64, 15), not (64, 16)): {key}'
+        state[FC1] = state[FC1][:, :-1].clone()
     else:
-        message = 'is empty'
         state.clear()
-    torch.save(content, checkpoint)
-    flags = ['--work-dir', tmp_path / 'work']
-    if tta:
-        config = tta_config(config, scope, tmp_path, scales=AS_IT_IS, flips=(0.0,))
-        flags.append('--tta')
-    line = refused('test', config, checkpoint, *flags, '--cfg-options', *options)
-    assert f"checkpoint '{checkpoint}'" in line and message in line
-    assert not list((tmp_path / 'work').glob('*/*.json'))
+    torch.save(content, trained.checkpoint)
+    config = trained.tta_config(scales=AS_IT_IS, flips=(0.0,)) if tta else None
+    line = trained.refused(*trained.arguments(*['--tta'] * tta, config=config))
+    assert f"checkpoint '{trained.checkpoint}'" in line and message in line
+    assert not list(trained.work.glob('*/*.json'))
 
 
-def test_checkpoints_that_fit(scenes, tmp_path, call):
-    """Weights under DistributedDataParallel's prefix, alone in their file, or beside others."""
-    pytest.importorskip('mmseg')
-    config, options = segmentation(scenes, tmp_path)
-    state = lively_model(config, options).state_dict()
-    forms = dict(
-        plain=dict(state_dict=state),
-        wrapped=dict(state_dict={f'module.{key}': value for key, value in state.items()}),
-        bare=dict(state),
-        with_more=dict(state_dict={**state, 'auxiliary_head.conv_seg.weight': torch.ones(1)}),
-    )
-    found = {}
-    for form, content in forms.items():
-        torch.save(content, tmp_path / f'{form}.pth')
-        arguments = [tmp_path / f'{form}.pth', '--work-dir', tmp_path / form]
-        call('test', config, *arguments, '--cfg-options', *options)
-        found[form] = {
-            key: value for key, value in metrics(tmp_path / form).items() if 'time' not in key
-        }
-    assert found['plain']['mIoU'] > 0
-    assert all(values == found['plain'] for values in found.values())
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize('form', ['plain', 'wrapped', 'bare', 'with more'])
+def test_weights_fit_through_every_wrapper(form, tmp_path, monkeypatch):
+    """With several GPUs and test-time augmentation a model is wrapped twice."""
+    monkeypatch.setattr(loading, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
+    model, state = nn.Linear(3, 2), nn.Linear(3, 2).state_dict()
+    contents = {
+        'plain': dict(state_dict=state),
+        'wrapped': dict(state_dict={f'module.{key}': value for key, value in state.items()}),
+        'bare': dict(state),
+        'with more': dict(state_dict={**state, 'auxiliary_head.weight': torch.ones(1)}),
+    }
+    path = str(tmp_path / 'linear.pth')
+    torch.save(contents[form], path)
+    load_weights(Wrapper(Wrapper(model)), path)
+    assert torch.equal(model.weight, state['weight']) and torch.equal(model.bias, state['bias'])
+    with pytest.raises(ValueError, match='does not fit'):
+        load_weights(Wrapper(Wrapper(nn.Linear(4, 2))), path)

@@ -1,5 +1,6 @@
 """Tools of the toolboxes that this package has no counterpart of run its configs by path."""
 
+import json
 import os
 import runpy
 import subprocess
@@ -14,14 +15,10 @@ from tiny_configs import ROOT, detection, lively_model, save
 
 from cpvt_backbones.run import run_script
 
-STAND_IN = 'mmcv has no compiled operators: torchvision '
 
-
-def run_theirs(scope, tool, *arguments, monkeypatch):
+def script_of(scope, name):
     pytest.importorskip(scope)
-    script = Path(find_spec(scope).origin).parent / '.mim/tools' / tool
-    monkeypatch.setattr(sys, 'argv', [str(script), *map(str, arguments)])
-    runpy.run_path(str(script), run_name='__main__')
+    return Path(find_spec(scope).origin).parent / '.mim/tools' / name
 
 
 @pytest.mark.parametrize(
@@ -35,66 +32,80 @@ def run_theirs(scope, tool, *arguments, monkeypatch):
 def test_print_config(scope, name, tmp_path, monkeypatch, capsys):
     path = ROOT / f'configs/{name}.py'
     monkeypatch.chdir(tmp_path)
+    script = str(script_of(scope, 'misc/print_config.py'))
     option = ['--cfg-options', 'model.backbone.patch_size=32']
-    run_theirs(scope, 'misc/print_config.py', path, *option, monkeypatch=monkeypatch)
+    monkeypatch.setattr(sys, 'argv', [script, str(path), *option])
+    runpy.run_path(script, run_name='__main__')
     (tmp_path / 'printed.py').write_text(capsys.readouterr().out.removeprefix('Config:'))
     found, expected = Config.fromfile(tmp_path / 'printed.py'), Config.fromfile(path)
     assert found.model.backbone.patch_size == 32
-    assert (
-        found.train_dataloader == expected.train_dataloader
-        and found.optim_wrapper == expected.optim_wrapper
-    )
+    assert found.train_dataloader == expected.train_dataloader
+    assert found.optim_wrapper == expected.optim_wrapper
 
 
-@pytest.fixture
-def operatorless(tmp_path, monkeypatch):
-    """A working folder; Python processes started in it find no compiled operators."""
+# Runs each line of standard input as `python ARGUMENTS` in a process of its own. These share the
+# import of mmengine. No toolbox and no operators are imported before.
+RUN_EACH = """
+import json, os, runpy, sys, traceback
+import mmengine.runner
+for line in sys.stdin:
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0, line
+        continue
+    try:
+        file, *sys.argv[1:] = json.loads(line)
+        sys.argv[0] = file
+        sys.path[0] = file.rpartition('/')[0]
+        if file == '-m':
+            del sys.argv[0]
+            runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
+        else:
+            runpy.run_path(file, run_name='__main__')
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+"""
+
+
+def test_mmdets_own_tools_without_compiled_operators(scenes, tmp_path):
+    """train.py: ``custom_imports`` of the config come before the models, and bring operators.
+
+    test.py: a worker that is spawned imports mmdet first, too.
+    """
+    config, options = detection(scenes, tmp_path)
+    save(lively_model(config, options), tmp_path / 'model.pth')
+    spawn = ['test_dataloader.num_workers=1', 'env_cfg.mp_cfg.mp_start_method=spawn']
+    run = ['-m', 'cpvt_backbones.run']
+    shown = ['--not-show', '--output-dir', 'shown']
+    commands = [
+        [script_of('mmdet', 'train.py'), config, '--work-dir', 'work', '--cfg-options', *options],
+        [*run, script_of('mmdet', 'test.py'), config, 'model.pth', '--cfg-options']
+        + [*options, *spawn],
+        [*run, script_of('mmdet', 'analysis_tools/browse_dataset.py'), config, *shown]
+        + ['--cfg-options', *options],
+    ]
     (tmp_path / 'site').mkdir()
     (tmp_path / 'site/sitecustomize.py').write_text(WITHOUT_COMPILED_OPERATORS)
-    folders = [tmp_path / 'site', ROOT]
-    monkeypatch.setenv('PYTHONPATH', os.pathsep.join(map(str, folders)))
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run_python(*arguments):
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def mmdet_script(name):
-    return Path(find_spec('mmdet').origin).parent / '.mim/tools' / name
-
-
-def test_mmdets_own_train_without_compiled_operators(scenes, operatorless):
-    """``custom_imports`` of the config come before the models, and bring operators for them."""
-    config, options = detection(scenes, operatorless)
-    script = mmdet_script('train.py')
-    result = run_python(script, config, '--work-dir', 'work', '--cfg-options', *options)
+    path = os.pathsep.join(map(str, [tmp_path / 'site', ROOT]))
+    result = subprocess.run(
+        [sys.executable, '-c', RUN_EACH],
+        env={**os.environ, 'PYTHONPATH': path, 'CUDA_VISIBLE_DEVICES': ''},
+        cwd=tmp_path,
+        input=''.join(f'{json.dumps([*map(str, command)])}\n' for command in commands),
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stderr[-3000:]
-    assert STAND_IN in result.stdout + result.stderr
-    assert Path('work/iter_2.pth').exists()
-
-
-def test_mmdets_own_test_without_compiled_operators(scenes, operatorless):
-    """A worker that is spawned imports mmdet first, too."""
-    config, options = detection(scenes, operatorless)
-    save(lively_model(config, options), 'model.pth')
-    options += ['test_dataloader.num_workers=1', 'env_cfg.mp_cfg.mp_start_method=spawn']
-    arguments = [mmdet_script('test.py'), config, 'model.pth', '--cfg-options', *options]
-    result = run_python('-m', 'cpvt_backbones.run', *arguments)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert STAND_IN in result.stdout and 'coco/bbox_mAP' in result.stdout
-
-
-def test_mmdets_own_browse_dataset_without_compiled_operators(scenes, operatorless):
-    config, options = detection(scenes, operatorless)
-    arguments = [mmdet_script('analysis_tools/browse_dataset.py'), config, '--not-show']
-    arguments += ['--output-dir', 'shown', '--cfg-options', *options]
-    result = run_python('-m', 'cpvt_backbones.run', *arguments)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert STAND_IN in result.stdout and len(list(Path('shown').iterdir())) == 8
+    stand_in = 'mmcv has no compiled operators: torchvision '
+    assert (result.stdout + result.stderr).count(stand_in) >= 3
+    assert (tmp_path / 'work/iter_2.pth').exists()
+    assert 'coco/bbox_mAP' in result.stdout
+    assert len([*(tmp_path / 'shown').iterdir()]) == 8
 
 
 def test_a_script_runs_as_the_main_one(tmp_path, monkeypatch):
@@ -106,11 +117,19 @@ def test_a_script_runs_as_the_main_one(tmp_path, monkeypatch):
         encoding='utf-8',
     )
     monkeypatch.setenv('PYTHONPATH', str(ROOT))
-    module = ('-m', 'cpvt_backbones.run')
-    result = run_python(*module, tmp_path / 'ä script', '--a', 'b c')
+    command = [sys.executable, '-m', 'cpvt_backbones.run', tmp_path / 'ä script', '--a', 'b c']
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.stdout == "__main__ ä script ['--a', 'b c'] 3\n"
     assert result.returncode == 7 and not result.stderr
-    with pytest.raises(SystemExit, match=r"^error: there is no script 'absent\.py'$"):
-        run_script(['absent.py'])
-    with pytest.raises(SystemExit, match='^error: name a script and its arguments$'):
-        run_script([])
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['absent.py'], r"^error: there is no script 'absent\.py'$"),
+        ([], '^error: name a script and its arguments$'),
+    ],
+)
+def test_a_script_that_is_not_there_is_named(arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        run_script(arguments)

@@ -27,14 +27,13 @@ class Stopped(Exception):
 @pytest.mark.parametrize(
     ('flags', 'kind', 'dtype', 'scale'),
     [
-        ([], 'OptimWrapper', None, None),
-        (['--amp'], 'AmpOptimWrapper', 'float16', 'dynamic'),
-        (['--amp', '--amp-dtype', 'float16'], 'AmpOptimWrapper', 'float16', 'dynamic'),
-        (['--amp', '--amp-dtype', 'bfloat16'], 'AmpOptimWrapper', 'bfloat16', 1.0),
+        ('', 'OptimWrapper', None, None),
+        ('--amp', 'AmpOptimWrapper', 'float16', 'dynamic'),
+        ('--amp --amp-dtype float16', 'AmpOptimWrapper', 'float16', 'dynamic'),
+        ('--amp --amp-dtype bfloat16', 'AmpOptimWrapper', 'bfloat16', 1.0),
     ],
-    ids=str,
 )
-def test_amp_dtype(flags, kind, dtype, scale, classifier, tmp_path, call, monkeypatch):
+def test_amp_dtype_on_a_gpu(flags, kind, dtype, scale, classifier, tmp_path, call, monkeypatch):
     monkeypatch.setattr(launch, 'get_device', lambda: 'cuda')
     seen = []
 
@@ -44,44 +43,54 @@ def test_amp_dtype(flags, kind, dtype, scale, classifier, tmp_path, call, monkey
 
     monkeypatch.setattr(launch, '_build_runner', stop)
     with pytest.raises(Stopped):
-        call('train', classifier, *flags, '--work-dir', tmp_path / 'work')
+        call('train', classifier, *flags.split(), '--work-dir', tmp_path / 'work')
     wrapper = seen[0].optim_wrapper
     assert wrapper.get('type', 'OptimWrapper') == kind
     assert (wrapper.get('dtype'), wrapper.get('loss_scale')) == (dtype, scale)
     assert wrapper.optimizer.lr == 1e-3
 
 
-def test_float16_on_a_cpu_is_refused(classifier, refused, monkeypatch):
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        ('--amp-dtype float16', "error: amp_dtype must be 'bfloat16' on a CPU, got 'float16'"),
+        ('--amp --amp-dtype float8', "invalid choice: 'float8'"),
+        (
+            '--amp --cfg-options optim_wrapper.type=DeepSpeedOptimWrapper',
+            "amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'",
+        ),
+    ],
+)
+def test_other_precisions_are_refused(flags, message, classifier, refused, monkeypatch):
     monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
-    line = refused('train', classifier, '--amp-dtype', 'float16')
-    assert line.startswith("error: amp_dtype must be 'bfloat16' on a CPU, got 'float16'")
+    assert message in refused('train', classifier, *flags.split())
+
+
+def test_an_unknown_amp_dtype_is_refused_by_the_function_too(classifier):
+    words = r"amp_dtype must be one of \['bfloat16', 'float16'\], got 'float8'"
+    with pytest.raises(ValueError, match=words):
+        launch.train(read_config(classifier), amp=True, amp_dtype='float8')
 
 
 @pytest.mark.parametrize('flags', [['--amp'], ['--amp', '--amp-dtype', 'bfloat16']], ids=len)
 def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, monkeypatch, capfd):
     monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
-    dtypes = {True: set(), False: set()}
+    dtypes, work = {True: set(), False: set()}, tmp_path / 'work'
 
     def note(module, inputs, output):
         if isinstance(module, nn.Linear):
             dtypes[module.training].add(output.dtype)
 
-    handle = nn.modules.module.register_module_forward_hook(note)
-    try:
-        options = ['--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=1']
-        options += [
-            'optim_wrapper.optimizer.weight_decay=0.1',
-            'optim_wrapper.paramwise_cfg.norm_decay_mult=0.0',
-        ]
-        call('train', classifier, *flags, '--work-dir', tmp_path / 'work', *options)
-    finally:
-        handle.remove()
+    options = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1']
+    options += ['optim_wrapper.optimizer.weight_decay=0.1']
+    options += ['optim_wrapper.paramwise_cfg.norm_decay_mult=0.0']
+    with nn.modules.module.register_module_forward_hook(note):
+        call('train', classifier, *flags, '--work-dir', work, '--cfg-options', *options)
     assert dtypes[True] == {torch.bfloat16}
-    assert 'paramwise_options' not in ''.join(
-        capfd.readouterr()
-    )  # a line a parameter: in the log file only
-    assert 'paramwise_options' in next((tmp_path / 'work').glob('*/*.log')).read_text()
-    state = torch.load(tmp_path / 'work/iter_1.pth', weights_only=False)['state_dict']
+    # A line for each parameter, in the log file only.
+    assert 'paramwise_options' not in ''.join(capfd.readouterr())
+    assert 'paramwise_options' in next(work.glob('*/*.log')).read_text()
+    state = torch.load(work / 'iter_1.pth', weights_only=False)['state_dict']
     assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
 
 
@@ -90,11 +99,8 @@ def test_several_processes_on_cpus(monkeypatch):
     started = []
     monkeypatch.setattr(launch.distributed, 'is_initialized', lambda: bool(started))
     monkeypatch.setattr(launch.distributed, 'init_process_group', started.append)
-    cfg = Config(
-        dict(
-            model=dict(head=[dict(norm=dict(type='SyncBN', eps=1e-3))]), find_unused_parameters=True
-        )
-    )
+    model = dict(head=[dict(norm=dict(type='SyncBN', eps=1e-3))])
+    cfg = Config(dict(model=model, find_unused_parameters=True))
     launch._use_gloo(cfg)
     assert started == ['gloo'] and cfg.model.head[0].norm == dict(type='BN', eps=1e-3)
     wrapper = dict(type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None)
@@ -104,40 +110,20 @@ def test_several_processes_on_cpus(monkeypatch):
     assert started == ['gloo'] and cfg.model_wrapper_cfg == {**wrapper, 'broadcast_buffers': True}
 
 
-def test_an_unknown_amp_dtype(classifier, refused):
-    assert "invalid choice: 'float8'" in refused(
-        'train', classifier, '--amp', '--amp-dtype', 'float8'
-    )
-    with pytest.raises(
-        ValueError, match=r"amp_dtype must be one of \['bfloat16', 'float16'\], got 'float8'"
-    ):
-        launch.train(read_config(classifier), amp=True, amp_dtype='float8')
-
-
-def test_amp_beside_a_precision_of_its_own(classifier, refused):
-    line = refused(
-        'train', classifier, '--amp', '--cfg-options', 'optim_wrapper.type=DeepSpeedOptimWrapper'
-    )
-    assert "amp: optim_wrapper.type must be 'OptimWrapper', got 'DeepSpeedOptimWrapper'" in line
-
-
 @pytest.mark.parametrize('value', [float('nan'), float('inf'), 1], ids=['nan', 'inf', 'integer'])
-@pytest.mark.parametrize('resume', [False, True], ids=['load_from', 'resume'])
-def test_weights_that_are_no_numbers(value, resume, classifier, tmp_path, refused):
+@pytest.mark.parametrize('start', ['--cfg-options load_from={}', '--resume {}'])
+def test_weights_that_are_no_numbers_are_refused(value, start, classifier, tmp_path, refused):
     state = build_model(read_config(classifier)).state_dict()
     state['head.fc.bias'] = torch.full(state['head.fc.bias'].shape, value)
-    torch.save(dict(state_dict=state, meta=dict(epoch=0, iter=0)), tmp_path / 'w.pth')
-    flags = (
-        ['--resume', tmp_path / 'w.pth']
-        if resume
-        else ['--cfg-options', f'load_from={tmp_path / "w.pth"}']
-    )
-    line = refused('train', classifier, *flags, '--work-dir', tmp_path / 'work')
+    file = tmp_path / 'w.pth'
+    torch.save(dict(state_dict=state, meta=dict(epoch=0, iter=0)), file)
+    work = ['--work-dir', tmp_path / 'work']
+    line = refused('train', classifier, *work, *start.format(file).split())
     assert "w.pth': head.fc.bias " in line
     assert ('is of type torch.int64' if value == 1 else 'NaN or infinite') in line
 
 
-def test_a_work_dir_that_cannot_be_written(classifier, tmp_path, refused):
+def test_a_work_dir_that_cannot_be_written_is_named(classifier, tmp_path, refused):
     """A file in its place, or a folder that takes no files, as root too."""
     (tmp_path / 'file').touch()
     for folder in (tmp_path / 'file', '/proc/none'):
@@ -154,8 +140,7 @@ def test_resume_without_a_checkpoint_starts_from_the_weights_of_the_config(
         cfg.load_from = str(tmp_path / start)
     said: list[str] = []
     monkeypatch.setattr(launch, 'print_log', lambda text, *_: said.append(text))
-    runner = Namespace(train=lambda: None)
-    monkeypatch.setattr(launch, '_build_runner', lambda cfg: runner)
+    monkeypatch.setattr(launch, '_build_runner', lambda cfg: Namespace(train=lambda: None))
     launch.train(cfg, resume='auto')
     assert (cfg.resume, cfg.load_from) == (False, start and str(tmp_path / start))
     (line,) = said
