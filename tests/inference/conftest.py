@@ -1,4 +1,5 @@
 import pytest
+from folder_runs import write_images
 from toolbox_models import CONFIGS, write_model
 
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor
@@ -31,3 +32,14 @@ def forwards(predictor):
 @pytest.fixture
 def inferencer(predictor):
     return Inferencer(predictor=predictor)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six different images, of two sizes."""
+    return write_images(tmp_path / 'images')
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / 'out'

@@ -73,33 +73,38 @@ def test_every_step_gives_the_toolboxes_pixels(steps):
         assert found.shape[1::-1] == size_after(plain, width, height)
 
 
-def toolbox_result(cfg, checkpoint, image):
-    """Prediction of the toolbox's own functions, as plain data."""
+def toolbox_predictor(cfg, checkpoint):
+    """The toolbox's own functions: an image to its prediction, as plain data."""
     cfg = copy.deepcopy(cfg)
     init_default_scope(cfg.default_scope)
     if cfg.default_scope == 'mmpretrain':
         from mmpretrain import ImageClassificationInferencer
 
         classify = ImageClassificationInferencer(cfg, pretrained=str(checkpoint), device='cpu')
-        return classify(image)[0]
+        return lambda image: classify(image)[0]
     if cfg.default_scope == 'mmseg':
         from mmseg.apis import inference_model, init_model
 
         cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline  # the one that this function reads
         segmentor = init_model(cfg, str(checkpoint), device='cpu')
-        return dict(seg_map=inference_model(segmentor, image).pred_sem_seg.data[0])
+        return lambda image: dict(seg_map=inference_model(segmentor, image).pred_sem_seg.data[0])
     from mmdet.apis import inference_detector, init_detector
 
     detector = init_detector(cfg, str(checkpoint), device='cpu')
-    found = inference_detector(detector, image).pred_instances
-    return dict(boxes=found.bboxes, scores=found.scores, labels=found.labels)
+
+    def detect(image):
+        found = inference_detector(detector, image).pred_instances
+        return dict(boxes=found.bboxes, scores=found.scores, labels=found.labels)
+
+    return detect
 
 
 def test_the_default_is_what_the_toolbox_predicts(model):
     cfg, checkpoint = model
+    theirs = toolbox_predictor(cfg, checkpoint)
     inferencer = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')
     for image in [picture(97, 20), picture(40, 56), picture(150, 211), picture(32, 48)]:
-        wanted = toolbox_result(cfg, checkpoint, image)
+        wanted = theirs(image)
         found, _ = inferencer(image, score_thr=0.0)
         if 'seg_map' in found:  # two logits may be equal to rounding
             assert (found['seg_map'] == wanted['seg_map'].numpy()).mean() > 0.999
