@@ -61,8 +61,6 @@ that of the training.
 CURVES = ('none', 'sincos', 'learned', 'peg-0-5', 'rope')
 """Variants that are drawn against image size."""
 
-MAIN = [name for name, variant in VARIANTS.items() if variant.priority == 1]
-
 ENCODINGS = {'peg': 'peg-0-5-gap', 'learned': 'learned-gap'}
 """Encodings of the dense transfer, with the variant that provides the pretrained weights."""
 

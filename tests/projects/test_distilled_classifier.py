@@ -1,10 +1,7 @@
-"""The distilled classifier: its stored targets, its losses, and that the plain classifier has the
-same weights.
-"""
+"""The distilled classifier: its recipe runs small, its stored targets, and its losses."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,17 +11,17 @@ pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')
 
 from distilled_classifier import views  # noqa: E402
-from distilled_classifier.model import FeatureDistillation, OneHotLabel, rectangle  # noqa: E402
+from distilled_classifier.model import FeatureDistillation  # noqa: E402
 from distilled_classifier.views import TEACHER, StoredViews  # noqa: E402
-from mmengine.dataset import Compose, pseudo_collate  # noqa: E402
-from mmengine.registry import DATASETS, MODELS, init_default_scope  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
-from cpvt_backbones.checkpoints import CheckpointError  # noqa: E402
+from cpvt_backbones.engine import launch  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py'
+PLAIN_CONFIG = ROOT / 'configs/imagenette/cpvt-tiny-gap_imagenette.py'
 CHOSEN = [7, 3, 900]
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
 PLAIN = dict(type='CPVT', arch=COLUMN, patch_size=8, with_cls_token=False)
@@ -44,18 +41,25 @@ def teacher(tmp_path_factory):
     return network
 
 
-def build(path, **options):
+@pytest.fixture
+def build(teacher):
+    """Build a small model; the same random numbers follow."""
     init_default_scope('mmpretrain')
-    torch.manual_seed(0)
-    given = dict(teacher=path, teacher_classes=CHOSEN, sizes=[32], data_preprocessor=dict(PIXELS))
-    given['backbone'] = dict(PLAIN, out_type='featmap', out_indices=(1, 3))
-    neck = dict(type='GlobalAveragePooling')
-    model = FeatureDistillation(neck=neck, head=dict(HEAD), **{**given, **options})
-    model.backbone = randomise(model.backbone)
-    return model
+
+    def build(**options):
+        torch.manual_seed(0)
+        given = dict(teacher=teacher.path, teacher_classes=CHOSEN, sizes=[32])
+        given['backbone'] = dict(PLAIN, out_type='featmap', out_indices=(1, 3))
+        given |= dict(neck=dict(type='GlobalAveragePooling'), head=dict(HEAD))
+        model = FeatureDistillation(**{**given, 'data_preprocessor': dict(PIXELS), **options})
+        model.backbone = randomise(model.backbone)
+        return model
+
+    return build
 
 
-def batch(size=64, count=4):
+def batch(count=4):
+    """Images of 64 px, their draws, labels and targets."""
     torch.manual_seed(2)
     samples = []
     for k in range(count):
@@ -64,24 +68,46 @@ def batch(size=64, count=4):
         sample.set_field(torch.randn(112, 7, 7), 'target_map')
         sample.set_field(torch.randn(1280).relu(), 'target_pooled')
         samples.append(sample)
-    return torch.randn(count, 3, size, size), samples
+    return torch.randn(count, 3, 64, 64), samples
 
 
-@pytest.fixture
-def stored(teacher, image_folders):
-    """Builds two views of the images of a folder: 16 images of 36 px."""
+def test_the_recipe_trains_validates_and_gives_the_plain_classifier(
+    teacher, image_folders, tmp_path
+):
+    cfg = read_config(CONFIG, work_dir=tmp_path / 'work')
+    cfg.model.update(teacher=teacher.path, init_cfg=None, sizes=[32], teacher_classes=[0, 217])
+    labelled, others = cfg.train_dataloader.dataset.datasets
+    others.pipeline[1].scale = (36, 36)
+    for data in (labelled, others, cfg.val_dataloader.dataset):
+        data.update(data_root=str(image_folders), extensions=('.png',))
+    for data in (labelled, others):
+        data.update(teacher=teacher.path, views=1, teacher_size=32)
+        data.pipeline[0].classes = 2
+    plain = read_config(PLAIN_CONFIG)
+    for part in (cfg.data_preprocessor, cfg.model.head, plain.model.head):
+        part.num_classes = 2
+    cfg.train_dataloader.batch_size = 8
+    cfg.train_cfg.max_epochs = 1
+    cfg.experiment_name = 'distilled_classifier'
+    runner = launch.train(cfg)
+    assert runner.iter == 4  # of 16 images with a label and 16 without
+    assert 0 <= runner.message_hub.get_scalar('val/accuracy/top1').current() <= 100
+    model, plain = runner.model.eval(), MODELS.build(plain.model).eval()
+    missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
+    assert not missing and {name.split('.')[0] for name in unexpected} == {'to_teacher'}
+    images = torch.randn(2, 3, 40, 56)
+    torch.testing.assert_close(plain(images), model(images))
+
+
+def test_the_targets_are_the_teachers_own_features_and_computed_once(
+    teacher, image_folders, monkeypatch
+):
+    monkeypatch.setattr(views, 'PART', 5)
     init_default_scope('mmpretrain')
     pack = dict(type='PackInputs', algorithm_keys=('draw', 'target_map', 'target_pooled'))
-    options = dict(data_root=str(image_folders), data_prefix='train', teacher=teacher.path)
-    options['teacher_size'] = 64
-    pipeline = [dict(type='OneHotLabel', classes=3), pack]
-    return lambda **changes: StoredViews(**options | dict(views=2, pipeline=pipeline) | changes)
-
-
-@pytest.mark.parametrize('part', [100, 5])
-def test_the_targets_are_the_teachers_own_features(teacher, stored, monkeypatch, part):
-    monkeypatch.setattr(views, 'PART', part)
-    data = stored()
+    options = dict(data_root=str(image_folders), data_prefix='train', teacher=teacher.path, views=2)
+    options['pipeline'] = [dict(type='OneHotLabel', classes=3), pack]
+    data = StoredViews(teacher_size=64, **options)
     assert len(data) == 32
     maps = []
     hook = teacher.blocks[4].register_forward_hook(lambda _, __, output: maps.append(output))
@@ -100,63 +126,57 @@ def test_the_targets_are_the_teachers_own_features(teacher, stored, monkeypatch,
     # Each view has other crops, and each image has its own.
     draws = torch.stack([data[index]['data_samples'].draw for index in range(32)])
     assert len(draws.unique(dim=0)) == 32
-
-
-def test_the_targets_are_computed_once(stored, monkeypatch, tmp_path):
-    first = stored()[20]['data_samples']
     monkeypatch.setattr(views, 'features', lambda *args: pytest.fail('computed again'))
-    again = stored()[20]['data_samples']
-    assert torch.equal(first.target_map, again.target_map) and torch.equal(first.draw, again.draw)
+    again = StoredViews(teacher_size=64, **options)[31]['data_samples']
+    assert torch.equal(sample.target_map, again.target_map)
     with pytest.raises(pytest.fail.Exception, match='computed again'):
-        stored(teacher_size=80)
+        StoredViews(teacher_size=80, **options)
 
 
-def test_the_losses_reach_the_student_and_not_the_teacher(teacher):
-    model = build(teacher.path)
+def test_the_losses_reach_the_student_and_not_the_teacher(teacher, build):
+    model = build()
     images, samples = batch()
     prepared = model.batch(images, samples)
     model.batch = lambda *args: prepared
     losses = model.loss(images, samples)
     # The loss of the labels is that of the plain classifier, on the same crops.
-    plain = plain_model()
+    plain = dict(type='ImageClassifier', backbone=dict(PLAIN, out_type='avg_featmap'), head=HEAD)
+    plain = MODELS.build(plain).train()
     assert not plain.load_state_dict(model.state_dict(), strict=False).missing_keys
     labels = [DataSample().set_gt_label(sample.gt_label) for sample in samples]
-    expected = plain.train().loss(prepared['images'], labels)['loss']
+    expected = plain.loss(prepared['images'], labels)['loss']
     torch.testing.assert_close(losses['loss_label'], expected)
     names = ('label', 'probabilities', 'classes', 'pooled', 'map')
     assert list(losses) == [f'loss_{name}' for name in names]
     sum(losses.values()).backward()
     assert all(value.grad.abs().sum() > 0 for value in model.parameters())
     assert not any('teacher' in name and 'to_teacher' not in name for name in model.state_dict())
-
     with torch.no_grad():
         scores = teacher.classifier(torch.stack([sample.target_pooled for sample in samples]))
     torch.testing.assert_close(prepared['classes'], scores.softmax(1))
     torch.testing.assert_close(prepared['probabilities'], scores[:, CHOSEN].softmax(1))
+    # Images without a label have the losses of the features alone; no division by zero.
+    prepared['labels'] = torch.zeros(4, 3)
+    losses = model.loss(images, samples)
+    assert losses['loss_label'] == losses['loss_probabilities'] == 0 < losses['loss_pooled']
 
 
-def test_a_flipped_image_has_a_flipped_map(teacher):
-    model = build(teacher.path)
+def test_image_and_map_are_flipped_and_mixed_alike(build, monkeypatch):
     images, samples = batch(count=32)
-    draws = torch.stack([sample.draw for sample in samples]).T
-    crops = model.crop.crop(images, draws)
+    model = build(sizes=[56])
+    plain = model.batch(images, samples)
+    crops = model.crop.crop(images, torch.stack([sample.draw for sample in samples]).T)
     maps = torch.stack([sample.target_map for sample in samples])
-    prepared = model.batch(images, samples)
-    flipped = (crops != prepared['images']).flatten(1).any(1)
+    flipped = (crops != plain['images']).flatten(1).any(1)
     assert 0 < flipped.sum() < 32  # all alike with a probability of 2 ** -31
     for name, values in (('images', crops), ('map', maps)):
         expected = torch.where(flipped[:, None, None, None], values.flip(3), values)
-        assert torch.equal(prepared[name], expected)
+        assert torch.equal(plain[name], expected)
 
-
-def test_a_mixed_batch_has_the_same_rectangle_of_image_and_map(teacher, monkeypatch):
-    images, samples = batch(count=8)
-    plain = build(teacher.path, sizes=[56]).batch(images, samples)
     mask = torch.zeros(1, 1, 7, 7)
     mask[..., 1:4, 2:6] = 1
     monkeypatch.setattr('distilled_classifier.model.rectangle', lambda cells: mask)
-    model = build(teacher.path, sizes=[56], cutmix=1.0)
-    mixed = model.batch(images, samples)  # flipped alike: `build` seeds the generator
+    mixed = build(sizes=[56], cutmix=1.0).batch(images, samples)
     pixels = mask.repeat_interleave(8, 2).repeat_interleave(8, 3).bool()
     for name, inside in (('images', pixels), ('map', mask.bool())):
         expected = torch.where(inside, plain[name].flip(0), plain[name])
@@ -164,92 +184,3 @@ def test_a_mixed_batch_has_the_same_rectangle_of_image_and_map(teacher, monkeypa
     for name in ('labels', 'pooled', 'probabilities', 'classes'):
         expected = 12 / 49 * plain[name].flip(0) + 37 / 49 * plain[name]
         torch.testing.assert_close(mixed[name], expected)
-
-
-def test_rectangles_have_every_size_and_stay_inside():
-    torch.manual_seed(0)
-    masks = [rectangle(3) for _ in range(300)]
-    assert {int(mask.sum()) for mask in masks} == {0, 1, 4, 9}
-    ones = [mask for mask in masks if mask.sum() == 1]
-    assert len({int(mask.flatten().argmax()) for mask in ones}) == 9
-
-
-def plain_model():
-    backbone = dict(PLAIN, out_type='avg_featmap')
-    return MODELS.build(dict(type='ImageClassifier', backbone=backbone, head=dict(HEAD)))
-
-
-def test_the_plain_classifier_has_the_same_weights_and_scores(teacher):
-    model, plain = build(teacher.path).eval(), plain_model().eval()
-    missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
-    assert not missing and {name.split('.')[0] for name in unexpected} == {'to_teacher'}
-    images, _ = batch(40)
-    torch.testing.assert_close(plain(images), model(images))
-
-
-def test_images_without_a_label_have_the_losses_of_the_features_alone(teacher):
-    model = build(teacher.path, data_preprocessor=PIXELS | dict(num_classes=3, to_onehot=True))
-    images, samples = batch(count=8)
-    picture = np.zeros((64, 64, 3), np.uint8)
-    for sample in samples[4:]:
-        unknown = OneHotLabel(classes=3, known=False).transform(dict(img=picture, gt_label=90))
-        sample.set_gt_score(torch.from_numpy(unknown['gt_score']))
-    known = OneHotLabel(classes=3).transform(dict(img=picture, gt_label=2))
-    assert known['gt_score'].tolist() == [0, 0, 1]
-
-    def losses(part):
-        torch.manual_seed(0)
-        return model.eval().loss(images[part], samples[part])
-
-    whole, first, second = losses(slice(8)), losses(slice(4)), losses(slice(4, 8))
-    # A batch without any label is no division by zero.
-    assert second['loss_label'] == second['loss_probabilities'] == 0 and second['loss_pooled'] > 0
-    for name in ('loss_label', 'loss_probabilities'):
-        torch.testing.assert_close(whole[name], first[name], rtol=1e-4, atol=1e-5)
-
-
-def test_the_config_trains_and_validates(teacher, image_folders):
-    config = read_config(CONFIG)
-    init_default_scope('mmpretrain')
-    model = MODELS.build(config.model | dict(teacher=teacher.path, init_cfg=None, sizes=[32]))
-    preprocessor = dict(config.data_preprocessor, type='ClsDataPreprocessor')
-    model.data_preprocessor = MODELS.build(preprocessor)
-    options = dict(data_root=str(image_folders), extensions=('.png',), teacher=teacher.path)
-    options |= dict(views=1, teacher_size=64, amp=False)
-    samples = []
-    for dataset in config.train_dataloader.dataset.datasets:
-        sample = DATASETS.build(dataset | options)[0]
-        samples.append(sample | dict(inputs=F.interpolate(sample['inputs'][None], 128)[0]))
-    batch = model.data_preprocessor(pseudo_collate(samples), training=True)
-    assert all(value.isfinite() for value in model(**batch, mode='loss').values())
-    resize = dict(type='Resize', scale=(128, 128))
-    pipeline = Compose([resize, *config.val_dataloader.dataset.pipeline])
-    validated = pipeline(dict(img=np.zeros((128, 128, 3), np.uint8), gt_label=9))
-    (found,) = model.eval().val_step(pseudo_collate([validated]))
-    assert found.pred_score.shape == (10,) and found.gt_label == 9
-
-
-def test_each_size_is_drawn_and_the_crops_have_the_largest(teacher):
-    model, seen = build(teacher.path, sizes=[16, 40, 24]), set()
-    model.backbone.register_forward_pre_hook(lambda module, inputs: seen.add(inputs[0].shape[-1]))
-    images, samples = batch()
-    assert model.batch(images, samples)['images'].shape == (4, 3, 40, 40)
-    for _ in range(60):  # one of three is missing with a probability of 3 * (2 / 3) ** 60 < 1e-9
-        model.loss(images, samples)
-    assert seen == {16, 24, 40}
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(teacher_classes=[1, 2]), 'teacher_classes must be 3 indices'),
-        (dict(sizes=[32, 0]), 'sizes must be'),
-        (dict(cutmix=1.5), 'cutmix must be'),
-        (dict(teacher='other.pth'), 'does not fit'),
-    ],
-)
-def test_bad_arguments_are_named(teacher, tmp_path, monkeypatch, options, message):
-    monkeypatch.chdir(tmp_path)
-    torch.save(dict(a=torch.ones(2)), 'other.pth')
-    with pytest.raises((ValueError, CheckpointError), match=message):
-        build(teacher.path, **options)

@@ -1,12 +1,10 @@
-"""The planned experiment in miniature, with a kill and a resume, and its analysis on synthetic
-numbers.
-"""
+"""The planned experiment in miniature, with an interruption; its analysis on synthetic same_row(
+    call, interrupted, monkeypatch
+)."""
 
 import functools
 import math
-import multiprocessing
-import os
-import signal
+import shutil
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,10 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mmengine.config import Config
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
-from PIL import Image
+from mmengine.optim import OptimWrapper
 
 pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')
@@ -31,16 +26,10 @@ from positional_encoding.claims import (  # noqa: E402
     UNDECIDED,
     UNTESTED,
 )
-from size_experiment import experiment, training  # noqa: E402
+from project_images import write_image  # noqa: E402
+from size_experiment import experiment, run  # noqa: E402
 from size_experiment.analysis import CONTRASTS, analyse, changes  # noqa: E402
-from size_experiment.experiment import (  # noqa: E402
-    CONFIGS,
-    Files,
-    SizeExperiment,
-    add_row,
-    read_rows,
-    read_sealed,
-)
+from size_experiment.experiment import add_row, read_rows  # noqa: E402
 from size_experiment.images import sealed_images, sealed_labels, write_lists  # noqa: E402
 from size_experiment.protocol import (  # noqa: E402
     FINAL,
@@ -54,8 +43,6 @@ from size_experiment.protocol import (  # noqa: E402
     plan_digest,
     rates_to_try,
 )
-from size_experiment.report import write_report  # noqa: E402
-from size_experiment.training import PartSampler  # noqa: E402
 
 SMALL = PLAN | dict(
     arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2),
@@ -75,211 +62,158 @@ SMALL = PLAN | dict(
     dense_sizes=[0.5, 1.0],
     dense_iterations=4,
 )
+NARROW = """
+model = dict(
+    neck=dict(out_channels=32), decode_head=dict(in_channels=[32] * 4, channels=32))
+train_dataloader = dict(batch_size=1)
+"""
 
 
-@HOOKS.register_module(force=True)
-class KillInSecondEpoch(Hook):
-    def after_train_iter(self, runner, *args, **kwargs):
-        if runner.iter == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-class KilledExperiment(SizeExperiment):
-    """Its first run is killed within the second epoch."""
-
-    def config(self, run):
-        # In this process alone: yapf takes longer than the run.
-        Config.pretty_text = property(lambda self: str(self._cfg_dict.to_dict()))
-        cfg = super().config(run)
-        cfg.custom_hooks.append(dict(type='KillInSecondEpoch'))
-        return cfg
-
-
-def write_image(file, side, label, rng, suffix):
-    pixels = rng.integers(0, 128, (side, side, 3), dtype=np.uint8) + np.uint8(12 * label)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(file.with_suffix(suffix))
+# -- the protocol
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def files(tmp_path, scenes):
-    """Twenty labelled images, four others, twenty sealed ones, and a teacher of random weights."""
+def data(tmp_path):
+    """Twenty labelled images, and as many sealed ones: the class is the brightness."""
     rng = np.random.default_rng(0)
-    data = tmp_path / 'data'
     for label in range(10):
         for number in range(2):
-            write_image(data / f'imagenette/train/n{label}/{number}', 32, label, rng, '.webp')
-            write_image(tmp_path / f'sealed/n{label}/{number}', 48, label, rng, '.webp')
-    for number in range(4):
-        write_image(data / f'tiny-imagenet-100/train/n0/{number}', 32, 0, rng, '.jpeg')
-    scenes.rename(data / 'camvid')
-    for file in (data / 'camvid').rglob('*.*'):
-        if int(file.stem) >= 4:
-            file.unlink()
+            for folder, side in (('data/imagenette/train', 32), ('sealed', 48)):
+                pixels = rng.integers(0, 128, (side, side, 3)) + 12 * label
+                write_image(tmp_path / f'{folder}/n{label}/{number}.webp', pixels)
     with ZipFile(tmp_path / 'sealed.zip', 'w') as archive:
         for file in sorted((tmp_path / 'sealed').rglob('*.webp')):
             archive.write(file, file.relative_to(tmp_path))
-    torch.manual_seed(1)
-    torch.save(timm.create_model(TEACHER).state_dict(), tmp_path / 'teacher.pth')
-    return Files(data, tmp_path / 'sealed.zip', tmp_path / 'teacher.pth', tmp_path / 'runs.csv')
-
-
-def make(folder, files, **options):
-    configs = {name: CONFIGS / f'{name}.py' for name in ('classifier', 'segmentor')}
-    return SizeExperiment(folder, SMALL, configs, files, **options)
+    return tmp_path / 'data'
 
 
 @pytest.fixture
-def cached_teacher(monkeypatch):
-    """Build the teacher once, and do not collect garbage for each data set."""
-    monkeypatch.setattr('gc.collect', lambda *args: 0)
+def call(data, scenes, tmp_path, monkeypatch):
+    """The command line with a small plan and all data: ``call(stage, *words)``."""
+    rng = np.random.default_rng(1)
+    for number in range(4):
+        file = data / f'tiny-imagenet-100/train/n0/{number}.jpeg'
+        write_image(file, rng.integers(0, 128, (32, 32, 3)))
+    scenes.rename(data / 'camvid')
+    torch.manual_seed(1)
+    torch.save(timm.create_model(TEACHER).state_dict(), tmp_path / 'teacher.pth')
     teacher = functools.cache(views.read_teacher)
     for module in (views, model):
         monkeypatch.setattr(module, 'read_teacher', teacher)
-
-
-@pytest.mark.usefixtures('cached_teacher')
-def test_the_protocol_in_miniature_with_a_kill_and_a_resume(tmp_path, files, monkeypatch, capfd):
-    files.check()
-    one = make(tmp_path / 'work', files)
-    assert len(one.pending()[0]) == len(POSITIONS)
-    one.runs = len(POSITIONS)
-    one.work()
-    assert set(read_rows(files.rows)['stage']) == {RATE}
-
-    # The first final run is killed within its second epoch, and goes on from the first.
-    whole = make(tmp_path / 'whole', Files(*[*vars(files).values()][:3], tmp_path / 'whole.csv'))
-    (tmp_path / 'whole.csv').write_bytes(files.rows.read_bytes())
-    whole.runs = 1
-    whole.work()
-    final = make(tmp_path / 'work', files)
-    first = final.pending()[0][0]
-    assert first == Run(FINAL, 'none', 0, 1e-3)
-    killed = KilledExperiment(final.folder, SMALL, final.configs, files)
-    process = multiprocessing.get_context('spawn').Process(target=killed.work)
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert final.record(first) is None
-    final.work()
-    assert (
-        'resumed epoch: 1, iter: 1' in (tmp_path / 'work' / first.name / 'console.log').read_text()
+    for name, narrow in (('classifier', ''), ('segmentor', NARROW)):
+        text = f'_base_ = {str(run.CONFIGS / name) + ".py"!r}\n{narrow}'
+        (tmp_path / f'{name}.py').write_text(text)
+    monkeypatch.setattr(run, 'CONFIGS', tmp_path)
+    monkeypatch.setattr(run, 'PLAN', SMALL)
+    monkeypatch.setattr(experiment, 'SHIPPED_SIZES', (56,))
+    monkeypatch.chdir(tmp_path)
+    for page in ('page.md', 'evidence.md'):
+        marks = '<!-- size-experiment: begin -->\n<!-- size-experiment: end -->\n'
+        Path(page).write_text(marks)
+    options = dict(
+        work='--sealed sealed.zip --teacher teacher.pth --rows rows.csv',
+        read='--sealed sealed.zip --rows rows.csv --out sealed.csv',
+        report='--rows rows.csv --out sealed.csv --page page.md --evidence evidence.md',
     )
-    assert f'{first.name}: epoch 3 of 3' in capfd.readouterr().err
+    return lambda stage, *words: run.main([stage, *options[stage].split(), *words])
 
-    rows = read_rows(files.rows)
-    assert order(rows, SMALL) == ([], 0)
-    assert len(rows) == len(POSITIONS) + len(ROWS) * 2
-    (uninterrupted,) = (
-        read_rows(tmp_path / 'whole.csv').query('stage == "final"').to_dict('records')
-    )
-    resumed = final.record(first)
-    measured = [name for name in resumed if name.startswith(('held', 'answers', 'miou'))]
-    assert len(measured) == 6
-    assert {name: resumed[name] for name in measured} == {
-        name: uninterrupted[name] for name in measured
-    }
-    assert set(rows['plan']) == {plan_digest(SMALL)}
-    assert rows['commits'].str.len().ge(40).all() and rows['torch'].notna().all()
-    assert set(rows['precision']) == {'bfloat16'}
+
+def test_the_commands_run_small_and_an_interrupted_run_ends_with_the_same_row(
+    call, interrupted, monkeypatch
+):
+    call('work', '--runs', str(len(POSITIONS)))
+    assert set(read_rows(Path('rows.csv'))['stage']) == {RATE}
+
+    # The first final run is interrupted within its second epoch, and goes on from the first.
+    shutil.copy('rows.csv', 'whole.csv')
+    call('work', '--runs', '1', '--rows', 'whole.csv', '--work-dir', 'whole')
+    with interrupted(OptimWrapper, 'update_params', 2):
+        call('work')
+    assert set(read_rows(Path('rows.csv'))['stage']) == {RATE}
+    call('work', '--runs', '1')
+    first = Run(FINAL, 'none', 0, 1e-3)
+    folder = Path('work_dirs/size_experiment', first.name)
+    assert 'resumed epoch: 1, iter: 1' in (folder / 'console.log').read_text()
+    resumed, whole = (read_rows(Path(f'{name}.csv')).iloc[-1] for name in ('rows', 'whole'))
+    assert tuple(resumed[[*Run._fields]]) == first
+    measured = [name for name in resumed.index if name.startswith(('held', 'answers', 'miou'))]
+    assert len(measured) == 6 and resumed[measured].equals(whole[measured])
+    assert resumed['plan'] == plan_digest(SMALL) and resumed['precision'] == 'bfloat16'
+    assert len(resumed['commits']) >= 40 and resumed['torch']
 
     # The trunk of the segmentor is that of the classifier.
-    trunk = torch.load(tmp_path / 'work' / first.name / 'weights.pth')['state_dict']
-    dense = torch.load(tmp_path / 'work' / first.name / 'segmentor/weights.pth')['state_dict']
-    shared = [name for name in trunk if name in dense]
-    assert len(shared) > 20
-    assert all(torch.equal(trunk[name], dense[name]) for name in shared)
-
-    monkeypatch.setattr(experiment, 'SHIPPED', {})
-    out = tmp_path / 'sealed.csv'
-    sealed = read_sealed(files.rows, files.sealed, SMALL, out)
-    assert len(sealed) == len(ROWS) * 2 * 2
-    with pytest.raises(FileExistsError, match='are read once'):
-        read_sealed(files.rows, files.sealed, SMALL, out)
-    check_report(rows, pd.read_csv(out), tmp_path)
-
-
-def check_report(rows, sealed, folder):
-    """Both pages are filled, and the chart is drawn."""
-    page, evidence = folder / 'page.md', folder / 'evidence.md'
-    for file in (page, evidence):
-        file.write_text('<!-- size-experiment: begin -->\n<!-- size-experiment: end -->\n')
-    text = write_report(rows, sealed, SMALL, page, evidence)
-    assert text in page.read_text()
-    assert text.count('PEG at 0-5 minus RoPE') == 2
-    assert '(evidence/size_experiment.png)' in evidence.read_text()
-    assert (folder / 'evidence/size_experiment.png').stat().st_size > 5000
-
-
-def test_a_run_on_another_kind_of_processor_or_of_another_plan_is_refused(tmp_path, files):
-    rows = dict(stage=RATE, form='none', seed=9, rate=1e-3, held_16=50.0, held_32=40.0)
-    add_row(files.rows, rows | dict(plan=plan_digest(SMALL), kind='another'))
-    with pytest.raises(ValueError, match=r"--any-processor: the finished runs are of \['another'"):
-        make(tmp_path / 'work', files)
-    make(tmp_path / 'work', files, any_processor=True)
-    add_row(files.rows, rows | dict(plan='0', kind='another'))
-    with pytest.raises(ValueError, match='--rows: .* has rows of the plans'):
-        make(tmp_path / 'work', files, any_processor=True)
-
-
-def test_no_sealed_class_is_read_before_all_runs_are_finished(tmp_path, files, monkeypatch):
-    monkeypatch.setattr(
-        experiment, 'sealed_labels', lambda file: pytest.fail('the classes were read')
+    trunk, dense = (
+        torch.load(folder / name)['state_dict'] for name in ('weights.pth', 'segmentor/weights.pth')
     )
-    with pytest.raises(ValueError, match='has no finished run'):
-        read_sealed(files.rows, files.sealed, SMALL, tmp_path / 'out.csv')
-    row = dict(stage=RATE, form='none', seed=9, rate=1e-3, held_16=50.0, held_32=40.0)
-    add_row(files.rows, row)
-    with pytest.raises(ValueError, match='lacks 12 runs'):
-        read_sealed(files.rows, files.sealed, SMALL, tmp_path / 'out.csv')
-    with pytest.raises(FileNotFoundError, match='--sealed: there is no'):
-        Files(files.data, tmp_path / 'none.zip', files.teacher, files.rows).check()
+    shared = [name for name in trunk if name in dense]
+    assert len(shared) > 20 and all(torch.equal(trunk[name], dense[name]) for name in shared)
+
+    check_refusals(call, monkeypatch)
+    check_reading(call, resumed, monkeypatch)
+    call('report')
+    page, evidence = Path('page.md').read_text(), Path('evidence.md').read_text()
+    assert page.count('PEG at 0-5 minus RoPE') == 2 and '| cpvt_tiny_gap-imagenette |' in page
+    assert '(evidence/size_experiment.png)' in evidence
+    assert Path('evidence/size_experiment.png').stat().st_size > 5000
 
 
-def test_the_order_of_the_sealed_images_does_not_tell_their_classes(files):
-    labels = sealed_labels(files.sealed)
+def check_refusals(call, monkeypatch):
+    """All runs are of one plan and one kind of processor."""
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, 'kind_of_processor', lambda: 'another')
+        with pytest.raises(ValueError, match='--any-processor: the finished runs are of'):
+            call('work')
+        patch.setattr(run, 'PLAN', SMALL | dict(epochs=4))
+        with pytest.raises(ValueError, match='--rows: .* has rows of the plans'):
+            call('work', '--any-processor', '--work-dir', 'other')
+
+
+def check_reading(call, row, monkeypatch):
+    """The sealed classes are read once, and not before all runs are finished."""
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, 'sealed_labels', lambda file: pytest.fail('read'))
+        with pytest.raises(ValueError, match='has no finished run'):
+            call('read', '--rows', 'none.csv')
+        with pytest.raises(ValueError, match='lacks 7 runs'):
+            call('read')
+    rng = np.random.default_rng(0)
+    for number, other in enumerate(order(read_rows(Path('rows.csv')), SMALL)[0]):
+        answers = {
+            f'answers_{size}': 'a' + ''.join(map(str, rng.integers(0, 10, 20)))
+            for size in SMALL['sizes']
+        }
+        add_row(Path('rows.csv'), dict(row) | other._asdict() | answers | dict(miou_1=number))
+    call('read')
+    rows, sealed = read_rows(Path('rows.csv')), pd.read_csv('sealed.csv')
+    assert order(rows, SMALL) == ([], 0) and len(rows) == len(POSITIONS) + len(ROWS) * 2
+    assert len(sealed) == len(ROWS) * 2 * 2 + 1
+    labels, answers = sealed_labels(Path('sealed.zip')), row['answers_16'][1:]
+    right = sum(int(digit) == label for digit, label in zip(answers, labels, strict=True))
+    (found,) = sealed.query('row == "none" and seed == 0 and size == 16')['top1']
+    assert found == pytest.approx(100 * right / 20)
+    with pytest.raises(FileExistsError, match='are read once'):
+        call('read')
+
+
+def test_the_order_of_the_sealed_images_does_not_tell_their_classes(data):
+    file = data.with_name('sealed.zip')
+    labels = sealed_labels(file)
     assert sorted(labels) == sorted([*range(10)] * 2) and labels != sorted(labels)
-    # The class is the brightness of the image.
-    brightness = [image.mean() for image in sealed_images(files.sealed)]
+    brightness = [image.mean() for image in sealed_images(file)]
     by_class = pd.DataFrame(dict(label=labels, brightness=brightness)).groupby('label').mean()
     assert by_class['brightness'].is_monotonic_increasing
 
 
-def test_lists_hold_out_every_nth_image_of_a_class(tmp_path, files):
-    train, held = write_lists(files.data / 'imagenette', tmp_path / 'lists', 2)
-    assert train.read_text().splitlines() == [f'n{label}/0.webp {label}' for label in range(10)]
-    assert held.read_text().splitlines() == [f'n{label}/1.webp {label}' for label in range(10)]
-    with pytest.raises(ValueError, match='too few images'):
-        write_lists(files.data / 'imagenette', tmp_path / 'lists', 3)
+def test_lists_hold_out_every_nth_image_of_a_class(data, tmp_path):
+    lists = write_lists(data / 'imagenette', tmp_path / 'lists', 2)
+    for number, file in enumerate(lists):
+        expected = [f'n{label}/{number}.webp {label}' for label in range(10)]
+        assert file.read_text().splitlines() == expected
 
 
-def test_epochs_pass_over_all_samples_before_one_comes_again():
-    sampler = PartSampler(range(10), length=4, seed=3)
-    seen = []
-    for epoch in range(5):
-        sampler.set_epoch(epoch)
-        seen += list(sampler)
-        assert len(sampler) == 4
-    assert sorted(seen[:10]) == sorted(seen[10:]) == [*range(10)]
-    assert seen[:10] != seen[10:]
-    sampler.set_epoch(3)
-    assert list(sampler) == seen[12:16]
-    assert list(PartSampler(range(10), length=4, seed=4)) != seen[:4]
-
-
-def test_the_progress_line_names_the_end_of_the_run_and_of_those_after_it(capsys, monkeypatch):
-    hook = training.ProgressLine('peg', epochs_after=60)
-    clock = iter([100.0, 160.0])
-    monkeypatch.setattr(training.time, 'monotonic', lambda: next(clock))
-
-    class Runner:
-        epoch, max_epochs = 4, 20
-
-    hook.before_train_epoch(Runner)
-    hook.after_train_epoch(Runner)
-    assert capsys.readouterr().err == (
-        'peg: epoch 5 of 20, 60 s; trained in 15 min; the runs after it take 1.0 h of one core\n'
-    )
+# -- choices and verdicts
+# --------------------------------------------------------------------------------------------------
 
 
 def trial(form, rate, held, mean):
@@ -371,11 +305,3 @@ def test_fewer_seeds_are_no_answer():
     results = synthetic()
     with pytest.raises(ValueError, match=r"missing: \[\('rope', 2, 128\)\]"):
         analyse(results.iloc[:-1], 64, [0, 1, 2])
-
-
-def test_the_configs_of_shipped_classifiers_take_the_shipped_weights():
-    for name, config in experiment.SHIPPED.items():
-        shipped = experiment.shipped_classifier(name, config)
-        image = np.zeros((48, 48, 3), np.uint8)
-        assert experiment.answer(shipped, [image], 56)[0] in range(10)
-        assert Path(config).suffix == '.py'
