@@ -268,6 +268,26 @@ def assert_equal_outputs(left, right) -> None:
         assert torch.equal(a, b)
 
 
+def leaves(tree: Any, path: str = '') -> dict[str, Any]:
+    """Leaves of nested dicts and lists by path."""
+    if isinstance(tree, dict):
+        pairs = list(tree.items())
+    elif isinstance(tree, (list, tuple)):
+        pairs = list(enumerate(tree))
+    else:
+        return {path: tree}
+    return {k: v for key, value in pairs for k, v in leaves(value, f'{path}/{key}').items()}
+
+
+def assert_equal_leaves(left: Any, right: Any) -> None:
+    """Every leaf of two checkpoints is equal, tensors bit for bit."""
+    left, right = leaves(left), leaves(right)
+    assert left.keys() == right.keys()
+    for key, value in left.items():
+        is_tensor = isinstance(value, torch.Tensor)
+        assert torch.equal(value, right[key]) if is_tensor else value == right[key], key
+
+
 # Start of a program whose mmcv has no compiled operators, although they are installed.
 WITHOUT_COMPILED_OPERATORS = """
 import sys

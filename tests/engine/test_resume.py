@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import assert_equal_leaves
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST, SAVED_EVERY, KILLED_AFTER = 7, 3, 5
@@ -44,29 +45,6 @@ randomness = dict(seed=3)
 """
 
 
-def flat(tree, path=''):
-    """Leaves of nested dicts and lists by path."""
-    if isinstance(tree, dict):
-        pairs = tree.items()
-    elif isinstance(tree, (list, tuple)):
-        pairs = enumerate(tree)
-    else:
-        return {path: tree}
-    return {k: v for key, value in pairs for k, v in flat(value, f'{path}/{key}').items()}
-
-
-def assert_same(left, right):
-    left, right = flat(left), flat(right)
-    assert left.keys() == right.keys()
-    for key, value in left.items():
-        same = (
-            torch.equal(value, right[key])
-            if isinstance(value, torch.Tensor)
-            else value == right[key]
-        )
-        assert same, f'{key}: {value} and {right[key]}'
-
-
 def test_a_killed_run_ends_as_if_it_had_not_been(train, tmp_path):
     pytest.importorskip('mmseg')
     config = tmp_path / 'config.py'
@@ -86,14 +64,14 @@ def test_a_killed_run_ends_as_if_it_had_not_been(train, tmp_path):
 
     expected, actual, saved = read(whole, LAST), read(broken, LAST), read(broken, SAVED_EVERY)
     for part in ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers'):
-        assert_same(expected[part], actual[part])
+        assert_equal_leaves(expected[part], actual[part])
         with pytest.raises(AssertionError):
-            assert_same(saved[part], actual[part])
+            assert_equal_leaves(saved[part], actual[part])
     # The average, which is what is saved as the weights, is not the weights that are trained.
     trained = {
         k.removeprefix('module.'): v for k, v in actual['ema_state_dict'].items() if k != 'steps'
     }
     assert trained.keys() == actual['state_dict'].keys()
     with pytest.raises(AssertionError):
-        assert_same(trained, actual['state_dict'])
+        assert_equal_leaves(trained, actual['state_dict'])
     assert actual['ema_state_dict']['steps'] == LAST

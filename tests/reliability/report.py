@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -75,26 +74,16 @@ PROMISES: dict[str, str] = {
 def run(selection: str) -> tuple[int, int]:
     """Checks tried and held; a test counts once, or as often as its property ``tried`` says."""
     with tempfile.NamedTemporaryFile(suffix='.xml') as file:
-        command = (
-            f'{sys.executable} -m pytest -q -p no:cacheprovider -m "slow or not slow" --timeout'
-            ' 3600'
-        )
-        subprocess.run(
-            f'{command} --junitxml {file.name} {selection}', shell=True, cwd=ROOT, check=False
-        )
-        cases = [
-            case for case in ET.parse(file.name).iter('testcase') if case.find('skipped') is None
-        ]
+        command = f'{sys.executable} -m pytest -q -p no:cacheprovider -m "slow or not slow"'
+        command += f' --timeout 3600 --junitxml {file.name} {selection}'
+        subprocess.run(command, shell=True, cwd=ROOT, check=False)
+        cases = list(ET.parse(file.name).iter('testcase'))
     tried = held = 0
     for case in cases:
-        count = (
-            sum(
-                int(one.get('value', 0))
-                for one in case.iter('property')
-                if one.get('name') == 'tried'
-            )
-            or 1
-        )
+        if case.find('skipped') is not None:
+            continue
+        values = [one.get('value') for one in case.iter('property') if one.get('name') == 'tried']
+        count = sum(map(int, values)) or 1
         tried += count
         held += 0 if case.find('failure') is not None or case.find('error') is not None else count
     if not tried:
@@ -104,15 +93,13 @@ def run(selection: str) -> tuple[int, int]:
 
 def run_all() -> pd.DataFrame:
     """A row for each promise: its tests, cases tried and held, and the machine."""
-    begun, rows = time.monotonic(), []
+    rows = []
     for number, (promise, selection) in enumerate(PROMISES.items(), 1):
         print(f'[{number}/{len(PROMISES)}] {promise}', flush=True)
         tried, held = run(selection)
         rows.append(dict(promise=promise, tests=selection, tried=tried, held=held))
-    minutes = (time.monotonic() - begun) / 60
     versions = f'python {platform.python_version()}, torch {torch.__version__}'
-    machine = f'Processor {processor()}, {versions}; {minutes:.0f} minutes.'
-    return pd.DataFrame(rows).assign(machine=machine)
+    return pd.DataFrame(rows).assign(machine=f'Processor {processor()}, {versions}.')
 
 
 def table(rows: pd.DataFrame) -> str:

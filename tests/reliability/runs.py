@@ -23,6 +23,7 @@ from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, METRICS, MODELS
 from mmengine.runner import Runner
 from torch import nn
+from torch.utils.data._utils import worker as data_worker
 
 import cpvt_backbones  # noqa: F401  registers the hook
 from cpvt_backbones import CPVT
@@ -30,7 +31,9 @@ from cpvt_backbones.engine.launch import _use_gloo
 
 # Imported before the forks, not after each.
 PRELOADED = (matplotlib.pyplot, torch._dynamo)
-ITERATIONS, EPOCHS, LENGTH = 24, 3, 16
+# Seconds after which a data loader's worker sees that its training was killed; by default 5.
+data_worker.MP_STATUS_CHECK_INTERVAL = 0.1
+ITERATIONS, EPOCHS, LENGTH = 16, 2, 16
 STEP, CHUNK = b's', b'c'
 _reports = -1
 
@@ -125,7 +128,7 @@ def config(
     batch_size: int = 2,
     **checkpoint: Any,
 ) -> Config:
-    """A training of 24 iterations, or of 3 epochs of 8, that saves every 4 iterations or every
+    """A training of 16 iterations, or of 2 epochs of 8, that saves every 4 iterations or every
     epoch.
 
     Args:
@@ -302,26 +305,3 @@ def final_state(work_dir: Path) -> dict[str, Any]:
     for best in work_dir.glob('best_*.pth'):
         state[best.name] = torch.load(best, weights_only=False)['state_dict']
     return state
-
-
-def leaves(tree: Any, path: str = '') -> dict[str, Any]:
-    """Leaves of nested dicts and lists by path."""
-    if isinstance(tree, dict):
-        pairs = list(tree.items())
-    elif isinstance(tree, (list, tuple)):
-        pairs = list(enumerate(tree))
-    else:
-        return {path: tree}
-    return {k: v for key, value in pairs for k, v in leaves(value, f'{path}/{key}').items()}
-
-
-def assert_equal(left: Any, right: Any) -> None:
-    """Every leaf is equal, tensors bit for bit."""
-    left, right = leaves(left), leaves(right)
-    assert left.keys() == right.keys()
-    for key, value in left.items():
-        assert (
-            torch.equal(value, right[key])
-            if isinstance(value, torch.Tensor)
-            else value == right[key]
-        ), key
