@@ -13,7 +13,7 @@ from cpvt_backbones.weights import shipped_weights
 
 from .conversion.architecture import Architecture, recognise_architecture
 from .conversion.public import public_backbone
-from .conversion.transformers_config import MODEL_TYPES, apply_config, is_transformers_config
+from .conversion.transformers_config import MODEL_TYPES, apply_config
 from .reading.files import locate_checkpoint
 from .reading.json_files import read_json
 from .report import CheckpointError
@@ -60,7 +60,7 @@ def describe(
         except ValueError as error:
             raise CheckpointError(f'config.json: {error}') from error
         return Source(_USUAL | named)
-    if not is_transformers_config(config):
+    if not _is_of_transformers(config):
         return Source(notes=notes)
     if config['model_type'] not in MODEL_TYPES:
         kind = config['model_type']
@@ -96,7 +96,7 @@ def named_backbone(
     """
     if 'type' in config:
         return dict(config)
-    if is_transformers_config(config):
+    if _is_of_transformers(config):
         return None
     shipped = shipped_weights().get(str(checkpoint))
     if shipped is not None:
@@ -113,9 +113,13 @@ def recognise_backbone(
     Raise CheckpointError as :func:`recognise_architecture` does, and for a config of another model.
     """
     read = recognise_architecture(content, prefix=prefix)
-    if not is_transformers_config(config):
+    if not _is_of_transformers(config):
         return read, None
     try:
         return read, apply_config(config, read)
     except (ValueError, OverflowError) as error:
         raise CheckpointError(f'config.json: {str(error):.600}') from error
+
+
+def _is_of_transformers(config: Mapping[str, Any]) -> bool:
+    return 'model_type' in config and 'type' not in config

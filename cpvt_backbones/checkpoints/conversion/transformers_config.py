@@ -70,11 +70,6 @@ _ACTIVATIONS = {
 }
 
 
-def is_transformers_config(config: Mapping[str, Any]) -> bool:
-    """Whether a ``config.json`` is of transformers, not of this package's ``save_pretrained``."""
-    return 'model_type' in config and 'type' not in config
-
-
 def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, int] | None:
     """Set the arguments that a ``config.json`` says, in place.
 
