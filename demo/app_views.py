@@ -217,8 +217,13 @@ def to_table(model: Model, found: Prediction) -> str:
 
 
 def caption(model: Model, found: Prediction, truth: Example | None) -> str:
-    """The size of a prediction; what it has right, if the truth is known; if the size is good."""
+    """The size of a prediction, and whether the model is good at it.
+
+    Of a classifier also the class; of others, where the truth is known, how much of it is right.
+    """
     texts = [f'{found["seen"][0]} x {found["seen"][1]} px']
+    if 'label' in found:
+        texts.append(f'{found["class"] or found["label"]} {found["score"]:.0%}')
     if truth is not None and truth.classes is not None:
         texts.append(f'{(found["seg_map"] == truth.classes).mean():.0%} of the pixels right')
     elif truth is not None and truth.boxes is not None:

@@ -72,7 +72,7 @@ def test_captions_compare_with_the_truth(app, views, monkeypatch):
     expected = {
         DETECTOR: r'320 x 240 px \| 2[2-4] of 24 found, [01] extra \| good size',
         SEGMENTOR: r'480 x 360 px \| 8\d% of the pixels right \| good size',
-        CLASSIFIER: r'137 x 91 px \| good size',
+        CLASSIFIER: r'137 x 91 px \| church \d\d% \| good size',
     }
     for name, text in expected.items():
         one, model = example(name), app.models[name]
@@ -81,7 +81,8 @@ def test_captions_compare_with_the_truth(app, views, monkeypatch):
         small, good = (views.keep_scores(prediction, 0.5) for prediction in found)
         assert views.caption(model, small, one).endswith('| outside the good sizes')
         assert re.fullmatch(text, views.caption(model, good, one))
-        assert re.fullmatch(r'\d+ x \d+ px \| good size', views.caption(model, good, None))
+        unknown = views.caption(model, good, None)
+        assert re.fullmatch(r'\d+ x \d+ px( \| church \d\d%)? \| good size', unknown)
 
 
 def test_sizes_are_shown_one_after_the_other_and_bounded(app, views, monkeypatch):

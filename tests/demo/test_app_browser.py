@@ -145,7 +145,7 @@ def test_several_sizes(open_page):
     choose(page, SEGMENTOR)
     done(page, r'480 x 360 px \| 8\d% of the pixels right')
     choose(page, CLASSIFIER)
-    done(page, r'137 x 91 px \| good size')
+    done(page, r'137 x 91 px \| church \d\d% \| good size')
 
 
 def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
