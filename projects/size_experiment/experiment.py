@@ -236,7 +236,6 @@ class SizeExperiment(TrainingFolder):
         }
 
     def _train(self, run: Run) -> Record:
-        begun = time.process_time()
         record = super()._train(run)
         found = record['environment']
         row = dict(
@@ -248,7 +247,6 @@ class SizeExperiment(TrainingFolder):
             commits=record['commits'],
             python=found['Python'].split()[0],
             torch=found['PyTorch'],
-            core_minutes=round((time.process_time() - begun) / 60, 1),
             **record['rows'][0],
         )
         add_row(self.files.rows, row)

@@ -61,8 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     def done(finished: Any, row: dict[str, Any]) -> None:
         shown = ', '.join(f'{row[f"held_{size}"]:.1f} at {size} px' for size in PLAN['sizes'])
         print(
-            f'{finished.name}: held-out {shown}; {row["core_minutes"]:g} core minutes;'
-            f' {len(experiment.pending()[0])} runs can start',
+            f'{finished.name}: held-out {shown}; {len(experiment.pending()[0])} runs can start',
             flush=True,
         )
 
