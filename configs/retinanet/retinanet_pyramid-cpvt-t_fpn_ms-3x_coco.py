@@ -2,6 +2,11 @@ _base_ = './retinanet_pyramid-cpvt-s_fpn_ms-3x_coco.py'
 model = dict(
     backbone=dict(
         arch='tiny',
+        # The tables of PVT's weights, and PEG as the identity: step 0 is the pretrained model.
+        position=[
+            dict(type='Learned', interpolation='bilinear', antialias=False),
+            dict(type='PEG'),
+        ],
         init_cfg=dict(
             checkpoint='https://github.com/whai362/PVT/releases/download/v2/pvt_tiny.pth'
         ),

@@ -6,6 +6,8 @@ model = dict(
         type='MultiScaleCPVT',
         arch='small',
         init_cfg=dict(type='Pretrained', checkpoint='timm://deit_small_patch16_224.fb_in1k'),
+        # The table of the weights, resized, and PEG as the identity.
+        position=[dict(type='Learned'), dict(type='PEG', after_blocks='0-5')],
         drop_path_rate=0.1,
     ),
     neck=dict(in_channels=[96, 192, 384, 384]),

@@ -13,6 +13,8 @@ model = dict(
         global_blocks=(2, 5, 8, 11),
         drop_path_rate=0.1,
         init_cfg=dict(type='Pretrained', checkpoint='timm://vit_base_patch16_224.mae'),
+        # The table of the weights, resized, and PEG as the identity.
+        position=[dict(type='Learned'), dict(type='PEG', after_blocks='0-5')],
     ),
     neck=dict(type='ChannelMapper', in_channels=[192, 384, 768, 768], norm_cfg=gn, act_cfg=None),
     rpn_head=dict(num_convs=2),

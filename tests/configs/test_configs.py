@@ -282,3 +282,17 @@ def test_coco_and_ade20k_start_from_pretrained_weights_of_their_size(path):
     public = public_backbone(backbone.init_cfg.checkpoint)
     assert backbone.init_cfg.type == 'Pretrained' and public['arch'] == backbone.arch
     assert public['type'] == ('CPVT' if backbone.type == 'MultiScaleCPVT' else backbone.type)
+
+
+@pytest.mark.parametrize('path', PRETRAINED, ids=name)
+def test_recipes_keep_the_position_encodings_of_their_weights(path):
+    backbone = read(path).model.backbone
+    kept = encodings_of(backbone)
+    assert all(one in kept for one in encodings_of(public_backbone(backbone.init_cfg.checkpoint)))
+
+
+def encodings_of(backbone):
+    """Types and settings of the encodings; a backbone without ``position`` has PEG alone."""
+    position = backbone.get('position', dict(type='PEG'))
+    found = [dict(one) for one in (position if isinstance(position, list) else [position])]
+    return [one for one in found if one['type'] != 'PEG']
