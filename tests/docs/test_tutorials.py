@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from pages import run_page
+from pages import blocks, run_page
 from PIL import Image
 
 from cpvt_backbones.checkpoints import write_checkpoint
+from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
 
 SCENES = {
@@ -103,6 +104,22 @@ def test_public_weights(call, tmp_path):
     }
     page = run_page('docs/tutorials/finetune.md', call, few)
     assert page['model'] and (tmp_path / 'work_dirs/deit/epoch_2.pth').is_file()
+
+
+def test_config_of_own_classes(tmp_path):
+    pytest.importorskip('mmdet')
+    code = blocks('docs/tutorials/finetune.md')
+    (block,) = (text for _, text in code if text.startswith('# three_classes.py'))
+    (tmp_path / 'mine.py').write_text(block)
+    cfg = read_config(tmp_path / 'mine.py')
+    assert cfg.model.bbox_head.num_classes == 3
+    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    for part in ('train', 'val'):
+        dataset = cfg[f'{part}_dataloader'].dataset
+        assert dataset.metainfo.classes == ('car', 'person', 'tree')
+        assert dataset.data_root + dataset.ann_file == f'data/mine/{part}.json'
+        assert dataset.data_prefix.img == f'{part}/'
+    assert cfg.test_evaluator.ann_file == cfg.val_evaluator.ann_file == 'data/mine/val.json'
 
 
 @pytest.mark.slow
