@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-slow test-app test-peers parity lint format quick matrix docs clean always
+.PHONY: help pictures setup demo app check test test-slow test-app test-site test-peers parity lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,10 +47,15 @@ test: $(READY)  ## run the tests, all but the slow ones
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
 
-test-app: $(READY)  ## run the tests of the page in the Chromium of the system; pictures in build/app
-	$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || \
-		$(BIN)/uv pip install --quiet --python $(BIN)/python --override .venv/overrides.txt -e '.[browser]'
+.venv/.browser: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --override .venv/overrides.txt -e '.[browser]'
+	@touch $@
+
+test-app: .venv/.browser  ## run the tests of the page in the Chromium of the system; pictures in build/app
 	$(BIN)/python -m pytest -q -m slow tests/demo/test_app_browser.py $(ARGS)
+
+test-site: .venv/.browser  ## open every page of the site in the Chromium of the system: accessibility, overflow
+	$(BIN)/python -m pytest -q -m slow --timeout 1800 tests/docs/test_site_browser.py $(ARGS)
 
 # Packages that are compared with, beside .venv: mmpretrain does not import where transformers 5 is installed.
 PEERS := $(CURDIR)/build/peers

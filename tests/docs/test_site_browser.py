@@ -1,0 +1,64 @@
+"""Every page of the site in Chromium: accessibility, overflow, errors; `make test-site` runs it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+sync_api = pytest.importorskip('playwright.sync_api')
+axe = pytest.importorskip('axe_playwright_python.sync_playwright')
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium') or shutil.which('google-chrome')
+WINDOWS = {'desktop': (1440, 900), 'phone': (390, 844)}
+
+
+@pytest.fixture(scope='module')
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('site')
+    command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml', '-d', folder]
+    environment = {**os.environ, 'NO_MKDOCS_2_WARNING': '1'}
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def browser():
+    if CHROMIUM is None:
+        pytest.skip('no Chromium: install it, or name it in the environment variable CHROMIUM')
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize('theme', ['light', 'dark'])
+@pytest.mark.parametrize('window', WINDOWS)
+def test_pages_are_accessible_and_fit_the_window(site, browser, window, theme):
+    width, height = WINDOWS[window]
+    context = browser.new_context(
+        viewport=dict(width=width, height=height), color_scheme=theme, reduced_motion='reduce'
+    )
+    page = context.new_page()
+    errors = []
+    page.on('pageerror', lambda error: errors.append(str(error)))
+    faults = []
+    pages = sorted(site.rglob('*.html'))
+    for file in pages:
+        page.goto(file.as_uri())
+        found = axe.Axe().run(page).response['violations']
+        faults += [
+            (file.relative_to(site).as_posix(), one['id'], one['nodes'][0]['html'][:200])
+            for one in found
+        ]
+        wide = page.evaluate('document.documentElement.scrollWidth')
+        if wide > width:
+            faults.append((file.relative_to(site).as_posix(), 'overflow', f'{wide} px'))
+    context.close()
+    assert len(pages) > 50
+    assert not faults
+    assert not errors
