@@ -10,6 +10,8 @@ from mmengine.registry import MODELS
 from PIL import Image
 from torch.optim import AdamW
 
+from benchmarks import report
+from benchmarks.cases import read_suite
 from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
@@ -17,6 +19,10 @@ from cpvt_backbones.weights import shipped_weights
 README = Path(__file__).parents[2] / 'README.md'
 TEXT = README.read_text(encoding='utf-8')
 BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
+
+# Rows of docs/speed.md in the order of the suite, and their lines in the README.
+SPEED_ROWS = ("timm's DeiT-S", 'timm, 224 px', 'timm', 'mmseg', 'mmpretrain')
+README_ROWS = {'timm': "over timm's Twins", 'mmseg': "over mmseg's port"}
 
 
 def test_it_is_short():
@@ -72,3 +78,20 @@ def test_the_picture_is_of_the_weights_that_ship():
     with Image.open(README.parent / 'docs/figures/sizes.png') as picture:
         name, sha256 = picture.info['Description'].split()
     assert shipped_weights()[name].sha256 == sha256
+
+
+def test_speeds_are_those_of_the_csv_files():
+    """Both tables of docs/speed.md, and the rows of the README."""
+    pages = [(README.parent / name).read_text() for name in ('docs/speed.md', 'README.md')]
+    _, ratios = read_suite('allocator')
+    kept, returned = (
+        report.read_rows(README.parent / f'docs/benchmarks/{name}.csv')
+        for name in ('cpu', 'allocator')
+    )
+    for ratio, row in zip(ratios, SPEED_ROWS, strict=True):
+        values = [ratio.values(rows) for rows in (kept, returned)]
+        texts = [f'{one.median():.2f} ({one.min():.2f}-{one.max():.2f})' for one in values]
+        assert f'| {row} | {texts[0]} | {texts[1]} |' in pages[0]
+        if readme := README_ROWS.get(row):
+            line = next(line for line in pages[1].splitlines() if readme in line)
+            assert re.findall(r'\d\.\d\d', line) == [text[:4] for text in texts]
