@@ -1,15 +1,16 @@
-"""Export the shipped models in float32 and in int8, and compare accuracy, time and size.
+"""Run exported files of the shipped models in reduced precision; compare accuracy, time and size.
 
-    python benchmarks/int8.py --data DATA --out docs/benchmarks/int8.csv --docs docs/export.md
+    python benchmarks/precision.py --data DATA --out docs/benchmarks/precision.csv \\
+        --docs docs/export.md
 
 DATA has the folders ``bccd``, ``camvid`` and ``imagenette`` as the configs expect them. The images
-are those on which the configs test. Of each image both files are timed one after the other, on one
-thread.
+are those on which the configs test. Of each image all routes are timed one after the other, on one
+thread. The routes are the file in float32 in ONNX Runtime, its int8 copy in ONNX Runtime, and the
+float32 file in OpenVINO in float32 and in bfloat16.
 """
 
 import contextlib
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -29,7 +30,7 @@ from mmengine.config import Config
 from PIL import Image
 from rich.progress import track
 
-from benchmarks import fill_marked, processor
+from benchmarks import fill_marked, instructions, processor
 from cpvt_backbones.export import ExportedModel, export, graph_of
 from cpvt_backbones.export.int8 import compare, quantise, total_of
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor
@@ -166,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in args.models:
         open_test(name, args.data)
     torch.set_num_threads(1)
-    rows = [measure(name, args.data, timed=args.timed) for name in args.models]
+    rows = [row for name in args.models for row in measure(name, args.data, timed=args.timed)]
     table = pd.DataFrame(rows)
     table.to_csv(args.out, index=False)
     print(table.to_string(index=False))
@@ -174,8 +175,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         fill_page(args.docs, table)
 
 
-def measure(name: str, data: Path, *, timed: int) -> dict[str, Any]:
-    """One row of the table."""
+def measure(name: str, data: Path, *, timed: int) -> list[dict[str, Any]]:
+    """A row for each route; the first one, float32 in ONNX Runtime, is what the others are
+    compared with.
+    """
     test = open_test(name, data)
     shipped = shipped_weights()[name]
     cfg = Config.fromfile(repository_file(shipped.config))
@@ -185,24 +188,34 @@ def measure(name: str, data: Path, *, timed: int) -> dict[str, Any]:
         path, copy = Path(folder, 'fp32.onnx'), Path(folder, 'int8.onnx')
         export(graph_of(predictor.model), path, settings=settings)
         quantise(path, copy)
-        models = dict(fp32=ExportedModel(path), int8=ExportedModel(copy))
-        ratio = time_ratio(models, test.images[:timed])
-        agreement = total_of(list(compare(models['int8'], models['fp32'], test.images[:timed])))
-        sizes = [file.stat().st_size / 2**20 for file in (path, copy)]
-        scores = {key: score(model, name, data) for key, model in models.items()}
-    return dict(
-        model=name,
-        metric=test.metric,
-        **{key: round(value, 2) for key, value in scores.items()},
-        images=len(test.images),
-        agreement=round(100 * agreement.share, 2),
-        compared=len(test.images[:timed]),
-        time=round(ratio, 3),
-        fp32_mib=round(sizes[0], 1),
-        int8_mib=round(sizes[1], 1),
-        machine=processor(),
-        threads=torch.get_num_threads(),
-    )
+        models = {
+            'ONNX Runtime, fp32': ExportedModel(path),
+            'ONNX Runtime, int8': ExportedModel(copy),
+            'OpenVINO, fp32': ExportedModel(path, runtime='openvino'),
+            'OpenVINO, bf16': ExportedModel(path, runtime='openvino-bfloat16'),
+        }
+        original = models['ONNX Runtime, fp32']
+        images = test.images[:timed]
+        ratios = time_ratios(models, images)
+        rows = []
+        for route, model in models.items():
+            agreement = total_of(list(compare(model, original, images)))
+            size = (copy if route.endswith('int8') else path).stat().st_size / 2**20
+            row = dict(
+                model=name,
+                route=route,
+                metric=test.metric,
+                value=round(score(model, name, data), 2),
+                images=len(test.images),
+                agreement=round(100 * agreement.share, 2),
+                compared=len(images),
+                time=round(ratios[route], 3),
+                mib=round(size, 1),
+                machine=f'{processor()}, {instructions()}',
+                threads=torch.get_num_threads(),
+            )
+            rows.append(row)
+    return rows
 
 
 def score(model: ExportedModel, name: str, data: Path) -> float:
@@ -215,32 +228,32 @@ def score(model: ExportedModel, name: str, data: Path) -> float:
     return test.value()
 
 
-def time_ratio(models: dict[str, ExportedModel], images: Sequence[Path]) -> float:
-    """Median over images of int8's time relative to fp32's, at the scale of the file."""
+def time_ratios(models: dict[str, ExportedModel], images: Sequence[Path]) -> dict[str, float]:
+    """Median over images of each route's time relative to the first one's, at the file's scale."""
     inferencers = {key: Inferencer(predictor=model) for key, model in models.items()}
-    ratios = []
+    times: dict[str, list[float]] = {key: [] for key in models}
     for image in track(images, 'time'):
-        taken = {}
         for key, inferencer in inferencers.items():
             inferencer(image)  # memory for this size
             start = time.perf_counter()
             inferencer(image)
-            taken[key] = time.perf_counter() - start
-        ratios.append(taken['int8'] / taken['fp32'])
-    return statistics.median(ratios)
+            times[key].append(time.perf_counter() - start)
+    first = np.array(next(iter(times.values())))
+    return {key: float(np.median(np.array(taken) / first)) for key, taken in times.items()}
 
 
 def fill_page(page: Path, table: pd.DataFrame) -> None:
     """Write the table into the page, between its marks."""
-    rows = ['| model | metric | fp32 | int8 | agreement | time | MiB |']
-    rows.append('| --- | --- | ---: | ---: | ---: | ---: | ---: |')
+    rows = ['| model, metric | route | value | agreement | time | MiB |']
+    rows.append('| --- | --- | ---: | ---: | ---: | ---: |')
     for row in table.itertuples():
         rows.append(
-            f'| {row.model} | {row.metric}, {row.images} images | {row.fp32:.1f} | {row.int8:.1f}'
-            f' | {row.agreement:.1f} % | {row.time:.2f} | {row.fp32_mib} to {row.int8_mib} |'
+            f'| {row.model}, {row.metric} | {row.route} | {row.value:.1f}'
+            f' | {row.agreement:.1f} % | {row.time:.2f} | {row.mib} |'
         )
-    where = f'Processor {processor()}; one thread; onnxruntime {version("onnxruntime")}.'
-    fill_marked(page, 'int8', '\n'.join([where, '', *rows]))
+    packages = ', '.join(f'{name} {version(name)}' for name in ('onnxruntime', 'openvino'))
+    where = f'Processor {table["machine"].iloc[0]}; one thread; {packages}.'
+    fill_marked(page, 'precision', '\n'.join([where, '', *rows]))
 
 
 if __name__ == '__main__':
