@@ -153,9 +153,11 @@ def test_an_edited_config_is_kept_and_weights_must_exist(call, tmp_path, refused
     assert out.read_text() != '# mine'
 
 
-# Each training is a process that has not imported this package; they share mmengine's imports.
+# Each training is a process that has not imported this package; they share the imports of what
+# mmengine and the toolboxes need.
 FRESH_PROCESSES = """
 import os, sys
+import cv2, matplotlib.pyplot, pycocotools.coco, scipy.optimize, torchvision
 from mmengine.config import Config
 from mmengine.runner import Runner
 for config in sys.argv[1:]:

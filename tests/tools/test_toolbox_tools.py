@@ -44,10 +44,10 @@ def test_print_config(scope, name, tmp_path, monkeypatch, capsys):
 
 
 # Runs each line of standard input as `python ARGUMENTS` in a process of its own. These share the
-# import of mmengine. No toolbox and no operators are imported before.
+# imports of what mmengine and mmdet need. No toolbox and no operators are imported before.
 RUN_EACH = """
 import json, os, runpy, sys, traceback
-import mmengine.runner
+import cv2, matplotlib.pyplot, mmengine.runner, pycocotools.coco, scipy.optimize, torchvision
 for line in sys.stdin:
     child = os.fork()
     if child:
