@@ -20,7 +20,8 @@ WINDOWS = {'desktop': (1440, 900), 'phone': (390, 844)}
 @pytest.fixture(scope='module')
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp('site')
-    command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml', '-d', folder]
+    command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml']
+    command += ['-d', folder]
     environment = {**os.environ, 'NO_MKDOCS_2_WARNING': '1'}
     subprocess.run(command, check=True, capture_output=True, env=environment)
     return folder
