@@ -40,6 +40,7 @@ class Raster:
         dtype: Type of the values.
         nodata: The value of pixels without data, of a TIFF that names one.
         source: rasterio's file, or an array (H, W, bands).
+        masked: Where the mask of a TIFF has no data, bool (H, W); ``None`` without a mask.
     """
 
     width: int
@@ -48,6 +49,11 @@ class Raster:
     dtype: str
     nodata: float | None
     source: Any
+    masked: np.ndarray | None = None
+
+    def missing(self, values: np.ndarray) -> np.ndarray:
+        """Where values of :meth:`read` have no data, bool (H, W, bands)."""
+        return is_missing(values, self.nodata, self.masked)
 
     def read(self, bands: Sequence[int]) -> np.ndarray:
         """Bands, counted from 1, as (H, W, len(bands)); ``ValueRangeError`` if damaged."""
@@ -64,7 +70,7 @@ class ValueRange:
     """How the bands and values of a file become an image of 8 bits.
 
     Args:
-        low: The value that becomes 0. Smaller ones become 0, too, and ``nodata`` of a TIFF.
+        low: The value that becomes 0. Smaller ones become 0, too, and pixels without data.
         high: The value that becomes 255. Greater ones become 255, too.
         dtype: Type of the values, one of ``DTYPES``. Files of another type are refused.
         bands: Bands of the file, counted from 1: the channels of the image. Three are red, green
@@ -109,7 +115,7 @@ class ValueRange:
         ``ValueRangeError`` for a file that is damaged, lacks a band, or has other values.
         """
         with open_raster(Path(path)) as raster:
-            return self.convert(self.select(raster), raster.nodata)
+            return self.convert(self.select(raster), raster.nodata, raster.masked)
 
     def read_array(self, array: np.ndarray) -> np.ndarray:
         """As :meth:`read`, of an array (H, W), (H, W, 1) or (H, W, 3: BGR); if there are ``bands``,
@@ -148,21 +154,29 @@ class ValueRange:
         if dtype != self.dtype:
             raise ValueRangeError(f'values of {dtype}; the other images have {self.dtype}')
 
-    def convert(self, values: np.ndarray, nodata: float | None = None) -> np.ndarray:
+    def convert(
+        self,
+        values: np.ndarray,
+        nodata: float | None = None,
+        masked: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Scale (H, W, channels or 1) to the image (H, W, channels), uint8.
 
-        ``ValueRangeError`` for NaN and infinite values, but those that are ``nodata``.
+        Pixels without data are those of ``nodata``, and of ``masked``, bool (H, W).
+        ``ValueRangeError`` for NaN and infinite values of others.
         """
         image = np.empty((*values.shape[:2], self.channels), np.uint8)
         rows = max(1, STRIP_PIXELS // values.shape[1])
         for top in range(0, len(values), rows):
-            image[top : top + rows] = self._scale(values[top : top + rows], nodata)
+            pixels = values[top : top + rows]
+            outside = None if masked is None else masked[top : top + rows]
+            image[top : top + rows] = self._scale(pixels, is_missing(pixels, nodata, outside))
         return image
 
-    def _scale(self, pixels: np.ndarray, nodata: float | None) -> np.ndarray:
+    def _scale(self, pixels: np.ndarray, missing: np.ndarray) -> np.ndarray:
         # Integers of 32 bits become float64, in which all of them exist.
         values = pixels.astype(np.result_type(pixels.dtype, np.float32))
-        values[is_missing(pixels, nodata)] = self.low
+        values[missing] = self.low
         if not np.isfinite(values).all():
             raise ValueRangeError('NaN or infinite values')
         values = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
@@ -177,11 +191,29 @@ def _checked_bands(bands: Sequence[int]) -> tuple[int, ...]:
     return tuple(bands)
 
 
-def is_missing(pixels: np.ndarray, nodata: float | None) -> np.ndarray:
-    """Where values are ``nodata``, which may be NaN; of the shape of ``pixels``."""
+def is_missing(
+    pixels: np.ndarray, nodata: float | None, masked: np.ndarray | None = None
+) -> np.ndarray:
+    """Where values (H, W, bands) are ``nodata``, which may be NaN, or ``masked``, bool (H, W)."""
     if nodata is None:
-        return np.zeros(pixels.shape, bool)
-    return np.isnan(pixels) if np.isnan(nodata) else pixels == nodata
+        missing = np.zeros(pixels.shape, bool)
+    else:
+        missing = np.isnan(pixels) if np.isnan(nodata) else pixels == nodata
+    return missing if masked is None else missing | masked[..., None]
+
+
+def file_mask(file: Any, window: Any = None) -> np.ndarray | None:
+    """Where the mask of rasterio's file has no data, bool (H, W); ``None`` without a mask.
+
+    A band of transparency is no mask: it may be a band of the scene, which GDAL takes for one.
+    """
+    kinds = {kind.name for kind in file.mask_flag_enums[0]}
+    if 'per_dataset' not in kinds or 'alpha' in kinds:
+        return None
+    try:
+        return file.read_masks(1, window=window) == 0
+    except Exception as error:  # rasterio's, and those of its drivers
+        raise ValueRangeError(f'damaged: {error}') from error
 
 
 # -- files
@@ -208,7 +240,8 @@ def open_raster(path: Path) -> Iterator[Raster]:
     with open_tiff(path) as file:
         if odd := other_colours(file):
             raise ValueRangeError(f'grey or RGB is accepted, got {", ".join(odd)}')
-        yield Raster(file.width, file.height, file.count, file.dtypes[0], file.nodata, file)
+        size = file.width, file.height
+        yield Raster(*size, file.count, file.dtypes[0], file.nodata, file, file_mask(file))
 
 
 def raster_of(array: np.ndarray) -> Raster:

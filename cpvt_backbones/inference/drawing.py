@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .predictions import Prediction, decode_mask, resize_classes
 from .sizes import fit
-from .windows import read_map
+from .windows import no_class, read_map
 
 OPACITY = 0.6  # of a class's colour over the image
 MAX_PREVIEW_SIDE = 2048  # px; drawing costs far more a pixel than reading
@@ -73,7 +73,7 @@ def draw_prediction(
 
     Boxes have classes and scores; without ``scores``, as of labels, classes only. Each mask has a
     colour of its own. A class map has a legend; a class whose name is in ``BACKGROUND`` is not
-    coloured. An image's class is written on it.
+    coloured, and pixels without data are not. An image's class is written on it.
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px
     that was predicted; it may be overwritten.
@@ -95,14 +95,16 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     else:
         seg_map = read_map(seg_map, height=height, width=width)
     colours, names = class_colours(predictor), predictor.classes or ()
+    missing = seg_map == no_class(seg_map.dtype)
+    classes = seg_map[~missing]
+    seg_map = np.where(missing, 0, seg_map)
     if seg_map.max() >= len(colours):
         raise ValueError(f'palette must have a colour for class {seg_map.max()}')
-    pixels = np.bincount(seg_map.ravel())
+    pixels = np.bincount(classes)
     background = [label for label, name in enumerate(names) if name.lower() in BACKGROUND]
     tinted = cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)
-    if background:
-        untouched = np.isin(seg_map, background)
-        tinted[untouched] = rgb[untouched]
+    untouched = missing | np.isin(seg_map, background)
+    tinted[untouched] = rgb[untouched]
     picture = _Canvas(Image.fromarray(tinted))
     largest_first = np.argsort(-pixels, kind='stable').tolist()
     shown = [label for label in largest_first if pixels[label] and label not in background]

@@ -32,7 +32,7 @@ from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, ru
 from .predictors import Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
 from .tiles import Bounds
-from .windows import ImageFile, open_image
+from .windows import ImageFile, open_image, open_scene
 
 MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
 
@@ -68,8 +68,9 @@ class Inferencer:
     A prediction is plain data. Detection: ``boxes`` ([[x1, y1, x2, y2]] in px of the image),
     ``scores``, ``labels``, ``classes``, and of an instance segmentor ``masks`` (COCO run lengths).
     Segmentation: ``seg_map``, (H, W), uint8, or uint16 with more than 255 classes; of an image
-    larger than ``read_limit``, which is read by windows, the path of a tiled TIFF. Classification:
-    ``label``, ``class``, ``score``.
+    larger than ``read_limit``, which is read by windows, the path of a tiled TIFF. Pixels of a TIFF
+    or JPEG 2000 file without data have the largest value, 255 or 65535. Classification: ``label``,
+    ``class``, ``score``.
 
     Args:
         cfg: Config of a detector, segmentor or classifier; not modified.
@@ -225,7 +226,8 @@ class Inferencer:
         ``on_tiles`` is called after each batch of tiles with the number of tiles done and their
         total; ``then`` with the index and the result of each image, in threads, and its value is
         yielded in place of the result. Class maps of images read by windows are written to
-        ``map_dir``, by default the folder of temporary files.
+        ``map_dir``, by default the folder of temporary files; and with ``map_dir`` those of files
+        that have a place on the ground.
         """
         check_fraction(score_thr=score_thr)
         run = partial(
@@ -235,7 +237,7 @@ class Inferencer:
             bounds=self.bounds,
             on_tiles=on_tiles,
         )
-        load = partial(self._load, vis=vis, map_dir=Path(map_dir or gettempdir()))
+        load = partial(self._load, vis=vis, map_dir=None if map_dir is None else Path(map_dir))
         with OrderedCalls() as reading, OrderedCalls() as finishing:
             try:
                 for loaded, output in self._outputs(_read_ahead(reading, load, images), run):
@@ -248,7 +250,9 @@ class Inferencer:
                 yield from finishing.results()
                 raise
 
-    def _load(self, index: int, source: ImageInput, *, vis: bool, map_dir: Path) -> LoadedImage:
+    def _load(
+        self, index: int, source: ImageInput, *, vis: bool, map_dir: Path | None
+    ) -> LoadedImage:
         """Read and scale an image, in a thread."""
         name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
         try:
@@ -260,6 +264,11 @@ class Inferencer:
             scaled = self.sizing(image)
             if prod(scaled.shape[:2]) <= self.bounds.max_pixels:
                 scaled = scaled[: scaled.shape[0], : scaled.shape[1]]  # of windows, an array
+            by_windows = isinstance(image, ImageFile)
+            file = image if isinstance(image, ImageFile) else open_scene(source, self.value_range)
+            is_placed = file is not None and file.is_placed
+            is_written = by_windows or (is_placed and map_dir is not None)
+            map_name = f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif'
             return LoadedImage(
                 index,
                 name,
@@ -267,8 +276,8 @@ class Inferencer:
                 scaled,
                 preview=make_preview(image) if vis else None,
                 stamp=stamp,
-                file=image if isinstance(image, ImageFile) else None,
-                map_path=map_dir / f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif',
+                file=file,
+                map_path=Path(map_dir or gettempdir()) / map_name if is_written else None,
             )
         except Exception as error:
             nothing = np.empty((0, 0, 3))
@@ -308,7 +317,7 @@ class Inferencer:
             prediction, best = finish_prediction(
                 self.predictor, output, loaded, score_thr, self.bounds
             )
-            if loaded.file is not None:
+            if loaded.file is not None and loaded.map_path is not None:
                 prediction |= loaded.file.georeference
             picture = None
             if loaded.preview is not None:

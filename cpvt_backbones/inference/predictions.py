@@ -24,7 +24,7 @@ from .tiles import (
     merge_groups,
     tile_order,
 )
-from .windows import ImageFile
+from .windows import Scene, no_class
 
 Prediction = dict[str, Any]
 Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
@@ -42,8 +42,8 @@ class LoadedImage:
     preview: np.ndarray | None = None  # to draw on
     stamp: list[int] | None = None  # of its file, before reading
     error: Exception | None = None  # why there is none
-    file: ImageFile | None = None  # of an image read by windows
-    map_path: Path | None = None  # where its class map goes
+    file: Scene | None = None  # of a TIFF or JPEG 2000
+    map_path: Path | None = None  # where its class map goes, if that is written at once
 
     @property
     def nbytes(self) -> int:
@@ -201,6 +201,8 @@ def _segmentation(
 
 
 def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
+    if loaded.file is not None:
+        blocks = _without_missing(blocks, loaded.file)
     if loaded.file is not None and loaded.map_path is not None:
         return dict(seg_map=loaded.file.write_map(blocks, loaded.map_path))
     seg_map: np.ndarray | None = None
@@ -209,6 +211,16 @@ def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
             seg_map = np.empty(loaded.size[::-1], classes.dtype)
         seg_map[slice(*rows), slice(*columns)] = classes
     return dict(seg_map=seg_map)
+
+
+def _without_missing(blocks: Iterator[Block], file: Scene) -> Iterator[Block]:
+    """Blocks of a class map of the file's size; pixels without data are of no class."""
+    for rows, columns, classes in blocks:
+        missing = file.missing(rows, columns) if classes.size else None
+        if missing is not None and missing.any():
+            classes = classes.copy()
+            classes[missing] = no_class(classes.dtype)
+        yield rows, columns, classes
 
 
 def _resize_blocks(

@@ -1,10 +1,10 @@
-"""Images larger than memory: read by windows, their class maps written by blocks.
-
-Needs rasterio.
+"""TIFF and JPEG 2000 files by rasterio: images larger than memory, read by windows; their place on
+the ground, pixels without data, and class maps as TIFF.
 """
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from cpvt_backbones.value_range import (
     DRIVERS,
     ValueRange,
     ValueRangeError,
+    file_mask,
     orientation_of,
     other_colours,
     size_of,
@@ -34,7 +35,7 @@ from .images import (
     read_image,
     to_8_bits,
 )
-from .tiles import Block
+from .tiles import Block, Span
 
 BLOCK_BYTES = 1 << 26  # maximum of one block of a file, which is decoded as a whole
 
@@ -96,18 +97,129 @@ def by_windows(path: Path, read_limit: int | None) -> bool:
     return too_large and not header.turned
 
 
-class ImageFile:
-    """A file of which ``image[top:bottom, left:right]`` reads a part, or ``ImageError``."""
+def open_scene(source: ImageInput, value_range: ValueRange | None = None) -> 'Scene | None':
+    """The file of an image that is read as a whole.
+
+    ``None`` for arrays, for other files than upright TIFF and JPEG 2000, and without rasterio.
+    """
+    if not isinstance(source, (str, os.PathLike)) or find_spec('rasterio') is None:
+        return None
+    path = local_path(source)
+    if path.suffix.lower() not in DRIVERS or orientation_of(path) != 1:
+        return None
+    try:
+        return Scene(path, str(source), value_range)
+    except ImageError:  # another reader may know it
+        return None
+
+
+class Scene:
+    """A TIFF or JPEG 2000 file: where it lies, where it has data, and its class map as a file.
+
+    Args:
+        path: The file.
+        name: Of the image, for errors.
+        value_range: The bands that the model sees.
+
+    ``ImageError`` if rasterio cannot open it.
+    """
 
     def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
         try:
             self.file = tiff_file(path)
         except (ImportError, ValueRangeError) as error:
             raise ImageError(name, str(error)) from None
+        self.name, self.value_range = name, value_range
+        self.size = self.file.width, self.file.height
+        if value_range is not None:
+            self._bands = value_range.numbers(self.file.count)
+        else:
+            self._bands = [3, 2, 1] if self.file.count > 2 else [1, 1, 1]
+        kinds = {kind.name for kind in self.file.mask_flag_enums[0]}
+        # Chosen bands are what the user says: GDAL takes any fourth band of 8 bits for alpha.
+        self._is_complete = 'all_valid' in kinds or ('alpha' in kinds and value_range is not None)
+
+    def missing(self, rows: Span, columns: Span) -> np.ndarray | None:
+        """Pixels without data in all bands that the model sees, bool; ``None`` if all have data.
+
+        These are ``nodata`` and outside the mask of the file, and transparent ones of a file that
+        is read without a range or bands. ``ImageError`` for a damaged file.
+        """
+        if self._is_complete:
+            return None
+        bands = sorted({band for band in self._bands if band <= self.file.count})
+        try:
+            return ~self.file.read_masks(bands, window=(rows, columns)).any(axis=0)
+        except Exception as error:
+            raise ImageError(self.name, f'damaged: {error}') from error
+
+    @property
+    def is_placed(self) -> bool:
+        """True if the file has a coordinate system or a transform of any kind."""
+        file = self.file
+        is_moved = not file.transform.is_identity
+        return bool(file.crs or is_moved or file.gcps[0] or file.rpcs)
+
+    @property
+    def georeference(self) -> dict[str, Any]:
+        """``crs`` and ``transform`` of the file; empty without them.
+
+        ``transform`` is (a, b, c, d, e, f) of x = a column + b row + c and y = d column + e row
+        + f.
+        """
+        if not self.file.crs:
+            return {}
+        return dict(crs=self.file.crs.to_string(), transform=self.file.transform[:6])
+
+    def write_map(self, blocks: Iterator[Block], path: Path) -> Path:
+        """Write classes of this image as a tiled TIFF with its georeference.
+
+        The largest value, 255 or 65535, is ``nodata`` of the file.
+        """
+        import rasterio
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        first = next(blocks)
+        options = dict(
+            driver='GTiff',
+            tiled=True,
+            blockxsize=256,
+            blockysize=256,
+            compress='deflate',
+            bigtiff='if_safer',
+            height=self.size[1],
+            width=self.size[0],
+            count=1,
+            dtype=first[2].dtype,
+            nodata=no_class(first[2].dtype),
+            crs=self.file.crs or self.file.gcps[1],
+            transform=self.file.transform,
+            gcps=self.file.gcps[0],
+            rpcs=self.file.rpcs,
+        )
+        try:
+            with rasterio.open(path, 'w', **options) as file:
+                for rows, columns, classes in chain([first], blocks):
+                    if classes.size:
+                        file.write(classes, 1, window=(rows, columns))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+
+def no_class(dtype: Any) -> int:
+    """The value of pixels without data in a class map: the largest of its type."""
+    return int(np.iinfo(dtype).max)
+
+
+class ImageFile(Scene):
+    """A file of which ``image[top:bottom, left:right]`` reads a part, or ``ImageError``."""
+
+    def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
+        super().__init__(path, name, value_range)
         channels = value_range.channels if value_range else 3
-        self.name, self.shape = name, (self.file.height, self.file.width, channels)
-        self.value_range = value_range
-        self._bands = [3, 2, 1] if self.file.count > 2 else [1, 1, 1]
+        self.shape = self.file.height, self.file.width, channels
         last = self.file.colorinterp[-1]
         has_alpha = self.file.count in (2, 4) and last is not None and last.name == 'alpha'
         self._has_alpha = has_alpha and value_range is None
@@ -122,7 +234,6 @@ class ImageFile:
                 self.value_range.check(count, dtype.name)
             except ValueRangeError as error:
                 raise ImageError(self.name, str(error)) from error
-            self._bands = self.value_range.numbers(count)
             return
         if dtype not in (np.uint8, np.uint16) or count > 4 or odd:
             accepted = '1 to 4 bands of uint8 or uint16 are accepted, grey or RGB'
@@ -149,7 +260,8 @@ class ImageFile:
             raise ImageError(self.name, f'damaged: {error}') from error
         if self.value_range is not None:
             try:
-                return self.value_range.convert(pixels, self.file.nodata)
+                masked = file_mask(self.file, window)
+                return self.value_range.convert(pixels, self.file.nodata, masked)
             except ValueRangeError as error:
                 raise ImageError(self.name, str(error)) from error
         if pixels.dtype == np.uint16:
@@ -159,49 +271,6 @@ class ImageFile:
         if self._has_alpha:
             return blend_on_white(pixels[..., :3], pixels[..., 3:])
         return np.ascontiguousarray(pixels)
-
-    @property
-    def georeference(self) -> dict[str, Any]:
-        """``crs`` and ``transform`` of the file; empty without them.
-
-        ``transform`` is (a, b, c, d, e, f) of x = a column + b row + c and y = d column + e row
-        + f.
-        """
-        if not self.file.crs:
-            return {}
-        return dict(crs=self.file.crs.to_string(), transform=self.file.transform[:6])
-
-    def write_map(self, blocks: Iterator[Block], path: Path) -> Path:
-        """Write classes of this image as a tiled TIFF with its georeference."""
-        import rasterio
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        first = next(blocks)
-        options = dict(
-            driver='GTiff',
-            tiled=True,
-            blockxsize=256,
-            blockysize=256,
-            compress='deflate',
-            bigtiff='if_safer',
-            height=self.shape[0],
-            width=self.shape[1],
-            count=1,
-            dtype=first[2].dtype,
-            crs=self.file.crs or self.file.gcps[1],
-            transform=self.file.transform,
-            gcps=self.file.gcps[0],
-            rpcs=self.file.rpcs,
-        )
-        try:
-            with rasterio.open(path, 'w', **options) as file:
-                for rows, columns, classes in chain([first], blocks):
-                    if classes.size:
-                        file.write(classes, 1, window=(rows, columns))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        return path
 
 
 def read_map(path: Path, *, height: int, width: int) -> np.ndarray:

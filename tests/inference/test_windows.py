@@ -18,6 +18,7 @@ from PIL import Image
 from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes, windows
 from cpvt_backbones.inference.predictions import decode_mask, encode_mask
 from cpvt_backbones.inference.sizes import Resized
+from cpvt_backbones.value_range import ValueRange
 
 rasterio = pytest.importorskip('rasterio')
 pytest.importorskip('sahi')
@@ -110,6 +111,82 @@ def test_a_folder_has_the_map_as_tiff_and_resumes(scene, tmp_path):
     assert run(again, [scene], tmp_path / 'out', inferencer=options).found == 1
     assert not again.forwards
     assert snapshot(tmp_path / 'out') == written
+
+
+def test_a_scene_read_as_a_whole_has_the_same_files(scene, tmp_path):
+    for name, limit in (('windows', 100), ('whole', None)):
+        options = dict(read_limit=limit, **BOUNDS)
+        run(LocalSegmentor(), [scene], tmp_path / name, inferencer=options)
+    assert snapshot(tmp_path / 'whole') == snapshot(tmp_path / 'windows')
+    with rasterio.open(tmp_path / 'whole/pred/scene.tif') as file, rasterio.open(scene) as wanted:
+        assert file.crs == wanted.crs and file.transform == wanted.transform
+        assert file.shape == wanted.shape
+
+
+def test_a_detector_names_the_place_of_scenes_read_as_a_whole(scene, tmp_path):
+    run(BlockDetector(), [scene], tmp_path / 'out', inferencer=BOUNDS)
+    (listed,) = json.loads((tmp_path / 'out/images.json').read_text())['images']
+    assert listed['crs'] == 'EPSG:32633' and tuple(listed['transform']) == TRANSFORM
+
+
+@pytest.mark.parametrize('limit', [100, None])
+@pytest.mark.parametrize('kind', ['nodata', 'mask', 'alpha', 'one band'])
+def test_pixels_without_data_are_of_no_class(kind, limit, picture, tmp_path):
+    bands = np.moveaxis(picture[..., ::-1], 2, 0).clip(1)
+    missing = np.zeros(bands.shape[1:], bool)
+    missing[50:130, 20:260] = True
+    path, options = tmp_path / 'forêt d’hiver.tif', {}
+    if kind in ('nodata', 'one band'):
+        bands[: 1 if kind == 'one band' else 3, missing] = 0
+        options['nodata'] = 0
+    elif kind == 'alpha':
+        bands = np.concatenate([bands, np.where(missing, 0, 255).astype(np.uint8)[None]])
+        options |= dict(photometric='rgb', ALPHA='YES')
+    write_tiff(path, bands, georeference=True, **options)
+    if kind == 'mask':
+        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, 'r+') as file:
+            file.write_mask(~missing)
+    run(LocalSegmentor(), [path], tmp_path / 'out', inferencer=dict(read_limit=limit, **BOUNDS))
+    with rasterio.open(tmp_path / f'out/pred/{path.stem}.tif') as file:
+        found = file.read(1)
+        assert file.nodata == 255
+    wanted = missing & (kind != 'one band')
+    np.testing.assert_array_equal(found == 255, wanted)
+    assert found[~wanted].max() < 4
+    if limit is None:
+        prediction, drawn = Inferencer(predictor=LocalSegmentor(), **BOUNDS)(path, vis=True)
+        np.testing.assert_array_equal(prediction['seg_map'], found)
+        unchanged = (drawn == read_image(path)[..., ::-1]).all(axis=-1)
+        assert unchanged[60:120, 100:250].all() == (kind != 'one band')
+
+
+def test_a_chosen_band_is_no_transparency(picture, tmp_path):
+    """GDAL takes a fourth band of 8 bits for alpha, such as near infrared, which is 0 on water."""
+    pixels = np.zeros((4, 40, 50), np.uint8)
+    path = write_tiff(tmp_path / 'a.tif', pixels, photometric='rgb', ALPHA='YES')
+    value_range = ValueRange(low=0, high=255, dtype='uint8', bands=(1, 2, 4))
+    assert windows.open_scene(path).missing((0, 40), (0, 50)).all()
+    assert windows.open_scene(path, value_range).missing((0, 40), (0, 50)) is None
+
+
+@pytest.mark.parametrize('limit', [1, None])
+def test_pixels_outside_a_mask_are_read_as_low(limit, tmp_path):
+    pixels = np.full((1, 40, 50), 900, np.uint16)
+    path = write_tiff(tmp_path / 'a.tif', pixels)
+    inside = np.ones((40, 50), bool)
+    inside[5:20, 10:30] = False
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, 'r+') as file:
+        file.write_mask(inside)
+    value_range = ValueRange(low=0, high=900, dtype='uint16')
+    image = windows.open_image(path, name='a', read_limit=limit, value_range=value_range)
+    expected = np.where(inside, 255, 0)[..., None].repeat(3, axis=2)
+    np.testing.assert_array_equal(image[2:38, 3:45], expected[2:38, 3:45])
+
+
+def test_files_without_a_place_stay_png(picture, tmp_path):
+    path = write_tiff(tmp_path / 'photo.tif', np.moveaxis(picture, 2, 0))
+    run(LocalSegmentor(), [path], tmp_path / 'out', inferencer=BOUNDS)
+    assert [file.name for file in (tmp_path / 'out/pred').iterdir()] == ['photo.png']
 
 
 def test_kinds_of_pixels(tmp_path):

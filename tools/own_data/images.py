@@ -156,15 +156,15 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
 
 def inspect_range(path: Path, value_range: 'ValueRange') -> ImageFacts:
     """Facts of an image that is read by its bands and its range of values."""
-    from cpvt_backbones.value_range import ValueRangeError, is_missing, open_raster
+    from cpvt_backbones.value_range import ValueRangeError, open_raster
 
     try:
         with open_raster(path) as raster:
-            pixels, nodata = value_range.select(raster), raster.nodata
-        image = value_range.convert(pixels, nodata)
+            pixels = value_range.select(raster)
+        image = value_range.convert(pixels, raster.nodata, raster.masked)
     except (OSError, ValueRangeError) as error:
         return ImageFacts(fault=str(error))
-    values = pixels[~is_missing(pixels, nodata)]
+    values = pixels[~raster.missing(pixels)]
     found = (float(values.min()), float(values.max())) if values.size else None
     size = image.shape[1::-1]
     return ImageFacts(size, size, range=found, hash=difference_hash(image))

@@ -219,14 +219,14 @@ def _read_image(source: Path) -> np.ndarray:
 
 
 def _read_values(source: Path, value_range: 'ValueRange') -> np.ndarray:
-    """Values of all bands; ``nodata``, which NumPy files do not have, becomes LOW or less."""
-    from cpvt_backbones.value_range import is_missing, open_raster
+    """Values of all bands; pixels without data, which NumPy files lack, become LOW or less."""
+    from cpvt_backbones.value_range import open_raster
 
     with open_raster(source) as raster:
         pixels = raster.read(range(1, raster.count + 1))
-        nodata = raster.nodata
+        missing = raster.missing(pixels)
     low = value_range.low
     if pixels.dtype.kind != 'f':
         low = max(np.floor(low), np.iinfo(pixels.dtype).min)
-    pixels[is_missing(pixels, nodata)] = low
+    pixels[missing] = low
     return pixels

@@ -87,14 +87,14 @@ def mean_and_std(part: Part, value_range: 'ValueRange') -> tuple[list[float], li
     In the order of ``value_range.bands``, which must not be ``None``. Values are scaled to 0 to
     255; pixels without data do not count. ``ValueError`` for a band of one value only.
     """
-    from cpvt_backbones.value_range import is_missing, open_raster
+    from cpvt_backbones.value_range import open_raster
 
     def counts(path: Path) -> np.ndarray:
         """Number of pixels of each value of each band, (bands, 256)."""
         with open_raster(path) as raster:
             values = value_range.select(raster)
-            image = value_range.convert(values, raster.nodata)
-            valid = ~is_missing(values, raster.nodata)
+            image = value_range.convert(values, raster.nodata, raster.masked)
+            valid = ~raster.missing(values)
         bands = range(value_range.channels)
         levels = [image[..., band][valid[..., band]] for band in bands]
         return np.stack([np.bincount(level, minlength=256) for level in levels])
