@@ -33,6 +33,7 @@ from own_data import (
     Part,
     Report,
     Settings,
+    any_size,
     check,
     choose_range,
     class_settings,
@@ -253,7 +254,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_arguments(args)
     task = KINDS[kind][0]
     pretrained = read_backbone(task, args.weights, in_channels=len(args.bands or 'RGB'))
-    settings = settings_of(kind, form, args, args.out.with_suffix(''))
+    with any_size():
+        settings = settings_of(kind, form, args, args.out.with_suffix(''))
     fields = settings.fields | start(
         task, args.weights, channels=settings.fields['channels'], pretrained=pretrained
     )

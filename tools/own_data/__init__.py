@@ -16,6 +16,7 @@ from .coco import (
 )
 from .files import files_in, must_exist, split, write_json
 from .folders import classes_of, read_folders
+from .images import any_size
 from .instances import read_instances
 from .masks import MaskedImages, pair_masks, read_masks, write_class_maps
 from .recognise import Form, recognise
@@ -36,6 +37,7 @@ __all__ = [
     'Part',
     'Report',
     'Settings',
+    'any_size',
     'check',
     'choose_range',
     'class_settings',

@@ -1,9 +1,9 @@
 """Open every image once, as training does: size, damage, and range."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,12 +59,18 @@ def inspect_images(
         return inspect_image(path, decode=decode)
 
     workers = min(8, os.cpu_count() or 1)
+    with any_size(), ThreadPoolExecutor(workers) as pool:
+        results = track(pool.map(inspect, paths), description='images', total=len(paths))
+        return dict(zip(paths, results, strict=True))
+
+
+@contextmanager
+def any_size() -> Iterator[None]:
+    """Let Pillow open images of any size: these are the user's own files."""
     limit = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = None  # these are the user's own files
+    Image.MAX_IMAGE_PIXELS = None
     try:
-        with ThreadPoolExecutor(workers) as pool:
-            results = track(pool.map(inspect, paths), description='images', total=len(paths))
-            return dict(zip(paths, results, strict=True))
+        yield
     finally:
         Image.MAX_IMAGE_PIXELS = limit
 

@@ -10,7 +10,7 @@ from rich.progress import track
 
 from .coco import Coco, Part
 from .files import files_in, read_lines
-from .mask_codes import COLOUR, GREY, IGNORE, in_one_piece, read_codes
+from .mask_codes import COLOUR, GREY, IGNORE, NODATA, in_one_piece, read_mask
 from .masks import pair_masks
 from .outlines import box_of_outline, rle_of
 from .report import Fault, Report
@@ -115,7 +115,7 @@ def _read_masks(masks: Mapping[str, Path]) -> tuple[tuple[int, int] | None, Outl
     outlines: Outlines = []
     whole = None
     for name, path in masks.items():
-        codes = read_codes(path)
+        codes, nodata = read_mask(path)
         if size not in (None, codes.shape[::-1]):
             raise Fault('refused', 'masks of one image that differ in size', f'{path}')
         size = codes.shape[::-1]
@@ -123,7 +123,10 @@ def _read_masks(masks: Mapping[str, Path]) -> tuple[tuple[int, int] | None, Outl
         if {*values.tolist()} & {IGNORE, NO_OBJECT[3]} and len(values) <= 2:
             reason = 'masks of 0 and 255 only: these are class maps, form masks'
             raise Fault('refused', reason, f'{path}')
-        for value in values[~np.isin(values, NO_OBJECT)]:
+        no_object = [*NO_OBJECT, NODATA]
+        if nodata is not None:
+            no_object.append(nodata)
+        for value in values[~np.isin(values, no_object)]:
             where = codes == value
             outlines.append((name, rle_of(where)))
             whole = in_one_piece(where)

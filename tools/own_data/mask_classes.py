@@ -8,6 +8,7 @@ from .class_names import ClassNames
 from .mask_codes import COLOUR, GREY, IGNORE, rgb_of
 from .mask_doubts import (
     ask_about,
+    ask_about_nodata,
     compare_names,
     refuse_blurred,
     refuse_instances,
@@ -38,7 +39,8 @@ def find_classes(
     """Find the classes of masks.
 
     255 is a class if all masks together have the values 0 and 255 only, and if it is named with its
-    colour, 255 255 255; else it is no class.
+    colour, 255 255 255; else it is no class. A value that masks declare as ``nodata`` is no class,
+    unless its colour is named; if it would be a class without that, it is refused.
 
     Args:
         facts: Of each mask. Nothing is judged before all can be read.
@@ -53,9 +55,12 @@ def find_classes(
     if not coloured:
         facts = {path: as_indices(one) for path, one in facts.items()}
         values = gather(facts)
-    order = _order(values, named, ignore, coloured=coloured)
+    order = _order(values, named, {*ignore, *values.nodata}, coloured=coloured)
     left_out = {order[i] if i < len(order) else i for i in ignore}
     of_colours = coloured or bool(named and named.colours)
+    if not of_colours and ask_about_nodata(values, order, left_out, report):
+        return MaskClasses()
+    left_out |= values.nodata - {*order}
     if _refuse_values(facts, values, order, left_out, report, named=named, of_colours=of_colours):
         return MaskClasses()
     kept = [i for i, value in enumerate(order) if value not in left_out]
@@ -133,6 +138,8 @@ def _list_classes(
         report.classes.append(f'{index:7} {names[index]}: {values.share(value)}')
     for value in sorted({*values.pixels} - {*table}):
         report.classes.append(f'{"-":>7} no class: {values.share(value)}')
+    if values.missing:
+        report.classes.append(f'{"-":>7} no class: {values.share_missing()}')
 
 
 def _are_colours(values: Values, report: Report) -> bool:

@@ -1,6 +1,7 @@
 """Read the pixels of masks as numbers."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -13,17 +14,27 @@ IGNORE = 255  # class index of pixels without class
 COLOUR = 0x1000000  # added to a colour, to tell it from a class index
 GREY = 0x10101  # the colour of a grey of 1
 INDICES = 1 << 16  # class indices are below
-INDEX_MODES = ('1', 'L', 'P', 'I', 'I;16', 'I;16B', 'I;16L')  # of Pillow: one integer a pixel
+NODATA = INDICES  # code of pixels without data, whose value is no class index
+# Of Pillow: one number a pixel.
+INDEX_MODES = ('1', 'L', 'P', 'I', 'I;16', 'I;16B', 'I;16L', 'F')
 COLOUR_MODES = ('RGB', 'RGBA', 'PA')
+BITS_TAG, FORMAT_TAG = 258, 339  # of TIFF
+NODATA_TAG = 42113  # GDAL's, a number as text
 
 
 def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
     """Read a mask, upright: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one
     number.
 
-    Of a file with a palette, the indices are read, or with ``palette`` the colours. ``Fault`` for a
-    file that is no mask.
+    Of a file with a palette, the indices are read, or with ``palette`` the colours. Floats are
+    indices if they are whole; NaN, and ``nodata`` that is no index, become ``NODATA``.
+    ``Fault`` for a file that is no mask.
     """
+    return read_mask(path, palette=palette)[0]
+
+
+def read_mask(path: Path, *, palette: bool = False) -> tuple[np.ndarray, int | None]:
+    """As :func:`read_codes`, and the index that the file declares as ``nodata``, if any."""
     try:
         with Image.open(path) as file:
             if file.format in ('JPEG', 'MPO'):
@@ -34,7 +45,7 @@ def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
             if palette and mask.mode == 'P':
                 mask = mask.convert('RGB')
             if mask.mode in INDEX_MODES:
-                return _check_indices(np.asarray(mask).astype(np.int32))
+                return _as_codes(_values_of(mask, file), _nodata_of(file))
             if mask.mode not in COLOUR_MODES:
                 reason = 'masks that are neither class indices nor colours of 8 bits'
                 raise Fault('refused', reason, f'mode {mask.mode}')
@@ -42,23 +53,76 @@ def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
     except Fault:
         raise
     except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error and others
-        raise Fault('refused', 'masks that cannot be read', str(error)) from None
-    return COLOUR + (red << 16) + (green << 8) + blue
+        found = _read_other_tiff(path)
+        if found is None:
+            raise Fault('refused', 'masks that cannot be read', str(error)) from None
+        return _as_codes(*found)
+    return COLOUR + (red << 16) + (green << 8) + blue, None
 
 
-def _check_indices(codes: np.ndarray) -> np.ndarray:
-    if codes.size and not (codes.min() >= 0 and codes.max() < INDICES):
+def _read_other_tiff(path: Path) -> tuple[np.ndarray, float | None] | None:
+    """Values and ``nodata`` of a TIFF that Pillow does not read, such as float64."""
+    from cpvt_backbones.value_range import DRIVERS, ValueRangeError, open_raster
+
+    if path.suffix.lower() in DRIVERS:
+        with suppress(ImportError, OSError, ValueRangeError), open_raster(path) as raster:
+            if raster.count == 1:
+                return raster.read([1])[..., 0], raster.nodata
+    return None
+
+
+def _values_of(mask: Image.Image, file: Image.Image) -> np.ndarray:
+    """The numbers of a mask, as they are stored."""
+    values = np.asarray(mask)
+    tags = getattr(file, 'tag_v2', {})
+    bits, is_signed = tags.get(BITS_TAG, (8,))[0], tags.get(FORMAT_TAG, (1,))[0] == 2
+    if mask.mode == 'L' and bits in (2, 4):  # which Pillow scales to 0 to 255
+        return values.astype(np.int32) // (255 // (2**bits - 1))
+    if mask.mode == 'L' and is_signed:
+        return values.view(np.int8).astype(np.int32)
+    if mask.mode == 'I' and tags and bits == 32 and not is_signed:
+        return values.view(np.uint32).astype(np.int64)
+    return values if mask.mode == 'F' else values.astype(np.int32)
+
+
+def _nodata_of(file: Image.Image) -> float | None:
+    """The value of pixels without data that a GeoTIFF declares."""
+    text = getattr(file, 'tag_v2', {}).get(NODATA_TAG)
+    try:
+        return None if text is None else float(str(text).strip('\0 '))
+    except ValueError:
+        return None
+
+
+def _is_index(value: float) -> bool:
+    return 0 <= value < INDICES and value == int(value)
+
+
+def _as_codes(values: np.ndarray, nodata: float | None) -> tuple[np.ndarray, int | None]:
+    """Class indices, ``NODATA`` where a value is NaN, or ``nodata`` and no index; and ``nodata`` if
+    it is an index.
+    """
+    missing = np.isnan(values)
+    if nodata is not None and not _is_index(nodata):
+        missing |= values == nodata
+    found = values[~missing]
+    if found.dtype.kind == 'f' and not (found == np.round(found)).all():
+        fraction = found[found != np.round(found)][0]
+        raise Fault('refused', 'masks with values that are no whole numbers', f'{fraction:g}')
+    if found.size and not (found.min() >= 0 and found.max() < INDICES):
         raise Fault(
             'refused',
-            f'masks with values outside 0 to {INDICES - 1}',
-            f'{codes.min()} to {codes.max()}',
+            f'masks with values outside 0 to {INDICES - 1}, which they do not declare as nodata',
+            f'{found.min():g} to {found.max():g}',
         )
-    return codes
+    codes = np.full(values.shape, NODATA, np.int32)
+    codes[~missing] = found
+    return codes, int(nodata) if nodata is not None and _is_index(nodata) else None
 
 
 def count_codes(codes: np.ndarray) -> dict[int, int]:
     """Number of pixels of each value."""
-    if codes.max() < INDICES:
+    if codes.max() <= NODATA:
         counts = np.bincount(codes.ravel())
         return {value: int(counts[value]) for value in np.flatnonzero(counts).tolist()}
     values, counts = np.unique(codes, return_counts=True)
@@ -67,8 +131,8 @@ def count_codes(codes: np.ndarray) -> dict[int, int]:
 
 def translate(codes: np.ndarray, table: Mapping[int, int]) -> np.ndarray:
     """Class of each pixel, uint8; ``IGNORE`` for values that are not in the table."""
-    if codes.max() < INDICES:
-        classes = np.full(INDICES, IGNORE, np.uint8)
+    if codes.max() <= NODATA:
+        classes = np.full(NODATA + 1, IGNORE, np.uint8)
         for value, index in table.items():
             if value < INDICES:
                 classes[value] = index

@@ -70,6 +70,24 @@ def ask_about(
             report.add('refused', reason, values.describe(value))
 
 
+def ask_about_nodata(
+    values: Values, order: Sequence[int], left_out: Collection[int], report: Report
+) -> bool:
+    """Refuse a value that masks declare as ``nodata``, and that would be a class; true if there is
+    one.
+
+    Some tools declare 0, and mean the background.
+    """
+    doubtful = sorted(values.nodata & {*order} - {*left_out})
+    for value in doubtful:
+        reason = (
+            f'masks that declare a class as nodata: --ignore {value} leaves it out; named with its'
+            f' colour in --classes (NAME {value} {value} {value}), it is a class'
+        )
+        report.add('refused', reason, values.describe(value))
+    return bool(doubtful)
+
+
 def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: bool) -> bool:
     """Refuse masks that number the objects of an image: 1 to k, each in one piece, k different
     between images.

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .images import Size
@@ -11,22 +11,36 @@ from .mask_codes import COLOUR, rgb_of
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """Width and height of a mask, ``None`` if it cannot be read, and the number of pixels of each
-    value.
+    """What is known of a mask file.
+
+    Args:
+        size: Width and height, px; ``None`` if it cannot be read.
+        values: Number of pixels of each value.
+        nodata: The value that it declares as ``nodata``, if that may be a class index.
+        missing: Number of pixels without data, whose value is no class index.
     """
 
     size: Size | None
     values: Mapping[int, int]
+    nodata: int | None = None
+    missing: int = 0
 
 
 @dataclass
 class Values:
-    """All values of a set of masks: number of pixels, and pixels in each mask that has the
-    value.
+    """All values of a set of masks.
+
+    Args:
+        pixels: Number of pixels of each value.
+        files: Pixels in each mask that has the value.
+        nodata: Values that a mask has and declares as ``nodata``.
+        missing: Number of pixels without data, whose value is no class index.
     """
 
     pixels: Counter[int] = field(default_factory=Counter)
     files: dict[int, Counter[Path]] = field(default_factory=dict)
+    nodata: set[int] = field(default_factory=set)
+    missing: int = 0
 
     def describe(self, value: int) -> str:
         """A value as ``value 9 (12 px, masks/3.png)``."""
@@ -37,7 +51,14 @@ class Values:
 
     def share(self, value: int) -> str:
         """A value as ``value 9, 12.34% of the pixels``."""
-        return f'{name_of(value)}, {self.pixels[value] / self.pixels.total():.2%} of the pixels'
+        return f'{name_of(value)}, {self._percent(self.pixels[value])}'
+
+    def share_missing(self) -> str:
+        """The pixels without data as ``nodata, 12.34% of the pixels``."""
+        return f'nodata, {self._percent(self.missing)}'
+
+    def _percent(self, count: int) -> str:
+        return f'{count / (self.pixels.total() + self.missing):.2%} of the pixels'
 
 
 def name_of(value: int) -> str:
@@ -52,6 +73,9 @@ def gather(facts: Mapping[Path, MaskFacts]) -> Values:
         values.pixels.update(one.values)
         for value, count in one.values.items():
             values.files.setdefault(value, Counter())[path] = count
+        if one.nodata is not None and one.nodata in one.values:
+            values.nodata.add(one.nodata)
+        values.missing += one.missing
     return values
 
 
@@ -60,4 +84,4 @@ def as_indices(facts: MaskFacts) -> MaskFacts:
     values = Counter[int]()
     for value, count in facts.values.items():
         values[value & 0xFF if value >= COLOUR else value] += count
-    return MaskFacts(facts.size, values)
+    return replace(facts, values=values)

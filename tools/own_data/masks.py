@@ -13,7 +13,7 @@ from .class_names import read_classes
 from .coco import Part
 from .files import files_in, stem
 from .mask_classes import find_classes
-from .mask_codes import count_codes, read_codes, translate
+from .mask_codes import IGNORE, NODATA, count_codes, read_codes, read_mask, translate
 from .mask_values import MaskFacts
 from .report import Fault, Report
 
@@ -137,11 +137,13 @@ def inspect_masks(
 
     def inspect(path: Path) -> MaskFacts | Fault:
         try:
-            codes = read_codes(path, palette=palette)
+            codes, nodata = read_mask(path, palette=palette)
         except Fault as fault:
             return fault
         height, width = codes.shape
-        return MaskFacts((width, height), count_codes(codes))
+        counts = count_codes(codes)
+        missing = counts.pop(NODATA, 0)
+        return MaskFacts((width, height), counts, nodata, missing)
 
     facts = {}
     with ThreadPoolExecutor() as pool:
