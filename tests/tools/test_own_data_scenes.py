@@ -161,3 +161,137 @@ def test_nodata_of_object_masks_is_no_object(tmp_path, nodata):
         write(tmp_path / f'masks/{i}.tif', objects, nodata=nodata)
     part = read_instances(tmp_path / 'scenes', tmp_path / 'masks', Report())
     assert len(part.coco['annotations']) == 4
+
+
+# -- scenes
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('how', ['nodata', 'mask', 'one band'])
+def test_pixels_without_data_are_of_no_class(data, printed, how):
+    inside = np.ones(SIZE, bool)
+    inside[:12] = False
+    for i in range(5):
+        pixels = noise(i)
+        bands = slice(1, 2) if how == 'one band' else slice(None)
+        if how != 'mask':
+            pixels[bands, :12] = 0
+        options = dict(mask=inside) if how == 'mask' else dict(nodata=0)
+        write(Path(f'scenes/{i}.tif'), pixels, **options)
+    text = printed(*data)
+    wanted = classes(1)
+    if how != 'one band':
+        wanted[:12] = 255
+    np.testing.assert_array_equal(written(1), wanted)
+    said = 'pixels without data in the images: 25.00%; they are of no class'
+    assert (said in text) == (how != 'one band')
+
+
+def test_values_outside_the_mask_of_a_scene_do_not_count(data, printed):
+    """Mean and standard deviation, and the range that is found, are of pixels with data."""
+    inside = np.ones(SIZE, bool)
+    inside[:, :32] = False
+    for i in range(5):
+        pixels = noise(i)
+        pixels[:, :, :32] = 60000
+        write(Path(f'scenes/{i}.tif'), pixels, mask=inside)
+    assert 'are clipped' not in printed(*data)
+    assert max(read_config('land.py').model.data_preprocessor.mean) < 140
+
+
+@pytest.mark.parametrize(
+    ('change', 'reason'),
+    [
+        (dict(transform=rasterio.Affine(10, 0, 500004, 0, -10, 5000000)), ''),
+        (dict(transform=rasterio.Affine(10, 0, 500010, 0, -10, 5000000)), 'corners are 1 px away'),
+        (dict(transform=rasterio.Affine(20, 0, 500000, 0, -20, 5000000)), 'another place than'),
+        (dict(crs='EPSG:32634'), 'another place than their image: warp them to its grid'),
+        (dict(crs=None, transform=None), ''),
+        (dict(crs=None), ''),
+    ],
+    ids=str,
+)
+def test_masks_of_another_place_are_refused(data, printed, refused, change, reason):
+    write(Path('masks/2.tif'), classes(2), **change)
+    if reason:
+        line = refused(*data)
+        assert reason in line and 'scenes/2.tif (mask masks/2.tif' in line
+    else:
+        assert 'exit code 0' in printed(*data)
+
+
+def test_the_same_place_in_another_system_is_accepted(tmp_path):
+    """Degrees, near the equator: the grids agree to a tenth of a pixel."""
+    from own_data.places import check_place
+    from own_data.report import Fault
+    from rasterio.warp import transform_bounds
+
+    left, top = 500000, 10000
+    place = rasterio.Affine(10, 0, left, 0, -10, top)
+    bounds = left, top - 10 * SIZE[0], left + 10 * SIZE[1], top
+    west, south, east, north = transform_bounds('EPSG:32633', 'EPSG:4326', *bounds)
+    step = (east - west) / SIZE[1], (north - south) / SIZE[0]
+    degrees = rasterio.Affine(step[0], 0, west, 0, -step[1], north)
+    write(tmp_path / 'scene.tif', noise(0), transform=place)
+    write(tmp_path / 'mask.tif', classes(0), crs='EPSG:4326', transform=degrees)
+    check_place(tmp_path / 'scene.tif', tmp_path / 'mask.tif')
+    moved = rasterio.Affine(step[0], 0, west + 2 * step[0], 0, -step[1], north)
+    write(tmp_path / 'mask.tif', classes(0), crs='EPSG:4326', transform=moved)
+    with pytest.raises(Fault, match='another place'):
+        check_place(tmp_path / 'scene.tif', tmp_path / 'mask.tif')
+
+
+def fields(size):
+    """Three large regions, uint8."""
+    found = np.zeros(size, np.uint8)
+    found[:, size[1] // 3 :] = 1
+    found[size[0] // 2 :] = 2
+    return found
+
+
+def test_large_scenes_are_cut_into_tiles(tmp_path, printed, monkeypatch):
+    """Whatever the width of the classes: the scale of a scene is that of the ground."""
+    monkeypatch.chdir(tmp_path)
+    size = 700, 1300
+    for i in range(3):
+        write(Path(f'scenes/{i}.tif'), noise(i, size), nodata=0)
+        write(Path(f'masks/{i}.tif'), fields(size))
+    text = printed('make_config', 'masks', 'scenes', 'masks', *OPTIONS)
+    wanted = 'georeferenced images of more than 480 px: the config trains on 12 tiles of 640 px'
+    assert wanted in text
+    assert '--scale native --tile-size 480 --overlap 120 --max-pixels 230400' in text
+    data = read_config('land.py').train_dataloader.dataset
+    names = Path(data.ann_file).read_text().split()
+    assert len(names) == 12
+    prefix = data.data_prefix
+    tile = np.load(Path(prefix.img_path, '1.tif_60_480.npy'))
+    rows, columns = slice(60, 700), slice(480, 1120)
+    np.testing.assert_array_equal(tile, np.moveaxis(noise(1, size), 0, 2)[rows, columns])
+    labels = cv2.imread(str(Path(prefix.seg_map_path, '1.tif_60_480.npy.png')), -1)
+    np.testing.assert_array_equal(labels, fields(size)[rows, columns])
+
+
+def test_photographs_are_shrunk_and_not_cut(tmp_path, printed, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for i in range(3):
+        options = dict(crs=None, transform=None)
+        write(Path(f'scenes/{i}.tif'), noise(i, (600, 640)), **options)
+        write(Path(f'masks/{i}.tif'), fields((600, 640)), **options)
+    text = printed('make_config', 'masks', 'scenes', 'masks', *OPTIONS)
+    assert 'scale of training: 480 x 450 px, 75% of the images' in text
+    assert '--scale native' not in text and not Path('land/tiles').exists()
+
+
+def test_scenes_as_jpeg_2000(data, printed, refused):
+    lossless = dict(driver='JP2OpenJPEG', quality='100', reversible='yes')
+    for i in range(5):
+        Path(f'scenes/{i}.tif').unlink()
+        write(Path(f'scenes/{i}.jp2'), noise(i), **lossless)
+    found = refused(*data[:4], '--out', 'land.py')
+    assert '4 bands of uint16: give --range LOW HIGH and --bands' in found
+    assert 'used 4 training images' in printed(*data)
+    assert written_jp2(2).shape == SIZE
+
+
+def written_jp2(name):
+    return np.asarray(Image.open(f'land/masks/{name}.jp2.png'))

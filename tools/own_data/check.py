@@ -13,6 +13,7 @@ from .folders import check_labels, note_contradictions
 from .images import ImageFacts, inspect_images
 from .links import link_objects
 from .objects import check_objects, require_outlines
+from .places import check_place
 from .report import Fault, Report
 from .sizes import check_mask_size, check_size
 from .value_range import note_range
@@ -184,6 +185,8 @@ def _check_files(part: Part, facts: Facts, report: Report) -> None:
                 check_size(image, facts[path], objects[image['id']], report, str(path))
             else:
                 check_mask_size(image, facts[path])
+                if image.get('mask_size'):
+                    check_place(path, Path(image['mask']))
         except Fault as fault:
             report.add_fault(fault, str(path))
             continue

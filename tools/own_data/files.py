@@ -65,12 +65,12 @@ def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = No
     Returns:
         Their paths in the folder, with slashes, sorted.
     """
-    from cpvt_backbones.inference import IMAGE_SUFFIXES
+    from cpvt_backbones.inference.images import FOUND_SUFFIXES
 
     found, arrays = [], []
     for path in _walk(folder, report, ()):
         suffix = path.suffix.lower()
-        if suffix in (suffixes or IMAGE_SUFFIXES):
+        if suffix in (suffixes or FOUND_SUFFIXES):
             found.append(path.relative_to(folder).as_posix())
         elif suffixes is None and suffix == '.npy':
             arrays.append(path.relative_to(folder).as_posix())
@@ -78,7 +78,7 @@ def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = No
             report.add('skipped', f'images of a kind that is not read ({suffix})', str(path))
     found = found or arrays  # arrays beside images may be anything
     if not found:
-        wanted = ' or '.join(suffixes or IMAGE_SUFFIXES)
+        wanted = ' or '.join(suffixes or FOUND_SUFFIXES)
         raise FileNotFoundError(f'data: no {wanted} in the folder {str(folder)!r}')
     return sorted(found)
 

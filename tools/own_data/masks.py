@@ -5,7 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 from rich.progress import track
 
@@ -16,6 +18,9 @@ from .mask_classes import find_classes
 from .mask_codes import IGNORE, NODATA, count_codes, read_codes, read_mask, translate
 from .mask_values import MaskFacts
 from .report import Fault, Report
+
+if TYPE_CHECKING:
+    from cpvt_backbones.value_range import ValueRange
 
 
 @dataclass
@@ -156,19 +161,39 @@ def inspect_masks(
     return facts
 
 
-def write_class_maps(images: MaskedImages, parts: Sequence[Part], target: Path) -> None:
+def write_class_maps(
+    images: MaskedImages,
+    parts: Sequence[Part],
+    target: Path,
+    *,
+    value_range: 'ValueRange | None' = None,
+) -> float:
     """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no
     class.
+
+    Pixels of which a TIFF or JPEG 2000 image has no data are of no class.
+
+    Returns:
+        The share of these in all pixels.
     """
     from cpvt_backbones.checkpoints import atomic_write
+    from cpvt_backbones.inference.windows import open_scene
 
-    def write(name: str) -> None:
+    def write(name: str) -> np.ndarray:
+        """Number of pixels without data, and of all."""
         codes = read_codes(images.masks[name], palette=images.palette)
         classes = translate(codes, images.table)
+        height, width = classes.shape
+        scene = open_scene(images.part.root / name, value_range)
+        missing = scene.missing((0, height), (0, width)) if scene else None
+        if missing is not None:
+            classes[missing] = IGNORE
         with atomic_write(target / f'{name}.png') as file:
             Image.fromarray(classes).save(file, format='PNG')
+        return np.array([0 if missing is None else missing.sum(), classes.size])
 
     names = [image['file_name'] for part in parts for image in part.coco['images']]
     with ThreadPoolExecutor() as pool:
-        for _ in track(pool.map(write, names), description='class maps', total=len(names)):
-            pass
+        counts = track(pool.map(write, names), description='class maps', total=len(names))
+        missing, pixels = sum(counts, start=np.zeros(2))
+    return float(missing / pixels)

@@ -83,11 +83,10 @@ def factor_of(image: Coco, scale: Sequence[int]) -> float:
     return min(max(scale) / max(sides), min(scale) / min(sides))
 
 
-def about_tiles(part: Part, scale: Sequence[int]) -> str:
-    """Why and how a config trains on tiles; ``scale`` would be that of whole images."""
+def about_tiles(part: Part) -> str:
+    """How a config trains on tiles."""
     count = len(part.coco['images'])
-    remark = f'in images of {max(scale)} px: the config trains on {count} tiles of {TILE} px'
-    return f'{remark}, at the scale of the images'
+    return f'the config trains on {count} tiles of {TILE} px, at the scale of the images'
 
 
 def options_of_tiles(side: int, overlap: int) -> str:
@@ -116,7 +115,7 @@ def object_settings(
     if seen < min(TOO_SMALL, SHRUNK * small):
         overlap = overlap_of(parts)
         parts = cut_tiles(parts, folder / 'tiles', overlap=overlap, value_range=value_range)
-        remark += about_tiles(parts[0], scale)
+        remark += f'in images of {max(scale)} px: {about_tiles(parts[0])}'
         infer = options_of_tiles(TILE, overlap)
         scale, factor = (TILE, TILE), 1.0
     else:
@@ -190,11 +189,12 @@ def map_settings(
 
     The longer side of an image has at most ``CLASS_MAP_SIDE`` px. Where the thinnest class would be
     thinner than ``TOO_THIN`` px, and is less thin in the images, these are cut into tiles, with
-    ``value_range`` as NumPy files.
+    ``value_range`` as NumPy files. So are larger images that have a place on the ground: all are
+    seen at their own scale.
     """
     about = describe(parts[0])
     maps = folder / 'masks'
-    write_class_maps(found, parts, maps)
+    missing = write_class_maps(found, parts, maps, value_range=value_range)
     size = median_size(parts[0])
     factor = min(1.0, CLASS_MAP_SIDE / float(size.max()))
     scale = scaled(size, factor)
@@ -202,6 +202,12 @@ def map_settings(
     fields: dict[str, Any] = dict(AT_SCALE, scale=scale, crop=crop)
     remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
     infer = ''
+    placed = _is_placed(parts[0], value_range)
+    if placed:
+        infer = options_of_tiles(max(scale), max(scale) // 4)
+    why = ''
+    if placed and _largest_side(parts) > CLASS_MAP_SIDE:
+        why = f'georeferenced images of more than {CLASS_MAP_SIDE} px'
     images = parts[0].coco['images']
     files = [maps / f'{image["file_name"]}.png' for image in images]
     thin = find_thinnest(files, [factor_of(image, scale) for image in images])
@@ -209,13 +215,16 @@ def map_settings(
         widths = f'thinnest class, {found.classes[thin.label]}: {thin.own:.1f} px'
         widths += f', {thin.seen:.1f} px'
         if thin.seen < min(TOO_THIN, SHRUNK * thin.own):
-            parts = cut_for_crops(parts, maps, folder / 'tiles', value_range)
-            maps = folder / 'tiles/masks'
-            fields = dict(AT_OWN_SIZE, scale=(CLASS_MAP_SIDE, CLASS_MAP_SIDE), crop='scale')
-            remarks = [f'{widths} {about_tiles(parts[0], scale)}, in crops of {CLASS_MAP_SIDE} px']
-            infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
-        else:
-            remarks.append(f'{widths} at the scale of training')
+            why = f'{widths} in images of {max(scale)} px'
+        remarks.append(f'{widths} at the scale of training')
+    if why:
+        parts = cut_for_crops(parts, maps, folder / 'tiles', value_range)
+        maps = folder / 'tiles/masks'
+        fields = dict(AT_OWN_SIZE, scale=(CLASS_MAP_SIDE, CLASS_MAP_SIDE), crop='scale')
+        remarks = [f'{why}: {about_tiles(parts[0])}, in crops of {CLASS_MAP_SIDE} px']
+        infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
+    if missing:
+        remarks.append(f'pixels without data in the images: {missing:.2%}; they are of no class')
     fields |= dict(
         classes=tuple(found.classes),
         images=str(parts[0].root.resolve()),
@@ -227,6 +236,19 @@ def map_settings(
         names = [image['file_name'] for image in part.coco['images']]
         fields[key] = write_list(names, folder / f'{key}.txt')
     return Settings(fields, about, remarks, infer)
+
+
+def _is_placed(part: Part, value_range: 'ValueRange | None') -> bool:
+    """True if the first image has a place on the ground."""
+    from cpvt_backbones.inference.windows import open_scene
+
+    scene = open_scene(part.root / part.coco['images'][0]['file_name'], value_range)
+    return scene is not None and scene.is_placed
+
+
+def _largest_side(parts: Sequence[Part]) -> int:
+    images = [image for part in parts for image in part.coco['images']]
+    return max(max(image['width'], image['height']) for image in images)
 
 
 def cut_for_crops(
