@@ -19,10 +19,11 @@ def blocks(page):
     return re.findall(r'^```(\w+)\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
 
 
-def run_page(page, call, shorter):
+def run_page(page, call, shorter, capsys=None):
     """Run the Python blocks in one namespace and the commands, which are all Python's.
 
-    ``shorter`` replaces texts of the blocks, as the length of a training; each must occur.
+    ``shorter`` replaces texts of the blocks, as the length of a training; each must occur. With
+    ``capsys``, blocks of text are compared with what the block before them printed.
     """
     code = blocks(page)
     for old in shorter:
@@ -31,6 +32,11 @@ def run_page(page, call, shorter):
     for language, text in code:
         for old, new in shorter.items():
             text = text.replace(old, new)
+        if language == 'text' and capsys is not None:
+            assert_printed(text, capsys.readouterr().out)
+            continue
+        if capsys is not None:
+            capsys.readouterr()
         if language == 'python':
             exec(compile(text, page, 'exec'), namespace)
         assert language in ('python', 'bash'), language
@@ -43,3 +49,15 @@ def run_page(page, call, shorter):
                 arguments += ['--cfg-options', *SMALL]
             call(f'../{script.removesuffix(".py")}', *arguments)
     return namespace
+
+
+def assert_printed(text, output):
+    """Each part of a text, between lines of three dots, was printed; lines may be wrapped.
+
+    Progress bars are left out.
+    """
+    lines = [line for line in output.splitlines() if '━' not in line]
+    printed = ' '.join(' '.join(lines).split())
+    for part in re.split(r'^\.\.\.$', text, flags=re.MULTILINE):
+        wanted = ' '.join(part.split())
+        assert wanted in printed, f'{wanted}\nis not in\n{printed}'

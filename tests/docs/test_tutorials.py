@@ -70,6 +70,63 @@ def test_segmentor(call, tmp_path):
     assert len(predictions(tmp_path)) == 12
 
 
+def write_scene(path, classes, layout, *, missing):
+    """Write a scene of 12 bits whose bands depend on the class, without data in ``missing``."""
+    rasterio = pytest.importorskip('rasterio')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    height, width = classes.shape
+    rng = np.random.default_rng(list(path.name.encode()))
+    levels = np.array([[300, 700, 1500], [400, 1100, 1900], [350, 900, 2600], [120, 3000, 3500]])
+    pixels = levels[:, classes] + rng.integers(-90, 90, (4, height, width))
+    pixels[:, missing] = 0
+    place = dict(crs='EPSG:32633', transform=rasterio.Affine(10, 0, 499980, 0, -10, 4650000))
+    size = dict(count=4, height=height, width=width, dtype='uint16', nodata=0)
+    with rasterio.open(path, 'w', driver='GTiff', **size, **place, **layout) as file:
+        file.write(pixels.astype(np.uint16))
+    return dict(driver='GTiff', height=height, width=width, count=1, **place)
+
+
+def test_satellite(call, capsys, tmp_path):
+    """The map has the place and size of the scene, and no class where that has no data."""
+    rasterio = pytest.importorskip('rasterio')
+    pytest.importorskip('mmseg')
+    tiled = dict(tiled=True, blockxsize=32, blockysize=32)
+    layouts = [{}, dict(BIGTIFF='YES'), dict(tiled, compress='lzw'), dict(interleave='band')]
+    rng = np.random.default_rng(0)
+    for i in range(10):
+        classes = rng.integers(0, 3, (6, 6)).repeat(16, 0).repeat(16, 1)
+        missing = np.zeros(classes.shape, bool)
+        missing[:, : 16 * (i == 2)] = True
+        name = f'forêt {i}.tif'
+        path = tmp_path / f'data/scenes/{name}'
+        place = write_scene(path, classes, layouts[i % 4], missing=missing)
+        classes[-8:] = 255
+        (tmp_path / 'data/masks').mkdir(exist_ok=True)
+        place |= dict(dtype='float32' if i % 2 else 'uint8', nodata=255)
+        with rasterio.open(tmp_path / f'data/masks/{name}', 'w', **place) as file:
+            file.write(classes, 1)
+    classes = rng.integers(0, 3, (10, 13)).repeat(20, 0).repeat(20, 1)
+    missing = np.add(*np.indices(classes.shape)) < 150
+    large = tmp_path / 'data/large/region.tif'
+    write_scene(large, classes, dict(tiled, compress='deflate'), missing=missing)
+    few = {'--length 400': '--length 2', 'iter_400': 'iter_2'}
+    few['--out-dir out'] = '--out-dir out --read-limit 10000'
+    run_page('docs/tutorials/satellite.md', call, few, capsys)
+    with rasterio.open(tmp_path / 'out/pred/region.tif') as file:
+        found = file.read(1)
+        assert file.shape == (200, 260) and file.crs.to_epsg() == 32633
+        assert file.transform.c == 499980
+    np.testing.assert_array_equal(found == 255, missing)
+    assert found[~missing].max() < 3
+    # A scene of one pixel, read as a whole.
+    dot = tmp_path / 'dot.tif'
+    write_scene(dot, np.zeros((1, 1), int), {}, missing=np.zeros((1, 1), bool))
+    model = ['mine/land.py', 'work_dirs/land/iter_2.pth']
+    call('infer', *model, dot, '--scale', 'native', '--out-dir', 'one')
+    with rasterio.open(tmp_path / 'one/pred/dot.tif') as file:
+        assert file.shape == (1, 1) and file.read(1).max() < 3
+
+
 @pytest.mark.slow
 def test_classifier(call, tmp_path):
     pytest.importorskip('mmpretrain')
