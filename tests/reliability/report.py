@@ -1,6 +1,6 @@
 """Run the tests behind every promise of docs/reliability.md and write the table there.
 
-python tests/reliability/report.py --docs docs/reliability.md      # 15 minutes on two cores
+python tests/reliability/report.py --docs docs/reliability.md      # a quarter of an hour
 python tests/reliability/report.py --docs docs/reliability.md --recorded   # from the CSV alone
 
 The CSV beside the page, of its name, is the record.
