@@ -4,6 +4,7 @@ Training (:class:`.engine.LoadRange`) and prediction (:mod:`.inference`) read by
 sees the same pixels in both.
 """
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,12 @@ FORMATS = ('BMP', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP', 'JPEG2000')  # of Pillow
 STRIP_PIXELS = 1 << 20  # that are scaled at a time, to save memory
 DTYPES = ('uint8', 'uint16', 'int16', 'uint32', 'int32', 'float32', 'float64')
 MOST_BANDS = 128  # channels that OpenCV resizes
+
+
+# Pillow logs an error for each header of a TIFF of more than six bands, which rasterio reads.
+logging.getLogger('PIL.TiffImagePlugin').addFilter(
+    lambda record: 'More samples per pixel' not in record.getMessage()
+)
 
 
 class ValueRangeError(ValueError):

@@ -183,6 +183,14 @@ def test_pixels_outside_a_mask_are_read_as_low(limit, tmp_path):
     np.testing.assert_array_equal(image[2:38, 3:45], expected[2:38, 3:45])
 
 
+def test_a_scene_of_many_bands_is_read_without_a_word(tmp_path, caplog):
+    pixels = np.zeros((13, 40, 50), np.uint16)
+    path = write_tiff(tmp_path / 'a.tif', pixels)
+    value_range = ValueRange(low=0, high=900, dtype='uint16', bands=(4, 3, 2))
+    assert windows.open_image(path, name='a', value_range=value_range).shape == (40, 50, 3)
+    assert not caplog.records
+
+
 def test_files_without_a_place_stay_png(picture, tmp_path):
     path = write_tiff(tmp_path / 'photo.tif', np.moveaxis(picture, 2, 0))
     run(LocalSegmentor(), [path], tmp_path / 'out', inferencer=BOUNDS)
