@@ -158,7 +158,8 @@ def form_of(args: argparse.Namespace) -> tuple[str, Form]:
     counts = KINDS[kind][1]
     if len(paths) not in counts and named:
         wanted = ' or '.join(map(str, counts))
-        raise ValueError(f'data: {kind} takes {wanted} paths, got {[*map(str, paths)]}')
+        hint = f'; for the folder of this name, write ./{kind}' if Path(kind).exists() else ''
+        raise ValueError(f'data: {kind} takes {wanted} paths, got {[*map(str, paths)]}{hint}')
     for option, kinds in FORMS_OF.items():
         if getattr(args, option) and kind not in kinds:
             wanted = ' and '.join(kinds)

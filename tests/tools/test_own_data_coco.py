@@ -314,6 +314,19 @@ def test_near_duplicates_and_unlisted_images_are_noted(coco, table):
     assert has(printed, f'note 1 images that no JSON file lists: {coco.photos}/7.png')
 
 
+def test_validation_on_the_training_images_is_said(coco, table):
+    """Not as images that look alike."""
+    printed = table(*coco.arguments(), '--val', coco.write('val.json'), coco.photos)
+    assert has(printed, 'note 10 images of training and validation at once')
+    assert 'look like a training image' not in printed
+
+
+def test_a_folder_named_as_a_form_is_written_with_its_path(coco, refuse, monkeypatch):
+    (coco.folder / 'yolo').mkdir()
+    monkeypatch.chdir(coco.folder)
+    assert 'for the folder of this name, write ./yolo' in refuse('yolo')
+
+
 def test_images_of_16_bits_with_values_of_12_are_noted(coco, table):
     for name in ('0.png', '1.png'):
         mask(coco.photos / name, [0, 4095], dtype='uint16')

@@ -80,15 +80,19 @@ def same_names(data, folders, step=0):
 
 
 @pytest.mark.parametrize(
-    ('folders', 'step'), [(('cat', 'dog'), 0), (('mask', 'no mask'), 7)], ids=str
+    ('folders', 'step'),
+    [(('cat', 'dog'), 0), (('mask', 'no mask'), 7), (('cat', 'dog', 'owl'), 0)],
+    ids=str,
 )
-def test_class_folders_with_the_same_file_names_are_noted(tmp_path, table, folders, step):
-    """A class of the name "mask" is one if the other classes have other files."""
+def test_two_class_folders_with_the_same_file_names_are_noted(tmp_path, table, folders, step):
+    """A class of the name "mask" is one if the other classes have other files; of three folders,
+    the images are numbered.
+    """
     pytest.importorskip('mmpretrain')
     data = tmp_path / 'data'
     same_names(data, folders, step)
     wanted = f'class folders with the same file names: are they images and masks?: {data}/cat'
-    assert (wanted in table('folders', data)) == (step == 0)
+    assert (wanted in table('folders', data)) == (folders == ('cat', 'dog'))
 
 
 def test_one_image_in_two_classes_is_noted(photos, table):

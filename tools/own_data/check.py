@@ -231,15 +231,25 @@ def _note_deep(facts: Facts, report: Report) -> None:
 
 
 def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> None:
-    """Note validation images that look like a training image."""
+    """Note images of both parts, and validation images that look like a training image."""
     if len(parts) < 2:
         return
+    files = [
+        {str((part.root / image['file_name']).resolve()) for image in part.coco['images']}
+        for part in parts
+    ]
+    both = files[0] & files[1]
+    reason = 'images of training and validation at once: their scores say nothing of other images'
+    for file in sorted(both):
+        report.add('note', reason, file)
     known = {path.absolute(): one.hash for path, one in facts.items() if one.hash}
     hashes = []
     for part in parts:
         paths = [(part.root / image['file_name']).absolute() for image in part.coco['images']]
         hashes.append({str(path): known[path] for path in paths if path in known})
     for val, train in near_duplicates(*hashes):
+        if str(Path(val).resolve()) in both:
+            continue
         report.add('note', 'validation images that look like a training image', f'{val} = {train}')
 
 

@@ -73,7 +73,7 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
         )
         for place in [*pictures, *masks]:
             report.add('refused', reason, place)
-    elif alike:
+    elif len(alike) == 2:  # of more folders, the images are numbered
         reason = 'class folders with the same file names: are they images and masks?'
         report.add('note', reason, ', '.join(places[name] for name in sorted(alike)))
 

@@ -169,7 +169,7 @@ def refuse_blurred(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
         return False
     reason = (
         'masks with blurred edges, which give values that are no classes: draw and resize them'
-        ' without smoothing (nearest neighbour)'
+        ' without smoothing (nearest neighbour); of photographs: images and masks are swapped'
     )
     for path, values in found.items():
         if values & edges:
