@@ -237,11 +237,14 @@ def _draw_ratio(axis: Any, row: int, ratio: Ratio, values: pd.Series) -> None:
     axis.plot([values.min(), values.max()], [row, row], color=color, linewidth=2)
     axis.plot(middle, row, 'o', color=color, markersize=5)
     axis.plot(ratio.bound, row, '|', color=plots.GREY, markersize=9, markeredgewidth=1.5)
+    # Beside the dots, on the side where the bound is not.
+    above = ratio.bound > values.max()
     axis.annotate(
         digits_for_verdict(ratio, middle),
-        (max(values.max(), ratio.bound), row),
-        xytext=(6, 0),
+        (values.min() if above else values.max(), row),
+        xytext=(-6 if above else 6, 0),
         textcoords='offset points',
+        horizontalalignment='right' if above else 'left',
         verticalalignment='center',
         **style,
     )

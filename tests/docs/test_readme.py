@@ -22,7 +22,7 @@ BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
 
 # Rows of docs/speed.md in the order of the suite, and their lines in the README.
 SPEED_ROWS = ("timm's DeiT-S", 'timm, 224 px', 'timm', 'mmseg', 'mmpretrain')
-README_ROWS = {'timm': "over timm's Twins", 'mmseg': "over mmseg's port"}
+README_ROWS = {'timm': "as timm's Twins", 'mmseg': "against mmseg's port"}
 
 
 def test_it_is_short():
