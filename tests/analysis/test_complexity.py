@@ -141,7 +141,7 @@ def test_second_stage_is_counted(config):
     arch = dict(_delete_=True, embed_dims=16, depth=1, num_heads=2, mlp_ratio=1)
     small = {
         'backbone.arch': arch,
-        'backbone.position': dict(type='PEG', after_blocks=(0,)),
+        'backbone.position': [dict(type='PEG', after_blocks=(0,))],
         'neck.in_channels': [4, 8, 16, 16],
         'roi_head.bbox_head.fc_out_channels': 8,
         'roi_head.mask_head.conv_out_channels': 8,

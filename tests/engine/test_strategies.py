@@ -184,7 +184,8 @@ def test_sharded_training_is_plain_training(train, tmp_path):
         for group in actual['optimizer']['param_groups']
         for name in group['params']
     }
-    names = [name for name in expected['state_dict']]
+    # The grid of the table is a buffer.
+    names = [name for name in expected['state_dict'] if 'pos_embed.grid_' not in name]
     plain_decay = [
         group['weight_decay']
         for group in expected['optimizer']['param_groups']
