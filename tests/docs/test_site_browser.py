@@ -1,10 +1,13 @@
 """Every page of the site in Chromium: accessibility, overflow, errors; `make test-site` runs it."""
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -14,8 +17,12 @@ axe = pytest.importorskip('axe_playwright_python.sync_playwright')
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium') or shutil.which('google-chrome')
-OPTIONS = {'preload': False}  # style sheets are not fetched again, which file: refuses
 WINDOWS = {'desktop': (1440, 900), 'phone': (390, 844)}
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
 
 
 @pytest.fixture(scope='module')
@@ -25,7 +32,11 @@ def site(tmp_path_factory):
     command += ['-d', folder]
     environment = {**os.environ, 'NO_MKDOCS_2_WARNING': '1'}
     subprocess.run(command, check=True, capture_output=True, env=environment)
-    return folder
+    handler = functools.partial(QuietHandler, directory=folder)
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f'http://127.0.0.1:{server.server_port}'
+        server.shutdown()
 
 
 @pytest.fixture(scope='module')
@@ -49,17 +60,16 @@ def test_pages_are_accessible_and_fit_the_window(site, browser, window, theme):
     errors = []
     page.on('pageerror', lambda error: errors.append(str(error)))
     faults = []
-    pages = sorted(site.rglob('*.html'))
+    folder, address = site
+    pages = sorted(folder.rglob('*.html'))
     for file in pages:
-        page.goto(file.as_uri())
-        found = axe.Axe().run(page, options=OPTIONS).response['violations']
-        faults += [
-            (file.relative_to(site).as_posix(), one['id'], one['nodes'][0]['html'][:200])
-            for one in found
-        ]
+        name = file.relative_to(folder).as_posix()
+        page.goto(f'{address}/{name}')
+        found = axe.Axe().run(page).response['violations']
+        faults += [(name, one['id'], one['nodes'][0]['html'][:200]) for one in found]
         wide = page.evaluate('document.documentElement.scrollWidth')
         if wide > width:
-            faults.append((file.relative_to(site).as_posix(), 'overflow', f'{wide} px'))
+            faults.append((name, 'overflow', f'{wide} px'))
     context.close()
     assert len(pages) > 50
     assert not faults
