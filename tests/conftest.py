@@ -1,7 +1,9 @@
 """Seeds, hypothesis settings and command lines, shared by all tests."""
 
 import functools
+import os
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -89,3 +91,17 @@ def refused(call, capsys):
         return '\n'.join([*rows, line])
 
     return refused
+
+
+@pytest.fixture(scope='session')
+def browser():
+    """The Chromium of the system, or the one that the environment variable names."""
+    sync_api = pytest.importorskip('playwright.sync_api')
+    names = ('chromium', 'google-chrome')
+    path = os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip('no Chromium: install it, or name it in the environment variable CHROMIUM')
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=['--no-sandbox'])
+        yield browser
+        browser.close()

@@ -35,7 +35,9 @@ SCHEMES = [
 # Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
 # `conv_seg`, `fc`, `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT).
 _CLASS_LAYER = re.compile(
-    r'head\b.*\.(?!pre_logits)(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*)\.(?:weight|bias)$'
+    r'head\b.*\.(?!pre_logits)'
+    r'(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*)'
+    r'\.(?:weight|bias)$'
 )
 # Heads with classes of their own: proposals, stuff.
 _OTHER_HEAD = re.compile(r'(^|\.)\w*(rpn|semantic)')

@@ -6,7 +6,6 @@ Pictures are written to build/app; app_*.jpg are those of docs/figures.
 import io
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,20 +26,9 @@ expect.set_options(timeout=25_000)
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / 'build/app'
-CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium') or shutil.which('google-chrome')
 PLACES = {one.model: number for number, one in enumerate(examples())}
 # Rules of axe that Gradio's own components break; the page cannot change them.
 GRADIO = {'image-redundant-alt'}  # the gallery writes each caption as text and as alt
-
-
-@pytest.fixture(scope='module')
-def browser():
-    if CHROMIUM is None:
-        pytest.skip('no Chromium: install it, or name it in the environment variable CHROMIUM')
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shutil
 import subprocess
 import sys
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +15,6 @@ sync_api = pytest.importorskip('playwright.sync_api')
 axe = pytest.importorskip('axe_playwright_python.sync_playwright')
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium') or shutil.which('google-chrome')
 WINDOWS = {'desktop': (1440, 900), 'phone': (390, 844)}
 
 
@@ -37,16 +35,6 @@ def site(tmp_path_factory):
         Thread(target=server.serve_forever, daemon=True).start()
         yield folder, f'http://127.0.0.1:{server.server_port}'
         server.shutdown()
-
-
-@pytest.fixture(scope='module')
-def browser():
-    if CHROMIUM is None:
-        pytest.skip('no Chromium: install it, or name it in the environment variable CHROMIUM')
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize('theme', ['light', 'dark'])
