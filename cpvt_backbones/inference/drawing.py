@@ -1,5 +1,6 @@
 """Pictures of predictions."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -151,15 +152,23 @@ def _ink(shade: Colour) -> Colour:
     return (0, 0, 0) if luma > 127 else (255, 255, 255)
 
 
+def label_font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans at a size in px: Latin with accents, Greek, Cyrillic; not Chinese.
+
+    Pillow's own font has ASCII only. The file is matplotlib's, which mmengine requires.
+    """
+    from matplotlib import get_data_path
+
+    return ImageFont.truetype(os.path.join(get_data_path(), 'fonts', 'ttf', 'DejaVuSans.ttf'), size)
+
+
 class _Canvas:
     """A picture, and a font and lines that fit its size."""
 
     def __init__(self, image: Image.Image) -> None:
         self.image = image
         self._draw = ImageDraw.Draw(image)
-        self._font = ImageFont.load_default(
-            max(10, round((image.height * image.width) ** 0.5 / 45))
-        )
+        self._font = label_font(max(10, round((image.height * image.width) ** 0.5 / 45)))
 
     def draw_box(self, box: Sequence[float], shade: Colour) -> None:
         line = max(1, round(min(self.image.size) / 240))

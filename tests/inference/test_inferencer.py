@@ -18,7 +18,7 @@ from tiny import max_difference
 from cpvt_backbones import weights as shipped
 from cpvt_backbones.checkpoints import write_checkpoint
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor, inferencer
-from cpvt_backbones.inference.drawing import draw_prediction, make_preview
+from cpvt_backbones.inference.drawing import draw_prediction, label_font, make_preview
 from cpvt_backbones.inference.predictions import resize_logits
 from cpvt_backbones.inference.sizes import fit
 
@@ -412,3 +412,9 @@ def test_a_pipeline_in_pythons_own_style(model):
     dataset = cfg.test_dataloader.dataset
     dataset.pipeline = [dict(step, type=registry.get(step['type'])) for step in dataset.pipeline]
     same(toolbox_inferencer(cfg, checkpoint)(image)[0], wanted)
+
+
+def test_names_with_accents_are_drawn():
+    """Pillow's own font draws one box for each letter beyond ASCII."""
+    drawn = {letter: bytes(label_font(20).getmask(letter)) for letter in 'üßéЖΩu'}
+    assert len({*drawn.values()}) == len(drawn)

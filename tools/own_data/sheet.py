@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from .coco import Coco
 from .files import read_lines
@@ -159,12 +159,14 @@ def _fit(rgb: np.ndarray) -> np.ndarray:
 
 def _arrange(pictures: Sequence[tuple[np.ndarray, str]]) -> Image.Image:
     """Pictures in rows, with a line of text below each."""
+    from cpvt_backbones.inference.drawing import label_font
+
     rows = [pictures[i : i + COLUMNS] for i in range(0, len(pictures), COLUMNS)]
     width = max(picture.shape[1] for picture, _ in pictures) + GAP
     heights = [max(picture.shape[0] for picture, _ in row) + CAPTION + GAP for row in rows]
     sheet = Image.new('RGB', (len(rows[0]) * width + GAP, sum(heights) + GAP), 'white')
     draw = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(CAPTION - 6)
+    font = label_font(CAPTION - 6)
     top = GAP
     for row, height in zip(rows, heights, strict=True):
         for column, (picture, caption) in enumerate(row):
