@@ -137,7 +137,21 @@ class Tested(NamedTuple):
             return UNTESTED
         if self.p_value >= LEVEL:
             return UNDECIDED
-        return SUPPORTED if (middle > self.comparison.bound) == self.comparison.greater else REFUTED
+        return SUPPORTED if self.on_the_claimed_side else REFUTED
+
+    @property
+    def on_the_claimed_side(self) -> bool:
+        """Whether the mean is beyond the bound, as the claim says."""
+        middle = self.difference.mean
+        assert middle is not None  # it was run
+        return (middle > self.comparison.bound) == self.comparison.greater
+
+    @property
+    def doubt(self) -> float:
+        """One-sided p-value of the claim, before the correction: 0 speaks for it, 1 against."""
+        p_value = self.difference.p_value
+        assert p_value is not None  # it was run
+        return p_value / 2 if self.on_the_claimed_side else 1 - p_value / 2
 
 
 class Judged(NamedTuple):
@@ -158,6 +172,11 @@ class Judged(NamedTuple):
             if verdict in verdicts:
                 return verdict
         return SUPPORTED
+
+    @property
+    def weakest(self) -> Tested:
+        """The comparison that speaks least for a tested claim. Its verdict is the claim's."""
+        return max(self.parts, key=lambda part: part.doubt)
 
 
 def judge(asked: Sequence[Claim], results: pd.DataFrame) -> list[Judged]:

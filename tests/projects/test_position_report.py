@@ -218,8 +218,10 @@ def test_the_forest_plot_has_the_intervals_and_verdicts_of_the_csv_file(monkeypa
     headings = {text.get_text() for axis in axes for text in axis.texts}
     tested = [one for one in judged if one.verdict != UNTESTED]
     assert headings == {f'{one.claim.short}: {one.verdict}' for one in tested}
-    for part in (part for one in tested for part in one.parts):
-        assert part.difference[1:3] in drawn and (part.difference.mean,) in drawn
+    for one in tested:
+        difference = one.weakest.difference
+        assert one.weakest.verdict == one.verdict
+        assert difference[1:3] in drawn and (difference.mean,) in drawn
 
 
 def published():
