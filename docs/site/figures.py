@@ -3,6 +3,7 @@
 They come from the package's own functions and from a model that ships.
 """
 
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
+
+from benchmarks import plots
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT
 from cpvt_backbones.inference.tiles import make_grid, ramp_weights
 from cpvt_backbones.weights import shipped_weights
@@ -213,9 +217,12 @@ def sizes() -> Figure:
 
 if __name__ == '__main__':
     plt.rcParams.update({'svg.hashsalt': 'cpvt', 'font.size': 9, 'axes.titlesize': 9})
+    # No background: one file serves the light and the dark theme.
+    colours = ('axes.titlecolor', 'axes.labelcolor', 'axes.edgecolor', 'xtick.color', 'ytick.color')
+    plt.rcParams.update(dict.fromkeys(colours, plots.GREY))
     for draw in (peg, multi_scale, any_size, padded_batch, tiles):
-        draw().savefig(FOLDER / f'{draw.__name__}.svg', facecolor='white', metadata={'Date': None})
+        draw().savefig(FOLDER / f'{draw.__name__}.svg', transparent=True, metadata={'Date': None})
     # The test of the pictures compares the weights with those that ship.
     weights = {'Description': f'{SIZES_MODEL} {shipped_weights()[SIZES_MODEL].sha256}'}
-    options = dict(dpi=110, facecolor='white', metadata=weights)
+    options = dict(dpi=110, transparent=True, metadata=weights)
     sizes().savefig(FOLDER / 'sizes.png', **options)

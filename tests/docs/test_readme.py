@@ -81,8 +81,9 @@ def test_the_picture_is_of_the_weights_that_ship():
 
 
 def test_speeds_are_those_of_the_csv_files():
-    """Both tables of docs/speed.md, and the rows of the README."""
-    pages = [(README.parent / name).read_text() for name in ('docs/speed.md', 'README.md')]
+    """Both tables of docs/speed.md, the rows of the README, and a line of the site's first page."""
+    names = ('docs/speed.md', 'README.md', 'docs/site/index.md')
+    pages = [(README.parent / name).read_text() for name in names]
     _, ratios = read_suite('allocator')
     kept, returned = (
         report.read_rows(README.parent / f'docs/benchmarks/{name}.csv')
@@ -95,3 +96,4 @@ def test_speeds_are_those_of_the_csv_files():
         if readme := README_ROWS.get(row):
             line = next(line for line in pages[1].splitlines() if readme in line)
             assert re.findall(r'\d\.\d\d', line) == [text[:4] for text in texts]
+            assert f"{texts[0][:4]} times as fast as {row}'s" in pages[2]
