@@ -22,7 +22,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
 
 from benchmarks import plots
-from cpvt_backbones import CPVT, PEG, MultiScaleCPVT
+from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.inference.tiles import make_grid, ramp_weights
 from cpvt_backbones.weights import shipped_weights
 
@@ -87,6 +87,52 @@ def peg() -> Figure:
             f'{rows} x {columns} equal tokens, weights 1:\nafter PEG, a token knows the border'
         )
     return figure
+
+
+def backbones() -> Figure:
+    """Layers, from the bottom up, and outputs of the three backbones."""
+    figure, axes = panels(3, 9, 3.9)
+    column = stack('patches, 16 px', CPVT(arch='small').depth, (2, 2, 1.5, 10.5))
+    pyramid = [
+        part
+        for stage, depth in enumerate(PyramidCPVT(arch='small').depths)
+        for part in stack('2 x 2 tokens' if stage else 'patches, 4 px', depth, (1, 1, 1, 1))
+    ]
+    drawn = (
+        ('CPVT', column, {16: (10.75, 10.75)}),
+        (
+            'MultiScaleCPVT',
+            column,
+            {4: (10.75, 2), 8: (10.75, 6), 16: (10.75, 10), 32: (10.75, 14)},
+        ),
+        ('PyramidCPVT', pyramid, {4: (3.5, 2), 8: (7.5, 6), 16: (11.5, 10), 32: (15.5, 14)}),
+    )
+    for axis, (title, layers, maps) in zip(axes, drawn, strict=True):
+        bottom = 0.0
+        for name, colour, height in layers:
+            style = dict(facecolor=colour, edgecolor='white')
+            axis.add_patch(Rectangle((0, bottom), 7, height, **style))
+            write = dict(color='black' if colour == GREY else 'white', ha='center', va='center')
+            axis.text(3.5, bottom + height / 2, name, **write)
+            bottom += height
+        for stride, (start, end) in maps.items():
+            arrow = dict(arrowstyle='->', color=plots.GREY)
+            axis.annotate('', (9, end), (7, start), arrowprops=arrow)
+            count = 32 // stride
+            for row, place in np.ndindex(count, count):
+                corner = (9 + 3 * place / count, end - 1.5 + 3 * row / count)
+                style = dict(facecolor=GREEN, edgecolor='white', linewidth=0.5)
+                axis.add_patch(Rectangle(corner, 3 / count, 3 / count, **style))
+            axis.text(12.5, end, f'stride {stride}', va='center', color=plots.GREY)
+        axis.set(xlim=(-0.1, 16.5), ylim=(-0.1, 16.1), title=title)
+    axes[0].text(12.5, 9.5, 'or a vector', va='center', color=plots.GREY)
+    return figure
+
+
+def stack(patch: str, depth: int, heights: tuple[float, ...]) -> list[tuple[str, str, float]]:
+    """Layers of a stage: names, colours and heights."""
+    names = (patch, 'block 1', 'PEG', f'blocks 2 to {depth}')
+    return list(zip(names, (GREY, BLUE, ORANGE, BLUE), heights, strict=True))
 
 
 def multi_scale() -> Figure:
@@ -220,7 +266,7 @@ if __name__ == '__main__':
     # No background: one file serves the light and the dark theme.
     colours = ('axes.titlecolor', 'axes.labelcolor', 'axes.edgecolor', 'xtick.color', 'ytick.color')
     plt.rcParams.update(dict.fromkeys(colours, plots.GREY))
-    for draw in (peg, multi_scale, any_size, padded_batch, tiles):
+    for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw().savefig(FOLDER / f'{draw.__name__}.svg', transparent=True, metadata={'Date': None})
     # The test of the pictures compares the weights with those that ship.
     weights = {'Description': f'{SIZES_MODEL} {shipped_weights()[SIZES_MODEL].sha256}'}
