@@ -42,6 +42,10 @@ TABLES = (
     ('Instance Segmentation', (800, 1344), ('box AP', 'mask AP')),
     ('Semantic Segmentation', (800, 1344), ('mIoU', 'mIoU, many scales')),
 )
+PICTURES = {
+    'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
+}
+FIRST = {'backbones': ('PyramidCPVT', 'MultiScaleCPVT', 'CPVT')}  # of a page of the reference
 ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
 # Rooms whose modules are imported one by one.
 MODULES = {'analysis': ('complexity', 'resolution', 'equivariance', 'attention_maps', 'features')}
@@ -101,11 +105,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Drop Sphinx's roles, which docstrings use and Markdown does not know. An empty cell heads no
-    column.
+    """Make links of Sphinx's roles, which docstrings use and Markdown does not know. An empty cell
+    heads no column.
     """
+
+    def link(match: re.Match[str]) -> str:
+        *modules, name = match[1].split('.')
+        if modules and modules[-1][:1].isupper():  # a method of a class
+            name = f'{modules[-1]}.{name}'
+        entry = entry_of(name)
+        text = f'<code>{name}</code>'
+        return f'<a href="{entry[0]}.html#{entry[1]}">{text}</a>' if entry else text
+
     html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
-    return re.sub(r':(?:class|func|mod|meth|attr):(?=<code>)', '', html)
+    return re.sub(r':(?:class|func|mod|meth|attr):<code>~?([\w.]+)</code>', link, html)
 
 
 def on_post_template(output: str, template_name: str, config: Any) -> str:
@@ -233,14 +246,19 @@ def entries() -> dict[str, dict[str, Any]]:
 
 
 def linked(name: str) -> str:
-    """Code that names an entry of the reference, ``PEG`` or ``CPVT.forward``, as a link to it."""
+    """Code that names an entry of the reference as a link to it."""
+    entry = entry_of(name)
+    return f'[`{name}`](../api/{entry[0]}.md#{entry[1]})' if entry else f'`{name}`'
+
+
+def entry_of(name: str) -> tuple[str, str] | None:
+    """Page and anchor of ``PEG`` or ``CPVT.forward``, if the reference has them."""
     first, _, method = name.partition('.')
     for room, names in entries().items():
         for path, one in names.items():
             if one.name == first and (not method or method in one.all_members):
-                anchor = f'{path}.{method}' if method else path
-                return f'[`{name}`](../api/{room}.md#{anchor})'
-    return f'`{name}`'
+                return room, f'{path}.{method}' if method else path
+    return None
 
 
 def reference() -> dict[str, str]:
@@ -253,8 +271,10 @@ def reference() -> dict[str, str]:
     for room, names in entries().items():
         for one in names.values():
             check_documented(one)
-        blocks = ''.join(f'::: {path}\n\n' for path, one in names.items() if one.docstring)
-        texts[room] = f'# cpvt_backbones.{room}\n\n{package[room].docstring.value}\n\n{blocks}'
+        ordered = sorted(names.items(), key=lambda item: item[1].name not in FIRST.get(room, ()))
+        blocks = ''.join(f'::: {path}\n\n' for path, one in ordered if one.docstring)
+        head = f'# cpvt_backbones.{room}\n\n{package[room].docstring.value}\n\n'
+        texts[room] = head + PICTURES.get(room, '') + blocks
     return texts
 
 

@@ -143,6 +143,12 @@ def check_reference(pages):
         if (inspect.isclass(one) or inspect.isfunction(one)) and one.__name__[0] != '_':
             if one.__module__.startswith('cpvt_backbones.'):
                 assert f'{one.__module__}.{one.__qualname__}' in entries
+    # An argument that the backbones share is explained once, and linked.
+    shared = '#cpvt_backbones.backbones.base.Backbone"><code>Backbone</code></a>'
+    assert any(
+        f'The other arguments are those of <a href="backbones.html{shared}' in page
+        for page in pages
+    )
     # What is returned is one item, not one a line.
     assert re.search(
         r'One output per entry(?:(?!</li>).)*a map smaller', ' '.join(pages), re.DOTALL
