@@ -1,11 +1,12 @@
-"""Draw the pictures of README and docs/how_it_works.md: python docs/site/figures.py
+"""Draw the pictures of README and docs: python docs/site/figures.py
 
-They come from the package's own functions and from a model that ships.
+They come from the package's own functions and from the models that ship.
 """
 
 import sys
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import cv2
 import matplotlib
@@ -19,12 +20,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
+sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'tools'))
+
+import make_config
+from digit_scenes import write_scenes
+from example_images import draw_smear, draw_street
 
 from benchmarks import plots
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
+from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.tiles import make_grid, ramp_weights
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.toolboxes import read_config
+from cpvt_backbones.weights import find_shipped, shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
 BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
@@ -261,6 +268,30 @@ def sizes() -> Figure:
     return figure
 
 
+def sheet() -> Image.Image:
+    """The sheet of labels that tools/make_config.py writes, of three scenes with digits."""
+    with TemporaryDirectory() as folder:
+        data = write_scenes(root=folder, split='train', height=192, width=288, count=3)
+        config = f'{folder}/model.py'
+        paths = [f'{data}/instances.json', f'{data}/images']
+        make_config.main(['coco', *paths, '--out', config])
+        return Image.open(f'{folder}/model/sheet.jpg').copy()
+
+
+def vis() -> Image.Image:
+    """Predictions of the shipped detector and segmentor on drawn images, side by side."""
+    pictures = []
+    for example in (draw_smear(), draw_street()):
+        shipped = find_shipped(example.model)
+        inferencer = Inferencer(cfg=read_config(shipped.config_file), checkpoint=shipped.name)
+        _, picture = inferencer(np.ascontiguousarray(example.image[..., ::-1]), vis=True)
+        pictures.append(Image.fromarray(picture).resize((640, 480), Image.Resampling.LANCZOS))
+    joined = Image.new('RGB', (1296, 480), 'white')
+    for left, picture in zip((0, 656), pictures, strict=True):
+        joined.paste(picture, (left, 0))
+    return joined
+
+
 if __name__ == '__main__':
     plt.rcParams.update({'svg.hashsalt': 'cpvt', 'font.size': 9, 'axes.titlesize': 9})
     # No background: one file serves the light and the dark theme.
@@ -272,3 +303,5 @@ if __name__ == '__main__':
     weights = {'Description': f'{SIZES_MODEL} {shipped_weights()[SIZES_MODEL].sha256}'}
     options = dict(dpi=110, transparent=True, metadata=weights)
     sizes().savefig(FOLDER / 'sizes.png', **options)
+    for draw_picture in (sheet, vis):
+        draw_picture().save(FOLDER / f'{draw_picture.__name__}.jpg', quality=82)
