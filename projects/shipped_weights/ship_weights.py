@@ -69,21 +69,27 @@ def card(
     if start is not None:
         first = find_shipped(start.checkpoint)
         origin = f'`{first.name}` (SHA-256 `{first.sha256}`)'
-        terms += f'. It starts from `{first.name}`, whose terms hold too: see its card'
+        terms += f'. It starts from `{first.name}`, whose terms hold too (see its card)'
     recipe = recipe or f'`{entry.config}`, from {origin}'
     names = entry.dataset_meta.get('classes', ())
     classes = f'\n**Classes.** {", ".join(names)}.\n' if names else ''
     status = f'**Development scores.** {decided}.\n\n' if decided else ''
     return f"""# {entry.name}
 
-{entry.about}. fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
+{entry.about}.
 
 **For.** {purpose}.
 
 **Not for.** {not_for}.
 {classes}
-**Use.** `python tools/infer.py {entry.name} PHOTOS`, at size 1 of the table below;
-`--long-side` for another. In a config, the backbone alone:
+**Use.** Predict on a folder of images. They are scaled to size 1 of the table below;
+`--long-side` sets another size.
+
+```bash
+python tools/infer.py {entry.name} PHOTOS
+```
+
+To put a head of your own on the backbone, write in a config:
 
 ```python
 dict(
@@ -94,21 +100,26 @@ dict(
 )
 ```
 
-Images: RGB minus {list(pixels.mean)}, over {list(pixels.std)}.
+Normalise RGB images with mean {list(pixels.mean)} and standard deviation
+{list(pixels.std)}.
 
-**Data.** {data}.
-
-**Terms.** {terms}.
-
-**Recipe.** {recipe}, at commit {commit}.
-
-**Accuracy**, this file, {rows[0].images} images, no fine-tuning at any size:
+**Accuracy** of this file on {rows[0].images} images, without fine-tuning at any size. Size 1 is the
+test scale of its config.
 
 | size | mean px | {metric} |
 | --- | --- | ---: |
 {chr(10).join(lines)}
 
-{status}**Sizes.** The metric is at least {GOOD:.0%} of its best at {good_sizes(rows)}.
+**Sizes.** Stay at {good_sizes(rows)}.
+There the metric is at least {GOOD:.0%} of its best.
+
+{status}**Data.** {data}.
+
+**Terms.** {terms}.
+
+**Recipe.** {recipe}, at commit {commit}.
+
+**File.** fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
 """
 
 
