@@ -1,39 +1,46 @@
-"""The page's controls, and what they show."""
+"""The page: its controls, what they show, and the server."""
 
 import html
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import app_views as views
 import gradio as gr
-import numpy as np
 from example_images import examples
 from gradio.image_utils import encode_image_to_base64
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 TITLE = """# CPVT: one model, images of any size
 See what a vision transformer with convolutional position encoding makes of your image, and what
 changes with the image's size."""
 FEATURES, PREDICTION, SIZES = 'Features', 'Prediction', 'Several sizes'
-ABOUT_EXAMPLES = """Choose an example, or drop your own image on the one below. (Temple: photograph
-by danielbuechele, CC BY 2.0; blood and street: drawn.)"""
-ABOUT_FEATURES = """Places of similar features have similar colours: red, green and blue are the
-three principal components. No classes are needed: any image will do."""
-ABOUT_ATTENTION = """Where a layer attends to from a point, mean of its heads: the more orange, the
-more (the root of the weight). Click in the picture to choose the point."""
-ABOUT_SIZES = """One set of weights, one image, several sizes, without fine-tuning. A size is good
-where the model's score on its test set is at least 90 % of its best."""
+ABOUT_FEATURES = """**What the backbone sees:** places of similar features have similar colours.
+Red, green and blue are the principal components."""
+ABOUT_ATTENTION = """**Where a layer attends to from the white point:** the more orange, the more.
+Click in the picture to move the point."""
+ABOUT_PREDICTION = """**What the whole model finds** at one size: boxes with scores, a class map
+with its legend, or the likeliest classes."""
+ABOUT_SIZES = """**One set of weights, one image, several sizes.** A size is good where the model's
+score on its test set is at least 90 % of its best."""
+CREDIT = 'Temple: photograph by danielbuechele, CC BY 2.0. Blood and street are drawn.'
+SIDE = 'Longer side of the image in the model, px'
+PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
+START = (512, 50, 50, 50)  # px and %, of the sliders of features
+CSS = """
+.html-container { padding: 0 !important; }
+.figures { display: flex; flex-wrap: wrap; gap: 1em; }
+.figures figure { flex: 1 1 max(40%, 260px); margin: 0; }
+#features figure + figure { flex-basis: 80px; }
+.figures img { width: 100%; }
+[role=tab].selected, .min_value, .max_value { color: var(--body-text-color) !important; }
+"""
 # On a narrow screen the results are below what was tapped.
 TO_RESULTS = """() => { if (innerWidth < 800)
     document.getElementById('results').scrollIntoView({behavior: 'smooth'}); }"""
 QUICK: dict[str, Any] = dict(api_visibility='private', show_progress='hidden')
-SHOWN: dict[str, Any] = dict(
-    show_label=False, interactive=False, buttons=['download', 'fullscreen']
-)
-SIDE = 'Longer side of the image in the model, px'
-PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
-START = (512, 50, 50, 50)  # px and %, of the sliders of features
+LOCAL = ['127.0.0.1', 'localhost']
 
 Values = dict[Any, Any]  # by component
 
@@ -45,34 +52,23 @@ class Page:
     """
 
     def __init__(self, models: Mapping[str, views.Model]) -> None:
-        self.models, self.examples = models, examples()
-        with gr.Blocks(title='CPVT on images of any size', analytics_enabled=False) as self.blocks:
-            self.image = gr.State(self.examples[0].image)  # (H, W, 3), RGB
-            self.view, self.found = gr.State(FEATURES), gr.State([])
+        self.models = models
+        with gr.Blocks(
+            title='CPVT on images of any size',
+            analytics_enabled=False,
+            delete_cache=(3600, 86400),  # s: every hour, files of more than a day
+        ) as self.blocks:
             gr.Markdown(TITLE)
             with gr.Row():
                 with gr.Column(scale=1, min_width=300):
-                    self._add_inputs(next(iter(models.values())))
+                    self._add_inputs(next(iter(models)))
                 with gr.Column(scale=2, min_width=300, elem_id='results'):
-                    self._add_results(next(iter(models.values())))
+                    self._add_results(next(iter(models)))
             self._connect()
 
-    def _add_inputs(self, model: views.Model) -> None:
-        gr.Markdown(ABOUT_EXAMPLES)
-        self.gallery = gr.Gallery(
-            [(one.image, one.name) for one in self.examples],
-            label='Examples',
-            show_label=False,
-            columns=len(self.examples),
-            height=150,
-            object_fit='cover',
-            allow_preview=False,
-            interactive=False,
-            buttons=[],
-        )
-        self.upload = gr.Image(
-            self.examples[0].image,
-            label='Image',
+    def _add_inputs(self, name: str) -> None:
+        self.image = gr.Image(
+            examples()[0].image,
             show_label=False,
             format='png',
             sources=['upload', 'clipboard'],
@@ -80,26 +76,39 @@ class Page:
             buttons=[],
         )
         # The file as it is: Gradio's own preprocessing opens it, with other bounds than the reader.
-        self.upload.preprocess = lambda data: None if data is None else data.path
-        self.name = gr.Dropdown([*self.models], value=model.name, label='Model', filterable=False)
-        self.about = gr.Markdown(model.describe())
-        self.stop = gr.Button('Stop', size='sm')
+        self.image.preprocess = lambda data: None if data is None else data.path
+        self.examples = gr.Dataset(
+            label='Examples, or drop your own image above',
+            components=[self.image],
+            samples=[[one.image] for one in examples()],
+            sample_labels=[one.name for one in examples()],
+            type='index',
+        )
+        self.name = gr.Dropdown([*self.models], value=name, label='Model', filterable=False)
+        self.about = gr.Markdown(self.models[name].describe())
+        gr.Markdown(CREDIT)
 
-    def _add_results(self, model: views.Model) -> None:
-        features, attention, facts = views.explain(model, self.examples[0].image, *START)
+    def _add_results(self, name: str) -> None:
+        start = self.image.value['path'], *START
+        features, attention, caption = views.explain(self.models[name], *start)
+        self.view = gr.State(FEATURES)
         with gr.Tabs() as self.tabs:
-            with gr.Tab(FEATURES):
-                gr.Markdown(ABOUT_FEATURES)
-                self.features = gr.HTML(to_html(features))
-                gr.Markdown(ABOUT_ATTENTION)
-                self.attention = gr.Image(attention, alt_text='Attention', **SHOWN)
-                self.sliders = [gr.Slider(32, views.MAX_SIDE, START[0], step=32, label=SIDE)]
-                with gr.Row():
+            with gr.Tab(FEATURES), gr.Row():
+                with gr.Column(min_width=300):
+                    gr.Markdown(ABOUT_FEATURES)
+                    self.features = gr.HTML(to_html(features), elem_id='features')
+                    self.sliders = [gr.Slider(32, views.MAX_SIDE, START[0], step=32, label=SIDE)]
+                with gr.Column(min_width=300):
+                    gr.Markdown(ABOUT_ATTENTION)
+                    self.attention = gr.Image(
+                        attention, alt_text='Attention', show_label=False, buttons=['download']
+                    )
+                    self.caption = gr.Markdown(caption)
                     for label, value in zip(PERCENT, START[1:], strict=True):
                         self.sliders.append(gr.Slider(0, 100, value, step=1, label=label))
             with gr.Tab(PREDICTION):
-                self.prediction = gr.Image(alt_text='Prediction', **SHOWN)
-                self.table = gr.Markdown()
+                gr.Markdown(ABOUT_PREDICTION)
+                self.prediction, self.table = gr.HTML(), gr.Markdown()
                 label = f'{SIDE}; 0: the test scale'
                 self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
             with gr.Tab(SIZES):
@@ -107,116 +116,109 @@ class Page:
                 self.sizes = gr.HTML()
         lowest = views.LOWEST_SCORE
         self.score = gr.Slider(lowest, 1, 0.5, step=0.05, label='Lowest score', visible=False)
-        self.facts = gr.Markdown(facts)
 
     def _connect(self) -> None:
-        loaded = [self.upload, self.image]
-        given = self.upload.upload(self.read, self.upload, loaded, **QUICK)
-        chosen = [*loaded, self.name, self.about]
-        picked = self.gallery.select(self.choose, None, chosen, **QUICK)
+        given = self.image.upload(views.read_upload, self.image, self.image, **QUICK)
+        picked = self.examples.click(
+            lambda index: examples()[index][1:3],
+            self.examples,
+            [self.name, self.image],
+            **QUICK,
+        )
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
         pointed = self.attention.select(self.point, self.image, self.sliders[2:], **QUICK)
-        events = [event.success for event in (given, picked, switched, pointed)]
-        events += [self.name.input, *(slider.release for slider in (*self.sliders, self.side))]
-        data = {self.view, self.name, self.image, self.found, self.score, self.side, *self.sliders}
-        shown = [self.about, self.features, self.attention, self.prediction, self.table, self.sizes]
-        shown += [self.score, self.facts, self.found]
-        jobs = [
+        self.name.change(lambda name: self.models[name].describe(), self.name, self.about, **QUICK)
+        sliders = [*self.sliders, self.side, self.score]
+        pictures = [self.features, self.attention, self.prediction, self.sizes]
+        for event in (
+            *(event.success for event in (given, picked, switched, pointed)),
+            self.name.input,
+            *(slider.release for slider in sliders),
+        ):
             event(
                 self.run,
-                data,
-                shown,
+                {self.view, self.name, self.image, *sliders},
+                [*pictures, self.caption, self.table, self.score],
                 concurrency_id='model',  # one at a time, of all users
                 concurrency_limit=1,
                 trigger_mode='always_last',
-                show_progress_on=[self.facts],
+                show_progress_on=pictures,
                 api_visibility='private',
             )
-            for event in events
-        ]
-        self.stop.click(None, cancels=jobs)
-        self.score.release(self.draw, data, shown, **QUICK)
-        self.upload.clear(lambda: None, None, self.image, **QUICK)
-        for event in (given, picked):
-            event.success(js=TO_RESULTS)
-
-    def read(self, file: str) -> tuple[np.ndarray, np.ndarray]:
-        """An uploaded image as the models see it, which the page then shows, too."""
-        with mistakes_shown():
-            image = views.read_upload(file)
-        Path(file).unlink(missing_ok=True)
-        return image, image
-
-    def choose(self, event: gr.SelectData) -> tuple[np.ndarray, np.ndarray, str, str]:
-        """An example, its model and what that is for."""
-        one = self.examples[event.index]
-        return one.image, one.image, one.model, self.models[one.model].describe()
+        for event in (given.success, picked.success, self.about.change):
+            event(js=TO_RESULTS)
 
     def switch(self, event: gr.SelectData) -> str:
         """The view of a tab."""
         return event.value
 
-    def point(self, image: np.ndarray, event: gr.SelectData) -> list[int]:
+    def point(self, file: str, event: gr.SelectData) -> list[int]:
         """Where the picture of the attention was clicked, in % from the left and from the top."""
-        size = views.shown_size(image)
+        size = views.show_image(file).size
         return [round(100 * at / side) for at, side in zip(event.index, size, strict=True)]
 
     def run(self, data: Values) -> Iterator[Values]:
         """What one view shows; of several sizes one after the other."""
-        model, image, view = self.models[data[self.name]], data[self.image], data[self.view]
-        if image is None:
+        model, file, view = self.models[data[self.name]], data[self.image], data[self.view]
+        if file is None:
             raise gr.Error('Choose an image.', print_exception=False)
-        with mistakes_shown():
-            boxes = view != FEATURES and model.predictor.task == 'detection'
-            yield {self.score: gr.Slider(visible=boxes), self.about: model.describe()}
-            if view == FEATURES:
-                chosen = [data[slider] for slider in self.sliders]
-                features, attention, facts = views.explain(model, image, *chosen)
-                yield {
-                    self.features: to_html(features),
-                    self.attention: attention,
-                    self.facts: facts,
-                }
-                return
-            side = data[self.side]
-            scales = [(side, side) if side else 'config']
-            if view == SIZES:
-                scales = views.scales_to_compare(model, image)
-            data[self.found] = found = []
-            for scale in scales:
-                found.append(views.predict(model, image, scale))
-                facts = found[-1]['facts']
-                if view == SIZES:
-                    facts = f'Sizes: {len(found)} of {len(scales)}.'
-                yield {self.found: found, self.facts: facts, **self.draw(data)}
+        if view == FEATURES:
+            chosen = [data[slider] for slider in self.sliders]
+            features, attention, caption = views.explain(model, file, *chosen)
+            yield {
+                self.features: to_html(features),
+                self.attention: attention,
+                self.caption: caption,
+                self.score: gr.Slider(visible=False),
+            }
+            return
+        side, has_scores = data[self.side], model.predictor.task == 'detection'
+        scales: list[Any] = [(side, side) if side else 'config']
+        if view == SIZES:
+            scales = views.scales_to_compare(model, file)
+        pictures = []
+        for scale in scales:
+            found = views.keep_scores(views.predict(model, file, scale), data[self.score])
+            pictures.append(views.draw(model, file, found))
+            yield {
+                self.sizes if view == SIZES else self.prediction: to_html(pictures),
+                self.table: views.to_table(model, found),
+                self.score: gr.Slider(visible=has_scores),
+            }
 
-    def draw(self, data: Values) -> Values:
-        """What was found, of boxes those of at least a score; the model does not run."""
-        model, image = self.models[data[self.name]], data[self.image]
-        found = [views.keep_scores(one, data[self.score]) for one in data[self.found]]
-        pictures = [views.draw(model, image, one) for one in found]
-        if data[self.view] == PREDICTION and found:
-            return {self.prediction: pictures[0], self.table: views.to_table(model, found[0])}
-        known = [one for one in self.examples if one.model == model.name]
-        truth = next((one for one in known if np.array_equal(one.image, image)), None)
-        small = [picture.resize(views.shown_size(image)) for picture in pictures]
-        captions = [views.caption(model, one, truth) for one in found]
-        return {self.sizes: to_html(zip(small, captions, strict=True))}
+    def launch(self, host: str, port: int) -> str:
+        """Start the server in a thread; its address."""
+        # Gradio asks its own server whether it is up, which must not go through a proxy.
+        os.environ['NO_PROXY'] = ','.join([*LOCAL, os.environ.get('NO_PROXY', '')])
+        # Without this, an address in place of an upload is downloaded.
+        gr.processing_utils.async_ssrf_protected_download = refuse_address
+        hosts = ['*'] if host in ('0.0.0.0', '::') else [*LOCAL, host]
+        self.blocks.queue(max_size=8)  # requests that wait; others are refused
+        _, address, _ = self.blocks.launch(
+            server_name=host,
+            server_port=port,
+            prevent_thread_lock=True,
+            quiet=True,
+            show_error=True,
+            footer_links=[],
+            run_history=False,
+            enable_monitoring=False,
+            max_file_size='64mb',
+            theme=gr.themes.Default(font=['system-ui', 'sans-serif'], font_mono=['monospace']),
+            css=CSS,
+            app_kwargs=dict(middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]),
+        )
+        return address
 
 
-def to_html(pictures: Iterable[tuple[Any, str]]) -> str:
+async def refuse_address(url: str, **_: Any) -> str:
+    raise ValueError('addresses are not fetched; upload the image')
+
+
+def to_html(pictures: Iterable[views.Captioned]) -> str:
     """Pictures with their captions as HTML, the pictures inside of it."""
     figures = ''
     for picture, caption in pictures:
         image = f'<img src="{encode_image_to_base64(picture)}" alt="">'
         figures += f'<figure>{image}<figcaption>{html.escape(caption)}</figcaption></figure>'
     return f'<div class="figures">{figures}</div>'
-
-
-@contextmanager
-def mistakes_shown() -> Iterator[None]:
-    """Show a ``ValueError`` on the page."""
-    try:
-        yield
-    except ValueError as error:
-        raise gr.Error(str(error), print_exception=False) from error

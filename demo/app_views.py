@@ -1,15 +1,14 @@
 """What the page shows of a model and an image: pictures, captions and tables."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import log2, prod
 from pathlib import Path
 
 import numpy as np
 import torch
-from example_images import Example
+from example_images import examples
 from mmengine.config import Config
 from PIL import Image, ImageDraw
 from torchvision.ops import box_iou
@@ -19,24 +18,25 @@ from cpvt_backbones.analysis.features import FeatureExtractor, principal_colours
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor, read_image
 from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.predictions import Prediction
-from cpvt_backbones.inference.sizes import Scale, fit, fitted_size
+from cpvt_backbones.inference.sizes import Scale, fit
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import FOLDER, shipped_weights
 
 READ_PIXELS = 50_000_000  # maximum of a file
 KEPT_SIDE = 2048  # px; larger images are reduced when they are read
 MAX_SIDE = 1024  # px, the longer side of an image in the model
-SHOWN_SIDE = 720  # px, the longer side of pictures
-FACTORS = (0.5, 1, 1.5, 2, 3)  # of the test scale, the sizes that are compared
+SHOWN = (720, 720)  # px that pictures fit in
+FACTORS = (0.5, 1, 2, 3)  # of the test scale, the sizes that are compared
 LOWEST_SCORE = 0.05  # of the boxes that are kept, which the page filters
 VALUES = dict(detection='Boxes', segmentation='Pixels', classification='Probability')
 
+Captioned = tuple[Image.Image, str]
 
-@dataclass
+
+@dataclass(eq=False)
 class Model:
     """A trained model, loaded at first use."""
 
-    name: str
     read_cfg: Callable[[], Config]
     checkpoint: str
     device: str | None
@@ -62,14 +62,15 @@ class Model:
 
 def list_models(device: str | None, given: tuple[Config, str] | None = None) -> dict[str, Model]:
     """The models by name: that of ``given`` (config, checkpoint) first, then those that ship."""
-    models = []
+    models = {}
     if given is not None:
-        models.append(Model(Path(given[1]).name, lambda: given[0], given[1], device))
+        models[Path(given[1]).name] = Model(lambda: given[0], given[1], device)
     for name, entry in shipped_weights().items():
-        models.append(Model(name, partial(read_config, entry.config_file), name, device))
-    return {model.name: model for model in models}
+        models[name] = Model(partial(read_config, entry.config_file), name, device)
+    return models
 
 
+@lru_cache(maxsize=4)
 def read_upload(file: str) -> np.ndarray:
     """The image of a file as models see it, (H, W, 3), RGB; ``ImageError`` if it cannot be used."""
     image = read_image(file, name='image', read_limit=READ_PIXELS)
@@ -78,69 +79,46 @@ def read_upload(file: str) -> np.ndarray:
     return image[..., ::-1].copy()
 
 
-def shown_size(rgb: np.ndarray) -> tuple[int, int]:
-    """Width and height in px at which an image is shown."""
-    return fitted_size(rgb.shape[1], rgb.shape[0], (SHOWN_SIDE, SHOWN_SIDE))
-
-
-def _facts(rgb: np.ndarray, seen: Sequence[int], started: float) -> str:
-    """The sizes of an image and of what the model has seen of it, and how long that took."""
-    height, width = rgb.shape[:2]
-    seconds = time.perf_counter() - started
-    return f'Image: {width} x {height} px, seen at {seen[0]} x {seen[1]} px. {seconds:.2f} s.'
-
-
-# -- features and attention
+def show_image(file: str) -> Image.Image:
+    """The image at the size of all pictures."""
+    return Image.fromarray(fit(read_upload(file), SHOWN))
 
 
 def explain(
-    model: Model, rgb: np.ndarray, side: int, depth: int, across: int, down: int
-) -> tuple[list[tuple[Image.Image, str]], Image.Image | None, str]:
-    """Colours of each level's features, with captions; the attention from a point; facts.
+    model: Model, file: str, side: int, depth: int, across: int, down: int
+) -> tuple[list[Captioned], Image.Image | None, str]:
+    """Colours of each level's features; where a layer attends to from a point, and its caption.
 
-    In percent: the layer of the attention is at ``depth``, the point ``across`` from the left and
-    ``down`` from the top. The attention is ``None`` of a backbone that has none, or has windows of
-    another package.
+    In percent, the layer is at ``depth``, the point ``across`` from the left and ``down`` from the
+    top. No attention is shown of a backbone that has none, or has windows of another package.
     """
-    started = time.perf_counter()
-    images = model.extractor.normalise([fit(rgb, (side, side))])
+    shown = show_image(file)
+    images = model.extractor.normalise([fit(read_upload(file), (side, side))])
+    height, width = images.shape[2:]
     with torch.no_grad():
         levels = model.extractor(images)
-    width = images.shape[3]
     features = []
     # First the trunk's own level, of patches of 16 px: the others are made from it.
     for (level,) in sorted(levels, key=lambda one: abs(log2(width / one.shape[3] / 16))):
-        rows, columns = level.shape[1:]
-        stride = round(width / columns)
-        caption = f'{columns} x {rows} places, one for {stride} x {stride} px'
-        features.append((_enlarge(principal_colours(level), shown_size(rgb)), caption))
-    try:
-        attention, text = _attend(model, rgb, images, depth, across, down)
-    except ValueError as error:
-        attention, text = None, f'No attention is shown: {error}.'
-    return features, attention, f'{_facts(rgb, images.shape[:1:-1], started)} {text}'
-
-
-def _attend(
-    model: Model, rgb: np.ndarray, images: torch.Tensor, depth: int, across: int, down: int
-) -> tuple[Image.Image, str]:
-    """Where a layer attends to from a point, mean of its heads, as a picture, and facts."""
+        caption = f'{width} x {height} px as {level.shape[2]} x {level.shape[1]} places'
+        features.append((_enlarge(principal_colours(level), shown.size), caption))
     layers = [*attention_maps.attention_layers(model.extractor)]
     if not layers:
-        raise ValueError('the backbone has no attention layers')
+        return features, None, 'The backbone has no attention layers.'
     layer = layers[round(depth / 100 * (len(layers) - 1))]
-    found = attention_maps.attention_weights(model.extractor, images, layer)
-    height, width = images.shape[2:]
     x, y = int(across / 100 * (width - 1)), int(down / 100 * (height - 1))
-    query = attention_maps.query_at(found, x=x, y=y, height=height, width=width)
-    weights = attention_maps.map_of_query(found, query)[0].mean(0)
-    size = shown_size(rgb)
-    dark = Image.blend(Image.fromarray(rgb).resize(size), Image.new('RGB', size), 0.55)
-    strength = _enlarge((weights / weights.max()).sqrt(), size)
-    picture = Image.composite(Image.new('RGB', size, 'darkorange'), dark, strength)
-    centre = across / 100 * size[0], down / 100 * size[1]
+    try:
+        found = attention_maps.attention_weights(model.extractor, images, layer)
+        query = attention_maps.query_at(found, x=x, y=y, height=height, width=width)
+    except ValueError as error:
+        return features, None, f'No attention is shown: {error}.'
+    weights = attention_maps.map_of_query(found, query)[0].mean(0)  # of the heads
+    strength = _enlarge((weights / weights.max()).sqrt(), shown.size)
+    dark = Image.blend(shown, Image.new('RGB', shown.size), 0.55)
+    picture = Image.composite(Image.new('RGB', shown.size, 'darkorange'), dark, strength)
+    centre = across / 100 * shown.width, down / 100 * shown.height
     ImageDraw.Draw(picture).circle(centre, 8, fill='white', outline='black', width=2)
-    return picture, f'Brightest place: {weights.max():.1%} of the attention of {layer}.'
+    return features, picture, f'{layer}: at most {weights.max():.1%} of the attention in a place'
 
 
 def _enlarge(cells: torch.Tensor, size: tuple[int, int]) -> Image.Image:
@@ -149,33 +127,28 @@ def _enlarge(cells: torch.Tensor, size: tuple[int, int]) -> Image.Image:
     return image.resize(size, Image.Resampling.NEAREST)
 
 
-# -- predictions
-
-
-def predict(model: Model, rgb: np.ndarray, scale: Scale) -> Prediction:
+@lru_cache(maxsize=32)
+def predict(model: Model, file: str, scale: Scale) -> Prediction:
     """The prediction, of a detector with all boxes from ``LOWEST_SCORE`` on.
 
-    It also has ``seen`` (width, height), px, ``warning`` if that is no good size, and ``facts``;
-    of a classifier ``probabilities`` of all classes.
+    It also has ``seen`` (width, height), px, and ``warning`` if that is no good size; of a
+    classifier ``probabilities`` of all classes.
     """
-    started, size = time.perf_counter(), rgb.shape[1::-1]
     inferencer = Inferencer(predictor=model.predictor, scale=scale)
-    image = rgb[..., ::-1].copy()
+    image = read_upload(file)[..., ::-1].copy()
     found, _ = inferencer(image, score_thr=LOWEST_SCORE)
     if model.predictor.task == 'classification':
         (output,) = model.predictor.predict([inferencer.sizing(image)])
         found['probabilities'] = output['scores']
-    found['seen'] = seen = inferencer.sizing.size_of(*size)
-    found['warning'] = warning = inferencer.sizing.warning(size, seen)
-    found['facts'] = _facts(rgb, seen, started)
-    if warning:
-        found['facts'] += f' **Outside the sizes it is good at:** {warning}.'
+    size = image.shape[1::-1]
+    found['seen'] = inferencer.sizing.size_of(*size)
+    found['warning'] = inferencer.sizing.warning(size, found['seen'])
     return found
 
 
-def scales_to_compare(model: Model, rgb: np.ndarray) -> list[float]:
+def scales_to_compare(model: Model, file: str) -> list[float]:
     """Factors of an image at which it has the pixels of ``FACTORS`` times the test scale."""
-    size = rgb.shape[1::-1]
+    size = read_upload(file).shape[1::-1]
     seen = Inferencer(predictor=model.predictor, scale='config').sizing.size_of(*size)
     test_scale = (prod(seen) / prod(size)) ** 0.5
     largest = MAX_SIDE / max(size)
@@ -184,54 +157,51 @@ def scales_to_compare(model: Model, rgb: np.ndarray) -> list[float]:
 
 def keep_scores(found: Prediction, score: float) -> Prediction:
     """The boxes of at least this score; other predictions as they are."""
-    if 'boxes' not in found:
-        return found
-    kept = [i for i, one in enumerate(found['scores']) if one >= score]
+    kept = [i for i, one in enumerate(found.get('scores', ())) if one >= score]
     columns = [key for key, value in found.items() if isinstance(value, list)]
     return {**found, **{key: [found[key][i] for i in kept] for key in columns}}
 
 
-def draw(model: Model, rgb: np.ndarray, found: Prediction) -> Image.Image:
-    """The prediction on the image."""
-    return Image.fromarray(draw_prediction(rgb.copy(), found, model.predictor, rgb.shape[1::-1]))
+def draw(model: Model, file: str, found: Prediction) -> Captioned:
+    """The prediction on the image, with its legend, and a caption.
 
-
-def to_table(model: Model, found: Prediction) -> str:
-    """What was found of each class, as Markdown; of a classifier the top five."""
-    texts: dict[int, str] = {}  # by label, the best or largest first
-    if 'boxes' in found:
-        labels = found['labels']
-        for label in dict.fromkeys(labels):
-            best = found['scores'][labels.index(label)]
-            texts[label] = f'{labels.count(label)} (best score {best:.2f})'
-    elif 'seg_map' in found:
-        shares = np.bincount(found['seg_map'].ravel()) / found['seg_map'].size
-        texts = {label: f'{shares[label]:.1%}' for label in np.argsort(-shares) if shares[label]}
-    else:
-        shares = found['probabilities']
-        texts = {label: f'{shares[label]:.1%}' for label in np.argsort(-shares)[:5]}
-    names = model.predictor.classes
-    rows = [f'| {names[label] if names else label} | {text} |' for label, text in texts.items()]
-    head = f'| Class | {VALUES[model.predictor.task]} |\n| --- | --- |\n'
-    return head + '\n'.join(rows) if rows else 'Nothing of at least this score.'
-
-
-def caption(model: Model, found: Prediction, truth: Example | None) -> str:
-    """The size of a prediction, and whether the model is good at it.
-
-    Of a classifier also the class; of others, where the truth is known, how much of it is right.
+    The caption has the size, where the truth is known how much of it is right, and whether the
+    model is good at this size.
     """
-    texts = [f'{found["seen"][0]} x {found["seen"][1]} px']
+    rgb, texts = read_upload(file), [f'{found["seen"][0]} x {found["seen"][1]} px']
+    known = (one for one in examples() if one.model == model.checkpoint)
+    truth = next((one for one in known if np.array_equal(one.image, rgb)), None)
     if 'label' in found:
         texts.append(f'{found["class"] or found["label"]} {found["score"]:.0%}')
-    if truth is not None and truth.classes is not None:
-        texts.append(f'{(found["seg_map"] == truth.classes).mean():.0%} of the pixels right')
-    elif truth is not None and truth.boxes is not None:
+    elif 'boxes' in found and truth is None:
+        texts.append(f'{len(found["boxes"])} boxes')
+    elif 'boxes' in found:
         boxes = torch.tensor(found['boxes'], dtype=torch.float64).reshape(-1, 4)
         alike = torch.tensor(found['labels']).reshape(-1, 1) == torch.tensor(truth.labels)
         hits = (box_iou(boxes, torch.tensor(truth.boxes)) >= 0.5) & alike
         count = int(hits.any(0).sum())
         texts.append(f'{count} of {len(truth.boxes)} found, {len(boxes) - count} extra')
+    elif truth is not None:
+        texts.append(f'{(found["seg_map"] == truth.classes).mean():.0%} of the pixels right')
     if model.predictor.sizes is not None:
         texts.append('outside the good sizes' if found['warning'] else 'good size')
-    return ' | '.join(texts)
+    shown = np.array(show_image(file))
+    picture = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1])
+    return Image.fromarray(picture), ' | '.join(texts)
+
+
+def to_table(model: Model, found: Prediction) -> str:
+    """What was found of each class, the most first, as Markdown; of a classifier the top five."""
+    task, names = model.predictor.task, model.predictor.classes
+    if task == 'detection':
+        amounts, form = np.bincount(found['labels']), '{}'
+    elif task == 'segmentation':
+        amounts, form = np.bincount(found['seg_map'].ravel()) / found['seg_map'].size, '{:.1%}'
+    else:
+        amounts, form = found['probabilities'], '{:.1%}'
+    rows = [f'| Class | {VALUES[task]} |', '| --- | --- |']
+    for label in np.argsort(-amounts)[: 5 if task == 'classification' else None]:
+        if amounts[label]:
+            name = names[label] if names else label
+            rows.append(f'| {name} | {form.format(amounts[label])} |')
+    return '\n'.join(rows)

@@ -37,7 +37,7 @@ class Example(NamedTuple):
 def examples() -> list[Example]:
     """The example images."""
     temple = np.asarray(open_photo('sklearn.datasets.images', 'china.jpg'))
-    return [Example('Temple', CLASSIFIER, temple), draw_smear(), draw_street()]
+    return [Example('Temple: class', CLASSIFIER, temple), draw_smear(), draw_street()]
 
 
 class _Canvas:
@@ -95,7 +95,7 @@ def draw_smear() -> Example:
         canvas.disc(name, (208 + tone, 158 + tone, 154 + tone), x, y, rx, ry)
         canvas.disc(name, (222 + tone, 186 + tone, 182 + tone), x, y, inner, inner)
     image = canvas.picture(blur=1.5, noise=3, rng=rng)
-    return Example('Blood', DETECTOR, image, np.array(boxes), np.array(labels))
+    return Example('Blood: boxes', DETECTOR, image, np.array(boxes), np.array(labels))
 
 
 def draw_street() -> Example:
@@ -139,7 +139,7 @@ def draw_street() -> Example:
         lamp = (x, top), (x + arm, top - 5), (x + arm, top - 3), (x, top + 2)
         canvas.polygon('pole', (86, 88, 90), *lamp)
     image = canvas.picture(blur=0.6, noise=1, rng=rng)
-    return Example('Street', SEGMENTOR, image, classes=canvas.classes())
+    return Example('Street: map', SEGMENTOR, image, classes=canvas.classes())
 
 
 def _facade(

@@ -13,7 +13,7 @@ import pytest
 from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, examples
 from PIL import Image
 
-from cpvt_backbones.inference import Inferencer, ToolboxPredictor
+from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.weights import shipped_weights
 
 pytest.importorskip('gradio', reason="the page needs gradio: pip install '.[app]'")
@@ -27,9 +27,29 @@ def views(app):
     return app_views
 
 
+@pytest.fixture
+def file(tmp_path):
+    """Write an image, by default the example of a model, and return its path."""
+
+    def write(image):
+        array = example(image).image if isinstance(image, str) else image
+        path = tmp_path / f'{uuid.uuid4().hex}.png'
+        Image.fromarray(array).save(path)
+        return str(path)
+
+    return write
+
+
 def example(model):
     (one,) = (one for one in examples() if one.model == model)
     return one
+
+
+def given(page, **values):
+    """What the page passes to ``run``: its own values, but for those of ``values``."""
+    components = [page.view, page.name, page.image, *page.sliders, page.side, page.score]
+    data = {component: component.value for component in components}
+    return data | {getattr(page, name): value for name, value in values.items()}
 
 
 def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
@@ -44,30 +64,44 @@ def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
 def test_it_opens_with_a_finished_example(app):
     page = app.page
     assert page.features.value.count('<img') == 1 and page.attention.value
-    assert '640 x 427 px' in page.facts.value and '**Classes.** tench' in page.about.value
+    assert '512 x 342 px as 32 x 22 places' in page.features.value
+    assert '**Classes.** tench' in page.about.value
     assert page.score.visible is False
 
 
-def test_boxes_are_those_of_the_inferencer_and_are_filtered_without_it(app, views, monkeypatch):
-    model, rgb, page = app.models[DETECTOR], example(DETECTOR).image, app.page
-    found = views.predict(model, rgb, 'config')
-    assert 'seen at 320 x 240 px' in found['facts'] and 'Outside' not in found['facts']
-    small = views.predict(model, rgb[:40, :40], (64, 64))
-    assert '**Outside the sizes it is good at:**' in small['facts']
-    own, _ = Inferencer(predictor=model.predictor)(rgb[..., ::-1].copy(), score_thr=0.6)
-    monkeypatch.setattr(ToolboxPredictor, 'predict', None)
+def test_boxes_are_those_of_the_inferencer(app, views, file):
+    model, image = app.models[DETECTOR], file(DETECTOR)
+    found = views.predict(model, image, 'config')
+    assert found['seen'] == (320, 240) and found['warning'] is None
+    small = views.predict(model, file(example(DETECTOR).image[:40, :40]), (64, 64))
+    assert 'times the test scale' in small['warning']
+    own, _ = Inferencer(predictor=model.predictor)(image, score_thr=0.6)
     kept = views.keep_scores(found, 0.6)
     assert len(found['boxes']) > len(kept['boxes']) > 15
     assert (kept['boxes'], kept['scores']) == (own['boxes'], own['scores'])
-    data = {page.view: 'Prediction', page.name: DETECTOR, page.image: rgb, page.found: [found]}
-    first, last = (page.draw({**data, page.score: score}) for score in (0.6, 1))
-    assert f'| RBC | {len(kept["boxes"])} (best score' in first[page.table]
-    assert 'Nothing of at least' in last[page.table]
-    assert (np.asarray(last[page.prediction]) == rgb).all()
-    assert not (np.asarray(first[page.prediction]) == rgb).all()
 
 
-def test_captions_compare_with_the_truth(app, views, monkeypatch):
+def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
+    page, image = app.page, file(DETECTOR)
+
+    def run(score):
+        given_now = given(page, view='Prediction', name=DETECTOR, image=image, score=score)
+        (shown,) = page.run(given_now)
+        count = re.search(r'\| RBC \| (\d+) \|', shown[page.table])
+        return int(count[1]) if count else 0, shown[page.prediction]
+
+    first, _ = run(0.6)
+    monkeypatch.setattr(ToolboxPredictor, 'predict', None)
+    more, picture = run(0.3)
+    none, empty = run(1)
+    assert more > first > 15 and none == 0
+    assert '0 of 24 found, 0 extra' in empty and picture != empty
+    found = views.keep_scores(views.predict(app.models[DETECTOR], image, 'config'), 1)
+    drawn, _ = views.draw(app.models[DETECTOR], image, found)
+    assert (np.asarray(drawn) == np.asarray(views.show_image(image))).all()
+
+
+def test_captions_compare_with_the_truth(app, views, file, monkeypatch):
     monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
     expected = {
         DETECTOR: r'320 x 240 px \| 2[2-4] of 24 found, [01] extra \| good size',
@@ -75,67 +109,75 @@ def test_captions_compare_with_the_truth(app, views, monkeypatch):
         CLASSIFIER: r'137 x 91 px \| church \d\d% \| good size',
     }
     for name, text in expected.items():
-        one, model = example(name), app.models[name]
-        scales = views.scales_to_compare(model, one.image)
-        found = [views.predict(model, one.image, scale) for scale in scales]
-        small, good = (views.keep_scores(prediction, 0.5) for prediction in found)
-        assert views.caption(model, small, one).endswith('| outside the good sizes')
-        assert re.fullmatch(text, views.caption(model, good, one))
-        unknown = views.caption(model, good, None)
-        assert re.fullmatch(r'\d+ x \d+ px( \| church \d\d%)? \| good size', unknown)
+        model, image = app.models[name], file(name)
+        other = file(example(name).image[:, ::-1])  # of which no truth is known
+
+        def captions(image, model=model):
+            for scale in views.scales_to_compare(model, image):
+                found = views.keep_scores(views.predict(model, image, scale), 0.5)
+                yield views.draw(model, image, found)[1]
+
+        small, good = captions(image)
+        assert small.endswith('| outside the good sizes')
+        assert re.fullmatch(text, good)
+        unknown = [*captions(other)][1]
+        own = r'\d+ x \d+ px( \| church \d\d%| \| 2\d boxes)? \| good size'
+        assert re.fullmatch(own, unknown)
 
 
-def test_sizes_are_shown_one_after_the_other_and_bounded(app, views, monkeypatch):
+def test_sizes_are_shown_one_after_the_other_and_bounded(app, views, file, monkeypatch):
     monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
-    page, rgb = app.page, example(DETECTOR).image
-    data = {page.view: 'Several sizes', page.name: DETECTOR, page.score: 0.5, page.side: 0}
-    shown = {}
-    for image in (rgb, rgb[:, ::-1].copy()):
-        updates = [one for one in page.run({**data, page.image: image}) if page.sizes in one]
-        assert [one[page.sizes].count('<figure>') for one in updates] == [1, 2]
-        shown[len(shown)] = updates[-1][page.sizes]
-    assert 'of 24 found' in shown[0] and 'of 24 found' not in shown[1]
+    page, image = app.page, file(DETECTOR)
+    shown = [*page.run(given(page, view='Several sizes', name=DETECTOR, image=image))]
+    assert [one[page.sizes].count('<figure>') for one in shown] == [1, 2]
+    assert shown[-1][page.sizes].count('of 24 found') == 2
     monkeypatch.setattr(views, 'FACTORS', (1, 30, 40))
-    scales = views.scales_to_compare(app.models[DETECTOR], rgb)
+    scales = views.scales_to_compare(app.models[DETECTOR], image)
     assert scales == [0.5, views.MAX_SIDE / 640]
 
 
-def test_tables_of_a_segmentor_and_of_a_classifier(app, views):
-    model, image = app.models[SEGMENTOR], example(SEGMENTOR).image
-    found = views.predict(model, image, (160, 160))
+def test_controls_that_a_task_lacks_are_hidden(app, file):
+    page = app.page
+    for name in (DETECTOR, SEGMENTOR):
+        for view in ('Features', 'Prediction'):
+            (shown,) = page.run(given(page, view=view, name=name, image=file(name)))
+            is_shown = shown[page.score].visible
+            assert is_shown == (name == DETECTOR and view == 'Prediction')
+
+
+def test_tables_of_a_segmentor_and_of_a_classifier(app, views, file):
+    model = app.models[SEGMENTOR]
+    found = views.predict(model, file(SEGMENTOR), (160, 160))
     shares = re.findall(r'\| (\w+) \| ([\d.]+)% \|', views.to_table(model, found))
     assert sum(float(share) for _, share in shares) == pytest.approx(100, abs=0.6)
     largest = np.bincount(found['seg_map'].ravel()).argmax()
     assert shares[0][0] == model.predictor.classes[largest]
-    model, image = app.models[CLASSIFIER], example(CLASSIFIER).image
-    table = views.to_table(model, views.predict(model, image, 'config'))
+    model = app.models[CLASSIFIER]
+    table = views.to_table(model, views.predict(model, file(CLASSIFIER), 'config'))
     assert table.count('%') == 5 and '| church | 9' in table
 
 
-def test_features_and_attention(app, views, monkeypatch):
-    rgb = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+def test_features_and_attention(app, views, file, monkeypatch):
+    image = file(np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8))
     for name, levels in ((CLASSIFIER, 1), (DETECTOR, 3), (SEGMENTOR, 4)):
-        features, attention, facts = views.explain(app.models[name], rgb, 128, 0, 100, 100)
-        assert len(features) == levels and 'seen at 128 x 96 px' in facts
+        features, attention, text = views.explain(app.models[name], image, 128, 0, 100, 100)
+        assert len(features) == levels and 'blocks.0.attn' in text
         assert {attention.size, *(picture.size for picture, _ in features)} == {(720, 540)}
-        assert 'blocks.0.attn' in facts
-        assert features[0][1] == '8 x 6 places, one for 16 x 16 px'
-    _, other, facts = views.explain(app.models[SEGMENTOR], rgb, 128, 100, 0, 0)
-    assert 'blocks.11.attn' in facts and other != attention
+        assert features[0][1] == '128 x 96 px as 8 x 6 places'
+    _, other, text = views.explain(app.models[SEGMENTOR], image, 128, 100, 0, 0)
+    assert 'blocks.11.attn' in text and other != attention
     monkeypatch.setattr(views.attention_maps, 'attention_layers', lambda model: {})
-    features, attention, facts = views.explain(app.models[CLASSIFIER], rgb, 128, 0, 0, 0)
-    assert len(features) == 1 and attention is None and 'has no attention layers' in facts
+    features, attention, text = views.explain(app.models[CLASSIFIER], image, 128, 0, 0, 0)
+    assert len(features) == 1 and attention is None and 'has no attention layers' in text
 
 
-def test_an_upload_is_shown_as_the_models_see_it(app, views, tmp_path):
+def test_an_upload_is_shown_as_the_models_see_it(views, file):
     rgba = np.zeros((4, 6, 4), np.uint8)
     rgba[0] = 255, 0, 0, 255
-    Image.fromarray(rgba).save(tmp_path / 'a.png')
-    shown, kept = app.page.read(str(tmp_path / 'a.png'))
-    assert shown is kept and not (tmp_path / 'a.png').exists()
-    assert (kept[0] == (255, 0, 0)).all() and (kept[1:] == 255).all()
-    Image.new('L', (12000, 40)).save(tmp_path / 'b.png')
-    assert views.read_upload(str(tmp_path / 'b.png')).shape == (7, 2048, 3)
+    seen = views.read_upload(file(rgba))
+    assert (seen[0] == (255, 0, 0)).all() and (seen[1:] == 255).all()
+    assert views.read_upload(file(np.zeros((40, 12000), np.uint8))).shape == (7, 2048, 3)
+    assert (views.read_upload(file(seen)) == seen).all()  # from the page, too
 
 
 @pytest.mark.parametrize(
@@ -145,13 +187,11 @@ def test_an_upload_is_shown_as_the_models_see_it(app, views, tmp_path):
         (None, 'more than read_limit=50000000'),
     ],
 )
-def test_an_upload_that_is_refused(app, tmp_path, content, message):
-    import gradio
-
+def test_an_upload_that_is_refused(views, tmp_path, content, message):
     file = tmp_path / 'a.png'
     file.write_bytes(content) if content else Image.new('1', (12000, 4200)).save(file)
-    with pytest.raises(gradio.Error, match=message):
-        app.page.read(str(file))
+    with pytest.raises(ImageError, match=message):
+        views.read_upload(str(file))
 
 
 # -- the server
@@ -181,15 +221,21 @@ def call(app, name, *data):
     return done
 
 
-# Three states, which the server keeps; model; side, layer and point of features; side; score.
-FEATURES = [None, None, None, CLASSIFIER, 64, 0, 50, 50, 0, 0.5]
+def ask_features(app, place=None, value=None):
+    """The answer to a request for features, with another value at one place."""
+    # Image, model, a state, which the server keeps; side, layer and point; side; score.
+    image = dict(app.page.image.value, meta=dict(_type='gradio.FileData'))
+    data = [image, CLASSIFIER, None, 64, 0, 50, 50, 0, 0.5]
+    if place is not None:
+        data[place] = value
+    return call(app, 'run', *data)
 
 
 def test_numbers_and_names_of_requests_are_bounded(app):
-    assert call(app, 'run', *FEATURES)['success']
-    wrong = {3: '../../etc/passwd', 4: 12000, 5: 999, 7: 101, 8: 12000, 9: 2}
+    assert ask_features(app)['success']
+    wrong = {1: '../../etc/passwd', 3: 12000, 4: 999, 6: 101, 7: 12000, 8: 2}
     for place, value in wrong.items():
-        answer = call(app, 'run', *FEATURES[:place], value, *FEATURES[place + 1 :])
+        answer = ask_features(app, place, value)
         assert not answer['success'], (place, answer)
 
 
@@ -197,7 +243,7 @@ def test_numbers_and_names_of_requests_are_bounded(app):
     'path', ['/etc/passwd', str(ROOT / 'README.md'), 'http://203.0.113.1/a.png']
 )
 def test_no_path_or_address_of_a_request_is_opened(app, path, capfd):
-    answer = call(app, 'read', dict(path=path, meta=dict(_type='gradio.FileData')))
+    answer = call(app, 'read_upload', dict(path=path, meta=dict(_type='gradio.FileData')))
     assert not answer['success']
     assert 'http' not in path or 'not fetched' in answer['output']['error']
     assert ask(app, f'/gradio_api/file={quote(path)}')[0] in (302, 403)
@@ -238,7 +284,7 @@ def test_slow_connections_do_not_lock_others_out(app):
     try:
         for connection in slow:
             connection.sendall(b'POST /gradio_api/upload HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-')
-        assert ask(app, '/config')[0] == 200 and call(app, 'run', *FEATURES)['success']
+        assert ask(app, '/config')[0] == 200 and ask_features(app)['success']
     finally:
         for connection in slow:
             connection.close()

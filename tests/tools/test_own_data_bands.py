@@ -185,7 +185,7 @@ def test_the_page_refuses_models_of_other_images(small_model):
         pytest.importorskip(package)
     from app_views import Model
 
-    model = Model('small', lambda: read_config(small_model[0]), small_model[1], 'cpu')
+    model = Model(lambda: read_config(small_model[0]), small_model[1], 'cpu')
     with pytest.raises(ValueError, match='cfg reads images by LoadRange'):
         model.extractor  # noqa: B018, loads
 
