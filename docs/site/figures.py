@@ -231,8 +231,8 @@ def tiles() -> Figure:
     return figure
 
 
-def sizes() -> Figure:
-    """Features of one photograph at several sizes, by one set of weights.
+def sizes(rows: int = 1) -> Figure:
+    """Features of one photograph at several sizes, by one set of weights; in ``rows`` rows.
 
     Red, green and blue are the first three principal components of the features at the second
     size, also at the others.
@@ -253,17 +253,20 @@ def sizes() -> Figure:
     basis = components[:3].T
     projected = (reference - centre) @ basis
     low, high = projected.quantile(0.02, dim=0), projected.quantile(0.98, dim=0)
-    columns = 1 + len(maps)
-    figure, (image, *axes) = plt.subplots(1, columns, figsize=(12, 1.75), layout='constrained')
+    size = (12, 1.75) if rows == 1 else (5, 1.75 * rows)
+    figure, grid = plt.subplots(
+        rows, -(-(1 + len(maps)) // rows), figsize=size, squeeze=False, layout='constrained'
+    )
+    image, *axes = grid.flat
     image.imshow(photo)
     image.set_title('photograph')
-    for axis, features, height in zip(axes, maps, SIZES, strict=True):
+    for axis, features, height in zip(axes, maps, SIZES, strict=False):
         colours = ((features.flatten(1).T - centre) @ basis - low) / (high - low)
-        rows, columns = features.shape[1:]
-        axis.imshow(colours.clamp(0, 1).view(rows, columns, 3))
+        down, across = features.shape[1:]
+        axis.imshow(colours.clamp(0, 1).view(down, across, 3))
         width = round(photo.shape[1] * height / photo.shape[0])
-        axis.set_title(f'{width} x {height} px: {columns} x {rows} tokens')
-    for axis in (image, *axes):
+        axis.set_title(f'{width} x {height} px: {across} x {down} tokens')
+    for axis in grid.flat:
         axis.axis('off')
     return figure
 
@@ -279,11 +282,13 @@ def sheet() -> Image.Image:
 
 
 def vis() -> Image.Image:
-    """Predictions of the shipped detector and segmentor on drawn images, side by side."""
+    """Predictions at 640 px of the shipped detector and segmentor on drawn images, side by side."""
     pictures = []
     for example in (draw_smear(), draw_street()):
         shipped = find_shipped(example.model)
-        inferencer = Inferencer(cfg=read_config(shipped.config_file), checkpoint=shipped.name)
+        inferencer = Inferencer(
+            cfg=read_config(shipped.config_file), checkpoint=shipped.name, long_side=640
+        )
         _, picture = inferencer(np.ascontiguousarray(example.image[..., ::-1]), vis=True)
         pictures.append(Image.fromarray(picture).resize((640, 480), Image.Resampling.LANCZOS))
     joined = Image.new('RGB', (1296, 480), 'white')
@@ -303,5 +308,6 @@ if __name__ == '__main__':
     weights = {'Description': f'{SIZES_MODEL} {shipped_weights()[SIZES_MODEL].sha256}'}
     options = dict(dpi=110, transparent=True, metadata=weights)
     sizes().savefig(FOLDER / 'sizes.png', **options)
+    sizes(rows=3).savefig(FOLDER / 'sizes_narrow.png', **options)  # for a phone
     for draw_picture in (sheet, vis):
         draw_picture().save(FOLDER / f'{draw_picture.__name__}.jpg', quality=82)

@@ -28,6 +28,7 @@ PAGES = (
     'cpvt_backbones/weights/*.md',
 )
 README = 'overview.md'  # of the repository. The site's first page is its own index.md.
+NARROW = 'docs/figures/sizes_narrow.png'  # the picture of the first page on a phone
 EXAMPLE = re.compile(r'<!-- README: (\S+) -->')
 CODE = re.compile(r'`([\w.]+)`')
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
@@ -77,6 +78,7 @@ def on_files(files: Any, config: Any) -> Any:
                 add(f'{name}.md', content=text, inclusion=InclusionLevel.NOT_IN_NAV)
             else:
                 add(name, abs_src_path=str(file))
+    add(NARROW, abs_src_path=str(ROOT / NARROW))
     for name, text in reference().items():
         add(f'api/{name}.md', content=text)
     return files
@@ -118,7 +120,8 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
         return f'<a href="{entry[0]}.html#{entry[1]}">{text}</a>' if entry else text
 
     html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
-    return re.sub(r':(?:class|func|mod|meth|attr):<code>~?([\w.]+)</code>', link, html)
+    html = re.sub(r':(?:class|func|mod|meth|attr):<code>~?([\w.]+)</code>', link, html)
+    return re.sub(r'<code>(?=[^<\n]{1,24}</code>)', '<code class="short">', html)
 
 
 def on_post_template(output: str, template_name: str, config: Any) -> str:

@@ -121,8 +121,11 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
 
 
 def check_home(page):
-    """A card for each task has a command and the config that it names."""
-    cards = page.split('<div class="task">')[1:]
+    """A card has the four commands for own pictures; the card of each task has a command and the
+    config that it names.
+    """
+    own, *cards = page.split('<div class="task">')[1:]
+    assert re.findall(r'tools/(\w+)\.py', own) == ['make_config', 'train', 'test', 'infer']
     assert len(cards) == 3
     for card in cards:
         command, config = re.findall(r'<code>(.+?)</code></pre>', card, re.DOTALL)[:2]
@@ -143,12 +146,10 @@ def check_reference(pages):
         if (inspect.isclass(one) or inspect.isfunction(one)) and one.__name__[0] != '_':
             if one.__module__.startswith('cpvt_backbones.'):
                 assert f'{one.__module__}.{one.__qualname__}' in entries
-    # An argument that the backbones share is explained once, and linked.
-    shared = '#cpvt_backbones.backbones.base.Backbone"><code>Backbone</code></a>'
-    assert any(
-        f'The other arguments are those of <a href="backbones.html{shared}' in page
-        for page in pages
-    )
+    # Each backbone explains the arguments that it shares with others.
+    (backbones,) = (page for page in pages if 'id="cpvt_backbones.backbones.cpvt.CPVT"' in page)
+    for name in ('frozen_stages', 'drop_path_rate'):
+        assert len(re.findall(rf'<b><code[^>]*>{name}</code></b>', backbones)) == 4
     # What is returned is one item, not one a line.
     assert re.search(
         r'One output per entry(?:(?!</li>).)*a map smaller', ' '.join(pages), re.DOTALL
@@ -179,7 +180,7 @@ def check_zoo(page):
 
 def check_concepts(page):
     """A name in code is a link to its entry, but for arguments and attributes."""
-    article = page[page.index('<article') : page.index('</article')]
+    article = page[page.index('<article') : page.index('</article')].replace(' class="short"', '')
     names = set(re.findall(r'(?<!">)<code>([\w.]+)</code>', article))
     assert names == {'grid', 'out_strides', 'prefix_tokens'}
     assert {'CPVT', 'CPVT.forward', 'PEG', 'Stage', 'WindowAttention'} <= set(
