@@ -20,10 +20,10 @@ ABOUT_FEATURES = """**What the backbone sees:** places of similar features have 
 Red, green and blue are the principal components."""
 ABOUT_ATTENTION = """**Where a layer attends to from the white point:** the more orange, the more.
 Click in the picture to move the point."""
-ABOUT_PREDICTION = """**What the whole model finds** at one size: boxes with scores, a class map
-with its legend, or the likeliest classes."""
-ABOUT_SIZES = """**One set of weights, one image, several sizes.** A size is good where the model's
-score on its test set is at least 90 % of its best."""
+ABOUT_PREDICTION = """**What the whole model finds,** drawn on the image as the model sees it: boxes
+with scores, a class map with its legend, or the likeliest classes."""
+ABOUT_SIZES = """**One set of weights, one image, several sizes,** drawn as the model sees them.
+A size is good where the model's score on its test set is at least 90 % of its best."""
 CREDIT = 'Temple: photograph by danielbuechele, CC BY 2.0. Blood and street are drawn.'
 SIDE = 'Longer side of the image in the model, px'
 PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')

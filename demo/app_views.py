@@ -127,22 +127,21 @@ def _enlarge(cells: torch.Tensor, size: tuple[int, int]) -> Image.Image:
     return image.resize(size, Image.Resampling.NEAREST)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def predict(model: Model, file: str, scale: Scale) -> Prediction:
     """The prediction, of a detector with all boxes from ``LOWEST_SCORE`` on.
 
-    It also has ``seen`` (width, height), px, and ``warning`` if that is no good size; of a
-    classifier ``probabilities`` of all classes.
+    It also has ``seen``, the image as the model sees it, (H, W, 3), BGR, and ``warning`` if that is
+    no good size; of a classifier ``probabilities`` of all classes.
     """
     inferencer = Inferencer(predictor=model.predictor, scale=scale)
     image = read_upload(file)[..., ::-1].copy()
     found, _ = inferencer(image, score_thr=LOWEST_SCORE)
+    found['seen'] = seen = inferencer.sizing(image)
+    found['warning'] = inferencer.sizing.warning(image.shape[1::-1], seen.shape[1::-1])
     if model.predictor.task == 'classification':
-        (output,) = model.predictor.predict([inferencer.sizing(image)])
+        (output,) = model.predictor.predict([seen])
         found['probabilities'] = output['scores']
-    size = image.shape[1::-1]
-    found['seen'] = inferencer.sizing.size_of(*size)
-    found['warning'] = inferencer.sizing.warning(size, found['seen'])
     return found
 
 
@@ -163,12 +162,13 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
 
 
 def draw(model: Model, file: str, found: Prediction) -> Captioned:
-    """The prediction on the image, with its legend, and a caption.
+    """The prediction on the image as the model sees it, with its legend, and a caption.
 
     The caption has the size, where the truth is known how much of it is right, and whether the
     model is good at this size.
     """
-    rgb, texts = read_upload(file), [f'{found["seen"][0]} x {found["seen"][1]} px']
+    rgb, seen = read_upload(file), found['seen']
+    texts = [f'{seen.shape[1]} x {seen.shape[0]} px']
     known = (one for one in examples() if one.model == model.checkpoint)
     truth = next((one for one in known if np.array_equal(one.image, rgb)), None)
     if 'label' in found:
@@ -185,7 +185,7 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
         texts.append(f'{(found["seg_map"] == truth.classes).mean():.0%} of the pixels right')
     if model.predictor.sizes is not None:
         texts.append('outside the good sizes' if found['warning'] else 'good size')
-    shown = np.array(show_image(file))
+    shown = fit(seen, SHOWN)[..., ::-1].copy()
     picture = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1])
     return Image.fromarray(picture), ' | '.join(texts)
 

@@ -72,7 +72,7 @@ def test_it_opens_with_a_finished_example(app):
 def test_boxes_are_those_of_the_inferencer(app, views, file):
     model, image = app.models[DETECTOR], file(DETECTOR)
     found = views.predict(model, image, 'config')
-    assert found['seen'] == (320, 240) and found['warning'] is None
+    assert found['seen'].shape == (240, 320, 3) and found['warning'] is None
     small = views.predict(model, file(example(DETECTOR).image[:40, :40]), (64, 64))
     assert 'times the test scale' in small['warning']
     own, _ = Inferencer(predictor=model.predictor)(image, score_thr=0.6)
@@ -98,7 +98,8 @@ def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
     assert '0 of 24 found, 0 extra' in empty and picture != empty
     found = views.keep_scores(views.predict(app.models[DETECTOR], image, 'config'), 1)
     drawn, _ = views.draw(app.models[DETECTOR], image, found)
-    assert (np.asarray(drawn) == np.asarray(views.show_image(image))).all()
+    small = Image.fromarray(example(DETECTOR).image).resize((320, 240)).resize(drawn.size)
+    assert np.abs(np.asarray(drawn, float) - small).mean() < 3
 
 
 def test_captions_compare_with_the_truth(app, views, file, monkeypatch):
