@@ -7,6 +7,7 @@ from typing import Any
 
 import app_views as views
 import gradio as gr
+import numpy as np
 from example_images import examples
 from gradio.image_utils import encode_image_to_base64
 from starlette.middleware import Middleware
@@ -41,8 +42,6 @@ TO_RESULTS = """() => { if (innerWidth < 800)
     document.getElementById('results').scrollIntoView({behavior: 'smooth'}); }"""
 QUICK: dict[str, Any] = dict(api_visibility='private', show_progress='hidden')
 LOCAL = ['127.0.0.1', 'localhost']
-
-Values = dict[Any, Any]  # by component
 
 
 class Page:
@@ -101,7 +100,11 @@ class Page:
                 with gr.Column(min_width=300):
                     gr.Markdown(ABOUT_ATTENTION)
                     self.attention = gr.Image(
-                        attention, alt_text='Attention', show_label=False, buttons=['download']
+                        attention,
+                        alt_text='Attention',
+                        interactive=False,
+                        show_label=False,
+                        buttons=['download'],
                     )
                     self.caption = gr.Markdown(caption)
                     for label, value in zip(PERCENT, START[1:], strict=True):
@@ -126,7 +129,7 @@ class Page:
             **QUICK,
         )
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
-        pointed = self.attention.select(self.point, self.image, self.sliders[2:], **QUICK)
+        pointed = self.attention.select(self.point, self.attention, self.sliders[2:], **QUICK)
         self.name.change(lambda name: self.models[name].describe(), self.name, self.about, **QUICK)
         sliders = [*self.sliders, self.side, self.score]
         pictures = [self.features, self.attention, self.prediction, self.sizes]
@@ -152,13 +155,13 @@ class Page:
         """The view of a tab."""
         return event.value
 
-    def point(self, file: str, event: gr.SelectData) -> list[int]:
+    def point(self, picture: np.ndarray, event: gr.SelectData) -> list[int]:
         """Where the picture of the attention was clicked, in % from the left and from the top."""
-        size = views.show_image(file).size
-        return [round(100 * at / side) for at, side in zip(event.index, size, strict=True)]
+        height, width = picture.shape[:2]
+        return [round(100 * event.index[0] / width), round(100 * event.index[1] / height)]
 
-    def run(self, data: Values) -> Iterator[Values]:
-        """What one view shows; of several sizes one after the other."""
+    def run(self, data: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
+        """What one view shows, by component; of several sizes one after the other."""
         model, file, view = self.models[data[self.name]], data[self.image], data[self.view]
         if file is None:
             raise gr.Error('Choose an image.', print_exception=False)

@@ -79,11 +79,6 @@ def read_upload(file: str) -> np.ndarray:
     return image[..., ::-1].copy()
 
 
-def show_image(file: str) -> Image.Image:
-    """The image at the size of all pictures."""
-    return Image.fromarray(fit(read_upload(file), SHOWN))
-
-
 def explain(
     model: Model, file: str, side: int, depth: int, across: int, down: int
 ) -> tuple[list[Captioned], Image.Image | None, str]:
@@ -92,8 +87,9 @@ def explain(
     In percent, the layer is at ``depth``, the point ``across`` from the left and ``down`` from the
     top. No attention is shown of a backbone that has none, or has windows of another package.
     """
-    shown = show_image(file)
-    images = model.extractor.normalise([fit(read_upload(file), (side, side))])
+    rgb = read_upload(file)
+    shown = Image.fromarray(fit(rgb, SHOWN))
+    images = model.extractor.normalise([fit(rgb, (side, side))])
     height, width = images.shape[2:]
     with torch.no_grad():
         levels = model.extractor(images)

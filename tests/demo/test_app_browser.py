@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 sync_api = pytest.importorskip('playwright.sync_api')
 axe = pytest.importorskip('axe_playwright_python.sync_playwright')
 expect = sync_api.expect
-expect.set_options(timeout=25_000)
+expect.set_options(timeout=60_000)
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / 'build/app'
