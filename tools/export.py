@@ -21,6 +21,8 @@ import command_line as cli
 from rich.console import Console
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from cpvt_backbones.export import Comparison, ExportedModel, ExportGraph
     from cpvt_backbones.inference import ToolboxPredictor
     from cpvt_backbones.inference.images import ImageInput
@@ -55,12 +57,17 @@ def make_parser() -> argparse.ArgumentParser:
     about = "ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO;"
     add('--portable', action='store_true', help=f'{about} slower in these')
     add('--device', default='cpu', help='for .pt2: where it is to run')
-    about = 'ONNX: round the matrix products to 8 bits; needs --verify-images, and is refused'
-    add('--int8', action='store_true', help=f'{about} where it agrees with fp32 in less than 98 %%')
+    about = 'ONNX: round to 8 bits, for the --runtime; needs --verify-images, and is refused where'
+    add('--int8', action='store_true', help=f'{about} it agrees with fp32 in less than 98 %%')
 
     add = parser.add_argument_group('verification').add_argument
-    about = 'in which an .onnx file is verified; default: %(default)s'
-    add('--runtime', choices=cli.RUNTIMES[:2], default=cli.RUNTIMES[0], help=about)
+    about = 'in which an .onnx file is verified, and for which --int8 rounds it; default:'
+    add(
+        '--runtime',
+        choices=cli.RUNTIMES[:2],
+        default=cli.RUNTIMES[0],
+        help=f'{about} %(default)s',
+    )
     add(
         '--verify-sizes',
         type=cli.parse_size,
@@ -78,6 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
         help='default: %(default)s',
     )
     about = 'files and folders; default: generated images'
+    about += '; of --int8 for openvino, every second one sets the range of the 8 bits'
     add('--verify-images', nargs='+', default=[], help=about)
     cli.add_config_arguments(parser)
     return parser
@@ -99,11 +107,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     precision = ' in int8' if args.int8 else ''
     size = f'{args.out.stat().st_size / 2**20:.1f} MiB'
     print(f'{args.out}  {size}  {args.format}{precision}, {graph.task}')
-    if args.format == 'onnx':
+    if args.int8:
+        chosen = '' if args.runtime == cli.RUNTIMES[0] else f' --runtime {args.runtime}'
+        print(f'made for {args.runtime}: python tools/infer.py {args.out} IMAGE ...{chosen}')
+    elif args.format == 'onnx':
         print(
             f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in'
             ' onnxruntime; with'
         )
+    if args.format == 'onnx' and (not args.int8 or args.runtime == cli.RUNTIMES[1]):
         print(f'bfloat16 instructions in the processor: --runtime {cli.RUNTIMES[2]}')
 
 
@@ -121,19 +133,41 @@ def _check_int8(args: argparse.Namespace) -> None:
         )
 
 
+def _find_photos(args: argparse.Namespace) -> 'list[Path | np.ndarray]':
+    """The files of --verify-images."""
+    from cpvt_backbones.inference import find_images
+
+    if not args.verify_images:
+        return []
+    try:
+        files = find_images(args.verify_images)
+    except FileNotFoundError as error:
+        reason = str(error).removeprefix('inputs: ')
+        raise FileNotFoundError(f'--verify-images: {reason}') from None
+    if args.int8 and args.runtime == cli.RUNTIMES[1] and len(files) < 2:
+        raise ValueError(
+            f'--verify-images: --int8 for {args.runtime} needs at least two images, one to'
+            f' calibrate and one to compare, got {len(files)}'
+        )
+    return files
+
+
 def _write_verified(
     args: argparse.Namespace, graph: 'ExportGraph', predictor: 'ToolboxPredictor'
 ) -> None:
     """Write the file; it gets its name when it has been verified."""
     from cpvt_backbones.export import ExportedModel, export, finds_something, reference_of, verify
-    from cpvt_backbones.inference import find_images
+    from cpvt_backbones.inference.images import ImageError
     from cpvt_backbones.inference.windows import open_image
 
-    files = find_images(args.verify_images) if args.verify_images else []
+    files = _find_photos(args)
     read_as = predictor.value_range
-    opened = [
-        open_image(file, name=str(file), read_limit=None, value_range=read_as) for file in files
-    ]
+    try:
+        opened = [
+            open_image(file, name=str(file), read_limit=None, value_range=read_as) for file in files
+        ]
+    except ImageError as error:
+        raise ImageError(f'--verify-images: {error.source}', error.reason) from None
     # Of a file that is read by windows, all of it.
     photos = [image[: image.shape[0], : image.shape[1]] for image in opened]
     cases: Any = dict(
@@ -188,11 +222,25 @@ def _write_int8(
     from rich.progress import track
 
     from cpvt_backbones.export import ExportedModel
-    from cpvt_backbones.export.int8 import AGREEMENTS, MIN_AGREEMENT, compare, quantise, total_of
+    from cpvt_backbones.export.int8 import (
+        AGREEMENTS,
+        MIN_AGREEMENT,
+        calibration_inputs,
+        compare,
+        quantise,
+        split_images,
+        total_of,
+    )
 
     copy = args.out.with_name(f'{args.out.stem}.int8{args.out.suffix}')
     try:
-        quantise(path, copy)
+        if args.runtime == cli.RUNTIMES[1]:
+            calibration, images = split_images(images)
+            inputs = calibration_inputs(original, calibration)
+            shown = track(inputs, 'calibration', total=len(calibration))
+            quantise(path, copy, runtime=args.runtime, calibration=shown)
+        else:
+            quantise(path, copy)
         agreements = compare(ExportedModel(copy, runtime=args.runtime), original, images)
         agreement = total_of(list(track(agreements, 'int8 against fp32', total=len(images))))
         about = f'{AGREEMENTS[original.task]}, {len(images)} images'

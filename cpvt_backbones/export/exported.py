@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.logging import print_log
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import parse_json
@@ -75,6 +77,7 @@ class ExportedModel:
             raise ValueError(
                 f'path: {str(path)!r} is damaged, or runs on another device ({reason})'
             ) from error
+        _warn_of_runtime(self.metadata.get('int8'), runtime, str(path))
         self.task: str = self.metadata['task']
         self.in_channels: int = self.metadata.get('in_channels', 3)
         self.classes: Sequence[str] | None = self.metadata.get('classes')
@@ -300,6 +303,13 @@ def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
         if not accepts(value):
             raise ValueError(f'path: {path!r} is damaged: its metadata has {key}={value!r:.60}')
     return metadata
+
+
+def _warn_of_runtime(int8: Any, runtime: str, path: str) -> None:
+    used = runtime.partition('-')[0]
+    if int8 in RUNTIMES[:2] and int8 != used:
+        message = f'{path}: int8 file made for {int8}, slower in {used}; export one for {used}'
+        print_log(message, 'current', logging.WARNING)
 
 
 def _is_list_of(kind: type, length: int | None = None) -> Callable[[Any], bool]:

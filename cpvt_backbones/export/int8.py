@@ -1,24 +1,35 @@
 """int8 copies of ONNX files, and how often a copy agrees with its original.
 
-Weights of matrix products are stored as int8, and their inputs are rounded to 8 bits while the file
-runs. PEG, every other convolution, attention and the norms stay in float32.
+A copy is made for one runtime. For ONNX Runtime the inputs of matrix products are rounded by the
+range of each input ("dynamic"). For OpenVINO their ranges are measured on images beforehand
+("static"), and dense convolutions are rounded as well. PEG, every other depthwise convolution,
+attention and the norms stay in float32.
 """
 
+import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cpvt_backbones.inference.images import ImageInput
-from cpvt_backbones.inference.inferencer import Inferencer
+from cpvt_backbones.inference.inferencer import MAX_PIXELS, TILE_SIZE, Inferencer
 from cpvt_backbones.inference.predictions import Prediction
+from cpvt_backbones.inference.windows import open_image
+from cpvt_backbones.layers.checks import check_choice
 
-from .exported import METADATA, ExportedModel, seal_file
+from .exported import METADATA, RUNTIMES, ExportedModel, seal_file
+
+if TYPE_CHECKING:
+    import onnx
 
 MIN_AGREEMENT = 0.98
+MAX_CALIBRATION_IMAGES = 100
 AGREEMENTS = {
     'classification': 'images of the same class',
     'segmentation': 'pixels of the same class',
@@ -39,8 +50,14 @@ class Agreement:
         return self.same / self.total if self.total else 1.0
 
 
-def quantise(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
-    """Write an int8 copy of an ONNX file, by onnxruntime's dynamic quantisation.
+def quantise(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    runtime: str = RUNTIMES[0],
+    calibration: Iterable[np.ndarray] = (),
+) -> None:
+    """Write an int8 copy of an ONNX file, by onnxruntime's quantisation.
 
     Each output channel of a weight has a scale of its own. Weights take 7 bits: processors without
     VNNI add pairs of products in 16 bits, which overflow with 8.
@@ -48,36 +65,150 @@ def quantise(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
     Args:
         path: File of :func:`~cpvt_backbones.export.formats.export`, in float32.
         out: The copy.
+        runtime: ``'onnxruntime'`` or ``'openvino'``: where the copy is fast. The other one runs it
+            as well.
+        calibration: For OpenVINO: inputs of the file, (B, C, H, W), see :func:`calibration_inputs`.
 
     Raises:
-        ValueError: The file has no product of a matrix with weights.
+        ValueError: The file has no product of a matrix with weights, or OpenVINO's copy has no
+            calibration.
     """
     import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    check_choice(RUNTIMES[:2], runtime=runtime)
     model = onnx.load(path)
     stored = {entry.key: entry.value for entry in model.metadata_props}
+    products, convolutions = _products(model), _dense_convolutions(model)
+    if not products:
+        raise ValueError(f'path: {str(path)!r} has no product of a matrix with weights')
     # onnxruntime advises to prepare the model, which torch's exporter has done.
     logging.disable(logging.WARNING)
     try:
-        quantize_dynamic(
-            model,
-            out,
-            op_types_to_quantize=['MatMul', 'Gemm'],
-            per_channel=True,
-            reduce_range=True,
-            weight_type=QuantType.QInt8,
-        )
+        if runtime == RUNTIMES[0]:
+            _quantise_dynamic(model, out, products)
+        else:
+            _quantise_static(model, out, products + convolutions, iter(calibration))
     finally:
         logging.disable(logging.NOTSET)
     written = onnx.load(out)
-    if not any(node.op_type == 'MatMulInteger' for node in written.graph.node):
-        raise ValueError(f'path: {str(path)!r} has no product of a matrix with weights')
     del written.metadata_props[:]
-    metadata = json.loads(stored[METADATA]) | dict(int8=True)
+    metadata = json.loads(stored[METADATA]) | dict(int8=runtime)
     written.metadata_props.add(key=METADATA, value=json.dumps(metadata))
     onnx.save(written, out)
     seal_file(out)
+
+
+def _products(model: 'onnx.ModelProto') -> list[str]:
+    """Names of the products of activations with weights; attention has products without."""
+    weights = {one.name for one in model.graph.initializer}
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type in ('MatMul', 'Gemm') and node.input[1] in weights
+    ]
+
+
+def _dense_convolutions(model: 'onnx.ModelProto') -> list[str]:
+    """Names of the convolutions in one group.
+
+    PEG has a group for each channel: rounding it costs accuracy.
+    """
+    weights = {one.name for one in model.graph.initializer}
+    names = []
+    for node in model.graph.node:
+        groups = next((one.i for one in node.attribute if one.name == 'group'), 1)
+        if node.op_type == 'Conv' and groups == 1 and node.input[1] in weights:
+            names.append(node.name)
+    return names
+
+
+def _quantise_dynamic(
+    model: 'onnx.ModelProto', out: str | os.PathLike[str], nodes: list[str]
+) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        model,
+        out,
+        nodes_to_quantize=nodes,
+        per_channel=True,
+        reduce_range=True,
+        weight_type=QuantType.QInt8,
+    )
+
+
+def _quantise_static(
+    model: 'onnx.ModelProto',
+    out: str | os.PathLike[str],
+    nodes: list[str],
+    inputs: Iterator[np.ndarray],
+) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+    if (first := next(inputs, None)) is None:
+        raise ValueError(f'calibration must have an image with runtime={RUNTIMES[1]!r}, got none')
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._inputs = itertools.chain([first], inputs)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            images = next(self._inputs, None)
+            return None if images is None else {'images': images}
+
+    rounded = ['MatMul', 'Gemm', 'Conv']
+    options: dict[str, Any] = dict(
+        # The products need no correction for a zero point.
+        ActivationSymmetric=True,
+        OpTypesToExcludeOutputQuantization=rounded,
+    )
+    quantize_static(
+        model,
+        out,
+        Reader(),
+        op_types_to_quantize=rounded,
+        nodes_to_quantize=nodes,
+        per_channel=True,
+        reduce_range=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        extra_options=options,
+    )
+
+
+def split_images(
+    images: Sequence[ImageInput],
+) -> tuple[list[ImageInput], list[ImageInput]]:
+    """Every second image, at most ``MAX_CALIBRATION_IMAGES``, to calibrate; the others to compare.
+
+    The agreement on images of the calibration would be too high.
+    """
+    calibration = list(range(1, len(images), 2))[:MAX_CALIBRATION_IMAGES]
+    others = sorted(set(range(len(images))) - set(calibration))
+    return [images[i] for i in calibration], [images[i] for i in others]
+
+
+def calibration_inputs(model: ExportedModel, images: Sequence[ImageInput]) -> Iterator[np.ndarray]:
+    """Inputs (1, C, H, W) of a file that takes pixels, at its scale.
+
+    Of an image that is run in tiles, the first tile.
+
+    Args:
+        model: The file in float32.
+        images: Image files or arrays.
+
+    Raises:
+        ImageError: An image cannot be read.
+    """
+    sizing = Inferencer(predictor=model).sizing
+    for i, image in enumerate(images):
+        name = f'array {i}' if isinstance(image, np.ndarray) else str(image)
+        opened = open_image(image, name=name, read_limit=None, value_range=model.value_range)
+        scaled = sizing(opened)
+        height, width = scaled.shape[:2]
+        if prod((height, width)) > MAX_PIXELS:
+            height = width = TILE_SIZE
+        yield np.ascontiguousarray(scaled[:height, :width].transpose(2, 0, 1)[None])
 
 
 def compare(

@@ -5,11 +5,20 @@ from collections import Counter
 import cv2
 import numpy as np
 import pytest
+import torch
 from export_models import detector, segmentor, trained_classifier
 
-from cpvt_backbones.export import export, graph_of, int8
-from cpvt_backbones.export.exported import ExportedModel
-from cpvt_backbones.export.int8 import Agreement, compare, quantise, total_of
+from cpvt_backbones.export import export, exported, graph_of, int8
+from cpvt_backbones.export.exported import RUNTIMES, ExportedModel
+from cpvt_backbones.export.int8 import (
+    MAX_CALIBRATION_IMAGES,
+    Agreement,
+    calibration_inputs,
+    compare,
+    quantise,
+    split_images,
+    total_of,
+)
 
 pytest.importorskip('onnxscript')
 onnx = pytest.importorskip('onnx')
@@ -25,17 +34,19 @@ def operators(path):
     return Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
-MODELS = {
-    'detector': lambda: graph_of(detector()),
-    'segmentor': lambda: graph_of(segmentor(), logits=True),
-}
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+    """A segmentor, in which attention is two plain products, and a detector."""
+    folder = tmp_path_factory.mktemp('files')
+    torch.manual_seed(0)
+    export(graph_of(segmentor(), logits=True), folder / 'segmentor.onnx', portable=True)
+    export(graph_of(detector()), folder / 'detector.onnx')
+    return folder
 
 
-# Of a portable file attention is two plain products.
-@pytest.mark.parametrize(('name', 'portable'), [('segmentor', True), ('detector', False)])
-def test_a_copy_rounds_matrix_products_alone(name, portable, tmp_path):
-    path, copy = tmp_path / 'model.onnx', tmp_path / 'copy.onnx'
-    export(MODELS[name](), path, portable=portable)
+@pytest.mark.parametrize('name', ['segmentor', 'detector'])
+def test_a_copy_rounds_matrix_products_alone(name, files, tmp_path):
+    path, copy = files / f'{name}.onnx', tmp_path / 'copy.onnx'
     quantise(path, copy)
     before, after = operators(path), operators(copy)
     constant = {one.name for one in onnx.load(path).graph.initializer}
@@ -51,7 +62,7 @@ def test_a_copy_rounds_matrix_products_alone(name, portable, tmp_path):
         assert after[kept] == before[kept], kept
     assert before['Conv'] > 0
     original, rounded = ExportedModel(path), ExportedModel(copy)
-    assert rounded.metadata == original.metadata | dict(int8=True)
+    assert rounded.metadata == original.metadata | dict(int8='onnxruntime')
     agreement = total_of(list(compare(rounded, original, images(3), score_thr=0.1)))
     assert agreement.total > 0 and agreement.share > 0.7
     if name == 'segmentor':
@@ -59,6 +70,96 @@ def test_a_copy_rounds_matrix_products_alone(name, portable, tmp_path):
         exact, found = (file.run(batch)['logits'] for file in (original, rounded))
         error = np.sqrt(np.mean((found - exact) ** 2)) / exact.std()
         assert 1e-5 < error < 0.1, 'that of 7 bits'
+
+
+def rounded_nodes(path):
+    """Of a static copy: how many nodes of each kind have rounded weights, and the other ones."""
+    graph = onnx.load(path).graph
+    made = {node.output[0] for node in graph.node if node.op_type == 'DequantizeLinear'}
+    rounded, exact = Counter(), []
+    for node in graph.node:
+        if node.op_type in ('MatMul', 'Gemm', 'Conv', 'ConvTranspose'):
+            if node.input[1] in made:
+                assert node.input[0] in made
+                rounded[node.op_type] += 1
+            else:
+                exact.append(node)
+    return rounded, exact
+
+
+def groups(node):
+    return next((one.i for one in node.attribute if one.name == 'group'), 1)
+
+
+@pytest.mark.parametrize('name', ['segmentor', 'detector'])
+def test_a_static_copy_rounds_all_but_pegs_and_attention(name, files, tmp_path):
+    path, copy = files / f'{name}.onnx', tmp_path / 'copy.onnx'
+    original = ExportedModel(path)
+    photos = images(3) + images(2, 41, 130)
+    inputs = calibration_inputs(original, photos)
+    quantise(path, copy, runtime='openvino', calibration=inputs)
+    before = onnx.load(path).graph
+    weights = {one.name for one in before.initializer}
+    rounded, exact = rounded_nodes(copy)
+    pegs = [node for node in before.node if node.op_type == 'Conv' and groups(node) > 1]
+    assert pegs, 'the model has a PEG'
+    kept = [node for node in exact if node.op_type == 'Conv']
+    assert {node.name for node in kept} == {node.name for node in pegs}
+    assert all(node.input[1] in weights for node in kept)
+    convolutions = [node for node in before.node if node.op_type == 'Conv']
+    assert rounded['Conv'] == len(convolutions) - len(pegs) > 0
+    assert rounded['MatMul'] + rounded['Gemm'] == len(int8._products(onnx.load(path))) > 0
+    assert ExportedModel(copy).metadata == original.metadata | dict(int8='openvino')
+    for runtime in RUNTIMES[:2]:
+        if runtime == 'openvino':
+            pytest.importorskip('openvino')
+        file = ExportedModel(copy, runtime=runtime)
+        # Sizes that the calibration did not have, alone and in batches.
+        for height, width in ((50, 66), (97, 33)):
+            agreement = total_of(
+                list(compare(file, original, images(2, height, width), score_thr=0.1))
+            )
+            assert agreement.total > 0 and agreement.share > 0.6, (runtime, height, width)
+            pair = images(2, height, width)
+            (alone,), (batched, _) = file.predict(pair[:1]), file.predict(pair)
+            assert int8._compare(batched, alone).share > 0.9, (runtime, height, width)
+        if name == 'segmentor':
+            batch = np.stack(images(2)).transpose(0, 3, 1, 2)
+            exact_logits, found = (each.run(batch)['logits'] for each in (original, file))
+            error = np.sqrt(np.mean((found - exact_logits) ** 2)) / exact_logits.std()
+            assert 1e-5 < error < 0.2, 'that of 7 bits'
+
+
+def test_a_static_copy_needs_images(files, tmp_path):
+    path = files / 'segmentor.onnx'
+    with pytest.raises(ValueError, match=r"calibration must have an image with runtime='openvino'"):
+        quantise(path, tmp_path / 'copy.onnx', runtime='openvino')
+    with pytest.raises(ValueError, match=r"runtime must be .*'onnxruntime'.*'openvino'"):
+        quantise(path, tmp_path / 'copy.onnx', runtime='openvino-bfloat16')
+    assert not (tmp_path / 'copy.onnx').exists()
+
+
+def test_images_of_the_calibration_are_not_compared():
+    assert split_images([*'abcde']) == ([*'bd'], [*'ace'])
+    assert split_images([*'ab']) == (['b'], ['a'])
+    names = [*map(str, range(1000))]
+    calibration, others = split_images(names)
+    assert len(calibration) == MAX_CALIBRATION_IMAGES
+    assert sorted(calibration + others) == sorted(names)
+
+
+def test_a_copy_in_the_other_runtime_is_reported(files, tmp_path, monkeypatch):
+    pytest.importorskip('openvino')
+    said = []
+    monkeypatch.setattr(exported, 'print_log', lambda message, *_: said.append(message))
+    copy = tmp_path / 'copy.onnx'
+    quantise(files / 'segmentor.onnx', copy)
+    ExportedModel(copy)
+    assert not said
+    ExportedModel(copy, runtime='openvino')
+    assert said == [
+        f'{copy}: int8 file made for onnxruntime, slower in openvino; export one for openvino'
+    ]
 
 
 def test_a_file_without_products_is_refused(tmp_path):
@@ -120,12 +221,45 @@ def test_the_tool_writes_a_copy_that_agrees(trained, tmp_path, call, capsys, mon
     words = capsys.readouterr().out
     assert 'images of the same class, 4 images' in words and 'onnx in int8' in words
     assert [path.name for path in out.parent.iterdir()] == ['model.onnx']
-    assert ExportedModel(out).metadata['int8'] is True
+    assert ExportedModel(out).metadata['int8'] == 'onnxruntime'
     out.unlink()
     monkeypatch.setattr(int8, 'MIN_AGREEMENT', 1.01)
     with pytest.raises(SystemExit, match=r'model.onnx was not written: int8 and fp32 agree in'):
         call(*arguments)
     assert not list(out.parent.iterdir())
+
+
+def test_the_tool_calibrates_for_openvino(trained, tmp_path, call, capsys, monkeypatch):
+    pytest.importorskip('openvino')
+    out = tmp_path / 'model.onnx'
+    monkeypatch.setattr(int8, 'MIN_AGREEMENT', 0.0)
+    words = ['--int8', '--runtime', 'openvino', '--verify-images', tmp_path / 'photos']
+    call(*trained, *words, '--out', out)
+    printed = capsys.readouterr().out
+    assert 'images of the same class, 2 images' in printed, 'two others calibrate'
+    assert 'infer.py' in printed and '--runtime openvino' in printed
+    assert ExportedModel(out, runtime='openvino').metadata['int8'] == 'openvino'
+    rounded, exact = rounded_nodes(out)
+    assert rounded and {node.op_type for node in exact} == {'Conv'}
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (None, '--verify-images: no image'),
+        (b'', '--verify-images: --int8 for openvino needs at least two images'),
+        (b'no image', '--verify-images: '),
+    ],
+)
+def test_calibration_images_are_checked(content, message, trained, tmp_path, refused):
+    (tmp_path / 'own').mkdir()
+    if content is not None:
+        (tmp_path / 'own' / 'a.png').write_bytes(content)
+    if content:
+        (tmp_path / 'own' / 'b.png').write_bytes(content)
+    words = ['--int8', '--runtime', 'openvino', '--verify-images', tmp_path / 'own']
+    assert message in refused(*trained, *words, '--out', tmp_path / 'model.onnx')
+    assert not [*tmp_path.glob('*.onnx')]
 
 
 @pytest.mark.parametrize(
