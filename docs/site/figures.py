@@ -302,8 +302,9 @@ if __name__ == '__main__':
     # No background: one file serves the light and the dark theme.
     colours = ('axes.titlecolor', 'axes.labelcolor', 'axes.edgecolor', 'xtick.color', 'ytick.color')
     plt.rcParams.update(dict.fromkeys(colours, plots.GREY))
+    drawing = dict(transparent=True, bbox_inches='tight', metadata={'Date': None})
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
-        draw().savefig(FOLDER / f'{draw.__name__}.svg', transparent=True, metadata={'Date': None})
+        draw().savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
     # The test of the pictures compares the weights with those that ship.
     weights = {'Description': f'{SIZES_MODEL} {shipped_weights()[SIZES_MODEL].sha256}'}
     options = dict(dpi=110, transparent=True, metadata=weights)
