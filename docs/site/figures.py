@@ -281,6 +281,11 @@ def sheet() -> Image.Image:
         return Image.open(f'{folder}/model/sheet.jpg').copy()
 
 
+def versions(*names: str) -> str:
+    """Names and hashes of shipped weights, which the test of the pictures compares."""
+    return ' '.join(f'{name} {shipped_weights()[name].sha256}' for name in names)
+
+
 def vis() -> Image.Image:
     """Predictions at 640 px of the shipped detector and segmentor on drawn images, side by side."""
     pictures = []
@@ -305,10 +310,9 @@ if __name__ == '__main__':
     drawing = dict(transparent=True, bbox_inches='tight', metadata={'Date': None})
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw().savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
-    # The test of the pictures compares the weights with those that ship.
-    weights = {'Description': f'{SIZES_MODEL} {shipped_weights()[SIZES_MODEL].sha256}'}
-    options = dict(dpi=110, transparent=True, metadata=weights)
+    options = dict(dpi=110, transparent=True, metadata={'Description': versions(SIZES_MODEL)})
     sizes().savefig(FOLDER / 'sizes.png', **options)
     sizes(rows=3).savefig(FOLDER / 'sizes_narrow.png', **options)  # for a phone
-    for draw_picture in (sheet, vis):
-        draw_picture().save(FOLDER / f'{draw_picture.__name__}.jpg', quality=82)
+    sheet().save(FOLDER / 'sheet.jpg', quality=82)
+    models = versions(*(example.model for example in (draw_smear(), draw_street())))
+    vis().save(FOLDER / 'vis.jpg', quality=82, comment=models)

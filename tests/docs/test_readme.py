@@ -73,11 +73,15 @@ def test_the_other_code_runs():
             assert tuple(tuple(one.shape) for one in values['maps']) == literal_eval(shown)
 
 
-def test_the_picture_is_of_the_weights_that_ship():
+@pytest.mark.parametrize('picture', ['sizes.png', 'sizes_narrow.png', 'vis.jpg'])
+def test_a_picture_is_of_the_weights_that_ship(picture):
     """`make pictures` draws it again."""
-    with Image.open(README.parent / 'docs/figures/sizes.png') as picture:
-        name, sha256 = picture.info['Description'].split()
-    assert shipped_weights()[name].sha256 == sha256
+    with Image.open(README.parent / 'docs/figures' / picture) as image:
+        text = image.info.get('Description') or image.info['comment'].decode()
+    words = text.split()
+    assert len(words) == (4 if picture == 'vis.jpg' else 2)
+    for name, sha256 in zip(words[::2], words[1::2], strict=True):
+        assert shipped_weights()[name].sha256 == sha256
 
 
 def test_speeds_are_those_of_the_csv_files():
@@ -98,3 +102,7 @@ def test_speeds_are_those_of_the_csv_files():
             line = next(line for line in pages[1].splitlines() if readme in line)
             assert re.findall(r'\d\.\d\d', line) == [text[:4] for text in texts]
             assert f"{texts[0][:4]} times as fast as {row}'s" in pages[2]
+    (milliseconds,) = re.findall(
+        r'^\| PyramidCPVT-S against timm, 800 x 1344 .*?\| +1 \| +(\d+)', pages[0], re.M
+    )
+    assert f'CPU, {int(milliseconds) / 1000:.1f} s an image' in pages[1]
