@@ -15,19 +15,18 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from cpvt_backbones.checkpoints import parse_json
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
-from cpvt_backbones.layers.checks import check_choice, is_int, is_number
+from cpvt_backbones.layers.checks import check_choice
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
+
+from .metadata import METADATA, check_seal, read_metadata
 
 EXPORTED_SUFFIXES = ('.onnx', '.pt2')
 RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')  # of .onnx files
 
-METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
-_SEAL = b'cpvt_backbones_sha256'
 Run = Callable[[np.ndarray], list[np.ndarray]]
 
 
@@ -209,7 +208,7 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     if wanted.type == 'cuda' and not available:
         reason = 'this onnxruntime has no CUDA (onnxruntime-gpu does)'
         raise ValueError(f"device must be 'cpu': {reason}, got {device!r}")
-    _check_seal(path)
+    check_seal(path)
     providers: list[Any] = ['CPUExecutionProvider']
     if wanted.type == 'cuda':
         providers.insert(0, (cuda, dict(device_id=wanted.index or 0)))
@@ -220,7 +219,7 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     if device is not None and wanted.type == 'cuda' and cuda not in session.get_providers():
         reason = 'onnxruntime could not start CUDA (see its log)'
         raise ValueError(f"device must be 'cpu': {reason}, got {device!r}")
-    metadata = _read_metadata(session.get_modelmeta().custom_metadata_map, path)
+    metadata = read_metadata(session.get_modelmeta().custom_metadata_map, path)
     return lambda images: session.run(None, {'images': images}), metadata
 
 
@@ -238,12 +237,12 @@ def _openvino_core() -> Any:
 def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
     if device not in (None, 'cpu'):
         raise ValueError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
-    _check_seal(path)
+    check_seal(path)
     core = _openvino_core()
     model = core.read_model(path)
     key = ['framework', METADATA]
     stored = model.get_rt_info(key).value if model.has_rt_info(key) else ''
-    metadata = _read_metadata({METADATA: stored}, path)
+    metadata = read_metadata({METADATA: stored}, path)
     options: dict[str, Any] = dict(
         PERFORMANCE_HINT='LATENCY', INFERENCE_NUM_THREADS=torch.get_num_threads()
     )
@@ -264,12 +263,12 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
     if compiled:
         index = torch.device(device or 'cpu').index
         model = torch._inductor.aoti_load_package(path, device_index=-1 if index is None else index)
-        metadata = _read_metadata(model.get_metadata(), path)
+        metadata = read_metadata(model.get_metadata(), path)
     else:
         stored: dict[str, Any] = {METADATA: ''}
         # The guards repeat the sizes of the example. Exporting verifies the file at other sizes.
         model = torch.export.load(path, extra_files=stored).module(check_guards=False)
-        metadata = _read_metadata(stored, path)
+        metadata = read_metadata(stored, path)
     target = torch.device(device or metadata['device'])
     if target.type != metadata['device']:
         accepted = f'{metadata["device"]!r}, for which {path!r} was exported'
@@ -288,109 +287,11 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
 _OPENERS = dict(zip(EXPORTED_SUFFIXES, (_open_onnx, _open_pt2), strict=True))
 
 
-def _read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
-    if not entries.get(METADATA):
-        raise ValueError(
-            f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}'
-        )
-    metadata = parse_json(entries[METADATA], f'path: the metadata of {path!r}')
-    if missing := _NEEDED - metadata.keys():
-        raise ValueError(f'path: {path!r} is damaged: its metadata lacks {sorted(missing)}')
-    for key, accepts in _ACCEPTED.items():
-        value = metadata.get(key)
-        if value is None and key not in _NEEDED:
-            continue
-        if not accepts(value):
-            raise ValueError(f'path: {path!r} is damaged: its metadata has {key}={value!r:.60}')
-    return metadata
-
-
 def _warn_of_runtime(int8: Any, runtime: str, path: str) -> None:
     used = runtime.partition('-')[0]
     if int8 in RUNTIMES[:2] and int8 != used:
         message = f'{path}: int8 file made for {int8}, slower in {used}; export one for {used}'
         print_log(message, 'current', logging.WARNING)
-
-
-def _is_list_of(kind: type, length: int | None = None) -> Callable[[Any], bool]:
-    def accepts(value: Any) -> bool:
-        if not isinstance(value, list) or (length is not None and len(value) != length):
-            return False
-        return all(isinstance(entry, kind) for entry in value)
-
-    return accepts
-
-
-def _are_steps(value: Any) -> bool:
-    return _is_list_of(dict)(value) and all(isinstance(step.get('type'), str) for step in value)
-
-
-def _is_palette(value: Any) -> bool:
-    return _is_list_of(list)(value) and all(map(_is_list_of(int, 3), value))
-
-
-def _are_sizes(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != GoodSizes.__annotations__.keys():
-        return False
-    return all(is_number(number) for key, number in value.items() if key != 'metric')
-
-
-def _is_range(value: Any) -> bool:
-    try:
-        return bool(ValueRange(**value))
-    except (TypeError, ValueError):
-        return False
-
-
-_NEEDED = {'task', 'input', 'outputs', 'device'}
-_ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
-    task=lambda value: value in ('features', 'classification', 'segmentation', 'detection'),
-    input=lambda value: value in ('pixels', 'normalised'),
-    outputs=_is_list_of(str),
-    device=lambda value: isinstance(value, str),
-    classes=_is_list_of(str),
-    palette=_is_palette,
-    size_steps=_are_steps,
-    sizes=_are_sizes,
-    value_range=_is_range,
-    mean=lambda value: isinstance(value, list) and all(map(is_number, value)),
-    std=lambda value: isinstance(value, list) and all(map(is_number, value)),
-    threshold=is_number,
-    mask_threshold=is_number,
-    num_channels=is_int,
-    in_channels=is_int,
-)
-
-
-def seal_file(path: str | os.PathLike[str]) -> None:
-    """Append the SHA-256 of an ONNX file to it, as an entry of ``metadata_props``.
-
-    A flipped bit in the weights would pass every other check.
-    """
-    entry = _seal(sha256_of(path))
-    with open(path, 'ab') as file:
-        file.write(entry)
-
-
-def _seal(digest: str) -> bytes:
-    """The entry in protobuf: key and value, each with its tag and length."""
-    value = digest.encode()
-    entry = b'\x0a' + bytes([len(_SEAL)]) + _SEAL + b'\x12' + bytes([len(value)]) + value
-    return b'\x72' + bytes([len(entry)]) + entry
-
-
-def _check_seal(path: str) -> None:
-    length = len(_seal('0' * 64))
-    content = max(0, os.path.getsize(path) - length)
-    with open(path, 'rb') as file:
-        file.seek(content)
-        found = file.read()
-    if found[:-64] != _seal('0' * 64)[:-64]:
-        reason = 'is damaged, or not written by tools/export.py: the SHA-256 at its end is missing'
-        raise ValueError(f'path: {path!r} {reason}')
-    if found != _seal(sha256_of(path, size=content)):
-        reason = 'is damaged: its SHA-256 differs from the one stored in it'
-        raise ValueError(f'path: {path!r} {reason}')
 
 
 @torch.library.custom_op('cpvt_backbones::nms_mask', mutates_args=())

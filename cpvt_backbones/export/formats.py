@@ -12,7 +12,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from cpvt_backbones import __version__
-from cpvt_backbones.export.exported import METADATA, seal_file
+from cpvt_backbones.export.metadata import METADATA, seal_file
 from cpvt_backbones.layers.checks import check, check_choice
 
 from .graphs import ExportGraph

@@ -23,7 +23,8 @@ from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.windows import open_image
 from cpvt_backbones.layers.checks import check_choice
 
-from .exported import METADATA, RUNTIMES, ExportedModel, seal_file
+from .exported import RUNTIMES, ExportedModel
+from .metadata import METADATA, seal_file
 
 if TYPE_CHECKING:
     import onnx

@@ -15,6 +15,7 @@ from tiny import column
 from cpvt_backbones.export import Features, export, graph_of
 from cpvt_backbones.export import exported as module
 from cpvt_backbones.export.exported import ExportedModel, paste_mask
+from cpvt_backbones.export.metadata import seal_file
 from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.value_range import ValueRange
@@ -234,7 +235,7 @@ def test_damaged_metadata_are_refused_by_name(onnx_file, tmp_path):
         del model.metadata_props[:]
         model.metadata_props.add(key='cpvt_backbones', value=text)
         onnx.save(model, path)
-        module.seal_file(path)
+        seal_file(path)
         return path.read_bytes()
 
     path.write_bytes(with_metadata(json.dumps(metadata)))
