@@ -18,7 +18,6 @@ from tiny import max_difference
 from cpvt_backbones import weights as shipped
 from cpvt_backbones.checkpoints import write_checkpoint
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor, inferencer
-from cpvt_backbones.inference.drawing import draw_prediction, label_font, make_preview
 from cpvt_backbones.inference.predictions import resize_logits
 from cpvt_backbones.inference.sizes import fit
 
@@ -229,21 +228,6 @@ def test_logits_are_brought_to_the_images_size_whatever_the_bound(size):
     assert (found == wanted[0].argmax(0).numpy()).mean() > 0.999
 
 
-@pytest.mark.parametrize('width', [6000, 5001])
-def test_pictures_of_large_maps_are_not_shifted(width):
-    """The picture of a mirrored map is the mirrored picture."""
-    stripes = (np.arange(width) // 7 % 2).astype(np.uint8) * np.ones((4, 1), np.uint8)
-    predictor = LocalSegmentor()
-    predictor.palette = [[0, 0, 0], [250, 250, 250], [0, 0, 0], [0, 0, 0]]
-    preview = make_preview(np.zeros((4, width, 3), np.uint8))
-    assert preview.shape[1] == 2048
-    picture, mirrored = (
-        draw_prediction(preview, dict(seg_map=seg_map), predictor, size=(width, 4))
-        for seg_map in (stripes, stripes[:, ::-1].copy())
-    )
-    assert (picture == mirrored[:, ::-1]).mean() > 0.999
-
-
 # -- arguments
 
 SCALE = 'scale must be None'
@@ -412,9 +396,3 @@ def test_a_pipeline_in_pythons_own_style(model):
     dataset = cfg.test_dataloader.dataset
     dataset.pipeline = [dict(step, type=registry.get(step['type'])) for step in dataset.pipeline]
     same(toolbox_inferencer(cfg, checkpoint)(image)[0], wanted)
-
-
-def test_names_with_accents_are_drawn():
-    """Pillow's own font draws one box for each letter beyond ASCII."""
-    drawn = {letter: bytes(label_font(20).getmask(letter)) for letter in 'üßéЖΩu'}
-    assert len({*drawn.values()}) == len(drawn)
