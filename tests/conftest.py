@@ -2,6 +2,7 @@
 
 import functools
 import os
+import random
 import runpy
 import shutil
 import sys
@@ -11,6 +12,7 @@ import mmengine._strategy.base
 import mmengine.config.utils
 import mmengine.runner.runner
 import mmengine.utils.dl_utils
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -44,6 +46,9 @@ for module in (mmengine.runner.runner, mmengine._strategy.base):
 
 @pytest.fixture(autouse=True)
 def _seed():
+    """Pipelines of the toolboxes draw from NumPy and `random`."""
+    random.seed(0)
+    np.random.seed(0)
     torch.manual_seed(0)
 
 

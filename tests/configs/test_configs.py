@@ -64,6 +64,17 @@ def test_trains_a_step_and_predicts_at_two_sizes(path, scenes, teacher):
         check_prediction(cfg, model, scene)
 
 
+@pytest.mark.parametrize(
+    'path', [path for path in CONFIGS if path.parent.name == 'vitdet'], ids=name
+)
+def test_trains_on_a_strip(path, teacher, tmp_path):
+    """Large-scale jitter shrinks an image to a tenth: fewer rows than the smallest anchor has."""
+    cfg = read_small(path)
+    model = model_of(cfg, teacher)
+    strips = [Scene(tmp_path, 20, 160), Scene(tmp_path, 160, 20)]
+    check_step(model, batch(cfg, 'train', strips), build_optim_wrapper(model, cfg.optim_wrapper))
+
+
 def check_rates(cfg, model, wrapper):
     """Decay and rate of each parameter are the recipe's."""
     owners = {id(p): module for module in model.modules() for p in module.parameters(recurse=False)}
