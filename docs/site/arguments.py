@@ -1,10 +1,12 @@
-"""Extension of griffe: a class is documented with the arguments that it shares with another.
+"""Extension of griffe: arguments are documented with those of another class, and with values.
 
 The docstrings of the backbones say "The other arguments are those of" a class. In the reference,
-these arguments take the place of the sentence.
+these arguments take the place of the sentence. A default that is a constant shows its value.
 """
 
+import inspect
 import re
+from importlib import import_module
 from typing import Any
 
 import griffe
@@ -13,14 +15,22 @@ OTHERS = re.compile(r'\n\n *The other arguments are those of :class:`(?:[\w.]+\.
 ARGUMENT = re.compile(r'^    (\w+): .+(?:\n {5,}.+)*', re.MULTILINE)
 
 
+CONSTANT = re.compile(r'[A-Z][A-Z_]+(\[\d\])?')
+
+
 class SharedArguments(griffe.Extension):
-    """Adds the arguments to the docstrings of a package."""
+    """Adds the arguments to the docstrings of a package, and the values to its signatures."""
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        """Change the docstrings once all modules are loaded."""
+        """Change docstrings and signatures once all modules are loaded."""
         classes = {one.name: one for one in all_classes(pkg)}
         for one in classes.values():
             add_arguments(one, classes)
+            for method in one.functions.values():
+                if not method.is_alias:
+                    show_values(method)
+        for function in all_functions(pkg):
+            show_values(function)
 
 
 def all_classes(module: griffe.Module) -> list[griffe.Class]:
@@ -30,6 +40,28 @@ def all_classes(module: griffe.Module) -> list[griffe.Class]:
         if not inner.is_alias:
             found += all_classes(inner)
     return found
+
+
+def all_functions(module: griffe.Module) -> list[griffe.Function]:
+    """Functions of a module and of the modules in it, without methods."""
+    found = [one for one in module.functions.values() if not one.is_alias]
+    for inner in module.modules.values():
+        if not inner.is_alias:
+            found += all_functions(inner)
+    return found
+
+
+def show_values(function: griffe.Function) -> None:
+    """Put values in place of the constants among the defaults of a function or method."""
+    constants = [one for one in function.parameters if CONSTANT.fullmatch(str(one.default))]
+    if not constants:
+        return
+    found: Any = import_module(function.module.path)
+    for name in function.path.removeprefix(f'{function.module.path}.').split('.'):
+        found = getattr(found, name)
+    values = inspect.signature(found).parameters
+    for one in constants:
+        one.default = repr(values[one.name].default)
 
 
 def add_arguments(one: griffe.Class, classes: dict[str, griffe.Class]) -> None:

@@ -5,12 +5,17 @@ Links stay as they are in the repository, so that they work there too. On the si
 folder goes to its README, and one to a source file to a page that shows it.
 """
 
+import contextlib
 import csv
 import functools
+import importlib
+import io
 import json
 import logging
+import os
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +51,34 @@ TABLES = (
 PICTURES = {
     'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
 }
-FIRST = {'backbones': ('PyramidCPVT', 'MultiScaleCPVT', 'CPVT')}  # of a page of the reference
+USUAL = ('make_config', 'train', 'test', 'infer', 'export')  # the first on their page
+COMMAND_LINES = """# Command lines
+
+The scripts of the folder `tools` of a clone, with all arguments.
+`python tools/NAME.py --help` prints the same. How to use them: [own data](../docs/own_data.md),
+[prediction](../docs/inference.md), [export](../docs/export.md).
+
+"""
+# Entries that a page of the reference begins with.
+FIRST = {
+    'backbones': ('PyramidCPVT', 'MultiScaleCPVT', 'CPVT', 'Backbone'),
+    'layers': ('PEG', 'PEGPosition', 'LearnedTable', 'DecomposedRelative', 'RoPE'),
+    'inference': ('Inferencer', 'Result', 'predict_to_folder', 'Summary', 'merge_shards'),
+    'export': ('export', 'ExportedModel', 'verify', 'Comparison'),
+    'checkpoints': ('load_weights', 'load_checkpoint', 'convert_state_dict', 'ConversionReport'),
+    'analysis': ('sweep', 'good_sizes', 'attention_weights', 'FeatureExtractor'),
+}
+# Pages that show how the entries of a page of the reference are used.
+GUIDES = dict(
+    backbones=('docs/how_it_works.md', 'docs/evidence.md', 'docs/tutorials/finetune.md'),
+    layers=('docs/how_it_works.md', 'docs/rope.md'),
+    checkpoints=('docs/weights.md',),
+    weights=('docs/models.md',),
+    inference=('docs/inference.md', 'docs/inference_reference.md'),
+    export=('docs/export.md', 'docs/tutorials/onnx.md'),
+    engine=('docs/own_data.md', 'docs/tutorials/finetune.md'),
+    analysis=('docs/analysis.md',),
+)
 ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
 # Rooms whose modules are imported one by one.
 MODULES = {'analysis': ('complexity', 'resolution', 'equivariance', 'attention_maps', 'features')}
@@ -259,26 +291,86 @@ def entry_of(name: str) -> tuple[str, str] | None:
     first, _, method = name.partition('.')
     for room, names in entries().items():
         for path, one in names.items():
-            if one.name == first and (not method or method in one.all_members):
-                return room, f'{path}.{method}' if method else path
+            if one.name == first and not method:
+                return room, path
+            if one.name == first and method in one.all_members:
+                return room, f'{place(one, method, names)}.{method}'
     return None
 
 
 def reference() -> dict[str, str]:
-    """A page for each folder of the package.
+    """A page for each folder of the package, and one for the command lines.
 
     A public name without a docstring is a warning, which fails the build.
     """
     package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
-    texts = {}
+    texts = {'command_line': command_lines()}
     for room, names in entries().items():
         for one in names.values():
             check_documented(one)
-        ordered = sorted(names.items(), key=lambda item: item[1].name not in FIRST.get(room, ()))
-        blocks = ''.join(f'::: {path}\n\n' for path, one in ordered if one.docstring)
+        first = FIRST.get(room, ())
+        ordered = sorted(
+            names.items(),
+            key=lambda item: first.index(item[1].name) if item[1].name in first else len(first),
+        )
+        guides = ', '.join(f'[{title(page)}](../{page})' for page in GUIDES[room])
         head = f'# cpvt_backbones.{room}\n\n{package[room].docstring.value}\n\n'
-        texts[room] = head + PICTURES.get(room, '') + blocks
+        blocks = (reference_block(path, one, names) for path, one in ordered if one.docstring)
+        texts[room] = f'{head}How to use it: {guides}.\n\n{PICTURES.get(room, "")}{"".join(blocks)}'
     return texts
+
+
+def title(page: str) -> str:
+    """The first heading of a page."""
+    return (ROOT / page).read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
+
+
+def reference_block(path: str, one: Any, names: dict[str, Any]) -> str:
+    """The entry of a name. What a class inherits from one on the same page is a line of links."""
+    if not documented_bases(one, names):
+        return f'::: {path}\n\n'
+    links = [
+        f'[`{name}`](#{place(one, name, names)}.{name})'
+        for name, member in sorted(one.all_members.items())
+        if name[0] != '_' and name not in one.members and has_entry(member)
+    ]
+    block = f'::: {path}\n    options:\n      inherited_members: false\n\n'
+    return block + (f'Inherited: {", ".join(links)}.\n\n' if links else '')
+
+
+def documented_bases(one: Any, names: dict[str, Any]) -> list[Any]:
+    """The classes on the same page from which a class inherits, the nearest first."""
+    return [base for base in one.mro() if base.path in names] if one.is_class else []
+
+
+def place(one: Any, member: str, names: dict[str, Any]) -> str:
+    """Path of the class at whose entry a method or attribute of a class is shown."""
+    classes = [one, *documented_bases(one, names)]
+    defining = [candidate for candidate in classes if member in candidate.members]
+    return (defining or classes[-1:])[0].path
+
+
+def has_entry(member: Any) -> bool:
+    """True for a method or attribute that the reference shows."""
+    one = member.final_target if member.is_alias else member
+    return (one.is_function or one.is_attribute) and bool(one.docstring)
+
+
+def command_lines() -> str:
+    """What each script of tools/ prints for ``--help``."""
+    text = COMMAND_LINES
+    os.environ['COLUMNS'] = '77'  # the text has two columns less, which fits the page
+    sys.path.insert(0, str(ROOT / 'tools'))
+    scripts = sorted(
+        path.stem for path in (ROOT / 'tools').glob('*.py') if "'__main__'" in path.read_text()
+    )
+    for name in (*USUAL, *(name for name in scripts if name not in USUAL)):
+        shown = io.StringIO()
+        sys.argv[0] = f'{name}.py'
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            importlib.import_module(name).main(['--help'])
+        text += f'## {name}.py\n\n```text\n{shown.getvalue()}```\n\n'
+    return text
 
 
 def public_names(room: Any) -> dict[str, Any]:

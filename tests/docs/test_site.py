@@ -1,6 +1,7 @@
 """The documentation site: complete, strict, and nothing fetched by its pages."""
 
 import csv
+import html
 import inspect
 import json
 import os
@@ -117,6 +118,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     check_home((tmp_path / 'index.html').read_text())
     check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
     check_zoo((tmp_path / 'docs/models.html').read_text())
+    check_command_lines((tmp_path / 'api/command_line.html').read_text())
     check_concepts((tmp_path / 'docs/concepts.html').read_text())
 
 
@@ -154,8 +156,27 @@ def check_reference(pages):
     assert re.search(
         r'One output per entry(?:(?!</li>).)*a map smaller', ' '.join(pages), re.DOTALL
     )
-    for method in ('pyramid_cpvt.PyramidCPVT.forward', 'cpvt.CPVT.from_pretrained'):
-        assert f'cpvt_backbones.backbones.{method}' in entries
+    # A method stands at the class that defines it, and each of the others has a link.
+    for method in ('forward', 'from_pretrained'):
+        entry = f'cpvt_backbones.backbones.base.Backbone.{method}'
+        assert entry in entries
+        assert f'cpvt_backbones.backbones.cpvt.CPVT.{method}' not in entries
+        links = re.findall(
+            rf'<a href="#{re.escape(entry)}"><code[^>]*>{method}</code></a>', backbones
+        )
+        assert len(links) == 3
+    # Defaults are values.
+    signatures = re.findall(r'<pre>.+?</pre>', backbones, re.DOTALL)
+    assert not any('_POSITION' in re.sub('<.+?>', '', text) for text in signatures)
+
+
+def check_command_lines(page):
+    """Every script has its help."""
+    text = html.unescape(re.sub('<.+?>', '', page[: page.index('</article')]))
+    for path in (ROOT / 'tools').glob('*.py'):
+        if "'__main__'" in path.read_text():
+            assert f'usage: {path.name} [options]' in text
+    assert max(map(len, text[text.index('usage: ') :].splitlines())) <= 80
 
 
 def check_zoo(page):
