@@ -44,3 +44,21 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
   })
   table.before(choice)
 }
+// On a phone, a table of words that is wider than the page shows its rows as cards. One of many rows stays a table.
+{
+  const narrow = matchMedia('(max-width: 44.9em)')
+  const stack = () => {
+    for (const table of document.querySelectorAll('.md-typeset table:not([class]), .md-typeset table.stacked')) {
+      table.classList.remove('stacked')
+      const heads = [...(table.tHead?.rows[0].cells ?? [])].map((cell) => cell.innerText.trim())
+      const rows = [...table.tBodies[0].rows]
+      const wide = table.scrollWidth > table.closest('article').clientWidth
+      const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 30))
+      if (!narrow.matches || !wide || !words || rows.length > 12) continue
+      for (const row of rows) for (const [column, cell] of [...row.cells].entries()) cell.dataset.column = heads[column]
+      table.classList.add('stacked')
+    }
+  }
+  narrow.addEventListener('change', stack)
+  stack()
+}

@@ -62,3 +62,21 @@ def test_pages_are_accessible_and_fit_the_window(site, browser, window, theme):
     assert len(pages) > 50
     assert not faults
     assert not errors
+
+
+def test_a_wide_table_of_words_becomes_cards_on_a_phone(site, browser):
+    """Each cell says which column it is of. A table of many rows or of numbers stays one."""
+    page = browser.new_page()
+    for width, cards in ((1440, False), (390, True)):
+        page.set_viewport_size(dict(width=width, height=844))
+        page.goto(f'{site[1]}/docs/evidence.html')
+        tables = page.locator('article table.stacked')
+        assert (tables.count() > 0) == cards
+    heads = tables.first.locator('th').all_text_contents()
+    cells = tables.first.locator('tbody tr').first.locator('td')
+    shown = [cell.get_attribute('data-column').strip() for cell in cells.all()]
+    assert shown == [' '.join(head.split()) for head in heads]
+    page.goto(f'{site[1]}/docs/weights.html')
+    assert page.locator('article table.stacked').count() > 0
+    assert page.locator('article table:not(.stacked)').count() > 0
+    page.close()
