@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from example_images import examples
+from example_images import Example, examples
 from mmengine.config import Config
 from PIL import Image, ImageDraw
 from torchvision.ops import box_iou
@@ -157,6 +157,14 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
     return {**found, **{key: [found[key][i] for i in kept] for key in columns}}
 
 
+def count_found(found: Prediction, truth: Example) -> int:
+    """Objects of the truth that a box of their class meets with an IoU of at least 0.5."""
+    boxes = torch.tensor(found['boxes'], dtype=torch.float64).reshape(-1, 4)
+    alike = torch.tensor(found['labels']).reshape(-1, 1) == torch.tensor(truth.labels)
+    hits = (box_iou(boxes, torch.tensor(truth.boxes)) >= 0.5) & alike
+    return int(hits.any(0).sum())
+
+
 def draw(model: Model, file: str, found: Prediction) -> Captioned:
     """The prediction on the image as the model sees it, with its legend, and a caption.
 
@@ -172,11 +180,8 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
     elif 'boxes' in found and truth is None:
         texts.append(f'{len(found["boxes"])} boxes')
     elif 'boxes' in found:
-        boxes = torch.tensor(found['boxes'], dtype=torch.float64).reshape(-1, 4)
-        alike = torch.tensor(found['labels']).reshape(-1, 1) == torch.tensor(truth.labels)
-        hits = (box_iou(boxes, torch.tensor(truth.boxes)) >= 0.5) & alike
-        count = int(hits.any(0).sum())
-        texts.append(f'{count} of {len(truth.boxes)} found, {len(boxes) - count} extra')
+        count = count_found(found, truth)
+        texts.append(f'{count} of {len(truth.boxes)} found, {len(found["boxes"]) - count} extra')
     elif truth is not None:
         texts.append(f'{(found["seg_map"] == truth.classes).mean():.0%} of the pixels right')
     if model.predictor.sizes is not None:

@@ -4,6 +4,7 @@ They come from the package's own functions and from the models that ship.
 """
 
 import sys
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from PIL import Image
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'tools'))
 
 import make_config
+from app_views import count_found
 from digit_scenes import write_scenes
 from example_images import draw_smear, draw_street
 
@@ -38,7 +40,9 @@ BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
 
 SIZES_MODEL = 'cpvt_tiny_gap-imagenette'  # of the picture of several sizes
 SIZES_PHOTO = ('sklearn.datasets.images', 'china.jpg')
-SIZES = (224, 320, 448, 640)  # heights in px
+SIZES = (224, 320, 640)  # heights in px
+SMEAR_WIDTHS = (320, 480, 640, 960)  # in px
+BOX_COLOURS = ('#c2263d', '#1f4fd8', '#3f8f5f')  # of RBC, WBC and Platelets
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # RGB, of the model's recipe
 
 
@@ -231,8 +235,46 @@ def tiles() -> Figure:
     return figure
 
 
-def sizes(rows: int = 1) -> Figure:
-    """Features of one photograph at several sizes, by one set of weights; in ``rows`` rows.
+def sizes(columns: int, width: float) -> Figure:
+    """One set of weights at several sizes: boxes on a drawn image, features of a photograph.
+
+    ``width`` of a column in inches.
+    """
+    rows = 8 // columns
+    size = (width * columns, 0.75 * width * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout='constrained')
+    axes = [*grid.flat]
+    boxes_at_sizes(axes[:4])
+    features_at_sizes(axes[4:])
+    for axis in axes:
+        axis.axis('off')
+    return figure
+
+
+def boxes_at_sizes(axes: Sequence[Axes]) -> None:
+    """What the shipped detector finds on a drawn blood smear, with scores of at least 0.5."""
+    smear = draw_smear()
+    shipped = find_shipped(smear.model)
+    for axis, width in zip(axes, SMEAR_WIDTHS, strict=True):
+        inferencer = Inferencer(
+            cfg=read_config(shipped.config_file), checkpoint=shipped.name, long_side=width
+        )
+        found, _ = inferencer(np.ascontiguousarray(smear.image[..., ::-1]), score_thr=0.5)
+        height = round(width * smear.image.shape[0] / smear.image.shape[1])
+        axis.imshow(cv2.resize(smear.image, (width, height), interpolation=cv2.INTER_AREA))
+        scale = width / smear.image.shape[1]
+        for (x1, y1, x2, y2), label in zip(found['boxes'], found['labels'], strict=True):
+            corner, size = (x1 * scale, y1 * scale), ((x2 - x1) * scale, (y2 - y1) * scale)
+            style = dict(fill=False, linewidth=1.5, edgecolor=BOX_COLOURS[label])
+            axis.add_patch(Rectangle(corner, *size, **style))
+        count, known = count_found(found, smear), len(smear.boxes)
+        extra = len(found['boxes']) - count
+        more = f', {extra} more' if extra else ''
+        axis.set_title(f'{width} x {height} px: {count} of {known} cells{more}')
+
+
+def features_at_sizes(axes: Sequence[Axes]) -> None:
+    """Features of a photograph by the shipped classifier.
 
     Red, green and blue are the first three principal components of the features at the second
     size, also at the others.
@@ -253,22 +295,14 @@ def sizes(rows: int = 1) -> Figure:
     basis = components[:3].T
     projected = (reference - centre) @ basis
     low, high = projected.quantile(0.02, dim=0), projected.quantile(0.98, dim=0)
-    size = (12, 1.75) if rows == 1 else (5, 1.75 * rows)
-    figure, grid = plt.subplots(
-        rows, -(-(1 + len(maps)) // rows), figsize=size, squeeze=False, layout='constrained'
-    )
-    image, *axes = grid.flat
-    image.imshow(photo)
-    image.set_title('photograph')
-    for axis, features, height in zip(axes, maps, SIZES, strict=False):
+    axes[0].imshow(photo)
+    axes[0].set_title('photograph')
+    for axis, features, height in zip(axes[1:], maps, SIZES, strict=True):
         colours = ((features.flatten(1).T - centre) @ basis - low) / (high - low)
         down, across = features.shape[1:]
         axis.imshow(colours.clamp(0, 1).view(down, across, 3))
         width = round(photo.shape[1] * height / photo.shape[0])
         axis.set_title(f'{width} x {height} px: {across} x {down} tokens')
-    for axis in grid.flat:
-        axis.axis('off')
-    return figure
 
 
 def sheet() -> Image.Image:
@@ -310,9 +344,11 @@ if __name__ == '__main__':
     drawing = dict(transparent=True, bbox_inches='tight', metadata={'Date': None})
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw().savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
-    options = dict(dpi=110, transparent=True, metadata={'Description': versions(SIZES_MODEL)})
-    sizes().savefig(FOLDER / 'sizes.png', **options)
-    sizes(rows=3).savefig(FOLDER / 'sizes_narrow.png', **options)  # for a phone
+    shown = versions(SIZES_MODEL, draw_smear().model)
+    options = dict(transparent=True, metadata={'Description': shown})
+    sizes(columns=4, width=3).savefig(FOLDER / 'sizes.png', dpi=110, **options)
+    # For a phone.
+    sizes(columns=2, width=2).savefig(FOLDER / 'sizes_narrow.png', dpi=165, **options)
     sheet().save(FOLDER / 'sheet.jpg', quality=82)
     models = versions(*(example.model for example in (draw_smear(), draw_street())))
     vis().save(FOLDER / 'vis.jpg', quality=82, comment=models)

@@ -22,7 +22,7 @@ BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
 
 # Rows of docs/speed.md in the order of the suite, and their lines in the README.
 SPEED_ROWS = ("timm's DeiT-S", 'timm, 224 px', 'timm', 'mmseg', 'mmpretrain')
-README_ROWS = {'timm': "as timm's Twins", 'mmseg': "against mmseg's port"}
+README_ROWS = {'timm': "against timm's Twins", 'mmseg': "against mmseg's port"}
 
 
 def test_it_is_short():
@@ -79,7 +79,7 @@ def test_a_picture_is_of_the_weights_that_ship(picture):
     with Image.open(README.parent / 'docs/figures' / picture) as image:
         text = image.info.get('Description') or image.info['comment'].decode()
     words = text.split()
-    assert len(words) == (4 if picture == 'vis.jpg' else 2)
+    assert len(words) == 4  # of two models
     for name, sha256 in zip(words[::2], words[1::2], strict=True):
         assert shipped_weights()[name].sha256 == sha256
 
