@@ -48,6 +48,7 @@ TABLES = (
     ('Instance Segmentation', (800, 1344), ('box AP', 'mask AP')),
     ('Semantic Segmentation', (800, 1344), ('mIoU', 'mIoU, many scales')),
 )
+LATER = ('api/', 'docs/benchmarks/', 'docs/evidence/', 'projects/', 'CHANGELOG')  # in the search
 PICTURES = {
     'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
 }
@@ -132,6 +133,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     if page.file.src_uri in ('docs/models.md', 'docs/weights.md'):  # wide tables
         page.meta['hide'] = ['toc']
+    if page.file.src_uri.startswith(LATER):
+        page.meta['search'] = {'boost': 0.4, **page.meta.get('search', {})}
     if page.file.src_uri == 'docs/concepts.md':
         markdown = CODE.sub(lambda match: linked(match[1]), markdown)
     markdown = EXAMPLE.sub(lambda match: readme_config(match[1]), markdown)
@@ -176,6 +179,7 @@ def zoo() -> str:
     """
     costs = read_costs()
     models = shipped_models(costs) + recipes(costs)
+    models.sort(key=lambda model: not model['scores'])  # those without a score come last
     text = ''
     for task, size, metrics in TABLES:
         columns = ('model', 'data', 'parameters, M', f'G at {size[0]} x {size[1]}', *metrics)
@@ -236,7 +240,7 @@ def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> l
         entry = zoo_entry(
             f'[{name}](../{card})', TABLES[task][0], costs[Path(shipped['config']).stem]
         )
-        entry['data'] = name.rpartition('-')[2]
+        (entry['data'],) = re.findall(r'^\*\*Data\.\*\* (\w+)', (ROOT / card).read_text(), re.M)
         entry['scores'] = [f'{score:.1f}']
         entry['status'] = f'trained here; development score at size {size}'
         models.append(entry)

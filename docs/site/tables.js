@@ -44,6 +44,24 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
   })
   table.before(choice)
 }
+// A table of many rows gets a field: rows that have all of its words stay.
+for (const table of document.querySelectorAll('.md-typeset table:not([class])')) {
+  const rows = [...(table.tBodies[0]?.rows ?? [])]
+  if (rows.length <= 30) continue
+  const field = document.createElement('input')
+  field.type = 'search'
+  field.className = 'rows'
+  field.placeholder = `Filter ${rows.length} rows`
+  field.setAttribute('aria-label', field.placeholder)
+  field.addEventListener('input', () => {
+    const words = field.value.toLowerCase().split(/\s+/)
+    for (const row of rows) {
+      const text = row.innerText.toLowerCase()
+      row.classList.toggle('filtered', !words.every((word) => text.includes(word)))
+    }
+  })
+  table.before(field)
+}
 // On a phone, a table of words that is wider than the page shows its rows as cards. One of many rows stays a table.
 {
   const narrow = matchMedia('(max-width: 44.9em)')

@@ -80,3 +80,18 @@ def test_a_wide_table_of_words_becomes_cards_on_a_phone(site, browser):
     assert page.locator('article table.stacked').count() > 0
     assert page.locator('article table:not(.stacked)').count() > 0
     page.close()
+
+
+def test_a_long_table_is_filtered_by_words(site, browser):
+    page = browser.new_page()
+    page.goto(f'{site[1]}/docs/weights.html')
+    field = page.locator('input.rows').last
+    rows = page.locator('article table').last.locator('tbody tr')
+    count = rows.count()
+    field.fill('DINOv3 small')
+    shown = [row.inner_text().lower() for row in rows.all() if row.is_visible()]
+    assert 0 < len(shown) < count
+    assert all('dinov3' in text and 'small' in text for text in shown)
+    field.fill('')
+    assert all(row.is_visible() for row in rows.all())
+    page.close()
