@@ -132,7 +132,7 @@ def peg_table(rows: pd.DataFrame) -> str:
 def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame) -> str:
     """Ratios as a Markdown table: median over the rounds, lowest and highest.
 
-    Empty where nothing was measured. The bound of each row follows, and whether it is reached.
+    Empty where nothing was measured. The goal of each row follows, and whether it is reached.
     """
     records = []
     for ratio in ratios:
@@ -145,7 +145,7 @@ def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame) -> str:
                 measured += f' ({_digits(values.min())}-{_digits(values.max())})'
             verdict = 'reached' if ratio.reached(middle) else 'missed'
         records.append((ratio.what, measured, f'{ratio.sign} {ratio.bound:.3g}', verdict))
-    return _markdown(pd.DataFrame(records, columns=['what', 'measured', 'bound', '']))
+    return _markdown(pd.DataFrame(records, columns=['what', 'measured', 'goal', '']))
 
 
 def digits_for_verdict(ratio: Ratio, value: float) -> str:
@@ -188,7 +188,7 @@ def plotted_part(ratios: Sequence[Ratio], rows: pd.DataFrame, picture: str) -> s
     speeds = speed_ratios(ratios, rows)
     others = [ratio for ratio in ratios if ratio not in speeds]
     parts = [
-        f'![Speed over that of the peer, with bounds]({picture})',
+        f'![Speed over that of the peer, with goals]({picture})',
         milliseconds_table(speeds, rows),
         ratio_table(others, rows) if others else '',
     ]
@@ -208,7 +208,7 @@ def milliseconds_table(ratios: Sequence[Ratio], rows: pd.DataFrame) -> str:
 
 def draw_ratios(ratios: Sequence[Ratio], rows: pd.DataFrame, path: Path) -> None:
     """Draw the speed ratios: a dot for the median of the rounds, a line from lowest to highest,
-    and a stroke at the bound.
+    and a stroke at the goal.
     """
     shown = speed_ratios(ratios, rows)
     figure, (axis,) = plots.new_figure(1.0 + 0.33 * len(shown))
@@ -221,23 +221,24 @@ def draw_ratios(ratios: Sequence[Ratio], rows: pd.DataFrame, path: Path) -> None
     axis.set_yticks([])
     axis.set_ylim(len(shown) - 0.5, -1.0)
     axis.spines['left'].set_visible(False)
-    axis.axvline(1, color=plots.GREY, linewidth=0.8, alpha=0.5)
     axis.set_xlabel('speed over that of the peer')
     plots.add_legend(figure, _legend_handles(), columns=3)
     plots.save_figure(figure, path)
 
 
 def _draw_ratio(axis: Any, row: int, ratio: Ratio, values: pd.Series) -> None:
-    """Name, interval, median and bound of one ratio."""
+    """Name, and below it interval, median and goal of one ratio, with a thin line at 1."""
     middle = values.median()
     color = plots.BOUNDS['reached' if ratio.reached(middle) else 'missed']
     style = dict(color=plots.GREY, fontsize=plots.TEXT)
     name = axis.text(0, row - 0.42, ratio.what, transform=axis.get_yaxis_transform(), **style)
     name.set(verticalalignment='center', in_layout=False)
+    below = [row - 0.2, row + 0.3]  # the name, so that nothing crosses it
+    axis.plot([1, 1], below, color=plots.GREY, linewidth=0.8, alpha=0.5)
     axis.plot([values.min(), values.max()], [row, row], color=color, linewidth=2)
     axis.plot(middle, row, 'o', color=color, markersize=5)
     axis.plot(ratio.bound, row, '|', color=plots.GREY, markersize=9, markeredgewidth=1.5)
-    # Beside the dots, on the side where the bound is not.
+    # Beside the dots, on the side where the goal is not.
     above = ratio.bound > values.max()
     axis.annotate(
         digits_for_verdict(ratio, middle),
@@ -257,7 +258,7 @@ def _legend_handles() -> list[Any]:
         Line2D([], [], label=name, color=color, marker='o', linewidth=2)
         for name, color in plots.BOUNDS.items()
     ]
-    bound = Line2D(
-        [], [], label='bound', color=plots.GREY, marker='|', linestyle='none', markersize=9
+    goal = Line2D(
+        [], [], label='goal', color=plots.GREY, marker='|', linestyle='none', markersize=9
     )
-    return [*dots, bound]
+    return [*dots, goal]

@@ -1,6 +1,7 @@
 """The benchmarks run small; their figures are right for models of known cost."""
 
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks import (
     in_turns,
     measure,
     pipeline,
+    plots,
     relative_positions,
     report,
     speed,
@@ -235,3 +237,35 @@ def test_layers_are_timed_in_every_way(tmp_path, monkeypatch):
     rows = rows.set_index(['training', 'way'])
     assert [len(rows.loc[training]) for training in (False, True)] == [4, 3]
     assert (rows['ms'] > 0).all() and (rows['mib'] > 0).all()
+
+
+# -- plots
+# --------------------------------------------------------------------------------------------------
+
+
+def luminance(color):
+    """Relative luminance (WCAG 2) of RGB values from 0 to 1."""
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in color]
+    return sum(map(math.prod, zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
+
+
+def contrast(color, ground):
+    dark, light = sorted((luminance(color), luminance(ground)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def rgb(text, brightness=1.0):
+    """``'#rrggbb'`` as values from 0 to 1, multiplied as by the CSS filter ``brightness``."""
+    return [min(1, brightness * int(text[at : at + 2], 16) / 255) for at in (1, 3, 5)]
+
+
+def test_plots_can_be_read_on_both_themes():
+    """WCAG asks for 4.5 of text, and for 3 of lines and dots."""
+    styles = (ROOT / 'docs/site/site.css').read_text()
+    (factor,) = re.findall(r"slate'\] .*'benchmarks/'.*brightness\((.+?)\)", styles)
+    white, dark = rgb('#ffffff'), rgb('#1e2129')
+    assert contrast(rgb(plots.GREY), white) >= 4.5
+    assert contrast(rgb(plots.GREY, float(factor)), dark) >= 4.5
+    for color in (plots.ENCODINGS | plots.BOUNDS | plots.VERDICTS).values():
+        assert contrast(rgb(color), white) >= 3
+        assert contrast(rgb(color, float(factor)), dark) >= 4.5
