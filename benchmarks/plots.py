@@ -1,8 +1,8 @@
 """Colours, sizes and backgrounds of the plots in docs.
 
 A plot has no background of its own, so that one file serves the light and the dark theme. Text has
-a contrast of at least 4.5 on white; every other colour has 3 on white and on the dark theme. No grey
-has 4.5 on both, so ``docs/site/site.css`` brightens the plots in the dark theme.
+a contrast of at least 4.5 on white; every other colour has 3 on white and on the dark theme. No
+grey has 4.5 on both, so ``docs/site/site.css`` brightens the plots in the dark theme.
 """
 
 from pathlib import Path

@@ -121,6 +121,11 @@ class Claim(NamedTuple):
     in_paper: bool = True
     short: str = ''
 
+    @property
+    def name(self) -> str:
+        """``short`` as a title: ``'PEG is as good as RoPE'``."""
+        return self.short[:1].upper() + self.short[1:]
+
 
 class Tested(NamedTuple):
     """A comparison with its result; ``p_value`` is corrected over the comparison's family."""

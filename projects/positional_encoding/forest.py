@@ -1,27 +1,33 @@
 """The claims as a forest plot: a difference for each, its interval, and the paper's value."""
 
+import textwrap
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from benchmarks import plots
 
-from .claims import SHIFT, UNTESTED, Judged, Tested
+from .claims import REFUTED, SHIFT, SUPPORTED, UNDECIDED, UNTESTED, Judged, Tested
 
-ROW = 0.2  # inches
+VERDICTS = (SUPPORTED, REFUTED, UNDECIDED)
+"""In the order of the plot."""
+
+ROW = 0.36  # inches: two lines of a name
+LETTERS = 27  # of a line
 CLAIMED: dict[str, Any] = dict(color=plots.GREY, alpha=0.2, linewidth=0)
 """Style of the side of the bound that the claim predicts."""
 
 
 def draw_claims(judged: Sequence[Judged], path: Path) -> None:
     """Draw the weakest comparison of every tested claim, if there is a claim: points of top-1
-    first, the shift error below.
+    first, the shift error below. The claims stand under their verdicts.
 
     Args:
         judged: Claims with their comparisons.
         path: PNG to write.
     """
-    tested = [one for one in judged if one.verdict != UNTESTED]
+    tested = sort_by_verdict([one for one in judged if one.verdict != UNTESTED])
     points = [one for one in tested if one.weakest.comparison.family != SHIFT]
     shifts = [one for one in tested if one.weakest.comparison.family == SHIFT]
     panels = [
@@ -31,8 +37,8 @@ def draw_claims(judged: Sequence[Judged], path: Path) -> None:
     panels = [(claims, title) for claims, title in panels if claims]
     if not panels:
         return
-    rows = tuple(2 * len(claims) for claims, _ in panels)
-    figure, axes = plots.new_figure(1.2 + 0.4 * len(rows) + ROW * sum(rows), ratios=rows)
+    rows = tuple(len(list_rows(claims)) for claims, _ in panels)
+    figure, axes = plots.new_figure(0.9 + 0.4 * len(rows) + ROW * sum(rows), ratios=rows)
     for axis, (claims, title) in zip(axes, panels, strict=True):
         draw_panel(axis, claims)
         axis.set_xlabel(title)
@@ -40,33 +46,44 @@ def draw_claims(judged: Sequence[Judged], path: Path) -> None:
     plots.save_figure(figure, path)
 
 
+def sort_by_verdict(judged: Sequence[Judged]) -> list[Judged]:
+    """Supported claims first, then those that are not, undecided and untested ones."""
+    order = (*VERDICTS, UNTESTED)
+    return sorted(judged, key=lambda one: order.index(one.verdict))
+
+
+def list_rows(claims: Sequence[Judged]) -> list[str | Judged]:
+    """Rows of a panel: each verdict, and its claims below."""
+    return [
+        row
+        for verdict, members in groupby(claims, key=lambda one: one.verdict)
+        for row in (verdict, *members)
+    ]
+
+
 def draw_panel(axis: Any, claims: Sequence[Judged]) -> None:
-    """A heading for each claim, and its weakest comparison below."""
-    for index, one in enumerate(claims):
-        heading = axis.text(
-            0.01,
-            2 * index,
-            f'{one.claim.short}: {one.verdict}',
-            transform=axis.get_yaxis_transform(),
-            color=plots.VERDICTS[one.verdict],
-            fontsize=plots.TEXT,
-            fontweight='bold',
-            verticalalignment='center',
-        )
-        heading.set_in_layout(False)  # it is shorter than the axis is wide
-        draw_interval(axis, 2 * index + 1, one.weakest)
-    axis.axvline(0, color=plots.GREY, linewidth=0.8, alpha=0.5)
+    """A heading for each verdict, and a line for each of its claims."""
+    rows = list_rows(claims)
+    tested = [(place, one) for place, one in enumerate(rows) if isinstance(one, Judged)]
+    for place, one in tested:
+        axis.plot([0, 0], [place - 0.45, place + 0.45], color=plots.GREY, linewidth=0.8, alpha=0.6)
+        draw_interval(axis, place, one.weakest)
     left, right = axis.get_xlim()
-    for index, one in enumerate(claims):
+    for place, one in tested:
         comparison = one.weakest.comparison
         end = right if comparison.greater else left
-        axis.barh(
-            2 * index + 1, end - comparison.bound, left=comparison.bound, height=0.8, **CLAIMED
-        )
+        axis.barh(place, end - comparison.bound, left=comparison.bound, height=0.6, **CLAIMED)
     axis.set_xlim(left, right)
-    names = [name for one in claims for name in (one.claim.letter, one.weakest.comparison.label)]
+    names = [
+        textwrap.fill(row.claim.name, LETTERS) if isinstance(row, Judged) else row.capitalize()
+        for row in rows
+    ]
     axis.set_yticks(range(len(names)), names)
+    for label, row in zip(axis.get_yticklabels(), rows, strict=True):
+        if not isinstance(row, Judged):
+            label.set_fontweight('bold')
     axis.tick_params(axis='y', length=0)
+    axis.locator_params(axis='x', nbins=5)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.spines['left'].set_visible(False)
     plots.add_grid(axis, 'x')

@@ -15,6 +15,7 @@ from cpvt_backbones.checkpoints import atomic_write
 from .claims import (
     LEVEL,
     TOP1,
+    UNTESTED,
     Difference,
     Judged,
     Tested,
@@ -26,7 +27,7 @@ from .claims import (
     judge,
     rate_trials,
 )
-from .forest import draw_claims
+from .forest import draw_claims, sort_by_verdict
 from .objects import GROUPS, WAYS, read_objects
 from .runs import Record, read_records
 from .transfer import STARTS
@@ -89,6 +90,9 @@ def write_report(work_dir: Path, docs: Path | None = None) -> None:
         return
     for stage, text in parts.items():
         fill_marked(docs / stage.page, stage.table.replace('_', '-'), text)
+    if all(stage in parts for stage in STAGES[:2]):
+        results = [pd.read_csv(docs / f'{stage.table}.csv') for stage in STAGES[:2]]
+        fill_marked(docs / 'claims.md', 'claims', verdicts_table(*results))
 
 
 def run_row(record: Record) -> dict[str, Any]:
@@ -239,6 +243,34 @@ def claims_table(judged: Sequence[Judged]) -> str:
         'verdict',
     )
     return markdown(pd.DataFrame(rows, columns=head), 'lllrrl')
+
+
+def judge_all(results: pd.DataFrame) -> list[Judged]:
+    """Every claim, judged by results of any learning rates."""
+    train_size = results['size'].min()
+    return judge(claims(train_size), best_rates(results, train_size))
+
+
+def verdicts_table(results: pd.DataFrame, repeated: pd.DataFrame) -> str:
+    """Every claim by its verdict, with its weakest comparison.
+
+    Args:
+        results: Results that decide.
+        repeated: Results of another data set, whose verdicts stand beside.
+    """
+    elsewhere = {one.claim.letter: one.verdict for one in judge_all(repeated)}
+    lines = []
+    for one in sort_by_verdict(judge_all(results)):
+        line = {'claim': one.claim.name, 'verdict': one.verdict}
+        if one.verdict != UNTESTED:
+            comparison = one.weakest.comparison
+            line |= {
+                'weakest comparison': comparison.label,
+                'difference (95 % interval)': one.weakest.difference.text(),
+                "the paper's": '' if comparison.paper is None else f'{comparison.paper:+.1f}',
+            }
+        lines.append(line | {'on Tiny ImageNet': elsewhere[one.claim.letter]})
+    return markdown(pd.DataFrame(lines).fillna(''), 'lllrrl')
 
 
 def p_text(p_value: float | None) -> str:

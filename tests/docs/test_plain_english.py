@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cpvt_backbones import CPVT, PEG, PyramidCPVT
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
 # The reference, generated tables, studies, what changed, and the README, which has its own tests.
@@ -55,7 +57,26 @@ def test_no_cell_has_more_than_15_words(page):
     assert [cell for cell in cells(page) if words(cell) > 15] == []
 
 
-def test_what_to_choose_has_five_rows_with_a_link_each():
+def choices():
+    """Rows of "What to choose": the cells of each."""
     part = (DOCS / 'evidence.md').read_text().partition('## What to choose')[2]
-    rows = [line for line in part.partition('\n## ')[0].splitlines() if line.startswith('| ')][2:]
-    assert len(rows) == 5 and all('](' in row for row in rows)
+    lines = [line for line in part.partition('\n## ')[0].splitlines() if line.startswith('| ')]
+    return [[cell.strip() for cell in line.strip('|').split('|')] for line in lines[2:]]
+
+
+def test_what_to_choose_has_a_study_for_each_row_that_trained_weights_do_not_decide():
+    """The first two rows need no figure: they are what the weights were trained with."""
+    rows = choices()
+    decided = [why for *_, why in rows if 'trained with' in why]
+    assert len(rows) == 7 and [why for *_, why in rows[:2]] == decided
+    for *_, why in rows[2:]:
+        assert 'evidence/' in why and '](' in why
+
+
+def test_what_to_choose_has_lines_of_config_that_build_a_backbone():
+    default, *written = (config for _, _, config, _ in choices())
+    assert default.startswith('nothing') and 'PEG' in default
+    assert any(isinstance(layer, PEG) for layer in PyramidCPVT(arch='tiny').modules())
+    for config in written:
+        (line,) = re.findall(r'`(position=.+)`', config)
+        CPVT(arch='tiny', **eval(f'dict({line})'))
