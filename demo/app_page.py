@@ -13,6 +13,8 @@ from gradio.image_utils import encode_image_to_base64
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from cpvt_backbones.inference import ImageError
+
 TITLE = """# CPVT: one model, images of any size
 See what a vision transformer with convolutional position encoding makes of your image, and what
 changes with the image's size."""
@@ -165,6 +167,10 @@ class Page:
         model, file, view = self.models[data[self.name]], data[self.image], data[self.view]
         if file is None:
             raise gr.Error('Choose an image.', print_exception=False)
+        try:
+            views.read_upload(file)  # kept for what follows
+        except ImageError as error:
+            raise gr.Error(str(error), print_exception=False) from error
         if view == FEATURES:
             chosen = [data[slider] for slider in self.sliders]
             features, attention, caption = views.explain(model, file, *chosen)

@@ -16,7 +16,7 @@ from PIL import Image
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.weights import shipped_weights
 
-pytest.importorskip('gradio', reason="the page needs gradio: pip install '.[app]'")
+gradio = pytest.importorskip('gradio', reason="the page needs gradio: pip install '.[app]'")
 ROOT = Path(__file__).parents[2]
 
 
@@ -188,11 +188,14 @@ def test_an_upload_is_shown_as_the_models_see_it(views, file):
         (None, 'more than read_limit=50000000'),
     ],
 )
-def test_an_upload_that_is_refused(views, tmp_path, content, message):
+def test_an_upload_that_is_refused(app, views, tmp_path, content, message):
     file = tmp_path / 'a.png'
     file.write_bytes(content) if content else Image.new('1', (12000, 4200)).save(file)
     with pytest.raises(ImageError, match=message):
         views.read_upload(str(file))
+    with pytest.raises(gradio.Error, match=message) as refused:
+        next(app.page.run(given(app.page, image=str(file))))
+    assert not refused.value.print_exception  # a user's mistake has no traceback in the console
 
 
 # -- the server
