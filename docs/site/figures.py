@@ -38,6 +38,7 @@ from cpvt_backbones.weights import find_shipped, shipped_weights
 FOLDER = Path(__file__).parents[1] / 'figures'
 BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
 
+TOP = 16  # height of a backbone in its picture, layers of height 1 but for the last
 SIZES_MODEL = 'cpvt_tiny_gap-imagenette'  # of the picture of several sizes
 SIZES_PHOTO = ('sklearn.datasets.images', 'china.jpg')
 SIZES = (224, 320, 640)  # heights in px
@@ -103,24 +104,19 @@ def peg() -> Figure:
 def backbones() -> Figure:
     """Layers, from the bottom up, and outputs of the three backbones."""
     figure, axes = panels(3, 9, 3.9)
-    column = stack('patches, 16 px', CPVT(arch='small').depth, (2, 2, 1.5, 10.5))
-    pyramid = [
-        part
-        for stage, depth in enumerate(PyramidCPVT(arch='small').depths)
-        for part in stack('2 x 2 tokens' if stage else 'patches, 4 px', depth, (1, 1, 1, 1))
-    ]
     drawn = (
-        ('CPVT', column, {16: (10.75, 10.75)}),
+        (CPVT(arch='small'), {16: (9.5, 9.5)}),
         (
-            'MultiScaleCPVT',
-            column,
-            {4: (10.75, 2), 8: (10.75, 6), 16: (10.75, 10), 32: (10.75, 14)},
+            MultiScaleCPVT(arch='small'),
+            {4: (13.5, 2), 8: (13.5, 6), 16: (13.5, 10), 32: (13.5, 14)},
         ),
-        ('PyramidCPVT', pyramid, {4: (3.5, 2), 8: (7.5, 6), 16: (11.5, 10), 32: (15.5, 14)}),
+        (PyramidCPVT(arch='small'), {4: (3.5, 2), 8: (7.5, 6), 16: (11.5, 10), 32: (15.5, 14)}),
     )
-    for axis, (title, layers, maps) in zip(axes, drawn, strict=True):
+    for axis, (model, maps) in zip(axes, drawn, strict=True):
         bottom = 0.0
-        for name, colour, height in layers:
+        layers = layers_of(model)
+        for index, (name, colour) in enumerate(layers):
+            height = TOP - bottom if index == len(layers) - 1 else 1
             style = dict(facecolor=colour, edgecolor='white')
             axis.add_patch(Rectangle((0, bottom), 7, height, **style))
             write = dict(color='black' if colour == GREY else 'white', ha='center', va='center')
@@ -135,15 +131,29 @@ def backbones() -> Figure:
                 style = dict(facecolor=GREEN, edgecolor='white', linewidth=0.5)
                 axis.add_patch(Rectangle(corner, 3 / count, 3 / count, **style))
             axis.text(12.5, end, f'stride {stride}', va='center', color=plots.GREY)
-        axis.set(xlim=(-0.1, 16.5), ylim=(-0.1, 16.1), title=title)
-    axes[0].text(12.5, 9.5, 'or a vector', va='center', color=plots.GREY)
+        title = type(model).__name__
+        axis.set(xlim=(-0.1, 16.5), ylim=(-0.1, TOP + 0.1), title=title)
+    axes[0].text(12.5, 8.25, 'or a vector', va='center', color=plots.GREY)
     return figure
 
 
-def stack(patch: str, depth: int, heights: tuple[float, ...]) -> list[tuple[str, str, float]]:
-    """Layers of a stage: names, colours and heights."""
-    names = (patch, 'block 1', 'PEG', f'blocks 2 to {depth}')
-    return list(zip(names, (GREY, BLUE, ORANGE, BLUE), heights, strict=True))
+def layers_of(model: CPVT | PyramidCPVT) -> list[tuple[str, str]]:
+    """Names and colours of a backbone's layers, from the input on, with a PEG where it has one."""
+    (encoding,) = model.position_encodings
+    side = model.patch_size if isinstance(model, CPVT) else model.out_strides[0]
+    layers = []
+    for stage, depth in enumerate(model.depths):
+        layers.append(('2 x 2 tokens' if stage else f'patches, {side} px', GREY))
+        first = 0
+        for block in range(depth):
+            has_peg = (stage, block) in encoding.layer_ids
+            if has_peg or block == depth - 1:
+                name = f'block {block}' if first == block else f'blocks {first} to {block}'
+                layers.append((name, BLUE))
+                first = block + 1
+            if has_peg:
+                layers.append(('PEG', ORANGE))
+    return layers
 
 
 def multi_scale() -> Figure:
