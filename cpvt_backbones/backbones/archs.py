@@ -48,9 +48,7 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
 
 def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers of an architecture from a name in ``table`` or from a dict with exactly the same
-    keys.
-    """
+    """Numbers of an architecture, from a name in ``table`` or from a dict with the same keys."""
     example = next(iter(table.values()))
     keys = list(example)
     if not isinstance(arch, Mapping):
@@ -80,7 +78,7 @@ def resolve_indices(
 ) -> tuple[int, ...]:
     """Non-negative indices from an int or a sequence of ints in [-count, count).
 
-    Empty only if ``allow_none``.
+    ``indices`` may be empty only if ``allow_none``.
     """
     values = (indices,) if isinstance(indices, int) else indices
     accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
@@ -93,7 +91,7 @@ def resolve_indices(
 
 
 def resolve_size(name: str, value: Any) -> tuple[int, int]:
-    """A side, or a height and a width, in pixels, to (height, width)."""
+    """Turn a side, or a height and a width, in pixels into (height, width)."""
     pair = (value, value) if isinstance(value, int) else value
     if not is_sequence(pair) or len(pair) != 2:
         raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')

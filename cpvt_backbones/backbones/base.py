@@ -52,8 +52,8 @@ there are fewer.
 
 
 def init_linear_layers(model: nn.Module) -> None:
-    """Truncated normal weights with standard deviation 0.02 and no bias, as DeiT, PVT and
-    Twins do.
+    """Set weights to a truncated normal of standard deviation 0.02 and biases to zero, as DeiT, PVT
+    and Twins do.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -68,33 +68,42 @@ def prefix_parameter(count: int, dim: int) -> nn.Parameter:
 class Backbone(PretrainedModel):
     """Base of the backbones, with the arguments that all of them share.
 
-    A backbone keeps each argument of its constructor as an attribute of the same name:
-    :meth:`save_pretrained` writes them to ``config.json``.
+    A backbone keeps each argument of its constructor as an attribute of the same name.
+    :meth:`Backbone.save_pretrained` writes them to ``config.json``.
 
     Args:
-        depths: Number of blocks of each stage; a column has one stage.
+        depths: Number of blocks of each stage. A column has one stage.
         with_cls_token: Add a class token.
         in_channels: Channels of an image.
-        out_type: ``'featmap'``: maps (B, C, H', W'); ``'cls_token'`` and ``'avg_featmap'`` (mean
-            over the patch tokens): vectors (B, C); ``'raw'``: tokens (B, [P +] N, C), class,
-            distillation and register tokens first. With a distillation token, ``'cls_token'`` is a
-            pair of vectors, as mmpretrain's DeiT heads take it.
+        out_type: ``'featmap'`` returns maps (B, C, H', W'). ``'cls_token'`` and ``'avg_featmap'``
+            (the mean over the patch tokens) return vectors (B, C). ``'raw'`` returns tokens
+            (B, [P +] N, C), the P class, distillation and register tokens first. With a
+            distillation token ``'cls_token'`` returns a pair of vectors, as mmpretrain's DeiT heads
+            take it.
         qkv_bias: Give queries, keys and values a bias.
-        drop_rate: Dropout after the embeddings and in the MLPs.
+        drop_rate: Dropout after the embeddings, after attention and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
-        drop_path_rate: Stochastic depth of the last block; grows linearly from 0 at the first.
-        norm_eps: Epsilon of the LayerNorms of the blocks and of the final one.
-        frozen_stages: -1: none; 0: the (first) patch embedding; n: and the first n blocks of a
-            column, or stages of a pyramid, with their PEGs; with all of them, the final norm too.
-        with_cp: Recompute each block in the backward pass instead of storing its activations.
-        init_cfg: mmengine's initialisation, e.g. ``dict(type='Pretrained', checkpoint=...)``, or
-            the checkpoint (or name of shipped weights) alone. It takes effect in
-            ``init_weights()``; until then the weights are random. Without a Runner use
-            :meth:`from_pretrained`.
+        drop_path_rate: Stochastic depth of the last block. The rate grows linearly from 0 at the
+            first block.
+        norm_eps: Epsilon of the LayerNorms in the blocks and of the final one.
+        frozen_stages: Freeze the first layers, e.g. those of pretrained weights: they are not
+            trained. -1 freezes nothing, and 0 what is before the first block. n > 0 also freezes
+            the first n blocks (:class:`CPVT`, :class:`MultiScaleCPVT`) or stages
+            (:class:`PyramidCPVT`) and their PEGs. If all are frozen, the final norm is too.
+        with_cp: Activation checkpointing: recompute each block in the backward pass instead of
+            storing its activations.
+        init_cfg: Pretrained weights, ``dict(type='Pretrained', checkpoint=...)`` or the file or
+            name alone, or another initialisation of mmengine. It takes effect in
+            ``init_weights()``, which the Runner calls. Until then the weights are random. Without a
+            Runner use :meth:`Backbone.from_pretrained`.
     """
 
-    out_channels: tuple[int, ...]  # of each output, in the order of `out_indices`
-    out_strides: tuple[int, ...]  # in pixels, in the same order
+    out_channels: tuple[int, ...]
+    """Channels of each output, in the order of ``out_indices``. A neck takes them as
+    ``in_channels``.
+    """
+    out_strides: tuple[int, ...]
+    """Stride of each output map in pixels, in the order of ``out_indices``."""
     norm: nn.Module
     init_cfg: Any
     _taps: tuple[int, ...]  # blocks of a column, stages of a pyramid, whose output is used
@@ -161,7 +170,7 @@ class Backbone(PretrainedModel):
     ) -> Block:
         """Block ``index`` of the trunk, counted over all stages, with the trunk's dropout.
 
-        ``options`` of the block.
+        ``options`` are further arguments of the block.
         """
         dropout = dict(attn_drop=self.attn_drop_rate, proj_drop=self.drop_rate)
         attn = attention(dim, num_heads=num_heads, qkv_bias=self.qkv_bias, **dropout)
@@ -280,22 +289,20 @@ class Backbone(PretrainedModel):
             valid_sizes: (height, width) in pixels of each image before it was padded, on the right
                 and at the bottom, to the size of the batch. Images of one size are then computed
                 together, without the padding, so that neither padding nor neighbours change an
-                image's features. Default: ``images.valid_sizes``, if
-                :mod:`cpvt_backbones.engine.preprocessors` has set it. Detectors and segmentors
+                image's features. Default: ``images.valid_sizes``, an attribute that the data
+                preprocessors of :mod:`cpvt_backbones.engine` set, since detectors and segmentors
                 pass nothing but the batch. An operation on the batch before the backbone loses the
-                attribute, and the padding then counts as image, as in other backbones. Sizes kept
-                in the backbone instead could be those of another batch (test-time augmentation,
-                a teacher, an error between the two calls) and give wrong features.
+                attribute. The padding then counts as image, as in other backbones.
 
         Returns:
-            One output per entry of ``out_indices``: maps (B, C, ceil(H / stride), ceil(W /
-            stride)), zero where an image has no pixel, or what ``out_type`` names. (A PEG with
-            ``padding='none'`` makes a map smaller.)
+            One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps are
+            (B, C, ceil(H / stride), ceil(W / stride)), and zero outside an image's valid size. A
+            PEG with ``padding='none'`` makes a map smaller.
 
         Raises:
-            TypeError: ``images`` that are not a floating point tensor.
-            ValueError: Images of another shape; ``valid_sizes`` that do not fit the batch, or with
-                ``out_type='raw'``.
+            TypeError: ``images`` is not a floating point tensor.
+            ValueError: ``images`` has another shape. ``valid_sizes`` does not fit the batch, or an
+                image is padded and ``out_type`` is ``'raw'``.
 
         Examples:
             Two images in one padded batch. The first has the features that it has alone:
@@ -330,9 +337,11 @@ class Backbone(PretrainedModel):
 
     @staticmethod
     def _sizes_in_batch(images: Tensor, valid_sizes: Any = None) -> list[Grid]:
-        """(height, width) of each image before it was padded; empty where all fill the batch."""
+        """(height, width) of each image before it was padded. Empty if all fill the batch."""
         if is_symbolic():  # a proxy has every attribute
             return []
+        # The batch holds its sizes. Sizes kept in the backbone could be those of another batch:
+        # of test-time augmentation, of a teacher, or after an error.
         if valid_sizes is None:
             valid_sizes = getattr(images, 'valid_sizes', None)
         if valid_sizes is None:
@@ -376,7 +385,7 @@ class Backbone(PretrainedModel):
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
 
     def _prefix_tokens(self, batch: int) -> Tensor | None:
-        """(B, P, C) class, distillation and register tokens, or ``None`` for a model without."""
+        """(B, P, C) class, distillation and register tokens, or ``None`` if the model has none."""
         parameters = (self.cls_token, self.dist_token, self.reg_token)
         tokens: list[Tensor] = [token for token in parameters if token is not None]
         # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks
@@ -408,10 +417,11 @@ class Backbone(PretrainedModel):
         return tokens_to_map(tokens, grid)  # (B, C, H, W)
 
     def init_weights(self) -> None:
-        """Initialise by ``init_cfg``; the Runner makes this call before training.
+        """Initialise the weights as ``init_cfg`` says. The Runner calls this before training.
 
-        ``type='Pretrained'`` is read by :func:`cpvt_backbones.checkpoints.load_checkpoint`, which
-        takes the other keys of the entry, after all other initialisers. Nothing is read before.
+        :func:`cpvt_backbones.checkpoints.load_checkpoint` loads pretrained weights, after all other
+        initialisers. It takes the other keys of the entry with ``type='Pretrained'`` as arguments.
+        No file is read before this call.
         """
         init_cfg = self.init_cfg
         entries = checks.list_of_dicts('init_cfg', init_cfg)
@@ -424,12 +434,12 @@ class Backbone(PretrainedModel):
             self.init_cfg = init_cfg
 
     def fuse(self) -> 'Backbone':
-        """A copy for inference with the current weights, in evaluation mode and not to be trained.
+        """Return a copy for inference, with the current weights and in evaluation mode.
 
-        Every PEG's identity is folded into its convolution, and sums and GELU overwrite tensors
-        that are not needed again (hooks that keep the output of a submodule may find it changed).
-        Outputs agree to 1e-5 in fp32. Fused weights have other names, so the state dict does not
-        load into an unfused model: load weights before fusing.
+        The copy cannot be trained. Every PEG's identity is folded into its convolution. Sums and
+        GELU overwrite tensors that are not needed again, so a hook that keeps the output of a
+        submodule may find it changed. Outputs agree to 1e-5 in fp32. Fused weights have other
+        names, and do not load into an unfused model: load weights before fusing.
 
         Examples:
             >>> import torch
@@ -449,7 +459,7 @@ class Backbone(PretrainedModel):
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         """(stage, block) of a parameter or module, block -1 before the first.
 
-        ``None`` outside the stages.
+        It is ``None`` outside the stages.
         """
         part, _, rest = name.partition('.')
         if part in self._position_names and rest:
@@ -459,7 +469,7 @@ class Backbone(PretrainedModel):
     def _freeze_level(self, name: str) -> float:
         """The smallest ``frozen_stages`` that freezes this parameter or module.
 
-        Infinite for never.
+        It is infinite if none does.
         """
         layer_id = self._layer_id(name)
         if layer_id is None:
@@ -487,18 +497,21 @@ class Backbone(PretrainedModel):
                 module.training = False
 
     def train(self, mode: bool = True) -> 'Backbone':
-        """Set the mode; frozen stages stay in evaluation mode, but for adapters added to them."""
+        """Set the mode. Frozen stages stay in evaluation mode; adapters in them still train."""
         super().train(mode)
         self._freeze()
         return self
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """Depth of a parameter for layer-wise learning rates, and the number of depths, in
-        mmpretrain's convention.
+        """Depth of a parameter for layer-wise learning rates, and the number of depths, as
+        mmpretrain counts them.
 
-        0: stem; i + 1: block i and the PEG after it; last: final norm, pyramid and everything
-        outside this backbone, whose parameters have ``prefix``, e.g. ``'backbone.'``, in the whole
-        model.
+        What is before the first block has depth 0. Block i and the PEG after it have depth i + 1.
+        The final norm, the pyramid and everything outside this backbone have the last depth.
+
+        Args:
+            param_name: Name of the parameter in the whole model.
+            prefix: Start of the names of the backbone's parameters there, e.g. ``'backbone.'``.
         """
         layer_id = None
         if param_name.startswith(prefix):
@@ -510,8 +523,8 @@ class Backbone(PretrainedModel):
         return sum(self.depths[:stage]) + max(block, 0 if stage else -1) + 1, self.num_layers
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that weight decay must spare: class, distillation, register tokens,
-        position encodings.
+        """Names of the parameters that weight decay must spare: class, distillation and register
+        tokens, and position encodings.
 
         Norms and biases are left to the optimizer's own rules (``norm_decay_mult``,
         ``bias_decay_mult``).

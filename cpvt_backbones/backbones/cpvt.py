@@ -19,41 +19,54 @@ from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix
 
 @MODELS.register_module()
 class CPVT(Backbone):
-    """Vision transformer for any image size, conditional positional encoding by default.
+    """Vision transformer for any image size, with PEG as position encoding by default.
 
     Keys of the state dict are those of timm's DeiT and ViT, with ``pos_block.<i>.proj.0`` for the
     i-th PEG. Blocks that no output needs are not built, so that every parameter is trained.
-    ``ValueError`` names a wrong argument, its value and what is accepted.
+
+    | ``frozen_stages`` | frozen: not trained, in evaluation mode |
+    | --- | --- |
+    | -1 | nothing |
+    | 0 | patch embedding, class and other extra tokens, position table |
+    | 4 | patch embedding, tokens, table, blocks 0 to 3 and the PEGs after them |
+    | depth (12) | all blocks and PEGs, and the final norm: the whole model |
 
     Args:
-        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads,
+        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads and
             mlp_ratio.
-        img_size: Side (or height and width) in pixels that learned tables have entries for. Any
-            size runs.
-        patch_size: Side of a patch in pixels.
-        out_indices: Block, or blocks, whose output is returned; negative counts from the end.
-        position: Position encoding as plain data: ``None``, a dict of ``type`` and arguments, or a
+        img_size: Side, or (height, width), in pixels that a position table is made for. The model
+            takes images of any size.
+        patch_size: Side of a patch in pixels, which is the stride of the map.
+        out_indices: Block, or blocks, whose output is returned: integers in [-depth, depth - 1].
+            0 is the first block, and -1 the last.
+        position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
-            (:class:`LearnedTable`), ``'SinCos'``, ``'Relative'``, ``'DecomposedRelative'``
-            (:class:`DecomposedRelative`, of ViTDet and SAM), ``'RoPE'`` (:class:`RoPE`). Default:
-            one PEG after block 0, k = 3.
-        with_cls_token: Add a class token; ``False`` is the paper's GAP model.
+            (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'Relative'``
+            (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`), ``'RoPE'``
+            (:class:`RoPE`). Default: one PEG, after block 0.
+        with_cls_token: Add a class token. ``False`` is the paper's GAP model.
         with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877,
             section 4).
         num_registers: Number of register tokens beside the class token (arXiv 2309.16588; DINOv3:
             4).
-        window_size: Side in tokens of the windows that attention is limited to; ``None`` for global
-            attention.
-        global_blocks: With windows, the blocks with global attention.
+        window_size: Side in tokens of the windows that attention is limited to. ``None`` is global
+            attention in all blocks.
+        global_blocks: With windows, the blocks with global attention. ViTDet's choice for 12 blocks
+            is ``window_size=14, global_blocks=(2, 5, 8, 11)``.
         mask_window_padding: With windows, leave the padding of the last row and column of windows
-            out of attention. ViTDet and SAM do not: ``False`` for their weights.
-        layer_scale_init: Initial layer scale; ``None`` for none.
-        activation: Of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'`` (CLIP) or
-            ``'swiglu'`` (see :class:`MLP`).
+            out of attention. ViTDet and SAM do not: set ``False`` for their weights.
+        layer_scale_init: Initial layer scale. ``None`` adds no layer scale.
+        activation: Activation of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'``
+            (CLIP) or ``'swiglu'`` (see :class:`MLP`).
         pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
         final_norm: Normalise the last block's output.
+        frozen_stages: Freeze the first layers, e.g. those of pretrained weights: a row of the
+            table. Integer in [-1, depth].
 
     The other arguments are those of :class:`Backbone`.
+
+    Raises:
+        ValueError: An argument is wrong. The message names it, its value and what is accepted.
 
     Examples:
         >>> import torch
@@ -185,7 +198,7 @@ class CPVT(Backbone):
         self._freeze_stages()
 
     def _attention(self, *, windowed: bool) -> Callable[..., nn.Module]:
-        """Attention of a block; ``windowed`` if it is none of ``global_blocks``."""
+        """Attention of a block. ``windowed`` is ``True`` if it is none of ``global_blocks``."""
         if self.window_size is None or not windowed:
             return Attention
         return partial(

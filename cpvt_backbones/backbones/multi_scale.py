@@ -1,5 +1,5 @@
-"""MultiScaleCPVT: a column with outputs of strides 4, 8, 16 and 32, for necks and heads made for
-pyramids.
+"""MultiScaleCPVT: a column with feature maps of strides 4, 8, 16 and 32, for necks and heads that
+take a pyramid.
 """
 
 import math
@@ -24,11 +24,11 @@ STRIDES = (4, 8, 16, 32)
 class LayerNorm2d(nn.LayerNorm):
     """LayerNorm over the channels of a (B, C, H, W) map.
 
-    Independent of the batch, unlike BatchNorm.
+    It does not depend on the batch, unlike BatchNorm.
     """
 
     def forward(self, feature_map: Tensor) -> Tensor:
-        """(B, C, H, W) to the same shape."""
+        """Normalise a map (B, C, H, W)."""
         return super().forward(feature_map.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
@@ -38,15 +38,16 @@ class CeilMaxPool(nn.MaxPool2d):
     """
 
     def forward(self, feature_map: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, C, ceil(H / p), ceil(W / p))."""
+        """Pool a map (B, C, H, W) to (B, C, ceil(H / p), ceil(W / p))."""
         return super().forward(pad_to_multiple(feature_map, self.kernel_size, value=-torch.inf))  # type: ignore[arg-type]
 
 
 def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
     """A module that changes a map's stride by ``factor`` (a power of two), and its output width.
 
-    Up (factor < 1): transposed convolutions of stride 2, with norm and GELU between them; each
-    halves the width if ``halve``. Down: max pooling that rounds sizes up. Neither: identity.
+    A factor below 1 gives transposed convolutions of stride 2, with norm and GELU between them.
+    Each halves the width if ``halve``. A factor above 1 gives max pooling that rounds sizes up, and
+    1 the identity.
     """
     if factor >= 1:
         pool = int(factor)
@@ -69,27 +70,50 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
 
 @MODELS.register_module()
 class MultiScaleCPVT(CPVT):
-    """A :class:`CPVT` whose outputs are maps of strides 4, 8, 16 and 32.
+    """A :class:`CPVT` that returns feature maps of stride 4, 8, 16 and 32, for detectors and
+    segmentors.
 
-    The trunk's parameters keep their names: a checkpoint of :class:`CPVT` loads with none missing.
-    New ones are under ``pyramid.``. Errors are those of :class:`CPVT`.
+    Parameters of its trunk have the names that they have in :class:`CPVT`, so that pretrained
+    weights of a column load. New parameters are under ``pyramid.``.
+
+    | ``out_indices`` | stride, px | channels, at patch 16 and ``source='last'`` |
+    | --- | --- | --- |
+    | 0 or -4 | 4 | ``embed_dims`` / 4 |
+    | 1 or -3 | 8 | ``embed_dims`` / 2 |
+    | 2 or -2 | 16 | ``embed_dims`` |
+    | 3 or -1 | 32 | ``embed_dims`` |
+
+    | ``frozen_stages`` | frozen: not trained, in evaluation mode |
+    | --- | --- |
+    | -1 | nothing |
+    | 0 | patch embedding, class and register tokens, position table |
+    | 4 | patch embedding, tokens, table, blocks 0 to 3 and the PEGs after them |
+    | depth (12) | the whole trunk; ``pyramid`` is trained |
 
     Args:
-        arch: As in :class:`CPVT`.
-        source: ``'last'``: every level from the last map, upsampling halves the channels (ViTDet,
-            arXiv 2203.16527, section 3; at patch 16: C / 4, C / 2, C, C). ``'taps'``: each level
-            from the map of another block, all C wide (BEiT and XCiT, arXiv 2106.09681, section 4).
-        taps: With ``source='taps'``, the block of each stride; ``None``: the ends of four quarters
-            (2, 5, 8, 11 of 12).
-        out_indices: Levels that are returned: 0 is stride 4, 3 is stride 32.
-        patch_size: 4, 8, 16 or 32 pixels.
-        position: See :class:`CPVT`. Default: one PEG after each of the first five blocks, or of all
-            if there are fewer.
-        with_cls_token: See :class:`CPVT`. Default: no class token.
-        window_size, global_blocks, mask_window_padding: See :class:`CPVT`. Global attention in a
-            few blocks, windowed in the rest: ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads and
+            mlp_ratio.
+        source: ``'last'`` makes every level from the last block, and halves the channels at each
+            upsampling by 2 (ViTDet, arXiv 2203.16527, section 3). ``'taps'`` makes each level from
+            another block, with all channels (BEiT and XCiT, arXiv 2106.09681, section 4).
+        taps: With ``source='taps'``, the blocks of strides 4, 8, 16 and 32, in ascending order.
+            ``None`` takes the last block of each quarter: 2, 5, 8 and 11 of 12.
+        out_indices: Level, or levels, that are returned: integers in [-4, 3], as in the table.
+        patch_size: Side of a patch: 4, 8, 16 or 32 pixels.
+        position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
+            list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
+            (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'Relative'``
+            (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`), ``'RoPE'``
+            (:class:`RoPE`). Default: one PEG after each of blocks 0 to 4, or of all blocks if there
+            are fewer.
+        with_cls_token: Add a class token. It takes part in attention, and no output shows it.
+        frozen_stages: Freeze the first layers, e.g. those of pretrained weights: a row of the
+            table. Integer in [-1, depth].
 
     The other arguments are those of :class:`CPVT`.
+
+    Raises:
+        ValueError: An argument is wrong. The message names it, its value and what is accepted.
 
     Examples:
         >>> import torch
@@ -100,6 +124,43 @@ class MultiScaleCPVT(CPVT):
         >>> maps = model(torch.rand(1, 3, 50, 70))
         >>> [tuple(one.shape[2:]) for one in maps]
         [(13, 18), (7, 9), (4, 5), (2, 3)]
+
+        The feature map of stride 8 alone:
+
+        >>> model = MultiScaleCPVT(arch='tiny', out_indices=(1,))
+        >>> model.out_strides, model.out_channels
+        ((8,), (96,))
+
+        Freeze the patch embedding and the first four blocks:
+
+        >>> model = MultiScaleCPVT(arch='tiny', frozen_stages=4).train()
+        >>> [block.norm1.weight.requires_grad for block in model.blocks[:6]]
+        [False, False, False, False, True, True]
+
+        A config of RetinaNet with pretrained weights. The neck takes ``out_channels``:
+
+        ```python
+        # retinanet_multi_scale.py
+        _base_ = 'mmdet::pvt/retinanet_pvt-t_fpn_1x_coco.py'
+        custom_imports = dict(imports=['cpvt_backbones'])
+        weights = 'timm://deit_small_patch16_224.fb_in1k'
+        model = dict(
+            backbone=dict(
+                _delete_=True,
+                type='MultiScaleCPVT',
+                arch='small',
+                out_indices=(1, 2, 3),  # strides 8, 16 and 32
+                frozen_stages=4,
+                # the table of the weights, and PEG
+                position=[
+                    dict(type='Learned'),
+                    dict(type='PEG', after_blocks='0-5'),
+                ],
+                init_cfg=dict(type='Pretrained', checkpoint=weights),
+            ),
+            neck=dict(in_channels=[192, 384, 384], start_level=0),
+        )
+        ```
     """
 
     def __init__(

@@ -37,9 +37,9 @@ def features_of_sizes(
     sizes: Sequence[Grid],
     strides: Sequence[int] | None,
 ) -> tuple[Any, ...]:
-    """Features of padded images; those of one size are computed together.
+    """Features of padded images. Images of one size are computed together.
 
-    ``strides`` of outputs that are maps.
+    ``strides`` are those of outputs that are maps, and ``None`` for vectors.
     """
     groups = group_by_shape(sizes)
     order = [image for group in groups for image in group]

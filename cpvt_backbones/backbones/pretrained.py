@@ -1,4 +1,4 @@
-"""Models with weights: by name, in folders, on the Hugging Face hub."""
+"""Pretrained models: by name, in folders, on the Hugging Face hub."""
 
 import inspect
 import json
@@ -38,7 +38,7 @@ _HUB_NAME = re.compile(r'(?!.*(--|\.\.|\.git$))\b[\w.-]+\b/\b[\w.-]{1,96}\b', re
 
 
 class CheckpointInit:
-    """mmengine's ``PretrainedInit`` by :func:`load_checkpoint`, whose options it takes."""
+    """mmengine's ``PretrainedInit`` by :func:`load_checkpoint`, with the options of that."""
 
     def __init__(
         self, checkpoint: str | PathLike[str], map_location: Any = 'cpu', **options: Any
@@ -51,7 +51,9 @@ class CheckpointInit:
 
 
 class PretrainedModel(BaseModule):
-    """Base of :class:`Backbone`: weights by name, in folders and on the Hugging Face hub."""
+    """Base of :class:`Backbone`: pretrained weights by name, in folders and on the Hugging Face
+    hub.
+    """
 
     @classmethod
     def from_pretrained(cls, name: str | PathLike[str], **arguments: Any) -> Any:
@@ -62,23 +64,24 @@ class PretrainedModel(BaseModule):
 
                 - weights that come with the package, by name
                   (:func:`cpvt_backbones.weights.shipped_weights`);
-                - public ones of docs/weights.md (``'timm://vit_small_patch16_dinov3.lvd1689m'``, or
-                  a file under its published name);
-                - a folder of :meth:`save_pretrained`; ``'user/repository'`` or
+                - public weights of docs/weights.md
+                  (``'timm://vit_small_patch16_dinov3.lvd1689m'``, or a file under its published
+                  name);
+                - a folder of :meth:`Backbone.save_pretrained`, or ``'user/repository'`` or
                   ``'hf://user/repository'`` on the Hugging Face hub;
-                - such a folder or repository of transformers: ViT, DeiT, DINOv2, DINOv3, ViTDet,
-                  CLIP, SigLIP, SAM;
-                - any other file, address or work directory: the architecture is read from the
-                  weights, and logged with what is assumed.
+                - a folder or repository of transformers: ViT, DeiT, DINOv2, DINOv3, ViTDet, CLIP,
+                  SigLIP, SAM;
+                - any other file, address or work directory. The architecture is read from the
+                  weights, and the log says what is assumed.
 
                 In a config ``init_cfg`` takes the name, and the arguments are those of the config.
             arguments: Override those that the weights were trained with, e.g.
                 ``out_type='featmap'``.
 
         Raises:
-            ValueError: An unknown name, weights of another class, a ``config.json`` without a JSON
-                object or with a value that the backbone cannot hold, or weights that do not show an
-                argument: it is to be passed.
+            ValueError: The name is unknown, the weights are of another class, or ``config.json``
+                has no JSON object or a value that the backbone cannot hold. Or the weights do not
+                determine an argument; pass it.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
 
@@ -157,7 +160,7 @@ class PretrainedModel(BaseModule):
 
 
 def _full_name(name: str) -> str:
-    """``hf://`` before the name of a repository; FileNotFoundError for a path that is not there."""
+    """Put ``hf://`` before the name of a repository. Raise FileNotFoundError for a missing path."""
     if '://' in name or os.path.exists(name) or name in shipped_weights():
         return name
     is_file = name.lower().endswith(_SUFFIXES)

@@ -29,28 +29,52 @@ PATCH_SIZES = (4, 2, 2, 2)
 
 @MODELS.register_module()
 class PyramidCPVT(Backbone):
-    """Pyramid vision transformer for any image size; maps of strides 4, 8, 16, 32.
+    """Pyramid vision transformer for any image size: feature maps of stride 4, 8, 16 and 32.
 
     Keys of the state dict are those of the authors and of timm's ``twins_pcpvt_*``. Stages that no
-    output needs are not built, so that every parameter is trained. Errors are those of
-    :class:`CPVT`.
+    output needs are not built, so that every parameter is trained.
+
+    | ``out_indices`` | stage | stride, px |
+    | --- | --- | --- |
+    | 0 or -4 | 0 | 4 |
+    | 1 or -3 | 1 | 8 |
+    | 2 or -2 | 2 | 16 |
+    | 3 or -1 | 3 | 32 |
+
+    | ``frozen_stages`` | frozen: not trained, in evaluation mode |
+    | --- | --- |
+    | -1 | nothing |
+    | 0 | patch embedding and position table of stage 0 |
+    | 1 | stage 0: patch embedding, table, blocks and their PEG |
+    | 2 | stages 0 and 1 |
+    | 3 | stages 0 to 2 |
+    | 4 | all stages, class token and final norm: the whole model |
 
     Args:
         arch: ``'tiny'``, ``'small'``, ``'base'``, ``'large'``, or a dict with depths, embed_dims,
             num_heads, mlp_ratios and sr_ratios, one number a stage.
-        img_size: Side (or height and width) in pixels that learned tables have entries for. Any
-            size runs.
-        out_indices: Stage, or stages, whose output is returned; negative counts from the end.
-        position: See :class:`CPVT`; block indices count within each stage. Default: a PEG after
-            block 0 of every stage. PVT: ``dict(type='Learned', interpolation='bilinear',
-            antialias=False)``.
+        img_size: Side, or (height, width), in pixels that position tables are made for. The model
+            takes images of any size.
+        out_indices: Stage, or stages, whose output is returned: integers in [-4, 3], as in the
+            table.
+        position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
+            list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
+            (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'RoPE'`` (:class:`RoPE`).
+            ``'Relative'`` and ``'DecomposedRelative'`` need ``sr_ratios`` of 1. Blocks count from 0
+            in each stage. Default: a PEG after block 0 of every stage. PVT has
+            ``dict(type='Learned', interpolation='bilinear', antialias=False)``.
         with_cls_token: Add a class token at the last stage, as in PVT.
         embed_norm_eps: Epsilon of the norms of patch embeddings and spatial reductions (Twins:
             1e-5; PVT: 1e-6).
-        final_norm: Normalise the last stage's output; ``None``: unless it is a feature map, as in
-            PVT and Twins.
+        final_norm: Normalise the last stage's output. ``None`` normalises vectors and tokens, but
+            not feature maps, as PVT and Twins do.
+        frozen_stages: Freeze the first stages, e.g. those of pretrained weights: a row of the
+            table. Integer in [-1, 4].
 
     The other arguments are those of :class:`Backbone`.
+
+    Raises:
+        ValueError: An argument is wrong. The message names it, its value and what is accepted.
 
     Examples:
         >>> import torch
@@ -59,6 +83,14 @@ class PyramidCPVT(Backbone):
         >>> maps = model(torch.rand(1, 3, 50, 70))
         >>> [tuple(one.shape) for one in maps]
         [(1, 128, 7, 9), (1, 512, 2, 3)]
+        >>> model.out_strides, model.out_channels
+        ((8, 32), (128, 512))
+
+        Freeze the first stage:
+
+        >>> model = PyramidCPVT(arch='tiny', frozen_stages=1).train()
+        >>> [not stage.training for stage in model.patch_embeds]
+        [True, False, False, False]
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``dict(type='WithPEG', ...)``: PEGs behind named blocks of any registered backbone."""
+"""``dict(type='WithPEG', ...)``: PEGs after named blocks of any registered backbone."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -20,23 +20,50 @@ from .archs import resolve_size
 def build_with_peg(
     *, backbone: dict[str, Any], after: Sequence[str], channels_last: bool = False, **peg: Any
 ) -> Any:
-    """A registered backbone with a PEG behind each of the named blocks, by forward hooks.
+    """``type='WithPEG'`` in a config: any registered backbone, with a PEG after each named block.
 
-    It is the backbone itself, with further weights ``pos_block.{i}.*``: its checkpoints,
-    ``init_cfg`` and arguments keep their meaning. PEGs start as the identity, so that pretrained
-    weights compute what they did; frozen stages do not freeze them. A PEG encodes the block's
-    output, of a tuple the first: tokens (B, N, C) or a map. The grid of tokens is the pair among
-    the block's arguments that has N cells; else the image's at the stride that gives N. Tokens
-    without a grid, or a name that the backbone lacks or does not call, are a ``ValueError``.
+    The result is the backbone itself with forward hooks and further weights ``pos_block.{i}.*``.
+    Its checkpoints, ``init_cfg`` and arguments keep their meaning. PEGs start as the identity, so
+    that pretrained weights compute what they did. ``frozen_stages`` of the backbone does not freeze
+    the PEGs.
+
+    A PEG encodes the block's output: tokens (B, N, C) or a map. If the output is a tuple, the PEG
+    encodes its first entry. The grid of tokens is a (height, width) argument of the block whose
+    product is N. Otherwise it is computed from the image size.
 
     Args:
-        backbone: Config of the backbone, e.g. ``dict(type='mmdet.SwinTransformer', ...)``. It is
-            run once on a blank image of its ``img_size`` (default: 224 px), to find the widths of
-            the blocks.
+        backbone: Config of the backbone, e.g. ``dict(type='mmdet.SwinTransformer', ...)``. The
+            backbone is run once on a blank image of its ``img_size`` (default: 224 px), to find the
+            widths of the blocks.
         after: Names of its blocks as in ``named_modules()``, e.g. ``('stages.0.blocks.0',
             'stages.1.blocks.0')``.
-        channels_last: Maps are (B, H, W, C), as in timm's Swin; otherwise (B, C, H, W).
-        peg: Arguments of :class:`PEG`; ``padding`` must be ``'zero'``.
+        channels_last: ``True`` if maps are (B, H, W, C), as in timm's Swin. Otherwise they are
+            (B, C, H, W).
+        peg: Further arguments, those of :class:`PEG`. ``padding`` must be ``'zero'``.
+
+    Returns:
+        The backbone, of its own class.
+
+    Raises:
+        ValueError: The backbone lacks a named block or does not call it, or the grid of its tokens
+            is not found.
+
+    Examples:
+        A config: Swin in RetinaNet, with a PEG after the first block of each stage:
+
+        ```python
+        # retinanet_swin_peg.py
+        _base_ = 'mmdet::swin/retinanet_swin-t-p4-w7_fpn_1x_coco.py'
+        custom_imports = dict(imports=['cpvt_backbones'])
+        model = dict(
+            backbone=dict(
+                _delete_=True,
+                type='WithPEG',
+                backbone=_base_.model.backbone,
+                after=[f'stages.{stage}.blocks.0' for stage in range(4)],
+            )
+        )
+        ```
     """
     if not is_sequence(after) or not after or len(set(after)) < len(after):
         raise ValueError(f'after must be different names of blocks, got {after!r}')

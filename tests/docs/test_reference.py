@@ -1,18 +1,48 @@
-"""The reference of the backbones: its picture, table and configs are those of the models."""
+"""The reference of the backbones: its picture, tables and configs are those of the models."""
 
+import inspect
+import re
 from pathlib import Path
 
+import pytest
 import torch
+from mmengine.registry import MODELS
 
-from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+import cpvt_backbones.backbones
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
+from cpvt_backbones.backbones import build_with_peg
+from cpvt_backbones.layers import POSITIONS
+from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
-CLASSES = {cls.__name__: cls for cls in (CPVT, MultiScaleCPVT, PyramidCPVT)}
+CLASSES = {cls.__name__: cls for cls in (PyramidCPVT, MultiScaleCPVT, CPVT)}
+LEVELS = ('MultiScaleCPVT', 'PyramidCPVT')
+CONFIGS = {'MultiScaleCPVT': MultiScaleCPVT, 'WithPEG': build_with_peg}
 
 
 def build(name, **arguments):
     with torch.device('meta'):
         return CLASSES[name](**arguments)
+
+
+def tables(documented):
+    """Cells of the tables of a docstring, without code marks; the first row has the headings."""
+    blocks = re.findall(r'(?:^\|.+\n)+', inspect.getdoc(documented), re.MULTILINE)
+    found = []
+    for block in blocks:
+        rows = [line.replace('``', '').strip('| ').split(' | ') for line in block.splitlines()]
+        found.append([rows[0], *rows[2:]])
+    return found
+
+
+def table(documented, heading):
+    """Rows of the table of a docstring with this heading in the first column."""
+    (found,) = [rows for rows in tables(documented) if rows[0][0] == heading]
+    return found[1:]
+
+
+def numbers(value):
+    return ', '.join(map(str, value if isinstance(value, (tuple, list)) else [value]))
 
 
 def test_the_picture_has_the_pegs_of_the_models():
@@ -21,3 +51,75 @@ def test_the_picture_has_the_pegs_of_the_models():
     models = [build(name, arch='small') for name in CLASSES]
     pegs = [len(model.position_encodings[0].layer_ids) for model in models]
     assert texts.count('<!-- PEG -->') == sum(pegs)
+
+
+def test_the_table_of_architectures_is_that_of_the_models():
+    archs, outputs = tables(cpvt_backbones.backbones)
+    expected = []
+    for name, cls in CLASSES.items():
+        for arch in list_archs()[name]:
+            model = build(name, arch=arch)
+            stages = model.blocks if cls is PyramidCPVT else [model.blocks]
+            heads = [stage[0].attn.num_heads for stage in stages]
+            widths = [stage[0].norm1.normalized_shape[0] for stage in stages]
+            columns = (model.depths, heads, widths, model.out_channels)
+            expected.append([name, arch, *map(numbers, columns)])
+    assert archs[1:] == expected
+    expected = []
+    for name, cls in CLASSES.items():
+        default = inspect.signature(cls).parameters['out_indices'].default
+        expected.append([name, numbers(default), numbers(build(name).out_strides)])
+    assert [row[:3] for row in outputs[1:]] == expected
+
+
+@pytest.mark.parametrize('name', LEVELS)
+def test_the_table_of_out_indices_is_that_of_the_model(name):
+    rows = table(CLASSES[name], 'out_indices')
+    assert len(rows) == 4
+    for row in rows:
+        stride = int(row[2 if name == 'PyramidCPVT' else 1])
+        for index in row[0].split(' or '):
+            assert build(name, out_indices=int(index)).out_strides == (stride,)
+    if name == 'MultiScaleCPVT':
+        divisors = [int((row[2] + ' / 1').split(' / ')[1]) for row in rows]
+        assert build(name, arch='tiny').out_channels == tuple(192 // one for one in divisors)
+
+
+@pytest.mark.parametrize('name', CLASSES)
+def test_the_table_of_frozen_stages_is_that_of_the_model(name):
+    """Every row is accepted and freezes more than the row before; the last freezes the trunk."""
+    first = [row[0] for row in table(CLASSES[name], 'frozen_stages')]
+    levels = [int(re.search(r'-?\d+', cell)[0]) for cell in first]
+    position = [dict(type='Learned'), dict(type='PEG')]
+    models = [build(name, arch='tiny', position=position, frozen_stages=one) for one in levels]
+    trained = [[key for key, one in m.named_parameters() if one.requires_grad] for m in models]
+    assert levels[0] == -1 and len(trained[0]) == len([*models[0].parameters()])
+    counts = [len(keys) for keys in trained]
+    assert counts == sorted(set(counts), reverse=True)
+    assert {key.partition('.')[0] for key in trained[-1]} <= {'pyramid'}
+    with pytest.raises(ValueError, match='frozen_stages'):
+        build(name, arch='tiny', frozen_stages=levels[-1] + 1)
+
+
+@pytest.mark.parametrize('name', CLASSES)
+def test_position_names_every_type(name):
+    (text,) = re.findall(r'^    position: .+(?:\n {5,}.+)*', inspect.getdoc(CLASSES[name]), re.M)
+    types = set(re.findall(r"``'(\w+)'``", text))
+    assert types == POSITIONS.keys()
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_a_config_in_a_docstring_builds(name, tmp_path):
+    pytest.importorskip('mmdet')
+    (block,) = re.findall(r'^ *```python\n(.+?)^ *```', inspect.getdoc(CONFIGS[name]), re.S | re.M)
+    block = inspect.cleandoc('\n' + block)
+    assert max(map(len, block.splitlines())) <= 71
+    (tmp_path / 'mine.py').write_text(block)
+    cfg = read_config(tmp_path / 'mine.py')
+    assert cfg.model.backbone.type == name
+    model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
+    assert hasattr(model.backbone, 'pos_block')
+    model.eval()
+    maps = model.backbone(torch.rand(1, 3, 64, 96))
+    assert [one.shape[1] for one in maps] == model.neck.in_channels
+    assert len(model.neck(maps)) == len(model.bbox_head.prior_generator.strides)
