@@ -1,6 +1,19 @@
-"""Layers in plain PyTorch."""
+"""Layers in plain PyTorch: PEG and other position encodings, attention, blocks.
 
-from .attention import Attention, SpatialReductionAttention, WindowAttention
+In shapes, B is the number of images, N = H * W the number of patch tokens, and P the number of
+prefix tokens: class, distillation and register tokens, which stand first. C is the width of a token
+and d the width of a head.
+
+| type in a signature | value |
+| --- | --- |
+| ``Grid`` | (H, W): rows and columns of the patch tokens |
+| ``StageTokens`` | patch tokens (B, N, C), prefix tokens (B, P, C) or ``None``, and a ``Grid`` |
+| ``Bias`` | function of queries (B, heads, N, d) and a ``Grid``; returns an :class:`AxialBias` |
+| ``Arrange`` | function of a tensor (heads or 1, P + N, d); returns it in windows |
+| ``Rotate`` | function of queries, keys and an ``Arrange`` or ``None``; returns both, rotated |
+"""
+
+from .attention import Arrange, Attention, Bias, Rotate, SpatialReductionAttention, WindowAttention
 from .axial_bias import AxialBias
 from .block import MLP, Block, DropPath, LayerScale
 from .learned_table import LearnedTable
@@ -13,6 +26,7 @@ from .position import (
     Relative,
     SinCos,
     Stage,
+    StageTokens,
     build_positions,
     register_position,
 )

@@ -1,4 +1,4 @@
-"""Attention: global, windowed, spatial-reduction; all through one fused call."""
+"""Global, windowed and spatial-reduction attention, all through one fused call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,15 +23,19 @@ from .tokens import (
 )
 
 Bias = Callable[[Tensor, Grid], AxialBias]
-"""Queries (B, heads, N, head_dim) and their grid to a bias on the logits of these N tokens."""
+"""Function of queries (B, heads, N, d) and their grid. It returns the bias on the logits of these N
+tokens.
+"""
 
 Arrange = Callable[[Tensor], Tensor]
-"""A tensor (heads or 1, P + N, d) to the layout of tokens in windows, (windows, heads or 1,
-h * w, d).
+"""Function of a tensor (heads or 1, P + N, d). It returns the tensor in the layout of windows,
+(windows, heads or 1, h * w, d).
 """
 
 Rotate = Callable[[Tensor, Tensor, Arrange | None], tuple[Tensor, Tensor]]
-"""Queries and keys, in the layout of ``PositionEncoding.rotate``, to rotated ones."""
+"""Function of queries and keys, in the layout of ``PositionEncoding.rotate``. It returns both,
+rotated.
+"""
 
 
 SHORT = 256
@@ -39,7 +43,7 @@ SHORT = 256
 
 
 def widen(*tensors: Tensor) -> list[Tensor]:
-    """Half and bfloat16 tensors in float32, others as they are."""
+    """Turn half and bfloat16 tensors into float32, and leave others as they are."""
     return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
 
 
@@ -52,7 +56,7 @@ def attend(
     bias: AxialBias | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(d) + bias + mask) v.
+    """Compute softmax(q k^T / sqrt(d) + bias + mask) v.
 
     Queries are (B, heads, T, d), keys and values (B, heads, S, d).
 
@@ -78,7 +82,7 @@ def attend_fused(
     dropout: float,
     scale: float | None = None,
 ) -> Tensor:
-    """:func:`attend` by torch's own kernel; ``scale`` of the logits other than 1 / sqrt(d)."""
+    """:func:`attend` by torch's own kernel. ``scale`` replaces the factor 1 / sqrt(d)."""
     options: dict[str, Any] = {} if scale is None else dict(scale=scale)
     on_cpu = not is_exporting() and query.device.type == 'cpu'
     if on_cpu and query.requires_grad and key.shape[2] <= SHORT:
@@ -133,7 +137,7 @@ def attend_with_bias(
 
 
 def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> Tensor:
-    """A linear layer on ``x``.
+    """Apply a linear layer to ``x``.
 
     With ``qk``, its first ``split`` output channels are computed from ``qk`` instead.
     """
@@ -146,7 +150,7 @@ def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> T
 
 
 def split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
-    """(B, T, parts * C) to ``parts`` views of (B, heads, T, d)."""
+    """Split (B, T, parts * C) into ``parts`` views of (B, heads, T, d)."""
     views = x.unflatten(-1, (parts, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
     return tuple(views[part] for part in range(parts))  # torch.fx cannot iterate over views
 
@@ -156,7 +160,7 @@ class Attention(nn.Module):
 
     Args:
         dim: Width C of a token.
-        num_heads: Heads; must divide ``dim``.
+        num_heads: Number of heads. It must divide ``dim``.
         qkv_bias: Give the projections to queries, keys and values a bias.
         attn_drop: Dropout on the attention weights.
         proj_drop: Dropout on the output.
@@ -190,7 +194,7 @@ class Attention(nn.Module):
     def query_key_value(
         self, x: Tensor, grid: Grid, num_prefix: int, qk: Tensor | None
     ) -> tuple[Tensor, ...]:
-        """Tokens (B, T, C) to queries (B, heads, T, d), keys and values (B, heads, S, d)."""
+        """Project (B, T, C) to queries (B, heads, T, d), keys and values (B, heads, S, d)."""
         return split_heads(project(self.qkv, x, qk, split=2 * x.shape[-1]), 3, self.num_heads)
 
     @property
@@ -207,13 +211,14 @@ class Attention(nn.Module):
         bias: Bias | None = None,
         rotate: Rotate | None = None,
     ) -> Tensor:
-        """Attend; returns a tensor of the shape of ``x``.
+        """Apply attention, and return a tensor of the shape of ``x``.
 
         Args:
             x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
             grid: (H, W).
-            num_prefix: P, the class and distillation tokens in front.
-            qk: Tokens that queries and keys are made of, where they differ from ``x``; same shape.
+            num_prefix: P, the number of prefix tokens in front.
+            qk: Tokens that queries and keys are made of, if they differ from ``x``. They have the
+                shape of ``x``.
             bias: Bias of a position encoding on the logits of the patch tokens.
             rotate: Rotation of queries and keys by a position encoding.
         """
@@ -242,16 +247,17 @@ class Attention(nn.Module):
 class WindowAttention(Attention):
     """Attention within windows, for any grid.
 
-    The last row and column of windows are padded, masked and cropped.
-    Prefix tokens attend to all patch tokens, and all patch tokens to them. With a window that
-    covers the grid this is :class:`Attention`. Parameters and their names are the same.
+    The last row and column of windows are padded, masked and cropped. Prefix tokens attend to all
+    patch tokens, and all patch tokens to them. With a window that covers the grid this is
+    :class:`Attention`. Its parameters have the names of those of :class:`Attention`.
 
     Args:
         window_size: Side of a window, in tokens.
         mask_padding: Leave the padding out of attention. With ``False`` patch tokens attend to it,
-            zeros before the projection, and a grid smaller than a window is padded to a whole one:
-            that is how ViTDet (arXiv 2203.16527) and SAM (arXiv 2304.02643) were trained.
-        dim, num_heads, qkv_bias, attn_drop, proj_drop: See :class:`Attention`.
+            which is zero before the projection, and a grid smaller than a window is padded to a
+            whole one. ViTDet (arXiv 2203.16527) and SAM (arXiv 2304.02643) were trained so.
+
+    The other arguments are those of :class:`Attention`.
     """
 
     def __init__(
@@ -273,7 +279,7 @@ class WindowAttention(Attention):
         self.window_size, self.mask_padding = window_size, mask_padding
 
     def side_of(self, grid: Grid) -> Grid | None:
-        """Sides of a window in a grid; ``None`` if one window has it all, without padding."""
+        """Sides of a window in a grid, or ``None`` if one window covers it without padding."""
         # An exported graph pads a small grid up to a whole window.
         if is_exporting() or not self.mask_padding:
             return self.window_size, self.window_size
@@ -290,7 +296,9 @@ class WindowAttention(Attention):
         bias: Bias | None,
         rotate: Rotate | None,
     ) -> Tensor:
-        """As in :class:`Attention`; ``bias`` is called with the grid of one window."""
+        """:meth:`forward` without the output projection. ``bias`` is called with the grid of one
+        window.
+        """
         side = self.side_of(grid)
         if side is None:
             return super().attended(x, grid, num_prefix, qk, bias, rotate)
@@ -362,7 +370,7 @@ class Windows:
         )
 
     def partition(self, patches: Tensor) -> Tensor:
-        """(B, H * W, C) to (B * windows, h * w, C)."""
+        """Cut (B, H * W, C) into windows (B * windows, h * w, C)."""
         x = patches.unflatten(1, self.grid)
         if is_padded(self.padding):
             x = F.pad(x, (0, 0, 0, self.padding[1], 0, self.padding[0]))
@@ -371,24 +379,24 @@ class Windows:
         return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
     def merge(self, x: Tensor) -> Tensor:
-        """(B * windows, h * w, C) to (B, H * W, C)."""
+        """Join windows (B * windows, h * w, C) to (B, H * W, C)."""
         x = x.unflatten(1, self.side).unflatten(0, (-1, *self.counts))
         x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (B, H + padding, W + padding, C)
         return crop(x, (1, 2), self.grid).flatten(1, 2)
 
     def real_tokens(self, x: Tensor) -> Tensor | None:
-        """Mask of the keys that are no padding, (B * windows, 1, 1, h * w); ``None`` for all."""
+        """Mask of the keys that are no padding, (B * windows, 1, 1, h * w). ``None`` if all are."""
         if not is_padded(self.padding):
             return None
         ones = x.new_ones(x.shape[0], self.grid[0] * self.grid[1], 1)
         return self.partition(ones).bool().transpose(1, 2)[:, None]
 
     def side_by_side(self, x: Tensor, batch: int) -> Tensor:
-        """(B * windows, heads, h * w, d) to (B, heads, windows * h * w, d)."""
+        """Join the tokens of (B * windows, heads, h * w, d): (B, heads, windows * h * w, d)."""
         return x.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
 
     def repeat(self, x: Tensor) -> Tensor:
-        """(B, heads, P, d), the same for each window, to (B * windows, heads, P, d)."""
+        """Repeat (B, heads, P, d) for each window: (B * windows, heads, P, d)."""
         count = self.counts[0] * self.counts[1]
         return x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1)
 
@@ -397,13 +405,14 @@ class SpatialReductionAttention(Attention):
     """Attention whose keys and values come from a map reduced by a strided convolution (PVT,
     section 3.3).
 
-    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio: any
-    grid works, and no token is left out. Prefix tokens are keys too, besides the reduced ones.
+    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio. So
+    any grid works, and no token is left out. Prefix tokens are keys, too, besides the reduced ones.
 
     Args:
-        sr_ratio: Side of the square of tokens that becomes one key; 1 keeps them all.
+        sr_ratio: Side of the square of tokens that becomes one key. 1 keeps all keys.
         norm_eps: Epsilon of the norm after the reduction (Twins: 1e-5; PVT: 1e-6).
-        dim, num_heads, qkv_bias, attn_drop, proj_drop: See :class:`Attention`.
+
+    The other arguments are those of :class:`Attention`.
     """
 
     def __init__(
@@ -431,7 +440,7 @@ class SpatialReductionAttention(Attention):
         self.kv = nn.Linear(dim, 2 * dim, bias=bias)
 
     def reduce(self, x: Tensor, grid: Grid, num_prefix: int = 0) -> Tensor:
-        """(B, P + H * W, C) tokens to (B, P + ceil(H / r) * ceil(W / r), C).
+        """Reduce tokens (B, P + H * W, C) to (B, P + ceil(H / r) * ceil(W / r), C).
 
         Prefix tokens are kept.
         """

@@ -20,22 +20,27 @@ MAX_BIAS = 1 << 23
 
 @dataclass(frozen=True)
 class AxialBias:
-    """Bias on the logits of query i and the key in row y and column x: ``rows[i, y] + columns[i,
-    x]``.
+    """Bias on attention logits that is a sum over the two axes of the grid of keys.
 
+    The logit of query i and the key in row y and column x gains ``rows[i, y] + columns[i, x]``.
     Prefix keys, in front of the H * W keys of the grid, have no bias.
+
+    Attributes:
+        rows: (B, heads, T, H) for T queries.
+        columns: (B, heads, T, W).
+        num_prefix: P, the number of prefix keys.
     """
 
-    rows: Tensor  # (B, heads, T, H)
-    columns: Tensor  # (B, heads, T, W)
-    num_prefix: int = 0  # P, keys in front
+    rows: Tensor
+    columns: Tensor
+    num_prefix: int = 0
 
     def __add__(self, other: 'AxialBias') -> 'AxialBias':
-        """Sum of two biases on the same queries and keys."""
+        """Add two biases on the same queries and keys."""
         return AxialBias(self.rows + other.rows, self.columns + other.columns, self.num_prefix)
 
     def with_prefix(self, num_prefix: int, *, queries: bool) -> 'AxialBias':
-        """The bias where ``num_prefix`` keys, and if ``queries`` as many queries, stand in front.
+        """Return the bias with ``num_prefix`` keys in front, and if ``queries`` as many queries.
 
         They have no bias.
         """
@@ -46,12 +51,12 @@ class AxialBias:
         return AxialBias(rows, columns, self.num_prefix + num_prefix)
 
     def part(self, images: slice, queries: slice) -> 'AxialBias':
-        """The bias of some images of the batch and some queries."""
+        """Return the bias of some images of the batch and some queries."""
         rows, columns = self.rows[images, :, queries], self.columns[images, :, queries]
         return AxialBias(rows, columns, self.num_prefix)
 
     def to_mask(self, mask: Tensor | None = None) -> Tensor:
-        """The whole bias (B, heads, T, P + H * W).
+        """Return the whole bias (B, heads, T, P + H * W).
 
         It is -inf where the boolean ``mask``, broadcastable to it, does not allow attention.
         """
@@ -61,10 +66,10 @@ class AxialBias:
         return whole if mask is None else whole.masked_fill(~mask, -torch.inf)
 
     def append_to(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries (B, heads, T, d + H + W) and keys (B, heads, P + H * W, d + H + W), whose
+        """Return queries (B, heads, T, d + H + W) and keys (B, heads, P + H * W, d + H + W) whose
         products, divided by sqrt(d), are the logits with the bias.
 
-        Channels of a key that are added are 1 for its row and its column, and 0 otherwise.
+        The new channels of a key are 1 for its row and its column, and 0 otherwise.
         """
         height, width = self.rows.shape[3], self.columns.shape[3]
         rows, columns = (torch.eye(n, dtype=key.dtype, device=key.device) for n in (height, width))
@@ -77,7 +82,7 @@ class AxialBias:
 
     @property
     def entries(self) -> int:
-        """Entries of the whole bias."""
+        """Number of entries of the whole bias."""
         return self.rows.numel() * self.columns.shape[3]
 
 

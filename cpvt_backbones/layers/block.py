@@ -12,8 +12,8 @@ from .tokens import Grid, ceil_div, is_recording, prepend_tokens
 class DropPath(nn.Module):
     """Stochastic depth (arXiv 1603.09382).
 
-    The branch of a sample is dropped with probability ``rate``; those of the other samples are
-    scaled by 1 / (1 - ``rate``).
+    The branch of a sample is dropped with probability ``rate``. Branches that are kept are scaled
+    by 1 / (1 - ``rate``). In evaluation mode nothing is dropped or scaled.
     """
 
     def __init__(self, rate: float) -> None:
@@ -22,7 +22,7 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) to the same shape."""
+        """Drop and scale samples of a branch (B, T, C)."""
         if self.rate == 0 or not self.training:
             return x
         keep = 1 - self.rate
@@ -35,7 +35,12 @@ class DropPath(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor per channel on a branch (CaiT, arXiv 2103.17239)."""
+    """Learned factor for each channel of a branch (CaiT, arXiv 2103.17239).
+
+    Args:
+        dim: Width C of a token.
+        init: Initial factor.
+    """
 
     def __init__(self, dim: int, *, init: float) -> None:
         super().__init__()
@@ -43,7 +48,7 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.full((dim,), float(init)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) to the same shape."""
+        """Scale the channels of a branch (B, T, C)."""
         return x * self.gamma
 
 
@@ -65,8 +70,8 @@ class MLP(nn.Module):
         hidden_dim: Width between the layers.
         drop: Dropout after each layer.
         activation: ``'gelu'``; ``'gelu_tanh'``, its approximation by tanh (SigLIP);
-            ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); ``'swiglu'``, two first layers g and x,
-            silu(g) x (arXiv 2002.05202; DINOv3-S+).
+            ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); or ``'swiglu'``, silu(g) x of two first
+            layers g and x (arXiv 2002.05202; DINOv3-S+).
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class MLP(nn.Module):
         self.in_place = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) to the same shape."""
+        """Compute tokens (B, T, C) of the same shape."""
         if is_recording() or torch.is_grad_enabled() or x.device.type != 'cpu':
             return self._run(x)
         hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
@@ -119,18 +124,19 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth on each branch.
 
-    Prefix tokens are separate from the patch tokens outside the block: it prepends them, and the
-    last residual sum separates them again without a copy.
+    Prefix tokens are separate from the patch tokens outside the block. The block prepends them, and
+    the last residual sum separates them again without a copy.
 
     Args:
         dim: Width C of a token.
-        attn: The attention module.
+        attn: The attention module, such as :class:`Attention`.
         mlp_ratio: Hidden width of the MLP over ``dim``.
         drop: Dropout in the MLP.
         drop_path: Probability of dropping a branch.
-        layer_scale_init: Initial layer scale; ``None`` for none.
+        layer_scale_init: Initial layer scale. ``None`` adds no :class:`LayerScale`.
         norm_eps: Epsilon of both norms.
-        activation: See :class:`MLP`.
+        activation: Activation of the :class:`MLP`: ``'gelu'``, ``'gelu_tanh'``, ``'quick_gelu'`` or
+            ``'swiglu'``.
     """
 
     def __init__(
@@ -163,8 +169,8 @@ class Block(nn.Module):
         self.in_place = False
 
     def fuse(self) -> 'Block':
-        """For inference: let sums and GELU overwrite tensors that are not needed again, which saves
-        memory traffic. Returns the block itself.
+        """Prepare for inference: sums and GELU then overwrite tensors that are not needed again,
+        which saves memory traffic. Returns the block itself.
         """
         self.in_place = self.mlp.in_place = True
         return self
@@ -179,12 +185,15 @@ class Block(nn.Module):
         bias: Bias | None = None,
         rotate: Rotate | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the block on patch tokens (B, H * W, C) and prefix tokens (B, P, C) or ``None``.
+        """Run the block on patch and prefix tokens, and return both.
 
-        Returns both.
-
-        ``qk`` are patch tokens for queries and keys, if they differ; ``bias`` and ``rotate`` as in
-        :class:`Attention`.
+        Args:
+            tokens: Patch tokens (B, H * W, C).
+            prefix_tokens: (B, P, C), or ``None`` without prefix tokens.
+            grid: (H, W).
+            qk: Patch tokens for queries and keys, if they differ from ``tokens``.
+            bias: Bias of a position encoding on the logits of the patch tokens.
+            rotate: Rotation of queries and keys by a position encoding.
         """
         p = 0 if prefix_tokens is None else prefix_tokens.shape[1]
         x = prepend_tokens(prefix_tokens, tokens)  # (B, P + H * W, C)

@@ -37,7 +37,7 @@ def did_you_mean(value: Any, accepted: Collection[Any]) -> str:
 
 
 def check_choice(choices: Collection[Any], **values: Any) -> None:
-    """Each value is one of ``choices``, which are strings or ``None``."""
+    """Check that each value is one of ``choices``, which are strings or ``None``."""
     for name, value in values.items():
         if not isinstance(value, (str, type(None))) or value not in choices:
             raise ValueError(
@@ -47,7 +47,7 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
 
 
 def check_int(*, minimum: int = 1, maximum: float = math.inf, **values: Any) -> None:
-    """Each value is an integer in [``minimum``, ``maximum``]."""
+    """Check that each value is an integer in [``minimum``, ``maximum``]."""
     accepted = f'>= {minimum}' if maximum == math.inf else f'in [{minimum}, {maximum}]'
     check(f'an integer {accepted}', lambda v: is_int(v) and minimum <= v <= maximum, **values)
 
@@ -64,12 +64,12 @@ check_fraction = functools.partial(
 
 
 def check_positive(*, above: float = 0, **values: Any) -> None:
-    """Each value is a finite number > ``above``."""
+    """Check that each value is a finite number > ``above``."""
     check(f'a finite number > {above}', lambda v: is_number(v) and v > above, **values)
 
 
 def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
-    """``None``, a dict with a type, or a list of such dicts, to a list."""
+    """Turn ``None``, a dict with a type, or a list of such dicts into a list."""
     entries = value
     if value is None:
         entries = []

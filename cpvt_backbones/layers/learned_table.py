@@ -16,16 +16,17 @@ from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
 @register_position('Learned')
 class LearnedTable(PositionEncoding):
-    """A learned table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
+    """Learned position table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
 
-    The entries of class and distillation token are never resized. A table of another grid in a
-    checkpoint is resized on loading, and ``pos_embed`` is accepted for ``pos_embed.0``: a DeiT
-    state dict of timm loads unchanged. A state dict says the grid of each table, ``grid_<stage>``
-    (2,); one without it loads, too.
+    The entries of prefix tokens are never resized. A table of another grid in a checkpoint is
+    resized on loading. ``pos_embed`` is accepted for ``pos_embed.0``, so that a DeiT state dict of
+    timm loads unchanged. A state dict has the grid of each table, ``grid_<stage>`` (2,). State
+    dicts without it load, too.
 
     Args:
         stages: The trunk's stages.
-        interpolation: ``'bicubic'`` (DeiT, timm) or ``'bilinear'`` (PVT).
+        interpolation: Interpolation of the table: ``'bicubic'`` (DeiT, timm) or ``'bilinear'``
+            (PVT).
         antialias: Apply a low-pass filter when the table shrinks (timm: yes; PVT: no).
 
     Examples:
@@ -59,7 +60,7 @@ class LearnedTable(PositionEncoding):
             self.register_buffer(grid_key(index), torch.tensor(stage.grid))
 
     def resize(self, entries: Tensor, old: Grid, new: Grid) -> Tensor:
-        """(1, h * w, C) entries of one grid to (1, H * W, C) of another."""
+        """Resize (1, h * w, C) entries of one grid to (1, H * W, C) of another."""
         if not is_exporting() and old == new:
             return entries
         dtype = entries.dtype
@@ -86,11 +87,11 @@ class LearnedTable(PositionEncoding):
     def fit(
         self, index: int, table: Tensor, skip: int, grid: Grid, theirs: list[str], ours: list[str]
     ) -> Tensor:
-        """A table (1, skip + h * w, C) of another model to the prefix entries and the grid of stage
-        ``index``.
+        """Fit a table (1, skip + h * w, C) of another model to the prefix tokens and the grid of
+        stage ``index``.
 
-        ``skip`` entries in front are of the prefix tokens ``theirs``; of ``ours``, those without
-        one become zero.
+        The ``skip`` entries in front belong to the prefix tokens ``theirs``. A token of ``ours``
+        that is not among them gets zeros.
         """
         entries = {token: table[:, i : i + 1] for i, token in enumerate(theirs[:skip])}
         zero = table.new_zeros(1, 1, table.shape[2])
@@ -121,7 +122,7 @@ def grid_key(stage: int) -> str:
 def stored_grid(value: Any) -> Grid | None:
     """The grid in a state dict, from an integer tensor (2,).
 
-    ``None`` for ``None``, else ValueError.
+    It is ``None`` for ``None``. Any other value is a ValueError.
     """
     if value is None:
         return None
@@ -140,7 +141,7 @@ def table_layout(
     *,
     stored: Grid | None = None,
 ) -> tuple[int, Grid] | None:
-    """Number of prefix entries and grid of a table; ``None`` if it is no table of patches.
+    """Number of prefix entries and grid of a table, or ``None`` if it is no table of patches.
 
     Args:
         entries: Number of entries, those of prefix tokens included.
@@ -171,7 +172,11 @@ def table_layout(
 
 
 def _layouts(entries: int, grid: Grid, skips: Sequence[int]) -> list[tuple[int, Grid]]:
-    """Squares, and the model's grid; the likeliest alone if it is a square that no grid equals."""
+    """Possible layouts: squares, and the model's grid.
+
+    The likeliest is returned alone if it is a square, and the model's grid does not fit with the
+    same number of prefix entries.
+    """
     layouts: list[tuple[int, Grid]] = []
     for skip in dict.fromkeys(skips):
         patches = max(entries - skip, 0)
@@ -191,7 +196,7 @@ def _layouts(entries: int, grid: Grid, skips: Sequence[int]) -> list[tuple[int, 
 
 
 def show_grid(grid: Grid) -> str:
-    """``'14 x 14'``."""
+    """Write a grid as ``'14 x 14'``."""
     return f'{grid[0]} x {grid[1]}'
 
 

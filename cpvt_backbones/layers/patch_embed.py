@@ -40,7 +40,7 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
 
 
 class PatchEmbed(nn.Module):
-    """Non-overlapping patches to tokens, by a projection with the weights of a convolution.
+    """Project non-overlapping patches to tokens, with the weights of a convolution.
 
     The image is padded with zeros on the right and at the bottom up to a multiple of the patch, so
     that (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost.
@@ -49,7 +49,7 @@ class PatchEmbed(nn.Module):
         in_channels: Channels of the image, or of the map of the stage before.
         dim: Width C of a token.
         patch_size: Side p of a patch, in pixels (or tokens of the stage before).
-        norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins); ``None`` for no norm
+        norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins). ``None`` adds no norm
             (ViT).
     """
 
@@ -63,6 +63,6 @@ class PatchEmbed(nn.Module):
         self.norm = nn.Identity() if norm_eps is None else nn.LayerNorm(dim, eps=norm_eps)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
-        """(B, in_channels, H, W) to tokens (B, N, C) and their grid."""
+        """Turn images (B, in_channels, H, W) into tokens (B, N, C) and their grid."""
         tokens, grid = project_patches(pad_to_multiple(images, self.patch_size), self.proj)
         return self.norm(tokens), grid

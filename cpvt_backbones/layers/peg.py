@@ -30,26 +30,28 @@ class PEG(nn.Module):
 
     The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. The
     convolutions keep torch's initial weights, as in DeiT's code: each PEG then scales the tokens by
-    1.15. (The fan-out rule of Twins' code scales by 1.7, or by 15 after five PEGs of a column; a
-    pyramid, with one PEG per stage, follows it.)
+    1.15. A pyramid, with one PEG per stage, follows the fan-out rule of Twins' code. That rule
+    scales by 1.7, and would scale by 15 after the five PEGs of a column.
 
     Args:
         dim: Width C of a token.
         kernel_size: Side of the depthwise kernel, odd (paper: 3; 27 in the ablation of position
             -1).
         num_layers: Convolutions in a row, each with its own residual.
-        kind: ``'depthwise'``, or ``'separable'``: depthwise, then 1 x 1 (l * (d^2 + k^2 * d)
-            weights).
-        padding: ``'zero'``, or ``'none'`` (authors' ablation): the map shrinks by ``kernel_size -
-            1`` a layer, without residual.
-        bias: Give the convolutions a bias (official code: yes).
-        norm: ``None`` or ``'BN'`` (with ``act='ReLU'``, ``bias=False``: the detection variant).
-        act: ``None``, ``'ReLU'`` or ``'GELU'``, after the norm and before the residual.
-        frozen: Keep the random initial weights (the ablation's "random 3 x 3, frozen").
+        kind: Kind of convolution: ``'depthwise'``, or ``'separable'`` for a depthwise and a 1 x 1
+            convolution (l * (d^2 + k^2 * d) weights).
+        padding: ``'zero'``, or ``'none'`` (authors' ablation). Without padding the map shrinks by
+            ``kernel_size - 1`` a layer, and there is no residual.
+        bias: Give the convolutions a bias, as the official code does.
+        norm: Norm after the convolution: ``None`` or ``'BN'``. The detection variant has ``'BN'``
+            with ``act='ReLU'`` and ``bias=False``.
+        act: Activation after the norm and before the residual: ``None``, ``'ReLU'`` or ``'GELU'``.
+        frozen: Freeze the random initial weights (the ablation's "random 3 x 3, frozen").
 
     Raises:
-        ValueError: An argument outside the values above; in ``forward``, tokens that do not fill
-            the grid, a grid smaller than an unpadded kernel, or one token to train a BatchNorm on.
+        ValueError: An argument is none of the values above. In ``forward``, tokens do not fill the
+            grid, the grid is smaller than an unpadded kernel, or a BatchNorm is trained on one
+            token.
 
     Examples:
         >>> import torch
@@ -109,7 +111,7 @@ class PEG(nn.Module):
             self.requires_grad_(False)
 
     def out_grid(self, grid: Grid) -> Grid:
-        """The grid of the result: the same with zero padding, smaller without."""
+        """Return the grid of the result: ``grid`` with zero padding, and a smaller one without."""
         if self.shrink and min(grid) <= self.shrink:
             least = f"{self.shrink} x {self.shrink} tokens when PEG has padding='none'"
             raise ValueError(
@@ -118,8 +120,9 @@ class PEG(nn.Module):
         return grid[0] - self.shrink, grid[1] - self.shrink
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Patch tokens (B, H * W, C), row by row, to (B, H' * W', C) with (H', W') =
-        ``out_grid(grid)``.
+        """Encode patch tokens (B, H * W, C), which stand row by row.
+
+        The result is (B, H' * W', C) with (H', W') = ``out_grid(grid)``.
         """
         if not is_exporting():
             self._check_tokens(tokens, grid)
@@ -149,7 +152,7 @@ class PEG(nn.Module):
 
     @torch.no_grad()
     def fuse(self) -> 'PEG':
-        """For inference: fold a norm and the identity into the convolution, in place.
+        """Prepare for inference: fold a norm and the identity into the convolution, in place.
 
         ``x + conv(x)`` is one convolution with 1 added to the centre of its kernel. Its weights
         have another name (``fused``), so that they do not load into an unfused PEG. A PEG with an
@@ -188,7 +191,7 @@ def identity_init(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
-    """``x + layer(x)`` in evaluation mode as one depthwise convolution; ``None`` if it is none."""
+    """``x + layer(x)`` in evaluation mode as one depthwise convolution, if it is one."""
     parts: Any = layer if isinstance(layer, nn.Sequential) else [layer]
     conv, *rest = deepcopy(list(parts))
     if len(rest) == 1 and isinstance(rest[0], nn.BatchNorm2d):
@@ -202,20 +205,21 @@ def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
 
 @register_position('PEG')
 class PEGPosition(PositionEncoding):
-    """PEG as a trunk's position encoding.
+    """PEG as a trunk's position encoding: ``position=dict(type='PEG', ...)``.
 
     Args:
-        stages: The trunk's stages.
-        after_blocks: Indices of the blocks, counted within a stage, that a PEG follows; -1 is
-            before the first. Or the paper's notation for the first blocks: ``'0-5'`` is (0, 1, 2,
-            3, 4), cut at the depth of a shorter stage.
-        target: ``'qkv'``: encode the tokens; ``'qk'`` (ablation): only queries and keys of the next
-            block.
-        kernel_size, num_layers, kind, padding, bias, norm, act, frozen: See :class:`PEG`.
+        stages: The trunk's stages. ``position=`` passes them.
+        after_blocks: Indices of the blocks, counted from 0 in each stage, that a PEG follows. -1 is
+            before the first block. Or the paper's notation for the first blocks: ``'0-5'`` is (0,
+            1, 2, 3, 4), cut at the depth of a shorter stage.
+        target: ``'qkv'`` encodes the tokens. ``'qk'`` (ablation) encodes only queries and keys of
+            the next block.
+
+    The other arguments are those of :class:`PEG`.
 
     Raises:
-        ValueError: An index outside [-1, depth), one named twice, ``target='qk'`` after the last
-            block (it has no effect) or with ``padding='none'`` (the map changes its size).
+        ValueError: An index is outside [-1, depth) or named twice, or ``target='qk'`` stands after
+            the last block (it has no effect) or with ``padding='none'`` (the map changes its size).
     """
 
     attribute = 'pos_block'
@@ -266,7 +270,7 @@ class PEGPosition(PositionEncoding):
                 self.layer_ids[s, block] = len(self.layer_ids)
 
     def blocks_of(self, depth: int) -> list[int]:
-        """Blocks of a stage of ``depth`` blocks that a PEG follows, built or not."""
+        """List the blocks of a stage of ``depth`` blocks that a PEG follows, built or not."""
         named, last = self.after_blocks, depth - (2 if self.target == 'qk' else 1)
         if isinstance(named, str) and (match := re.fullmatch(r'(\d+)-(\d+)', named)):
             blocks = list(range(int(match[1]), min(int(match[2]), last + 1)))

@@ -24,37 +24,52 @@ from .checks import (
 from .tokens import Grid, is_exporting
 
 StageTokens = tuple[Tensor, Tensor | None, Grid]
-"""Patch tokens (B, H * W, C), prefix tokens (B, P, C) or ``None``, and the grid (H, W)."""
+"""Patch tokens (B, H * W, C), prefix tokens (B, P, C) or ``None``, and their grid (H, W)."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Properties of a stage of a trunk, from which an encoding is built (a column has one
-    stage).
+    """Properties of a stage of a trunk, from which a position encoding is built.
+
+    A column has one stage. A pyramid has four.
+
+    Attributes:
+        dim: Width C of a token.
+        depth: Number of blocks of the architecture.
+        used: Number of blocks that are built: fewer than ``depth`` if no output needs the rest.
+        head_dim: Width d of a head.
+        grid: (H, W) in tokens at the model's ``img_size``.
+        outputs_map: ``True`` if an output depends on the patch tokens after the last block.
+        num_prefix: Number of prefix tokens: class, distillation and register tokens.
+        sr_ratio: Side of the square of tokens that becomes one key (spatial reduction). 1 keeps all
+            keys.
+        window_size: Side of the attention windows in tokens. ``None`` is global attention.
+        global_blocks: With windows, the blocks with global attention.
     """
 
-    dim: int  # width of a token
-    depth: int  # blocks of the architecture
-    used: int  # blocks that run; fewer if no output needs the rest
+    dim: int
+    depth: int
+    used: int
     head_dim: int
-    grid: Grid  # (H, W) in tokens at the image size the model is declared for
-    outputs_map: bool = True  # an output depends on the patch tokens after the last block
-    num_prefix: int = 0  # class token, distillation token
-    sr_ratio: int = 1  # side of the square of tokens that becomes one key (spatial reduction)
-    window_size: int | None = None  # side of windows in tokens; None for global attention
-    global_blocks: tuple[int, ...] = ()  # with windows, blocks without
+    grid: Grid
+    outputs_map: bool = True
+    num_prefix: int = 0
+    sr_ratio: int = 1
+    window_size: int | None = None
+    global_blocks: tuple[int, ...] = ()
 
 
 class PositionEncoding(nn.Module):
-    """Base of the encodings: a trunk calls every method of every encoding.
+    """Base of the position encodings. A trunk calls the methods of every encoding.
 
-    An encoding overrides those it needs.
+    An encoding overrides the methods that it needs.
 
     Attributes:
         attribute: Name of the encoding in the trunk, the prefix of its parameters' names.
-        has_bias: ``True`` if :meth:`attention_bias` is implemented; otherwise it is not called.
-        has_rotation: ``True`` if :meth:`rotate` is implemented; otherwise it and :meth:`prepare`
-            are not called.
+        has_bias: ``True`` if :meth:`PositionEncoding.attention_bias` is implemented. Otherwise it
+            is not called.
+        has_rotation: ``True`` if :meth:`PositionEncoding.rotate` is implemented. Otherwise it and
+            :meth:`PositionEncoding.prepare` are not called.
         keeps_grid: ``True`` if the map keeps its size.
     """
 
@@ -78,25 +93,28 @@ class PositionEncoding(nn.Module):
         return tokens, grid
 
     def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
-        """Patch tokens for queries and keys of a block.
+        """Return the patch tokens for queries and keys of a block.
 
-        ``tokens`` itself if values use the same.
+        They are ``tokens`` itself if values use the same.
         """
         return tokens
 
     def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> AxialBias:
-        """Bias on the attention logits of patch tokens.
+        """Return the bias on the attention logits of patch tokens.
 
         Args:
-            query: (B, heads, N, head_dim), before its rotation.
-            grid: Grid of the N tokens, which are queries and keys; that of a window, whose queries
-                are (B * windows, heads, h * w, head_dim).
+            stage: Index of the stage.
+            block: Index of the block in the stage.
+            query: Queries (B, heads, N, d), before their rotation. With windows, they are
+                (B * windows, heads, h * w, d).
+            grid: Grid of the N tokens, which are queries and keys. With windows, this is the grid
+                of one window.
         """
         raise NotImplementedError
 
     def prepare(self, stage: int, grid: Grid, num_prefix: int, device: torch.device) -> Any:
-        """What :meth:`rotate` needs of a grid, computed once in a forward pass for all blocks of a
-        stage.
+        """Compute what :meth:`PositionEncoding.rotate` needs of a grid, once in a forward pass for
+        all blocks of a stage.
         """
         return None
 
@@ -111,18 +129,21 @@ class PositionEncoding(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Change queries (B, heads, P + N, d) and keys (B, heads, P + S, d) after their projection.
 
-        P prefix tokens are in front; they have no place in the grid.
+        P prefix tokens are in front. They have no place in the grid.
 
         Args:
-            prepared: The result of :meth:`prepare`.
-            arrange: ``None``; or for attention in windows, whose queries and keys are (B, windows,
-                heads, h * w, d), a function that brings a tensor (heads or 1, P + N, d) to
-                (windows, heads or 1, h * w, d).
+            stage: Index of the stage.
+            block: Index of the block in the stage.
+            query: Queries. With windows, they are (B, windows, heads, h * w, d).
+            key: Keys. With windows, they are (B, windows, heads, h * w, d).
+            prepared: The result of :meth:`PositionEncoding.prepare`.
+            arrange: ``None``, or with windows a function that brings a tensor (heads or 1, P + N,
+                d) to their layout, (windows, heads or 1, h * w, d).
         """
         raise NotImplementedError
 
     def layer_id(self, name: str) -> tuple[int, int]:
-        """(stage, block) of a parameter, for layer-wise learning rates and freezing.
+        """Return (stage, block) of a parameter, for layer-wise learning rates and freezing.
 
         Block -1 is before the first.
         """
@@ -133,7 +154,11 @@ POSITIONS: dict[str, type[PositionEncoding]] = {}
 
 
 def register_position(name: str) -> Callable[[type[PositionEncoding]], type[PositionEncoding]]:
-    """Class decorator: make an encoding available as ``position=dict(type=name, ...)``."""
+    """Make an encoding available as ``position=dict(type=name, ...)``, as a decorator of its class.
+
+    Raises:
+        ValueError: The name is taken.
+    """
 
     def register(cls: type[PositionEncoding]) -> type[PositionEncoding]:
         if name in POSITIONS:
@@ -161,11 +186,11 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
 
 @register_position('SinCos')
 class SinCos(PositionEncoding):
-    """Fixed 2D sine-cosine encoding of any grid; half the channels encode rows, half columns.
+    """Fixed 2D sine-cosine encoding of any grid. Half the channels encode rows, half columns.
 
     Args:
-        stages: The trunk's stages; their widths must be multiples of 4.
-        temperature: Longest wavelength is ``2 * pi * temperature`` tokens.
+        stages: The trunk's stages. Their widths must be multiples of 4.
+        temperature: The longest wavelength is ``2 * pi * temperature`` tokens.
 
     Examples:
         >>> import torch
@@ -213,14 +238,14 @@ class Relative(PositionEncoding):
     """2D relative encoding: keys carry a learned vector for their clipped row and column offset
     from the query.
 
-    The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, offsets clipped to [-K,
-    K] (Shaw et al. 2018; one table per axis, shared by the heads of a block; K = 8 in the CPVT
-    paper's comparison). Prefix tokens have none.
+    The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, divided by sqrt(d) as the
+    product of query and key is. Offsets are clipped to [-K, K] (Shaw et al. 2018). The heads of a
+    block share one table for each axis. Prefix tokens have no bias.
 
     Args:
-        stages: The trunk's stages; none may reduce its keys: an offset between two grids has no
+        stages: The trunk's stages. None may reduce its keys: an offset between two grids has no
             table entry.
-        clip: K, in tokens.
+        clip: K, in tokens. The CPVT paper's comparison has 8.
 
     Examples:
         >>> from cpvt_backbones import CPVT
@@ -267,24 +292,26 @@ class Relative(PositionEncoding):
 
 @register_position('DecomposedRelative')
 class DecomposedRelative(PositionEncoding):
-    """2D relative encoding of ViTDet and SAM: the logit of a query in row y and column x and the
-    key in row y' and column x' gains ``q . (h[y - y'] + w[x - x'])``, not divided by sqrt(d).
+    """2D relative encoding of ViTDet and SAM.
 
-    Each block has two tables, shared by its heads: ``h`` (2 H - 1, d) and ``w`` (2 W - 1, d), d
-    the width of a head. In blocks with global attention H x W is ``grid``, and the tables are
-    resized to any other grid by linear interpolation. In blocks with windows both are the
-    ``window_size``; a part of a window uses the middle of the tables. Tables start at zero. Prefix
-    tokens have no bias.
+    The logit of a query in row y and column x and a key in row y' and column x' gains
+    ``q . (h[y - y'] + w[x - x'])``, which is not divided by sqrt(d).
+
+    The heads of a block share two tables: ``h`` (2 H - 1, d) and ``w`` (2 W - 1, d), d the width of
+    a head. In blocks with global attention H x W is ``grid``, and the tables are resized to any
+    other grid by linear interpolation. In blocks with windows H and W are the ``window_size``. A
+    part of a window uses the middle of the tables. Tables start at zero. Prefix tokens have no
+    bias.
 
     Sources: MViTv2 (arXiv 2112.01526, section 4.1), ViTDet (arXiv 2203.16527, section 3; keys
     ``blocks.<i>.attn.rel_pos_h`` and ``rel_pos_w``), SAM (arXiv 2304.02643).
 
     Args:
-        stages: The trunk's stages; none may reduce its keys: an offset between two grids has no
+        stages: The trunk's stages. None may reduce its keys: an offset between two grids has no
             table entry.
-        grid: Side, or (height, width), in tokens of the tables of blocks with global attention;
-            ``None`` for the grid at the model's ``img_size``. ViTDet and SAM have 64, of 1024 px,
-            while the learned table of ViTDet beside it has 14 x 14 tokens.
+        grid: Side, or (height, width), in tokens of the tables of blocks with global attention.
+            ``None`` takes the grid at the model's ``img_size``. ViTDet and SAM have 64, of 1024 px.
+            The learned table of ViTDet beside it has 14 x 14 tokens.
     """
 
     attribute = 'rel_pos_hw'
@@ -338,7 +365,7 @@ def resize_offsets(table: Tensor, length: int) -> Tensor:
 def axial_products(
     query: Tensor, grid: Grid, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Products of queries and vectors of their offsets from each row and each column.
+    """Compute products of queries and vectors of their offsets from each row and each column.
 
     Args:
         query: (B, heads, H * W, d).
@@ -362,7 +389,7 @@ def _check_all_keys(name: str, index: int, stage: Stage) -> None:
 
 
 def resolve_grid(name: str, value: Any) -> Grid:
-    """A side, or (height, width), in tokens, to (height, width)."""
+    """Turn a side, or (height, width), in tokens into (height, width)."""
     sides = (value, value) if is_int(value) else value
     if not is_sequence(sides) or len(sides) != 2 or not all(is_int(s) and s > 0 for s in sides):
         raise ValueError(

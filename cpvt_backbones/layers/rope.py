@@ -22,11 +22,11 @@ are scaled.
 
 @register_position('RoPE')
 class RoPE(PositionEncoding):
-    """Rotary encoding: each pair of channels of queries and keys is turned by an angle that its
-    token's place gives.
+    """Rotary position encoding: each pair of channels of queries and keys is turned by an angle
+    that depends on the token's place.
 
     A logit of two patch tokens depends on the difference of their coordinates. Prefix tokens are
-    not turned. A key of a spatial reduction is at the centre of its cell; in windows, coordinates
+    not turned. A key of a spatial reduction is at the centre of its cell. In windows, coordinates
     are those of the whole grid. Angles are computed in fp32, for all blocks of a stage at once
     unless they are learned.
 
@@ -41,21 +41,24 @@ class RoPE(PositionEncoding):
     The f and g of ``mixed`` start as the w_i of two perpendicular axes, at a random angle for each
     block and head.
 
-    In ``pe`` the grid is H x W, and in pretraining H0 x W0; c is 1 in a model with a class token
-    and 0 without. timm rescales coordinates so; on the grid of pretraining they are the authors'.
+    In ``pe`` the grid is H x W, and in pretraining H0 x W0. c is 1 in a model with a class token,
+    and 0 in one without. timm rescales coordinates so. On the grid of pretraining they are those of
+    the authors.
 
-    The key of ``mixed`` in timm, ``rope.freqs``, is accepted on loading; here each block has its
-    own parameter. ``ValueError`` for a wrong argument, or a head whose width is no multiple of 4.
+    Loading accepts timm's key of ``mixed``, ``rope.freqs``. Here each block has its own parameter.
 
     Args:
-        stages: The trunk's stages; the width d of a head must be a multiple of 4.
+        stages: The trunk's stages. The width d of a head must be a multiple of 4.
         mode: A row of the table.
-        temperature: T; ``None`` for 100, 10, 100, 10000 and 10000 in the order of the table.
+        temperature: T. ``None`` stands for 100, 10, 100, 10000 and 10000 in the order of the table.
         rescale_coords: In training, multiply coordinates by a random factor for each batch,
-            log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2); ``None`` for
-            not.
-        grid: For ``pe`` the side, or (height, width), of the grid in pretraining, in tokens;
-            ``None`` for the grid at the model's ``img_size``.
+            log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2). ``None`` leaves
+            them.
+        grid: For ``pe`` the side, or (height, width), of the grid in pretraining, in tokens.
+            ``None`` takes the grid at the model's ``img_size``.
+
+    Raises:
+        ValueError: An argument is wrong, or the width of a head is no multiple of 4.
 
     Examples:
         >>> import torch

@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.fx import _symbolic_trace
 
 Grid = tuple[int, int]
-"""Height and width of a map, in tokens."""
+"""Height and width of a map in tokens: rows and columns."""
 
 
 def tokens_to_map(tokens: Tensor, grid: Grid) -> Tensor:
-    """(B, H * W, C) tokens to a (B, C, H, W) map.
+    """Lay out (B, H * W, C) tokens as a (B, C, H, W) map.
 
-    A view, already ``channels_last`` when the tokens are contiguous.
+    The map is a view. It is ``channels_last`` if the tokens are contiguous.
     """
     # Not transpose(1, 2).unflatten(2, grid): for one image its strides are not those of
     # channels_last, and a convolution copies the map twice.
@@ -22,28 +22,26 @@ def tokens_to_map(tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def map_to_tokens(feature_map: Tensor) -> Tensor:
-    """(B, C, H, W) map to (B, H * W, C) tokens.
+    """Turn a (B, C, H, W) map into (B, H * W, C) tokens.
 
-    A view, contiguous when the map is ``channels_last``.
+    The result is a view. It is contiguous if the map is ``channels_last``.
     """
     return feature_map.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def prepend_tokens(prefix_tokens: Tensor | None, tokens: Tensor) -> Tensor:
-    """(B, P, C) or ``None``, and (B, N, C), to (B, [P +] N, C)."""
+    """Put prefix tokens (B, P, C), if there are any, before tokens (B, N, C)."""
     return tokens if prefix_tokens is None else torch.cat((prefix_tokens, tokens), dim=1)
 
 
 def ceil_div(size: int, parts: int) -> int:
-    """``ceil(size / parts)`` for a size >= 0.
-
-    Not ``-(-size // parts)``: ONNX rounds a negative quotient towards 0.
-    """
+    """Return ``ceil(size / parts)`` for a size >= 0."""
+    # Not -(-size // parts): ONNX rounds a negative quotient towards 0.
     return (size + parts - 1) // parts
 
 
 def is_symbolic() -> bool:
-    """``True`` under ``torch.fx.symbolic_trace``: sizes, types and devices have no value."""
+    """``True`` under ``torch.fx.symbolic_trace``, where sizes, types and devices have no value."""
     return not torch.compiler.is_compiling() and _symbolic_trace._is_fx_tracing_flag
 
 
@@ -59,7 +57,7 @@ def is_tracing() -> bool:
 def is_exporting() -> bool:
     """``True`` while exporting or tracing one graph for every size: no branch may depend on a size.
 
-    ``torch.compile`` answers ``True``, too.
+    It is ``True`` under ``torch.compile``, too, in torch < 2.7.
     """
     if not torch.compiler.is_compiling():
         return is_tracing()
@@ -78,10 +76,11 @@ def is_padded(padding: tuple[int, int]) -> bool:
 
 
 def crop(x: Tensor, dims: tuple[int, int], size: Grid) -> Tensor:
-    """The first ``size`` entries of a tensor along two dimensions.
+    """Return the first ``size`` entries of a tensor along two dimensions.
 
-    A view, but a copy in an exported program and in one compiled for inference: torch asks whether
-    a view is contiguous, which depends on the size, and would tie the program to the example.
+    The result is a view. In an exported program, and in one compiled for inference, it is a copy:
+    torch asks whether a view is contiguous, which depends on the size, and would tie the program to
+    the example.
     """
     # narrow_copy has no derivative, and torch.compile needs one in training; torch.export does not.
     training = torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled()
@@ -92,7 +91,7 @@ def crop(x: Tensor, dims: tuple[int, int], size: Grid) -> Tensor:
 
 
 def pad_to_multiple(feature_map: Tensor, multiple: int, *, value: float = 0.0) -> Tensor:
-    """(B, C, H, W) padded on the right and at the bottom until ``multiple`` divides both sides."""
+    """Pad (B, C, H, W) on the right and at the bottom until ``multiple`` divides both sides."""
     height, width = feature_map.shape[2:]
     padding = (
         ceil_div(height, multiple) * multiple - height,
@@ -104,7 +103,7 @@ def pad_to_multiple(feature_map: Tensor, multiple: int, *, value: float = 0.0) -
 
 
 def group_by_shape(shapes: Iterable[Hashable]) -> list[list[int]]:
-    """Indices of equal shapes, in order of first appearance."""
+    """Group the indices of equal shapes, in order of first appearance."""
     groups: dict[Hashable, list[int]] = {}
     for index, shape in enumerate(shapes):
         groups.setdefault(shape, []).append(index)

@@ -1,5 +1,6 @@
-"""The reference of the backbones: its picture, tables and configs are those of the models."""
+"""The reference of backbones and layers: its picture, tables and configs are those of the code."""
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -8,10 +9,8 @@ import pytest
 import torch
 from mmengine.registry import MODELS
 
-import cpvt_backbones.backbones
-from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, backbones, layers, list_archs
 from cpvt_backbones.backbones import build_with_peg
-from cpvt_backbones.layers import POSITIONS
 from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +26,7 @@ def build(name, **arguments):
 
 def tables(documented):
     """Cells of the tables of a docstring, without code marks; the first row has the headings."""
-    blocks = re.findall(r'(?:^\|.+\n)+', inspect.getdoc(documented), re.MULTILINE)
+    blocks = re.findall(r'(?:^\|.+\n?)+', inspect.getdoc(documented), re.MULTILINE)
     found = []
     for block in blocks:
         rows = [line.replace('``', '').strip('| ').split(' | ') for line in block.splitlines()]
@@ -54,7 +53,7 @@ def test_the_picture_has_the_pegs_of_the_models():
 
 
 def test_the_table_of_architectures_is_that_of_the_models():
-    archs, outputs = tables(cpvt_backbones.backbones)
+    archs, outputs = tables(backbones)
     expected = []
     for name, cls in CLASSES.items():
         for arch in list_archs()[name]:
@@ -105,7 +104,7 @@ def test_the_table_of_frozen_stages_is_that_of_the_model(name):
 def test_position_names_every_type(name):
     (text,) = re.findall(r'^    position: .+(?:\n {5,}.+)*', inspect.getdoc(CLASSES[name]), re.M)
     types = set(re.findall(r"``'(\w+)'``", text))
-    assert types == POSITIONS.keys()
+    assert types == layers.POSITIONS.keys()
 
 
 @pytest.mark.parametrize('name', CONFIGS)
@@ -123,3 +122,14 @@ def test_a_config_in_a_docstring_builds(name, tmp_path):
     maps = model.backbone(torch.rand(1, 3, 64, 96))
     assert [one.shape[1] for one in maps] == model.neck.in_channels
     assert len(model.neck(maps)) == len(model.bbox_head.prior_generator.strides)
+
+
+def test_every_type_alias_of_the_layers_is_defined_and_offered():
+    aliases = set()
+    for module in (ROOT / 'cpvt_backbones/layers').glob('*.py'):
+        for node in ast.parse(module.read_text(encoding='utf-8')).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
+                aliases.add(node.targets[0].id)
+    rows = table(layers, 'type in a signature')
+    assert sorted(row[0] for row in rows) == sorted(aliases)
+    assert all(hasattr(layers, name) for name in aliases)
