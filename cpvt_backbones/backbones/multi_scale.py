@@ -160,6 +160,9 @@ class MultiScaleCPVT(CPVT):
             ),
             neck=dict(in_channels=[192, 384, 384], start_level=0),
         )
+        # position encodings without weight decay
+        spared = dict.fromkeys(['pos_embed', 'pos_block'], dict(decay_mult=0.0))
+        optim_wrapper = dict(paramwise_cfg=dict(custom_keys=spared))
         ```
     """
 
