@@ -12,3 +12,4 @@ from .durable import DurableCheckpointHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .loading import LoadRange
 from .sharding import ResumableFSDPStrategy, wrap_blocks
+from .valid_sizes import ValidSizes

@@ -18,6 +18,7 @@ EXAMPLES = {
     'checkpoints.conversion.exporting': ['export_state_dict'],
     'checkpoints.loading': ['load_checkpoint'],
     'checkpoints.reading.files': ['read_checkpoint'],
+    'engine.valid_sizes': ['ValidSizes'],
     'export.formats': ['export'],
     'inference.folders': ['predict_to_folder'],
     'inference.images': ['find_images'],
