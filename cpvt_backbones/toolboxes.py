@@ -104,17 +104,21 @@ def read_config(
     work_dir: str | os.PathLike[str] | None = None,
     launcher: str = 'none',
 ) -> Config:
-    """Read a config file and import its toolbox.
+    """Read a config file of mmdet, mmsegmentation or mmpretrain, and import the toolbox.
 
     Args:
         path: The config file.
-        cfg_options: Values to override, keyed by dotted name.
-        work_dir: Folder of logs and checkpoints; ``None``: the config's, else ``work_dirs/<name of
-            the config>``.
-        launcher: mmengine's launcher: none, pytorch, slurm or mpi.
+        cfg_options: Values to override, by dotted name, as ``{'train_cfg.max_epochs': 5}``.
+        work_dir: Folder of logs and checkpoints; ``None`` for the config's own, else
+            ``work_dirs/<name of the config>``.
+        launcher: mmengine's launcher: ``'none'``, ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
+
+    Returns:
+        mmengine's config, for :class:`Inferencer` and other functions.
 
     Raises:
-        FileNotFoundError, ImportError: The file does not exist; the toolbox is not installed.
+        FileNotFoundError: The file does not exist.
+        ImportError: The toolbox is not installed.
         ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
             option has no effect.
     """

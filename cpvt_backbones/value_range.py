@@ -76,13 +76,17 @@ class Raster:
 class ValueRange:
     """How the bands and values of a file become an image of 8 bits.
 
+    :class:`LoadRange` reads by one in a data pipeline; :class:`Inferencer` and
+    :class:`ExportedModel` have the same one as ``value_range``.
+
     Args:
-        low: The value that becomes 0. Smaller ones become 0, too, and pixels without data.
-        high: The value that becomes 255. Greater ones become 255, too.
-        dtype: Type of the values, one of ``DTYPES``. Files of another type are refused.
-        bands: Bands of the file, counted from 1: the channels of the image. Three are red, green
-            and blue, which become BGR. ``None``: files are grey, repeated to three channels, or
-            RGB.
+        low: The value that becomes 0. Smaller values and pixels without data become 0 too.
+        high: The value that becomes 255. Greater values become 255 too.
+        dtype: Type of the values: uint8, uint16, int16, uint32, int32, float32 or float64. Files of
+            another type are refused.
+        bands: Bands of the file, counted from 1, that become the channels of the image. Three bands
+            are red, green and blue; the image is BGR. ``None``: a file is grey, which is repeated
+            to three channels, or RGB.
 
     Raises:
         ValueError: An argument is not accepted.
@@ -106,27 +110,31 @@ class ValueRange:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments, as plain data; without ``bands`` if they are ``None``."""
+        """The arguments as plain data; ``bands`` is left out if it is ``None``."""
         settings = asdict(self)
         bands = settings.pop('bands')
         return settings if bands is None else dict(settings, bands=[*bands])
 
     @property
     def channels(self) -> int:
-        """Channels of the image."""
+        """Number of channels of the image."""
         return 3 if self.bands is None else len(self.bands)
 
     def read(self, path: str | os.PathLike[str]) -> np.ndarray:
-        """Read a file as (H, W, channels), uint8; three channels are BGR.
+        """Read a file as an image (H, W, channels), uint8; three channels are BGR.
 
-        ``ValueRangeError`` for a file that is damaged, lacks a band, or has other values.
+        Raises:
+            ValueRangeError: The file is damaged, lacks a band, or has values of another type.
         """
         with open_raster(Path(path)) as raster:
             return self.convert(self.select(raster), raster.nodata, raster.masked)
 
     def read_array(self, array: np.ndarray) -> np.ndarray:
-        """As :meth:`read`, of an array (H, W), (H, W, 1) or (H, W, 3: BGR); if there are ``bands``,
-        of (H, W, all bands of the file).
+        """Convert an array to an image, as :meth:`read` does with a file.
+
+        Args:
+            array: (H, W), (H, W, 1) or (H, W, 3: BGR). If there are ``bands``, it has all bands of
+                the file.
         """
         raster = raster_of(array)
         if self.bands is not None:

@@ -1,20 +1,28 @@
-"""Prediction on images of any size. An image's way to boxes on disk:
+"""Prediction on images of any size.
 
-1. ``images``: find the files; read one, upright, (H, W, 3), uint8, BGR.
-2. ``windows``: or open one that is larger than memory.
-3. ``sizes``: the size at which the model sees it.
-4. ``tiles``: cut an image larger than one forward call; later blend class maps, merge boxes.
-5. ``predictors``: run the model on a batch, by its toolbox.
-6. ``predictions``: its output as plain data, in px of the image.
-7. ``drawing``: a picture of it.
-8. ``inferencer``: does 1 to 7, in threads and in bounded memory, for any number of images.
-9. ``outputs``: the files: a line of records.jsonl and a picture for each image, predictions.json at
-   the end.
-10. ``folders``: a run on a folder: which images are left, locks, shards.
+:class:`Inferencer` runs a trained model on one image or many; :func:`read_config` reads its config.
+:func:`predict_to_folder` writes predictions and pictures to a folder. The modules, in the order in
+which they work on an image:
+
+1. ``images`` finds the files, and reads one, upright, as (H, W, 3), uint8, BGR.
+2. ``windows`` opens a file that is larger than memory.
+3. ``sizes`` resizes the image to the size at which the model sees it.
+4. ``tiles`` cuts an image that is too large for one forward call. Later it blends class maps and
+   merges boxes.
+5. ``predictors`` runs the model on a batch, by its toolbox.
+6. ``predictions`` turns the output into plain data, in px of the image.
+7. ``drawing`` draws the prediction on the image.
+8. ``inferencer`` does 1 to 7 for any number of images, in threads and in bounded memory.
+9. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
+   ``predictions.json`` at the end.
+10. ``folders`` runs a folder: which images are left, locks, shards.
 """
 
+from cpvt_backbones.toolboxes import read_config
+from cpvt_backbones.value_range import ValueRange
+
 from .folders import Summary, merge_shards, predict_to_folder
-from .images import IMAGE_SUFFIXES, ImageError, find_images, image_size, read_image
+from .images import IMAGE_SUFFIXES, ImageError, ImageInput, find_images, image_size, read_image
 from .inferencer import Inferencer, Result
-from .predictors import Predictor, ToolboxPredictor
-from .sizes import GoodSizes
+from .predictors import Predictor, ToolboxPredictor, reduce_precision
+from .sizes import GoodSizes, Scale

@@ -46,16 +46,26 @@ Shard = tuple[int, int]  # its number, from 0, and their count
 
 @dataclass(frozen=True)
 class Summary:
-    """Outcome of a run."""
+    """Outcome of :func:`predict_to_folder` or :func:`merge_shards`.
 
-    predicted: int  # images predicted now
-    found: int  # images that earlier runs had predicted
-    failed: dict[str, str]  # reason for each image without a prediction
-    # outputs of earlier runs, of images that failed now or are no longer among the inputs
+    Attributes:
+        predicted: Number of images that this call predicted.
+        found: Number of images that earlier calls had predicted.
+        failed: Path of each image without a prediction, and the reason.
+        orphaned: Outputs of earlier calls whose image failed now or is no longer among the inputs.
+        skipped: Inputs that were left out, because they lie among the outputs of the folder.
+        boxes: Number of boxes in all images; ``None`` for other tasks and for merged shards.
+        best: Highest score of a box in all images, in [0, 1], boxes below ``score_thr`` included;
+            ``None`` without a box, for other tasks and for merged shards.
+    """
+
+    predicted: int
+    found: int
+    failed: dict[str, str]
     orphaned: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)  # inputs that lie among the folder's outputs
-    boxes: int | None = None  # of a detector: in all images
-    best: float | None = None  # highest score of a box, below score_thr too
+    skipped: list[str] = field(default_factory=list)
+    boxes: int | None = None
+    best: float | None = None
 
 
 def predict_to_folder(
@@ -70,41 +80,45 @@ def predict_to_folder(
     ann: str | os.PathLike[str] | None = None,
     shard: Shard | None = None,
 ) -> Summary:
-    """Predict on image files and write everything to a folder.
+    """Predict on image files and write predictions and pictures to a folder, resumable at every
+    image.
 
-    Each prediction is written to records.jsonl as soon as it is made, and predictions.json when the
-    run ends. The same call on the same folder continues with the images that have no prediction or
-    have changed. docs/inference.md lists the files.
+    Each prediction is written to ``records.jsonl`` as soon as it is made, and ``predictions.json``
+    when the call ends. The same call on the same folder continues with the images that have no
+    prediction or have changed. docs/inference.md lists the files.
 
     Args:
         inferencer: The model.
-        images: Image files, see :func:`find_images`. Those in ``pred/`` and ``vis/`` of ``out_dir``
-            and of its shards are skipped, and listed in the summary.
-        out_dir: The folder, created if missing.
-        score_thr, vis: See :meth:`Inferencer.__call__`.
-        overwrite: Delete the output of earlier runs, and no other file.
-        progress: Show a progress bar.
-        ann: COCO JSON whose ids of images, by file name, and categories, by name, the output takes;
-            else they count.
-        shard: (i, n): predict a part of the images, shard i, from 0, of n, in a folder of its own
-            in ``out_dir``; other processes do the others at the same time. :func:`merge_shards`
-            makes one of their results.
+        images: Image files, see :func:`find_images`. Images in ``pred/`` and ``vis/`` of
+            ``out_dir`` and of its shards are skipped, and listed in the summary.
+        out_dir: The folder; it is created if it is missing.
+        score_thr: Minimum score of a box, in [0, 1].
+        vis: Whether to draw each prediction on its image.
+        overwrite: Whether to delete the output of earlier calls. No other file is deleted.
+        progress: Whether to show a progress bar.
+        ann: COCO JSON that gives the images, by file name, and the categories, by name, their ids
+            in the output; ``None`` to count them.
+        shard: (i, n): predict shard i, from 0, of n, a part of the images, in a folder of its own
+            in ``out_dir``. Other processes predict the other shards at the same time.
+            :func:`merge_shards` merges their results.
+
+    Returns:
+        What was predicted, found, skipped, and what failed and why.
 
     Raises:
         TypeError: An image is an array.
-        FileNotFoundError, ValueError: ``ann`` cannot be read, or lacks an image or a class of the
-            model.
-        ValueError: The folder has predictions of another model or other settings, or files in
-            ``pred`` or ``vis`` that no run wrote; another process writes to it; all images are
-            skipped; ``out_dir`` or ``shard`` is not accepted.
+        FileNotFoundError: ``ann`` does not exist.
+        ValueError: ``ann`` cannot be read, or lacks an image or a class of the model. The folder
+            has predictions of another model or other settings, or files in ``pred`` or ``vis`` that
+            no call wrote. Another process writes to the folder. All images are skipped. ``out_dir``
+            or ``shard`` is not accepted.
         OSError: The folder cannot be written to.
 
     Examples:
         >>> from PIL import Image
         >>> from cpvt_backbones.inference import (
-        ...     Inferencer, find_images, predict_to_folder
+        ...     Inferencer, find_images, predict_to_folder, read_config
         ... )
-        >>> from cpvt_backbones.toolboxes import read_config
         >>> from cpvt_backbones.weights import find_shipped
         >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
         >>> inferencer = Inferencer(
@@ -141,13 +155,22 @@ def predict_to_folder(
 
 
 def merge_shards(images: Sequence[Path], out_dir: str | os.PathLike[str]) -> Summary:
-    """Make one of the results of all shards of ``out_dir``, when they have ended.
+    """Merge the results of all shards of :func:`predict_to_folder`, when all have ended.
 
-    The JSON files are those of one run on ``images``, whose pictures and class maps are in the
+    The JSON files become those of one call on ``images``. Pictures and class maps stay in the
     folders of the shards.
 
-    ``ValueError`` if a shard has not ended, or predicted with other settings or on other images;
-    ``OSError`` as of :func:`predict_to_folder`.
+    Args:
+        images: The image files that each shard was given.
+        out_dir: The folder that each shard was given.
+
+    Returns:
+        The summary of all shards; ``predicted`` is 0, and ``found`` counts their images.
+
+    Raises:
+        ValueError: A shard has not ended, or predicted with other settings or on other images; or
+            as for :func:`predict_to_folder`.
+        OSError: The folder cannot be written to.
     """
     folder = _output_folder(out_dir)
     images, skipped = _inputs(images, folder)

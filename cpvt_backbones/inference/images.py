@@ -20,6 +20,9 @@ READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of 
 
 
 ImageInput = str | os.PathLike[str] | np.ndarray
+"""An image: the path of a file, or an array. Arrays are (H, W), (H, W, 1), (H, W, 3) in BGR or
+(H, W, 4) in BGRA, uint8 or uint16; see :func:`read_image`.
+"""
 
 # Pillow has other decoders, some of which start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
@@ -30,7 +33,12 @@ _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
 
 
 class ImageError(ValueError):
-    """An image (its path or name) that cannot be used, and the reason."""
+    """Raised for an image that cannot be used; the message has its path or name, and the reason.
+
+    Args:
+        source: Path or name of the image.
+        reason: Why it cannot be used.
+    """
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f'{source}: {reason}')
@@ -41,13 +49,17 @@ class ImageError(ValueError):
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
-    """List images.
+    """List the image files of folders and patterns.
+
+    Folders and patterns select files by suffix. They select NumPy files only if there is no other
+    image. ``**`` enters each folder once, however many links lead to it.
 
     Args:
         inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a
             pattern such as ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array.
-            Folders and patterns select by suffix; NumPy files only where there is no other image.
-            ``**`` enters each folder once, however many links lead to it.
+
+    Returns:
+        The paths, and the arrays unchanged, in the order of the inputs.
 
     Raises:
         FileNotFoundError: An input does not exist or has no image.
@@ -149,18 +161,19 @@ def read_image(
 ) -> np.ndarray:
     """Read one image in the toolboxes' format: (H, W, 3), uint8, BGR.
 
-    An array of this kind is returned unchanged.
-
-    EXIF orientation is applied. The first frame or page is taken. CMYK and palettes are converted
-    to RGB. Transparent pixels are blended on white. 16 bits are scaled to 8 (65535 becomes 255).
+    The rotation of EXIF is applied. Of several frames or pages the first is read. CMYK and palettes
+    are converted to RGB. Transparent pixels are blended on white. 16 bits are scaled to 8, so that
+    65535 becomes 255.
 
     Args:
         source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8
-            or uint16.
-        name: Name for error messages; by default the path, or ``'array'``.
-        read_limit: Maximum pixels of a file, instead of Pillow's own limit; ``None`` for no limit.
+            or uint16. An array that has the format already is returned unchanged.
+        name: Name for error messages; ``None`` for the path, or ``'array'``.
+        read_limit: Maximum number of pixels of a file, in place of Pillow's own limit; ``None`` for
+            no limit.
 
-    ``ImageError`` for what is no image, damaged, truncated, or of an unsupported kind.
+    Raises:
+        ImageError: The file is no image, damaged, truncated, too large, or of an unsupported kind.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, name or 'array')
@@ -213,9 +226,13 @@ def read_header(path: Path) -> Header | None:
 
 
 def image_size(source: ImageInput) -> tuple[int, int] | None:
-    """(width, height) px of an image by its header, before EXIF's rotation.
+    """Read (width, height) of an image in px from its header, before EXIF's rotation.
 
-    ``None`` if that cannot be read.
+    Args:
+        source: Image file or array.
+
+    Returns:
+        The size; ``None`` if the header cannot be read.
     """
     if isinstance(source, np.ndarray):
         return source.shape[1::-1] if source.ndim > 1 else None

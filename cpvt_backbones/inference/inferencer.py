@@ -42,15 +42,29 @@ WAITING_BYTES = 200_000_000  # maximum of the results or images that wait
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome for one image: a prediction or an error."""
+    """Outcome for one image: a prediction, or the error that prevented it.
 
-    name: str  # its path, or 'array 3' for the input of that index
-    size: tuple[int, int] | None = None  # width and height in px, upright
-    prediction: Prediction | None = None  # see Inferencer
-    picture: np.ndarray | None = None  # (h, w, 3), RGB, if requested
-    error: Exception | None = None  # an ImageError, or what the model raised
-    stamp: list[int] | None = None  # of its file, before reading
-    best: float | None = None  # highest score of a box, below score_thr too
+    Attributes:
+        name: Path of the image; ``'array 3'`` for an array, with its index among the inputs.
+        size: (width, height) of the image in px, after EXIF's rotation; ``None`` if it could not be
+            read.
+        prediction: The prediction as plain data, see :class:`Inferencer`; ``None`` after an error.
+        picture: The image with the prediction drawn on it, (h, w, 3) uint8, RGB, with sides of at
+            most 2048 px; ``None`` unless ``vis`` is true.
+        error: An :class:`ImageError`, or what the model raised; ``None`` if there is a prediction.
+        stamp: [size in bytes, time of modification in ns] of the file before it was read; ``None``
+            for an array.
+        best: Highest score of a box, in [0, 1], boxes below ``score_thr`` included; ``None``
+            without a box and for other tasks.
+    """
+
+    name: str
+    size: tuple[int, int] | None = None
+    prediction: Prediction | None = None
+    picture: np.ndarray | None = None
+    error: Exception | None = None
+    stamp: list[int] | None = None
+    best: float | None = None
 
 
 Run = Callable[[list[LoadedImage]], list[Any]]
@@ -58,42 +72,45 @@ Then = Callable[[int, Result], Any]
 
 
 class Inferencer:
-    """Runs a trained model on images of any size.
+    """Runs a trained detector, segmentor or classifier on images of any size.
+
+    Call it for one image, ``prediction, picture = inferencer(image)``. Use :meth:`predict` for a
+    list or a folder of images, and :meth:`stream` for any number of images in bounded memory.
+    :func:`predict_to_folder` writes the predictions to files.
 
     By default images are resized as in the config's test pipeline, at whose scale the model was
-    trained. Only images that then have equal size share a batch, so nothing is padded and
-    predictions do not depend on other images. One of more than ``max_pixels`` is cut into
-    overlapping tiles, so no forward call exceeds ``max_pixels``.
+    trained. Only images that then have equal size share a batch. So nothing is padded, and a
+    prediction does not depend on other images. An image that is then larger than ``max_pixels`` is
+    cut into overlapping tiles of ``tile_size``; no forward call exceeds ``max_pixels``.
 
-    A prediction is plain data. Detection: ``boxes`` ([[x1, y1, x2, y2]] in px of the image),
-    ``scores``, ``labels``, ``classes``, and of an instance segmentor ``masks`` (COCO run lengths).
-    Segmentation: ``seg_map``, (H, W), uint8, or uint16 with more than 255 classes; of an image
-    larger than ``read_limit``, which is read by windows, the path of a tiled TIFF. Pixels of a TIFF
-    or JPEG 2000 file without data have the largest value, 255 or 65535. Classification: ``label``,
-    ``class``, ``score``.
+    A prediction is a dict of plain data:
+
+    - Detection: ``boxes``, [[x1, y1, x2, y2], ...] in px of the image, and for each box ``scores``
+      (in [0, 1]), ``labels`` (index of the class) and ``classes`` (its name). An instance segmentor
+      adds ``masks`` as COCO's run lengths.
+    - Segmentation: ``seg_map``, the index of the class of each pixel: (H, W) uint8, or uint16 with
+      more than 255 classes. For an image of more than ``read_limit`` pixels it is the path of a
+      tiled TIFF. Pixels without data, in TIFF and JPEG 2000 files, have the largest value, 255 or
+      65535.
+    - Classification: ``label``, ``class`` and ``score`` of the most probable class.
 
     Args:
-        cfg: Config of a detector, segmentor or classifier; not modified.
-        checkpoint: The weights.
-        device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if available.
-        dtype: ``'float32'``, ``'bfloat16'`` or ``'float16'``: what the model computes in, but for
-            what needs float32 (see :func:`~.predictors.reduce_precision`); ``'auto'``: bfloat16
-            where the device is faster in it.
-        scale: ``'config'``: the test scale of the config or of the exported file; the image's own
-            size if there is none. ``None``: the same; but where the model's good sizes are known
-            (:class:`GoodSizes`), an image of more than ``max_pixels`` is seen in tiles in which its
-            objects have the size that they have at the test scale in the images of the test set.
-            ``'native'``: the image's own size. A float: a factor of it. (width, height) in px: the
-            largest size within it, of the image's shape; the larger number is for the longer side,
-            as in the toolboxes' Resize.
-        long_side: The longer side in px, instead of ``scale``.
-        batch_size: Maximum images of one forward call.
-        max_pixels: Maximum pixels of one forward call, all images together.
+        cfg: Config of the model, from :func:`read_config`; not modified.
+        checkpoint: The weights: a file, an address, or the name of shipped weights.
+        device: ``'cpu'``, ``'cuda'`` or ``'cuda:1'``; ``None`` for a GPU if there is one.
+        dtype: Type of the computation: ``'float32'``, ``'bfloat16'``, ``'float16'``, or ``'auto'``
+            for bfloat16 where the device is faster in it. Some layers stay in float32, see
+            :func:`reduce_precision`.
+        scale: Size at which the model sees an image, see :attr:`Scale`.
+        long_side: The longer side in px at which the model sees an image, in place of ``scale``.
+        batch_size: Maximum number of images in one forward call.
+        max_pixels: Maximum number of pixels in one forward call, all images together.
         tile_size: Side of a tile in px.
-        overlap: Minimum px shared by neighbouring tiles. Objects should be smaller.
-        read_limit: Maximum pixels of a file decoded as a whole; ``None`` for none. A larger TIFF is
-            read by windows.
-        predictor: Runs the batches, instead of ``cfg``, ``checkpoint`` and ``device``.
+        overlap: Minimum number of px that neighbouring tiles share. Objects should be smaller.
+        read_limit: Maximum number of pixels of a file that is decoded as a whole; ``None`` for no
+            limit. A larger TIFF is read by windows.
+        predictor: A :class:`Predictor` that runs the batches, such as an :class:`ExportedModel`, in
+            place of ``cfg``, ``checkpoint`` and ``device``.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
@@ -101,17 +118,17 @@ class Inferencer:
             its test pipeline sets the size in an unknown way and no ``scale`` is given.
 
     Attributes:
+        predictor: The :class:`Predictor` that runs the batches; it has the names of the classes.
         sizing: Resizes an image; ``str(sizing)`` says which scale is used and why.
-        value_range: Which bands and values of a file are seen, of a model trained with
-            ``LoadRange``. Files and arrays then have the type of values of the training; arrays
-            have all bands of the files, if bands were chosen.
-        outside: Number of images so far that were outside the model's good sizes; the first is
+        value_range: :class:`ValueRange` by which files are read, of a model trained with
+            :class:`LoadRange`; else ``None``. Arrays then have the type of the training files, and
+            all their bands if bands were chosen.
+        outside: Number of images so far that were outside the model's good sizes. The first one is
             logged as a warning.
 
     Examples:
         >>> import numpy as np
-        >>> from cpvt_backbones.inference import Inferencer
-        >>> from cpvt_backbones.toolboxes import read_config
+        >>> from cpvt_backbones.inference import Inferencer, read_config
         >>> from cpvt_backbones.weights import find_shipped
         >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
         >>> inferencer = Inferencer(
@@ -121,6 +138,8 @@ class Inferencer:
         >>> prediction, picture = inferencer(photo, vis=True)
         >>> sorted(prediction)
         ['class', 'label', 'score']
+        >>> [result.name for result in inferencer.predict([photo, photo])]
+        ['array 0', 'array 1']
     """
 
     def __init__(
@@ -164,7 +183,9 @@ class Inferencer:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines predictions, as plain data."""
+        """Everything that determines predictions, as plain data: fingerprint of the model, scale,
+        tiles.
+        """
         settings = dict(
             model=self.predictor.fingerprint,
             scale=self.sizing.settings,
@@ -178,12 +199,19 @@ class Inferencer:
     def __call__(
         self, image: ImageInput, *, score_thr: float = 0.3, vis: bool = False
     ) -> tuple[Prediction, np.ndarray | None]:
-        """Predict on one image file or array; raise ``ImageError`` if it cannot be used.
+        """Predict on one image: ``prediction, picture = inferencer('photo.jpg', vis=True)``.
 
         Args:
-            image: Image file or array.
-            score_thr: Minimum score of a box.
-            vis: Draw the prediction on the image: also return the picture, (h, w, 3), RGB, uint8.
+            image: Path of an image file, or an array; see :func:`read_image`.
+            score_thr: Minimum score of a box, in [0, 1].
+            vis: Whether to draw the prediction on the image.
+
+        Returns:
+            The prediction as plain data, see :class:`Inferencer`, and the picture, (h, w, 3) uint8,
+            RGB; ``None`` in place of the picture unless ``vis`` is true.
+
+        Raises:
+            ImageError: The image cannot be read, or is too large for a classifier.
         """
         ((_, result),) = self.stream([image], score_thr=score_thr, vis=vis)
         if result.error is not None:
@@ -198,9 +226,19 @@ class Inferencer:
         score_thr: float = 0.3,
         vis: bool = False,
     ) -> list[Result]:
-        """Predict on the images of ``inputs``, see :func:`find_images`.
+        """Predict on several images, and return all results at once.
 
-        One :class:`Result` each, in their order.
+        An image that cannot be read, or fails in the model, does not end the others: its
+        :class:`Result` has the error.
+
+        Args:
+            inputs: Image files, folders, patterns or arrays, one or a list, see
+                :func:`find_images`.
+            score_thr: Minimum score of a box, in [0, 1].
+            vis: Whether to draw each prediction on its image.
+
+        Returns:
+            One :class:`Result` for each image, in the order of the images.
         """
         results = self.stream(find_images(inputs), score_thr=score_thr, vis=vis)
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
@@ -215,19 +253,27 @@ class Inferencer:
         map_dir: str | os.PathLike[str] | None = None,
         then: Then = lambda _, result: result,
     ) -> Iterator[tuple[int, Any]]:
-        """Predict on image files and arrays.
+        """Predict on any number of images in bounded memory, and yield each result as soon as it is
+        there.
 
-        Yield the index and the :class:`Result` of each, batch by batch.
+        Reading, forward calls, post-processing and drawing run side by side. The results are those
+        of one step after the other. After an interruption, the results of finished forward calls
+        are still yielded.
 
-        Reading, forward calls, and post-processing and drawing run side by side, in bounded memory;
-        results have the order of one after the other. After an interruption those of finished
-        forward calls are still yielded.
+        Args:
+            images: Image files and arrays, see :func:`find_images`.
+            score_thr: Minimum score of a box, in [0, 1].
+            vis: Whether to draw each prediction on its image.
+            on_tiles: Called after each batch of tiles, with the number of tiles done and their
+                total.
+            map_dir: Folder for class maps that are written as TIFF: those of images read by
+                windows, and those of files that have a place on the ground. With ``None`` only the
+                former are written, to the folder of temporary files.
+            then: Called in a thread with the index and the :class:`Result` of each image. Its value
+                is yielded in place of the result.
 
-        ``on_tiles`` is called after each batch of tiles with the number of tiles done and their
-        total; ``then`` with the index and the result of each image, in threads, and its value is
-        yielded in place of the result. Class maps of images read by windows are written to
-        ``map_dir``, by default the folder of temporary files; and with ``map_dir`` those of files
-        that have a place on the ground.
+        Yields:
+            The index among ``images`` and the :class:`Result` of each image, batch by batch.
         """
         check_fraction(score_thr=score_thr)
         run = partial(

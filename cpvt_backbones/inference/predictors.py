@@ -40,17 +40,20 @@ DTYPES = ('auto', 'float32', 'float16', 'bfloat16')
 
 
 class Predictor(Protocol):
-    """Runs batches of images of equal size, at that size.
+    """Protocol of a model that :class:`Inferencer` runs: any object with these attributes and
+    methods.
+
+    It runs batches of images of equal size, at that size. :class:`ToolboxPredictor` and
+    :class:`ExportedModel` are predictors.
 
     Attributes:
         task: ``'detection'``, ``'segmentation'`` or ``'classification'``.
-        classes: Class names in order of label; ``None`` if unknown.
-        palette: RGB of each class, or ``None``.
-        fingerprint: Identifies the model and its weights.
-
-    It may also have ``size_steps`` and ``sizes``, from :func:`~.sizes.size_steps` and
-    :class:`~.sizes.GoodSizes`: its test scale, and where it is good; and ``value_range``, a
-    :class:`.ValueRange` by which files are read.
+        classes: Names of the classes, in the order of their labels; ``None`` if they are unknown.
+        palette: RGB of each class, three integers from 0 to 255; ``None`` for distinct colours.
+        fingerprint: Text that identifies the model and its weights.
+        size_steps: Optional; steps of the test pipeline that set the size, as plain data.
+        sizes: Optional :class:`GoodSizes`, the sizes at which the model is good.
+        value_range: Optional :class:`ValueRange`, by which files are read.
     """
 
     task: str
@@ -59,33 +62,51 @@ class Predictor(Protocol):
     fingerprint: str
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Detect or classify ``images``, all of one size.
+        """Detect or classify.
 
-        They are (H, W, 3) uint8 BGR, or (H, W, channels of ``value_range``).
+        Args:
+            images: Images of one size, (H, W, 3) uint8 in BGR, or (H, W, channels of
+                ``value_range``).
 
-        Returns arrays for each.
-
-        Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px), ``scores`` (N,), ``labels`` (N,), and of
-        an instance segmentor ``masks`` (N, H, W; bool). Classification: ``scores`` (classes,).
+        Returns:
+            A dict of arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px),
+            ``scores`` (N,), ``labels`` (N,), and of an instance segmentor ``masks`` (N, H, W;
+            bool). Classification: ``scores`` (classes,).
         """
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
-        """Segment: (B, C, H, W), float, on any device; ``images`` as for :meth:`predict`."""
+        """Segment.
+
+        Args:
+            images: As for :meth:`predict`.
+
+        Returns:
+            Logits (B, C, H, W), float, on any device.
+        """
 
     def to_classes(self, logits: Tensor) -> Tensor:
-        """Convert a segmentor's logits (C, h, w) to classes (h, w)."""
+        """Convert the logits of a segmentor, (C, h, w), to the index of each pixel's class, (h,
+        w).
+        """
 
 
 class ToolboxPredictor:
-    """A model of mmdet, mmseg or mmpretrain, built and run by the toolbox's own inferencer.
+    """A model of mmdet, mmseg or mmpretrain as a :class:`Predictor`, run by the toolbox's own
+    inferencer.
 
-    See :class:`Inferencer`. ``dtype`` is the resolved one, and ``dtype_reason`` says why.
+    :class:`Inferencer` makes one from ``cfg`` and ``checkpoint``.
 
     Args:
-        cfg: The config; not modified.
+        cfg: Config of the model; not modified.
         checkpoint: A ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of
             shipped weights.
-        device, dtype: See :class:`Inferencer`.
+        device: See :class:`Inferencer`.
+        dtype: See :class:`Inferencer`.
+
+    Attributes:
+        model: The model of the toolbox, with its weights.
+        dtype: ``'float32'``, ``'bfloat16'`` or ``'float16'``; ``'auto'`` is resolved.
+        dtype_reason: Why ``'auto'`` became this type.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
@@ -288,11 +309,15 @@ def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast backbone, neck and convolutional heads of a toolbox's model, in place.
+    """Cast a toolbox's model to half precision, in place: backbone, neck and convolutional heads.
 
-    Its inputs and outputs stay fp32. In fp32 stay normalisation by stored statistics, the last
-    layer of a segmentor, other heads (transformers, regions, classes) and what follows the heads:
-    softmax, boxes, NMS.
+    Inputs and outputs of the model stay in float32. These parts are computed in float32 too:
+    normalisation by stored statistics, the last layer of a segmentor, other heads (transformers,
+    regions, classes), and what follows the heads (softmax, boxes, NMS).
+
+    Args:
+        model: Detector, segmentor or classifier.
+        dtype: ``torch.bfloat16`` or ``torch.float16``.
     """
     parts = {name: part for name, part in model.named_children() if _has_weights(part)}
     trunk = [parts.pop(name) for name in ('backbone', 'neck') if name in parts]

@@ -24,6 +24,17 @@ from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.weights import sha256_of, shipped_weights
 
 Scale = tuple[int, int] | float | str | None
+"""Size at which the model sees an image, as ``scale`` of :class:`Inferencer`:
+
+- ``None``: the test scale of the config or of the exported file; the image's own size if there is
+  none. If the model's :class:`GoodSizes` are known, an image of more than ``max_pixels`` is instead
+  cut into tiles, scaled so that objects look as large as in the test set.
+- ``'config'``: the test scale, for images of more than ``max_pixels`` too.
+- ``'native'``: the image's own size.
+- a float: a factor of the image's own size.
+- (width, height) in px: the largest size within it that keeps the shape of the image. The larger
+  number is for the longer side, as in the toolboxes' Resize.
+"""
 Steps = Sequence[Mapping[str, Any]]
 
 WINDOW_PIXELS = 1 << 23  # read at a time to make a smaller image
@@ -38,23 +49,38 @@ _CV2 = dict(
 
 @dataclass(frozen=True)
 class GoodSizes:
-    """Range of sizes at which a model was measured to be good.
+    """Range of image sizes at which a model was measured to be good.
 
-    It is kept in ``CHECKPOINT.sizes.json``.
+    It is kept beside the checkpoint, in ``CHECKPOINT.sizes.json``. :class:`Inferencer` warns of
+    images outside the range.
+
+    Attributes:
+        low: Smallest factor of the test scale with a good metric.
+        high: Largest factor of the test scale with a good metric.
+        side: Square root of the number of pixels of the model's input at factor 1, mean of the test
+            images, in px.
+        zoom: Px of the model's input for each px of the image, at factor 1.
+        metric: Name of the metric that was measured.
     """
 
-    low: float  # smallest and largest factor of the test scale with a good metric
+    low: float
     high: float
-    # square root of the pixels of the model's input at factor 1, mean of the test images
     side: float
-    zoom: float  # px of the model's input a px of the image, at factor 1
+    zoom: float
     metric: str
 
     @classmethod
     def of(cls, checkpoint: str | PathLike[str]) -> 'GoodSizes | None':
-        """The range of a checkpoint or of shipped weights, if it is stored.
+        """Read the range of a checkpoint.
 
-        Raise ``ValueError`` for a damaged one.
+        Args:
+            checkpoint: File, or name of shipped weights.
+
+        Returns:
+            The range; ``None`` if none is stored, or if it is of another checkpoint.
+
+        Raises:
+            ValueError: The file with the range is damaged.
         """
         shipped = shipped_weights().get(str(checkpoint))
         if shipped is not None:
@@ -84,7 +110,7 @@ class GoodSizes:
         return None
 
     def write(self, checkpoint: str | PathLike[str]) -> Path:
-        """Store the range beside a checkpoint."""
+        """Store the range beside a checkpoint, and return the file."""
         weights = locate_checkpoint(checkpoint)
         file = Path(f'{weights}.sizes.json')
         content = dict(asdict(self), sha256=sha256_of(weights))
