@@ -1,20 +1,18 @@
-"""Checkpoints of this and other packages. The way of a file of weights into a model has five verbs:
+"""Checkpoints of this and other packages: find, open safely, recognise, convert, load, write.
 
-1. locate: a name, address or folder becomes the path of a file (:func:`locate_checkpoint`;
-   ``reading.files``, ``reading.sources``).
-2. read: the file becomes tensors and plain data, and nothing in it is run
-   (:func:`read_checkpoint`; ``reading.files``, ``.unpickle``, ``.opcodes``).
-3. recognise: whose names the tensors have, and of which model they are (``conversion.families``,
-   ``.architecture``).
-4. convert: they get a model's names and shapes (:func:`convert_state_dict`;
-   ``conversion.convert``, ``.renaming``, ``.fitting``).
-5. load: all of these, into a backbone (:func:`load_checkpoint`), or a whole model's own weights
-   (:func:`load_weights`; ``loading``).
+Loading has five steps:
 
-``reading`` knows no model. ``conversion`` opens no file; it gives weights the names of other
-packages, too (``exporting``). ``described`` is what a name or a ``config.json`` says of the model,
-and ``classes`` what it was trained for. ``mmengine_loader`` reads for
-mmengine, and checks what mmengine loads.
+1. Locate: a name, address or folder becomes the path of a file (:func:`locate_checkpoint`).
+2. Read: the file becomes tensors and plain data (:func:`read_checkpoint`). Nothing in it is run.
+3. Recognise: the names of the tensors tell the package that wrote them, and the architecture.
+4. Convert: the tensors get the names and shapes of a model (:func:`convert_state_dict`).
+5. Load: :func:`load_checkpoint` does all of this for a backbone. :func:`load_weights` loads a whole
+   detector, segmentor or classifier from its own weights.
+
+:func:`export_state_dict` renames weights for other packages. The modules: ``reading`` has steps 1
+and 2 and knows no model. ``conversion`` has steps 3 and 4 and opens no file. ``described`` reads
+what a name or a ``config.json`` says of the model, and ``classes`` what it was trained for.
+``mmengine_loader`` reads for mmengine and checks what mmengine loads.
 """
 
 from .classes import classes_of

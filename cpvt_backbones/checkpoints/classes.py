@@ -33,9 +33,13 @@ def stored_meta(content: Mapping[str, Any], checkpoint: str | PathLike[str]) -> 
 
 
 def classes_of(meta: Any) -> list[str] | None:
-    """Names in the ``meta`` of a checkpoint or the metainfo of a data set.
+    """Names of the classes that a checkpoint or a data set has.
 
-    ``None`` if there are none.
+    Args:
+        meta: ``meta`` of a checkpoint, or ``metainfo`` of a data set.
+
+    Returns:
+        The names in the order of their labels; ``None`` if there are none.
     """
     if not isinstance(meta, Mapping):
         return None

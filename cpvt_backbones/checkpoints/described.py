@@ -70,10 +70,14 @@ def describe(
 
 
 def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
-    """``config.json`` of a folder, or of the repository ``hf://USER/REPOSITORY``.
+    """Read ``config.json`` of a folder, or of the repository ``hf://USER/REPOSITORY``.
 
-    Empty for another checkpoint, and for a folder without that file. Raise CheckpointError if it
-    cannot be fetched, ValueError if it is damaged.
+    Returns:
+        Its content; empty for another checkpoint, and for a folder without that file.
+
+    Raises:
+        CheckpointError: The file cannot be fetched.
+        ValueError: The file is damaged.
     """
     name = os.path.expanduser(str(checkpoint)).rstrip('/')
     file = Path(name, 'config.json')
@@ -85,14 +89,16 @@ def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
 def named_backbone(
     checkpoint: str | PathLike[str], config: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Type and arguments of a backbone that is described without its weights.
-
-    ``None`` if they have to be read from the weights.
+    """Type and arguments of a backbone that its name or ``config.json`` describes without the
+    weights.
 
     Args:
-        checkpoint: Name of public weights (:func:`public_backbone`) or of shipped ones.
-        config: Content of ``config.json``, which has precedence: of :meth:`save_pretrained`, or
-            timm's, which names the architecture.
+        checkpoint: Name of public weights, see :func:`public_backbone`, or of shipped ones.
+        config: Content of ``config.json``, which has precedence. :meth:`save_pretrained` writes
+            one, and so does timm, whose file names the architecture.
+
+    Returns:
+        A config, ``dict(type=..., ...)``; ``None`` if it has to be read from the weights.
     """
     if 'type' in config:
         return dict(config)
@@ -107,10 +113,19 @@ def named_backbone(
 def recognise_backbone(
     content: Mapping[str, Any], config: Mapping[str, Any], *, prefix: str | None = None
 ) -> tuple[Architecture, Grid | None]:
-    """The architecture that weights and a ``config.json`` of transformers show, and the grid of
-    the table that the latter says.
+    """Recognise the architecture of weights, with the help of a ``config.json`` of transformers.
 
-    Raise CheckpointError as :func:`recognise_architecture` does, and for a config of another model.
+    Args:
+        content: What :func:`read_checkpoint` returned.
+        config: Content of ``config.json``; empty without one.
+        prefix: See :func:`convert_state_dict`.
+
+    Returns:
+        The architecture, and the grid (height, width) in tokens of its learned table; ``None`` if
+        ``config`` does not say the grid.
+
+    Raises:
+        CheckpointError: The weights are not recognised, or ``config`` is of another model.
     """
     read = recognise_architecture(content, prefix=prefix)
     if not _is_of_transformers(config):

@@ -31,10 +31,24 @@ def load_checkpoint(
     table_grid: Sequence[Any] | None = None,
     content: Mapping[str, Any] | None = None,
 ) -> ConversionReport:
-    """Read a checkpoint, convert it, load it into a backbone of this package, and log the report.
+    """Load a checkpoint into a backbone of this package: read it, convert it, and log the report.
 
-    See :func:`read_checkpoint` for ``checkpoint`` and :func:`convert_state_dict` for the rest.
-    ``content`` is what :func:`read_checkpoint` returned, where it has been called.
+    Args:
+        model: :class:`CPVT`, :class:`MultiScaleCPVT` or :class:`PyramidCPVT`; changed in place.
+        checkpoint: File, folder, address or name, see :func:`locate_checkpoint`.
+        prefix: See :func:`convert_state_dict`.
+        allow_missing: See :func:`convert_state_dict`.
+        ema: See :func:`convert_state_dict`.
+        table_grid: See :func:`convert_state_dict`.
+        content: What :func:`read_checkpoint` returned, if it was called before.
+
+    Returns:
+        What was loaded, renamed, dropped and added.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        CheckpointError: The checkpoint cannot be read, is not recognised, or does not fit the
+            model.
 
     Examples:
         >>> from cpvt_backbones import CPVT
@@ -111,20 +125,24 @@ def load_weights(
 ) -> dict[str, Any]:
     """Load a checkpoint into the whole model that it was saved from.
 
-    Mmengine's loader would leave a misfit random.
+    mmengine's loader only logs weights that do not fit, and leaves the model's random ones. This
+    function raises an error.
 
     Args:
-        model: Detector, segmentor, classifier or a part of one, alone or in what :func:`unwrap`
-            removes.
-        checkpoint: See :func:`read_checkpoint`; its ``meta`` is returned, or an empty dict.
-        prefix: Load the keys under this prefix only, e.g. ``'backbone.'``.
-        strict: Refuse weights that the model lacks, too.
-        classes: Names of the config's classes; ``None`` if it does not say.
+        model: Detector, segmentor, classifier or a part of one, alone or in a wrapper that
+            :func:`unwrap` removes; changed in place.
+        checkpoint: File, folder, address or name, see :func:`read_checkpoint`.
+        prefix: Load the keys under this prefix only, such as ``'backbone.'``.
+        strict: Whether to refuse weights that the model lacks, too.
+        classes: Names of the config's classes; ``None`` if they are not known.
+
+    Returns:
+        ``meta`` of the checkpoint; an empty dict without it.
 
     Raises:
-        FileNotFoundError, CheckpointError: See :func:`read_checkpoint`; missing weights, other
-            shapes, values that :func:`check_values` refuses, or other classes in the checkpoint's
-            ``meta``, or in another order.
+        FileNotFoundError: There is no such file or folder.
+        CheckpointError: The checkpoint cannot be read, lacks weights, has other shapes, has values
+            that are NaN, infinite or integers, or has other classes or another order of classes.
     """
     model = unwrap(model)
     wanted = model.state_dict()
@@ -158,7 +176,7 @@ def load_weights(
 
 
 def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
-    """The tensors of a checkpoint whose keys start with ``prefix``, without it."""
+    """The tensors of a checkpoint whose keys start with ``prefix``; the prefix is removed."""
     weights = {}
     for key, value in stored_weights(content).items():
         key = key.removeprefix('module.')
@@ -168,7 +186,7 @@ def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model in wrappers of mmengine: data parallel, test-time augmentation."""
+    """Take a model out of mmengine's wrappers: data parallel, test-time augmentation."""
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.get_submodule('module')
     return model
@@ -176,7 +194,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
-    """Add the file to the message of a CheckpointError."""
+    """Context in which the message of a :class:`CheckpointError` names the file."""
     try:
         yield
     except CheckpointError as error:

@@ -81,15 +81,25 @@ def check_loaded(
     other_classes: bool = False,
     classes: list[str] | None = None,
 ) -> None:
-    """Refuse what mmengine is about to load: bad values (:func:`check_values`), another kind of
-    model, other shapes.
+    """Check what mmengine is about to load by ``load_from`` or ``resume``.
 
-    ``classes`` are the names of the training data; a checkpoint of others, or of another order, is
-    refused too. With ``other_classes``, weights of the heads' class layers are replaced in
-    ``content`` by the model's own instead, and logged: these layers stay random, and mmengine
-    reports no misfit of its own. So are those of a checkpoint that does not name its classes, if
-    their number differs. Tables of positions are resized as they are loaded, but not those of
-    relative positions in this package.
+    mmengine reports no misfit of its own. Learned tables of absolute positions, and those of
+    relative positions outside this package, are resized as they are loaded, so their shapes may
+    differ.
+
+    Args:
+        content: The checkpoint. Class layers are replaced in it, see ``other_classes``.
+        model: The model to load into.
+        checkpoint: Its name, for messages.
+        other_classes: Whether the checkpoint may be of other classes. The class layers of the heads
+            then get the model's own, random weights, and the log names them. Class layers are also
+            replaced if the checkpoint has no names and another number of classes.
+        classes: Names of the classes of the training data; ``None`` if they are not known.
+
+    Raises:
+        CheckpointError: The checkpoint is of another kind of model, has other shapes, or has values
+            that are NaN, infinite or integers. Or, without ``other_classes``, it has other classes
+            or another order.
     """
     with naming_file(checkpoint):
         weights, wanted = weights_in(content), unwrap(model).state_dict()

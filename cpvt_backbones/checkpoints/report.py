@@ -13,27 +13,34 @@ def shorten(items: list[str], *, shown: int = 4) -> str:
 
 @dataclass
 class ConversionReport:
-    """Report of a conversion; ``str()`` of it is for people."""
+    """What :func:`convert_state_dict` or :func:`export_state_dict` did; ``print(report)`` shows it.
 
-    # Recognised kind of checkpoint, type of the model, and what was removed from every key.
+    Attributes:
+        source: Kind of checkpoint that was recognised, in words.
+        target: Type of the model.
+        prefix: Text that was removed from every key of the checkpoint, such as ``'backbone.'``.
+        loaded: Keys of the result that come from the checkpoint.
+        renamed: (key in the checkpoint, key in the result) where they differ.
+        dropped: Keys of the checkpoint that the outputs do not need, and the reason.
+        added: Keys of the result that the checkpoint lacks, and a description of their values.
+        missing: Keys of the model that the result lacks, and why that is allowed; an empty reason
+            means that it is not.
+        mismatched: Keys of another shape, and both shapes: in the checkpoint and in the model.
+        refused: Keys of the checkpoint that the model lacks and that may change the outputs, and
+            the reason.
+        notes: Any other change, in words, such as a learned table that was resized.
+    """
+
     source: str = ''
     target: str = ''
     prefix: str = ''
-    # Keys of the result that come from the checkpoint.
     loaded: list[str] = field(default_factory=list)
-    # (key in the checkpoint, key in the result)
     renamed: list[tuple[str, str]] = field(default_factory=list)
-    # Key of the checkpoint that the outputs do not need, to the reason.
     dropped: dict[str, str] = field(default_factory=dict)
-    # Key that the checkpoint lacks, to a description of its value.
     added: dict[str, str] = field(default_factory=dict)
-    # Key that the result lacks, to the reason why it may; '' if it may not.
     missing: dict[str, str] = field(default_factory=dict)
-    # Key to both shapes.
     mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
-    # Key of the checkpoint that the model lacks and that may change the outputs, to the reason.
     refused: dict[str, str] = field(default_factory=dict)
-    # Any other change.
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -55,13 +62,18 @@ class ConversionReport:
         return '\n'.join(lines + [f'  note: {note}' for note in self.notes])
 
     def mismatches(self) -> list[str]:
-        """A line for each key of another shape."""
+        """A line of text for each key of another shape."""
         line = 'shape mismatch: {} is {} in the checkpoint, {} in the model'
         return [line.format(key, *shapes) for key, shapes in self.mismatched.items()]
 
 
 class CheckpointError(RuntimeError, ValueError):
-    """A checkpoint that cannot be read, is not recognised, or does not fit the model."""
+    """Raised for a checkpoint that cannot be read, is not recognised, or does not fit the model.
+
+    Args:
+        message: What is wrong, and what to do.
+        report: The :class:`ConversionReport` up to the error; ``None`` without a conversion.
+    """
 
     def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:
         super().__init__(message)

@@ -116,11 +116,17 @@ class Selection:
 
 
 class Detections(ExportGraph):
-    """An mmdet RetinaNet with its non-maximum suppression.
+    """Graph of a RetinaNet of mmdet, with its non-maximum suppression.
 
-    Outputs, with N = ``max_per_img`` of the config: ``boxes`` (B, N, 4; x1, y1, x2, y2 in px),
-    ``scores`` (B, N), ``labels`` (B, N; int64), ``counts`` (B,): number of valid boxes, best first;
-    the rest is zero. ``ValueError`` for another head, or an unsupported test setting.
+    With N = ``max_per_img`` of the config, its outputs are:
+
+    - ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), best first;
+    - ``scores`` (B, N), in [0, 1];
+    - ``labels`` (B, N; int64), the index of the class;
+    - ``counts`` (B,), the number of valid boxes of each image. All values behind them are zero.
+
+    Raises:
+        ValueError: The model has another head, or a test setting that is not supported.
     """
 
     task = 'detection'
@@ -143,10 +149,13 @@ class Detections(ExportGraph):
 
 
 class TwoStageDetections(ExportGraph):
-    """mmdet's Faster, Mask and Cascade (Mask) R-CNN: the outputs of :class:`Detections`.
+    """Graph of a Faster, Mask or Cascade (Mask) R-CNN of mmdet.
 
-    With a mask head also ``masks`` (B, N, h, w): probabilities within each box. ``ValueError`` as
-    there.
+    Its outputs are those of :class:`Detections`. With a mask head there is also ``masks`` (B, N, h,
+    w), probabilities within each box.
+
+    Raises:
+        ValueError: The model has another head, or a test setting that is not supported.
     """
 
     task = 'detection'
@@ -273,13 +282,20 @@ def _check_dense_head(model: Any, name: str, kind: str) -> None:
 def graph_of(
     model: nn.Module, *, part: str = 'model', pixels: bool = True, logits: bool = False
 ) -> ExportGraph:
-    """Build the export graph of a model; ``ValueError`` for an unsupported model or setting.
+    """Build the export graph of a model, for :func:`export`.
 
     Args:
-        model: An image classifier, segmentor or detector as its toolbox builds it.
-        part: ``'model'``, or ``'backbone'`` for the features alone.
-        pixels: Include the model's data preprocessor in the graph.
-        logits: For a segmentor, output logits instead of classes.
+        model: Image classifier, segmentor or detector as its toolbox builds it.
+        part: ``'model'``, or ``'backbone'`` for its feature maps alone.
+        pixels: Whether the graph contains the model's data preprocessor.
+        logits: Whether a segmentor outputs logits in place of classes.
+
+    Returns:
+        A :class:`Features`, :class:`Scores`, :class:`ClassMaps`, :class:`Detections` or
+        :class:`TwoStageDetections`.
+
+    Raises:
+        ValueError: The model or one of its settings is not supported.
     """
     check_choice(('model', 'backbone'), part=part)
     options: dict[str, Any] = dict(preprocess=Preprocess.of(model.data_preprocessor), pixels=pixels)

@@ -31,24 +31,35 @@ Run = Callable[[np.ndarray], list[np.ndarray]]
 
 
 class ExportedModel:
-    """A model from an ONNX file or a ``.pt2`` package, for images of any size.
+    """Runs an exported file, ONNX or ``.pt2``, on images of any size; it needs no config and no
+    toolbox.
 
-    A predictor for ``Inferencer``.
-
-    ``metadata`` has the file's task (``'features'`` of a backbone), classes, mean and std,
-    thresholds and versions.
+    It is a predictor for :class:`Inferencer`:
+    ``Inferencer(predictor=ExportedModel('model.onnx'))``.
 
     Args:
         path: ``.onnx``, or ``.pt2`` (torch.export or AOTInductor).
-        device: ``'cpu'``, ``'cuda:1'``; ``None`` for a GPU if the file can use one. A ``.pt2`` runs
-            on the type of device that it was exported on.
-        runtime: Of an ONNX file: ``'onnxruntime'``, ``'openvino'`` (on the CPU, in fp32) or
-            ``'openvino-bfloat16'``.
+        device: ``'cpu'``, ``'cuda'`` or ``'cuda:1'``; ``None`` for a GPU if the file can use one. A
+            ``.pt2`` runs on the type of device that it was exported on.
+        runtime: Runtime of an ONNX file: ``'onnxruntime'``, ``'openvino'`` (on the CPU, in float32)
+            or ``'openvino-bfloat16'``.
+
+    Attributes:
+        metadata: What the file says of itself: ``task``, ``outputs``, ``classes``, ``mean`` and
+            ``std``, thresholds, versions and more.
+        task: ``'detection'``, ``'segmentation'``, ``'classification'``, or ``'features'`` of a
+            backbone.
+        in_channels: Number of channels of the images.
+        classes: Names of the classes; ``None`` if the file has none.
+        palette: RGB of each class; ``None`` if the file has none.
+        size_steps: Steps that resize an image to the test scale; ``None`` without one.
+        sizes: :class:`GoodSizes` of the model; ``None`` if they were not measured.
+        value_range: :class:`ValueRange` of the images; ``None`` for RGB of 8 bits.
+        fingerprint: SHA-256 of the file, with the runtime unless that is ``'onnxruntime'``.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: Another kind of file, a damaged file, or a device or runtime that it cannot run
-            on.
+        ValueError: The file is damaged or of another kind, or cannot run on the device or runtime.
         ImportError: The runtime is not installed.
     """
 
@@ -88,10 +99,17 @@ class ExportedModel:
         self.fingerprint = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """The outputs, by name, of images (B, in_channels, H, W).
+        """Compute the outputs of the file.
 
-        They are uint8 (three channels: BGR) or, if ``metadata['input']`` is ``'normalised'``,
-        float32.
+        Args:
+            images: (B, in_channels, H, W), uint8; three channels are BGR. If ``metadata['input']``
+                is ``'normalised'``, they are normalised float32 images.
+
+        Returns:
+            The arrays by the names of ``metadata['outputs']``.
+
+        Raises:
+            ValueError: The images have another shape or type.
         """
         dtype = np.uint8 if self.metadata['input'] == 'pixels' else np.float32
         are_images = images.ndim == 4 and images.shape[1] == self.in_channels
@@ -102,9 +120,14 @@ class ExportedModel:
         return dict(zip(self.metadata['outputs'], outputs, strict=True))
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """See :class:`Predictor`; images of any sizes.
+        """Predict on images of any sizes, see :class:`Predictor`.
 
-        A segmentor: ``seg_map`` (H, W), a backbone: ``features``.
+        Args:
+            images: (H, W, in_channels), uint8; three channels are BGR.
+
+        Returns:
+            A dict of arrays for each image, as of :class:`Predictor`. A segmentor has ``seg_map``
+            (H, W), a backbone the list ``features``.
         """
         predictions: list[dict[str, Any]] = [{}] * len(images)
         for indices in group_by_shape(image.shape for image in images):
@@ -115,9 +138,9 @@ class ExportedModel:
         return predictions
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
-        """See :class:`Predictor`.
+        """Segment images of one size, see :class:`Predictor`.
 
-        Of a file with output ``class_map``: the classes, one-hot, uint8.
+        A file with the output ``class_map`` has no logits; the classes are returned one-hot, uint8.
         """
         outputs = self.run(self._batch(images))
         if 'logits' in outputs:

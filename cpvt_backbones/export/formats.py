@@ -65,19 +65,22 @@ def export(
 ) -> dict[str, Any]:
     """Write a graph to a file for any batch size and image size, for the device of its weights.
 
-    ``ValueError`` for an unknown format, another suffix, or a model that cannot be exported.
-
     Args:
-        graph: From :func:`~cpvt_backbones.export.graphs.graph_of`.
+        graph: The graph, from :func:`graph_of`.
         path: Destination; the suffix is ``.onnx`` for ONNX, ``.pt2`` for the other formats.
         format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or
             ``'aoti'`` (compiled by AOTInductor for this device).
-        settings: Further plain data to store in the file, e.g. class names; all that is stored is
-            returned.
-        opset: ONNX opset version. Of a two-stage detector 18: onnxruntime has no RoiAlign of a
-            later one.
-        portable: Write ONNX's operators only: attention is slower in onnxruntime, in return other
-            runtimes have it.
+        settings: More plain data to store in the file, such as the names of the classes.
+        opset: Version of ONNX's operators: 18, 21 or 23. A two-stage detector needs 18, because
+            onnxruntime has no RoiAlign of a later version.
+        portable: Whether to write ONNX's own operators only. Attention is then slower in
+            onnxruntime, but other runtimes can run it.
+
+    Returns:
+        All data that the file stores.
+
+    Raises:
+        ValueError: The format or the suffix is not accepted, or the model cannot be exported.
 
     Examples:
         >>> import numpy as np

@@ -80,15 +80,26 @@ class Preprocess(nn.Module):
 
 
 class ExportGraph(nn.Module):
-    """A copy of a model ready for export, in evaluation mode and fused: a batch of images in, a
-    tuple of tensors out.
+    """Base class of the graphs that :func:`export` writes; :func:`graph_of` chooses the right one.
 
-    With ``pixels`` it takes (B, in_channels, H, W) uint8, three of them BGR, as OpenCV reads them,
-    otherwise normalised float32 images.
+    A graph is a copy of a model in evaluation mode, fused. It takes a batch of images of any size
+    and returns a tuple of tensors.
+
+    Args:
+        model: The model; not changed.
+        preprocess: Normalisation and padding of the toolbox; ``None`` for none.
+        pixels: Whether the graph normalises. It then takes uint8 images (B, in_channels, H, W), of
+            which three channels are BGR, as OpenCV reads them. Otherwise it takes normalised
+            float32 images.
+
+    Attributes:
+        task: ``'features'``, ``'classification'``, ``'segmentation'`` or ``'detection'``.
+        output_names: Names of the outputs, in their order.
+        in_channels: Number of channels of the images.
     """
 
-    task: ClassVar[str]  # 'features', 'classification', 'segmentation' or 'detection'
-    output_names: tuple[str, ...]  # in order
+    task: ClassVar[str]
+    output_names: tuple[str, ...]
 
     def __init__(
         self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False
@@ -108,7 +119,7 @@ class ExportGraph(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Plain data that the file's runtime needs."""
+        """Plain data that runs the file: task, input, outputs, channels, mean and std."""
         return dict(
             task=self.task,
             input='pixels' if self.pixels else 'normalised',
@@ -120,28 +131,39 @@ class ExportGraph(nn.Module):
         )
 
     def example(self, *, batch: int, height: int, width: int) -> Tensor:
-        """Random images of the graph's input type."""
+        """Random images of the type that the graph takes, (batch, in_channels, height, width)."""
         shape = batch, self.in_channels, height, width
         device = self.preprocess.mean.device
         images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
         return images if self.pixels else self.preprocess.normalise(images)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs listed in ``output_names`` from (B, in_channels, H, W) images."""
+        """Compute the outputs, in the order of ``output_names``, from images (B, in_channels, H,
+        W).
+        """
         inputs = self.preprocess.normalise(images) if self.pixels else images
         return self.outputs(
             self.preprocess.pad(inputs), height=images.shape[2], width=images.shape[3]
         )
 
     def outputs(self, inputs: Tensor, *, height: int, width: int) -> tuple[Tensor, ...]:
-        """Compute the outputs for images of height x width px from the normalised, padded
-        inputs.
+        """Compute the outputs from normalised, padded inputs.
+
+        Args:
+            inputs: (B, in_channels, H', W').
+            height: H of the images before padding, px.
+            width: W of the images before padding, px.
         """
         raise NotImplementedError
 
 
 class Features(ExportGraph):
-    """A backbone: one map (or vector) for each entry of its ``out_indices``."""
+    """Graph of a backbone of this package: the outputs ``features_0``, ``features_1``, ... of its
+    ``out_indices``.
+
+    Raises:
+        ValueError: The model is no backbone of this package, or outputs a distillation token.
+    """
 
     task = 'features'
 
@@ -167,7 +189,12 @@ class Features(ExportGraph):
 
 
 class Scores(ExportGraph):
-    """An mmpretrain image classifier: ``scores`` (B, classes), after softmax."""
+    """Graph of an image classifier of mmpretrain: the output ``scores`` (B, classes), after
+    softmax.
+
+    Raises:
+        ValueError: The head gives an image several classes.
+    """
 
     task = 'classification'
     output_names = ('scores',)
@@ -186,9 +213,17 @@ class Scores(ExportGraph):
 
 
 class ClassMaps(ExportGraph):
-    """An mmseg EncoderDecoder: ``class_map`` (B, H, W; int64) or ``logits`` (B, C, H, W).
+    """Graph of a segmentor of mmsegmentation (``EncoderDecoder``).
 
-    ``ValueError`` for one whose test mode is a sliding window.
+    Its output is ``class_map`` (B, H, W; int64), or ``logits`` (B, C, H, W).
+
+    Args:
+        model: The segmentor.
+        logits: Whether to output logits in place of classes.
+        options: The other arguments of :class:`ExportGraph`.
+
+    Raises:
+        ValueError: The test mode of the model is a sliding window.
     """
 
     task = 'segmentation'

@@ -34,35 +34,53 @@ Reference = Callable[[Images], list[Prediction]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of one batch, through the file and through PyTorch."""
+    """Outcome of :func:`verify` for one image size and batch size.
+
+    Attributes:
+        batch: Number of images.
+        height: Of the images, in px.
+        width: Of the images, in px.
+        measure: What was compared: ``'features'``, ``'logits, relative'``, ``'scores'``,
+            ``'share of pixels'`` (that differ) or ``'boxes, px'``.
+        difference: Largest difference between the file and the model; for ``'share of pixels'`` the
+            share itself.
+        tolerance: Largest difference that is accepted.
+        compared: Number of values, pixels or boxes that were compared.
+        problem: Any other disagreement, such as another number of boxes; empty without one.
+    """
 
     batch: int
     height: int
     width: int
-    measure: str  # name of the compared quantity
-    difference: float  # largest found
-    tolerance: float  # largest accepted
-    compared: int  # number of values, pixels or boxes
-    problem: str = ''  # any other disagreement
+    measure: str
+    difference: float
+    tolerance: float
+    compared: int
+    problem: str = ''
 
     @property
     def agrees(self) -> bool:
-        """True if file and model agree within the tolerance, or neither has anything."""
+        """True if the file and the model agree within the tolerance, or neither finds anything."""
         return not self.problem and self.difference <= self.tolerance
 
     @property
     def verdict(self) -> str:
-        """The result in words."""
+        """The outcome in words."""
         if not self.agrees:
             return f'DIFFERS {self.problem}'.rstrip()
         return 'agrees' if self.compared else 'nothing was found, so nothing was compared'
 
 
 def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
-    """The prediction function of the original model, run by the toolbox's own code.
+    """The prediction function of the original model, to compare a file with by :func:`verify`.
 
-    It takes (H, W, in_channels) uint8 images of one size and predicts as
-    :meth:`ExportedModel.predict` does. ``predictor`` runs the model that ``graph`` was made from.
+    Args:
+        graph: The graph that the file was written from.
+        predictor: Runs the model of the graph, by the toolbox's own code.
+
+    Returns:
+        A function of images of one size, (H, W, in_channels) uint8. It returns what
+        :meth:`ExportedModel.predict` returns.
     """
     if graph.task == 'features':
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
@@ -80,7 +98,16 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
 
 
 def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
-    """The feature extraction of a backbone, as a reference for its graph."""
+    """The feature extraction of a backbone, to compare a file with by :func:`verify`.
+
+    Args:
+        graph: The graph that the file was written from.
+        backbone: The backbone of the graph.
+
+    Returns:
+        A function of images of one size, (H, W, in_channels) uint8. It returns ``features`` for
+        each.
+    """
     backbone = backbone.eval()
 
     def extract(images: Images) -> list[Prediction]:
@@ -102,9 +129,15 @@ def finds_something(
     batches: Sequence[int] = VERIFIED_BATCHES,
     photos: Sequence[np.ndarray] = (),
 ) -> bool:
-    """True if a detector has a box in any image of :func:`verify`, whose arguments these are.
+    """True if a detector finds a box in an image of :func:`verify`; without boxes nothing is
+    compared.
 
-    ``channels`` is the number of the images' channels. Without boxes a comparison is empty.
+    Args:
+        reference: Prediction function of the detector, see :func:`reference_of`.
+        channels: Number of channels of the images.
+        sizes: See :func:`verify`.
+        batches: See :func:`verify`.
+        photos: See :func:`verify`.
     """
     for images in _batches(channels, sizes, batches, photos):
         if any(len(found['boxes']) for found in reference(images)):
@@ -120,15 +153,18 @@ def verify(
     batches: Sequence[int] = VERIFIED_BATCHES,
     photos: Sequence[np.ndarray] = (),
 ) -> Iterator[Comparison]:
-    """Compare a file with the model it was exported from, once for each size and batch size.
+    """Compare an exported file with its model, once for each image size and batch size.
 
     Args:
         exported: The file.
         reference: Prediction function of the model, see :func:`reference_of`.
-        sizes: Heights and widths in px.
+        sizes: (height, width) of the images in px.
         batches: Batch sizes.
-        photos: (H, W, in_channels) uint8 images, resized and used in turn; by default generated
-            images.
+        photos: Images (H, W, in_channels), uint8, that are resized and used in turn. Without photos
+            the images are generated noise.
+
+    Yields:
+        A :class:`Comparison` for each image size and batch size.
     """
     logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']
     kind = 'logits' if logits else exported.task

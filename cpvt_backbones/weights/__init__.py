@@ -18,19 +18,26 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class ShippedWeights:
-    """One entry of the index."""
+    """Weights that come with the package.
 
-    name: str  # as users type it, e.g. 'cpvt_tiny_gap-imagenette'
-    about: str  # one line for a listing
-    backbone: dict[str, Any]  # type and arguments of the backbone that they fit
-    config: str  # of the whole model, relative to the root of the repository or to .mim
-    sha256: str  # of the file
-    dataset_meta: dict[str, Any] = field(
-        default_factory=dict
-    )  # classes, palette: what the toolboxes' inferencers show
-    sizes: dict[str, Any] | None = (
-        None  # where it is good: arguments of cpvt_backbones.inference.sizes.GoodSizes
-    )
+    Attributes:
+        name: The name that a user types, such as ``'cpvt_tiny_gap-imagenette'``.
+        about: One line that describes the model.
+        backbone: Type and arguments of the backbone that the weights fit.
+        config: Config of the whole model, relative to the root of the repository.
+        sha256: SHA-256 of the file, in hexadecimal.
+        dataset_meta: ``classes`` and ``palette`` of the training data.
+        sizes: Arguments of :class:`GoodSizes`, the image sizes at which the model is good; ``None``
+            if they were not measured.
+    """
+
+    name: str
+    about: str
+    backbone: dict[str, Any]
+    config: str
+    sha256: str
+    dataset_meta: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Any] | None = None
 
     @property
     def config_file(self) -> Path:
@@ -39,9 +46,11 @@ class ShippedWeights:
 
     @property
     def file(self) -> Path:
-        """The file with the weights.
+        """The file with the weights; its SHA-256 is checked.
 
-        Raises FileNotFoundError or, for another SHA-256, ValueError.
+        Raises:
+            FileNotFoundError: The file is missing.
+            ValueError: The file is damaged.
         """
         path = FOLDER / f'{self.name}.safetensors'
         if not path.is_file():
@@ -66,7 +75,7 @@ def sha256_of(path: str | PathLike[str], *, size: int | None = None) -> str:
 
 
 def repository_file(name: str) -> Path:
-    """A file of the repository, as ``configs/...``, in an installed package or in a clone."""
+    """A file of the repository, such as ``configs/...``, in an installed package or in a clone."""
     installed = FOLDER.parent / '.mim' / name
     return installed if installed.is_file() else FOLDER.parents[1] / name
 
@@ -94,8 +103,8 @@ def shipped_file(path: str | PathLike[str]) -> Path:
 
 
 def similar_names(name: str) -> str:
-    """``'; did you mean NAME?'`` for a name similar to, or a part of, that of shipped weights, else
-    ``''``.
+    """``'; did you mean NAME?'``, for error messages; ``''`` if no shipped weights have a similar
+    name.
     """
     known = shipped_weights()
     similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
@@ -105,7 +114,11 @@ def similar_names(name: str) -> str:
 
 
 def find_shipped(name: str) -> ShippedWeights:
-    """Return the shipped weights of a name; raise ValueError for an unknown one."""
+    """Return the shipped weights of a name.
+
+    Raises:
+        ValueError: No shipped weights have this name.
+    """
     known = shipped_weights()
     if name not in known:
         raise ValueError(

@@ -29,15 +29,26 @@ Weights = Mapping[str, Tensor]  # by this package's names
 
 @dataclass
 class Architecture:
-    """Arguments of a backbone that were read from its weights."""
+    """Arguments of a backbone that were read from its weights, see :func:`recognise_backbone`.
 
-    backbone: str  # 'CPVT' (or MultiScaleCPVT) or 'PyramidCPVT'
-    source: str  # kind of checkpoint
+    Attributes:
+        backbone: Class that the weights fit: ``'CPVT'`` (:class:`MultiScaleCPVT` takes the same
+            weights) or ``'PyramidCPVT'``.
+        source: Kind of checkpoint, in words.
+        arguments: Arguments of the class that the weights determine.
+        assumed: Arguments that no weight shows, with their usual values, as ``'norm_eps=1e-06'``.
+        unclear: Arguments that the weights do not determine, with a description. Pass them.
+        table_entries: Number of entries of the first learned table; ``None`` without a table.
+        relative_sides: (height, width) in tokens for which the relative positions of each block
+            are; empty without relative positions.
+    """
+
+    backbone: str
+    source: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    assumed: list[str] = field(default_factory=list)  # usual values of what no weight shows
-    unclear: dict[str, str] = field(default_factory=dict)  # arguments to pass, with a description
-    table_entries: int | None = None  # of the first learned table
-    # (height, width) in tokens that the relative positions of each block are for.
+    assumed: list[str] = field(default_factory=list)
+    unclear: dict[str, str] = field(default_factory=dict)
+    table_entries: int | None = None
     relative_sides: list[tuple[int, int]] = field(default_factory=list)
 
 

@@ -103,32 +103,40 @@ def convert_state_dict(
     """Convert weights of a ViT, DeiT, PVT, Twins-PCPVT or CPVT to a state dict of a backbone of
     this package.
 
-    The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this package are
-    recognised, inside wrappers (``model``, ``state_dict``) and under prefixes (``module.``,
-    ``backbone.``, ``_orig_mod.``); any other prefix is found if it is the only one. A table of
-    another grid is resized. A patch embedding for RGB is fitted to another number of channels, and
-    that of a column to the patch size. PEGs that the source lacks start as the identity: step 0
-    computes what the source computes without its table. The state dict is to be loaded with
-    ``strict=False``.
+    **Names.** The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this
+    package are recognised. They may be inside wrappers (``model``, ``state_dict``) and under
+    prefixes (``module.``, ``backbone.``, ``_orig_mod.``). Any other prefix is found if it is the
+    only one.
+
+    **Shapes.** A learned table of another grid is resized. A patch embedding for RGB is fitted to
+    another number of channels. In a :class:`CPVT` or :class:`MultiScaleCPVT` it is also fitted to
+    the patch size.
+
+    **PEGs.** PEGs that the source lacks start as the identity. Before any training, the model then
+    computes what the source computes without its table.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
-        model: CPVT, MultiScaleCPVT or PyramidCPVT.
-        prefix: Convert the keys under this prefix only, ``'teacher'`` where a checkpoint holds
-            weights under the keys ``teacher`` and ``student``; ``None`` finds it.
+        model: :class:`CPVT`, :class:`MultiScaleCPVT` or :class:`PyramidCPVT`.
+        prefix: Convert the keys under this prefix only, such as ``'teacher'`` in a checkpoint with
+            weights under ``teacher`` and ``student``; ``None`` finds the prefix.
         allow_missing: Keys of new parts of the model that the source may lack, or patterns such as
             ``'pos_block.*'``. New parts are position encodings, class, distillation and register
             tokens, layer scales, and adapters (``adapter`` or ``lora`` in the name). No other key
             may be missing.
-        ema: Convert the averaged weights stored beside the others. (mmengine's EMAHook stores them
-            in place of the others: there they are converted either way.)
+        ema: Whether to convert the averaged weights that are stored beside the others. mmengine's
+            ``EMAHook`` stores them in place of the others; there they are converted either way.
         table_grid: Grid (height, width) in tokens of the source's learned table, or one pair for
-            each stage of a pyramid. Needed where the source does not say it and a square would be a
-            guess: 16 entries for a grid of 2 x 8 tokens may be 4 x 4.
+            each stage of a pyramid. Pass it where the source does not say it and a square would be
+            a guess: 16 entries may be a grid of 4 x 4 or of 2 x 8 tokens.
+
+    Returns:
+        The state dict, to be loaded with ``strict=False``, and the :class:`ConversionReport`.
 
     Raises:
-        CheckpointError: No weights, unknown names, another architecture, other shapes, an
-            incomplete trunk, or values refused by :func:`check_values`.
+        CheckpointError: There are no weights, the names are unknown, the architecture or a shape
+            differs, the trunk is incomplete, or values are NaN, infinite or integers.
+        TypeError: ``model`` is no backbone of this package.
 
     Examples:
         >>> from cpvt_backbones import CPVT, convert_state_dict

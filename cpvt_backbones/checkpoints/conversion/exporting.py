@@ -32,14 +32,17 @@ def export_state_dict(
     """Rename weights of a backbone of this package for timm, mmseg or mmpretrain.
 
     A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's
-    ``twins_pcpvt_*`` and the ``PCPVT`` of mmseg (which has ``norm_eps=1e-5`` and no final norm) and
-    mmpretrain. A :class:`CPVT` with a learned table alone, global attention, GELU and no registers
-    fits timm's ViT and DeiT.
+    ``twins_pcpvt_*``, and the ``PCPVT`` of mmseg and mmpretrain. mmseg's class has
+    ``norm_eps=1e-5`` and no final norm. A :class:`CPVT` with a learned table alone, global
+    attention, GELU and no registers fits timm's ViT and DeiT.
 
     Args:
         state_dict: State dict of ``model``.
         model: The backbone.
         to: ``'cpvt'`` (unchanged), ``'timm'``, ``'mmseg'`` or ``'mmpretrain'``.
+
+    Returns:
+        The renamed state dict, and the :class:`ConversionReport`.
 
     Raises:
         ValueError: ``to`` is another name.

@@ -147,11 +147,12 @@ _PYRAMIDS: dict[str, dict[str, Any]] = {
 def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
     """Type and arguments of the backbone that public weights fit, from their name.
 
-    ``None`` for another name.
-
     Args:
-        checkpoint: ``timm://NAME``, ``mmpretrain://NAME``, an address or a file, e.g.
+        checkpoint: ``timm://NAME``, ``mmpretrain://NAME``, an address or a file, such as
             ``'vit_small_patch16_dinov3.lvd1689m.safetensors'``.
+
+    Returns:
+        A config, ``dict(type=..., arch=..., ...)``; ``None`` for a name that is not known.
     """
     last = re.split(r'[\\/]', str(checkpoint))[-1]
     name = re.split(r'[.?]|-[0-9a-f]{8,}', last)[0]

@@ -27,21 +27,29 @@ _SUFFIXES = ('.safetensors', '.bin', '.pth', '.pt', '.ckpt')
 
 
 def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'checkpoint') -> Path:
-    """Return the file of a checkpoint on this machine, fetched if need be.
+    """Return the file of a checkpoint on this machine; fetch it if need be.
+
+    A checkpoint is one of these:
+
+    - a file, or the name of shipped weights;
+    - ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's cache or the
+      hub;
+    - ``hf://USER/REPOSITORY`` or a file in it, from the same places;
+    - ``mmpretrain://NAME``, a name of its model zoo;
+    - an ``https://`` address, from torch's cache or the network, with ``#sha256=<64 digits>`` to
+      check it;
+    - a folder or repository with a file of weights (``model.safetensors``, ``pytorch_model.bin``
+      and others);
+    - the work directory of a training, for its :func:`newest_checkpoint`.
 
     Args:
-        checkpoint: ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's
-            cache or the hub; ``hf://USER/REPOSITORY`` (the first of ``WEIGHTS`` in it) or a file in
-            it; ``mmpretrain://NAME``, a name of its model zoo; ``https://`` address, from torch's
-            cache or the network, with ``#sha256=<64 digits>`` to check it; name of shipped weights;
-            file; folder (the first of ``WEIGHTS`` in it); work directory of an mmengine run, for
-            its :func:`newest_checkpoint`.
-        argument: Name of the argument in errors.
+        checkpoint: One of these.
+        argument: Name of the argument in error messages.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
-        CheckpointError: An unknown scheme or name; a package that is not installed; weights that
-            cannot be fetched, with where to put the file instead.
+        CheckpointError: The scheme or the name is unknown, a package is not installed, or the
+            weights cannot be fetched. In the last case the message says where to put the file.
     """
     if not str(checkpoint):
         raise CheckpointError(f"checkpoint must be {ACCEPTED}, got ''")
@@ -63,8 +71,8 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
 
-    Verifies checksums in a ``.pth`` file, and a SHA-256 in ``name-<8 or 64 hex digits>.pth`` or
-    ``name.pth.sha256``.
+    Checksums in a ``.pth`` file are verified. So is a SHA-256 that stands in the name,
+    ``name-<8 or 64 hex digits>.pth``, or in ``name.pth.sha256``.
 
     Args:
         path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...),
@@ -72,9 +80,9 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             :func:`locate_checkpoint` takes.
 
     Returns:
-        Content of the file on the CPU: tensors, plain data, numpy numbers and arrays, mmengine's
-        log buffers; paths as text, parsed command lines as ``None``. Stored configs are left out:
-        mmengine would run them.
+        Content of the file on the CPU: tensors, plain data, NumPy numbers and arrays, mmengine's
+        log buffers. Paths become text, and parsed command lines ``None``. Stored configs are left
+        out, because mmengine would run them.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
@@ -252,17 +260,24 @@ def _file_in(folder: Path, argument: str) -> Path:
 def newest_checkpoint(
     work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn
 ) -> Path | None:
-    """Find the newest readable checkpoint of a training's work directory.
+    """Find the newest readable checkpoint of a training's work directory, which may have been
+    moved.
 
-    The directory may have been moved.
+    It is the one that ``last_checkpoint`` names, unless a later file has a higher iteration. A
+    training that was killed after it wrote a checkpoint, and before it wrote the pointer, leaves
+    such a file. A file counts as later by its time, by a higher number in its name, or as that of a
+    preempted training. Without a readable pointer, the readable checkpoint of the highest iteration
+    is taken.
 
-    It is the one named in ``last_checkpoint``, unless another file has a higher iteration: a
-    training that was killed between writing a checkpoint and the pointer leaves one. Such a file is
-    later, has a higher number in its name (clocks are set back), or is that of a preempted
-    training. Without a readable pointer it is the readable one of the highest iteration (a folder
-    for DeepSpeed); ``None`` without checkpoints, ``CheckpointError`` if none is readable.
+    Args:
+        work_dir: The folder.
+        warn: Called with one line for each checkpoint that cannot be read.
 
-    ``warn`` is called with one line for each unreadable checkpoint.
+    Returns:
+        The file, or the folder of a checkpoint of DeepSpeed; ``None`` without checkpoints.
+
+    Raises:
+        CheckpointError: There are checkpoints, but none can be read.
     """
     folder = Path(work_dir)
     target = _pointed_at(folder)

@@ -9,11 +9,11 @@ MAX_JSON = 64 << 20  # bytes
 
 
 def read_json(file: str | PathLike[str]) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
+    """Read a JSON file that holds an object, of at most 64 MiB.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: See :func:`parse_json`; the file has more than ``MAX_JSON`` bytes.
+        ValueError: The file is larger, or :func:`parse_json` refuses its text.
     """
     name = repr(str(file))
     with Path(file).open('rb') as stream:
@@ -28,11 +28,11 @@ def parse_json(content: bytes | str, name: str) -> dict[str, Any]:
 
     Args:
         content: The text.
-        name: The file or part of it, for the message of an error.
+        name: Name of the file or of a part of it, for error messages.
 
     Raises:
-        ValueError: The text is no JSON, holds another value than an object, or is nested as deep as
-            no file of this package.
+        ValueError: The text is no JSON, holds another value than an object, or is nested too
+            deeply.
     """
     try:
         found = json.loads(content)

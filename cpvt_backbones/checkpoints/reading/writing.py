@@ -19,10 +19,10 @@ SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 @contextmanager
 def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a binary file that replaces ``path`` when the block ends, complete and flushed to the
+    """Context with a binary file that replaces ``path`` at the end, complete and flushed to the
     disk.
 
-    The folder is created if need be. If the block raises, the file is deleted.
+    The folder is created if it is missing. If the block raises, ``path`` stays as it was.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,12 +48,15 @@ def lock_file(
     warn: Callable[[str], object],
     singleton: bool = False,
 ) -> FileLock | None:
-    """Take a lock for this process; ``None``, after a warning, where the file system has no locks.
+    """Take the lock of a file for this process.
 
     Args:
-        path: The lock file; the folder exists.
-        warn: Called with the warning.
-        singleton: One object a path, so that a process may take its own lock again.
+        path: The lock file, in a folder that exists.
+        warn: Called with a warning if the file system has no locks.
+        singleton: Whether this process may take its own lock again.
+
+    Returns:
+        The lock; ``None`` if the file system has no locks.
 
     Raises:
         filelock.Timeout: Another process has the lock.
@@ -83,7 +86,8 @@ def flush_to_disk(path: Path) -> None:
 def check_destination(path: str | PathLike[str]) -> Path:
     """Return the path of a checkpoint to write.
 
-    Raise ValueError unless it ends in one of ``SUFFIXES``.
+    Raises:
+        ValueError: The path does not end in ``.pth``, ``.pt`` or ``.safetensors``.
     """
     if Path(path).suffix not in SUFFIXES:
         raise ValueError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
@@ -93,14 +97,17 @@ def check_destination(path: str | PathLike[str]) -> Path:
 def write_checkpoint(
     state_dict: Mapping[str, Tensor], path: str | PathLike[str], *, meta: Mapping[str, str]
 ) -> None:
-    """Write a state dict atomically.
+    """Write a state dict to a file, atomically.
 
     Args:
         state_dict: The weights.
-        path: See :func:`check_destination`. ``.pth`` and ``.pt`` have a dict of ``state_dict`` and
-            ``meta``, as mm toolboxes and timm read it, ``.safetensors`` the tensors with ``meta``
-            as metadata.
+        path: File that ends in ``.pth``, ``.pt`` or ``.safetensors``. The first two hold a dict of
+            ``state_dict`` and ``meta``, which the mm toolboxes and timm read. The last one holds
+            the tensors, with ``meta`` as metadata.
         meta: Origin of the weights.
+
+    Raises:
+        ValueError: ``path`` has another suffix.
     """
     file = check_destination(path)
     # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger
