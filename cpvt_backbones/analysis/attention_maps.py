@@ -23,22 +23,31 @@ _LARGEST_CELL = 64
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Attention weights of one layer.
+    """Attention weights of one layer, from :func:`attention_weights`.
 
-    With windows S = N, and keys of other windows have weight 0. Weights of padding, of a model with
-    ``mask_window_padding=False``, are left out: the other weights of its windows sum to less than
-    1.
+    With windows, S = N, and keys of other windows have weight 0. In a model of
+    ``mask_window_padding=False``, the weights of padding are left out, so rows of windows with
+    padding sum to less than 1.
+
+    Attributes:
+        weights: (B, heads, P + N, P + S); each row sums to 1.
+        num_prefix: P, the number of class, distillation and register tokens in front of queries and
+            keys.
+        grid: (h, w) of the N queries.
+        key_grid: (h, w) of the S keys; smaller than ``grid`` with spatial reduction.
     """
 
-    weights: Tensor  # (B, heads, P + N, P + S), rows sum to 1
-    num_prefix: int  # P, class and distillation tokens in front of queries and keys
-    grid: Grid  # (h, w) of the N queries
-    key_grid: Grid  # (h, w) of the S keys; smaller with spatial reduction
+    weights: Tensor
+    num_prefix: int
+    grid: Grid
+    key_grid: Grid
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Attention layers of a model by name: this package's, and innermost modules of others named
-    Attention or MSA.
+    """Attention layers of a model, by name.
+
+    These are the layers of this package, and the innermost modules of other packages with Attention
+    or MSA in the name of their class.
     """
     named = {
         name: one
@@ -51,11 +60,36 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def attention_weights(model: nn.Module, images: Tensor, layer: str) -> AttentionWeights:
-    """Run a model on normalised images (B, 3, H, W) and record the weights of a layer of
-    :func:`attention_layers`.
+    """Run a model and record the attention weights of one layer. The other layers keep fused
+    attention.
 
-    The recording takes 2 * 4 * heads * N * S bytes an image. ``ValueError`` for an unknown layer,
-    or one of another package with windows or without a grid of tokens.
+    The recording takes 8 * heads * N * S bytes for each image, with N queries and S keys.
+
+    Args:
+        model: Any model, in evaluation mode.
+        images: (B, 3, H, W), normalised.
+        layer: Name of the layer, see :func:`attention_layers`.
+
+    Raises:
+        ValueError: The layer is unknown; or it is a layer of another package with windows or
+            without a grid of tokens.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.analysis.attention_maps import (
+        ...     attention_layers, attention_weights, map_of_query, query_at
+        ... )
+        >>> model = CPVT(arch='tiny').eval()
+        >>> list(attention_layers(model))[-1]
+        'blocks.11.attn'
+        >>> images = torch.zeros(1, 3, 64, 96)
+        >>> found = attention_weights(model, images, 'blocks.11.attn')
+        >>> found.grid, found.num_prefix, found.weights.shape
+        ((4, 6), 1, torch.Size([1, 3, 25, 25]))
+        >>> query = query_at(found, x=40, y=20, height=64, width=96)
+        >>> map_of_query(found, query).shape  # where this pixel looks
+        torch.Size([1, 3, 4, 6])
     """
     layers = attention_layers(model)
     if layer not in layers:
@@ -85,15 +119,26 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
 def map_of_query(found: AttentionWeights, query: int) -> Tensor:
     """Attention of one query over the grid of keys, (B, heads, h, w), without the prefix tokens.
 
-    ``query`` counts the prefix tokens too: 0 is the class token if there is one.
+    Args:
+        found: From :func:`attention_weights`.
+        query: Index of the query, prefix tokens included: 0 is the class token if there is one. See
+            :func:`query_at` for that of a pixel.
     """
     return found.weights[:, :, query, found.num_prefix :].unflatten(-1, found.key_grid)
 
 
 def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int) -> int:
-    """Index of the query whose cell has the pixel (x, y) of a ``height`` x ``width`` image.
+    """Index of the query whose cell has a pixel.
 
-    Else ``ValueError``.
+    Args:
+        found: From :func:`attention_weights`.
+        x: Column of the pixel.
+        y: Row of the pixel.
+        height: Of the image, in px.
+        width: Of the image, in px.
+
+    Raises:
+        ValueError: The pixel is outside the image.
     """
     if not (0 <= x < width and 0 <= y < height):
         raise ValueError(f'query must lie within {width} x {height} px, got {x}, {y}')
@@ -104,8 +149,15 @@ def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int
 def cell_side(grid: Grid, *, height: int, width: int) -> int:
     """Side in px of a cell of a map over an image; the last row and column may cover less.
 
-    Of several sides, the one divisible by the largest power of two; ``ValueError`` if no square
-    gives the grid.
+    If several sides give the grid, it is the one divisible by the largest power of two.
+
+    Args:
+        grid: (h, w) of the map.
+        height: Of the image, in px.
+        width: Of the image, in px.
+
+    Raises:
+        ValueError: No square cell gives the grid.
     """
     sides = [
         side

@@ -21,25 +21,37 @@ from .memory import peak_memory
 
 @dataclass(frozen=True)
 class ComplexityRow:
-    """Cost of one image of one size for one model, without post-processing."""
+    """Cost of one image of one size in one model, without post-processing.
+
+    Attributes:
+        model: Name of the model.
+        height: Of the image, in px.
+        width: Of the image, in px.
+        parameters: Number of parameters of the whole model.
+        gmacs: 1e9 multiply-adds of convolutions, linear layers and attention. Papers call one
+            multiply-add a FLOP.
+        attention_gmacs: The part of ``gmacs`` in the products of queries and keys, and of weights
+            and values. OpenMMLab's tools omit it.
+        attention_share: ``attention_gmacs / gmacs``.
+        peak_mib: Peak memory of a forward call in MiB, without the weights; ``None`` if it was not
+            measured.
+    """
 
     model: str
-    height: int  # px
+    height: int
     width: int
-    parameters: int  # of the whole model
-    # 1e9 multiply-adds of convolutions, linear layers and attention; papers call one a FLOP
+    parameters: int
     gmacs: float
-    attention_gmacs: (
-        float  # those of query-key and weight-value products, which OpenMMLab's tools omit
-    )
-    attention_share: float  # attention_gmacs / gmacs
-    peak_mib: float | None  # of a forward call, above the weights; None if not measured
+    attention_gmacs: float
+    attention_share: float
+    peak_mib: float | None
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """Build the model of a config, without loading weights, in evaluation mode.
+    """Build the model of a config in evaluation mode, without its weights.
 
-    Raises ``ValueError`` for a neck that does not take the channels of the backbone.
+    Raises:
+        ValueError: The neck does not take the channels of the backbone.
     """
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
@@ -69,13 +81,26 @@ def complexity_against_size(
     *,
     memory: str | None = None,
 ) -> list[ComplexityRow]:
-    """Cost of several models at several image sizes, one row each.
+    """Count parameters and multiply-adds (FLOPs) of models at several image sizes.
 
     Args:
-        models: Name to a config, or to a backbone's dict, ``dict(type='CPVT', arch='small')``.
+        models: By name, a config of a whole model, or of a backbone as
+            ``dict(type='CPVT', arch='small')``.
         sizes: (height, width) in px.
         memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None``
             to count only.
+
+    Returns:
+        One row for each model and size.
+
+    Examples:
+        >>> from cpvt_backbones.analysis.complexity import (
+        ...     complexity_against_size
+        ... )
+        >>> models = {'tiny': dict(type='CPVT', arch='tiny')}
+        >>> rows = complexity_against_size(models, [(224, 224), (448, 448)])
+        >>> [(row.height, round(row.gmacs, 1)) for row in rows]
+        [(224, 1.3), (448, 7.1)]
     """
     rows = []
     for name, described in models.items():

@@ -15,34 +15,63 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class EquivarianceRow:
-    """Equivariance error of one shift: root mean square difference, relative to the map's standard
-    deviation.
+    """Change of features under one shift, from :func:`measure_equivariance` or
+    :func:`measure_invariance`.
 
-    It is 0 for equivariant features and about 1.4 for unrelated ones.
+    Attributes:
+        shift: Shift in px, down and to the right.
+        error: The measure, mean over the images. 0 means no change beyond the shift.
+        spread: Standard deviation of the measure over the images.
     """
 
-    shift: int  # px, down and to the right
-    error: float  # mean over the images
-    spread: float  # standard deviation over the images
+    shift: int
+    error: float
+    spread: float
 
 
 @torch.no_grad()
 def measure_equivariance(
     model: nn.Module, images: Tensor, *, size: int, shifts: Sequence[int], stride: int | None = None
 ) -> list[EquivarianceRow]:
-    """Measure the equivariance error of a model for several shifts.
+    """Measure whether the features of a model shift with the image (translation equivariance).
 
-    The cells that both crops cover are compared, without a margin of an eighth of the map's side
-    (rounded up) where padding acts. For a shift that is no multiple of the stride the first map is
-    interpolated bilinearly; the interpolation error is then part of the figure, for every encoding
-    alike.
+    The error is the root mean square difference between the features of the shifted image and the
+    shifted features, relative to the standard deviation of the map. It is 0 for equivariant
+    features and about 1.4 for unrelated ones.
+
+    The cells that both crops cover are compared. A margin of an eighth of the map's side, rounded
+    up, is left out, because padding acts there. For a shift that is no multiple of the stride, the
+    first map is interpolated bilinearly. The error of this interpolation is then part of the
+    figure, for every encoding alike.
 
     Args:
-        model: Images to a tuple of maps (B, C, h, w); the last one is used.
-        images: (B, 3, S, S), normalised, ``S >= size + max(shifts)``; otherwise ``ValueError``.
+        model: Model that turns images into a tuple of maps (B, C, h, w); the last one is used.
+        images: (B, 3, S, S), normalised, with S at least ``size + max(shifts)``.
         size: Side of the crops in px.
-        shifts: Shifts in px, each >= 0, that leave common cells; one row each in this order.
-        stride: Of the map in px; by default ``size`` over the map's side, which must divide it.
+        shifts: Shifts in px, each at least 0, that leave common cells.
+        stride: Stride of the map in px; ``None`` for ``size`` over the map's side, which must
+            divide it.
+
+    Returns:
+        One row for each shift, in their order.
+
+    Raises:
+        ValueError: The images are too small, or a shift leaves no cells to compare.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.analysis.equivariance import (
+        ...     measure_equivariance
+        ... )
+        >>> rows = measure_equivariance(
+        ...     CPVT(arch='tiny').eval(),
+        ...     torch.randn(1, 3, 144, 144),
+        ...     size=128,
+        ...     shifts=[0, 16],
+        ... )
+        >>> [row.shift for row in rows], rows[0].error
+        ([0, 16], 0.0)
     """
     if not shifts or min(shifts) < 0:
         raise ValueError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
@@ -75,13 +104,23 @@ def _row(shift: int, errors: Tensor) -> EquivarianceRow:
 def measure_invariance(
     model: Callable[[Tensor], Tensor], objects: Tensor, *, size: int, shifts: Sequence[int]
 ) -> list[EquivarianceRow]:
-    """Change of a vector when one object moves down and to the right, relative to the object's
-    effect, one row a shift.
+    """Measure whether a vector of an image stays when an object in it moves (translation
+    invariance).
 
-    ``|v(moved) - v(object)| / |v(object) - v(background)|``: 0 for an invariant vector. ``model``
-    turns images (B, 3, size, size) into vectors (B, K); ``objects`` (B, 3, h, w), normalised, start
-    in the middle, on zeros. ``ValueError`` for no shift, or one that moves the object out of the
-    image.
+    The error is ``|v(moved) - v(object)| / |v(object) - v(background)|``: the change by the shift,
+    relative to the effect of the object. It is 0 for an invariant vector.
+
+    Args:
+        model: Function of images (B, 3, size, size) that returns vectors (B, K).
+        objects: (B, 3, h, w), normalised. They start in the middle of an image of zeros.
+        size: Side of the images in px.
+        shifts: Shifts in px, down and to the right.
+
+    Returns:
+        One row for each shift, in their order.
+
+    Raises:
+        ValueError: There is no shift, or one moves the object out of the image.
     """
     height, width = objects.shape[2:]
     top, left = (size - height) // 2, (size - width) // 2

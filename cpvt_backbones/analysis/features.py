@@ -19,11 +19,38 @@ from .complexity import build_model
 
 
 class FeatureExtractor(nn.Module):
-    """The backbone of a config, set to output feature maps, with the config's normalisation.
+    """Feature maps of the backbone of a config, with the config's normalisation.
 
-    Without ``checkpoint`` its weights are random; ``FileNotFoundError`` or ``CheckpointError`` for
-    a checkpoint that does not exist or lacks weights of the backbone. ``ValueError`` for a config
-    that reads images by ``LoadRange``: pictures here are RGB of 8 bits.
+    Args:
+        cfg: Config of a whole model, from :func:`read_config`.
+        checkpoint: The weights; ``None`` for random ones.
+
+    Attributes:
+        backbone: The backbone, which outputs feature maps.
+        preprocessor: The data preprocessor of the config.
+
+    Raises:
+        FileNotFoundError: The checkpoint does not exist.
+        CheckpointError: The checkpoint lacks weights of the backbone.
+        ValueError: The config reads images by :class:`LoadRange`. Pictures here are RGB of 8 bits.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cpvt_backbones.analysis.features import (
+        ...     FeatureExtractor, principal_colours
+        ... )
+        >>> from cpvt_backbones.inference import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> extractor = FeatureExtractor(
+        ...     read_config(shipped.config_file), shipped.name
+        ... )
+        >>> photo = np.random.randint(0, 256, (64, 96, 3), np.uint8)  # RGB
+        >>> maps = extractor(extractor.normalise([photo]))
+        >>> maps[-1].shape
+        torch.Size([1, 192, 4, 6])
+        >>> principal_colours(maps[-1][0]).shape
+        torch.Size([4, 6, 3])
     """
 
     def __init__(self, cfg: Config, checkpoint: str | os.PathLike[str] | None = None) -> None:
@@ -65,9 +92,11 @@ class FeatureExtractor(nn.Module):
 def load_picture(
     path: str | os.PathLike[str], *, size: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """Read an image file as RGB (H, W, 3), uint8, resized to (height, width) px if given.
+    """Read an image file as RGB (H, W, 3), uint8.
 
-    See :func:`read_image`.
+    Args:
+        path: The file, see :func:`read_image`.
+        size: (height, width) in px to resize to; ``None`` for the image's own size.
     """
     picture = read_image(path)[..., ::-1]
     return (
@@ -76,11 +105,15 @@ def load_picture(
 
 
 def principal_colours(feature_map: Tensor, *, clip: float = 0.01) -> Tensor:
-    """The first three principal components of a map (C, h, w), C >= 3, as red, green and blue (h,
-    w, 3).
+    """Show a feature map as colours: its first three principal components (PCA) as red, green and
+    blue.
 
-    Each component is scaled to [0, 1], with a share ``clip`` of the cells clipped at either end; a
-    constant one is 0.5.
+    Args:
+        feature_map: (C, h, w), with C of at least 3.
+        clip: Share of the cells that is clipped at either end of a component.
+
+    Returns:
+        (h, w, 3), each component scaled to [0, 1]; a constant component is 0.5.
     """
     if feature_map.dim() != 3 or feature_map.shape[0] < 3:
         raise ValueError(

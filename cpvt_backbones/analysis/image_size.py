@@ -18,12 +18,20 @@ _LONG = 1_000_000
 
 @dataclass(frozen=True)
 class TestSize:
-    """An image size for testing, by one of two numbers."""
+    """An image size for testing: a factor of the config's test scale, or a side in px.
+
+    Args:
+        factor: Factor of the test scale of the config.
+        side: Shorter side of the model's input in px, in place of ``factor``.
+
+    Raises:
+        ValueError: Both or none are given, or the value is not above 0.
+    """
 
     __test__ = False  # not a test class of pytest
 
-    factor: float | None = None  # of the config's test scale
-    side: int | None = None  # shorter side of the model's input in px
+    factor: float | None = None
+    side: int | None = None
 
     def __post_init__(self) -> None:
         value = self.side if self.factor is None else self.factor
@@ -36,7 +44,8 @@ class TestSize:
     def parse(cls, text: str) -> 'TestSize':
         """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side).
 
-        Raise ``ValueError`` for any other text.
+        Raises:
+            ValueError: The text is another one.
         """
         match = re.fullmatch(r'(?:(?P<side>\d+)px|(?P<factor>\d+(?:\.\d*)?|\.\d+))', text)
         if not match:
@@ -52,14 +61,18 @@ class TestSize:
 def scale_test_images(cfg: Config, size: TestSize) -> None:
     """Change the size of a config's test images, in place.
 
-    Every step that resizes, crops or pads to a size is scaled by one factor, so that aspect ratio
-    and crop stay the same. A pipeline without such a step gets a Resize after the image loading.
-    The toolboxes evaluate at the original size, which ground truth keeps.
+    All steps that resize, crop or pad to a size are scaled by one factor, so aspect ratio and crop
+    stay the same. If no step does so, a Resize is added after the step that loads the image. The
+    toolboxes evaluate at the original size of the image, which the annotations keep.
+
+    Args:
+        cfg: The config.
+        size: The size.
 
     Raises:
-        ValueError: A pipeline that cannot be scaled: no image loading; a step that changes the size
-            in another way; annotations loaded before the resizing, which would resize them; or a
-            side in px with a ``scale_factor``.
+        ValueError: The test pipeline cannot be scaled. It loads no image, or has a step that
+            changes the size in another way. It loads annotations before the resizing, which would
+            resize them. Or ``size`` is a side in px and a step has a ``scale_factor``.
     """
     # Of the data set and of those it wraps.
     pipelines = [

@@ -38,8 +38,12 @@ GOOD = 0.9  # of the best metric
 
 @dataclass(frozen=True)
 class SweepModel:
-    """A trained model of a sweep: name in the table, config, and a checkpoint file or the name of
-    shipped weights.
+    """A trained model of a :func:`sweep`.
+
+    Attributes:
+        name: Name of the model in the table.
+        cfg: Config of the model, from :func:`read_config`.
+        checkpoint: File with the weights, or name of shipped weights.
     """
 
     name: str
@@ -49,22 +53,35 @@ class SweepModel:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """Results of one model at one size."""
+    """Results of one model at one image size, from :func:`sweep`.
+
+    Attributes:
+        model: Name of the model.
+        size: The size as it was asked for: a factor, such as ``'0.5'``, or a side, such as
+            ``'640px'``.
+        images: Number of test images.
+        height: Mean height of the model's input in px, padding included.
+        width: Mean width of the model's input in px, padding included.
+        seconds: Time of an image in the model, with post-processing and without data loading;
+            median over the batches.
+        peak_mib: Memory in MiB that the forward call of the largest batch allocates.
+        device: ``'cpu'`` or ``'cuda'``.
+        source: Hash of config, checkpoint and number of images, equal in all rows of a model.
+        metrics: Metrics of the config's evaluator, at the original image size.
+        zoom: Px of the model's input for each px of the test images, mean; NaN if it is not known.
+    """
 
     model: str
-    size: str  # as requested: a factor, or a side with 'px'
-    images: int  # number of test images
-    height: float  # mean input size of the model in px, padding included
+    size: str
+    images: int
+    height: float
     width: float
-    # an image in the model with post-processing, without data loading; median over batches
     seconds: float
-    peak_mib: float  # allocated by the forward call of the largest batch
-    device: str  # 'cpu' or 'cuda'
-    source: str  # hash of config, checkpoint and number of images, equal in all rows of a model
-    metrics: dict[str, float] = field(
-        default_factory=dict
-    )  # of the config's evaluator, at the original image size
-    zoom: float = math.nan  # px of the model's input a px of the test images, mean
+    peak_mib: float
+    device: str
+    source: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    zoom: float = math.nan
 
 
 _COLUMNS: dict[str, Any] = {
@@ -79,21 +96,53 @@ def sweep(
     table: Path,
     limit: int | None = None,
 ) -> list[SweepRow]:
-    """Evaluate models at several image sizes, as ``tools/test.py`` does at one.
+    """Measure accuracy, time and memory of models at several image sizes.
 
-    Returns all rows of the table.
+    Each model is evaluated at each size, as ``tools/test.py`` does at one size. The same call
+    continues after an interruption: rows that the table has are not measured again.
 
     Args:
-        models, sizes: Each model is evaluated at each size.
+        models: The models.
+        sizes: The image sizes, see :class:`TestSize`.
         table: CSV that grows by one row for each model and size that it lacks.
         limit: Number of test images, evenly spaced in the test set; ``None`` for all.
 
+    Returns:
+        All rows of the table.
+
     Raises:
-        ValueError: A repeated name; a test pipeline that cannot be scaled (see
-            :func:`~cpvt_backbones.analysis.image_size.scale_test_images`), before anything runs;
-            rows in the table from another config, checkpoint or number of images; a ``limit`` that
-            the data set does not support.
-        FileNotFoundError: No such checkpoint.
+        ValueError: Before anything runs: two models have one name; a test pipeline cannot be
+            scaled, see :func:`~cpvt_backbones.analysis.image_size.scale_test_images`; or the table
+            has rows of another config, checkpoint or number of images. Later: the data set does not
+            support ``limit``.
+        FileNotFoundError: A checkpoint does not exist.
+
+    Examples:
+        ```python
+        from pathlib import Path
+
+        from cpvt_backbones.analysis.image_size import TestSize
+        from cpvt_backbones.analysis.resolution import SweepModel, sweep
+        from cpvt_backbones.inference import read_config
+        from cpvt_backbones.weights import find_shipped
+
+        shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        cfg = read_config(
+            shipped.config_file,
+            cfg_options={
+                # with a folder of images for each class
+                'test_dataloader.dataset.data_root': 'photos',
+                'test_dataloader.dataset.data_prefix': '',
+            },
+        )
+        rows = sweep(
+            [SweepModel('tiny', cfg, shipped.name)],
+            [TestSize(factor=0.5), TestSize(side=128)],
+            table=Path('sizes.csv'),
+        )
+        for row in rows:
+            print(row.size, row.metrics, row.seconds)
+        ```
     """
     names = [model.name for model in models]
     if len(set(names)) != len(names):
@@ -140,8 +189,8 @@ def sweep(
 
 
 def fingerprint(model: SweepModel, limit: int | None = None) -> str:
-    """Hash of all that a row depends on: weights, model, test data, device, number of images (12
-    hex digits).
+    """Hash of all that a row depends on, 12 hexadecimal digits: weights, model, test data, device,
+    number of images.
     """
     weights = locate_checkpoint(model.checkpoint)
     options = model.cfg.to_dict()
@@ -170,8 +219,13 @@ def write_rows(table: Path, rows: Sequence[SweepRow]) -> None:
 
 
 def main_metric(rows: Sequence[SweepRow]) -> str:
-    """The main metric of some rows: the first of :data:`MAIN_METRICS` they have, else their first
-    metric.
+    """The main metric of some rows: box AP, mask AP, VOC's mAP, mIoU or top-1 accuracy, in this
+    order.
+
+    If they have none of these, it is their first metric.
+
+    Raises:
+        ValueError: The rows have no metric.
     """
     found = list(dict.fromkeys(name for row in rows for name in row.metrics))
     if not found:
@@ -180,10 +234,15 @@ def main_metric(rows: Sequence[SweepRow]) -> str:
 
 
 def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
-    """The range of sizes around the best one at which a model's main metric is at least
-    :data:`GOOD` of its best.
+    """The range of sizes around the best one at which a model is good, for :class:`GoodSizes`.
 
-    ``ValueError`` if no row is of size 1, the test scale, or its zoom is unknown.
+    A size is good if the main metric is at least 0.9 of its best value.
+
+    Args:
+        rows: Rows of one model from :func:`sweep`; one of them at the test scale, factor 1.
+
+    Raises:
+        ValueError: No row is of factor 1, or its zoom is unknown.
     """
     metric = main_metric(rows)
     base = next((row for row in rows if row.size == '1' and math.isfinite(row.zoom)), None)
@@ -244,11 +303,18 @@ def _limit_images(cfg: Config, limit: int) -> None:
 
 @HOOKS.register_module()
 class ForwardMeter(Hook):
-    """Adds size, time and memory of the model's forward calls to the metrics of a test.
+    """Hook of :func:`sweep` that adds size, time and memory of the model's forward calls to the
+    metrics.
 
-    A progress bar has ``label``.
+    Every call is timed. At the end the largest batch runs again, to measure its memory.
 
-    Every call is timed; the largest batch runs again at the end to measure its memory.
+    Args:
+        label: Text of the progress bar.
+
+    Examples:
+        ```python
+        custom_hooks = [dict(type='ForwardMeter', label='my model')]
+        ```
     """
 
     def __init__(self, label: str) -> None:

@@ -1,9 +1,10 @@
-"""Training with mmengine: layer-wise rates, repeatable resuming, averaged weights, predictions by
-image size, sharding, images of more than 8 bits.
+"""Training with mmengine: checkpoint hooks, averaged weights, layer-wise learning rates, data
+preprocessors, sharding, images of more than 8 bits.
 
-:mod:`.preprocessors`, :mod:`.distillation`, :mod:`.decoded` and :mod:`.detr` import toolboxes;
-configs name them in ``custom_imports``. The configs that do are installed with the package, and so
-are these modules.
+``import cpvt_backbones`` registers what needs no toolbox. The data preprocessors,
+:class:`DistillationHead`, :class:`HardDistillation`, :class:`DecodedDataset`,
+:class:`BatchRandomResizedCrop` and :class:`DETRWithPEG` need one. A config imports their modules by
+``custom_imports``; the entries below show how. Configs that import them ship with the package.
 """
 
 from .averaging import WarmupEMAHook
@@ -12,4 +13,5 @@ from .durable import DurableCheckpointHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .loading import LoadRange
 from .sharding import ResumableFSDPStrategy, wrap_blocks
+from .training_checks import NotFiniteError, TrainingCheckHook
 from .valid_sizes import ValidSizes

@@ -10,27 +10,34 @@ from mmengine.runner import Runner, ValLoop
 
 @HOOKS.register_module()
 class WarmupEMAHook(EMAHook):
-    """mmengine's ``EMAHook`` for a training of any length.
+    """mmengine's ``EMAHook`` (moving average of the weights) for a training of any length.
 
-    In a config: ``custom_hooks = [dict(type='WarmupEMAHook', momentum=1e-3)]``.
-
-    After ``s`` updates the share of the newest weights is ``max(momentum, gamma / (gamma + s))``,
-    by mmengine's ``MomentumAnnealingEMA``. With ``gamma=10`` the average spans a tenth of the
-    iterations so far, and at most ``1 / momentum``. A constant share would leave
-    ``(1 - momentum) ** s`` of the first weights in the average.
+    The average warms up: after ``s`` updates, the share of the newest weights is
+    ``max(momentum, gamma / (gamma + s))``, computed by mmengine's ``MomentumAnnealingEMA``. With
+    ``gamma=10`` the average spans a tenth of the iterations so far, and at most ``1 / momentum``. A
+    constant share would leave ``(1 - momentum) ** s`` of the first weights in the average.
 
     Checkpoints hold the average as ``state_dict`` and the trained ("raw") weights as
-    ``ema_state_dict``; a training resumes with both. With ``save_best`` of the checkpoint hook each
-    validation evaluates both and logs both scores; the first metric of ``save_best`` decides. The
-    metrics, and the best file, are then those of the better weights. A best file of raw weights has
-    no average.
+    ``ema_state_dict``. A training resumes with both.
+
+    With ``save_best`` of the checkpoint hook, each validation evaluates and logs both the averaged
+    and the raw weights. The first metric of ``save_best`` decides which are better. The metrics and
+    the best file are those of the better weights. If the raw weights score best, the best file
+    stores only them.
 
     Args:
         momentum: Smallest share of the newest weights, in (0, 1).
         gamma: Length of the warm-up, above 0. The larger it is, the fewer iterations the average
             spans.
-        strict_load: Refuse to resume from averaged weights that do not fit the model.
-        options: ``begin_iter``, ``begin_epoch``, ``interval``, ``update_buffers`` of ``EMAHook``.
+        strict_load: Whether to refuse averaged weights that do not fit the model, when a training
+            is resumed.
+        options: ``begin_iter``, ``begin_epoch``, ``interval`` and ``update_buffers`` of
+            ``EMAHook``.
+
+    Examples:
+        ```python
+        custom_hooks = [dict(type='WarmupEMAHook', momentum=1e-3)]
+        ```
     """
 
     # Before RuntimeInfoHook, which records the metrics.

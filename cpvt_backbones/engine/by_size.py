@@ -27,14 +27,16 @@ class PredictBySize:
     def predict(
         self, inputs: Tensor, data_samples: Sequence[Any] | None = None, **options: Any
     ) -> Any:
-        """Predict as the model does, images of one size at a time.
-
-        Results in the order of the batch.
+        """Predict as the model does, with the images of one size at a time.
 
         Args:
             inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One per image, with its (height, width) before padding, ``img_shape``;
-                ``None`` to not split.
+            data_samples: One for each image. Its metainfo key ``img_shape`` is the (height, width)
+                of the image before padding. With ``None`` the batch is not split.
+            options: Passed to the model.
+
+        Returns:
+            The predictions, in the order of the batch.
         """
         if data_samples is None:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
@@ -70,10 +72,22 @@ def _by_size(cls: type) -> type:
 
 
 def predict_by_size(model: nn.Module) -> nn.Module:
-    """Make a built model predict each image at its own size, in place; training does not change.
+    """Make a built model predict each image without padding, in place.
 
-    ``model`` is a detector, segmentor or classifier of the toolboxes (``TypeError`` otherwise),
-    alone or in a wrapper (distributed, test-time augmentation).
+    A toolbox pads the images of a batch to one size. Here ``model.predict`` gets the images of one
+    size at a time, without padding. A prediction then does not depend on the other images of the
+    batch. The sizes come from the metainfo key ``img_shape`` of the data samples. Training does not
+    change.
+
+    Args:
+        model: Detector, segmentor or classifier of a toolbox, alone or in a wrapper of mmengine
+            (distributed training, test-time augmentation).
+
+    Returns:
+        The same model.
+
+    Raises:
+        TypeError: ``model`` is no model of a toolbox.
     """
     inner = unwrap(model)
     if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):
@@ -85,7 +99,17 @@ def predict_by_size(model: nn.Module) -> nn.Module:
 
 @HOOKS.register_module()
 class PredictBySizeHook(Hook):
-    """Validation and testing by image size, see :func:`predict_by_size`."""
+    """Validates and tests without padding: predictions do not depend on the other images of a
+    batch.
+
+    Before a validation or a test, it calls :func:`predict_by_size` on the model. It works with the
+    detectors, segmentors and classifiers of the toolboxes, and with any backbone.
+
+    Examples:
+        ```python
+        custom_hooks = [dict(type='PredictBySizeHook')]
+        ```
+    """
 
     def before_val(self, runner: Runner) -> None:
         """Change the model."""

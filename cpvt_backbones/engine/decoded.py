@@ -24,16 +24,39 @@ from cpvt_backbones.layers.checks import check, check_fraction, check_int
 
 @DATASETS.register_module()
 class DecodedDataset(CustomDataset):
-    """mmpretrain's ``CustomDataset`` with its images decoded once, by the first process, into one
-    array.
+    """mmpretrain's ``CustomDataset`` that decodes each image once, for many small images.
 
-    The array is a file that all processes of a machine map into memory; a change of the data set's
-    files makes a new one. The pipeline gets ``img`` and needs no ``LoadImageFromFile``.
-    ``ValueError`` if two images differ in size.
+    Reading and decoding a small image takes longer than the network. The first process decodes all
+    images into one array in a file. All processes of a machine map this file into memory. If the
+    files of the data set change, a new array is made.
+
+    The pipeline gets the pixels as ``img`` and needs no ``LoadImageFromFile``. The class needs
+    mmpretrain.
 
     Args:
-        cache_dir: Folder of the array; default: ``<data_root>/.decoded``.
+        cache_dir: Folder of the array; ``None`` for ``<data_root>/.decoded``.
         kwargs: Arguments of ``CustomDataset``.
+
+    Raises:
+        ValueError: Two images differ in size.
+
+    Examples:
+        ```python
+        custom_imports = dict(imports=[
+            'cpvt_backbones',
+            'cpvt_backbones.engine.decoded',
+        ])
+        train_dataloader = dict(
+            batch_size=64,
+            sampler=dict(type='DefaultSampler', shuffle=True),
+            dataset=dict(
+                type='DecodedDataset',
+                data_root='data/imagenette',
+                data_prefix='train',
+                pipeline=[dict(type='PackInputs')],
+            ),
+        )
+        ```
     """
 
     def __init__(self, *, cache_dir: str | None = None, **kwargs: Any) -> None:
@@ -49,8 +72,11 @@ class DecodedDataset(CustomDataset):
         self.images = _decoded(paths, Path(self.cache_dir or Path(self.data_root, '.decoded')))
 
     def get_data_info(self, idx: int, *, decoded: bool = True) -> dict[str, Any]:
-        """``CustomDataset``'s entry of an image, with its pixels (H, W, 3), BGR, uint8, as
-        ``img``.
+        """The entry of an image, as of ``CustomDataset``.
+
+        Args:
+            idx: Index of the image.
+            decoded: Whether to add the pixels, (H, W, 3) uint8 in BGR, as ``img``.
         """
         info = super().get_data_info(idx)
         if decoded:
@@ -78,13 +104,30 @@ def _decoded(paths: Sequence[str], folder: Path) -> np.memmap:
 
 @BATCH_AUGMENTS.register_module()
 class BatchRandomResizedCrop:
-    """Inception's crop and a horizontal flip of each image, in one bilinear sampling of the batch.
+    """Random crop and horizontal flip of a whole batch on the device that trains.
+
+    It crops as ``RandomResizedCrop`` does (Inception's crop), in one bilinear sampling of the
+    batch. It is a batch augmentation of mmpretrain, in place of steps in the pipeline.
 
     Args:
         size: Side of the square result in px.
-        area: Least and greatest share of the image's area in a crop.
+        area: Least and greatest share of the image's area in a crop, within (0, 1].
         ratio: Least and greatest width / height of a crop.
         flip: Probability of a flip.
+
+    Examples:
+        ```python
+        custom_imports = dict(imports=[
+            'cpvt_backbones',
+            'cpvt_backbones.engine.decoded',
+        ])
+        data_preprocessor = dict(
+            num_classes=10,
+            batch_augments=dict(
+                augments=dict(type='BatchRandomResizedCrop', size=112)
+            ),
+        )
+        ```
     """
 
     def __init__(
@@ -104,12 +147,29 @@ class BatchRandomResizedCrop:
         self.size, self.area, self.ratio, self.flip = size, area, ratio, flip
 
     def __call__(self, images: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Crop a batch (B, C, H, W); its labels (B, classes) do not change."""
+        """Crop a batch.
+
+        Args:
+            images: (B, C, H, W).
+            scores: Labels (B, classes).
+
+        Returns:
+            The crops (B, C, size, size), and the labels as float.
+        """
         # On the CPU: a seed gives the same crops on any device.
         return self.crop(images, torch.rand(5, images.shape[0])), scores.float()
 
     def crop(self, images: Tensor, draw: Tensor) -> Tensor:
-        """The crops (B, C, size, size) that ``draw`` (5, B), of numbers in [0, 1), chooses."""
+        """Crop by given numbers instead of random ones.
+
+        Args:
+            images: (B, C, H, W).
+            draw: (5, B), numbers in [0, 1): area, ratio, place from left to right, place from top
+                to bottom, flip.
+
+        Returns:
+            The crops (B, C, size, size).
+        """
         area = self.area[0] + draw[0] * (self.area[1] - self.area[0])
         low, high = torch.tensor(self.ratio[0]).log(), torch.tensor(self.ratio[1]).log()
         ratio = (low + draw[1] * (high - low)).exp()

@@ -11,12 +11,26 @@ from cpvt_backbones.layers import PEGPosition, Stage
 
 @MODELS.register_module()
 class DETRWithPEG(DETR):
-    """DETR with PEG instead of the sine encoding in its encoder (paper v1 and v2, detection).
+    """mmdet's DETR with PEG instead of the sine encoding in its encoder (paper v1 and v2,
+    detection).
 
-    The decoder keeps the sine encoding.
+    The decoder keeps the sine encoding. ``encoder=dict(peg=...)`` holds arguments of
+    :class:`PEGPosition`, whose blocks are the layers of the encoder. Without ``peg``, or with
+    ``None``, the encoder has no position encoding. Tokens of padding stay as they are, but their
+    neighbours see them. All other arguments are those of mmdet's ``DETR``.
 
-    ``encoder=dict(peg=...)`` are arguments of :class:`PEGPosition` for its layers; ``None``, or
-    none, for no encoding. Padded tokens are seen by their neighbours, but stay as they are.
+    Examples:
+        ```python
+        # cpvt_backbones::detr/detr_r50_peg_8xb2-50e_coco.py is complete
+        custom_imports = dict(imports=[
+            'cpvt_backbones',
+            'cpvt_backbones.engine.detr',
+        ])
+        model = dict(
+            type='DETRWithPEG',
+            encoder=dict(peg=dict(after_blocks=(0,), kernel_size=3)),
+        )
+        ```
     """
 
     encoder: Any
@@ -31,12 +45,19 @@ class DETRWithPEG(DETR):
         self.pos_block = None if peg is None else PEGPosition([stage], **peg)
 
     def pre_transformer(self, img_feats: Any, batch_data_samples: Any = None) -> Any:
-        """Add the grid (height, width) of the last map to the encoder's inputs."""
+        """Add the grid (height, width) of the last feature map to the inputs of the encoder."""
         encoder, decoder = super().pre_transformer(img_feats, batch_data_samples)
         return {**encoder, 'grid': img_feats[-1].shape[-2:]}, decoder
 
     def forward_encoder(self, feat: Any, feat_mask: Any, feat_pos: Any, grid: Any) -> Any:
-        """Run the encoder on tokens (B, N, C); ``feat_mask`` (B, N) is true for padding."""
+        """Run the encoder.
+
+        Args:
+            feat: Tokens (B, N, C).
+            feat_mask: (B, N), true for padding.
+            feat_pos: The sine encoding, which the encoder does not use.
+            grid: (height, width) of the tokens.
+        """
         for index in range(-1, len(self.encoder.layers)):
             if index >= 0:
                 feat = self.encoder.layers[index](feat, None, feat_mask)

@@ -23,17 +23,18 @@ from cpvt_backbones.layers.checks import check_fraction, check_int, list_of_dict
 
 @MODELS.register_module()
 class DistillationHead(DeiTClsHead):
-    """Two linear classifiers, one for the labels and one for the teacher's labels.
+    """Head of two linear classifiers: one learns the labels, the other the teacher's labels.
 
-    Predictions average their logits.
+    A prediction is the mean of the two logits. With a distillation token, a backbone of
+    ``with_dist_token=True, out_type='cls_token'``, each classifier gets its own token. Without one,
+    ``out_type='avg_featmap'``, both get the same pooled vector.
 
-    With a distillation token (a backbone with ``with_dist_token=True, out_type='cls_token'``) each
-    classifies its own token; without (``out_type='avg_featmap'``) both classify the same pooled
-    vector. Arguments and parameter names are those of mmpretrain's ``DeiTClsHead``.
+    Its arguments and parameter names are those of mmpretrain's ``DeiTClsHead``. See
+    :class:`HardDistillation` for a config.
     """
 
     def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Both vectors (B, C) to classify."""
+        """The two vectors (B, C) to classify, from the features of the backbone."""
         last = feats[-1]
         pair: tuple[Tensor, Tensor] = super().pre_logits(
             [last if isinstance(last, (tuple, list)) else (last, last)]
@@ -53,24 +54,61 @@ class DistillationHead(DeiTClsHead):
 
 @MODELS.register_module()
 class HardDistillation(ImageClassifier):
-    """mmpretrain's image classifier, trained on labels and on a frozen teacher's predictions for
-    the same images.
+    """Knowledge distillation as in DeiT: an image classifier that also learns a teacher's
+    predictions.
 
-    The teacher gets the augmented batch in its own normalisation. It is built for the first loss,
-    so a trained student runs without it. It stays in evaluation mode, gets no gradient, and is in
-    no checkpoint. A teacher without weights, without normalisation, or with another number of
-    classes is a ``ValueError``.
+    A frozen teacher predicts a class for each training image; the second classifier of
+    :class:`DistillationHead` learns it (hard distillation, arXiv 2012.12877).
+
+    The teacher gets the same augmented images, in its own normalisation. It is built for the first
+    loss, so a trained student runs without it. It stays in evaluation mode and gets no gradient. No
+    checkpoint contains it.
 
     Args:
-        backbone, head: See :class:`DistillationHead`.
-        teacher: Any classifier of mmpretrain as plain data, e.g. ``dict(type='TimmClassifier',
-            model_name='regnety_160.deit_in1k', pretrained=True)``. Its ``data_preprocessor`` has
-            ``mean``, ``std`` and ``to_rgb``; default: a timm model's own values.
-        distillation_weight: Share of the teacher's loss, in [0, 1]. DeiT: 0.5.
-        teacher_size: Side of the teacher's images in px; default: that of the student's.
-        teacher_classes: The teacher's index of each class of the student; default: the same
-            classes.
-        neck, train_cfg, data_preprocessor, init_cfg: As in mmpretrain's ``ImageClassifier``.
+        backbone: Config of the student's backbone; :class:`DistillationHead` says which
+            ``out_type``.
+        head: Config of a :class:`DistillationHead`.
+        teacher: Config of any classifier of mmpretrain, with weights. Its ``data_preprocessor`` has
+            ``mean``, ``std`` and ``to_rgb``; the default is a timm model's own values.
+        neck: See mmpretrain's ``ImageClassifier``.
+        distillation_weight: Share of the teacher's loss, in [0, 1]. DeiT uses 0.5.
+        teacher_size: Side of the teacher's images in px; ``None`` for the side of the student's.
+        teacher_classes: The teacher's index of each class of the student; ``None`` if both have the
+            same classes.
+        train_cfg: See mmpretrain's ``ImageClassifier``.
+        data_preprocessor: See mmpretrain's ``ImageClassifier``.
+        init_cfg: See mmpretrain's ``ImageClassifier``.
+
+    Raises:
+        ValueError: The teacher has no weights, no normalisation, or another number of classes than
+            the student; or ``head`` is of another type.
+
+    Examples:
+        ```python
+        custom_imports = dict(imports=[
+            'cpvt_backbones',
+            'cpvt_backbones.engine.distillation',
+        ])
+        model = dict(
+            type='HardDistillation',
+            backbone=dict(
+                type='CPVT',
+                arch='tiny',
+                with_dist_token=True,
+                out_type='cls_token',
+            ),
+            head=dict(
+                type='DistillationHead',
+                num_classes=1000,
+                in_channels=192,
+            ),
+            teacher=dict(
+                type='TimmClassifier',
+                model_name='regnety_160.deit_in1k',
+                pretrained=True,
+            ),
+        )
+        ```
     """
 
     def __init__(
@@ -113,7 +151,7 @@ class HardDistillation(ImageClassifier):
 
     @property
     def teacher(self) -> nn.Module:
-        """The teacher, built at first use."""
+        """The teacher; its first use builds it."""
         if not self._teacher:
             # Building it must not advance the generator: a resumed training would draw other
             # numbers.
@@ -134,8 +172,10 @@ class HardDistillation(ImageClassifier):
 
     @torch.no_grad()
     def teacher_labels(self, images: Tensor) -> Tensor:
-        """Classes (B,) that the teacher predicts for images (B, 3, H, W) that are normalised for
-        the student.
+        """Classes (B,) that the teacher predicts.
+
+        Args:
+            images: (B, 3, H, W), normalised for the student.
         """
         scores = self.teacher.to(images.device)(self._for_teacher(images), mode='tensor')
         if self.teacher_classes is not None:
@@ -147,8 +187,14 @@ class HardDistillation(ImageClassifier):
         return scores.argmax(dim=1)
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
-        """``loss_label``, of the batch's labels (mixed or not), and ``loss_teacher``, each times
-        its share.
+        """Compute the two losses of a batch.
+
+        Args:
+            inputs: Images (B, 3, H, W), normalised.
+            data_samples: Their labels, which a batch augmentation may have mixed.
+
+        Returns:
+            ``loss_label`` and ``loss_teacher``, each times its share.
         """
         first, second = self.head.both_scores(self.extract_feat(inputs))
         loss_label = (1 - self.distillation_weight) * self.head._get_loss(first, data_samples)[

@@ -59,24 +59,45 @@ _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on pr
 
 @HOOKS.register_module()
 class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
-    """mmengine's ``CheckpointHook`` with guarantees; in a config ``default_hooks.checkpoint.type``.
+    """mmengine's ``CheckpointHook`` with atomic files, exact resume and a save on SIGTERM.
 
-    A checkpoint is written under another name, flushed to the disk and renamed; older ones are
-    deleted after that, and ``last_checkpoint`` is replaced in the same way. Weights that are NaN or
-    infinite are not written. With ``resume=True`` the newest readable checkpoint is taken, and an
-    unreadable one is named.
+    **Files.** A checkpoint is written under another name, flushed to the disk and renamed. Older
+    checkpoints are deleted after that. The file ``last_checkpoint`` is replaced in the same way.
+    Weights that are NaN or infinite are not written.
 
-    A resumed training ends with the weights of an uninterrupted one. Checkpoints hold the random
-    states, and gradients that are being accumulated. The random numbers of an image depend on the
-    seed, the rank and the iteration, see :mod:`.repeatable`. Validation draws none of the
-    training's numbers. A validation that was due at the checkpoint is made again after a resume, so
-    that the best checkpoint is the same, too.
+    **Resume.** With ``resume=True`` the newest readable checkpoint is taken; an unreadable one is
+    named in the log. A resumed training ends with the weights of an uninterrupted one. To this end
+    a checkpoint holds the random states and the gradients that are being accumulated. The random
+    numbers of an image depend on the seed, the rank and the iteration only. Validation does not
+    change the training's random state. A validation that was due at the checkpoint is repeated
+    after a resume, so the best checkpoint is the same too.
 
-    SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration and exits with
-    :data:`EXIT_PREEMPTED`; a second SIGINT stops at once. Such a training resumes within its epoch.
-    Two trainings cannot share a work directory. The checks of :class:`TrainingCheckHook` are made
-    too. ``options`` are those of ``CheckpointHook``. A work directory in use, or with
-    ``resume=True`` one whose checkpoints cannot be read, is a ``ValueError``.
+    **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration. The
+    process then exits with code 75 (``EXIT_PREEMPTED``). Such a training resumes within its epoch.
+    A second SIGINT stops at once.
+
+    **Checks.** Two trainings cannot share a work directory. The checks of
+    :class:`TrainingCheckHook` are made too.
+
+    Args:
+        options: Arguments of ``CheckpointHook``: ``interval``, ``by_epoch``, ``max_keep_ckpts``,
+            ``save_best`` and others.
+
+    Raises:
+        ValueError: Before the training: another process uses the work directory, or no checkpoint
+            in it can be read (with ``resume=True``).
+
+    Examples:
+        ```python
+        default_hooks = dict(
+            checkpoint=dict(
+                type='DurableCheckpointHook',
+                interval=1,
+                max_keep_ckpts=2,
+                save_best='auto',
+            )
+        )
+        ```
     """
 
     keep_ckpt_ids: deque[int]
@@ -212,7 +233,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         resume_random_state(runner)
 
     def before_val(self, runner: Runner) -> None:
-        """Keep the random state: validation draws none of the training's numbers."""
+        """Keep the random state, which the validation shall not change."""
         self._state_before_val = random_state()
 
     def after_val(self, runner: Runner) -> None:

@@ -233,11 +233,23 @@ def test(
 
 @OPTIM_WRAPPERS.register_module()
 class CPUAmpOptimWrapper(OptimWrapper):
-    """mmengine's ``AmpOptimWrapper`` on a CPU: bfloat16 in the layers that autocast knows."""
+    """mmengine's ``AmpOptimWrapper`` for a CPU: mixed precision in bfloat16.
+
+    ``tools/train.py --amp`` sets it where no GPU is found. Its arguments are those of mmengine's
+    ``OptimWrapper``.
+
+    Examples:
+        ```python
+        optim_wrapper = dict(
+            type='CPUAmpOptimWrapper',
+            optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05),
+        )
+        ```
+    """
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
-        """Run the forward pass under autocast of the CPU."""
+        """Run the forward pass of ``model`` under the CPU's autocast to bfloat16."""
         with super().optim_context(model), torch.autocast('cpu', torch.bfloat16):
             yield
 

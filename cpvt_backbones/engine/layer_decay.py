@@ -13,22 +13,34 @@ _DECAY = 'layer_decay_rate'
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """mmengine's constructor with learning rates that shrink towards the stem.
+    """Layer-wise learning rate decay: the rates shrink from the head towards the patch embedding.
 
-    A parameter of a backbone with ``get_layer_depth`` (all of this package, the vision transformers
-    of mmpretrain) gets ``lr * layer_decay_rate ** (layers - 1 - depth)``, any other ``lr``.
-    Parameters in the ``no_weight_decay()`` of a
-    module get no weight decay. In a config::
+    A parameter of a backbone with the method ``get_layer_depth`` gets the learning rate
+    ``lr * layer_decay_rate ** (layers - 1 - depth)``; any other parameter gets ``lr``. All
+    backbones of this package and the vision transformers of mmpretrain have the method. Parameters
+    that ``no_weight_decay()`` of a module names get no weight decay.
 
+    Args:
+        optim_wrapper_cfg: ``optim_wrapper`` of the config, without the other argument.
+        paramwise_cfg: ``layer_decay_rate``, in (0, 1], and any option of mmengine's
+            ``DefaultOptimWrapperConstructor``. Factors multiply.
+
+    Raises:
+        ValueError: ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has
+            ``get_layer_depth``.
+
+    Examples:
+        ```python
         optim_wrapper = dict(
             constructor='LayerDecayOptimWrapperConstructor',
             optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05),
-            paramwise_cfg=dict(layer_decay_rate=0.75, norm_decay_mult=0.0, bias_decay_mult=0.0),
+            paramwise_cfg=dict(
+                layer_decay_rate=0.75,
+                norm_decay_mult=0.0,
+                bias_decay_mult=0.0,
+            ),
         )
-
-    ``paramwise_cfg`` takes the options of mmengine's constructor too; factors multiply.
-    ``ValueError`` if ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model
-    has ``get_layer_depth``.
+        ```
     """
 
     def __init__(
@@ -48,9 +60,9 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     def add_params(
         self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', **kwargs: Any
     ) -> None:
-        """Add one group per parameter, as mmengine does.
+        """Add one group for each parameter, as mmengine does.
 
-        At the root of the model, set rates and decay.
+        The call for the whole model then sets learning rates and weight decay.
         """
         super().add_params(params, module, prefix=prefix, **kwargs)
         if prefix:  # a step of the recursion

@@ -10,17 +10,29 @@ from cpvt_backbones.value_range import ValueRange, ValueRangeError
 
 @TRANSFORMS.register_module()
 class LoadRange:
-    """Reads chosen bands of a file, whose values from ``low`` to ``high`` become 0 to 255.
+    """Reads images of more than 8 bits, or chosen bands of a file, in a data pipeline.
 
-    It stands in place of ``LoadImageFromFile``. ``Inferencer`` and exported files read by the same
-    numbers. With ``bands`` other than three, the backbone needs ``in_channels``, and the data
-    preprocessor a mean and std for each band and no ``bgr_to_rgb`` or ``to_rgb``.
+    It takes the place of ``LoadImageFromFile``, in the training and in the test pipeline.
+    ``Inferencer`` and exported files read by the same numbers. A model whose images do not have
+    three channels needs three settings: ``in_channels`` of the backbone, a ``mean`` and a ``std``
+    for each band in the data preprocessor, and no ``bgr_to_rgb`` or ``to_rgb``.
 
     Args:
-        low: See :class:`cpvt_backbones.value_range.ValueRange`.
-        high: See ``low``.
-        dtype: See ``low``.
-        bands: See ``low``.
+        low: The value that becomes 0. Smaller values and pixels without data become 0 too.
+        high: The value that becomes 255. Greater values become 255 too.
+        dtype: Type of the values, such as ``'uint16'``; see :class:`ValueRange`. Files of another
+            type are refused.
+        bands: Bands of the file, counted from 1, that become the channels of the image. Three bands
+            are red, green and blue. ``None``: a file is grey or RGB, and the image has three
+            channels.
+
+    Examples:
+        Grey or RGB files of 12 bits:
+
+        ```python
+        load = dict(type='LoadRange', low=0, high=4095, dtype='uint16')
+        train_pipeline = [load, dict(type='LoadAnnotations', with_bbox=True)]
+        ```
     """
 
     def __init__(
@@ -30,7 +42,18 @@ class LoadRange:
         self.value_range = ValueRange(low=low, high=high, dtype=dtype, bands=chosen)
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Add ``img``, (H, W, channels), uint8; ``ValueError`` names a file that is not read."""
+        """Read the image of ``results['img_path']``.
+
+        Args:
+            results: The dict of the pipeline, with ``img_path``.
+
+        Returns:
+            A copy of the dict with ``img``, (H, W, channels) uint8, ``img_shape`` and
+            ``ori_shape``.
+
+        Raises:
+            ValueError: The file cannot be read by these values; the message names it.
+        """
         try:
             image = self.value_range.read(results['img_path'])
         except (OSError, ValueRangeError) as error:

@@ -12,23 +12,46 @@ from cpvt_backbones.layers import Block
 
 @FUNCTIONS.register_module()
 def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """FSDP's ``auto_wrap_policy`` that makes a unit of each transformer block, and one of the rest
-    of the model.
+    """Wrap policy of FSDP: each transformer block is a unit, and the rest of the model is another.
 
-    A policy by size would also wrap the heads. mmdet calls their ``loss`` and ``predict``, and FSDP
-    gathers a unit's parameters for ``forward`` alone.
+    A policy by size would also wrap the heads. mmdet calls ``loss`` and ``predict`` of a head, but
+    FSDP gathers the parameters of a unit for ``forward`` only. See :class:`ResumableFSDPStrategy`
+    for a config.
+
+    Args:
+        module: The module to wrap or not.
+        recurse: True if FSDP asks whether to look into the module.
+        nonwrapped_numel: Number of parameters that are not yet wrapped; not used.
+
+    Returns:
+        True for a transformer block, and for every module if ``recurse`` is true.
     """
     return recurse or isinstance(module, Block)
 
 
 @STRATEGIES.register_module()
 class ResumableFSDPStrategy(FSDPStrategy):
-    """mmengine's strategy with a working ``--resume``: mmengine passes arguments in the order of
-    torch 2.0.
+    """mmengine's ``FSDPStrategy`` (fully sharded data parallel), with a working ``--resume``.
+
+    mmengine passes the arguments of the optimizer's state in the order of torch 2.0, so that its
+    own strategy cannot resume with later versions. The arguments are those of ``FSDPStrategy``.
+
+    Examples:
+        ```python
+        runner_type = 'FlexibleRunner'
+        strategy = dict(
+            type='ResumableFSDPStrategy',
+            model_wrapper=dict(
+                use_orig_params=True,
+                auto_wrap_policy='wrap_blocks',
+            ),
+            state_dict_cfg='full',
+        )
+        ```
     """
 
     def load_optim_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict of :meth:`optim_state_dict`."""
+        """Load the state of the optimizer, as :meth:`optim_state_dict` returned it."""
         options = dict(
             model=self.model, optim=self.optim_wrapper.optimizer, optim_state_dict=state_dict
         )

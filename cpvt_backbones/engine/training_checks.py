@@ -24,16 +24,26 @@ _LIKE_PARAMETER = {'exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer',
 
 
 class NotFiniteError(ValueError):
-    """A loss, a gradient norm or a weight of a training is NaN or infinite."""
+    """Raised when a loss, a gradient norm or a weight of a training is NaN or infinite."""
 
 
 class TrainingCheckHook(Hook):
-    """Refuses what ``load_from`` and ``resume`` would load in vain, other classes in a head, other
-    channels in a neck.
+    """Ends a training early if its parts do not fit, or if a loss is not finite.
 
-    A model may start from one of other classes, or of the same in another order: the layers that
-    depend on them stay random, and are logged. Training is resumed with the same classes only.
-    The first loss or gradient norm that is NaN or infinite ends the training.
+    ``tools/train.py`` adds this hook, and :class:`DurableCheckpointHook` makes the same checks. A
+    config does not name it. A training ends for one of these reasons:
+
+    - ``neck.in_channels`` differs from the channels of the backbone.
+    - ``num_classes`` of a head differs from the number of classes of the training data.
+    - No training image of a detector has an object of the classes.
+    - A checkpoint of ``load_from`` or ``resume`` is of another kind of model, has other shapes, or
+      has values that are NaN or infinite.
+    - A training is resumed with other classes, or with a checkpoint that its optimizer does not
+      fit.
+    - A loss or a gradient norm is NaN or infinite (:class:`NotFiniteError`).
+
+    ``load_from`` may name a model of other classes, or of the same classes in another order. The
+    layers that depend on the classes then start from random weights, and the log names them.
     """
 
     def before_run(self, runner: Runner) -> None:

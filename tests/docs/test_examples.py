@@ -1,13 +1,26 @@
 """The examples of the public names that users take most: they are there, run, and fit the page."""
 
 import doctest
+import inspect
+import re
 from importlib import import_module
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 from mmengine.logging import MMLogger
+from PIL import Image
+
+from cpvt_backbones.toolboxes import dicts_of
+from cpvt_backbones.weights import find_shipped
 
 # By module: classes, functions and methods.
 EXAMPLES = {
+    'analysis.attention_maps': ['attention_weights'],
+    'analysis.complexity': ['complexity_against_size'],
+    'analysis.equivariance': ['measure_equivariance'],
+    'analysis.features': ['FeatureExtractor'],
     'backbones.archs': ['list_archs'],
     'backbones.base': ['Backbone.forward', 'Backbone.fuse'],
     'backbones.cpvt': ['CPVT'],
@@ -31,6 +44,39 @@ EXAMPLES = {
 }
 
 
+# What a config names: module, toolbox and name of the registry, and whether it is built here.
+CONFIGS = {
+    'WarmupEMAHook': ('engine.averaging', 'mmengine', 'HOOKS', True),
+    'PredictBySizeHook': ('engine.by_size', 'mmengine', 'HOOKS', True),
+    'DurableCheckpointHook': ('engine.durable', 'mmengine', 'HOOKS', True),
+    'ForwardMeter': ('analysis.resolution', 'mmengine', 'HOOKS', True),
+    'LoadRange': ('engine.loading', 'mmengine', 'TRANSFORMS', True),
+    'ValidSizesDetDataPreprocessor': ('engine.preprocessors', 'mmengine', 'MODELS', True),
+    'ValidSizesSegDataPreProcessor': ('engine.preprocessors', 'mmengine', 'MODELS', True),
+    'ValidSizesClsDataPreprocessor': ('engine.preprocessors', 'mmengine', 'MODELS', True),
+    'LayerDecayOptimWrapperConstructor': (
+        'engine.layer_decay',
+        'mmengine',
+        'OPTIM_WRAPPER_CONSTRUCTORS',
+        False,
+    ),
+    'CPUAmpOptimWrapper': ('engine.launch', 'mmengine', 'OPTIM_WRAPPERS', False),
+    'ResumableFSDPStrategy': ('engine.sharding', 'mmengine', 'STRATEGIES', False),
+    'HardDistillation': ('engine.distillation', 'mmengine', 'MODELS', True),
+    'DecodedDataset': ('engine.decoded', 'mmpretrain', 'DATASETS', False),
+    'BatchRandomResizedCrop': ('engine.decoded', 'mmpretrain', 'BATCH_AUGMENTS', True),
+    'DETRWithPEG': ('engine.detr', 'mmengine', 'MODELS', False),
+}
+
+
+def fenced(documented):
+    """The code block of a docstring."""
+    (code,) = re.findall(r'```python\n(.+?) *```', inspect.getdoc(documented), re.DOTALL)
+    code = dedent(code)
+    assert max(map(len, code.splitlines())) <= 75
+    return code
+
+
 @pytest.mark.parametrize(
     ('module', 'name'), [(module, name) for module, names in EXAMPLES.items() for name in names]
 )
@@ -51,3 +97,36 @@ def test_example(module, name, tmp_path, monkeypatch):
     told: list[str] = []
     failed, _ = doctest.DocTestRunner().run(example, out=told.append)
     assert not failed, ''.join(told)
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_config(name):
+    """The class is found by the name in its config, and takes the arguments there."""
+    module, scope, registry, is_built = CONFIGS[name]
+    for toolbox in ('mmdet', 'mmseg', 'mmpretrain'):
+        pytest.importorskip(toolbox)
+    documented = getattr(import_module(f'cpvt_backbones.{module}'), name)
+    config: dict[str, Any] = {}
+    exec(fenced(documented), {}, config)
+    for imported in config.get('custom_imports', {}).get('imports', ()):
+        import_module(imported)
+    own = next(one for one in dicts_of(config) if name in (one.get('type'), one.get('constructor')))
+    registered = getattr(import_module(f'{scope}.registry'), registry)
+    assert registered.get(name) is documented
+    if is_built:
+        assert isinstance(registered.build(own), documented)
+
+
+def test_sweep(tmp_path, monkeypatch, capsys):
+    pytest.importorskip('mmpretrain.datasets')
+    from cpvt_backbones.analysis.resolution import sweep
+
+    monkeypatch.chdir(tmp_path)
+    for name in find_shipped('cpvt_tiny_gap-imagenette').dataset_meta['classes']:
+        folder = Path('photos', name)
+        folder.mkdir(parents=True)
+        Image.new('RGB', (90, 60)).save(folder / 'a.png')
+    printed = {}
+    exec(fenced(sweep), dict(print=lambda size, *row: printed.update({size: row})))
+    assert [*printed] == ['0.5', '128px']
+    assert all(row[0] == {'accuracy/top1': 10.0} for row in printed.values())
