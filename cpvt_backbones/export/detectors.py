@@ -291,8 +291,8 @@ def graph_of(
         logits: Whether a segmentor outputs logits in place of classes.
 
     Returns:
-        A :class:`Features`, :class:`Scores`, :class:`ClassMaps`, :class:`Detections` or
-        :class:`TwoStageDetections`.
+        The graph of its kind: :class:`Features`, :class:`Scores`, :class:`ClassMaps`,
+        :class:`Detections` or :class:`TwoStageDetections`.
 
     Raises:
         ValueError: The model or one of its settings is not supported.

@@ -164,7 +164,7 @@ def verify(
             the images are generated noise.
 
     Yields:
-        A :class:`Comparison` for each image size and batch size.
+        One comparison for each image size and batch size.
     """
     logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']
     kind = 'logits' if logits else exported.task

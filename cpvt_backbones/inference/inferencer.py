@@ -238,7 +238,7 @@ class Inferencer:
             vis: Whether to draw each prediction on its image.
 
         Returns:
-            One :class:`Result` for each image, in the order of the images.
+            One result for each image, in the order of the images.
         """
         results = self.stream(find_images(inputs), score_thr=score_thr, vis=vis)
         return [result for _, result in sorted(results, key=lambda pair: pair[0])]
