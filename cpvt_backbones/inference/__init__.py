@@ -1,8 +1,18 @@
 """Prediction on images of any size.
 
 :class:`Inferencer` runs a trained model on one image or many; :func:`read_config` reads its config.
-:func:`predict_to_folder` writes predictions and pictures to a folder. The modules, in the order in
-which they work on an image:
+:func:`predict_to_folder` writes predictions and pictures to a folder.
+
+| type in a signature | value |
+| --- | --- |
+| ``ImageInput`` | path of an image file, or an array that :func:`read_image` takes |
+| ``Prediction`` | dict of plain data, see :class:`Inferencer` |
+| ``Scale`` | ``scale`` of :class:`Inferencer` |
+| ``Shard`` | (i, n): shard i, from 0, of n |
+| ``OnTiles`` | function of the number of tiles done and of all tiles of an image |
+| ``Then`` | function of the index and the :class:`Result` of an image |
+
+The modules, in the order in which they work on an image:
 
 1. ``images`` finds the files, and reads one, upright, as (H, W, 3), uint8, BGR.
 2. ``windows`` opens a file that is larger than memory.

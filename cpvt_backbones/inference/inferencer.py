@@ -94,6 +94,19 @@ class Inferencer:
       65535.
     - Classification: ``label``, ``class`` and ``score`` of the most probable class.
 
+    | ``scale`` | size at which the model sees an image |
+    | --- | --- |
+    | ``None`` | the test scale of the config or exported file; without one the image's own size |
+    | ``'config'`` | the same, and without the exception below |
+    | ``'native'`` | the image's own size |
+    | a float | the image's own size times this factor |
+    | (width, height) | the largest size within these px that keeps the shape of the image |
+
+    For ``None`` there is an exception: a detector or segmentor whose :class:`GoodSizes` are known.
+    An image of more than ``max_pixels`` is then cut into tiles, scaled so that objects look as
+    large as in the test set. Of (width, height), the larger number is for the longer side, as in
+    the toolboxes' Resize.
+
     Args:
         cfg: Config of the model, from :func:`read_config`; not modified.
         checkpoint: The weights: a file, an address, or the name of shipped weights.
@@ -101,7 +114,7 @@ class Inferencer:
         dtype: Type of the computation: ``'float32'``, ``'bfloat16'``, ``'float16'``, or ``'auto'``
             for bfloat16 where the device is faster in it. Some layers stay in float32, see
             :func:`reduce_precision`.
-        scale: Size at which the model sees an image, see :attr:`Scale`.
+        scale: Size at which the model sees an image, one of the table above.
         long_side: The longer side in px at which the model sees an image, in place of ``scale``.
         batch_size: Maximum number of images in one forward call.
         max_pixels: Maximum number of pixels in one forward call, all images together.

@@ -24,17 +24,7 @@ from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.weights import sha256_of, shipped_weights
 
 Scale = tuple[int, int] | float | str | None
-"""Size at which the model sees an image, as ``scale`` of :class:`Inferencer`:
-
-- ``None``: the test scale of the config or of the exported file; the image's own size if there is
-  none. If the model's :class:`GoodSizes` are known, an image of more than ``max_pixels`` is instead
-  cut into tiles, scaled so that objects look as large as in the test set.
-- ``'config'``: the test scale, for images of more than ``max_pixels`` too.
-- ``'native'``: the image's own size.
-- a float: a factor of the image's own size.
-- (width, height) in px: the largest size within it that keeps the shape of the image. The larger
-  number is for the longer side, as in the toolboxes' Resize.
-"""
+"""Size at which the model sees an image; :class:`.Inferencer` lists the values."""
 Steps = Sequence[Mapping[str, Any]]
 
 WINDOW_PIXELS = 1 << 23  # read at a time to make a smaller image
