@@ -130,7 +130,7 @@ class ValueRange:
             return self.convert(self.select(raster), raster.nodata, raster.masked)
 
     def read_array(self, array: np.ndarray) -> np.ndarray:
-        """Convert an array to an image, as :meth:`read` does with a file.
+        """Convert an array to an image, as :meth:`ValueRange.read` does with a file.
 
         Args:
             array: (H, W), (H, W, 1) or (H, W, 3: BGR). If there are ``bands``, it has all bands of

@@ -94,7 +94,7 @@ def named_backbone(
 
     Args:
         checkpoint: Name of public weights, see :func:`public_backbone`, or of shipped ones.
-        config: Content of ``config.json``, which has precedence. :meth:`save_pretrained` writes
+        config: Content of ``config.json``, which has precedence. ``save_pretrained`` writes
             one, and so does timm, whose file names the architecture.
 
     Returns:

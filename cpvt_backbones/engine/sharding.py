@@ -51,7 +51,7 @@ class ResumableFSDPStrategy(FSDPStrategy):
     """
 
     def load_optim_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of the optimizer, as :meth:`optim_state_dict` returned it."""
+        """Load the state of the optimizer, as ``optim_state_dict()`` returned it."""
         options = dict(
             model=self.model, optim=self.optim_wrapper.optimizer, optim_state_dict=state_dict
         )

@@ -74,9 +74,14 @@ Then = Callable[[int, Result], Any]
 class Inferencer:
     """Runs a trained detector, segmentor or classifier on images of any size.
 
-    Call it for one image, ``prediction, picture = inferencer(image)``. Use :meth:`predict` for a
-    list or a folder of images, and :meth:`stream` for any number of images in bounded memory.
-    :func:`predict_to_folder` writes the predictions to files.
+    Call it for one image: ``prediction, picture = inferencer(image, score_thr=0.3, vis=False)``.
+    Boxes have a score of at least ``score_thr``. With ``vis=True``, ``picture`` is the image with
+    the prediction drawn on it, (h, w, 3) uint8, RGB; else it is ``None``. An image that cannot be
+    used raises :class:`ImageError`.
+
+    Use :meth:`Inferencer.predict` for a list or a folder of images. :meth:`Inferencer.stream` takes
+    any number of images in bounded memory. :func:`predict_to_folder` writes the predictions to
+    files.
 
     By default images are resized as in the config's test pipeline, at whose scale the model was
     trained. Only images that then have equal size share a batch. So nothing is padded, and a

@@ -78,7 +78,7 @@ class Predictor(Protocol):
         """Segment.
 
         Args:
-            images: As for :meth:`predict`.
+            images: As for :meth:`Predictor.predict`.
 
         Returns:
             Logits (B, C, H, W), float, on any device.
