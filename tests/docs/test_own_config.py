@@ -1,0 +1,145 @@
+"""docs/own_config.md: its configs build and train, and its tables are those of the code."""
+
+import json
+import re
+from ast import literal_eval
+
+import numpy as np
+import pytest
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+from pages import ROOT, SMALL, blocks
+from PIL import Image
+
+import cpvt_backbones
+from cpvt_backbones.toolboxes import check_neck, read_config
+
+PAGE = 'docs/own_config.md'
+CODE = [text for language, text in blocks(PAGE) if language == 'python']
+CONFIGS = {'mmdet': 'my_detector.py', 'mmseg': 'my_segmentor.py'}
+
+
+def write_config(folder, toolbox, *, more=''):
+    (block,) = (text for text in CODE if text.startswith(f'# {CONFIGS[toolbox]}\n'))
+    path = folder / CONFIGS[toolbox]
+    path.write_text(block + more)
+    return path
+
+
+def rows(heading):
+    """Cells of the table below a heading, without its head."""
+    text = (ROOT / PAGE).read_text().partition(f'\n## {heading}\n')[2].partition('\n## ')[0]
+    lines = [line for line in text.splitlines() if line.startswith('| ')]
+    return [[cell.strip().strip('`') for cell in line.strip('|').split('|')] for line in lines[2:]]
+
+
+@pytest.mark.parametrize('toolbox', CONFIGS)
+def test_config_builds(toolbox, tmp_path):
+    pytest.importorskip(toolbox)
+    cfg = read_config(write_config(tmp_path, toolbox))
+    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    model = MODELS.build(dict(cfg.model, _scope_=toolbox))
+    check_neck(model, cfg.model)
+    assert type(model.data_preprocessor).__name__.startswith('ValidSizes')
+    head = model.bbox_head if toolbox == 'mmdet' else model.decode_head
+    assert head.num_classes == len(cfg.val_dataloader.dataset.metainfo.classes) == 3
+    assert pegs_and_others(model, cfg)[0] == {0}
+
+
+def pegs_and_others(model, cfg):
+    """Weight decay of PEGs and of other parameters."""
+    options = dict(cfg.optim_wrapper, type='OptimWrapper')  # one of them is of a GPU
+    groups = build_optim_wrapper(model, options).optimizer.param_groups
+    decay = {id(one): group['weight_decay'] for group in groups for one in group['params']}
+    named = dict(model.backbone.named_parameters())
+    pegs = {decay.pop(id(value)) for name, value in named.items() if 'pos_block' in name}
+    return pegs, {*decay.values()}
+
+
+def test_layer_decay(tmp_path):
+    """The rate falls by one factor from block to block, and PEG has no weight decay."""
+    pytest.importorskip('mmdet')
+    (block,) = (text for text in CODE if text.startswith('optim_wrapper'))
+    cfg = read_config(write_config(tmp_path, 'mmdet', more=block))
+    model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
+    assert pegs_and_others(model, cfg) == ({0}, {0, 0.05})
+    groups = build_optim_wrapper(model, dict(cfg.optim_wrapper)).optimizer.param_groups
+    rate = {group['param_name']: group['lr'] for group in groups}
+    first, second = (rate[f'backbone.blocks.0.{i}.attn.q.weight'] for i in range(2))
+    assert first == pytest.approx(0.75 * second) and rate['bbox_head.retina_cls.weight'] == 1e-4
+
+
+def test_channels_of_the_necks():
+    table = rows('Neck')
+    assert len(table) == 5
+    for name, arch, channels in table:
+        name, _, source = name.partition('`, `')
+        options = dict([source.replace("'", '').split('=')]) if source else {}
+        arch = 'small' if arch == 'any' else arch
+        backbone = getattr(cpvt_backbones, name)(arch=arch, **options)
+        assert list(backbone.out_channels) == literal_eval(re.search(r'\[.+?\]', channels)[0])
+
+
+def test_what_frozen_stages_freezes():
+    pyramid = cpvt_backbones.PyramidCPVT(arch='tiny', frozen_stages=4)
+    assert not [name for name, one in pyramid.named_parameters() if one.requires_grad]
+    with pytest.raises(ValueError, match='frozen_stages'):
+        cpvt_backbones.PyramidCPVT(arch='tiny', frozen_stages=12)
+    column = cpvt_backbones.MultiScaleCPVT(arch='tiny', frozen_stages=12)
+    trained = [name for name, one in column.named_parameters() if one.requires_grad]
+    assert trained and all(name.startswith('pyramid.') for name in trained)
+
+
+def write_data(folder):
+    """Six images with a rectangle of each of the classes."""
+    rng = np.random.default_rng(0)
+    for part in ('train', 'val'):
+        for name in (part, f'{part}_masks'):
+            (folder / name).mkdir(parents=True)
+        names = ('car', 'person', 'tree')
+        categories = [dict(id=i, name=name) for i, name in enumerate(names)]
+        coco = dict(images=[], annotations=[], categories=categories)
+        for i in range(3):
+            pixels = rng.integers(0, 255, (64, 96, 3), np.uint8)
+            mask = np.zeros((64, 96), np.uint8)
+            mask[10:30, 20:50] = i
+            Image.fromarray(pixels).save(folder / part / f'{i}.jpg')
+            Image.fromarray(mask).save(folder / f'{part}_masks/{i}.png')
+            coco['images'].append(dict(id=i, file_name=f'{i}.jpg', width=96, height=64))
+            box = dict(bbox=[20, 10, 30, 20], area=600, iscrowd=0)
+            coco['annotations'].append(dict(id=i, image_id=i, category_id=i, **box))
+        (folder / f'{part}.json').write_text(json.dumps(coco))
+
+
+# Short trainings on random weights and small images.
+SHORT = {
+    'mmdet': (
+        'train_cfg.max_epochs=1',
+        'train_dataloader.dataset.pipeline.2.scale=(96,64)',
+    ),
+    'mmseg': (
+        'train_cfg.max_iters=1',
+        'train_cfg.val_interval=1',
+        'train_dataloader.dataset.dataset.pipeline.2.scale=(96,64)',
+        'train_dataloader.dataset.dataset.pipeline.3.crop_size=(64,64)',
+        'model.data_preprocessor.size=(64,64)',
+        'optim_wrapper.type=OptimWrapper',  # the base's is of a GPU
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('toolbox', CONFIGS)
+def test_config_trains(toolbox, call, tmp_path, monkeypatch):
+    """With the commands of the page; the model then predicts."""
+    pytest.importorskip(toolbox)
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path / 'data/mine')
+    config = write_config(tmp_path, toolbox)
+    options = ['model.backbone.init_cfg=None', *SMALL, *SHORT[toolbox]]
+    options += [f'{part}_dataloader.dataset.pipeline.1.scale=(96,64)' for part in ('val', 'test')]
+    scaled = ['--auto-scale-lr'] if toolbox == 'mmdet' else []
+    call('train', config, *scaled, '--cfg-options', *options)
+    (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('*_1.pth')
+    call('infer', config, weights, 'data/mine/val', '--scale', 'native', '--out-dir', 'out')
+    assert len([*(tmp_path / 'out/vis').iterdir()]) == 3
