@@ -25,7 +25,7 @@ sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('',
 
 import make_config
 from app_views import count_found
-from digit_scenes import write_scenes
+from digit_scenes import CLASSES, write_scenes
 from example_images import draw_smear, draw_street
 
 from benchmarks import plots
@@ -315,13 +315,21 @@ def features_at_sizes(axes: Sequence[Axes]) -> None:
         axis.set_title(f'{width} x {height} px: {across} x {down} tokens')
 
 
-def sheet() -> Image.Image:
-    """The sheet of labels that tools/make_config.py writes, of three scenes with digits."""
+def sheet(form: str) -> Image.Image:
+    """The sheet of labels that tools/make_config.py writes, of three scenes with digits.
+
+    Args:
+        form: ``'coco'`` for boxes, ``'masks'`` for classes of pixels.
+    """
     with TemporaryDirectory() as folder:
         data = write_scenes(root=folder, split='train', height=192, width=288, count=3)
         config = f'{folder}/model.py'
-        paths = [f'{data}/instances.json', f'{data}/images']
-        make_config.main(['coco', *paths, '--out', config])
+        arguments = [f'{data}/instances.json', f'{data}/images']
+        if form == 'masks':
+            names = Path(folder, 'classes.txt')
+            names.write_text('\n'.join(CLASSES))
+            arguments = [f'{data}/images', f'{data}/labels', '--classes', str(names)]
+        make_config.main([form, *arguments, '--out', config])
         return Image.open(f'{folder}/model/sheet.jpg').copy()
 
 
@@ -359,6 +367,7 @@ if __name__ == '__main__':
     sizes(columns=4, width=3).savefig(FOLDER / 'sizes.png', dpi=110, **options)
     # For a phone.
     sizes(columns=2, width=2).savefig(FOLDER / 'sizes_narrow.png', dpi=165, **options)
-    sheet().save(FOLDER / 'sheet.jpg', quality=82)
+    sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)
+    sheet('masks').save(FOLDER / 'sheet_masks.jpg', quality=82)
     models = versions(*(example.model for example in (draw_smear(), draw_street())))
     vis().save(FOLDER / 'vis.jpg', quality=82, comment=models)

@@ -19,36 +19,52 @@ def blocks(page):
     return re.findall(r'^```(\w+)\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
 
 
+def in_order(page):
+    """Blocks in the order of a reader: those of the section that writes the data come first."""
+    text = (ROOT / page).read_text(encoding='utf-8')
+    code, (before, _, after) = blocks(page), text.partition('\n## Data to try it on\n')
+    own = len(re.findall(r'^```\w+$', before, re.MULTILINE)) if after else 0
+    return code[own:] + code[:own]
+
+
 def run_page(page, call, shorter, capsys=None):
     """Run the Python blocks in one namespace and the commands, which are all Python's.
 
     ``shorter`` replaces texts of the blocks, as the length of a training; each must occur. With
-    ``capsys``, blocks of text are compared with what the block before them printed.
+    ``capsys``, blocks of text are compared with what the block before them printed; otherwise
+    they are left out.
     """
-    code = blocks(page)
+    code = in_order(page)
     for old in shorter:
         assert any(old in text for _, text in code), old
     namespace = {}
     for language, text in code:
         for old, new in shorter.items():
             text = text.replace(old, new)
-        if language == 'text' and capsys is not None:
-            assert_printed(text, capsys.readouterr().out)
+        if language == 'text':
+            if capsys is not None:
+                assert_printed(text, capsys.readouterr().out)
             continue
         if capsys is not None:
             capsys.readouterr()
         if language == 'python':
             exec(compile(text, page, 'exec'), namespace)
         assert language in ('python', 'bash'), language
-        for line in text.replace('\\\n', ' ').splitlines() if language == 'bash' else ():
-            if not (words := shlex.split(line, comments=True)):
-                continue
-            python, script, *arguments = words
-            assert python == 'python' and (ROOT / script).is_file(), line
-            if script in ('tools/train.py', 'tools/test.py'):
-                arguments += ['--cfg-options', *SMALL]
-            call(f'../{script.removesuffix(".py")}', *arguments)
+        if language == 'bash':
+            run_commands(text, call)
     return namespace
+
+
+def run_commands(text, call):
+    """Run a block of command lines; trainings are on few images at a time."""
+    for line in text.replace('\\\n', ' ').splitlines():
+        if not (words := shlex.split(line, comments=True)):
+            continue
+        python, script, *arguments = words
+        assert python == 'python' and (ROOT / script).is_file(), line
+        if script in ('tools/train.py', 'tools/test.py'):
+            arguments += ['--cfg-options', *SMALL]
+        call(f'../{script.removesuffix(".py")}', *arguments)
 
 
 def assert_printed(text, output):

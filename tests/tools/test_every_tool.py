@@ -33,6 +33,7 @@ MISTAKES = {
     'benchmarks/tiled_training.py': ('--work-dir {image}', 'exists; name a new folder'),
     'demo/app.py': ('none.py none.pth', NO_CONFIG),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
+    'demo/digit_forms.py': ('voc none made', "'none/instances.json'"),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
     'projects/any_size_vit/clip_int8.py': ('out.h5', SUFFIXES),
     'projects/any_size_vit/run.py': ('report', 'work_dirs/any_size_vit has no finished run'),
