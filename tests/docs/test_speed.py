@@ -1,0 +1,144 @@
+"""Tables of docs/speed.md that are written by hand have the figures of the CSV files."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks import report
+from benchmarks.cases import read_suite
+
+DOCS = Path(__file__).resolve().parents[2] / 'docs'
+PAGE = (DOCS / 'speed.md').read_text(encoding='utf-8')
+
+BACKBONES = {'PyramidCPVT-S': 'pyramid_cpvt_small', 'CPVT-S': 'cpvt_small'}
+PEERS = {
+    "timm's Twins-PCPVT-S": 'timm_twins_pcpvt_small',
+    "mmpretrain's": 'mmpretrain_pcpvt_small',
+    "mmseg's": 'mmseg_pcpvt_small',
+    "timm's DeiT-S": 'timm_deit_small',
+}
+WHOLE_MODELS = {'RetinaNet': 'retinanet', 'Semantic FPN': 'semantic_fpn'}
+RUNTIMES = ('', '_onnxruntime', '_openvino_bf16')  # columns of the table of whole models
+
+
+def measured(name):
+    """Rows of a CSV of ``benchmarks/speed.py``."""
+    return report.read_rows(DOCS / f'benchmarks/{name}.csv')
+
+
+def tables(heading):
+    """Tables of a section: lists of rows, each a list of cells, without the header."""
+    section = PAGE.partition(f'\n## {heading}\n')[2].partition('\n## ')[0]
+    found = []
+    for block in re.findall(r'(?:^\|.*\n)+', section, re.MULTILINE):
+        lines = block.splitlines()[2:]
+        found.append([[cell.strip() for cell in line.strip('|').split('|')] for line in lines])
+    return found
+
+
+def case_of(rows, size, batch, *models):
+    """Rows of the forward case in fp32 that has all of some models: every model and round."""
+    height, width = map(int, size.split(' x '))
+    setting = dict(height=height, width=width, batch=int(batch), dtype='fp32', mode='forward')
+    for column, value in setting.items():
+        rows = rows[rows[column] == value]
+    (case,) = (case for _, case in rows.groupby('comparison') if {*models} <= {*case['model']})
+    return case
+
+
+@pytest.mark.parametrize('row', tables('How fast it is')[0], ids=' '.join)
+def test_backbones(row):
+    what, milliseconds, peer, peer_milliseconds, ratio, rate = row
+    name, size, batch = re.fullmatch(r'(.+?), (\d+ x \d+)(?:, (\d) images)?', what).groups('1')
+    model, other = BACKBONES[name], PEERS[peer]
+    rows = case_of(measured('cpu'), size, batch, model, other)
+    medians = rows.groupby('model')[['seconds', 'images_per_second']].median()
+    assert milliseconds == f'{1e3 * medians.loc[model, "seconds"]:.0f}'
+    assert peer_milliseconds == f'{1e3 * medians.loc[other, "seconds"]:.0f}'
+    assert rate == f'{medians.loc[model, "images_per_second"]:.2f}'
+    seconds = rows.pivot(index='round', columns='model', values='seconds')
+    assert ratio == f'{(seconds[other] / seconds[model]).median():.2f}'
+
+
+@pytest.mark.parametrize('row', tables('How fast it is')[1], ids=' '.join)
+def test_whole_models(row):
+    what, *rates = row
+    name, size = what.split(', ')
+    model = WHOLE_MODELS[name]
+    rows = case_of(measured('export'), size, 1, model)
+    medians = rows.groupby('model')['images_per_second'].median()
+    assert rates == [f'{medians[model + runtime]:.1f}' for runtime in RUNTIMES]
+
+
+def spread(values):
+    """``'1.3 to 1.6 times'``, or one figure if both are equal."""
+    low, high = (f'{value:.1f}' for value in (min(values), max(values)))
+    return f'{low} times' if low == high else f'{low} to {high} times'
+
+
+def ratios_of(suite, part):
+    """Medians of the ratios of a suite whose name has a part."""
+    rows = measured(suite)
+    return [one.values(rows).median() for one in read_suite(suite)[1] if part in one.what]
+
+
+def gains(route):
+    """How many times as fast as float32 in ONNX Runtime a route is, for each shipped model."""
+    times = pd.read_csv(DOCS / 'benchmarks/precision.csv').pivot(
+        index='model', columns='route', values='time'
+    )
+    return times['ONNX Runtime, fp32'] / times[route]
+
+
+def test_what_makes_it_faster():
+    told = {task: (action, gain) for task, action, gain in tables('Make it faster')[0]}
+    cpu = 'prediction, processor with bfloat16'
+    windows = '2 of 12 blocks global'
+    found = {
+        'prediction': ratios_of('export', 'in ONNX Runtime against eager'),
+        cpu: gains('OpenVINO, bf16'),
+        f'{cpu}, images at hand': gains('OpenVINO, int8 and bf16'),
+        'prediction, any processor': gains('ONNX Runtime, int8'),
+        'attention at large sizes': ratios_of('cpu', windows),
+        'training': ratios_of('train', 'bf16 (autocast) against fp32'),
+    }
+    for task, values in found.items():
+        assert told[task][1].startswith(spread(values)), task
+    assert windows in told['attention at large sizes'][0]
+    assert [task for task, (_, gain) in told.items() if gain and task not in found] == []
+
+
+def test_bfloat16():
+    (rows,) = tables('bfloat16 on a CPU')
+    csv = measured('bf16')
+    ratios = read_suite('bf16')[1]
+    for (_, told, goal), ratio in zip(rows, ratios, strict=True):
+        values = ratio.values(csv)
+        assert told == f'{values.median():.2f} ({values.min():.2f}-{values.max():.2f})', ratio.what
+        assert float(goal) == ratio.bound
+    missed = sum(not one.reached(one.values(csv).median()) for one in ratios)
+    assert (missed, len(ratios)) == (3, 4) and 'Three of four goals are missed' in PAGE
+
+
+def test_small_images():
+    *_, rows = tables('Compared with timm, mmseg and mmpretrain')
+    csv = measured('small')
+    for setting, *told in rows:
+        batch, dtype = re.fullmatch(r'(\d+), (\w+)', setting).groups()
+        case = csv[(csv['batch'] == int(batch)) & (csv['dtype'] == dtype)]
+        speeds = report.relative_speeds(case)
+        for text, model in zip(told, ('cpvt_small', 'cpvt_small_gap_fused'), strict=True):
+            values = speeds[model]
+            assert text == f'{values.median():.2f} ({values.min():.2f}-{values.max():.2f})'
+
+
+def test_prediction():
+    def milliseconds(name):
+        rows = pd.read_csv(DOCS / f'benchmarks/{name}.csv').query('route == "tool, pictures"')
+        return f'{rows.loc[rows["dtype"] == "float32", "ms"].median():.0f} ms'
+
+    text = ' '.join(PAGE.split())
+    assert f'{milliseconds("pipeline")} an image with the shipped segmentor' in text
+    assert f'With the detector on BCCD it takes {milliseconds("pipeline_bccd")}' in text
