@@ -68,6 +68,7 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
   const stack = () => {
     for (const table of document.querySelectorAll('.md-typeset table:not([class]), .md-typeset table.stacked')) {
       table.classList.remove('stacked')
+      if (!table.className) table.removeAttribute('class') // the theme styles tables without one
       const heads = [...(table.tHead?.rows[0].cells ?? [])].map((cell) => cell.innerText.trim())
       const rows = [...table.tBodies[0].rows]
       const wide = table.scrollWidth > table.closest('article').clientWidth
