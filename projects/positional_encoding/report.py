@@ -265,12 +265,12 @@ def verdicts_table(results: pd.DataFrame, repeated: pd.DataFrame) -> str:
         if one.verdict != UNTESTED:
             comparison = one.weakest.comparison
             line |= {
-                'weakest comparison': comparison.label,
                 'difference (95 % interval)': one.weakest.difference.text(),
                 "the paper's": '' if comparison.paper is None else f'{comparison.paper:+.1f}',
+                'weakest comparison': comparison.label,
             }
         lines.append(line | {'on Tiny ImageNet': elsewhere[one.claim.letter]})
-    return markdown(pd.DataFrame(lines).fillna(''), 'lllrrl')
+    return markdown(pd.DataFrame(lines).fillna(''), 'llrrll')
 
 
 def p_text(p_value: float | None) -> str:

@@ -274,7 +274,7 @@ def test_every_claim_stands_once_with_its_verdict_and_its_difference():
     judged = judge(claims(112), published())
     assert len(lines) == len(judged) and rows.keys() == {one.claim.name for one in judged}
     for one in judged:
-        verdict, _, difference, _, _ = rows[one.claim.name]
+        verdict, difference, *_ = rows[one.claim.name]
         assert verdict == one.verdict
         assert difference == ('' if verdict == UNTESTED else one.weakest.difference.text())
     order = [SUPPORTED, REFUTED, UNDECIDED, UNTESTED]
