@@ -289,10 +289,10 @@ class Backbone(PretrainedModel):
             valid_sizes: (height, width) in pixels of each image before it was padded, on the right
                 and at the bottom, to the size of the batch. Images of one size are then computed
                 together, without the padding, so that neither padding nor neighbours change an
-                image's features. Default: ``images.valid_sizes``, an attribute that the data
-                preprocessors of :mod:`cpvt_backbones.engine` set, since detectors and segmentors
-                pass nothing but the batch. An operation on the batch before the backbone loses the
-                attribute. The padding then counts as image, as in other backbones.
+                image's features. Default: ``images.valid_sizes``, an attribute that a data
+                preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`), since detectors and
+                segmentors pass nothing but the batch. An operation on the batch before the backbone
+                loses the attribute. The padding then counts as image, as in other backbones.
 
         Returns:
             One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps are
