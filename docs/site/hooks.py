@@ -49,6 +49,9 @@ TABLES = (
     ('Semantic Segmentation', (800, 1344), ('mIoU', 'mIoU, many scales')),
 )
 LATER = ('api/', 'docs/benchmarks/', 'docs/evidence/', 'projects/', 'CHANGELOG')  # in the search
+CALLED_BY_MMENGINE = re.compile(
+    '(before|after)_(run|train|val|test|load_checkpoint|save_checkpoint)'
+)
 PICTURES = {
     'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
 }
@@ -67,6 +70,16 @@ FIRST = {
     'inference': ('Inferencer', 'Result', 'predict_to_folder', 'Summary', 'merge_shards'),
     'export': ('export', 'ExportedModel', 'verify', 'Comparison'),
     'checkpoints': ('load_weights', 'load_checkpoint', 'convert_state_dict', 'ConversionReport'),
+    'engine': (
+        'ValidSizesDetDataPreprocessor',
+        'ValidSizesSegDataPreProcessor',
+        'ValidSizesClsDataPreprocessor',
+        'ValidSizes',
+        'LayerDecayOptimWrapperConstructor',
+        'DurableCheckpointHook',
+        'WarmupEMAHook',
+        'PredictBySizeHook',
+    ),
     'analysis': ('sweep', 'good_sizes', 'attention_weights', 'FeatureExtractor'),
 }
 # Pages that show how the entries of a page of the reference are used.
@@ -82,7 +95,8 @@ GUIDES = dict(
 )
 ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
 # Rooms whose modules are imported one by one.
-MODULES = {'analysis': ('complexity', 'resolution', 'equivariance', 'attention_maps', 'features')}
+ANALYSES = ('complexity', 'resolution', 'image_size', 'equivariance', 'attention_maps', 'features')
+MODULES = {'analysis': ANALYSES}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -336,7 +350,7 @@ def reference_block(path: str, one: Any, names: dict[str, Any]) -> str:
     links = [
         f'[`{name}`](#{place(one, name, names)}.{name})'
         for name, member in sorted(one.all_members.items())
-        if name[0] != '_' and name not in one.members and has_entry(member)
+        if is_shown(name) and name not in one.members and has_entry(member)
     ]
     block = f'::: {path}\n    options:\n      inherited_members: false\n\n'
     return block + (f'Inherited: {", ".join(links)}.\n\n' if links else '')
@@ -352,6 +366,11 @@ def place(one: Any, member: str, names: dict[str, Any]) -> str:
     classes = [one, *documented_bases(one, names)]
     defining = [candidate for candidate in classes if member in candidate.members]
     return (defining or classes[-1:])[0].path
+
+
+def is_shown(name: str) -> bool:
+    """True for names that the filters of mkdocs.yml let through."""
+    return name == '__call__' or not (name[0] == '_' or CALLED_BY_MMENGINE.match(name))
 
 
 def has_entry(member: Any) -> bool:

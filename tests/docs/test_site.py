@@ -165,6 +165,9 @@ def check_reference(pages):
             rf'<a href="#{re.escape(entry)}"><code[^>]*>{method}</code></a>', backbones
         )
         assert len(links) == 3
+    # Calling is documented, and what mmengine calls on hooks is not.
+    assert 'cpvt_backbones.inference.inferencer.Inferencer.__call__' in entries
+    assert not any(re.search(r'\.(before|after)_(train|val|test)', entry) for entry in entries)
     # Defaults are values.
     signatures = re.findall(r'<pre>.+?</pre>', backbones, re.DOTALL)
     assert not any('_POSITION' in re.sub('<.+?>', '', text) for text in signatures)
