@@ -93,6 +93,8 @@ GUIDES = dict(
     engine=('docs/own_data.md', 'docs/tutorials/finetune.md'),
     analysis=('docs/analysis.md',),
 )
+# Where the folder has another name than its page.
+NAMES = dict(engine='Training', weights='Shipped weights')
 ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
 # Rooms whose modules are imported one by one.
 ANALYSES = ('complexity', 'resolution', 'image_size', 'equivariance', 'attention_maps', 'features')
@@ -332,7 +334,9 @@ def reference() -> dict[str, str]:
             key=lambda item: first.index(item[1].name) if item[1].name in first else len(first),
         )
         guides = ', '.join(f'[{title(page)}](../{page})' for page in GUIDES[room])
-        head = f'# cpvt_backbones.{room}\n\n{package[room].docstring.value}\n\n'
+        name = NAMES.get(room, room.capitalize())
+        text = package[room].docstring.value
+        head = f'# {name} (API)\n\n`cpvt_backbones.{room}`\n\n{text}\n\n'
         blocks = (reference_block(path, one, names) for path, one in ordered if one.docstring)
         texts[room] = f'{head}How to use it: {guides}.\n\n{PICTURES.get(room, "")}{"".join(blocks)}'
     return texts

@@ -45,6 +45,20 @@ def test_every_page_is_in_the_navigation():
     assert len(listed) == len({*listed})
 
 
+def test_a_guide_has_the_same_name_in_the_navigation_and_as_its_heading():
+    """The navigation takes the heading of a page that it gives no name of its own."""
+    text = (ROOT / 'docs/mkdocs.yml').read_text()
+    pages = r'(?:docs/|docs/tutorials/|api/)\w+\.md'
+    assert len(re.findall(rf'^ +- {pages}$', text, re.MULTILINE)) > 30
+    assert re.findall(rf'^ +- .+: {pages}$', text, re.MULTILINE) == []
+    headings = [
+        page.read_text().partition('\n')[0]
+        for folder in ('docs', 'docs/tutorials')
+        for page in (ROOT / folder).glob('*.md')
+    ]
+    assert len({*headings}) == len(headings)
+
+
 def test_costs_are_those_of_the_zoo():
     rows = costs()
     shipped = {Path(entry.config).stem for entry in shipped_weights().values()}
