@@ -90,7 +90,7 @@ GUIDES = dict(
     weights=('docs/models.md',),
     inference=('docs/inference.md', 'docs/inference_reference.md'),
     export=('docs/export.md', 'docs/tutorials/onnx.md'),
-    engine=('docs/own_data.md', 'docs/tutorials/finetune.md'),
+    engine=('docs/own_data.md', 'docs/own_config.md', 'docs/tutorials/finetune.md'),
     analysis=('docs/analysis.md',),
 )
 # Where the folder has another name than its page.
