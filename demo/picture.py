@@ -13,13 +13,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 # px. Images are scaled to one of two widths; the two masks are at its right, half as large.
 NARROW, WIDE, GAP, TITLE = 512, 1048, 16, 44
-INK, PAPER, WHITE, BLACK, GREY = (
-    (30, 30, 30),
-    (255, 255, 255),
-    (255, 255, 255),
-    (0, 0, 0),
-    (60, 60, 60),
-)
+PAPER, WHITE, BLACK, GREY = (255, 255, 255), (255, 255, 255), (0, 0, 0), (60, 60, 60)
+# Titles on no background: they can be read on a light and on a dark page.
+INK, CLEAR = (115, 115, 115), (115, 115, 115, 0)
 
 
 class Panel(NamedTuple):
@@ -57,7 +53,7 @@ def compose(panels: Sequence[Panel], palette: Sequence[Sequence[int]]) -> Image.
             x, y, row_height = GAP, y + row_height + GAP, 0
         spots.append((x, y, block))
         x, row_height = x + block.width + GAP, max(row_height, block.height)
-    picture = Image.new('RGB', (_block_width(WIDE) + 2 * GAP, y + row_height + GAP), PAPER)
+    picture = Image.new('RGBA', (_block_width(WIDE) + 2 * GAP, y + row_height + GAP), CLEAR)
     for left, top, block in spots:
         picture.paste(block, (left, top))
     return picture
@@ -89,7 +85,7 @@ def _block(panel: Panel, palette: Sequence[Sequence[int]]) -> Image.Image:
     height = round(image.height * scale)
     half_height = (height - GAP // 2) // 2
     half = (round(half_height * image.width / image.height), half_height)
-    block = Image.new('RGB', (_block_width(width), TITLE + height), PAPER)
+    block = Image.new('RGBA', (_block_width(width), TITLE + height), CLEAR)
     ImageDraw.Draw(block).text((0, TITLE // 2), panel.title, fill=INK, font=_font(24), anchor='lm')
     block.paste(
         _with_boxes(image.resize((width, height), Image.Resampling.BICUBIC), panel, palette, scale),

@@ -122,7 +122,7 @@ for path in sys.argv[1:]:
 @pytest.mark.parametrize('script', SCRIPTS)
 def test_a_mistake_ends_in_one_line(script, start, tmp_path):
     words, message = MISTAKES[script]
-    (tmp_path / 'image.jpg').write_bytes((ROOT / 'docs/demo.jpg').read_bytes())
+    (tmp_path / 'image.jpg').write_bytes((ROOT / 'docs/figures/vis.jpg').read_bytes())
     code, _, err = start(script, *words.format(image='image.jpg').split())
     assert code == 2
     assert message in err and err.startswith('error: ') and err.count('\n') == 1
