@@ -51,7 +51,10 @@ def case_of(rows, size, batch, *models):
 @pytest.mark.parametrize('row', tables('How fast it is')[0], ids=' '.join)
 def test_backbones(row):
     what, milliseconds, peer, peer_milliseconds, ratio, rate = row
-    name, size, batch = re.fullmatch(r'(.+?), (\d+ x \d+)(?:, (\d) images)?', what).groups('1')
+    name, size, batch = re.fullmatch(r'(.+?), (\d+ x \d+|\d+)(?: px, batch (\d))?', what).groups(
+        '1'
+    )
+    size = size if ' x ' in size else f'{size} x {size}'
     model, other = BACKBONES[name], PEERS[peer]
     rows = case_of(measured('cpu'), size, batch, model, other)
     medians = rows.groupby('model')[['seconds', 'images_per_second']].median()
