@@ -108,7 +108,10 @@ def on_files(files: Any, config: Any) -> Any:
         page = path.relative_to(ROOT).as_posix()
         if page.startswith('docs/site/'):  # MkDocs adds its own folder
             continue
-        add(README if page == 'README.md' else page, abs_src_path=str(path))
+        if page == 'README.md':  # the first page says the same
+            add(README, abs_src_path=str(path), inclusion=InclusionLevel.NOT_IN_NAV)
+        else:
+            add(page, abs_src_path=str(path))
         for link in LINK.findall(
             path.read_text(encoding='utf-8') + (zoo() if page == 'docs/models.md' else '')
         ):
