@@ -18,7 +18,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     A parameter of a backbone with the method ``get_layer_depth`` gets the learning rate
     ``lr * layer_decay_rate ** (layers - 1 - depth)``; any other parameter gets ``lr``. All
     backbones of this package and the vision transformers of mmpretrain have the method. Parameters
-    that ``no_weight_decay()`` of a module names get no weight decay.
+    listed by a module's ``no_weight_decay()`` get no weight decay.
 
     Args:
         optim_wrapper_cfg: ``optim_wrapper`` of the config, without the other argument.
@@ -30,10 +30,18 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             ``get_layer_depth``.
 
     Examples:
+        In a config with a ``_base_``. Without ``_delete_``, AdamW gets arguments of the base's
+        optimizer, such as SGD's ``momentum``, and refuses them.
+
         ```python
         optim_wrapper = dict(
             constructor='LayerDecayOptimWrapperConstructor',
-            optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05),
+            optimizer=dict(
+                _delete_=True,
+                type='AdamW',
+                lr=1e-4,
+                weight_decay=0.05,
+            ),
             paramwise_cfg=dict(
                 layer_decay_rate=0.75,
                 norm_decay_mult=0.0,
