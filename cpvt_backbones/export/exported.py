@@ -61,6 +61,28 @@ class ExportedModel:
         FileNotFoundError: The file does not exist.
         ValueError: The file is damaged or of another kind, or cannot run on the device or runtime.
         ImportError: The runtime is not installed.
+
+    Examples:
+        A file of the shipped classifier, on an image of any size. :func:`verify` shows the whole
+        way from a config.
+
+        >>> import numpy as np
+        >>> from cpvt_backbones.export import ExportedModel, export, graph_of
+        >>> from cpvt_backbones.inference import ToolboxPredictor, read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> cfg = read_config(shipped.config_file)
+        >>> model = ToolboxPredictor(cfg=cfg, checkpoint=shipped.name).model
+        >>> stored = export(
+        ...     graph_of(model), 'model.pt2', format='torch_export'
+        ... )
+        >>> exported = ExportedModel('model.pt2', device='cpu')
+        >>> exported.task, exported.in_channels
+        ('classification', 3)
+        >>> photo = np.zeros((120, 160, 3), np.uint8)  # BGR
+        >>> (prediction,) = exported.predict([photo])
+        >>> prediction['scores'].shape
+        (10,)
     """
 
     def __init__(

@@ -165,6 +165,29 @@ def verify(
 
     Yields:
         One comparison for each image size and batch size.
+
+    Examples:
+        From the config of a model to a verified file:
+
+        >>> from cpvt_backbones.export import ExportedModel
+        >>> from cpvt_backbones.export import export, graph_of
+        >>> from cpvt_backbones.export import reference_of, verify
+        >>> from cpvt_backbones.inference import ToolboxPredictor, read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> predictor = ToolboxPredictor(
+        ...     cfg=read_config(shipped.config_file),  # or 'config.py'
+        ...     checkpoint=shipped.name,  # or 'model.pth'
+        ...     device='cpu',
+        ... )
+        >>> graph = graph_of(predictor.model)
+        >>> stored = export(graph, 'model.pt2', format='torch_export')
+        >>> exported = ExportedModel('model.pt2', device='cpu')
+        >>> reference = reference_of(graph, predictor)
+        >>> for found in verify(exported, reference, sizes=[(64, 80)]):
+        ...     print(found.batch, found.verdict)
+        1 agrees
+        3 agrees
     """
     logits = exported.task == 'segmentation' and 'logits' in exported.metadata['outputs']
     kind = 'logits' if logits else exported.task
