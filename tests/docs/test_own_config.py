@@ -46,6 +46,32 @@ def test_config_builds(toolbox, tmp_path):
     assert pegs_and_others(model, cfg)[0] == {0}
 
 
+@pytest.mark.parametrize('name', ['faster-rcnn', 'mask-rcnn'])
+def test_two_stage_config_builds(name, tmp_path):
+    pytest.importorskip('mmdet')
+    (heads,) = (text for text in CODE if text.startswith('# in model: two-stage\n'))
+    mask_head = ',\n    mask_head=dict(num_classes=len(classes))'
+    path = write_config(tmp_path, 'mmdet')
+    text = path.read_text()
+    changes = {
+        'retinanet/retinanet_r50': f'{name.replace("-", "_")}/{name}_r50',
+        'bbox_head=dict(num_classes=len(classes)))': heads + ')',
+    }
+    if name == 'faster-rcnn':
+        changes[mask_head] = ''
+    for old, new in changes.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    path.write_text(text)
+    cfg = read_config(path)
+    model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
+    check_neck(model, cfg.model)
+    assert model.roi_head.bbox_head.num_classes == 3
+    assert model.roi_head.with_mask == (name == 'mask-rcnn')
+    if model.roi_head.with_mask:
+        assert model.roi_head.mask_head.num_classes == 3
+
+
 def pegs_and_others(model, cfg):
     """Weight decay of PEGs and of other parameters."""
     options = dict(cfg.optim_wrapper, type='OptimWrapper')  # one of them is of a GPU
