@@ -24,8 +24,9 @@ returns: :attr:`Backbone.out_channels` is ``in_channels`` of the neck in a confi
 | ``MultiScaleCPVT`` | 0, 1, 2, 3 | 4, 8, 16, 32 | levels of the pyramid | blocks |
 | ``CPVT`` | -1 | 16 | blocks | blocks |
 
-Other ``out_indices`` select outputs: those of ``MultiScaleCPVT(arch='tiny', out_indices=(1, 3))``
-have 96 and 192 channels. All backbones have the arguments of :class:`Backbone`.
+Choose outputs with ``out_indices``. For example, the outputs of
+``MultiScaleCPVT(arch='tiny', out_indices=(1, 3))`` have 96 and 192 channels. All
+backbones have the arguments of :class:`Backbone`.
 
 The type ``Position`` in a signature is ``None``, a dict with the ``type`` and arguments of a
 position encoding, or a list of such dicts.

@@ -290,9 +290,10 @@ class Backbone(PretrainedModel):
                 and at the bottom, to the size of the batch. Images of one size are then computed
                 together, without the padding, so that neither padding nor neighbours change an
                 image's features. Default: ``images.valid_sizes``, an attribute that a data
-                preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`), since detectors and
-                segmentors pass nothing but the batch. An operation on the batch before the backbone
-                loses the attribute. The padding then counts as image, as in other backbones.
+                preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`). Detectors and
+                segmentors pass only the batch to the backbone. An operation on the batch before the
+                backbone loses the attribute. The padding then counts as image, as in other
+                backbones.
 
         Returns:
             One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps are
@@ -507,11 +508,26 @@ class Backbone(PretrainedModel):
         mmpretrain counts them.
 
         What is before the first block has depth 0. Block i and the PEG after it have depth i + 1.
-        The final norm, the pyramid and everything outside this backbone have the last depth.
+        Blocks are counted from 0 over all stages. The patch embedding of a later stage has the
+        depth of the first block of its stage. The final norm, the pyramid and everything outside
+        this backbone have the last depth.
 
         Args:
             param_name: Name of the parameter in the whole model.
             prefix: Start of the names of the backbone's parameters there, e.g. ``'backbone.'``.
+
+        Returns:
+            The depth, and the number of depths: that of the blocks plus 2.
+
+        Examples:
+            The first block of the second of four stages, which have two blocks each:
+
+            >>> from cpvt_backbones import PyramidCPVT
+            >>> model = PyramidCPVT(arch='tiny')
+            >>> model.get_layer_depth('blocks.1.0.norm1.weight')
+            (3, 10)
+            >>> model.get_layer_depth('backbone.norm.weight', 'backbone.')
+            (9, 10)
         """
         layer_id = None
         if param_name.startswith(prefix):

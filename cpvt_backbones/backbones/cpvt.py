@@ -28,7 +28,7 @@ class CPVT(Backbone):
     | --- | --- |
     | -1 | nothing |
     | 0 | patch embedding, class and other extra tokens, position table |
-    | 4 | patch embedding, tokens, table, blocks 0 to 3 and the PEGs after them |
+    | n in [1, depth) | patch embedding, tokens, table, blocks 0 to n - 1 and the PEGs after them |
     | depth (12) | all blocks and PEGs, and the final norm: the whole model |
 
     Args:

@@ -87,7 +87,7 @@ class MultiScaleCPVT(CPVT):
     | --- | --- |
     | -1 | nothing |
     | 0 | patch embedding, class and register tokens, position table |
-    | 4 | patch embedding, tokens, table, blocks 0 to 3 and the PEGs after them |
+    | n in [1, depth) | patch embedding, tokens, table, blocks 0 to n - 1 and the PEGs after them |
     | depth (12) | the whole trunk; ``pyramid`` is trained |
 
     Args:

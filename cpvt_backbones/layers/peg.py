@@ -31,7 +31,7 @@ class PEG(nn.Module):
     The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. The
     convolutions keep torch's initial weights, as in DeiT's code: each PEG then scales the tokens by
     1.15. A pyramid, with one PEG per stage, follows the fan-out rule of Twins' code. That rule
-    scales by 1.7, and would scale by 15 after the five PEGs of a column.
+    scales by 1.7. Five such PEGs in a column would multiply the tokens by about 15.
 
     Args:
         dim: Width C of a token.
@@ -120,9 +120,18 @@ class PEG(nn.Module):
         return grid[0] - self.shrink, grid[1] - self.shrink
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Encode patch tokens (B, H * W, C), which stand row by row.
+        """Encode patch tokens.
 
-        The result is (B, H' * W', C) with (H', W') = ``out_grid(grid)``.
+        Args:
+            tokens: (B, H * W, C), row by row.
+            grid: (H, W).
+
+        Returns:
+            (B, H' * W', C) with (H', W') = ``out_grid(grid)``.
+
+        Raises:
+            ValueError: Tokens do not fill the grid or have another width than ``dim``, the grid is
+                smaller than an unpadded kernel, or a BatchNorm is trained on one token.
         """
         if not is_exporting():
             self._check_tokens(tokens, grid)

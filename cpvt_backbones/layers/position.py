@@ -71,6 +71,34 @@ class PositionEncoding(nn.Module):
         has_rotation: ``True`` if :meth:`PositionEncoding.rotate` is implemented. Otherwise it and
             :meth:`PositionEncoding.prepare` are not called.
         keeps_grid: ``True`` if the map keeps its size.
+
+    Examples:
+        An encoding with one learned vector for each row, up to 64. :func:`register_position` has
+        one without parameters.
+
+        >>> import torch
+        >>> from torch import nn
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.layers import PositionEncoding
+        >>> from cpvt_backbones.layers import register_position
+        >>> @register_position('LearnedRows')
+        ... class LearnedRows(PositionEncoding):
+        ...     attribute = 'rows'  # its parameter is model.rows.table
+        ...     def __init__(self, stages):
+        ...         super().__init__()
+        ...         self.table = nn.Parameter(torch.zeros(64, stages[0].dim))
+        ...     def before_stage(self, stage, tokens, prefix_tokens, grid):
+        ...         if stage == 0:
+        ...             rows = self.table[:grid[0]]
+        ...             rows = rows.repeat_interleave(grid[1], dim=0)
+        ...             tokens = tokens + rows
+        ...         return tokens, prefix_tokens, grid
+        ...     def layer_id(self, name):
+        ...         return 0, -1  # before the first block
+        >>> model = CPVT(arch='tiny', position=dict(type='LearnedRows'))
+        >>> (features,) = model(torch.rand(1, 3, 50, 70))
+        >>> model.get_layer_depth('rows.table')
+        (0, 14)
     """
 
     attribute: ClassVar[str]
@@ -158,6 +186,27 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
 
     Raises:
         ValueError: The name is taken.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.layers import PositionEncoding
+        >>> from cpvt_backbones.layers import register_position
+        >>> @register_position('RowIndex')
+        ... class RowIndex(PositionEncoding):
+        ...     attribute = 'row_index'  # its name in the trunk
+        ...     def __init__(self, stages, *, scale=0.01):
+        ...         super().__init__()
+        ...         self.scale = scale
+        ...     def before_stage(self, stage, tokens, prefix_tokens, grid):
+        ...         rows = torch.arange(grid[0], device=tokens.device)
+        ...         rows = rows.repeat_interleave(grid[1])[:, None]
+        ...         return tokens + self.scale * rows, prefix_tokens, grid
+        >>> position = dict(type='RowIndex', scale=0.1)
+        >>> model = CPVT(arch='tiny', position=position)
+        >>> (features,) = model(torch.rand(1, 3, 50, 70))
+        >>> tuple(features.shape)
+        (1, 192, 4, 5)
     """
 
     def register(cls: type[PositionEncoding]) -> type[PositionEncoding]:

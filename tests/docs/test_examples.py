@@ -12,6 +12,7 @@ import pytest
 from mmengine.logging import MMLogger
 from PIL import Image
 
+from cpvt_backbones.layers import position
 from cpvt_backbones.toolboxes import dicts_of
 from cpvt_backbones.weights import find_shipped
 
@@ -22,7 +23,7 @@ EXAMPLES = {
     'analysis.equivariance': ['measure_equivariance'],
     'analysis.features': ['FeatureExtractor'],
     'backbones.archs': ['list_archs'],
-    'backbones.base': ['Backbone.forward', 'Backbone.fuse'],
+    'backbones.base': ['Backbone.forward', 'Backbone.fuse', 'Backbone.get_layer_depth'],
     'backbones.cpvt': ['CPVT'],
     'backbones.multi_scale': ['MultiScaleCPVT'],
     'backbones.pretrained': ['PretrainedModel.from_pretrained', 'PretrainedModel.save_pretrained'],
@@ -40,7 +41,7 @@ EXAMPLES = {
     'inference.inferencer': ['Inferencer'],
     'layers.learned_table': ['LearnedTable'],
     'layers.peg': ['PEG'],
-    'layers.position': ['Relative', 'SinCos'],
+    'layers.position': ['PositionEncoding', 'Relative', 'SinCos', 'register_position'],
     'layers.rope': ['RoPE'],
     'weights': ['shipped_weights'],
 }
@@ -84,6 +85,8 @@ def fenced(documented):
 )
 def test_example(module, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # Encodings that an example registers are forgotten.
+    monkeypatch.setattr(position, 'POSITIONS', dict(position.POSITIONS))
     # It prints what is loaded.
     monkeypatch.setattr(MMLogger.get_current_instance(), 'disabled', True)
     documented = import_module(f'cpvt_backbones.{module}')
