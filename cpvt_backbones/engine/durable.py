@@ -76,8 +76,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     process then exits with code 75 (``EXIT_PREEMPTED``). Such a training resumes within its epoch.
     A second SIGINT stops at once.
 
-    **Checks.** Two trainings cannot share a work directory. The checks of
-    :class:`TrainingCheckHook` are made too.
+    **Checks.** Two trainings cannot share a work directory. The hook also runs the checks of
+    :class:`TrainingCheckHook`.
 
     Args:
         options: Arguments of ``CheckpointHook``: ``interval``, ``by_epoch``, ``max_keep_ckpts``,

@@ -88,7 +88,7 @@ class Inferencer:
     prediction does not depend on other images. An image that is then larger than ``max_pixels`` is
     cut into overlapping tiles of ``tile_size``; no forward call exceeds ``max_pixels``.
 
-    A prediction is a dict of plain data:
+    A prediction is a dict. All values are plain data, except that ``seg_map`` is an array:
 
     - Detection: ``boxes``, [[x1, y1, x2, y2], ...] in px of the image, and for each box ``scores``
       (in [0, 1]), ``labels`` (index of the class) and ``classes`` (its name). An instance segmentor
@@ -102,7 +102,7 @@ class Inferencer:
     | ``scale`` | size at which the model sees an image |
     | --- | --- |
     | ``None`` | the test scale of the config or exported file; without one the image's own size |
-    | ``'config'`` | the same, and without the exception below |
+    | ``'config'`` | as ``None``, but for images of more than ``max_pixels`` too |
     | ``'native'`` | the image's own size |
     | a float | the image's own size times this factor |
     | (width, height) | the largest size within these px that keeps the shape of the image |
@@ -230,6 +230,8 @@ class Inferencer:
 
         Raises:
             ImageError: The image cannot be read, or is too large for a classifier.
+            ValueError: ``score_thr`` is outside [0, 1].
+            Exception: The model raised it on this image.
         """
         ((_, result),) = self.stream([image], score_thr=score_thr, vis=vis)
         if result.error is not None:
