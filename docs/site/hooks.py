@@ -35,6 +35,7 @@ PAGES = (
 README = 'overview.md'  # of the repository. The site's first page is its own index.md.
 NARROW = 'docs/figures/sizes_narrow.png'  # the picture of the first page on a phone
 EXAMPLE = re.compile(r'<!-- README: (\S+) -->')
+ROLE = re.compile(r':(?:class|func|meth|mod|attr|data):`~?(?:[\w.]+\.)?(\w+)`')
 CODE = re.compile(r'`([\w.]+)`')
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
@@ -56,6 +57,12 @@ PICTURES = {
     'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
 }
 USUAL = ('make_config', 'train', 'test', 'infer', 'export')  # the first on their page
+ALL_NAMES = """# Names (API)
+
+The names that people use, in one line each. [Command lines](command_line.md) has the scripts, and
+[concepts](../docs/concepts.md) explains terms.
+
+"""
 COMMAND_LINES = """# Command lines
 
 The scripts of the folder `tools` of a clone, with all arguments.
@@ -63,13 +70,55 @@ The scripts of the folder `tools` of a clone, with all arguments.
 [prediction](../docs/inference.md), [export](../docs/export.md).
 
 """
-# Entries that a page of the reference begins with.
-FIRST = {
-    'backbones': ('PyramidCPVT', 'MultiScaleCPVT', 'CPVT', 'Backbone'),
-    'layers': ('PEG', 'PEGPosition', 'LearnedTable', 'DecomposedRelative', 'RoPE'),
-    'inference': ('Inferencer', 'Result', 'predict_to_folder', 'Summary', 'merge_shards'),
-    'export': ('export', 'ExportedModel', 'verify', 'Comparison'),
-    'checkpoints': ('load_weights', 'load_checkpoint', 'convert_state_dict', 'ConversionReport'),
+# Entries that a page of the reference begins with, in this order; the others come under a heading.
+MAIN = {
+    'backbones': (
+        'PyramidCPVT',
+        'MultiScaleCPVT',
+        'CPVT',
+        'Backbone',
+        'list_archs',
+        'build_with_peg',
+    ),
+    'layers': (
+        'PEG',
+        'PEGPosition',
+        'LearnedTable',
+        'SinCos',
+        'Relative',
+        'DecomposedRelative',
+        'RoPE',
+        'PositionEncoding',
+        'register_position',
+        'Attention',
+        'WindowAttention',
+        'SpatialReductionAttention',
+        'PatchEmbed',
+        'Block',
+        'MLP',
+    ),
+    'inference': (
+        'Inferencer',
+        'Result',
+        'predict_to_folder',
+        'Summary',
+        'merge_shards',
+        'read_config',
+        'ValueRange',
+        'ImageError',
+    ),
+    'export': ('export', 'ExportedModel', 'graph_of', 'verify', 'Comparison'),
+    'checkpoints': (
+        'load_weights',
+        'load_checkpoint',
+        'convert_state_dict',
+        'export_state_dict',
+        'recognise_backbone',
+        'public_backbone',
+        'ConversionReport',
+        'CheckpointError',
+    ),
+    'weights': ('shipped_weights', 'find_shipped'),
     'engine': (
         'ValidSizesDetDataPreprocessor',
         'ValidSizesSegDataPreProcessor',
@@ -77,11 +126,24 @@ FIRST = {
         'ValidSizes',
         'LayerDecayOptimWrapperConstructor',
         'DurableCheckpointHook',
+        'TrainingCheckHook',
         'WarmupEMAHook',
         'PredictBySizeHook',
+        'DistillationHead',
+        'HardDistillation',
+        'DETRWithPEG',
+        'LoadRange',
     ),
-    'analysis': ('sweep', 'good_sizes', 'attention_weights', 'FeatureExtractor'),
+    'analysis': (
+        'sweep',
+        'good_sizes',
+        'complexity_against_size',
+        'measure_equivariance',
+        'attention_weights',
+        'FeatureExtractor',
+    ),
 }
+FURTHER = '## Further names\n\nThe functions above use these, and few users need them.\n\n'
 # Pages that show how the entries of a page of the reference are used.
 GUIDES = dict(
     backbones=('docs/how_it_works.md', 'docs/evidence.md', 'docs/tutorials/finetune.md'),
@@ -322,27 +384,38 @@ def entry_of(name: str) -> tuple[str, str] | None:
 
 
 def reference() -> dict[str, str]:
-    """A page for each folder of the package, and one for the command lines.
+    """A page for each folder of the package, one for the command lines, and a list of names.
 
     A public name without a docstring is a warning, which fails the build.
     """
     package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
-    texts = {'command_line': command_lines()}
+    texts = {'names': ALL_NAMES, 'command_line': command_lines()}
     for room, names in entries().items():
-        for one in names.values():
+        by_name = {one.name: (path, one) for path, one in names.items()}
+        for _, one in by_name.values():
             check_documented(one)
-        first = FIRST.get(room, ())
-        ordered = sorted(
-            names.items(),
-            key=lambda item: first.index(item[1].name) if item[1].name in first else len(first),
-        )
+        page_name = NAMES.get(room, room.capitalize())
         guides = ', '.join(f'[{title(page)}](../{page})' for page in GUIDES[room])
-        name = NAMES.get(room, room.capitalize())
-        text = package[room].docstring.value
-        head = f'# {name} (API)\n\n`cpvt_backbones.{room}`\n\n{text}\n\n'
-        blocks = (reference_block(path, one, names) for path, one in ordered if one.docstring)
-        texts[room] = f'{head}How to use it: {guides}.\n\n{PICTURES.get(room, "")}{"".join(blocks)}'
+        texts[room] = (
+            f'# {page_name} (API)\n\n`cpvt_backbones.{room}`\n\n{package[room].docstring.value}\n\n'
+            f'How to use it: {guides}.\n\n{PICTURES.get(room, "")}'
+        )
+        texts['names'] += f'## {page_name}\n\n| name | what it is |\n| --- | --- |\n'
+        for name in MAIN[room]:
+            path, one = by_name.pop(name)
+            texts[room] += reference_block(path, one, names)
+            texts['names'] += f'| [`{name}`]({room}.md#{path}) | {first_sentence(one)} |\n'
+        texts['names'] += '\n'
+        further = [reference_block(path, one, names, level=3) for path, one in by_name.values()]
+        texts[room] += ''.join([FURTHER, *further]) if further else ''
     return texts
+
+
+def first_sentence(one: Any) -> str:
+    """Of a docstring, on one line."""
+    paragraph = ' '.join(one.docstring.value.partition('\n\n')[0].split())
+    sentence = re.split(r'(?<=\w)\. ', paragraph)[0].rstrip('.')
+    return ROLE.sub(r'`\1`', sentence).replace('``', '`')
 
 
 def title(page: str) -> str:
@@ -350,16 +423,17 @@ def title(page: str) -> str:
     return (ROOT / page).read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
 
 
-def reference_block(path: str, one: Any, names: dict[str, Any]) -> str:
+def reference_block(path: str, one: Any, names: dict[str, Any], level: int = 2) -> str:
     """The entry of a name. What a class inherits from one on the same page is a line of links."""
+    options = f'    options:\n      heading_level: {level}\n'
     if not documented_bases(one, names):
-        return f'::: {path}\n\n'
+        return f'::: {path}\n{options}\n'
     links = [
         f'[`{name}`](#{place(one, name, names)}.{name})'
         for name, member in sorted(one.all_members.items())
         if is_shown(name) and name not in one.members and has_entry(member)
     ]
-    block = f'::: {path}\n    options:\n      inherited_members: false\n\n'
+    block = f'::: {path}\n{options}      inherited_members: false\n\n'
     return block + (f'Inherited: {", ".join(links)}.\n\n' if links else '')
 
 

@@ -132,6 +132,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     check_home((tmp_path / 'index.html').read_text())
     check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
     check_zoo((tmp_path / 'docs/models.html').read_text())
+    check_names((tmp_path / 'api/names.html').read_text())
     check_command_lines((tmp_path / 'api/command_line.html').read_text())
     check_concepts((tmp_path / 'docs/concepts.html').read_text())
 
@@ -185,6 +186,17 @@ def check_reference(pages):
     # Defaults are values.
     signatures = re.findall(r'<pre>.+?</pre>', backbones, re.DOTALL)
     assert not any('_POSITION' in re.sub('<.+?>', '', text) for text in signatures)
+
+
+def check_names(page):
+    """Each name is a link to its entry, with a sentence on one line and no role of Sphinx."""
+    rows = re.findall(r'<tr>\s*<td>(.+?)</td>\s*<td>(.+?)</td>', page)
+    assert {'CPVT', 'PEG', 'Inferencer', 'export'} <= {
+        re.sub('<.+?>', '', name) for name, _ in rows
+    }
+    for name, sentence in rows:
+        assert re.match(r'<a href="\w+\.html#cpvt_backbones\.', name)
+        assert re.sub('<.+?>', '', sentence).strip() and ':class:' not in sentence, name
 
 
 def check_command_lines(page):
