@@ -1,5 +1,5 @@
-"""Cases of the benchmark: which models take turns in which setting, and the ratios reported from
-them.
+"""Cases of the benchmark: which models take turns in which setting, and the ratios and bars
+reported from them.
 """
 
 from collections.abc import Iterable
@@ -107,14 +107,42 @@ class Ratio(NamedTuple):
         return value <= self.bound if self.sign == '<=' else value >= self.bound
 
 
+class BarGroup(NamedTuple):
+    """Some models of a case, each a bar of the plot."""
+
+    what: str  # heading of the group
+    case: BenchmarkCase
+    models: dict[str, str]  # label of each bar by the model's name; the first is this package's
+
+    def milliseconds(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Median, lowest and highest time of a call over the rounds (columns) by model (index)."""
+        rounds = self.case.select(rows).groupby('model')['seconds']
+        return rounds.agg(['median', 'min', 'max']).loc[list(self.models)] * 1e3
+
+
 def read_suite(name: str) -> tuple[list[BenchmarkCase], list[Ratio]]:
     """The cases of a file in ``suites/``, and the ratios reported from them."""
+    suite, cases = _read_cases(name)
+    ratios: list[dict[str, Any]] = suite['ratios']
+    for ratio in ratios:
+        ratio |= {key: cases[ratio[key]] for key in ('case', 'peer_case') if key in ratio}
+    return list(cases.values()), [Ratio(**ratio) for ratio in ratios]
+
+
+def read_bars(name: str) -> list[BarGroup]:
+    """The bars that a file in ``suites/`` plots, none by default."""
+    suite, cases = _read_cases(name)
+    return [
+        BarGroup(group['what'], cases[group['case']], group['models'])
+        for group in suite.get('bars', [])
+    ]
+
+
+def _read_cases(name: str) -> tuple[dict[str, Any], dict[str, BenchmarkCase]]:
+    """A file in ``suites/``, and its cases by name."""
     suite = yaml.safe_load((SUITES / f'{name}.yaml').read_text(encoding='utf-8'))
     cases = {
         key: BenchmarkCase(tuple(case['models']), **case['setting'])
         for key, case in suite['cases'].items()
     }
-    ratios: list[dict[str, Any]] = suite['ratios']
-    for ratio in ratios:
-        ratio |= {key: cases[ratio[key]] for key in ('case', 'peer_case') if key in ratio}
-    return list(cases.values()), [Ratio(**ratio) for ratio in ratios]
+    return suite, cases

@@ -23,12 +23,12 @@ ENCODINGS = {
 }
 """Colour of each position encoding, in every plot."""
 
-BOUNDS = {'reached': '#1f9a63', 'missed': '#d9504c'}
-"""Colour of a figure on each side of its goal."""
+PACKAGES = {'this package': ENCODINGS['peg'], 'other': ENCODINGS['none']}
+"""Colour of the bars of this package, and of all others."""
 
 VERDICTS = {
-    'supported': BOUNDS['reached'],
-    'not supported': BOUNDS['missed'],
+    'supported': '#1f9a63',
+    'not supported': '#d9504c',
     'undecided': '#8a8a8a',
 }
 """Colour of each verdict on a claim."""

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from . import plots
-from .cases import SETTING, BenchmarkCase, Ratio, title
+from .cases import SETTING, BarGroup, BenchmarkCase, Ratio, title
 from .models import label
 
 TIMES = ['seconds', 'quartile1', 'quartile3', 'images_per_second']
@@ -165,100 +165,43 @@ def _markdown(table: pd.DataFrame) -> str:
     return table.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
 
-def speed_ratios(ratios: Sequence[Ratio], rows: pd.DataFrame) -> list[Ratio]:
-    """The measured ratios of speed between two models of one case."""
-    return [
-        ratio
-        for ratio in ratios
-        if ratio.peer
-        and ratio.peer_case is None
-        and ratio.figure == 'images_per_second'
-        and len(ratio.values(rows))
-    ]
-
-
-def plotted_part(ratios: Sequence[Ratio], rows: pd.DataFrame, picture: str) -> str:
-    """Plot of the speed ratios, their milliseconds, and a table of all other ratios.
-
-    Args:
-        ratios: Of the suite.
-        rows: Measured rows.
-        picture: Path of the plot, relative to the page.
+def draw_bars(groups: Sequence[BarGroup], rows: pd.DataFrame) -> Any:
+    """Figure of the time of a call: a bar for the median over the rounds, and a line from the
+    lowest to the highest.
     """
-    speeds = speed_ratios(ratios, rows)
-    others = [ratio for ratio in ratios if ratio not in speeds]
-    parts = [
-        f'![Speed over that of the peer, with goals]({picture})',
-        milliseconds_table(speeds, rows),
-        ratio_table(others, rows) if others else '',
-    ]
-    return '\n\n'.join(filter(None, parts))
+    count = sum(len(group.models) for group in groups)
+    figure, (axis,) = plots.new_figure(0.5 + 0.21 * (count + 1.4 * len(groups)))
+    ticks: list[float] = []
+    row = 0.0
+    for group in groups:
+        heading = axis.text(0, row, group.what, color=plots.GREY, fontsize=plots.TEXT)
+        heading.set(verticalalignment='center', fontweight='bold')
+        colors = [plots.PACKAGES['this package'], *[plots.PACKAGES['other']] * len(group.models)]
+        for time, color in zip(group.milliseconds(rows).itertuples(), colors, strict=False):
+            row += 1
+            ticks.append(row)
+            _draw_bar(axis, row, time, color)
+        row += 1.4
+    axis.set_yticks(ticks, [label for group in groups for label in group.models.values()])
+    axis.tick_params(axis='y', length=0)
+    axis.set_ylim(row - 0.7, -0.6)
+    axis.margins(x=0.12)
+    axis.set_xlabel('ms a call (less is faster)')
+    return figure
 
 
-def milliseconds_table(ratios: Sequence[Ratio], rows: pd.DataFrame) -> str:
-    """Milliseconds a call of both models of each ratio, medians over the rounds, as Markdown."""
-    records = []
-    for ratio in ratios:
-        seconds = ratio.case.select(rows).groupby('model')['seconds'].median()
-        times = (f'{1e3 * seconds[model]:.0f}' for model in (ratio.model, ratio.peer))
-        records.append((ratio.what, ratio.case.batch, *times))
-    columns = ['what', 'images a call', 'ms', 'ms, peer']
-    return _markdown(pd.DataFrame(records, columns=columns))
-
-
-def draw_ratios(ratios: Sequence[Ratio], rows: pd.DataFrame, path: Path) -> None:
-    """Draw the speed ratios: a dot for the median of the rounds, a line from lowest to highest,
-    and a stroke at the goal.
-    """
-    shown = speed_ratios(ratios, rows)
-    figure, (axis,) = plots.new_figure(1.0 + 0.33 * len(shown))
-    for row, ratio in enumerate(shown):
-        _draw_ratio(axis, row, ratio, ratio.values(rows))
-    axis.set_xscale('log')
-    axis.minorticks_off()
-    ticks = (0.8, 1, 1.5, 2, 3)
-    axis.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
-    axis.set_yticks([])
-    axis.set_ylim(len(shown) - 0.5, -1.0)
-    axis.spines['left'].set_visible(False)
-    axis.set_xlabel('speed over that of the peer')
-    plots.add_legend(figure, _legend_handles(), columns=3)
-    plots.save_figure(figure, path)
-
-
-def _draw_ratio(axis: Any, row: int, ratio: Ratio, values: pd.Series) -> None:
-    """Name, and below it interval, median and goal of one ratio, with a thin line at 1."""
-    middle = values.median()
-    color = plots.BOUNDS['reached' if ratio.reached(middle) else 'missed']
-    style = dict(color=plots.GREY, fontsize=plots.TEXT)
-    name = axis.text(0, row - 0.42, ratio.what, transform=axis.get_yaxis_transform(), **style)
-    name.set(verticalalignment='center', in_layout=False)
-    below = [row - 0.2, row + 0.3]  # the name, so that nothing crosses it
-    axis.plot([1, 1], below, color=plots.GREY, linewidth=0.8, alpha=0.5)
-    axis.plot([values.min(), values.max()], [row, row], color=color, linewidth=2)
-    axis.plot(middle, row, 'o', color=color, markersize=5)
-    axis.plot(ratio.bound, row, '|', color=plots.GREY, markersize=9, markeredgewidth=1.5)
-    # Beside the dots, on the side where the goal is not.
-    above = ratio.bound > values.max()
+def _draw_bar(axis: Any, row: float, time: Any, color: str) -> None:
+    """A bar to the median, the line of its rounds, and the median as text."""
+    axis.barh(row, time.median, height=0.72, color=color)
+    # White on the bar, grey beyond it.
+    axis.plot([time.min, time.median], [row, row], color='white', linewidth=1.2)
+    axis.plot([time.median, time.max], [row, row], color=plots.GREY, linewidth=1.2)
     axis.annotate(
-        digits_for_verdict(ratio, middle),
-        (values.min() if above else values.max(), row),
-        xytext=(-6 if above else 6, 0),
+        f'{time.median:.0f}',
+        (time.max, row),
+        xytext=(4, 0),
         textcoords='offset points',
-        horizontalalignment='right' if above else 'left',
         verticalalignment='center',
-        **style,
+        color=plots.GREY,
+        fontsize=plots.TEXT,
     )
-
-
-def _legend_handles() -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    dots = [
-        Line2D([], [], label=name, color=color, marker='o', linewidth=2)
-        for name, color in plots.BOUNDS.items()
-    ]
-    goal = Line2D(
-        [], [], label='goal', color=plots.GREY, marker='|', linestyle='none', markersize=9
-    )
-    return [*dots, goal]

@@ -32,14 +32,14 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for comma
 
 from command_line import make_parser, parse_counted_size, positive, run
 
-from benchmarks import fill_marked, report
-from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_suite
+from benchmarks import fill_marked, plots, report
+from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_bars, read_suite
 from benchmarks.measure import measure_keeping_memory
 from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
 
-PART, PLOTTED = 'benchmark', 'benchmark-plot'
-"""Marked parts of a page that this tool writes: the ratios as a table, or as a plot."""
+PART, PLOTTED = 'benchmark', '-plot'
+"""The marked part of a page that gets the ratios, and the end of the name of one that gets bars."""
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -73,7 +73,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest'
     )
     about = (
-        f'pages whose part <!-- {PART}-SUITE: begin --> (or {PART}, {PLOTTED}) becomes the ratios'
+        f'pages whose part <!-- {PART}-SUITE: begin --> (or {PART}) becomes the ratios, and'
+        f' {PART}-SUITE{PLOTTED} a plot'
     )
     parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
     out = Path('work_dirs/benchmark/benchmark.csv')
@@ -92,12 +93,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def marked_parts(page: Path, suite: str) -> list[str]:
-    """The parts of a page that a suite writes: that of its name, or else those of any."""
+    """The parts of a page that a suite writes: those of its name, or else that of any."""
     text = page.read_text(encoding='utf-8')
     own = f'{PART}-{suite}'
-    if f'<!-- {own}: begin -->' in text:
-        return [own]
-    return [part for part in (PART, PLOTTED) if f'<!-- {part}: begin -->' in text]
+    found = [part for part in (own, own + PLOTTED, PART) if f'<!-- {part}: begin -->' in text]
+    return found if found == [PART] else [part for part in found if part != PART]
 
 
 def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]]:
@@ -130,13 +130,13 @@ def fill_page(
 ) -> None:
     """Write the ratios into the marked parts of a page; draw the plot that it shows."""
     for part in marked_parts(page, suite):
-        text = report.ratio_table(ratios, rows)
-        if part == PLOTTED:
+        text = f'{machine}.\n\n{report.ratio_table(ratios, rows)}'
+        if part.endswith(PLOTTED):
             picture = out.with_suffix('.png')
-            report.draw_ratios(ratios, rows, picture)
+            plots.save_figure(report.draw_bars(read_bars(suite), rows), picture)
             link = Path(os.path.relpath(picture, page.parent)).as_posix()
-            text = report.plotted_part(ratios, rows, link)
-        fill_marked(page, part, f'{machine}.\n\n{text}')
+            text = f'![Milliseconds a call of this package and of others]({link})'
+        fill_marked(page, part, text)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

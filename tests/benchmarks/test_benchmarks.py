@@ -22,7 +22,7 @@ from benchmarks import (
     report,
     speed,
 )
-from benchmarks.cases import SUITES, BenchmarkCase, Ratio, read_suite
+from benchmarks.cases import SUITES, BarGroup, BenchmarkCase, Ratio, read_bars, read_suite
 from benchmarks.measure import count_flops, measure_case
 from benchmarks.models import MODELS
 from benchmarks.report import COLUMNS
@@ -161,8 +161,6 @@ def test_tables_have_the_median_of_the_ratios_of_the_rounds():
         ['memory', '1.00', '<= 2', 'reached'],
         ['not run', '', '>= 1', ''],
     ]
-    assert report.speed_ratios(ratios, rows) == ratios[:2]
-    assert cells(report.milliseconds_table(ratios[:1], rows)) == [['speed', '2', '500', '500']]
     tall = replace(CASE, height=64)
     two = pd.concat([rows_of(CASE, dict(narrow=0.5)), rows_of(tall, dict(narrow=2.0))])
     assert list(Ratio('size', tall, 'narrow', 0.3, 'narrow', peer_case=CASE).values(two)) == [0.25]
@@ -176,6 +174,8 @@ def test_ratios_of_a_suite_are_of_models_that_it_measures(suite):
         assert ratio.model in ratio.case.models, ratio.what
         peers = (ratio.peer_case or ratio.case).models
         assert ratio.peer is None or ratio.peer in peers, ratio.what
+    for group in read_bars(suite):
+        assert {*group.models} <= {*group.case.models}, group.what
 
 
 @pytest.mark.parametrize('suite', ['cpu', 'train'])
@@ -189,15 +189,33 @@ def test_pages_show_the_committed_measurements(suite, tmp_path, monkeypatch):
     shutil.copy(ROOT / f'docs/benchmarks/{suite}.csv', out)
     committed = (ROOT / 'docs/speed.md').read_text()
     page.write_text(committed)
-    (part,) = speed.marked_parts(page, suite)
-    fill_marked(page, part, 'To be measured.')
+    parts = speed.marked_parts(page, suite)
+    for part in parts:
+        fill_marked(page, part, 'To be measured.')
     assert page.read_text() != committed
     speed.main(f'--suite {suite} --rounds 3 --out {out} --docs {page}'.split())
     assert page.read_text() == committed
     tables = (ROOT / f'docs/benchmarks/{suite}.md').read_text()
     assert out.with_suffix('.md').read_text() == tables
-    if part == speed.PLOTTED:
-        assert out.with_suffix('.png').stat().st_size > 5000
+    plotted = [part for part in parts if part.endswith(speed.PLOTTED)]
+    assert len(plotted) == (suite == 'cpu') == out.with_suffix('.png').exists()
+
+
+def test_a_plot_has_a_bar_and_its_time_for_each_model_and_this_package_first():
+    times = [dict(narrow=0.5, wide=0.75), dict(narrow=0.25, wide=1.0), dict(narrow=1.0, wide=0.5)]
+    rounds = [rows_of(CASE, seconds, round=at) for at, seconds in enumerate(times, start=1)]
+    tall = replace(CASE, height=64)
+    rows = pd.concat([*rounds, rows_of(tall, dict(narrow=2.0, wide=0.125))])
+    labels = {'wide': 'this package', 'narrow': 'timm'}
+    groups = [BarGroup('small', CASE, labels), BarGroup('tall', tall, labels)]
+    (axis,) = report.draw_bars(groups, rows).axes
+    assert [bar.get_width() for bar in axis.patches] == [750, 500, 125, 2000]
+    assert [list(line.get_xdata()) for line in axis.lines[:2]] == [[500, 750], [750, 1000]]
+    assert [text.get_text() for text in axis.get_yticklabels()] == [*labels.values()] * 2
+    texts = [text.get_text() for text in axis.texts]
+    assert texts == ['small', '750', '500', 'tall', '125', '2000']
+    ours, other = (rgb(plots.PACKAGES[key]) for key in ('this package', 'other'))
+    assert [list(bar.get_facecolor()[:3]) for bar in axis.patches] == [ours, other] * 2
 
 
 # -- the other programs
@@ -266,6 +284,6 @@ def test_plots_can_be_read_on_both_themes():
     white, dark = rgb('#ffffff'), rgb('#1e2129')
     assert contrast(rgb(plots.GREY), white) >= 4.5
     assert contrast(rgb(plots.GREY, float(factor)), dark) >= 4.5
-    for color in (plots.ENCODINGS | plots.BOUNDS | plots.VERDICTS).values():
+    for color in (plots.ENCODINGS | plots.PACKAGES | plots.VERDICTS).values():
         assert contrast(rgb(color), white) >= 3
         assert contrast(rgb(color, float(factor)), dark) >= 4.5

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import report
-from benchmarks.cases import read_suite
+from benchmarks.cases import read_bars, read_suite
 
 DOCS = Path(__file__).resolve().parents[2] / 'docs'
 PAGE = (DOCS / 'speed.md').read_text(encoding='utf-8')
@@ -50,19 +50,25 @@ def case_of(rows, size, batch, *models):
 
 @pytest.mark.parametrize('row', tables('How fast it is')[0], ids=' '.join)
 def test_backbones(row):
-    what, milliseconds, peer, peer_milliseconds, ratio, rate = row
+    what, peer, ratio, milliseconds, peer_milliseconds = row
     name, size, batch = re.fullmatch(r'(.+?), (\d+ x \d+|\d+)(?: px, batch (\d))?', what).groups(
         '1'
     )
     size = size if ' x ' in size else f'{size} x {size}'
     model, other = BACKBONES[name], PEERS[peer]
     rows = case_of(measured('cpu'), size, batch, model, other)
-    medians = rows.groupby('model')[['seconds', 'images_per_second']].median()
-    assert milliseconds == f'{1e3 * medians.loc[model, "seconds"]:.0f}'
-    assert peer_milliseconds == f'{1e3 * medians.loc[other, "seconds"]:.0f}'
-    assert rate == f'{medians.loc[model, "images_per_second"]:.2f}'
+    medians = 1e3 * rows.groupby('model')['seconds'].median()
+    assert milliseconds == f'{medians[model]:.0f}'
+    assert peer_milliseconds == f'{medians[other]:.0f}'
     seconds = rows.pivot(index='round', columns='model', values='seconds')
     assert ratio == f'{(seconds[other] / seconds[model]).median():.2f}'
+    (bars,) = (
+        group
+        for group in read_bars('cpu')
+        if {model, other} <= {*group.models} and group.case.mode == 'forward'
+        if f'{group.case.height} x {group.case.width}' == size
+    )
+    assert name in bars.what, 'the plot above the table shows it'
 
 
 @pytest.mark.parametrize('row', tables('How fast it is')[1], ids=' '.join)
