@@ -56,7 +56,8 @@ def measure_equivariance(
         One row for each shift, in their order.
 
     Raises:
-        ValueError: The images are too small, or a shift leaves no cells to compare.
+        ValueError: The images are too small, there is no shift, one is negative or leaves no cells
+            to compare, or the map is not square or does not divide the images.
 
     Examples:
         >>> import torch

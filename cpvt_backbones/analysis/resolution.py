@@ -66,7 +66,8 @@ class SweepRow:
             median over the batches.
         peak_mib: Memory in MiB that the forward call of the largest batch allocates.
         device: ``'cpu'`` or ``'cuda'``.
-        source: Hash of config, checkpoint and number of images, equal in all rows of a model.
+        source: Hash of model, weights, test data, device and number of images, equal in all rows
+            of a model.
         metrics: Metrics of the config's evaluator, at the original image size.
         zoom: Px of the model's input for each px of the test images, mean; NaN if it is not known.
     """

@@ -26,7 +26,7 @@ returns: :attr:`Backbone.out_channels` is ``in_channels`` of the neck in a confi
 
 Choose outputs with ``out_indices``. For example, the outputs of
 ``MultiScaleCPVT(arch='tiny', out_indices=(1, 3))`` have 96 and 192 channels. All
-backbones have the arguments of :class:`Backbone`.
+backbones share the arguments of :class:`Backbone`; ``MultiScaleCPVT`` has no ``out_type``.
 
 The type ``Position`` in a signature is ``None``, a dict with the ``type`` and arguments of a
 position encoding, or a list of such dicts.

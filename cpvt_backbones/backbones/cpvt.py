@@ -27,7 +27,7 @@ class CPVT(Backbone):
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
     | -1 | nothing |
-    | 0 | patch embedding, class and other extra tokens, position table |
+    | 0 | patch embedding, class and other extra tokens, position table, norm before the blocks |
     | n in [1, depth) | patch embedding, tokens, table, blocks 0 to n - 1 and the PEGs after them |
     | depth (12) | all blocks and PEGs, and the final norm: the whole model |
 

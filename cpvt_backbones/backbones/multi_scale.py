@@ -86,7 +86,7 @@ class MultiScaleCPVT(CPVT):
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
     | -1 | nothing |
-    | 0 | patch embedding, class and register tokens, position table |
+    | 0 | patch embedding, class and register tokens, position table, norm before the blocks |
     | n in [1, depth) | patch embedding, tokens, table, blocks 0 to n - 1 and the PEGs after them |
     | depth (12) | the whole trunk; ``pyramid`` is trained |
 

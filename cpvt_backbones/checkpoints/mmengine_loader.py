@@ -83,9 +83,9 @@ def check_loaded(
 ) -> None:
     """Check what mmengine is about to load by ``load_from`` or ``resume``.
 
-    mmengine reports no misfit of its own. Learned tables of absolute positions, and those of
-    relative positions outside this package, are resized as they are loaded, so their shapes may
-    differ.
+    Learned tables of absolute positions, and those of relative positions outside this package, are
+    resized as they are loaded, so their shapes may differ. Class layers that are replaced have the
+    model's shapes, so mmengine reports no misfit of them.
 
     Args:
         content: The checkpoint. Class layers are replaced in it, see ``other_classes``.

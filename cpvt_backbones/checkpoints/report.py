@@ -23,8 +23,8 @@ class ConversionReport:
         renamed: (key in the checkpoint, key in the result) where they differ.
         dropped: Keys of the checkpoint that the outputs do not need, and the reason.
         added: Keys of the result that the checkpoint lacks, and a description of their values.
-        missing: Keys of the model that the result lacks, and why that is allowed; empty: not
-            allowed.
+        missing: Keys of the model that the result lacks, and why that is allowed; an empty
+            reason: it is not allowed.
         mismatched: Keys of another shape, and both shapes: in the checkpoint and in the model.
         refused: Keys of the checkpoint that the model lacks and that may change the outputs, and
             the reason.

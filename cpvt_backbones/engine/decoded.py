@@ -106,13 +106,14 @@ def _decoded(paths: Sequence[str], folder: Path) -> np.memmap:
 class BatchRandomResizedCrop:
     """Random crop and horizontal flip of a whole batch on the device that trains.
 
-    It crops as ``RandomResizedCrop`` does (Inception's crop), in one bilinear sampling of the
-    batch. It is a batch augmentation of mmpretrain, in place of steps in the pipeline.
+    It makes Inception's crop in one bilinear sampling of the batch. A side that is too long is cut
+    to the image, where mmpretrain's ``RandomResizedCrop`` draws again. It is a batch augmentation
+    of mmpretrain, in place of steps in the pipeline.
 
     Args:
         size: Side of the square result in px.
         area: Least and greatest share of the image's area in a crop, within (0, 1].
-        ratio: Least and greatest width / height of a crop.
+        ratio: Least and greatest width / height of a crop, relative to that of the image.
         flip: Probability of a flip.
 
     Examples:

@@ -72,9 +72,10 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     change the training's random state. A validation that was due at the checkpoint is repeated
     after a resume, so the best checkpoint is the same too.
 
-    **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration. The
-    process then exits with code 75 (``EXIT_PREEMPTED``). Such a training resumes within its epoch.
-    A second SIGINT stops at once.
+    **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration, with
+    accumulated gradients after the step, and with several processes after at most ten iterations.
+    The process then exits with code 75 (``EXIT_PREEMPTED``). Such a training resumes within its
+    epoch. A second SIGINT stops at once.
 
     **Checks.** Two trainings cannot share a work directory. The hook also runs the checks of
     :class:`TrainingCheckHook`.

@@ -37,10 +37,10 @@ class TrainingCheckHook(Hook):
     - ``num_classes`` of a head differs from the number of classes of the training data.
     - No training image of a detector has an object of the classes.
     - A checkpoint of ``load_from`` or ``resume`` is of another kind of model, has other shapes, or
-      has values that are NaN or infinite.
+      has values that are NaN, infinite or integers.
     - A training is resumed with other classes, or with a checkpoint that its optimizer does not
       fit.
-    - A loss or a gradient norm is NaN or infinite (:class:`NotFiniteError`).
+    - A loss, or without loss scaling a gradient norm, is NaN or infinite (:class:`NotFiniteError`).
 
     ``load_from`` may name a model of other classes, or of the same classes in another order. The
     layers that depend on the classes then start from random weights, and the log names them.

@@ -24,6 +24,7 @@ class ValidSizes:
     - It compares the metainfo key ``img_shape`` of each data sample before and after the call. If
       it has changed, the batch was resized, which is an error. A preprocessor that writes the
       padded size to ``img_shape`` needs the class attribute ``img_shape_means_resized = False``.
+      Then only a batch that is smaller than an image is noticed.
     - It sets ``result['inputs'].valid_sizes``, a list of (height, width).
 
     Examples:

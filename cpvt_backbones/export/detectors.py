@@ -286,7 +286,8 @@ def graph_of(
 
     Args:
         model: Image classifier, segmentor or detector as its toolbox builds it.
-        part: ``'model'``, or ``'backbone'`` for its feature maps alone.
+        part: ``'model'``, or ``'backbone'`` for the outputs of its backbone alone, maps or
+            vectors.
         pixels: Whether the graph contains the model's data preprocessor.
         logits: Whether a segmentor outputs logits in place of classes.
 

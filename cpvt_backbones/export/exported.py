@@ -162,7 +162,8 @@ class ExportedModel:
     def logits(self, images: list[np.ndarray]) -> Tensor:
         """Segment images of one size, see :class:`Predictor`.
 
-        A file with the output ``class_map`` has no logits; the classes are returned one-hot, uint8.
+        A file with the output ``class_map`` has no logits; the classes are returned one-hot, uint8;
+        those of a model of one channel as (B, 1, H, W) float, 0 or 1.
         """
         outputs = self.run(self._batch(images))
         if 'logits' in outputs:

@@ -6,7 +6,7 @@
 | type in a signature | value |
 | --- | --- |
 | ``ImageInput`` | path of an image file, or an array that :func:`read_image` takes |
-| ``Prediction`` | dict; ``seg_map`` is an array, see :class:`Inferencer` |
+| ``Prediction`` | dict; ``seg_map`` is an array or a path, see :class:`Inferencer` |
 | ``Scale`` | ``scale`` of :class:`Inferencer` |
 | ``Shard`` | (i, n): shard i, from 0, of n |
 | ``OnTiles`` | function of the number of tiles done and of all tiles of an image |

@@ -84,9 +84,10 @@ class Inferencer:
     files.
 
     By default images are resized as in the config's test pipeline, at whose scale the model was
-    trained. Only images that then have equal size share a batch. So nothing is padded, and a
-    prediction does not depend on other images. An image that is then larger than ``max_pixels`` is
-    cut into overlapping tiles of ``tile_size``; no forward call exceeds ``max_pixels``.
+    trained. Only images that then have equal size share a batch. So no image is padded to
+    the size of another, and a prediction does not depend on other images. An image that is then
+    larger than ``max_pixels`` is cut into overlapping tiles of ``tile_size``, which a classifier
+    refuses; no forward call exceeds ``max_pixels``.
 
     A prediction is a dict. All values are plain data, except that ``seg_map`` is an array:
 
@@ -107,10 +108,11 @@ class Inferencer:
     | a float | the image's own size times this factor |
     | (width, height) | the largest size within these px that keeps the shape of the image |
 
-    For ``None`` there is an exception: a detector or segmentor whose :class:`GoodSizes` are known.
-    An image of more than ``max_pixels`` is then cut into tiles, scaled so that objects look as
-    large as in the test set. Of (width, height), the larger number is for the longer side, as in
-    the toolboxes' Resize.
+    For ``None`` there is an exception: a detector or segmentor with a test scale, whose
+    :class:`GoodSizes` are known. An image of more than ``max_pixels`` is then scaled so that its
+    objects have the size of those of the test images at the test scale. It is never enlarged, and
+    it is cut into tiles if it still has more than ``max_pixels``. Of (width, height), the larger
+    number is for the longer side, as in the toolboxes' Resize.
 
     Args:
         cfg: Config of the model, from :func:`read_config`; not modified.
@@ -276,9 +278,10 @@ class Inferencer:
         """Predict on any number of images in bounded memory, and yield each result as soon as it is
         there.
 
-        Reading, forward calls, post-processing and drawing run side by side. The results are those
-        of one step after the other. After an interruption, the results of finished forward calls
-        are still yielded.
+        Reading, forward calls, post-processing and drawing run side by side. Results and
+        their order are those of one step after the other. The order is not that of the images:
+        images of one size are collected for a batch. After an interruption, the results of finished
+        forward calls are still yielded.
 
         Args:
             images: Image files and arrays, see :func:`find_images`.

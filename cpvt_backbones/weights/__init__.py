@@ -24,7 +24,8 @@ class ShippedWeights:
         name: The name that a user types, such as ``'cpvt_tiny_gap-imagenette'``.
         about: One line that describes the model.
         backbone: Type and arguments of the backbone that the weights fit.
-        config: Config of the whole model, relative to the root of the repository.
+        config: Config of the whole model, relative to the root of the repository, or to the folder
+            ``.mim`` of an installed package.
         sha256: SHA-256 of the file, in hexadecimal.
         dataset_meta: ``classes`` and ``palette`` of the training data.
         sizes: Arguments of :class:`GoodSizes`, the image sizes at which the model is good; ``None``

@@ -265,9 +265,9 @@ def newest_checkpoint(
 
     It is the one that ``last_checkpoint`` names, unless a later file has a higher iteration. A
     training that was killed after it wrote a checkpoint, and before it wrote the pointer, leaves
-    such a file. A file counts as later by its time, by a higher number in its name, or as that of a
-    preempted training. Without a readable pointer, the readable checkpoint of the highest iteration
-    is taken.
+    such a file. A file counts as later by its time, by a higher number in its name (clocks may be
+    set back), or as that of a preempted training. Without a readable pointer, the readable
+    checkpoint of the highest iteration is taken.
 
     Args:
         work_dir: The folder.
