@@ -6,6 +6,7 @@ these arguments take the place of the sentence. A default that is a constant sho
 
 import inspect
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +14,6 @@ import griffe
 
 OTHERS = re.compile(r'\n\n *The other arguments are those of :class:`(?:[\w.]+\.)?(\w+)`\.')
 ARGUMENT = re.compile(r'^    (\w+): .+(?:\n {5,}.+)*', re.MULTILINE)
-
-
 CONSTANT = re.compile(r'[A-Z][A-Z_]+(\[\d\])?')
 
 
@@ -23,32 +22,23 @@ class SharedArguments(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Change docstrings and signatures once all modules are loaded."""
-        classes = {one.name: one for one in all_classes(pkg)}
+        modules = [*all_modules(pkg)]
+        found = [one for module in modules for one in module.classes.values()]
+        classes = {one.name: one for one in found if not one.is_alias}
         for one in classes.values():
             add_arguments(one, classes)
-            for method in one.functions.values():
-                if not method.is_alias:
-                    show_values(method)
-        for function in all_functions(pkg):
-            show_values(function)
+        for owner in (*modules, *classes.values()):
+            for function in owner.functions.values():
+                if not function.is_alias:
+                    show_values(function)
 
 
-def all_classes(module: griffe.Module) -> list[griffe.Class]:
-    """Classes of a module and of the modules in it."""
-    found = [one for one in module.classes.values() if not one.is_alias]
+def all_modules(module: griffe.Module) -> Iterator[griffe.Module]:
+    """A module and the modules in it."""
+    yield module
     for inner in module.modules.values():
         if not inner.is_alias:
-            found += all_classes(inner)
-    return found
-
-
-def all_functions(module: griffe.Module) -> list[griffe.Function]:
-    """Functions of a module and of the modules in it, without methods."""
-    found = [one for one in module.functions.values() if not one.is_alias]
-    for inner in module.modules.values():
-        if not inner.is_alias:
-            found += all_functions(inner)
-    return found
+            yield from all_modules(inner)
 
 
 def show_values(function: griffe.Function) -> None:
