@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-slow test-app test-site test-peers parity lint format quick matrix docs clean always
+.PHONY: help pictures setup demo app check test test-gpu test-slow test-app test-site test-peers parity lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ quick:  # the names of those, for tests/matrix.py
 # One thread per process: torch's thread pools would otherwise fight over the cores.
 test: $(READY)  ## run the tests, all but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+test-gpu: $(READY)  ## run the tests that need a GPU
+	$(BIN)/python -m pytest -q tests/test_gpu.py tests/tools/test_gpu_tools.py $(ARGS)
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)

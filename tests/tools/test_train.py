@@ -72,6 +72,7 @@ def test_an_unknown_amp_dtype_is_refused_by_the_function_too(classifier):
         launch.train(read_config(classifier), amp=True, amp_dtype='float8')
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU trains')
 @pytest.mark.parametrize('flags', [['--amp'], ['--amp', '--amp-dtype', 'bfloat16']], ids=len)
 def test_layers_compute_in_bfloat16_on_a_cpu(flags, classifier, tmp_path, call, monkeypatch, capfd):
     monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
