@@ -44,7 +44,7 @@ def stored_array(
             )
         for start in range(int(counter.read_text()) if begun else 0, shape[0], chunk):
             end = min(start + chunk, shape[0])
-            array[start:end] = compute(start, end).half().numpy()
+            array[start:end] = compute(start, end).half().cpu().numpy()
             array.flush()
             with atomic_write(counter) as stream:
                 stream.write(str(end).encode())

@@ -134,7 +134,8 @@ class FeatureDistillation(ImageClassifier):
         """
 
         def stack(name: str) -> Tensor:
-            return torch.stack([getattr(sample, name) for sample in data_samples]).float()
+            values = torch.stack([getattr(sample, name) for sample in data_samples])
+            return values.to(inputs.device, torch.float32)
 
         pooled, target_map = stack('target_pooled'), stack('target_map')
         scores = self._teacher[0].to(inputs.device)(pooled).float()

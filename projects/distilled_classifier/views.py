@@ -10,6 +10,7 @@ import numpy as np
 import timm
 import torch
 from any_size_vit.stored import stored_array
+from mmengine.device import get_device
 from mmengine.dist import get_rank, get_world_size
 from mmengine.registry import DATASETS
 from torch import Tensor
@@ -88,7 +89,7 @@ class StoredViews(DecodedDataset):
         recipe = repr((self.crop.size, self.crop.area, self.amp, sha256_of(self.teacher)))
         images = Path(str(self.images.filename))
         folder = images.parent / f'{images.stem}_{hashlib.sha256(recipe.encode()).hexdigest()[:16]}'
-        network = read_teacher(self.teacher)
+        network = read_teacher(self.teacher).to(get_device())
         self.draws = [
             torch.rand(5, len(self.images), generator=seeded(view)) for view in range(self.views)
         ]
@@ -108,14 +109,15 @@ class StoredViews(DecodedDataset):
         images = self.images[begin : begin + PART]
         draws = self.draws[view][:, begin : begin + PART]
         file = folder / f'{view}_{begin}.npy'
+        device = get_device()
 
         def compute(start: int, end: int) -> Tensor:
             print(f'{file}: image {start} of {len(images)}', flush=True)
             pixels = (
                 torch.from_numpy(images[start:end][..., ::-1].copy()).permute(0, 3, 1, 2).float()
             )
-            crops = self.crop.crop(pixels, draws[:, start:end])
-            with torch.autocast('cpu', torch.bfloat16, enabled=self.amp):
+            crops = self.crop.crop(pixels.to(device), draws[:, start:end])
+            with torch.autocast(device, torch.bfloat16, enabled=self.amp):
                 return torch.cat([target.flatten(1) for target in features(network, crops)], 1)
 
         return stored_array(

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from filelock import FileLock
 from mmengine.config import Config
+from mmengine.device import get_device
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
@@ -94,10 +95,11 @@ class SizeExperiment(TrainingFolder):
         configs: ``classifier`` and ``segmentor``.
         files: Data and rows.
         runs: Number of runs of this process; ``None`` for all that are left.
-        any_processor: Accept another kind of processor than that of the first row.
+        any_processor: Accept another kind of processor than that of the stage's first row.
 
     Raises:
-        ValueError: The rows are of another plan or of another kind of processor.
+        ValueError: The rows are of another plan, or those of the stage that goes on are of another
+            kind of processor.
     """
 
     files: Files
@@ -114,12 +116,13 @@ class SizeExperiment(TrainingFolder):
                 f'--rows: {self.files.rows} has rows of the plans {sorted(set(rows["plan"]))},'
                 f' got {plan_digest(self.plan)}'
             )
-        kinds = set(rows['kind']) if len(rows) else set()
-        if kinds and kind_of_processor() not in kinds and not self.any_processor:
-            raise ValueError(
-                f'--any-processor: the finished runs are of {sorted(kinds)}, this is'
-                f' {kind_of_processor()!r}; one kind is part of the protocol'
-            )
+        for run in order(rows, self.plan)[0][:1]:
+            kinds = set(rows[rows['stage'] == run.stage].get('kind', []))
+            if kinds and kind_of_processor() not in kinds and not self.any_processor:
+                raise ValueError(
+                    f'--any-processor: the finished {run.stage} runs are of {sorted(kinds)}, this'
+                    f' is {kind_of_processor()!r}; one kind a stage is part of the protocol'
+                )
 
     def pending(self) -> tuple[list[Run], int]:
         if self.runs is not None and self.finished >= self.runs:
@@ -260,17 +263,19 @@ class SizeExperiment(TrainingFolder):
 
 
 def kind_of_processor() -> str:
-    """Name and instructions of the processor, without its number of cores."""
+    """Name of the GPU; without one, name and instructions of the processor."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
     return f'{processor().rsplit(",", 1)[0]}, {instructions()}'
 
 
 def trained(cfg: Config, weights: Any) -> nn.Module:
-    """A classifier with its weights and its data preprocessor, in fp32."""
+    """A classifier with its weights and data preprocessor, in fp32, on a GPU if there is one."""
     init_default_scope('mmpretrain')
     preprocessor = dict(cfg.data_preprocessor, type='ClsDataPreprocessor', batch_augments=None)
     model = MODELS.build(dict(cfg.model, data_preprocessor=preprocessor))
     load_weights(model, weights, strict=True)
-    return model.eval()
+    return model.eval().to(get_device())
 
 
 def read_sealed(rows: Path, sealed: Path, plan: dict[str, Any], out: Path) -> pd.DataFrame:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))
 
 import pandas as pd
+import torch
 from command_line import make_parser, positive, run
 
 from size_experiment.experiment import (
@@ -38,6 +39,7 @@ EVIDENCE = Path(__file__).resolve().parents[2] / 'docs' / 'evidence'
 def main(argv: Sequence[str] | None = None) -> None:
     """Do one stage."""
     args = parse_args(argv)
+    torch.backends.cudnn.allow_tf32 = False  # tests are in fp32
     if args.stage == 'report':
         write_report(read_rows(args.rows), pd.read_csv(args.out), PLAN, args.page, args.evidence)
         return
@@ -111,7 +113,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     common.add_argument(
         '--any-processor',
         action='store_true',
-        help='accept another kind of processor than that of the finished runs',
+        help='accept another kind of processor or GPU than that of the finished runs of a stage',
     )
     parser = make_parser(__doc__)
     stages = parser.add_subparsers(

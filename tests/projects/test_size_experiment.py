@@ -127,6 +127,9 @@ def test_the_commands_run_small_and_an_interrupted_run_ends_with_the_same_row(
 
     # The first final run is interrupted within its second epoch, and goes on from the first.
     shutil.copy('rows.csv', 'whole.csv')
+    # The rates may be of another kind of processor.
+    others = read_rows(Path('whole.csv')).assign(kind='another')
+    others.to_csv('whole.csv', index=False)
     call('work', '--runs', '1', '--rows', 'whole.csv', '--work-dir', 'whole')
     with interrupted(OptimWrapper, 'update_params', 2):
         call('work')
@@ -159,10 +162,10 @@ def test_the_commands_run_small_and_an_interrupted_run_ends_with_the_same_row(
 
 
 def check_refusals(call, monkeypatch):
-    """All runs are of one plan and one kind of processor."""
+    """All runs are of one plan, and those of a stage of one kind of processor."""
     with monkeypatch.context() as patch:
         patch.setattr(experiment, 'kind_of_processor', lambda: 'another')
-        with pytest.raises(ValueError, match='--any-processor: the finished runs are of'):
+        with pytest.raises(ValueError, match='--any-processor: the finished final runs are of'):
             call('work')
         patch.setattr(run, 'PLAN', SMALL | dict(epochs=4))
         with pytest.raises(ValueError, match='--rows: .* has rows of the plans'):
