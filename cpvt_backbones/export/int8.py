@@ -82,6 +82,12 @@ def quantise(
     products, convolutions = _products(model), _dense_convolutions(model)
     if not products:
         raise ValueError(f'path: {str(path)!r} has no product of a matrix with weights')
+    # onnxruntime transposes weights and infers the shapes anew. Before release 1.32 the old shapes
+    # of these weights contradict the new ones.
+    weights = {one.name for one in model.graph.initializer}
+    shapes = [one for one in model.graph.value_info if one.name not in weights]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(shapes)
     # onnxruntime advises to prepare the model, which torch's exporter has done.
     logging.disable(logging.WARNING)
     try:

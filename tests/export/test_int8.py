@@ -72,6 +72,27 @@ def test_a_copy_rounds_matrix_products_alone(name, files, tmp_path):
         assert 1e-5 < error < 0.1, 'that of 7 bits'
 
 
+def test_no_shape_of_a_weight_is_handed_to_onnxruntime(files, tmp_path, monkeypatch):
+    """Releases before 1.32 transpose weights and keep these shapes: `quantize_dynamic` fails."""
+    path, models = files / 'segmentor.onnx', []
+    model = onnx.load(path)
+    weight = model.graph.initializer[0]
+    model.graph.value_info.append(
+        onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+    )
+    onnx.save(model, tmp_path / 'shapes.onnx')
+    plain = int8._quantise_dynamic
+
+    def noted(model, *arguments):
+        models.append({one.name for one in model.graph.value_info})
+        plain(model, *arguments)
+
+    monkeypatch.setattr(int8, '_quantise_dynamic', noted)
+    quantise(tmp_path / 'shapes.onnx', tmp_path / 'copy.onnx')
+    (shapes,) = models
+    assert shapes and weight.name not in shapes
+
+
 def rounded_nodes(path):
     """Of a static copy: how many nodes of each kind have rounded weights, and the other ones."""
     graph = onnx.load(path).graph
