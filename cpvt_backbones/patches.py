@@ -10,11 +10,13 @@ changed                               without it
 ``Config._get_cfg_path``              ``_base_ = 'cpvt_backbones::...'``: types resolve in a
                                       registry ``cpvt_backbones``, which knows no detector, and a
                                       clone that is not installed has no configs
+``sys.meta_path``: a finder, first    beside transformers 5, mmpretrain does not import, and with it
+                                      mmdet and mmseg: "NoneType takes no arguments"
 ``MODULE2PACKAGE['mmseg']``           ``_base_ = 'mmseg::...'`` ends in "mmsegmentation is not
                                       installed" with the maintained fork
 ====================================  ==========================================================
 
-The second and fourth are mmengine's own means, ``register_scheme(force=True)`` and a table.
+The second and the last are mmengine's own means, ``register_scheme(force=True)`` and a table.
 """
 
 import importlib.util
@@ -22,8 +24,10 @@ import os
 import sys
 import warnings
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mmengine.config import Config
@@ -43,6 +47,7 @@ def apply() -> None:
     provide_operators()
     replace_loader()
     find_own_configs()
+    leave_out_multimodal()
     find_mmseg(MODULE2PACKAGE)
 
 
@@ -113,6 +118,42 @@ def find_own_configs() -> None:
         return str(repository_file(f'configs/{name}')), None
 
     Config._get_cfg_path = staticmethod(get_cfg_path)
+
+
+class _WithoutMultimodal(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        module.WITH_MULTIMODAL = False  # type: ignore[attr-defined]
+
+
+class MultimodalFinder(MetaPathFinder):
+    """Finds ``mmpretrain.utils.dependency``, with a loader that says that nothing is there for
+    multimodal models.
+
+    mmpretrain then registers placeholders for them, as without transformers.
+    """
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """A spec of that module, or ``None`` for all others."""
+        if fullname != 'mmpretrain.utils.dependency':
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _WithoutMultimodal(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def leave_out_multimodal() -> None:
+    """Insert a :class:`MultimodalFinder` into ``sys.meta_path`` beside transformers 5.
+
+    mmpretrain's multimodal models need transformers 4.
+    """
+    try:
+        release = int(version('transformers').split('.')[0])
+    except PackageNotFoundError:
+        return
+    if release > 4 and not any(isinstance(one, MultimodalFinder) for one in sys.meta_path):
+        sys.meta_path.insert(0, MultimodalFinder())
 
 
 def find_mmseg(packages: dict[str, str]) -> None:

@@ -118,7 +118,7 @@ def read_config(
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ImportError: The toolbox is not installed.
+        ImportError: The toolbox is not installed, or does not import.
         ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
             option has no effect.
     """
@@ -155,10 +155,11 @@ def find_toolbox(cfg: Config) -> Toolbox:
     toolbox = TOOLBOXES[scope]
     try:
         import_module(toolbox.package)
-    except ImportError as error:
+    except Exception as error:  # of a toolbox whose own dependencies do not fit
         install = f"pip install '.[{toolbox.extra}]' in a clone of this package"
         raise ImportError(
-            f'default_scope is {scope!r}, and {scope} does not import ({error}): {install}'
+            f'default_scope is {scope!r}, and {scope} does not import'
+            f' ({type(error).__name__}: {error}): {install}'
         ) from error
     return toolbox
 

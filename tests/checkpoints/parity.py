@@ -3,8 +3,7 @@
     python tests/checkpoints/parity.py [PEER ...]
 
 Writes the table of docs/weights.md anew: the rows of the named peers, or of all that import. Rows
-of other peers are kept. mmpretrain 1.3.6 does not import beside transformers 5: measure the two in
-environments of their own.
+of other peers are kept. `make parity` measures mmpretrain and transformers one after the other.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Weights with the names of Hugging Face's transformers compute here what they compute there.
 
-mmpretrain 1.3.6 does not import beside transformers 5: run this file in an environment of its own.
+`make test-peers` installs transformers.
 """
 
 import pytest

@@ -1,0 +1,39 @@
+"""mmpretrain, and with it mmdet and mmseg, import beside transformers 5."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+import cpvt_backbones
+import mmdet.models, mmpretrain.models, mmseg.models
+from mmpretrain.registry import MODELS
+from mmpretrain.utils.dependency import WITH_MULTIMODAL
+print(WITH_MULTIMODAL, MODELS.get('ImageClassifier').__name__)
+try:
+    MODELS.build(dict(type='BlipCaption'))
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize('release', ['5.1.0', '10.0'])
+def test_multimodal_models_are_left_out(release, tmp_path):
+    """mmpretrain asks for the version of the distribution alone; no such package is there."""
+    for name in ('mmdet', 'mmseg', 'mmpretrain'):
+        pytest.importorskip(name)
+    pytest.importorskip('pycocotools')
+    info = tmp_path / f'transformers-{release}.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text(
+        f'Metadata-Version: 2.1\nName: transformers\nVersion: {release}\n'
+    )
+    script = SCRIPT.format(folder=str(tmp_path))
+    done = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    printed = done.stdout.splitlines()
+    assert 'False ImageClassifier' in printed
+    assert any('requires extra multi-modal dependencies' in line for line in printed)
