@@ -1,0 +1,302 @@
+"""Pages of the reference: public names of each folder, a list of all, and the command lines."""
+
+import contextlib
+import functools
+import importlib
+import io
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import griffe
+import yaml
+
+ROOT = Path(__file__).parents[2]
+ROLE = re.compile(r':(?:class|func|meth|mod|attr|data):`~?(?:[\w.]+\.)?(\w+)`')
+PICTURES = {
+    'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
+}
+USUAL = ('make_config', 'train', 'test', 'infer', 'export')  # the first on their page
+ALL_NAMES = """# Names (API)
+
+The names that people use, in one line each. [Command lines](command_line.md) has the scripts, and
+[concepts](../docs/concepts.md) explains terms.
+
+"""
+COMMAND_LINES = """# Command lines
+
+The scripts of the folder `tools` of a clone, with all arguments.
+`python tools/NAME.py --help` prints the same. How to use them: [own data](../docs/own_data.md),
+[prediction](../docs/inference.md), [export](../docs/export.md).
+
+"""
+# Entries that a page of the reference begins with, in this order; the others come under a heading.
+MAIN = {
+    'backbones': (
+        'PyramidCPVT',
+        'MultiScaleCPVT',
+        'CPVT',
+        'Backbone',
+        'list_archs',
+        'build_with_peg',
+    ),
+    'layers': (
+        'PEG',
+        'PEGPosition',
+        'LearnedTable',
+        'SinCos',
+        'Relative',
+        'DecomposedRelative',
+        'RoPE',
+        'PositionEncoding',
+        'register_position',
+        'Attention',
+        'WindowAttention',
+        'SpatialReductionAttention',
+        'PatchEmbed',
+        'Block',
+        'MLP',
+    ),
+    'inference': (
+        'Inferencer',
+        'Result',
+        'predict_to_folder',
+        'Summary',
+        'merge_shards',
+        'read_config',
+        'ValueRange',
+        'ImageError',
+    ),
+    'export': ('export', 'ExportedModel', 'graph_of', 'verify', 'Comparison'),
+    'checkpoints': (
+        'load_weights',
+        'load_checkpoint',
+        'convert_state_dict',
+        'export_state_dict',
+        'recognise_backbone',
+        'public_backbone',
+        'ConversionReport',
+        'CheckpointError',
+    ),
+    'weights': ('shipped_weights', 'find_shipped'),
+    'engine': (
+        'ValidSizesDetDataPreprocessor',
+        'ValidSizesSegDataPreProcessor',
+        'ValidSizesClsDataPreprocessor',
+        'ValidSizes',
+        'LayerDecayOptimWrapperConstructor',
+        'DurableCheckpointHook',
+        'TrainingCheckHook',
+        'WarmupEMAHook',
+        'PredictBySizeHook',
+        'DistillationHead',
+        'HardDistillation',
+        'DETRWithPEG',
+        'LoadRange',
+    ),
+    'analysis': (
+        'sweep',
+        'good_sizes',
+        'complexity_against_size',
+        'measure_equivariance',
+        'attention_weights',
+        'FeatureExtractor',
+    ),
+}
+FURTHER = '## Further names\n\nThe functions above use these, and few users need them.\n\n'
+# Pages that show how the entries of a page of the reference are used.
+GUIDES = dict(
+    backbones=('docs/how_it_works.md', 'docs/evidence.md', 'docs/tutorials/finetune.md'),
+    layers=('docs/how_it_works.md', 'docs/rope.md'),
+    checkpoints=('docs/weights.md',),
+    weights=('docs/models.md',),
+    inference=('docs/inference.md', 'docs/inference_reference.md'),
+    export=('docs/export.md', 'docs/tutorials/onnx.md'),
+    engine=('docs/own_data.md', 'docs/own_config.md', 'docs/tutorials/finetune.md'),
+    analysis=('docs/analysis.md',),
+)
+# Where the folder has another name than its page.
+NAMES = dict(engine='Training', weights='Shipped weights')
+ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
+# Rooms whose modules are imported one by one.
+ANALYSES = ('complexity', 'resolution', 'image_size', 'equivariance', 'attention_maps', 'features')
+MODULES = {'analysis': ANALYSES}
+
+
+@functools.cache
+def entries() -> dict[str, dict[str, Any]]:
+    """Public names of each folder of the package, by path."""
+    package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
+    found = {}
+    for room in (*ROOMS, *MODULES):
+        found[room] = public_names(package[room])
+        for module in MODULES.get(room, ()):
+            found[room] |= own_names(package[f'{room}.{module}'])
+    return found
+
+
+def linked(name: str) -> str:
+    """Code that names an entry of the reference as a link to it."""
+    entry = entry_of(name)
+    return f'[`{name}`](../api/{entry[0]}.md#{entry[1]})' if entry else f'`{name}`'
+
+
+def entry_of(name: str) -> tuple[str, str] | None:
+    """Page and anchor of ``PEG`` or ``CPVT.forward``, if the reference has them."""
+    first, _, method = name.partition('.')
+    for room, names in entries().items():
+        for path, one in names.items():
+            if one.name == first and not method:
+                return room, path
+            if one.name == first and method in one.all_members:
+                return room, f'{place(one, method, names)}.{method}'
+    return None
+
+
+def reference() -> dict[str, str]:
+    """A page for each folder of the package, one for the command lines, and a list of names.
+
+    A public name without a docstring is a warning, which fails the build.
+    """
+    package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
+    texts = {'names': ALL_NAMES, 'command_line': command_lines()}
+    for room, names in entries().items():
+        by_name = {one.name: (path, one) for path, one in names.items()}
+        for _, one in by_name.values():
+            check_documented(one)
+        page_name = NAMES.get(room, room.capitalize())
+        guides = ', '.join(f'[{title(page)}](../{page})' for page in GUIDES[room])
+        texts[room] = (
+            f'# {page_name} (API)\n\n`cpvt_backbones.{room}`\n\n{package[room].docstring.value}\n\n'
+            f'How to use it: {guides}.\n\n{PICTURES.get(room, "")}'
+        )
+        texts['names'] += f'## {page_name}\n\n| name | what it is |\n| --- | --- |\n'
+        for name in MAIN[room]:
+            path, one = by_name.pop(name)
+            texts[room] += reference_block(path, one, names)
+            texts['names'] += f'| [`{name}`]({room}.md#{path}) | {first_sentence(one)} |\n'
+        texts['names'] += '\n'
+        further = [reference_block(path, one, names, level=3) for path, one in by_name.values()]
+        texts[room] += ''.join([FURTHER, *further]) if further else ''
+    return texts
+
+
+def first_sentence(one: Any) -> str:
+    """Of a docstring, on one line."""
+    paragraph = ' '.join(one.docstring.value.partition('\n\n')[0].split())
+    sentence = re.split(r'(?<=\w)\. ', paragraph)[0].rstrip('.')
+    return ROLE.sub(r'`\1`', sentence).replace('``', '`')
+
+
+def title(page: str) -> str:
+    """The first heading of a page."""
+    return (ROOT / page).read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
+
+
+def reference_block(path: str, one: Any, names: dict[str, Any], level: int = 2) -> str:
+    """The entry of a name. What a class inherits from one on the same page is a line of links."""
+    options = f'    options:\n      heading_level: {level}\n'
+    if not documented_bases(one, names):
+        return f'::: {path}\n{options}\n'
+    links = [
+        f'[`{name}`](#{place(one, name, names)}.{name})'
+        for name, member in sorted(one.all_members.items())
+        if is_shown(name) and name not in one.members and has_entry(member)
+    ]
+    block = f'::: {path}\n{options}      inherited_members: false\n\n'
+    return block + (f'Inherited: {", ".join(links)}.\n\n' if links else '')
+
+
+def documented_bases(one: Any, names: dict[str, Any]) -> list[Any]:
+    """The classes on the same page from which a class inherits, the nearest first."""
+    return [base for base in one.mro() if base.path in names] if one.is_class else []
+
+
+def place(one: Any, member: str, names: dict[str, Any]) -> str:
+    """Path of the class at whose entry a method or attribute of a class is shown."""
+    classes = [one, *documented_bases(one, names)]
+    defining = [candidate for candidate in classes if member in candidate.members]
+    return (defining or classes[-1:])[0].path
+
+
+def is_shown(name: str) -> bool:
+    """True for names that the filters of mkdocs.yml let through: the last one that matches."""
+    matching = [one for one in filters() if re.search(one.removeprefix('!'), name)]
+    return not (matching and matching[-1].startswith('!'))
+
+
+@functools.cache
+def filters() -> list[str]:
+    """Patterns of names, those to hide with an exclamation mark in front."""
+    (found,) = re.findall(r'^ +filters: (.+)$', (ROOT / 'docs/mkdocs.yml').read_text(), re.M)
+    return list(yaml.safe_load(found))
+
+
+def has_entry(member: Any) -> bool:
+    """True for a method or attribute that the reference shows."""
+    one = member.final_target if member.is_alias else member
+    return (one.is_function or one.is_attribute) and bool(one.docstring)
+
+
+def command_lines() -> str:
+    """What each script of tools/ prints for ``--help``."""
+    text = COMMAND_LINES
+    os.environ['COLUMNS'] = '77'  # the text has two columns less, which fits the page
+    sys.path.insert(0, str(ROOT / 'tools'))
+    scripts = sorted(
+        path.stem for path in (ROOT / 'tools').glob('*.py') if "'__main__'" in path.read_text()
+    )
+    for name in (*USUAL, *(name for name in scripts if name not in USUAL)):
+        shown = io.StringIO()
+        sys.argv[0] = f'{name}.py'
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            importlib.import_module(name).main(['--help'])
+        text += f'## {name}.py\n\n```text\n{shown.getvalue()}```\n\n'
+    return text
+
+
+def public_names(room: Any) -> dict[str, Any]:
+    """What a folder offers: what its ``__init__`` imports from the package or defines, and what
+    its modules register for configs; by path.
+    """
+    names = own_names(room)
+    for key, one in room.members.items():
+        if one.is_alias and key[0] != '_' and one.target_path.startswith('cpvt_backbones.'):
+            target = one.final_target
+            if target.is_class or target.is_function:
+                names[target.path] = target
+    for module in room.modules.values():
+        if not module.is_alias:
+            registered = own_names(module).items()
+            names |= {path: one for path, one in registered if is_registered(one)}
+    return names
+
+
+def own_names(module: Any) -> dict[str, Any]:
+    """Public classes and functions that a module defines, by path."""
+    members = ((key, one) for key, one in module.members.items() if key[0] != '_')
+    return {
+        one.path: one
+        for key, one in members
+        if not one.is_alias and (one.is_class or one.is_function)
+    }
+
+
+def is_registered(one: Any) -> bool:
+    """True for a class or function that mmengine finds by its name."""
+    return any('register_module' in str(decorator.value) for decorator in one.decorators)
+
+
+def check_documented(one: Any) -> None:
+    """Warn of a function, class or method that neither it nor a class that it overrides
+    describes.
+    """
+    bases = one.parent.mro() if one.is_function and one.parent.is_class else []
+    if not (one.is_attribute or one.docstring or any(one.name in base.members for base in bases)):
+        logging.getLogger('mkdocs.hooks').warning('%s has no docstring', one.path)
+    for member in one.members.values() if one.is_class else ():
+        if member.is_function and member.name[0] != '_':
+            check_documented(member)

@@ -1,0 +1,117 @@
+"""Tables of the model zoo: shipped models, then recipes."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+# Tables of the zoo: its task in the metafiles, the column of multiply-adds, and its metrics.
+TABLES = (
+    ('Image Classification', (224, 224), ('top-1, %',)),
+    ('Object Detection', (800, 1344), ('box AP',)),
+    ('Instance Segmentation', (800, 1344), ('box AP', 'mask AP')),
+    ('Semantic Segmentation', (800, 1344), ('mIoU', 'mIoU, many scales')),
+)
+
+
+def zoo() -> str:
+    """A table for each task: shipped models, then recipes, of metafiles, READMEs and
+    docs/flops.csv.
+    """
+    costs = read_costs()
+    models = shipped_models(costs) + recipes(costs)
+    models.sort(key=lambda model: not model['scores'])  # those without a score come last
+    text = ''
+    for task, size, metrics in TABLES:
+        columns = ('model', 'data', 'parameters, M', f'G at {size[0]} x {size[1]}', *metrics)
+        text += f'## {task}\n\n| {" | ".join((*columns, "status"))} |\n'
+        text += '|' + ' --- |' * (len(columns) + 1) + '\n'
+        for model in models:
+            if model['task'] != task:
+                continue
+            scores = [*model['scores'], *[''] * len(metrics)][: len(metrics)]
+            cells = (
+                model['name'],
+                model['data'],
+                model['parameters'],
+                model['costs'].get(size, ''),
+            )
+            text += f'| {" | ".join((*cells, *scores, model["status"]))} |\n'
+        text += '\n'
+    return text
+
+
+def read_costs() -> dict[str, dict[tuple[int, int], dict[str, str]]]:
+    """Rows of docs/flops.csv by model and (height, width)."""
+    costs: dict[str, dict[tuple[int, int], dict[str, str]]] = {}
+    for row in csv.DictReader((ROOT / 'docs/flops.csv').read_text().splitlines()):
+        costs.setdefault(row['model'], {})[int(row['height']), int(row['width'])] = row
+    return costs
+
+
+def zoo_entry(name: str, task: str, costs: dict[tuple[int, int], dict[str, str]]) -> dict[str, Any]:
+    """What every model of the zoo has; ``costs`` are its rows of docs/flops.csv."""
+    return dict(
+        name=name,
+        task=task,
+        costs={size: f'{float(row["gmacs"]):.1f}' for size, row in costs.items()},
+        parameters=''.join(
+            f'{int(row["parameters"]) / 1e6:.1f}' for row in list(costs.values())[:1]
+        ),
+        scores=[],
+        status='not trained',
+    )
+
+
+def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> list[dict[str, Any]]:
+    """Models whose weights ship, with the best score of their cards, in percent."""
+    index = json.loads((ROOT / 'cpvt_backbones/weights/index.json').read_text())
+    models = []
+    for name, shipped in index.items():
+        card = f'cpvt_backbones/weights/{name}.md'
+        rows = [
+            line.strip('| ').split(' | ')
+            for line in (ROOT / card).read_text().splitlines()
+            if line[:2] == '| '
+        ]
+        metric = rows[0][2].rpartition('/')[2]
+        task = {'top1': 0, 'bbox_mAP': 1, 'mIoU': 3}[metric]
+        size, _, best = max(rows[2:], key=lambda cells: float(cells[2]))
+        score = float(best) * (100 if metric == 'bbox_mAP' else 1)
+        entry = zoo_entry(
+            f'[{name}](../{card})', TABLES[task][0], costs[Path(shipped['config']).stem]
+        )
+        (entry['data'],) = re.findall(r'^\*\*Data\.\*\* (\w+)', (ROOT / card).read_text(), re.M)
+        entry['scores'] = [f'{score:.1f}']
+        entry['status'] = f'trained here; development score at size {size}'
+        models.append(entry)
+    return models
+
+
+def recipes(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> list[dict[str, Any]]:
+    """Recipes of the metafiles, with the published scores of the READMEs."""
+    models = []
+    for metafile in yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']:
+        readme = Path(metafile).with_name('README.md')
+        published = published_scores((ROOT / readme).read_text())
+        for model in yaml.safe_load((ROOT / metafile).read_text())['Models']:
+            name, metadata = model['Name'], model['Metadata']
+            tasks = metadata['Tasks']
+            entry = zoo_entry(f'[{name}](../{model["Config"]})', tasks[-1], costs.get(name, {}))
+            entry['data'] = metadata['Training Data']
+            entry['parameters'] = f'{metadata["Parameters"] / 1e6:.1f}'
+            if name in published:
+                entry['scores'] = published[name]
+                entry['status'] = f'published elsewhere: [source](../{readme})'
+            models.append(entry)
+    return models
+
+
+def published_scores(readme: str) -> dict[str, list[str]]:
+    """Scores by recipe, from the last column of a table whose rows begin with links to recipes."""
+    rows = re.findall(r'^\| \[(\S+)\]\(\1\.py\) \|.*\| ([^|]+) \|$', readme, re.MULTILINE)
+    return {name: re.sub(r' *\(.*\)', '', scores).split(' / ') for name, scores in rows}
