@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import command_line as cli
@@ -192,9 +193,10 @@ def _write_verified(
         sizes=asdict(predictor.sizes) if predictor.sizes else None,
         value_range=read_as.settings if read_as else None,
     )
-    unverified = args.out.with_name(f'{args.out.stem}.unverified{args.out.suffix}')
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    # In a folder of its own: no file that someone has is replaced.
+    with TemporaryDirectory(prefix='.export-', dir=args.out.parent) as folder:
+        unverified = Path(folder, args.out.name)
         export(
             graph,
             unverified,
@@ -211,14 +213,14 @@ def _write_verified(
             _write_int8(args, exported, unverified, files)
         else:
             unverified.replace(args.out)
-    finally:
-        unverified.unlink(missing_ok=True)
 
 
 def _write_int8(
     args: argparse.Namespace, original: 'ExportedModel', path: Path, images: 'Sequence[ImageInput]'
 ) -> None:
-    """Write the int8 copy of a verified file, if both agree on the images."""
+    """Write the int8 copy of a verified file, which lies in a folder of its own, if both agree on
+    the images.
+    """
     from rich.progress import track
 
     from cpvt_backbones.export import ExportedModel
@@ -232,29 +234,26 @@ def _write_int8(
         total_of,
     )
 
-    copy = args.out.with_name(f'{args.out.stem}.int8{args.out.suffix}')
-    try:
-        if args.runtime == cli.RUNTIMES[1]:
-            calibration, images = split_images(images)
-            inputs = calibration_inputs(original, calibration)
-            shown = track(inputs, 'calibration', total=len(calibration))
-            quantise(path, copy, runtime=args.runtime, calibration=shown)
-        else:
-            quantise(path, copy)
-        agreements = compare(ExportedModel(copy, runtime=args.runtime), original, images)
-        agreement = total_of(list(track(agreements, 'int8 against fp32', total=len(images))))
-        about = f'{AGREEMENTS[original.task]}, {len(images)} images'
-        if not agreement.total:
-            sys.exit(f'{args.out} was not written: neither file finds anything in the images')
-        if agreement.share < MIN_AGREEMENT:
-            sys.exit(
-                f'{args.out} was not written: int8 and fp32 agree in {agreement.share:.1%}'
-                f' ({about}), and {MIN_AGREEMENT:.0%} are needed; leave out --int8'
-            )
-        print(f'int8 and fp32 agree in {agreement.share:.1%} ({about})')
-        copy.replace(args.out)
-    finally:
-        copy.unlink(missing_ok=True)
+    copy = path.with_name(f'int8-{path.name}')
+    if args.runtime == cli.RUNTIMES[1]:
+        calibration, images = split_images(images)
+        inputs = calibration_inputs(original, calibration)
+        shown = track(inputs, 'calibration', total=len(calibration))
+        quantise(path, copy, runtime=args.runtime, calibration=shown)
+    else:
+        quantise(path, copy)
+    agreements = compare(ExportedModel(copy, runtime=args.runtime), original, images)
+    agreement = total_of(list(track(agreements, 'int8 against fp32', total=len(images))))
+    about = f'{AGREEMENTS[original.task]}, {len(images)} images'
+    if not agreement.total:
+        sys.exit(f'{args.out} was not written: neither file finds anything in the images')
+    if agreement.share < MIN_AGREEMENT:
+        sys.exit(
+            f'{args.out} was not written: int8 and fp32 agree in {agreement.share:.1%}'
+            f' ({about}), and {MIN_AGREEMENT:.0%} are needed; leave out --int8'
+        )
+    print(f'int8 and fp32 agree in {agreement.share:.1%} ({about})')
+    copy.replace(args.out)
 
 
 if __name__ == '__main__':

@@ -11,6 +11,7 @@ SHA-256.
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import command_line as cli
 
@@ -42,12 +43,14 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
         raise CheckpointError(f'{source!r} holds no weights')
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
-    # Under a temporary name until the hash is known: a file called `destination`, perhaps the
-    # source, is not replaced.
-    unnamed = path.with_name(f'{path.stem}-unnamed{path.suffix}')
-    write_checkpoint(weights, unnamed, meta=dict(published_by=f'cpvt_backbones {__version__}'))
-    digest = sha256_of(unnamed)[:8]
-    return unnamed.replace(path.with_name(f'{path.stem}-{digest}{path.suffix}'))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In a folder of its own until the hash is known: no file that someone has, perhaps the source,
+    # is replaced.
+    with TemporaryDirectory(prefix='.publish-', dir=path.parent) as folder:
+        unnamed = Path(folder, path.name)
+        write_checkpoint(weights, unnamed, meta=dict(published_by=f'cpvt_backbones {__version__}'))
+        digest = sha256_of(unnamed)[:8]
+        return unnamed.replace(path.with_name(f'{path.stem}-{digest}{path.suffix}'))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -238,16 +238,21 @@ def test_the_tool_writes_a_copy_that_agrees(trained, tmp_path, call, capsys, mon
     out = tmp_path / 'new' / 'model.onnx'
     arguments = [*trained, '--int8', '--verify-images', tmp_path / 'photos', '--out', out]
     monkeypatch.setattr(int8, 'MIN_AGREEMENT', 0.0)
+    out.parent.mkdir()
+    others = {out.with_name(f'model.{kind}.onnx') for kind in ('int8', 'unverified')}
+    for other in others:
+        other.write_bytes(b'of the user')
     call(*arguments)
     words = capsys.readouterr().out
     assert 'images of the same class, 4 images' in words and 'onnx in int8' in words
-    assert [path.name for path in out.parent.iterdir()] == ['model.onnx']
+    assert {*out.parent.iterdir()} == {out, *others}
+    assert {other.read_bytes() for other in others} == {b'of the user'}
     assert ExportedModel(out).metadata['int8'] == 'onnxruntime'
     out.unlink()
     monkeypatch.setattr(int8, 'MIN_AGREEMENT', 1.01)
     with pytest.raises(SystemExit, match=r'model.onnx was not written: int8 and fp32 agree in'):
         call(*arguments)
-    assert not list(out.parent.iterdir())
+    assert {*out.parent.iterdir()} == others
 
 
 def test_the_tool_calibrates_for_openvino(trained, tmp_path, call, capsys, monkeypatch):

@@ -81,9 +81,12 @@ def test_publishing_twice_gives_one_name_and_other_weights_another(
 def test_publishing_leaves_files_of_that_name_alone(training_checkpoint, call):
     source, _ = training_checkpoint
     before = source.read_bytes()
+    other = source.with_name('epoch_12-unnamed.pth')
+    other.write_bytes(b'of the user')
     call('publish_checkpoint', source, source)
-    assert source.read_bytes() == before
-    assert [path.name for path in source.parent.glob('epoch_12-*.pth')]
+    assert source.read_bytes() == before and other.read_bytes() == b'of the user'
+    assert len([*source.parent.glob('epoch_12-*.pth')]) == 2
+    assert not [*source.parent.glob('.publish-*')]
 
 
 @pytest.mark.parametrize(
