@@ -81,6 +81,7 @@ SIZES = (
     TestSize(251, 150, scenes=60, shown=8),
     TestSize(1024, 640, scenes=4, shown=60),
 )
+LOG = 'demo.log'
 
 
 def run(
@@ -99,15 +100,23 @@ def run(
 
     Returns ``sizes`` (metrics for each size) and ``missed`` (targets that were not reached, in
     words), which is also the content of ``results.json``.
+
+    Raises:
+        FileExistsError: ``work_dir`` has other files than those of a demo; some would be deleted.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
+    if any(work_dir.iterdir()) and not (work_dir / LOG).is_file():
+        raise FileExistsError(
+            f'--work-dir: {str(work_dir)!r} has files and no {LOG} of an earlier demo; name a new'
+            ' folder'
+        )
     threads, why = choose_threads()
     console.print(
         f'{why}: {threads} {"thread" if threads == 1 else "threads"} for each of two trainings at'
         ' once'
     )
     torch.set_num_threads(threads)
-    with quiet(work_dir / 'demo.log'):
+    with quiet(work_dir / LOG):
         if not (work_dir / 'shipped.png').is_file():
             show_shipped_models(work_dir / 'shipped.png', console.print)
         write_data(data_root, sizes, train_scenes)

@@ -75,8 +75,6 @@ def measure(
         cli.config_from(args, config), None if checkpoint == '-' else checkpoint
     )
     args.out_dir.mkdir(parents=True, exist_ok=True)
-    for stale in args.out_dir.glob('matrix_*.csv'):
-        stale.unlink()
     names = list(maps.attention_layers(model))
     chosen = range(len(names)) if args.layers is None else args.layers
     if not names or not all(-len(names) <= number < len(names) for number in chosen):
@@ -162,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not args.draw:
         measure(args, config, checkpoint, pictures)
     draw_attention_maps(args.out_dir / 'maps.csv', pictures[0], args.out_dir / 'maps.png')
-    draw_attention_matrices(args.out_dir, args.out_dir / 'matrices.png')
+    draw_attention_matrices(args.out_dir / 'locality.csv', args.out_dir / 'matrices.png')
     draw_attention_grids(args.out_dir / 'locality.csv', args.out_dir / 'grids.png')
     cli.print_table(read_table(args.out_dir / 'locality.csv'))
     print(f'written: {args.out_dir}: maps, matrices, grids, locality')

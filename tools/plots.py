@@ -100,15 +100,14 @@ def draw_complexity(table: Path, path: Path) -> None:
         axes[0, 0].legend(fontsize=7)
 
 
-def draw_attention_matrices(folder: Path, path: Path) -> None:
-    """Plot the attention matrices of several layers, ``matrix_<layer>.csv`` in ``folder``, one
+def draw_attention_matrices(table: Path, path: Path) -> None:
+    """Plot the attention matrices of the layers in ``table``, ``matrix_<layer>.csv`` beside it, one
     panel a layer.
     """
+    layers = {record['layer'] for record in read_table(table)}
     # By the numbers in the names: blocks.10 follows blocks.9.
-    found = {table.stem.removeprefix('matrix_'): table for table in folder.glob('matrix_*.csv')}
-    tables = dict(
-        sorted(found.items(), key=lambda item: [int(n) for n in item[0].split('.') if n.isdigit()])
-    )
+    names = sorted(layers, key=lambda name: [int(n) for n in name.split('.') if n.isdigit()])
+    tables = {name: table.with_name(f'matrix_{name}.csv') for name in names}
     columns = min(len(tables), 4)
     with _panels(path, -(-len(tables) // columns), columns, size=(3.0, 3.0), framed=False) as (
         figure,

@@ -229,6 +229,9 @@ def test_command_line(call, refused, trained, tmp_path):
         pixels = np.random.default_rng(index).integers(0, 255, (50, 70, 3), np.uint8)
         Image.fromarray(pixels).save(file)
     out = tmp_path / 'out'
+    out.mkdir()
+    own = out / 'matrix_of_confusion.csv'
+    own.write_text('of the user')
     common = [path, checkpoint, *photos, '--shape', '44x60', '--out-dir', out]
     call('attention_maps', *common, '--layers', 0, -1, '--query', 10, 20, '--query', 59, 43)
     pictures = {name: (out / f'{name}.png').read_bytes() for name in ('maps', 'matrices', 'grids')}
@@ -236,7 +239,9 @@ def test_command_line(call, refused, trained, tmp_path):
     assert {file.name for file in out.iterdir()} == {
         *(f'{name}.png' for name in pictures),
         *(f'{name}.csv' for name in tables),
+        own.name,
     }
+    assert own.read_text() == 'of the user'
     matrix = np.loadtxt(out / 'matrix_blocks.1.attn.csv', delimiter=',')
     assert matrix.shape == (6 * 8, 6 * 8)
     assert matrix.sum(axis=1) == pytest.approx(1, abs=1e-3)

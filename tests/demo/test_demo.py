@@ -63,6 +63,16 @@ def test_demo_with_little_data(little, tmp_path, monkeypatch):
         assert Image.open(tmp_path / 'work' / name).width > least
 
 
+def test_a_folder_with_other_files_is_refused(little, tmp_path):
+    """A demo deletes a training of other settings; it must be one of its own."""
+    own = tmp_path / 'work/detector/notes.txt'
+    own.parent.mkdir(parents=True)
+    own.write_text('of the user')
+    with pytest.raises(FileExistsError, match=r"--work-dir: '.*work' has files and no demo.log"):
+        demo.run(**little)
+    assert [*own.parent.iterdir()] == [own]
+
+
 @pytest.mark.slow
 def test_interrupted_demo_resumes(little, tmp_path, monkeypatch):
     options = little | dict(iterations=30)
