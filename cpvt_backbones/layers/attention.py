@@ -164,6 +164,14 @@ class Attention(nn.Module):
         qkv_bias: Give the projections to queries, keys and values a bias.
         attn_drop: Dropout on the attention weights.
         proj_drop: Dropout on the output.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import Attention
+        >>> attention = Attention(192, num_heads=3)
+        >>> tokens = torch.rand(2, 1 + 4 * 5, 192)  # class token, 4 x 5 patches
+        >>> attention(tokens, (4, 5), num_prefix=1).shape
+        torch.Size([2, 21, 192])
     """
 
     def __init__(
@@ -258,6 +266,22 @@ class WindowAttention(Attention):
             whole one. ViTDet (arXiv 2203.16527) and SAM (arXiv 2304.02643) were trained so.
 
     The other arguments are those of :class:`Attention`.
+
+    Examples:
+        A token changes only the tokens of its window:
+
+        >>> import torch
+        >>> from cpvt_backbones.layers import WindowAttention
+        >>> attention = WindowAttention(192, window_size=3, num_heads=3)
+        >>> tokens = torch.rand(1, 4 * 6, 192)  # windows: rows 0 to 2, row 3
+        >>> before = attention(tokens, (4, 6))
+        >>> tokens[:, -1] += 1  # the last token of the last window
+        >>> change = (attention(tokens, (4, 6)) - before).abs().amax(dim=2)
+        >>> (change > 1e-3).int().view(4, 6)
+        tensor([[0, 0, 0, 0, 0, 0],
+                [0, 0, 0, 0, 0, 0],
+                [0, 0, 0, 0, 0, 0],
+                [0, 0, 0, 1, 1, 1]], dtype=torch.int32)
     """
 
     def __init__(
@@ -413,6 +437,16 @@ class SpatialReductionAttention(Attention):
         norm_eps: Epsilon of the norm after the reduction (Twins: 1e-5; PVT: 1e-6).
 
     The other arguments are those of :class:`Attention`.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import SpatialReductionAttention
+        >>> attention = SpatialReductionAttention(64, sr_ratio=8, num_heads=1)
+        >>> tokens = torch.rand(1, 50 * 70, 64)
+        >>> attention.reduce(tokens, (50, 70)).shape  # 7 x 9 keys
+        torch.Size([1, 63, 64])
+        >>> attention(tokens, (50, 70)).shape
+        torch.Size([1, 3500, 64])
     """
 
     def __init__(

@@ -72,6 +72,15 @@ class MLP(nn.Module):
         activation: ``'gelu'``; ``'gelu_tanh'``, its approximation by tanh (SigLIP);
             ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); or ``'swiglu'``, silu(g) x of two first
             layers g and x (arXiv 2002.05202; DINOv3-S+).
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import MLP
+        >>> mlp = MLP(192, hidden_dim=512, activation='swiglu')
+        >>> [name for name, _ in mlp.named_children()]
+        ['fc1_g', 'fc1_x', 'fc2', 'drop']
+        >>> mlp(torch.rand(1, 20, 192)).shape
+        torch.Size([1, 20, 192])
     """
 
     def __init__(
@@ -137,6 +146,15 @@ class Block(nn.Module):
         norm_eps: Epsilon of both norms.
         activation: Activation of the :class:`MLP`: ``'gelu'``, ``'gelu_tanh'``, ``'quick_gelu'`` or
             ``'swiglu'``.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import Attention, Block
+        >>> block = Block(192, attn=Attention(192, num_heads=3), drop_path=0.1)
+        >>> patches, cls_token = torch.rand(1, 20, 192), torch.rand(1, 1, 192)
+        >>> patches, cls_token = block(patches, cls_token, (4, 5))
+        >>> patches.shape, cls_token.shape
+        (torch.Size([1, 20, 192]), torch.Size([1, 1, 192]))
     """
 
     def __init__(

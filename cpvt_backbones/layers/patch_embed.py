@@ -51,6 +51,14 @@ class PatchEmbed(nn.Module):
         patch_size: Side p of a patch, in pixels (or tokens of the stage before).
         norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins). ``None`` adds no norm
             (ViT).
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import PatchEmbed
+        >>> embed = PatchEmbed(3, 192, patch_size=16)
+        >>> tokens, grid = embed(torch.rand(1, 3, 50, 70))
+        >>> tokens.shape, grid
+        (torch.Size([1, 20, 192]), (4, 5))
     """
 
     def __init__(

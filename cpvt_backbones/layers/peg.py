@@ -229,6 +229,16 @@ class PEGPosition(PositionEncoding):
     Raises:
         ValueError: An index is outside [-1, depth) or named twice, or ``target='qk'`` stands after
             the last block (it has no effect) or with ``padding='none'`` (the map changes its size).
+
+    Examples:
+        >>> from cpvt_backbones import CPVT
+        >>> position = dict(type='PEG', after_blocks='0-5', kernel_size=5)
+        >>> model = CPVT(arch='tiny', position=position)
+        >>> (encoding,) = model.position_encodings
+        >>> list(encoding.layer_ids)  # (stage, block) of each PEG
+        [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+        >>> encoding.blocks_of(2)  # of a stage of two blocks
+        [0, 1]
     """
 
     attribute = 'pos_block'

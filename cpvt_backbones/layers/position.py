@@ -221,6 +221,13 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
 def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
     """Build the encodings of a ``position=`` argument, in the order given, by their attribute names
     in the trunk.
+
+    Examples:
+        >>> from cpvt_backbones.layers import Stage, build_positions
+        >>> stage = Stage(dim=192, depth=12, used=12, head_dim=64, grid=(14, 14))
+        >>> position = [dict(type='SinCos'), dict(type='PEG')]
+        >>> list(build_positions(position, [stage]))
+        ['sin_cos', 'pos_block']
     """
     built: dict[str, PositionEncoding] = {}
     for spec in list_of_dicts('position', position):
@@ -361,6 +368,20 @@ class DecomposedRelative(PositionEncoding):
         grid: Side, or (height, width), in tokens of the tables of blocks with global attention.
             ``None`` takes the grid at the model's ``img_size``. ViTDet and SAM have 64, of 1024 px.
             The learned table of ViTDet beside it has 14 x 14 tokens.
+
+    Examples:
+        As in ViTDet, block 0 has windows, and block 2 global attention:
+
+        >>> from cpvt_backbones import CPVT
+        >>> model = CPVT(
+        ...     arch='tiny',
+        ...     position=dict(type='DecomposedRelative', grid=64),
+        ...     window_size=14,
+        ...     global_blocks=(2, 5, 8, 11),
+        ... )
+        >>> weights = model.state_dict()
+        >>> weights['rel_pos_hw.0.h'].shape, weights['rel_pos_hw.2.h'].shape
+        (torch.Size([27, 64]), torch.Size([127, 64]))
     """
 
     attribute = 'rel_pos_hw'

@@ -15,6 +15,14 @@ def tokens_to_map(tokens: Tensor, grid: Grid) -> Tensor:
     """Lay out (B, H * W, C) tokens as a (B, C, H, W) map.
 
     The map is a view. It is ``channels_last`` if the tokens are contiguous.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import tokens_to_map
+        >>> tokens = torch.arange(6).view(1, 6, 1)
+        >>> tokens_to_map(tokens, (2, 3))
+        tensor([[[[0, 1, 2],
+                  [3, 4, 5]]]])
     """
     # Not transpose(1, 2).unflatten(2, grid): for one image its strides are not those of
     # channels_last, and a convolution copies the map twice.
@@ -25,6 +33,12 @@ def map_to_tokens(feature_map: Tensor) -> Tensor:
     """Turn a (B, C, H, W) map into (B, H * W, C) tokens.
 
     The result is a view. It is contiguous if the map is ``channels_last``.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import map_to_tokens
+        >>> map_to_tokens(torch.rand(1, 192, 4, 5)).shape
+        torch.Size([1, 20, 192])
     """
     return feature_map.permute(0, 2, 3, 1).flatten(1, 2)
 

@@ -39,10 +39,21 @@ EXAMPLES = {
     'inference.folders': ['predict_to_folder'],
     'inference.images': ['find_images'],
     'inference.inferencer': ['Inferencer'],
+    'layers.attention': ['Attention', 'SpatialReductionAttention', 'WindowAttention'],
+    'layers.block': ['MLP', 'Block'],
     'layers.learned_table': ['LearnedTable'],
-    'layers.peg': ['PEG'],
-    'layers.position': ['PositionEncoding', 'Relative', 'SinCos', 'register_position'],
+    'layers.patch_embed': ['PatchEmbed'],
+    'layers.peg': ['PEG', 'PEGPosition'],
+    'layers.position': [
+        'DecomposedRelative',
+        'PositionEncoding',
+        'Relative',
+        'SinCos',
+        'build_positions',
+        'register_position',
+    ],
     'layers.rope': ['RoPE'],
+    'layers.tokens': ['map_to_tokens', 'tokens_to_map'],
     'weights': ['shipped_weights'],
 }
 
