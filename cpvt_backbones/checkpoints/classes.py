@@ -40,6 +40,12 @@ def classes_of(meta: Any) -> list[str] | None:
 
     Returns:
         The names in the order of their labels; ``None`` if there are none.
+
+    Examples:
+        >>> from cpvt_backbones.checkpoints import classes_of
+        >>> meta = dict(dataset_meta=dict(classes=('cat', 'dog')), epoch=3)
+        >>> classes_of(meta), classes_of({})
+        (['cat', 'dog'], None)
     """
     if not isinstance(meta, Mapping):
         return None

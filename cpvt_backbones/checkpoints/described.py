@@ -126,6 +126,16 @@ def recognise_backbone(
 
     Raises:
         CheckpointError: The weights are not recognised, or ``config`` is of another model.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.checkpoints import recognise_backbone
+        >>> weights = CPVT(arch='tiny').state_dict()  # or of read_checkpoint()
+        >>> found, _ = recognise_backbone(weights, {})
+        >>> found.backbone, found.arguments['position']['type']
+        ('CPVT', 'PEG')
+        >>> found.assumed[:2]  # no weight shows these
+        ['num_heads=3', 'norm_eps=1e-06']
     """
     read = recognise_architecture(content, prefix=prefix)
     if not _is_of_transformers(config):

@@ -143,6 +143,17 @@ def load_weights(
         FileNotFoundError: There is no such file or folder.
         CheckpointError: The checkpoint cannot be read, lacks weights, has other shapes, has values
             that are NaN, infinite or integers, or has other classes or another order of classes.
+
+    Examples:
+        >>> from cpvt_backbones.analysis.complexity import build_model
+        >>> from cpvt_backbones.checkpoints import load_weights
+        >>> from cpvt_backbones.inference import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> classifier = build_model(read_config(shipped.config_file))
+        >>> meta = load_weights(classifier, shipped.name)  # or 'model.pth'
+        >>> meta['dataset_meta']['classes'][:2]
+        ['tench', 'English springer']
     """
     model = unwrap(model)
     wanted = model.state_dict()

@@ -29,6 +29,16 @@ class ConversionReport:
         refused: Keys of the checkpoint that the model lacks and that may change the outputs, and
             the reason.
         notes: Any other change, in words, such as a learned table that was resized.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT, convert_state_dict
+        >>> deit = CPVT(arch='tiny', position=dict(type='Learned'))
+        >>> model = CPVT(arch='tiny', position=dict(type='PEG'))
+        >>> _, report = convert_state_dict(deit.state_dict(), model)
+        >>> len(report.loaded), report.dropped['pos_embed.0']
+        (149, 'the model has no learned table')
+        >>> report.added['pos_block.0.proj.0.weight']
+        'the source has no PEG: it starts as the identity'
     """
 
     source: str = ''
@@ -73,6 +83,18 @@ class CheckpointError(RuntimeError, ValueError):
     Args:
         message: What is wrong, and what to do.
         report: The :class:`ConversionReport` up to the error; ``None`` without a conversion.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT, convert_state_dict
+        >>> from cpvt_backbones.checkpoints import CheckpointError
+        >>> model = CPVT(arch='tiny')
+        >>> weights = model.state_dict()
+        >>> del weights['norm.weight']
+        >>> try:
+        ...     convert_state_dict(weights, model)
+        ... except CheckpointError as error:
+        ...     print(list(error.report.missing))
+        ['norm.weight']
     """
 
     def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:

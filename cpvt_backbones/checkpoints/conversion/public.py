@@ -153,6 +153,14 @@ def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
 
     Returns:
         A config, ``dict(type=..., arch=..., ...)``; ``None`` for a name that is not known.
+
+    Examples:
+        >>> from cpvt_backbones.checkpoints import public_backbone
+        >>> public_backbone('timm://twins_pcpvt_small.in1k')
+        {'type': 'PyramidCPVT', 'arch': 'small'}
+        >>> config = public_backbone('deit_tiny_patch16_224.fb_in1k')
+        >>> config['type'], config['patch_size'], config['position']
+        ('CPVT', 16, {'type': 'Learned'})
     """
     last = re.split(r'[\\/]', str(checkpoint))[-1]
     name = re.split(r'[.?]|-[0-9a-f]{8,}', last)[0]

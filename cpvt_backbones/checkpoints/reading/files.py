@@ -50,6 +50,11 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
         CheckpointError: The scheme or the name is unknown, a package is not installed, or the
             weights cannot be fetched. In the last case the message says where to put the file.
+
+    Examples:
+        >>> from cpvt_backbones.checkpoints import locate_checkpoint
+        >>> locate_checkpoint('cpvt_tiny_gap-imagenette').name
+        'cpvt_tiny_gap-imagenette.safetensors'
     """
     if not str(checkpoint):
         raise CheckpointError(f"checkpoint must be {ACCEPTED}, got ''")
@@ -278,6 +283,15 @@ def newest_checkpoint(
 
     Raises:
         CheckpointError: There are checkpoints, but none can be read.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.checkpoints import newest_checkpoint
+        >>> for step in (9, 10):  # as a training writes them
+        ...     content = dict(state_dict={}, meta=dict(iter=step))
+        ...     torch.save(content, f'iter_{step}.pth')
+        >>> newest_checkpoint('.').name
+        'iter_10.pth'
     """
     folder = Path(work_dir)
     target = _pointed_at(folder)

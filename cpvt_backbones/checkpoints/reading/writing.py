@@ -108,6 +108,15 @@ def write_checkpoint(
 
     Raises:
         ValueError: ``path`` has another suffix.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.checkpoints import read_checkpoint
+        >>> from cpvt_backbones.checkpoints import write_checkpoint
+        >>> weights = {'norm.weight': torch.ones(192)}
+        >>> write_checkpoint(weights, 'part.pth', meta=dict(origin='ones'))
+        >>> read_checkpoint('part.pth')['meta']
+        {'origin': 'ones'}
     """
     file = check_destination(path)
     # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger
