@@ -48,6 +48,12 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
 
     These are the layers of this package, and the innermost modules of other packages with Attention
     or MSA in the name of their class.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT
+        >>> from cpvt_backbones.analysis.attention_maps import attention_layers
+        >>> list(attention_layers(CPVT(arch='tiny')))[:2]
+        ['blocks.0.attn', 'blocks.1.attn']
     """
     named = {
         name: one
@@ -158,6 +164,11 @@ def cell_side(grid: Grid, *, height: int, width: int) -> int:
 
     Raises:
         ValueError: No square cell gives the grid.
+
+    Examples:
+        >>> from cpvt_backbones.analysis.attention_maps import cell_side
+        >>> cell_side((4, 5), height=50, width=70)
+        16
     """
     sides = [
         side

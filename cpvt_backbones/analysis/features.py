@@ -114,6 +114,18 @@ def principal_colours(feature_map: Tensor, *, clip: float = 0.01) -> Tensor:
 
     Returns:
         (h, w, 3), each component scaled to [0, 1]; a constant component is 0.5.
+
+    Examples:
+        The first component is red. The other two are constant:
+
+        >>> import torch
+        >>> from cpvt_backbones.analysis.features import principal_colours
+        >>> feature_map = torch.zeros(8, 1, 3)
+        >>> feature_map[5] = torch.arange(3)  # grows from left to right
+        >>> principal_colours(feature_map, clip=0)[0]
+        tensor([[0.0000, 0.5000, 0.5000],
+                [0.5000, 0.5000, 0.5000],
+                [1.0000, 0.5000, 0.5000]])
     """
     if feature_map.dim() != 3 or feature_map.shape[0] < 3:
         raise ValueError(

@@ -26,6 +26,13 @@ class TestSize:
 
     Raises:
         ValueError: Both or none are given, or the value is not above 0.
+
+    Examples:
+        >>> from cpvt_backbones.analysis.image_size import TestSize
+        >>> TestSize(factor=1.5) == TestSize.parse('1.5')
+        True
+        >>> TestSize.parse('640px').side
+        640
     """
 
     __test__ = False  # not a test class of pytest
@@ -73,6 +80,17 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
         ValueError: The test pipeline cannot be scaled. It loads no image, or has a step that
             changes the size in another way. It loads annotations before the resizing, which would
             resize them. Or ``size`` is a side in px and a step has a ``scale_factor``.
+
+    Examples:
+        >>> from cpvt_backbones.analysis.image_size import TestSize
+        >>> from cpvt_backbones.analysis.image_size import scale_test_images
+        >>> from cpvt_backbones.inference import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> cfg = read_config(shipped.config_file)  # of a test scale of 112 px
+        >>> scale_test_images(cfg, TestSize(factor=1.5))
+        >>> cfg.test_dataloader.dataset.pipeline[1].scale
+        (168, 168)
     """
     # Of the data set and of those it wraps.
     pipelines = [

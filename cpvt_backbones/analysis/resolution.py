@@ -244,6 +244,22 @@ def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
 
     Raises:
         ValueError: No row is of factor 1, or its zoom is unknown.
+
+    Examples:
+        >>> import math
+        >>> from cpvt_backbones.analysis.resolution import SweepRow, good_sizes
+        >>> rows = [
+        ...     SweepRow(
+        ...         model='tiny', size=size, images=100, height=side, width=side,
+        ...         seconds=0.1, peak_mib=50, device='cpu', source='',
+        ...         metrics={'accuracy/top1': top1}, zoom=1.0,
+        ...     )
+        ...     for size, side, top1 in
+        ...     [('0.5', 112, 60), ('1', 224, 80), ('1.5', 336, 76)]
+        ... ]
+        >>> found = good_sizes(rows)  # at least 0.9 * 80
+        >>> found.low, found.high
+        (1.0, 1.5)
     """
     metric = main_metric(rows)
     base = next((row for row in rows if row.size == '1' and math.isfinite(row.zoom)), None)
