@@ -121,6 +121,17 @@ def read_config(
         ImportError: The toolbox is not installed, or does not import.
         ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
             option has no effect.
+
+    Examples:
+        >>> from cpvt_backbones.inference import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> cfg = read_config(
+        ...     shipped.config_file,  # or 'config.py'
+        ...     cfg_options={'train_dataloader.batch_size': 8},
+        ... )
+        >>> cfg.model.backbone.type, cfg.train_dataloader.batch_size
+        ('CPVT', 8)
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'config: there is no file {str(path)!r}')

@@ -90,6 +90,14 @@ class ValueRange:
 
     Raises:
         ValueError: An argument is not accepted.
+
+    Examples:
+        >>> import numpy as np
+        >>> from cpvt_backbones.inference import ValueRange
+        >>> twelve_bits = ValueRange(low=0, high=4095, dtype='uint16')
+        >>> grey = np.array([[0, 2048, 4095, 5000]], np.uint16)
+        >>> twelve_bits.read_array(grey)[..., 0].tolist()
+        [[0, 128, 255, 255]]
     """
 
     low: float

@@ -88,6 +88,29 @@ def predict_by_size(model: nn.Module) -> nn.Module:
 
     Raises:
         TypeError: ``model`` is no model of a toolbox.
+
+    Examples:
+        The first image has the prediction that it has alone:
+
+        >>> import torch
+        >>> from mmpretrain.structures import DataSample
+        >>> from cpvt_backbones.analysis.complexity import build_model
+        >>> from cpvt_backbones.engine import predict_by_size
+        >>> from cpvt_backbones.inference import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> model = build_model(read_config(shipped.config_file))
+        >>> model = predict_by_size(model)
+        >>> batch = torch.rand(2, 3, 56, 64)
+        >>> one, other = (
+        ...     DataSample(metainfo=dict(img_shape=size))
+        ...     for size in [(40, 64), (56, 33)]  # before padding
+        ... )
+        >>> with torch.no_grad():
+        ...     padded, _ = model.predict(batch, [one, other])
+        ...     (alone,) = model.predict(batch[:1, :, :40], [one.clone()])
+        >>> torch.allclose(padded.pred_score, alone.pred_score, atol=1e-6)
+        True
     """
     inner = unwrap(model)
     if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):

@@ -30,7 +30,31 @@ class DistillationHead(DeiTClsHead):
     ``out_type='avg_featmap'``, both get the same pooled vector.
 
     Its arguments and parameter names are those of mmpretrain's ``DeiTClsHead``. See
-    :class:`HardDistillation` for a config.
+    :class:`HardDistillation` for the config of a training.
+
+    Examples:
+        A trained student, without its teacher:
+
+        ```python
+        custom_imports = dict(imports=[
+            'cpvt_backbones',
+            'cpvt_backbones.engine.distillation',
+        ])
+        model = dict(
+            type='ImageClassifier',
+            backbone=dict(
+                type='CPVT',
+                arch='tiny',
+                with_dist_token=True,
+                out_type='cls_token',
+            ),
+            head=dict(
+                type='DistillationHead',
+                num_classes=1000,
+                in_channels=192,
+            ),
+        )
+        ```
     """
 
     def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:

@@ -297,6 +297,16 @@ def graph_of(
 
     Raises:
         ValueError: The model or one of its settings is not supported.
+
+    Examples:
+        >>> from cpvt_backbones.analysis.complexity import build_model
+        >>> from cpvt_backbones.export import graph_of
+        >>> from cpvt_backbones.inference import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> model = build_model(read_config(shipped.config_file))
+        >>> graph_of(model).task, graph_of(model, part='backbone').task
+        ('classification', 'features')
     """
     check_choice(('model', 'backbone'), part=part)
     options: dict[str, Any] = dict(preprocess=Preprocess.of(model.data_preprocessor), pixels=pixels)

@@ -174,6 +174,14 @@ def read_image(
 
     Raises:
         ImageError: The file is no image, damaged, truncated, too large, or of an unsupported kind.
+
+    Examples:
+        >>> from PIL import Image
+        >>> from cpvt_backbones.inference import read_image
+        >>> Image.new('RGB', (90, 60), 'red').save('photo.png')
+        >>> image = read_image('photo.png')
+        >>> image.shape, image[0, 0].tolist()  # BGR
+        ((60, 90, 3), [0, 0, 255])
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, name or 'array')

@@ -51,6 +51,11 @@ class GoodSizes:
             images, in px.
         zoom: Px of the model's input for each px of the image, at factor 1.
         metric: Name of the metric that was measured.
+
+    Examples:
+        >>> from cpvt_backbones.inference import GoodSizes
+        >>> print(GoodSizes.of('cpvt_tiny_gap-imagenette'))
+        0.857 to 2 times the test scale (96 to 224 px, the root of width x height)
     """
 
     low: float

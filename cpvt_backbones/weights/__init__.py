@@ -119,6 +119,14 @@ def find_shipped(name: str) -> ShippedWeights:
 
     Raises:
         ValueError: No shipped weights have this name.
+
+    Examples:
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> shipped.backbone['type'], shipped.backbone['arch']
+        ('CPVT', 'tiny')
+        >>> shipped.dataset_meta['classes'][:2]
+        ['tench', 'English springer']
     """
     known = shipped_weights()
     if name not in known:
