@@ -246,7 +246,6 @@ def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
         ValueError: No row is of factor 1, or its zoom is unknown.
 
     Examples:
-        >>> import math
         >>> from cpvt_backbones.analysis.resolution import SweepRow, good_sizes
         >>> rows = [
         ...     SweepRow(
