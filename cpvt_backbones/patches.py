@@ -149,10 +149,12 @@ def leave_out_multimodal() -> None:
     mmpretrain's multimodal models need transformers 4.
     """
     try:
-        release = int(version('transformers').split('.')[0])
+        release = str(version('transformers')).partition('.')[0]  # None if half installed
     except PackageNotFoundError:
         return
-    if release > 4 and not any(isinstance(one, MultimodalFinder) for one in sys.meta_path):
+    if not release.isdigit() or int(release) < 5:
+        return
+    if not any(isinstance(one, MultimodalFinder) for one in sys.meta_path):
         sys.meta_path.insert(0, MultimodalFinder())
 
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from cpvt_backbones import patches
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -37,3 +39,12 @@ def test_multimodal_models_are_left_out(release, tmp_path):
     printed = done.stdout.splitlines()
     assert 'False ImageClassifier' in printed
     assert any('requires extra multi-modal dependencies' in line for line in printed)
+
+
+@pytest.mark.parametrize('release', [None, '4.57.6', 'unknown', ''])
+def test_other_releases_change_nothing(release, monkeypatch):
+    """``None`` is what Python answers for a distribution that is half installed."""
+    monkeypatch.setattr(patches, 'version', lambda name: release)
+    before = [*sys.meta_path]
+    patches.leave_out_multimodal()
+    assert sys.meta_path == before
