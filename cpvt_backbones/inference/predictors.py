@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.logging import MMLogger
 from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -228,7 +229,11 @@ def first_maximum(logits: Tensor) -> Tensor:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the toolboxes: optional packages, registries, missing weights (loaded later)."""
+    # mmengine's logger keeps the stdout of its first use, and keeps in mind which levels were
+    # disabled when it was asked: without these lines it would lose all later messages.
+    logger = MMLogger.get_current_instance()
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), ExitStack() as stack:
+        stack.callback(lambda: logger.setLevel(logger.level))
         stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.WARNING)
         warnings.simplefilter('ignore')
