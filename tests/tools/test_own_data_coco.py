@@ -189,6 +189,8 @@ def test_outlines_are_left_out_of_a_detector_and_needed_by_instances(coco, table
         (['stop sign'] * 11 + ['stop_sign'] * 9, 'stop_sign (9 objects), stop sign (11 objects)'),
         (['helmet'] * 11 + ['hemlet'] * 9, 'hemlet (9 objects), helmet (11 objects)'),
         (['cat'] * 11 + ['bat'] * 9, ''),
+        (['RBC'] * 19 + ['WBC'], ''),
+        (['tree'] * 19 + ['tre e'], 'tre e (1 objects), tree (19 objects)'),
         (['class 1'] * 18 + ['class 2'] * 2, ''),
         (['motorcycle'] * 18 + ['bicycle'] * 2, ''),
     ],

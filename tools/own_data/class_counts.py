@@ -62,8 +62,11 @@ def similar_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _is_near(one: str, other: str) -> bool:
-    """True for words that are nearly equal; numbers must be equal."""
-    if re.sub(r'\D', '', one) != re.sub(r'\D', '', other) or min(len(one), len(other)) < 3:
+    """True for words that are nearly equal; numbers must be equal.
+
+    Of three letters, as WBC and RBC, one other makes another word.
+    """
+    if re.sub(r'\D', '', one) != re.sub(r'\D', '', other) or min(len(one), len(other)) < 4:
         return False
     ratio = difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
     return ratio >= ALIKE or _differ_by_one(one, other)
