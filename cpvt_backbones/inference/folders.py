@@ -422,7 +422,7 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
     if changes:
         raise ValueError(
             f'out_dir: {str(folder)!r} has predictions of other settings ({", ".join(changes)});'
-            ' choose another folder, or replace them by overwrite'
+            ' choose another folder, or set overwrite to replace them'
         )
 
 
