@@ -146,6 +146,23 @@ def test_a_repository_without_model_safetensors(safe, size, server, tmp_path):
     assert len(fetched) == len({*fetched})
 
 
+def test_without_a_network_the_hub_is_asked_once(tmp_path, monkeypatch):
+    """And each other name is looked for in its cache."""
+    cached, asked = tmp_path / 'pytorch_model.bin', []
+
+    def download(repository, file_name, *, local_files_only=False):
+        asked.append(local_files_only)
+        if local_files_only and file_name == cached.name and cached.is_file():
+            return str(cached)
+        raise huggingface_hub.errors.LocalEntryNotFoundError('no network') from ConnectionError()
+
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', download)
+    refused('hf://a/b', 'could not be fetched')
+    assert asked == [False] + [True] * (len(asked) - 1) and len(asked) > 1
+    cached.touch()
+    assert locate_checkpoint('hf://a/b') == cached
+
+
 def test_a_repository_of_the_hub(server, monkeypatch):
     model, uploaded = PyramidCPVT(arch=PYRAMID).eval(), {}
 

@@ -222,14 +222,21 @@ def _own_copy(repository: str, file_name: str) -> Path:
 def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) -> tuple[str, Path]:
     """Name and path of the first of these files that a repository has."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+    )
 
     address = f'https://huggingface.co/{repository}'
     own = _own_copy(repository, file_names[0])
     fault: Exception | None = None
+    offline = False
     for file_name in file_names:
         try:
-            return file_name, Path(hf_hub_download(repository, file_name))
+            found = hf_hub_download(repository, file_name, local_files_only=offline)
+            return file_name, Path(found)
         except GatedRepoError as error:
             advice = f'accept its terms at {address} and log in by `hf auth login`'
             raise CheckpointError(
@@ -237,6 +244,9 @@ def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) ->
             ) from error
         except (OSError, ValueError) as error:
             fault = fault or error
+            # The hub's package waits half a minute for a network that is not there: once.
+            answered = isinstance(error.__cause__, HfHubHTTPError)
+            offline = isinstance(error, LocalEntryNotFoundError) and not answered
             if not isinstance(error, EntryNotFoundError):
                 break
     assert fault is not None
