@@ -331,9 +331,7 @@ class _PillowSettings:
 
 
 def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
-    # Pillow opens 16-bit grey PGMs (older versions: PNGs too) as 32 bits.
-    sixteen = image.mode.startswith('I;16')
-    sixteen |= image.mode == 'I' and image.format in ('PNG', 'PPM')
+    sixteen = _is_sixteen(image)
     if image.mode in ('I', 'F') and not sixteen:
         accepted = 'have no agreed range; 8 and 16 are accepted'
         raise ImageError(name, f'32 bits a channel (mode {image.mode!r}) {accepted}')
@@ -350,6 +348,27 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
         else:
             result[top : top + rows] = np.asarray(band.convert('RGB'))[..., ::-1]
     return result
+
+
+def _is_sixteen(image: Image.Image) -> bool:
+    # Pillow opens 16-bit grey PGMs (older versions: PNGs too) as 32 bits.
+    wide = image.mode == 'I' and image.format in ('PNG', 'PPM')
+    return wide or image.mode.startswith('I;16')
+
+
+def keeps_to_twelve_bits(source: ImageInput, pixels: np.ndarray) -> bool:
+    """True if an image of 16 bits has no value above 4095: it is nearly black at the full range.
+
+    Args:
+        source: Image file or array.
+        pixels: What :func:`read_image` made of it.
+    """
+    if not 0 < pixels.max() <= to_8_bits(np.asarray(4095)):
+        return False
+    if isinstance(source, np.ndarray):
+        return source.dtype.itemsize == 2
+    with _open(local_path(source)) as image:
+        return _is_sixteen(image)
 
 
 def _from_array(array: np.ndarray, name: str) -> np.ndarray:

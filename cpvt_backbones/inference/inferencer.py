@@ -27,7 +27,15 @@ from cpvt_backbones.toolboxes import TOOLBOXES
 from cpvt_backbones.value_range import ValueRange
 
 from .drawing import draw_prediction, make_preview
-from .images import DECODING_BYTES, READ_LIMIT, ImageInput, file_stamp, find_images, image_size
+from .images import (
+    DECODING_BYTES,
+    READ_LIMIT,
+    ImageInput,
+    file_stamp,
+    find_images,
+    image_size,
+    keeps_to_twelve_bits,
+)
 from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
 from .predictors import Predictor, ToolboxPredictor
 from .sizes import Scale, Sizing, check_scale
@@ -196,6 +204,7 @@ class Inferencer:
         self.predictor: Predictor = predictor
         self.value_range: ValueRange | None = getattr(predictor, 'value_range', None)
         self.outside = 0
+        self._saw_dark = False
         self.sizing = Sizing(scale, predictor, max_pixels)
         if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
             need = "a detector's tiles need sahi and shapely: pip install '.[infer]'"
@@ -347,6 +356,9 @@ class Inferencer:
                 stamp=stamp,
                 file=file,
                 map_path=Path(map_dir or gettempdir()) / map_name if is_written else None,
+                dark=isinstance(image, np.ndarray)
+                and self.value_range is None
+                and keeps_to_twelve_bits(source, image),
             )
         except Exception as error:
             nothing = np.empty((0, 0, 3))
@@ -362,6 +374,7 @@ class Inferencer:
                 yield loaded, loaded.error
                 continue
             self._warn_if_outside(loaded)
+            self._warn_if_dark(loaded)
             for batch in buckets.add(loaded):
                 yield from _run_or_split(run, batch)
         for batch in buckets.flush():
@@ -374,6 +387,15 @@ class Inferencer:
         self.outside += 1
         if self.outside == 1:
             _warn(f'{loaded.name}: {warning}; further images are counted only')
+
+    def _warn_if_dark(self, loaded: LoadedImage) -> None:
+        if loaded.dark and not self._saw_dark:
+            self._saw_dark = True
+            _warn(
+                f'{loaded.name}: its 16 bits have no value above 4095, and the model sees it nearly'
+                ' black: scale its values to 0 to 65535, or train with make_config.py --range;'
+                ' further images are not reported'
+            )
 
     def _finish(
         self, loaded: LoadedImage, output: Any, score_thr: float, then: Then

@@ -44,6 +44,7 @@ class LoadedImage:
     error: Exception | None = None  # why there is none
     file: Scene | None = None  # of a TIFF or JPEG 2000
     map_path: Path | None = None  # where its class map goes, if that is written at once
+    dark: bool = False  # see keeps_to_twelve_bits
 
     @property
     def nbytes(self) -> int:

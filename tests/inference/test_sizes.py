@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 
+import cv2
 import numpy as np
 import pytest
 from local_models import Brightness, LocalSegmentor
@@ -253,3 +254,27 @@ def test_messages_of_mmengine_are_kept_after_a_model_is_built(model, capsys, mon
     printed = capsys.readouterr().out
     assert 'a message' in printed and 'a warning' in printed
     assert 'while it is built' not in printed
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'highest', 'told'),
+    [
+        (np.uint16, 4095, True),
+        (np.uint16, 1, False),  # of 8 bits it is 0: the image is black
+        (np.uint16, 200, True),
+        (np.uint16, 9000, False),
+        (np.uint8, 16, False),
+    ],
+)
+@pytest.mark.parametrize('as_file', [False, True])
+def test_the_first_image_of_twelve_bits_is_told(dtype, highest, told, as_file, tmp_path, capsys):
+    """65535 becomes 255: values of 12 bits are nearly black."""
+    image = np.linspace(0, highest, 30 * 40).round().astype(dtype).reshape(30, 40)
+    file = tmp_path / 'grey é.png'
+    cv2.imwrite(str(file), image)
+    MMLogger.get_instance(f'{dtype} {highest} {as_file}')
+    inferencer = Inferencer(predictor=Brightness())
+    inferencer.predict([str(file) if as_file else image] * 2)
+    printed = capsys.readouterr().out
+    assert printed.count('have no value above 4095') == told
+    assert not told or (file.name if as_file else 'array 0') in printed
