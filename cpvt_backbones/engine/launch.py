@@ -170,7 +170,6 @@ class SummaryHook(Hook):
         dataset = runner.train_dataloader.dataset
         classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or ()
         named = ', '.join(map(str, classes[:10])) + (', ...' if len(classes) > 10 else '')
-        images = f'{len(dataset):,}' if hasattr(dataset, '__len__') else 'a stream of'
         starts = [str(runner._load_from)] if runner._load_from else []
         starts += [
             str(part['checkpoint'])
@@ -180,13 +179,27 @@ class SummaryHook(Hook):
         lines = [
             f'model: {kind}, {count:,} parameters',
             f'weights: {", ".join(starts) or "no checkpoint named"}',
-            f'data: {type(dataset).__name__}, {images} images',
+            f'data: {_about(dataset)}',
             f'classes: {len(classes)} ({named})' if classes else 'classes: not named by the data',
             f'length: {runner.max_iters:,} iterations',
             f'work directory: {runner.work_dir}',
             f'log file: {runner.log_dir}/{runner.timestamp}.log',
         ]
         runner.logger.info('\n'.join(['Training', *lines]))
+
+
+def _about(dataset: Any) -> str:
+    """Kind and images of a data set; of a wrapper, such as ``RepeatDataset``, what it makes of
+    them.
+    """
+    inner = dataset
+    while hasattr(inner, 'dataset'):
+        inner = inner.dataset
+    images = f'{len(inner):,}' if hasattr(inner, '__len__') else 'a stream of'
+    text = f'{type(inner).__name__}, {images} images'
+    if inner is not dataset and hasattr(dataset, '__len__'):
+        text += f'; {type(dataset).__name__}, {len(dataset):,} samples'
+    return text
 
 
 def test(

@@ -147,3 +147,18 @@ def test_resume_without_a_checkpoint_starts_from_the_weights_of_the_config(
     (line,) = said
     assert 'training starts from iteration 0, from' in line
     assert (str(tmp_path / start) if start else 'the weights that the model names') in line
+
+
+def test_the_summary_counts_the_images_inside_a_wrapper():
+    class Images(list):
+        pass
+
+    class Repeated:
+        dataset = Images('abcd')
+
+        def __len__(self):
+            return 200
+
+    assert launch._about(Images('ab')) == 'Images, 2 images'
+    assert launch._about(Repeated()) == 'Images, 4 images; Repeated, 200 samples'
+    assert launch._about(x for x in 'ab') == 'generator, a stream of images'
