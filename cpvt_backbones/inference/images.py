@@ -368,7 +368,8 @@ def keeps_to_twelve_bits(source: ImageInput, pixels: np.ndarray) -> bool:
     if isinstance(source, np.ndarray):
         return source.dtype.itemsize == 2
     with _open(local_path(source)) as image:
-        return _is_sixteen(image)
+        # Pillow decodes colours of 16 bits to 8, and its tiles alone tell.
+        return _is_sixteen(image) or ';16' in str(getattr(image, 'tile', ''))
 
 
 def _from_array(array: np.ndarray, name: str) -> np.ndarray:
