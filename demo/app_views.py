@@ -157,12 +157,19 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
     return {**found, **{key: [found[key][i] for i in kept] for key in columns}}
 
 
-def count_found(found: Prediction, truth: Example) -> int:
-    """Objects of the truth that a box of their class meets with an IoU of at least 0.5."""
+def find_hits(found: Prediction, truth: Example) -> torch.Tensor:
+    """True for each object of the truth that a box of its class meets with an IoU of at least
+    0.5.
+    """
     boxes = torch.tensor(found['boxes'], dtype=torch.float64).reshape(-1, 4)
     alike = torch.tensor(found['labels']).reshape(-1, 1) == torch.tensor(truth.labels)
     hits = (box_iou(boxes, torch.tensor(truth.boxes)) >= 0.5) & alike
-    return int(hits.any(0).sum())
+    return hits.any(0)
+
+
+def count_found(found: Prediction, truth: Example) -> int:
+    """Objects of the truth that a box of their class meets with an IoU of at least 0.5."""
+    return int(find_hits(found, truth).sum())
 
 
 def draw(model: Model, file: str, found: Prediction) -> Captioned:

@@ -4,12 +4,9 @@ They come from the package's own functions and from the models that ship.
 """
 
 import sys
-from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import cv2
 import matplotlib
 
 matplotlib.use('Agg')
@@ -23,8 +20,8 @@ from PIL import Image
 
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'tools'))
 
+import hero
 import make_config
-from app_views import count_found
 from digit_scenes import CLASSES, write_scenes
 from example_images import draw_smear, draw_street
 
@@ -39,12 +36,6 @@ FOLDER = Path(__file__).parents[1] / 'figures'
 BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
 
 TOP = 16  # height of a backbone in its picture, layers of height 1 but for the last
-SIZES_MODEL = 'cpvt_tiny_gap-imagenette'  # of the picture of several sizes
-SIZES_PHOTO = ('sklearn.datasets.images', 'china.jpg')
-SIZES = (224, 320, 640)  # heights in px
-SMEAR_WIDTHS = (320, 480, 640, 960)  # in px
-BOX_COLOURS = ('#c2263d', '#1f4fd8', '#3f8f5f')  # of RBC, WBC and Platelets
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # RGB, of the model's recipe
 
 
 def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -245,76 +236,6 @@ def tiles() -> Figure:
     return figure
 
 
-def sizes(columns: int, width: float) -> Figure:
-    """One set of weights at several sizes: boxes on a drawn image, features of a photograph.
-
-    ``width`` of a column in inches.
-    """
-    rows = 8 // columns
-    size = (width * columns, 0.75 * width * rows)
-    figure, grid = plt.subplots(rows, columns, figsize=size, layout='constrained')
-    axes = [*grid.flat]
-    boxes_at_sizes(axes[:4])
-    features_at_sizes(axes[4:])
-    for axis in axes:
-        axis.axis('off')
-    return figure
-
-
-def boxes_at_sizes(axes: Sequence[Axes]) -> None:
-    """What the shipped detector finds on a drawn blood smear, with scores of at least 0.5."""
-    smear = draw_smear()
-    shipped = find_shipped(smear.model)
-    for axis, width in zip(axes, SMEAR_WIDTHS, strict=True):
-        inferencer = Inferencer(
-            cfg=read_config(shipped.config_file), checkpoint=shipped.name, long_side=width
-        )
-        found, _ = inferencer(np.ascontiguousarray(smear.image[..., ::-1]), score_thr=0.5)
-        height = round(width * smear.image.shape[0] / smear.image.shape[1])
-        axis.imshow(cv2.resize(smear.image, (width, height), interpolation=cv2.INTER_AREA))
-        scale = width / smear.image.shape[1]
-        for (x1, y1, x2, y2), label in zip(found['boxes'], found['labels'], strict=True):
-            corner, size = (x1 * scale, y1 * scale), ((x2 - x1) * scale, (y2 - y1) * scale)
-            style = dict(fill=False, linewidth=1.5, edgecolor=BOX_COLOURS[label])
-            axis.add_patch(Rectangle(corner, *size, **style))
-        count, known = count_found(found, smear), len(smear.boxes)
-        extra = len(found['boxes']) - count
-        more = f', {extra} more' if extra else ''
-        axis.set_title(f'{width} x {height} px: {count} of {known} cells{more}')
-
-
-def features_at_sizes(axes: Sequence[Axes]) -> None:
-    """Features of a photograph by the shipped classifier.
-
-    Red, green and blue are the first three principal components of the features at the second
-    size, also at the others.
-    """
-    photo = np.asarray(Image.open(str(files(SIZES_PHOTO[0]) / SIZES_PHOTO[1])).convert('RGB'))
-    model = CPVT.from_pretrained(SIZES_MODEL, out_type='featmap').eval()
-    maps = []
-    for height in SIZES:
-        width = round(photo.shape[1] * height / photo.shape[0])
-        resized = cv2.resize(photo, (width, height), interpolation=cv2.INTER_AREA)
-        pixels = (resized - np.array(MEAN)) / np.array(STD)
-        with torch.no_grad():
-            (features,) = model(torch.from_numpy(pixels).float().permute(2, 0, 1)[None])
-        maps.append(features[0])
-    reference = maps[1].flatten(1).T  # (tokens, C)
-    centre = reference.mean(0)
-    _, _, components = torch.linalg.svd(reference - centre, full_matrices=False)
-    basis = components[:3].T
-    projected = (reference - centre) @ basis
-    low, high = projected.quantile(0.02, dim=0), projected.quantile(0.98, dim=0)
-    axes[0].imshow(photo)
-    axes[0].set_title('photograph')
-    for axis, features, height in zip(axes[1:], maps, SIZES, strict=True):
-        colours = ((features.flatten(1).T - centre) @ basis - low) / (high - low)
-        down, across = features.shape[1:]
-        axis.imshow(colours.clamp(0, 1).view(down, across, 3))
-        width = round(photo.shape[1] * height / photo.shape[0])
-        axis.set_title(f'{width} x {height} px: {across} x {down} tokens')
-
-
 def sheet(form: str) -> Image.Image:
     """The sheet of labels that tools/make_config.py writes, of three scenes with digits.
 
@@ -362,11 +283,9 @@ if __name__ == '__main__':
     drawing = dict(transparent=True, bbox_inches='tight', metadata={'Date': None})
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw().savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
-    shown = versions(SIZES_MODEL, draw_smear().model)
-    options = dict(transparent=True, metadata={'Description': shown})
-    sizes(columns=4, width=3).savefig(FOLDER / 'sizes.png', dpi=110, **options)
-    # For a phone.
-    sizes(columns=2, width=2).savefig(FOLDER / 'sizes_narrow.png', dpi=165, **options)
+    options = dict(transparent=True, metadata={'Description': versions(draw_smear().model)})
+    hero.draw_wide().savefig(FOLDER / 'sizes.png', dpi=165, **options)
+    hero.draw_narrow().savefig(FOLDER / 'sizes_narrow.png', dpi=200, **options)
     sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)
     sheet('masks').save(FOLDER / 'sheet_masks.jpg', quality=82)
     models = versions(*(example.model for example in (draw_smear(), draw_street())))
