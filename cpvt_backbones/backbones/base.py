@@ -1,6 +1,7 @@
 """Base of all backbones: outputs, freezing, layer depth, position encodings, checkpointing."""
 
-from collections.abc import Callable, Collection, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial, reduce
 from operator import add
@@ -189,12 +190,22 @@ class Backbone(PretrainedModel):
         encodings = build_positions(position, stages)
         self._position_names = tuple(encodings)
         for name, encoding in encodings.items():
+            if hasattr(self, name) or name in self._later_names():
+                fault = f'got {name!r}, an attribute of {type(self).__name__}'
+                raise ValueError(f'{type(encoding).__name__}.attribute must be a new name, {fault}')
             self.add_module(name, encoding)
         self._has_bias = any(encoding.has_bias for encoding in encodings.values())
         if any(encoding.has_rotation for encoding in encodings.values()):
             self._check_padding('beside a rotary encoding', position)
         if LearnedTable.attribute in encodings:
             self._register_load_state_dict_pre_hook(adapt_tables, with_module=True)
+
+    def _later_names(self) -> set[str]:
+        """Attributes that the class says it has, or takes, and that may be set later."""
+        names = set(inspect.signature(type(self)).parameters)
+        for cls in type(self).__mro__:
+            names |= inspect.get_annotations(cls).keys()
+        return names
 
     def _check_padding(self, where: str, position: Position) -> None:
         if not all(encoding.keeps_grid for encoding in self.position_encodings):
@@ -460,7 +471,7 @@ class Backbone(PretrainedModel):
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         """(stage, block) of a parameter or module, block -1 before the first.
 
-        It is ``None`` outside the stages.
+        It is ``None`` outside the stages. Of a position encoding it is asked for parameters alone.
         """
         part, _, rest = name.partition('.')
         if part in self._position_names and rest:
@@ -485,9 +496,27 @@ class Backbone(PretrainedModel):
 
         What is added to a frozen block later, such as an adapter, is trained.
         """
-        own = [name for name, _ in (*self.named_parameters(), *self.named_modules()) if name]
-        self._frozen = {name for name in own if self._freeze_level(name) <= self.frozen_stages}
+        levels = {name: self._freeze_level(name) for name, _ in self.named_parameters()}
+        for name, _ in self.named_modules():
+            if name.partition('.')[0] in self._position_names:
+                levels[name] = self._level_inside(name, levels)
+            elif name:
+                levels[name] = self._freeze_level(name)
+        self._frozen = {name for name, level in levels.items() if level <= self.frozen_stages}
         self._freeze()
+
+    @staticmethod
+    def _level_inside(name: str, levels: Mapping[str, float]) -> float:
+        """The level at which all parameters of a module of a position encoding are frozen.
+
+        A module without parameters has that of the module around it.
+        """
+        while name:
+            found = [level for key, level in levels.items() if key.startswith(f'{name}.')]
+            if found:
+                return max(found)
+            name = name.rpartition('.')[0]
+        return float('inf')
 
     def _freeze(self) -> None:
         for name, parameter in self.named_parameters():

@@ -166,6 +166,8 @@ class MultiScaleCPVT(CPVT):
         ```
     """
 
+    pyramid: nn.ModuleDict
+
     def __init__(
         self,
         *,

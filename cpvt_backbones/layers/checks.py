@@ -2,8 +2,9 @@
 
 import difflib
 import functools
+import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -30,9 +31,14 @@ def is_sequence(value: Any) -> bool:
 
 
 def did_you_mean(value: Any, accepted: Collection[Any]) -> str:
-    """``'; did you mean ...?'`` for a value similar to an accepted one, else ``''``."""
-    names = [name for name in accepted if isinstance(name, str)]
-    similar = difflib.get_close_matches(str(value), names, n=1, cutoff=0.75)
+    """``'; did you mean ...?'`` for a value similar to an accepted one, else ``''``.
+
+    Similar is, too, a name that begins with four characters or more of the value.
+    """
+    names, text = [name for name in accepted if isinstance(name, str)], str(value)
+    similar = difflib.get_close_matches(text, names, n=1, cutoff=0.75)
+    if not similar and len(text) >= 4:
+        similar = [name for name in names if name.startswith(text)]
     return f'; did you mean {similar[0]!r}?' if similar else ''
 
 
@@ -66,6 +72,32 @@ check_fraction = functools.partial(
 def check_positive(*, above: float = 0, **values: Any) -> None:
     """Check that each value is a finite number > ``above``."""
     check(f'a finite number > {above}', lambda v: is_number(v) and v > above, **values)
+
+
+def check_keywords(
+    called: str, function: Callable[..., Any], given: Iterable[str], *, positional: Any = ()
+) -> None:
+    """Check that a function takes keywords of these names.
+
+    Args:
+        called: The function as a user wrote it, such as ``"position=dict(type='PEG')"``.
+        function: Function or class.
+        given: Names of the keywords.
+        positional: Names of arguments that are not the user's to give.
+
+    Raises:
+        TypeError: It has no such argument; the message names a similar one, or all.
+    """
+    parameters = inspect.signature(function).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return
+    accepted = [name for name in parameters if name not in positional]
+    for name in given:
+        if name not in accepted:
+            advice = (
+                did_you_mean(name, accepted) or f'; accepted are {", ".join(accepted) or "none"}'
+            )
+            raise TypeError(f'{called} has no argument {name!r}{advice}')
 
 
 def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:

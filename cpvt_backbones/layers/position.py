@@ -16,6 +16,7 @@ from .axial_bias import AxialBias
 from .checks import (
     check_choice,
     check_int,
+    check_keywords,
     check_positive,
     is_int,
     is_sequence,
@@ -62,19 +63,29 @@ class Stage:
 class PositionEncoding(nn.Module):
     """Base of the position encodings. A trunk calls the methods of every encoding.
 
-    An encoding overrides the methods that it needs.
+    **Write your own position encoding.**
+
+    1. Derive a class from this one. Its constructor takes ``stages``, a list with a :class:`Stage`
+       for each stage of the trunk, and the arguments of a config as keywords.
+    2. Set ``attribute``, and override at least one hook: ``before_stage``, ``after_block``,
+       ``query_key``, ``attention_bias`` or ``rotate``.
+    3. Register the class with :func:`register_position`. ``position=dict(type=NAME, ...)`` then
+       builds it in every backbone, also beside other encodings.
+    4. With parameters in later blocks, override ``layer_id``, so that these have the learning rate
+       of their block and are frozen with it.
 
     Attributes:
-        attribute: Name of the encoding in the trunk, the prefix of its parameters' names.
-        has_bias: ``True`` if :meth:`PositionEncoding.attention_bias` is implemented. Otherwise it
-            is not called.
-        has_rotation: ``True`` if :meth:`PositionEncoding.rotate` is implemented. Otherwise it and
-            :meth:`PositionEncoding.prepare` are not called.
-        keeps_grid: ``True`` if the map keeps its size.
+        attribute: Name of the encoding in the trunk, the prefix of its parameters' names. The trunk
+            must not have the name already, such as ``'blocks'`` or ``'norm'``.
+        has_bias: ``True`` if :meth:`PositionEncoding.attention_bias` is implemented.
+        has_rotation: ``True`` if :meth:`PositionEncoding.rotate` is implemented.
+        keeps_grid: Set it to ``False`` if ``after_block`` or ``before_stage`` returns another grid.
+            :class:`PyramidCPVT` and :class:`MultiScaleCPVT` refuse such an encoding, and so does
+            a rotary encoding beside it.
 
     Examples:
-        An encoding with one learned vector for each row, up to 64. :func:`register_position` has
-        one without parameters.
+        A learned vector for each row, up to 64, before the first block. :func:`register_position`
+        has an encoding without parameters.
 
         >>> import torch
         >>> from torch import nn
@@ -93,12 +104,48 @@ class PositionEncoding(nn.Module):
         ...             rows = rows.repeat_interleave(grid[1], dim=0)
         ...             tokens = tokens + rows
         ...         return tokens, prefix_tokens, grid
-        ...     def layer_id(self, name):
-        ...         return 0, -1  # before the first block
         >>> model = CPVT(arch='tiny', position=dict(type='LearnedRows'))
         >>> (features,) = model(torch.rand(1, 3, 50, 70))
         >>> model.get_layer_depth('rows.table')
         (0, 14)
+
+        The same in a config, where the module of the class is imported by its name:
+
+        ```python
+        custom_imports = dict(imports=['cpvt_backbones', 'my_encodings'])
+        model = dict(
+            backbone=dict(
+                type='PyramidCPVT',
+                arch='small',
+                position=[dict(type='LearnedRows'), dict(type='PEG')],
+            )
+        )
+        ```
+
+        A learned number for each block, with the learning rate of its block:
+
+        >>> @register_position('BlockScale')
+        ... class BlockScale(PositionEncoding):
+        ...     attribute = 'block_scale'
+        ...     def __init__(self, stages):
+        ...         super().__init__()
+        ...         self.ids = [
+        ...             (s, block)
+        ...             for s, stage in enumerate(stages)
+        ...             for block in range(stage.used)
+        ...         ]
+        ...         scales = [nn.Parameter(torch.zeros(1)) for _ in self.ids]
+        ...         self.scales = nn.ParameterList(scales)
+        ...     def after_block(self, stage, block, tokens, grid):
+        ...         scale = self.scales[self.ids.index((stage, block))]
+        ...         rows = torch.arange(grid[0], device=tokens.device)
+        ...         rows = rows.repeat_interleave(grid[1])[:, None]
+        ...         return tokens + scale * rows, grid
+        ...     def layer_id(self, name):  # 'scales.3'
+        ...         return self.ids[int(name.split('.')[1])]
+        >>> model = CPVT(arch='tiny', position=dict(type='BlockScale'))
+        >>> model.get_layer_depth('block_scale.scales.3')
+        (4, 14)
     """
 
     attribute: ClassVar[str]
@@ -109,15 +156,26 @@ class PositionEncoding(nn.Module):
     def before_stage(
         self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> StageTokens:
-        """Encode before the first block: ``tokens`` (B, H * W, C), ``prefix_tokens`` (B, P, C) or
-        ``None``.
+        """Encode the tokens of a stage before its first block.
+
+        Args:
+            stage: Index of the stage; 0 in a column.
+            tokens: Patch tokens (B, H * W, C).
+            prefix_tokens: (B, P, C), or ``None`` without prefix tokens.
+            grid: (H, W).
+
+        Returns:
+            ``tokens``, ``prefix_tokens`` and ``grid``, all three.
         """
         return tokens, prefix_tokens, grid
 
     def after_block(
         self, stage: int, block: int, tokens: Tensor, grid: Grid
     ) -> tuple[Tensor, Grid]:
-        """Encode the patch tokens after a block."""
+        """Encode the patch tokens (B, H * W, C) after a block. Returns the tokens and their grid.
+
+        The next block and the encodings after this one work on the grid that is returned.
+        """
         return tokens, grid
 
     def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
@@ -137,6 +195,31 @@ class PositionEncoding(nn.Module):
                 (B * windows, heads, h * w, d).
             grid: Grid of the N tokens, which are queries and keys. With windows, this is the grid
                 of one window.
+
+        Examples:
+            A bias that falls with the distance in rows, and does not depend on the query:
+
+            >>> import torch
+            >>> from cpvt_backbones import CPVT
+            >>> from cpvt_backbones.layers import AxialBias, PositionEncoding
+            >>> from cpvt_backbones.layers import register_position
+            >>> @register_position('RowDistance')
+            ... class RowDistance(PositionEncoding):
+            ...     attribute, has_bias = 'row_distance', True
+            ...     def __init__(self, stages):
+            ...         super().__init__()
+            ...     def attention_bias(self, stage, block, query, grid):
+            ...         height, width = grid
+            ...         rows = torch.arange(height, device=query.device)
+            ...         steps = (rows[:, None] - rows).abs().to(query.dtype)
+            ...         bias = -steps.repeat_interleave(width, dim=0)  # (N, H)
+            ...         heads = query.shape[:2]
+            ...         bias = bias.expand(*heads, -1, -1)
+            ...         columns = bias.new_zeros(*heads, height * width, width)
+            ...         return AxialBias(bias, columns)
+            >>> model = CPVT(arch='tiny', position=dict(type='RowDistance'))
+            >>> model(torch.rand(1, 3, 50, 70))[0].shape
+            torch.Size([1, 192, 4, 5])
         """
         raise NotImplementedError
 
@@ -167,25 +250,71 @@ class PositionEncoding(nn.Module):
             prepared: The result of :meth:`PositionEncoding.prepare`.
             arrange: ``None``, or with windows a function that brings a tensor (heads or 1, P + N,
                 d) to their layout, (windows, heads or 1, h * w, d).
+
+        Examples:
+            Turn the first pair of channels by the row of the token:
+
+            >>> import torch
+            >>> from torch.nn.functional import pad
+            >>> from cpvt_backbones import CPVT
+            >>> from cpvt_backbones.layers import PositionEncoding
+            >>> from cpvt_backbones.layers import register_position
+            >>> @register_position('TurnByRow')
+            ... class TurnByRow(PositionEncoding):
+            ...     attribute, has_rotation = 'turn_by_row', True
+            ...     def __init__(self, stages):
+            ...         super().__init__()
+            ...     def prepare(self, stage, grid, num_prefix, device):
+            ...         rows = torch.arange(grid[0], device=device)
+            ...         angles = 0.1 * rows.repeat_interleave(grid[1])
+            ...         angles = pad(angles, (num_prefix, 0))  # 0: not turned
+            ...         return angles[None, :, None]  # (1, P + N, 1)
+            ...     def rotate(self, stage, block, query, key, angles, arrange):
+            ...         if arrange is not None:
+            ...             angles = arrange(angles)
+            ...         return self.turn(query, angles), self.turn(key, angles)
+            ...     def turn(self, x, angles):
+            ...         x, y, rest = x.split((1, 1, x.shape[-1] - 2), dim=-1)
+            ...         cos, sin = angles.cos(), angles.sin()
+            ...         turned = x * cos - y * sin, x * sin + y * cos
+            ...         return torch.cat((*turned, rest), dim=-1)
+            >>> model = CPVT(arch='tiny', position=dict(type='TurnByRow'))
+            >>> model(torch.rand(1, 3, 50, 70))[0].shape
+            torch.Size([1, 192, 4, 5])
         """
         raise NotImplementedError
 
     def layer_id(self, name: str) -> tuple[int, int]:
         """Return (stage, block) of a parameter, for layer-wise learning rates and freezing.
 
-        Block -1 is before the first.
+        Block -1 is before the first block of the stage. The default, (0, -1), is before the first
+        block of the model: the parameters have the lowest learning rate, and ``frozen_stages=0``
+        freezes them.
+
+        Args:
+            name: Name of the parameter without ``attribute``, such as ``'table'`` or
+                ``'proj.0.weight'``.
         """
-        raise NotImplementedError
+        return 0, -1
 
 
 POSITIONS: dict[str, type[PositionEncoding]] = {}
 
 
 def register_position(name: str) -> Callable[[type[PositionEncoding]], type[PositionEncoding]]:
-    """Make an encoding available as ``position=dict(type=name, ...)``, as a decorator of its class.
+    """Make a class available as ``position=dict(type=name, ...)``: a decorator with a name.
+
+    A config finds the name if the module of the class has been imported: list it in
+    ``custom_imports``. To run a cell of a notebook again is no error: a class of the same module
+    and name replaces the earlier one.
+
+    Args:
+        name: The type in a config, such as ``'RowIndex'``.
 
     Raises:
-        ValueError: The name is taken.
+        TypeError: ``name`` is no text, or the class is no :class:`PositionEncoding`.
+        ValueError: Another class has the name. ``attribute`` is missing or no identifier.
+            ``has_bias`` or ``has_rotation`` differs from the methods of the class.
 
     Examples:
         >>> import torch
@@ -209,13 +338,50 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
         (1, 192, 4, 5)
     """
 
+    given: Any = name
+    if isinstance(given, type):  # @register_position without a name
+        written = f"@register_position('{given.__name__}')"
+        raise TypeError(f'name must be a text: write {written}, got the class {given.__name__}')
+    if not isinstance(given, str):
+        raise TypeError(f'name must be a text, got {given!r}')
+
     def register(cls: type[PositionEncoding]) -> type[PositionEncoding]:
-        if name in POSITIONS:
-            raise ValueError(f'name must be new, got {name!r}, taken by {POSITIONS[name].__name__}')
+        _check_encoding(cls)
+        taken = POSITIONS.get(name)
+        if taken is not None and _place_of(taken) != _place_of(cls):
+            raise ValueError(
+                f'name must be new, got {name!r}, taken by {".".join(_place_of(taken))}'
+            )
         POSITIONS[name] = cls
         return cls
 
     return register
+
+
+def _place_of(cls: type) -> tuple[str, str]:
+    """Module and name of a class, which are those of a later version of it, too."""
+    return cls.__module__, cls.__qualname__
+
+
+def _check_encoding(cls: Any) -> None:
+    if not isinstance(cls, type) or not issubclass(cls, PositionEncoding):
+        raise TypeError(f'register_position takes a subclass of PositionEncoding, got {cls!r}')
+    attribute = getattr(cls, 'attribute', None)
+    if not isinstance(attribute, str) or not attribute.isidentifier():
+        accepted = 'the name of the encoding in the trunk, a Python identifier'
+        raise ValueError(f'{cls.__name__}.attribute must be {accepted}, got {attribute!r}')
+    for other in POSITIONS.values():
+        shipped = other.__module__.startswith('cpvt_backbones.')
+        if shipped and other.attribute == attribute and not issubclass(cls, other):
+            # Loading handles weights under these names.
+            fault = f'got {attribute!r}, that of {other.__name__}'
+            raise ValueError(f'{cls.__name__}.attribute must be a new name, {fault}')
+    for flag, method in (('has_bias', 'attention_bias'), ('has_rotation', 'rotate')):
+        given = bool(getattr(cls, flag))
+        overridden = getattr(cls, method) is not getattr(PositionEncoding, method)
+        if given != overridden:
+            fault = f'as the class {"overrides" if overridden else "does not override"} {method}'
+            raise ValueError(f'{cls.__name__}.{flag} must be {overridden} {fault}, got {given}')
 
 
 def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
@@ -236,6 +402,7 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
         check_choice(POSITIONS, **{'position type': name})
         cls = POSITIONS[name]
         count = sum(other.attribute == cls.attribute for other in built.values())
+        check_keywords(f'position=dict(type={name!r})', cls, arguments, positional=('stages',))
         built[cls.attribute + (f'_{count + 1}' if count else '')] = cls(stages, **arguments)
     return built
 

@@ -197,8 +197,7 @@ class RoPE(PositionEncoding):
         return (x * cos).addcmul_(partner, sin).to(x.dtype)
 
     def layer_id(self, name: str) -> tuple[int, int]:
-        _, _, index = name.partition('.')  # none: the list of the parameters, as a module
-        return self.layer_ids[int(index or -1)]
+        return self.layer_ids[int(name.removeprefix('freqs.'))]
 
 
 def _split_freqs(encoding: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

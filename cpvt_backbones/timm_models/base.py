@@ -59,6 +59,8 @@ class TimmModel(Backbone):
     feature_info: list[dict[str, Any]]
     out_indices: tuple[int, ...]
     final_norm: Any
+    head: nn.Module
+    head_drop: nn.Module
 
     def _add_head(
         self,
@@ -102,7 +104,7 @@ class TimmModel(Backbone):
             self.global_pool = global_pool
         self.num_classes = num_classes
         like = next(self.parameters())
-        self.head: nn.Module = nn.Identity()
+        self.head = nn.Identity()
         if num_classes > 0:
             self.head = nn.Linear(
                 self.num_features, num_classes, device=like.device, dtype=like.dtype

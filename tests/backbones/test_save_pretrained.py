@@ -7,8 +7,10 @@ import pytest
 import torch
 from tiny import BACKBONES, assert_equal_outputs, column, multi_scale, pyramid, randomise
 
-from cpvt_backbones import CPVT
+from cpvt_backbones import CPVT, PEG, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.layers import PositionEncoding
+from cpvt_backbones.layers import position as position_module
 
 
 @pytest.mark.parametrize('name', BACKBONES)
@@ -23,6 +25,31 @@ def test_a_folder_gives_the_model_back(name, tmp_path):
         'config.json',
         'model.safetensors',
     ]
+
+
+def test_a_new_encoding_is_loaded_and_the_report_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(position_module, 'POSITIONS', dict(position_module.POSITIONS))
+
+    @position_module.register_position('Twice')
+    class Twice(PositionEncoding):
+        attribute = 'twice'
+
+        def __init__(self, stages):
+            super().__init__()
+            self.peg = PEG(stages[0].dim)
+
+        def before_stage(self, stage, tokens, prefix_tokens, grid):
+            return (self.peg(tokens, grid) if stage == 0 else tokens), prefix_tokens, grid
+
+    for build in (column, pyramid):
+        model = randomise(build(position=dict(type='Twice')))
+        weights, report = convert_state_dict(model.state_dict(), build(position=dict(type='Twice')))
+        assert (report.notes, report.added) == ([], {})
+        for key, value in model.state_dict().items():
+            assert torch.equal(weights[key], value), key
+    plain = column(position=None).state_dict()
+    _, report = convert_state_dict(plain, column(position=dict(type='Twice')))
+    assert 'the source has no parameters of position' in str(report)
 
 
 OTHER_ARGUMENTS = dict(
@@ -95,7 +122,7 @@ def test_weights_of_another_class_and_unknown_arguments(tmp_path):
     with pytest.raises(ValueError, match='are weights of MultiScaleCPVT, got it for CPVT'):
         CPVT.from_pretrained(tmp_path)
     (tmp_path / 'config.json').write_text(json.dumps(dict(type='CPVT', shape='round')))
-    with pytest.raises(TypeError, match="unexpected keyword argument 'shape'"):
+    with pytest.raises(TypeError, match="CPVT has no argument 'shape'"):
         CPVT.from_pretrained(tmp_path)
 
 

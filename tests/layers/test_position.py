@@ -10,7 +10,7 @@ from attention_formula import attention_by_formula
 from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.runner.checkpoint import load_state_dict
-from tiny import PYRAMID, column, max_difference, pyramid, randomise
+from tiny import PYRAMID, column, max_difference, multi_scale, pyramid, randomise
 from torch.nn import functional
 
 from cpvt_backbones.layers import (
@@ -26,6 +26,7 @@ from cpvt_backbones.layers import (
     build_positions,
     register_position,
 )
+from cpvt_backbones.layers import position as position_module
 
 
 def stage(dim=8, grid=(4, 4), **kwargs):
@@ -317,27 +318,127 @@ def test_only_a_trunk_without_position_is_permutation_equivariant(kind):
     assert (max_difference(wanted[:, :, order], got) < 1e-5) == (kind is None)
 
 
-def test_a_new_encoding_is_one_class_and_one_registration():
-    @register_position('Ramp')
-    class Ramp(PositionEncoding):
-        attribute = 'pos_embed'
+@pytest.fixture
+def registry(monkeypatch):
+    """Types that a test registers are forgotten."""
+    monkeypatch.setattr(position_module, 'POSITIONS', dict(POSITIONS))
 
-        def __init__(self, stages, *, slope=1.0):
+
+def define(name='Ramp', **members):
+    """A class with an encoding, of one name in this module."""
+
+    def __init__(self, stages, *, slope=1.0):
+        PositionEncoding.__init__(self)
+        self.slope = slope
+
+    def before_stage(self, stage, tokens, prefix_tokens, grid):
+        return tokens + self.slope * torch.arange(tokens.shape[1])[:, None], prefix_tokens, grid
+
+    usual = dict(attribute='ramp', __init__=__init__, before_stage=before_stage)
+    return type(name, (PositionEncoding,), dict(usual, __module__=__name__, **members))
+
+
+def test_a_new_encoding_is_one_class_and_one_registration(registry):
+    register_position('Ramp')(define())
+    position = [dict(type='Ramp', slope=2.0), dict(type='Ramp'), dict(type='Learned')]
+    built = build_positions(position, [stage()])
+    assert list(built) == ['ramp', 'ramp_2', 'pos_embed'], 'one overwrote the other'
+    (found,) = column(position=dict(type='Ramp'))(torch.randn(1, 3, 32, 32))
+    assert found.shape == (1, 24, 2, 2)
+
+
+def test_a_class_that_is_defined_again_replaces_itself_alone(registry):
+    register_position('Ramp')(define())
+    again = register_position('Ramp')(define())
+    assert type(build_positions(dict(type='Ramp'), [stage()])['ramp']) is again
+    with pytest.raises(ValueError, match=r"name must be new, got 'Ramp', taken by .*\.Ramp"):
+        register_position('Ramp')(define('Other'))
+    with pytest.raises(ValueError, match="name must be new, got 'PEG'"):
+        register_position('PEG')(define())
+
+
+@pytest.mark.parametrize(
+    ('members', 'message'),
+    [
+        (dict(attribute=None), 'Ramp.attribute must be the name of the encoding in the trunk'),
+        (dict(attribute='a.b'), "a Python identifier, got 'a.b'"),
+        (dict(attribute='pos_embed'), "must be a new name, got 'pos_embed', that of LearnedTable"),
+        (dict(has_bias=True), 'Ramp.has_bias must be False as the class does not override'),
+        (dict(rotate=lambda self, *_: _), 'Ramp.has_rotation must be True as the class overrides'),
+    ],
+)
+def test_a_class_that_could_not_work_is_refused(registry, members, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        register_position('Ramp')(define(**members))
+
+
+def test_the_name_is_not_forgotten(registry):
+    with pytest.raises(TypeError, match=re.escape("write @register_position('Ramp')")):
+        register_position(define())
+    with pytest.raises(TypeError, match='name must be a text, got 3'):
+        register_position(3)
+    with pytest.raises(TypeError, match='takes a subclass of PositionEncoding'):
+        register_position('Ramp')(torch.nn.Linear)
+    assert 'Ramp' not in position_module.POSITIONS
+
+
+@pytest.mark.parametrize(
+    ('build', 'attribute'),
+    [
+        (column, 'blocks'),
+        (column, 'norm'),
+        (column, 'depth'),
+        (column, 'forward'),
+        (pyramid, 'patch_embeds'),
+        (multi_scale, 'pyramid'),
+        (multi_scale, 'taps'),
+    ],
+)
+def test_an_encoding_replaces_no_part_of_the_trunk(registry, build, attribute):
+    register_position('Ramp')(define(attribute=attribute))
+    message = f"Ramp.attribute must be a new name, got '{attribute}', an attribute of "
+    with pytest.raises(ValueError, match=message):
+        build(position=dict(type='Ramp'))
+
+
+def test_parameters_of_a_new_encoding_are_before_the_first_block(registry):
+    class Projected(PositionEncoding):
+        attribute = 'projected'
+
+        def __init__(self, stages):
             super().__init__()
-            self.slope = slope
+            self.proj = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
 
-        def before_stage(self, stage, tokens, prefix_tokens, grid):
-            return tokens + self.slope * torch.arange(tokens.shape[1])[:, None], prefix_tokens, grid
+    register_position('Projected')(Projected)
+    model = column(position=dict(type='Projected'))
+    assert model.get_layer_depth('projected.proj.0.weight') == (0, 6)
+    frozen = column(position=dict(type='Projected'), frozen_stages=0).train()
+    assert not frozen.projected.proj[0].weight.requires_grad
+    assert not frozen.projected.proj[1].training, 'the dropout of a frozen part'
 
-    try:
-        built = build_positions([dict(type='Ramp', slope=2.0), dict(type='Learned')], [stage()])
-        assert list(built) == ['pos_embed', 'pos_embed_2'], 'one overwrote the other'
-        (found,) = column(position=dict(type='Ramp'))(torch.randn(1, 3, 32, 32))
-        assert found.shape == (1, 24, 2, 2)
-        with pytest.raises(ValueError, match=r"name must be new, got 'Ramp', taken by Ramp"):
-            register_position('Ramp')(Ramp)
-    finally:
-        del POSITIONS['Ramp']
+
+def test_layer_id_is_asked_for_parameters_alone(registry):
+    asked = []
+
+    class Late(PositionEncoding):
+        attribute = 'late'
+
+        def __init__(self, stages):
+            super().__init__()
+            self.scales = torch.nn.ParameterList(torch.zeros(1) for _ in range(4))
+            parts = (torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout()) for _ in 'ab')
+            self.parts = torch.nn.ModuleList(parts)
+
+        def layer_id(self, name):
+            asked.append(name)
+            return 0, int(name.split('.')[1])
+
+    register_position('Late')(Late)
+    model = column(position=dict(type='Late'), frozen_stages=1).train()
+    assert set(asked) == {name for name, _ in model.late.named_parameters()}
+    assert [scale.requires_grad for scale in model.late.scales] == [False, True, True, True]
+    assert [part[1].training for part in model.late.parts] == [False, True]
+    assert model.late.training, 'parts of it are trained'
 
 
 NO_SPEC = 'position must be None, a dict with a type, or a list of such dicts, got '
@@ -353,7 +454,14 @@ TYPES = f'position type must be one of {sorted(POSITIONS)}, got '
         ('PEG', f"{NO_SPEC}'PEG'"),
         (['PEG'], f"{NO_SPEC}['PEG']"),
         (3, f'{NO_SPEC}3'),
-        (dict(type='PEG', kernel=3), "unexpected keyword argument 'kernel'"),
+        (
+            dict(type='PEG', kernel=3),
+            "position=dict(type='PEG') has no argument 'kernel'; did you mean 'kernel_size'?",
+        ),
+        (
+            dict(type='SinCos', side=3),
+            "position=dict(type='SinCos') has no argument 'side'; accepted are temperature",
+        ),
         (dict(type='Learned', interpolation='nearest'), "['bicubic', 'bilinear'], got 'nearest'"),
         (dict(type='Learned', antialias='False'), "antialias must be True or False, got 'False'"),
         (dict(type='SinCos', temperature=0), 'temperature must be a finite number > 1, got 0'),

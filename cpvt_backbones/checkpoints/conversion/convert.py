@@ -162,7 +162,8 @@ def convert_state_dict(
     ours, origin = rename_weights(source, found, report)
     _check_depths(ours, depths, report)
     wanted = model.state_dict()
-    if not any(re.match(rf'{_PEG}|pos_embed\.|rel_pos(_hw)?\.|rope\.freqs', key) for key in ours):
+    shipped = rf'{_PEG}|pos_embed\.|rel_pos(_hw)?\.|rope\.freqs'
+    if not any(re.match(shipped, key) or _is_of_encoding(key, model) for key in ours):
         report.notes.append(
             'the source has no parameters of position: it encodes none, or encodes it by a formula'
         )
@@ -207,7 +208,10 @@ def _add_parts(
         )
         report.added['patch_embed.proj.bias'] = 'zero: the source embeds patches without a bias'
     if not any(re.match(_PEG, key) for key in ours):
-        pegs = identity_init(model)
+        # An encoding of the user's may have PEGs, under its own name.
+        present = {key.partition('.')[0] for key in ours}
+        values = identity_init(model).items()
+        pegs = {key: value for key, value in values if key.partition('.')[0] not in present}
         ours |= pegs
         report.added |= dict.fromkeys(pegs, 'the source has no PEG: it starts as the identity')
 
@@ -388,9 +392,12 @@ def _sort_out(
     report.refused[old] = _UNKNOWN
 
 
+def _is_of_encoding(key: str, model: nn.Module) -> bool:
+    return isinstance(getattr(model, key.partition('.')[0], None), PositionEncoding)
+
+
 def _is_new_part(key: str, model: nn.Module) -> bool:
-    part = getattr(model, key.partition('.')[0], None)
-    return isinstance(part, PositionEncoding) or any(re.match(new, key) for new in _NEW_PARTS)
+    return _is_of_encoding(key, model) or any(re.match(new, key) for new in _NEW_PARTS)
 
 
 def _advice_on_missing(missing: list[str], new: set[str]) -> str:
