@@ -27,6 +27,7 @@ from cpvt_backbones.checkpoints import (
     stored_config,
     write_checkpoint,
 )
+from cpvt_backbones.layers.checks import check_keywords
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 _SUFFIXES = (
@@ -43,6 +44,8 @@ class CheckpointInit:
     def __init__(
         self, checkpoint: str | PathLike[str], map_location: Any = 'cpu', **options: Any
     ) -> None:
+        called = "init_cfg=dict(type='Pretrained')"
+        check_keywords(called, load_checkpoint, options, positional=('model', 'content'))
         self.checkpoint, self.options = checkpoint, options
 
     def __call__(self, module: Any) -> None:
@@ -54,6 +57,11 @@ class PretrainedModel(BaseModule):
     """Base of :class:`Backbone`: pretrained weights by name, in folders and on the Hugging Face
     hub.
     """
+
+    def __new__(cls, *_: Any, **arguments: Any) -> Any:
+        """Refuse keywords that the constructor lacks, with the name that is similar."""
+        check_keywords(cls.__name__, cls, arguments)
+        return super().__new__(cls)
 
     @classmethod
     def from_pretrained(cls, name: str | PathLike[str], **arguments: Any) -> Any:
@@ -91,6 +99,7 @@ class PretrainedModel(BaseModule):
             >>> model.embed_dims, model.depth
             (192, 12)
         """
+        check_keywords(f'{cls.__name__}.from_pretrained', cls, arguments, positional=('init_cfg',))
         given, name = str(name), _full_name(os.path.expanduser(name))
         try:
             config = stored_config(name)

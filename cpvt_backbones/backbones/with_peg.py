@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from cpvt_backbones.layers import PEG, Grid, ceil_div
-from cpvt_backbones.layers.checks import check_bool, is_int, is_sequence
+from cpvt_backbones.layers.checks import check_bool, check_keywords, is_int, is_sequence
 from cpvt_backbones.layers.peg import identity_init
 
 from .archs import resolve_size
@@ -71,6 +71,7 @@ def build_with_peg(
         kept = "'zero' (a block's map keeps its size)"
         raise ValueError(f'padding must be {kept}, got {peg["padding"]!r}')
     check_bool(channels_last=channels_last)
+    check_keywords("dict(type='WithPEG')", PEG, peg, positional=('dim',))
     model: Any = MODELS.build(backbone)
     if hasattr(model, 'pos_block'):
         raise ValueError(

@@ -7,6 +7,7 @@ from mmdet.models.detectors import DETR
 from mmengine.registry import MODELS
 
 from cpvt_backbones.layers import PEGPosition, Stage
+from cpvt_backbones.layers.checks import check_keywords
 
 
 @MODELS.register_module()
@@ -41,6 +42,7 @@ class DETRWithPEG(DETR):
         self.encoder = options
         super()._init_layers()
         depth, dim = len(self.encoder.layers), self.embed_dims
+        check_keywords('encoder.peg', PEGPosition, peg or {}, positional=('stages',))
         stage = Stage(dim=dim, depth=depth, used=depth, head_dim=dim, grid=(1, 1))
         self.pos_block = None if peg is None else PEGPosition([stage], **peg)
 

@@ -30,7 +30,7 @@ from cpvt_backbones.checkpoints import (
     locate_checkpoint,
     naming_file,
 )
-from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.layers.checks import check_choice, check_keywords
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, config_classes, find_toolbox, step_name
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
@@ -251,7 +251,9 @@ def _take_range(cfg: Config) -> ValueRange | None:
     """The range of the test pipeline's ``LoadRange``, which becomes ``LoadImageFromFile``."""
     for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
         if step_name(step) == 'LoadRange':
-            value_range = ValueRange(**{key: step[key] for key in step if key != 'type'})
+            arguments = {key: step[key] for key in step if key != 'type'}
+            check_keywords("dict(type='LoadRange')", ValueRange, arguments)
+            value_range = ValueRange(**arguments)
             step.clear()
             step['type'] = 'LoadImageFromFile'
             return value_range

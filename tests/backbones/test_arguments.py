@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from mmengine.registry import MODELS
 from tiny import COLUMN, PYRAMID, column, multi_scale, pyramid
 
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
@@ -144,8 +145,41 @@ def test_values_of_one_model(build, arguments, message):
 
 @pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)
 def test_an_unknown_keyword_is_named(build):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'drop_path'"):
+    message = "CPVT has no argument 'drop_path'; did you mean 'drop_path_rate'?"
+    with pytest.raises(TypeError, match=re.escape(message)):
         build(drop_path=0.3)
+
+
+@pytest.mark.parametrize('cls', [CPVT, MultiScaleCPVT, PyramidCPVT])
+def test_an_unknown_keyword_is_named_in_a_config_and_for_pretrained_weights(cls):
+    message = re.escape("has no argument 'archh'; did you mean 'arch'?")
+    with pytest.raises(TypeError, match=f'{cls.__name__} {message}'):
+        MODELS.build(dict(type=cls.__name__, archh='tiny'))
+    with pytest.raises(TypeError, match=f'{cls.__name__}.from_pretrained {message}'):
+        cls.from_pretrained('cpvt_tiny_gap-imagenette', archh='tiny')
+
+
+@pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)
+def test_an_unknown_keyword_of_init_cfg_is_named(build):
+    model = build(init_cfg=dict(type='Pretrained', checkpoint='x.pth', prefx='teacher.'))
+    message = "init_cfg=dict(type='Pretrained') has no argument 'prefx'; did you mean 'prefix'?"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        model.init_weights()
+
+
+def test_an_unknown_keyword_of_a_peg_is_named():
+    config = dict(
+        type='WithPEG', backbone=dict(type='CPVT', arch='tiny', position=None), after=['blocks.0']
+    )
+    message = "dict(type='WithPEG') has no argument 'kernel'; did you mean 'kernel_size'?"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        MODELS.build(dict(config, kernel=5))
+
+
+@pytest.mark.parametrize('cls', [CPVT, MultiScaleCPVT, PyramidCPVT])
+def test_signatures_are_those_of_the_constructors(cls):
+    names = list(inspect.signature(cls.__init__).parameters)[1:]
+    assert list(inspect.signature(cls).parameters) == names
 
 
 @pytest.mark.parametrize('cls', [CPVT, MultiScaleCPVT, PyramidCPVT, PEG])
