@@ -5,13 +5,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from logging import FileHandler
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from mmengine.logging import print_log
+from mmengine.logging import MMLogger, print_log
 from mmengine.model import BaseModule, update_init_info
 from torch import Tensor
 
@@ -49,8 +50,16 @@ class CheckpointInit:
         self.checkpoint, self.options = checkpoint, options
 
     def __call__(self, module: Any) -> None:
-        load_checkpoint(module, self.checkpoint, **self.options)
+        report = load_checkpoint(module, self.checkpoint, **self.options)
         update_init_info(module, f'loaded from {self.checkpoint}')
+        # mmengine goes by the means of the parameters, which may be the same, or those of new PEGs.
+        loaded = set(report.loaded)
+        for name, parameter in module.named_parameters():
+            info = module._params_init_info[parameter]
+            if name in loaded:
+                info['init_info'] = f'loaded from {self.checkpoint}'
+            elif name in report.added:
+                info['init_info'] = report.added[name]
 
 
 class PretrainedModel(BaseModule):
@@ -62,6 +71,15 @@ class PretrainedModel(BaseModule):
         """Refuse keywords that the constructor lacks, with the name that is similar."""
         check_keywords(cls.__name__, cls, arguments)
         return super().__new__(cls)
+
+    def _dump_init_info(self) -> None:
+        """Write mmengine's list, a line for each parameter, to the file of a log only.
+
+        Of a backbone alone, the report of :func:`load_checkpoint` is on the console.
+        """
+        handlers = MMLogger.get_current_instance().handlers
+        if any(isinstance(handler, FileHandler) for handler in handlers):
+            super()._dump_init_info()
 
     @classmethod
     def from_pretrained(cls, name: str | PathLike[str], **arguments: Any) -> Any:

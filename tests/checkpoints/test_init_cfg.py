@@ -2,8 +2,11 @@
 detector.
 """
 
+import logging
+
 import pytest
 import torch
+from mmengine.logging import MMLogger
 from mmengine.model import BaseModel, PretrainedInit
 from mmengine.registry import MODELS
 from tiny import COLUMN, PYRAMID, assert_equal_outputs, max_difference, randomise
@@ -120,6 +123,33 @@ def test_incomplete_checkpoint_is_refused(tmp_path):
     model = MODELS.build(dict(cfg, init_cfg=init_cfg, final_norm=False))
     model.init_weights()
     assert torch.equal(model.blocks[0].attn.qkv.weight, trunk.blocks[0].attn.qkv.weight)
+
+
+@pytest.fixture
+def deit(tmp_path):
+    """A checkpoint without a PEG, whose norms have the values that every model starts with."""
+    torch.save(CPVT(arch=COLUMN, position=None).state_dict(), tmp_path / 'deit.pth')
+    return str(tmp_path / 'deit.pth')
+
+
+def test_a_backbone_alone_does_not_list_its_parameters(deit, monkeypatch):
+    logger, told = MMLogger.get_current_instance(), []
+    monkeypatch.setattr(logger, 'handlers', [logging.StreamHandler()])
+    monkeypatch.setattr(logger, 'handle', told.append)
+    CPVT(arch=COLUMN, init_cfg=deit).init_weights()
+    (message,) = [one.getMessage() for one in told if one.levelno >= logging.INFO]
+    assert message.startswith(f'load {deit}: ')
+
+
+def test_the_list_in_the_file_of_a_log_is_true(deit, tmp_path, monkeypatch):
+    handler = logging.FileHandler(tmp_path / 'train.log')
+    monkeypatch.setattr(MMLogger.get_current_instance(), 'handlers', [handler])
+    CPVT(arch=COLUMN, init_cfg=deit).init_weights()
+    handler.close()
+    lines = (tmp_path / 'train.log').read_text().splitlines()
+    listed = {line.partition(' - ')[0]: lines[i + 1] for i, line in enumerate(lines[:-1])}
+    assert listed['blocks.0.norm1.weight'].strip() == f'loaded from {deit}', 'its mean is 1 before'
+    assert 'starts as the identity' in listed['pos_block.0.proj.0.weight']
 
 
 def test_report_is_logged(foreign, caplog, monkeypatch):
