@@ -22,10 +22,11 @@ The modules, in the order in which they work on an image:
 5. ``predictors`` runs the model on a batch, by its toolbox.
 6. ``predictions`` turns the output into plain data, in px of the image.
 7. ``drawing`` draws the prediction on the image.
-8. ``inferencer`` does 1 to 7 for any number of images, in threads and in bounded memory.
-9. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
+8. ``queues`` bounds the images and results that wait between these steps.
+9. ``inferencer`` does 1 to 8 for any number of images, in threads and in bounded memory.
+10. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
    ``predictions.json`` at the end.
-10. ``folders`` runs a folder: which images are left, locks, shards.
+11. ``folders`` runs a folder: which images are left, locks, shards.
 """
 
 from cpvt_backbones.toolboxes import read_config

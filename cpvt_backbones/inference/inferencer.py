@@ -6,10 +6,7 @@ Images are read, run in batches of one size, and finished, side by side and in b
 import logging
 import os
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -38,14 +35,12 @@ from .images import (
 )
 from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
 from .predictors import Predictor, ToolboxPredictor
+from .queues import OrderedCalls, ShapeBuckets, bytes_of
 from .sizes import Scale, Sizing, check_scale
 from .tiles import Bounds
 from .windows import ImageFile, open_image, open_scene
 
 MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
-
-THREADS = min(8, os.cpu_count() or 1)
-WAITING_BYTES = 200_000_000  # maximum of the results or images that wait
 
 
 @dataclass(frozen=True)
@@ -319,7 +314,7 @@ class Inferencer:
         with OrderedCalls() as reading, OrderedCalls() as finishing:
             try:
                 for loaded, output in self._outputs(_read_ahead(reading, load, images), run):
-                    nbytes = loaded.nbytes + _bytes_of(output)
+                    nbytes = loaded.nbytes + bytes_of(output)
                     arguments = loaded, output, score_thr, then
                     yield from finishing.add(self._finish, *arguments, nbytes=nbytes)
                     yield from finishing.results(wait=False)
@@ -425,15 +420,8 @@ def _warn(message: str) -> None:
     print_log(message, 'current', logging.WARNING)
 
 
-def _bytes_of(output: Any) -> int:
-    if isinstance(output, tuple):  # of an image in tiles: its prediction, and the best score
-        output = output[0]
-    arrays = output.values() if isinstance(output, dict) else [output]
-    return sum(getattr(array, 'nbytes', 0) for array in arrays)
-
-
 def _read_ahead(
-    reading: 'OrderedCalls', load: Any, images: Sequence[ImageInput]
+    reading: OrderedCalls, load: Any, images: Sequence[ImageInput]
 ) -> Iterator[LoadedImage]:
     for index, source in enumerate(images):
         nbytes = DECODING_BYTES * prod(image_size(source) or (0,))
@@ -458,70 +446,3 @@ def _without_frames(error: Exception) -> Exception:
     """Detach an error from its frames, which hold images and tensors."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
-
-
-class OrderedCalls(AbstractContextManager):
-    """Runs calls in threads.
-
-    Their results come in the order of the calls, and a call's error in place of its result.
-
-    At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait for their results to be taken. Leaving
-    the context waits for the calls that run, and drops those that do not.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS)
-        self._waiting: deque[tuple[Future[Any], int]] = deque()
-        self._bytes = 0
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def add(self, call: Callable[..., Any], *args: Any, nbytes: int) -> Iterator[Any]:
-        """Start a call that holds ``nbytes``; yield the oldest results until few enough wait."""
-        self._waiting.append((self._pool.submit(call, *args), nbytes))
-        self._bytes += nbytes
-        while len(self._waiting) > 2 * THREADS or self._bytes > WAITING_BYTES:
-            yield self._take()
-
-    def results(self, *, wait: bool = True) -> Iterator[Any]:
-        """Yield all other results, or those that need no waiting."""
-        while self._waiting and (wait or self._waiting[0][0].done()):
-            yield self._take()
-
-    def _take(self) -> Any:
-        future, nbytes = self._waiting.popleft()
-        self._bytes -= nbytes
-        return future.result()
-
-
-class ShapeBuckets:
-    """Collects images of one shape until a batch is full."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._waiting: dict[tuple[int, ...], list[LoadedImage]] = {}
-        self._bytes = 0
-
-    def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
-        """Add an image; yield its batch if full.
-
-        Yield the longest waiting batches while too many bytes wait.
-        """
-        shape = loaded.image.shape[:2]
-        self._waiting.setdefault(shape, []).append(loaded)
-        self._bytes += loaded.nbytes
-        if len(self._waiting[shape]) >= self._bounds.batch_of(loaded.pixels):
-            yield self._take(shape)
-        while self._bytes > WAITING_BYTES:
-            yield self._take(next(iter(self._waiting)))
-
-    def flush(self) -> Iterator[list[LoadedImage]]:
-        """Yield the waiting batches."""
-        while self._waiting:
-            yield self._take(next(iter(self._waiting)))
-
-    def _take(self, shape: tuple[int, ...]) -> list[LoadedImage]:
-        batch = self._waiting.pop(shape)
-        self._bytes -= sum(loaded.nbytes for loaded in batch)
-        return batch

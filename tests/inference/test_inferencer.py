@@ -84,7 +84,7 @@ def test_max_pixels_limits_batches(predictor, forwards):
 @pytest.mark.parametrize('image_bytes', [3 * 50 * 50, 3 * 60 * 60])
 def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, image_bytes):
     """The longest waiting first; the last images are as large as the bound."""
-    monkeypatch.setattr('cpvt_backbones.inference.inferencer.WAITING_BYTES', 3 * 50 * 50)
+    monkeypatch.setattr('cpvt_backbones.inference.queues.WAITING_BYTES', 3 * 50 * 50)
     predictor = LocalSegmentor()
     side = round((image_bytes / 3) ** 0.5)
     sizes = [(8 + i, 30) for i in range(12)] + [(side, side + i) for i in range(3)]

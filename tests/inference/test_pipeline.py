@@ -10,8 +10,8 @@ from bad_files import write_folder
 from folder_runs import MODELS, run, snapshot, write_images
 from local_models import LocalSegmentor
 
-from cpvt_backbones.inference import Inferencer, folders, image_size, inferencer, read_image
-from cpvt_backbones.inference.inferencer import OrderedCalls
+from cpvt_backbones.inference import Inferencer, folders, image_size, queues, read_image
+from cpvt_backbones.inference.queues import OrderedCalls
 
 
 class OneAfterTheOther:
@@ -44,7 +44,7 @@ class Uneven(LocalSegmentor):
 def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeypatch):
     folder = write_folder(tmp_path / 'images')
     run(model(), folder, tmp_path / 'threads')
-    monkeypatch.setattr(inferencer, 'ThreadPoolExecutor', OneAfterTheOther)
+    monkeypatch.setattr(queues, 'ThreadPoolExecutor', OneAfterTheOther)
     run(model(), folder, tmp_path / 'serial')
     assert snapshot(tmp_path / 'threads') == snapshot(tmp_path / 'serial')
     records = [tmp_path / out / 'records.jsonl' for out in ('threads', 'serial')]
@@ -52,8 +52,8 @@ def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeyp
 
 
 def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
-    monkeypatch.setattr(inferencer, 'THREADS', 2)
-    monkeypatch.setattr(inferencer, 'WAITING_BYTES', 10)
+    monkeypatch.setattr(queues, 'THREADS', 2)
+    monkeypatch.setattr(queues, 'WAITING_BYTES', 10)
     started = []
     with OrderedCalls() as calls:
         for nbytes, waiting in ((1, 4), (4, 2), (11, 0)):
@@ -66,7 +66,7 @@ def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
 
 
 def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monkeypatch):
-    monkeypatch.setattr(inferencer, 'THREADS', 2)
+    monkeypatch.setattr(queues, 'THREADS', 2)
     folder, ahead = write_images(tmp_path / 'images', count=12), []
     reads = []
 

@@ -20,8 +20,8 @@ from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.export import Features, export, features_of, verify
 from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.inference import Inferencer, find_images, merge_shards, predict_to_folder
-from cpvt_backbones.inference.inferencer import THREADS
 from cpvt_backbones.inference.outputs import RESULT_FILES
+from cpvt_backbones.inference.queues import THREADS
 
 
 class Brightness:
