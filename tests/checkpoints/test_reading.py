@@ -1,5 +1,6 @@
 """Reading of every kind of file, and the message for every kind that is refused."""
 
+import gzip
 import io
 import os
 import pathlib
@@ -13,6 +14,7 @@ import torch
 from hostile import refused
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
+from safetensors.torch import save
 from test_mmengine_loader import make_runner
 from tiny import COLUMN, randomise
 
@@ -190,19 +192,36 @@ def archive(name):
     ('content', 'message'),
     [
         (b'', r"the file '.*w.pth' is empty"),
-        (
-            b'version https://git-lfs.github.com/spec/v1\noid sha256:4d\n',
-            'is no checkpoint, or dam',
-        ),
-        (b'<!DOCTYPE html><html>404</html>', 'is no checkpoint, or damaged'),
+        (b'version https://git-lfs.github.com/spec/v1\noid sha256:4d\n', 'a pointer of Git LFS: '),
+        (b'\n <!DOCTYPE html><html>404</html>', 'a web page: the download failed'),
+        (gzip.compress(saved(dict(w=torch.ones(2)))), 'compressed by gzip: unpack it'),
+        (b'\x89HDF\r\n\x1a\n' + bytes(50), 'HDF5, as Keras writes it'),
+        (b'hello world, this is text', r'is no checkpoint, or damaged \(a value is missing\)'),
+        (save(dict(w=torch.ones(2))), r'a file of safetensors: rename it to \*.safetensors'),
         (archive('readme.txt'), 'is truncated or damaged'),
         (saved(torch.ones(2)), "'.*w.pth' holds a Tensor, not a dict of weights"),
     ],
-    ids=['empty', 'pointer', 'page', 'archive', 'tensor'],
+    ids=['empty', 'pointer', 'page', 'gzip', 'hdf5', 'text', 'safetensors', 'archive', 'tensor'],
 )
 def test_not_a_checkpoint(content, message, tmp_path):
     (tmp_path / 'w.pth').write_bytes(content)
     refused(tmp_path / 'w.pth', message)
+
+
+def test_a_file_of_torch_save_under_another_suffix(tmp_path):
+    (tmp_path / 'w.safetensors').write_bytes(saved(dict(w=torch.ones(2))))
+    refused(tmp_path / 'w.safetensors', r'a file of torch.save: rename it to \*.pth')
+
+
+def test_lengths_of_safetensors_that_look_like_another_format(tmp_path):
+    """A file begins with the length of its header: 640 bytes are a pickle's first two."""
+    for length in (640, 0x4B50):  # b'\x80\x02', b'PK'
+        file = tmp_path / 'w.safetensors'
+        file.write_bytes(save(dict(w=torch.ones(2)), metadata=dict(note='')))
+        missing = length - int.from_bytes(file.read_bytes()[:8], 'little')
+        file.write_bytes(save(dict(w=torch.ones(2)), metadata=dict(note='x' * missing)))
+        assert int.from_bytes(file.read_bytes()[:8], 'little') == length
+        assert_same(read_checkpoint(file), dict(w=torch.ones(2)))
 
 
 def test_archives_of_other_formats_are_named(tmp_path):

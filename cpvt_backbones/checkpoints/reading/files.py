@@ -126,12 +126,41 @@ def _read(file: Path) -> dict[str, Any]:
     if file.name.endswith(INDEX):
         return _read_shards(file)
     _check_hash(file)
+    _check_format(file)
     content = _read_safetensors(file) if file.suffix == '.safetensors' else read_pickled(file)
     weights = content.get('state_dict', content) if isinstance(content, dict) else content
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
         found = f'a {type(weights).__name__}, not a dict of weights by name'
         raise CheckpointError(f'checkpoint: {str(file)!r} holds {found}')
     return content
+
+
+def _check_format(file: Path) -> None:
+    """Refuse files of other formats by their first bytes, with what to do instead."""
+    with file.open('rb') as stream:
+        head = stream.read(64)
+    safetensors = head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < file.stat().st_size
+    found = next((advice for start, advice in _OTHER_FORMATS if head.startswith(start)), None)
+    if head.lstrip()[:9].lower().startswith((b'<!doctype', b'<html')):
+        found = 'a web page: the download failed, or needs a login'
+    elif safetensors:
+        if file.suffix != '.safetensors':
+            found = 'a file of safetensors: rename it to *.safetensors'
+    elif file.suffix == '.safetensors' and head.startswith((b'PK\x03\x04', b'\x80\x02')):
+        found = 'a file of torch.save: rename it to *.pth'
+    if found:
+        raise CheckpointError(f'checkpoint: {str(file)!r} is {found}')
+
+
+_OTHER_FORMATS = [
+    (b'version https://git-lfs', 'a pointer of Git LFS: run git lfs pull in its clone'),
+    (b'\x1f\x8b', 'compressed by gzip: unpack it'),
+    (b'\x89HDF', 'HDF5, as Keras writes it: load it there, and save its weights by torch.save'),
+    (b'BZh', 'compressed by bzip2: unpack it'),
+    (b'\xfd7zXZ', 'compressed by xz: unpack it'),
+    (b'Rar!', 'a RAR archive: unpack it'),
+    (b'7z\xbc\xaf', 'a 7z archive: unpack it'),
+]
 
 
 def _read_shards(index: Path) -> dict[str, Any]:

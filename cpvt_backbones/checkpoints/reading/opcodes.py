@@ -104,7 +104,9 @@ class PickleScan:
                 self._follow(opcode.name, argument)
         except Refused:
             raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except LookupError as error:  # its text is a position or key alone
+            raise UnpicklingError('a value is missing') from error
+        except (AttributeError, TypeError, ValueError) as error:
             raise UnpicklingError(str(error)) from error
 
     def _follow(self, name: str, argument: Any) -> None:

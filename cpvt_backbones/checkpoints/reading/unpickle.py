@@ -22,6 +22,7 @@ from .opcodes import STAND_INS, PickleScan, Refused
 
 MAX_PICKLE = 256 << 20  # bytes; mmengine's logs of 10 losses over 1,000,000 iterations take 200 MB
 MAX_DIRECTORY = 16 << 20  # bytes of an archive's list of files
+FOLDER = 0x10  # attribute of a file in an archive; torch leaves the memory of its tensor as it is
 MAX_DIMS = 64  # torch's own operations take no more
 MAX_DEPTH = 100
 MAX_VALUES = 1_000_000
@@ -111,6 +112,8 @@ def _check_pickles(file: Path) -> None:
             _check_kind([member.filename for member in members])
             if any(member.compress_type not in _COMPRESSIONS for member in members):
                 raise ValueError('it is compressed by a method that torch does not know')
+            if any(member.external_attr & FOLDER for member in members):
+                raise ValueError('a record in it is marked as a folder, which torch does not read')
             if sum(member.file_size for member in members) > file.stat().st_size:
                 raise ValueError('it would unpack to more than its size')
             if damaged := archive.testzip():
