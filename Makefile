@@ -60,7 +60,7 @@ test-app: .venv/.browser  ## run the tests of the page in the Chromium of the sy
 test-site: .venv/.browser  ## open every page of the site in the Chromium of the system: accessibility, overflow
 	$(BIN)/python -m pytest -q -m slow --timeout 1800 tests/docs/test_site_browser.py $(ARGS)
 
-# Packages that are compared with, beside .venv: mmpretrain does not import where transformers 5 is installed.
+# Packages that are compared with, beside .venv: no user needs them.
 PEERS := $(CURDIR)/build/peers
 PEER_PACKAGES := transformers tokenizers regex ftfy open_clip_torch segmentation_models_pytorch peft accelerate \
 	lightning lightning-utilities torchmetrics captum grad-cam ttach

@@ -16,7 +16,12 @@ from cpvt_backbones.layers.axial_bias import whole_bias
 
 from .complexity import explicit_attention
 
-_SOFTMAX = (torch.ops.aten._softmax, torch.ops.aten._safe_softmax)
+# `_safe_softmax` is there from torch 2.5 on.
+_SOFTMAX = tuple(
+    getattr(torch.ops.aten, name)
+    for name in ('_softmax', '_safe_softmax')
+    if hasattr(torch.ops.aten, name)
+)
 _OWN = (Attention, SpatialReductionAttention)
 _LARGEST_CELL = 64
 

@@ -9,6 +9,7 @@ import re
 import struct
 import threading
 import zipfile
+from _codecs import encode
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,8 @@ _NUMBERS = re.compile('b1|[iufc](1|2|4|8|16)')
 _PLAIN = (str, bytes, int, float, complex, bool, torch.Size, torch.dtype, torch.device)
 _BUILT = (np.ndarray, np.generic, np.dtype, HistoryBuffer, slice)  # of stand-ins, by _build
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Bytes of Python 2's protocol, and sets; torch allows them from 2.5 on.
+_ALLOWED_LATER: list[Any] = [encode, set]
 _LOCK = threading.Lock()
 
 
@@ -89,7 +92,7 @@ def _load(file: Path) -> Any:
     with _LOCK:
         before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(_CLASSES)
+        torch.serialization.add_safe_globals([*_CLASSES, *_ALLOWED_LATER])
         try:
             return torch.load(file, map_location='cpu', weights_only=True)
         finally:
