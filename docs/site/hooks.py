@@ -29,7 +29,8 @@ PAGES = (
 )
 README = 'overview.md'  # of the repository. The site's first page is its own index.md.
 NARROW = 'docs/figures/sizes_narrow.png'  # the picture of the first page on a phone
-EXAMPLE = re.compile(r'<!-- README: (\S+) -->')
+EXAMPLE = re.compile(r'<!-- README: (\S+\.py) -->')
+PEERS = '<!-- README: table of peers -->'
 CODE = re.compile(r'`([\w.]+)`')
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
@@ -95,6 +96,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri == 'docs/concepts.md':
         markdown = CODE.sub(lambda match: linked(match[1]), markdown)
     markdown = EXAMPLE.sub(lambda match: readme_config(match[1]), markdown)
+    if PEERS in markdown:
+        markdown = markdown.replace(PEERS, readme_peers())
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
 
 
@@ -128,3 +131,10 @@ def readme_config(name: str) -> str:
     text = (ROOT / 'README.md').read_text(encoding='utf-8')
     (block,) = re.findall(rf'^```python\n# {re.escape(name)}\n.+?^```', text, re.DOTALL | re.M)
     return block
+
+
+def readme_peers() -> str:
+    """The table of the README that begins with a column of timm."""
+    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+    (table,) = re.findall(r'^\| \| timm \|.+?\n\n', text, re.DOTALL | re.M)
+    return table

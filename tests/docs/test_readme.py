@@ -5,6 +5,8 @@ from ast import literal_eval
 from pathlib import Path
 
 import pytest
+import torch
+from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from PIL import Image
@@ -35,7 +37,7 @@ def test_a_config_builds_the_model_with_pretrained_weights(toolbox, tmp_path):
     (block,) = (block for block in BLOCKS if f"'{toolbox}::" in block)
     (tmp_path / 'mine.py').write_text(block)
     cfg = read_config(tmp_path / 'mine.py')
-    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    assert cfg.model.backbone.init_cfg == 'timm://twins_pcpvt_small.in1k'
     model = MODELS.build(dict(cfg.model, _scope_=toolbox))
     assert isinstance(model.backbone, PyramidCPVT)
     assert list(model.backbone.out_channels) == model.neck.in_channels
@@ -108,3 +110,36 @@ def test_speeds_are_those_of_the_csv_files():
         r"^\| PyramidCPVT-S, 800 x 1344 \| timm's .*? \| [\d.]+ \| (\d+)", pages[0], re.M
     )
     assert f'CPU, {int(milliseconds) / 1000:.1f} s an image' in pages[1]
+
+
+def test_what_it_says_of_its_peers():
+    """The table beside timm, mmseg and mmpretrain, as these packages are installed."""
+    timm = pytest.importorskip('timm')
+    pytest.importorskip('mmseg')
+    pytest.importorskip('mmpretrain')
+    from mmpretrain.models.backbones import PCPVT as PretrainPCPVT
+    from mmseg.models.backbones import PCPVT
+
+    vit = timm.create_model('vit_tiny_patch16_224', features_only=True)
+    assert set(vit.feature_info.reduction()) == {16}
+
+    twins = timm.create_model('twins_pcpvt_small', features_only=True, out_indices=(0,))
+    cfg = get_config('mmseg::twins/twins_pcpvt-s_fpn_fpnhead_8xb4-80k_ade20k-512x512.py')
+    backbone = {key: cfg.model.backbone[key] for key in cfg.model.backbone}
+    del backbone['type'], backbone['init_cfg']
+    ports = [PCPVT(**backbone), PretrainPCPVT(arch='small', out_indices=(0,), drop_path_rate=0.2)]
+    ours = PyramidCPVT(arch='small', out_indices=(0,), drop_path_rate=0.2)
+    images = torch.zeros(1, 3, 333, 517)
+    sizes = [tuple(model.eval()(images)[0].shape[-2:]) for model in (twins, *ports, ours)]
+    assert sizes == [(83, 129), (84, 130), (84, 130), (84, 130)]
+    assert 4 * 83 < 333 and 4 * 129 < 517
+
+    for port in ports:  # the rate is that of the block and that of its branches
+        block = next(m for m in reversed([*port.modules()]) if hasattr(m, 'drop_path'))
+        rates = [m.drop_prob for m in block.modules() if type(m).__name__ == 'DropPath']
+        assert len(rates) == 3 and min(rates) > 0
+    assert 'paramwise_cfg' not in cfg.optim_wrapper
+    assert cfg.optim_wrapper.optimizer.weight_decay > 0
+    whole = timm.create_model('twins_pcpvt_small')
+    pegs = {name for name, _ in whole.named_parameters() if 'pos_block' in name}
+    assert pegs and pegs <= whole.no_weight_decay()
