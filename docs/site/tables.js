@@ -27,7 +27,7 @@
     }
   }
 }
-// A table with a column `status` gets a choice of its rows.
+// A table with a column `status` gets a choice of its rows. At first, those with a score are shown.
 for (const table of document.querySelectorAll('.md-typeset table')) {
   const heads = [...(table.tHead?.rows[0].cells ?? [])].map((cell) => cell.innerText.trim())
   const column = heads.indexOf('status')
@@ -37,11 +37,16 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
   const choice = document.createElement('select')
   choice.setAttribute('aria-label', 'Status')
   choice.className = 'status'
+  const scored = (row) => status(row) !== 'not trained'
+  const count = rows.filter(scored).length
+  if (count && count < rows.length) choice.append(new Option(`has a score (${count} of ${rows.length})`, 'scored'))
   choice.append(new Option('every status', ''))
   for (const value of new Set(rows.map(status))) choice.append(new Option(value, value))
-  choice.addEventListener('change', () => {
-    for (const row of rows) row.hidden = choice.value !== '' && status(row) !== choice.value
-  })
+  const show = () => {
+    for (const row of rows) row.hidden = !(choice.value === 'scored' ? scored(row) : ['', status(row)].includes(choice.value))
+  }
+  choice.addEventListener('change', show)
+  show()
   table.before(choice)
 }
 // A table of many rows gets a field: rows that have all of its words stay.
@@ -62,7 +67,8 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
   })
   table.before(field)
 }
-// On a phone, a table of words that is wider than the page shows its rows as cards. One of many rows stays a table.
+// On a phone, a table of words that is wider than the page shows its rows as cards; its short cells stand side by side.
+// One of many rows stays a table, but for that of a status, most of whose rows are hidden.
 {
   const narrow = matchMedia('(max-width: 44.9em)')
   const stack = () => {
@@ -72,9 +78,16 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
       const heads = [...(table.tHead?.rows[0].cells ?? [])].map((cell) => cell.innerText.trim())
       const rows = [...table.tBodies[0].rows]
       const wide = table.scrollWidth > table.closest('article').clientWidth
-      const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 30))
-      if (!narrow.matches || !wide || !words || rows.length > 12) continue
-      for (const row of rows) for (const [column, cell] of [...row.cells].entries()) cell.dataset.column = heads[column]
+      const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 24))
+      if (!narrow.matches || !wide || !words || (rows.length > 12 && !heads.includes('status'))) continue
+      for (const row of rows) {
+        for (const [column, cell] of [...row.cells].entries()) {
+          cell.dataset.column = heads[column]
+          const text = cell.textContent.trim()
+          cell.classList.toggle('empty', text === '')
+          cell.classList.toggle('small', text.length <= 12)
+        }
+      }
       table.classList.add('stacked')
     }
   }

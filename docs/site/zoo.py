@@ -27,9 +27,9 @@ def zoo() -> str:
     models.sort(key=lambda model: not model['scores'])  # those without a score come last
     text = ''
     for task, size, metrics in TABLES:
-        columns = ('model', 'data', 'parameters, M', f'G at {size[0]} x {size[1]}', *metrics)
+        columns = ('model', 'data', 'parameters, M', f'GMACs at {size[0]} x {size[1]}', *metrics)
         text += f'## {task}\n\n| {" | ".join((*columns, "status"))} |\n'
-        text += '|' + ' --- |' * (len(columns) + 1) + '\n'
+        text += '| --- | --- |' + ' ---: |' * (len(columns) - 2) + ' --- |\n'
         for model in models:
             if model['task'] != task:
                 continue

@@ -218,7 +218,7 @@ def check_zoo(page):
     rows = {}
     for head, table in zip(heads, tables, strict=True):
         for row in re.findall(r'<tr>(.+?)</tr>', table.partition('</thead>')[2], re.DOTALL):
-            cells = [re.sub('<.+?>', '', cell) for cell in re.findall(r'<td>(.*?)</td>', row)]
+            cells = [re.sub('<.+?>', '', cell) for cell in re.findall(r'<td[^>]*>(.*?)</td>', row)]
             rows[cells[0]] = head, cells[4:-1], cells[-1]
     assert rows.keys() == {model['Name'] for model in recipes()} | shipped_weights().keys()
     assert rows['detr_r50_peg_8xb2-50e_coco'][:2] == ('object-detection', ['33.9'])

@@ -95,3 +95,43 @@ def test_a_long_table_is_filtered_by_words(site, browser):
     field.fill('')
     assert all(row.is_visible() for row in rows.all())
     page.close()
+
+
+def test_the_zoo_shows_models_with_a_score_first(site, browser):
+    page = browser.new_page()
+    for width in (1440, 390):
+        page.set_viewport_size(dict(width=width, height=844))
+        page.goto(f'{site[1]}/docs/models.html')
+        choice = page.locator('select.status').first
+        table = page.locator('article table').first
+        rows = table.locator('tbody tr').all()
+        status = [row.locator('td').last.text_content() for row in rows]
+        shown = [text for row, text in zip(rows, status, strict=True) if row.is_visible()]
+        assert shown == [text for text in status if text != 'not trained']
+        assert 0 < len(shown) < len(rows)
+        choice.select_option('')
+        assert all(row.is_visible() for row in rows)
+    assert 'stacked' in table.get_attribute('class')  # on a phone
+    page.close()
+
+
+def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser):
+    page = browser.new_page(viewport=dict(width=390, height=844))
+    page.goto(f'{site[1]}/docs/own_config.html')
+    code = page.locator('.language-python pre > code').first
+    assert code.evaluate('code => getComputedStyle(code).whiteSpace') == 'pre'
+    assert code.evaluate('code => code.scrollWidth > code.clientWidth')
+    page.goto(f'{site[1]}/docs/tutorials/detector_coco.html')
+    page.evaluate("""() => {
+        const code = document.querySelector('.language-bash pre > code')
+        code.textContent = 'python tools/infer.py CONFIG CHECKPOINT photos/ --long-side 800'
+        const script = document.createElement('script')
+        script.src = '../../code.js'
+        return new Promise((done) => { script.onload = done; document.body.append(script) })
+    }""")
+    command = page.locator('.language-bash pre > code').first
+    assert command.evaluate('code => code.scrollWidth == code.clientWidth')
+    words = command.locator('.word')
+    assert words.all_text_contents()[-2:] == ['--long-side', '800']
+    assert {word.evaluate('word => word.getClientRects().length') for word in words.all()} == {1}
+    page.close()
