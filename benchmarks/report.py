@@ -13,7 +13,7 @@ from .models import label
 
 TIMES = ['seconds', 'quartile1', 'quartile3', 'images_per_second']
 FIGURES = [*TIMES, 'peak_mib', 'gflop', 'matmul_share', 'gbyte', 'copy_share', 'peg_share']
-"""Measured columns of the CSV; docs/speed.md explains them."""
+"""Measured columns of the CSV; docs/benchmarks/details.md explains them."""
 
 COLUMNS = [SETTING[0], 'model', *SETTING[1:], 'round', *FIGURES, 'machine']
 

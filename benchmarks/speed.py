@@ -1,7 +1,7 @@
 """Time backbones side by side, in turns; write a CSV and Markdown tables.
 
     python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv \\
-        --docs docs/speed.md
+        --docs docs/speed.md docs/benchmarks/details.md
     python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
     python benchmarks/speed.py --models timm_deit_small cpvt_small \\
         --sizes 224x224:8 800x1344:1 --out bench.csv

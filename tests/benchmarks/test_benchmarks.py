@@ -178,16 +178,18 @@ def test_ratios_of_a_suite_are_of_models_that_it_measures(suite):
         assert {*group.models} <= {*group.case.models}, group.what
 
 
-@pytest.mark.parametrize('suite', ['cpu', 'train'])
-def test_pages_show_the_committed_measurements(suite, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    'suite, name', [('cpu', 'speed'), ('cpu', 'benchmarks/details'), ('train', 'benchmarks/details')]
+)
+def test_pages_show_the_committed_measurements(suite, name, tmp_path, monkeypatch):
     def measure_nothing(todo, out):
         assert not todo, f'{out} lacks {todo}'
 
     monkeypatch.setattr(speed, 'measure', measure_nothing)
-    page, out = tmp_path / 'speed.md', tmp_path / f'benchmarks/{suite}.csv'
+    page, out = tmp_path / f'{name}.md', tmp_path / f'benchmarks/{suite}.csv'
     out.parent.mkdir()
     shutil.copy(ROOT / f'docs/benchmarks/{suite}.csv', out)
-    committed = (ROOT / 'docs/speed.md').read_text()
+    committed = (ROOT / f'docs/{name}.md').read_text()
     page.write_text(committed)
     parts = speed.marked_parts(page, suite)
     for part in parts:
@@ -198,7 +200,7 @@ def test_pages_show_the_committed_measurements(suite, tmp_path, monkeypatch):
     tables = (ROOT / f'docs/benchmarks/{suite}.md').read_text()
     assert out.with_suffix('.md').read_text() == tables
     plotted = [part for part in parts if part.endswith(speed.PLOTTED)]
-    assert len(plotted) == (suite == 'cpu') == out.with_suffix('.png').exists()
+    assert len(plotted) == (name == 'speed') == out.with_suffix('.png').exists()
 
 
 def test_a_plot_has_a_bar_and_its_time_for_each_model_and_this_package_first():

@@ -22,7 +22,7 @@ README = Path(__file__).parents[2] / 'README.md'
 TEXT = README.read_text(encoding='utf-8')
 BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
 
-# Rows of docs/speed.md in the order of the suite, and their lines in the README.
+# Rows of docs/benchmarks/details.md in the order of the suite, and their lines in the README.
 SPEED_ROWS = ("timm's DeiT-S", 'timm, 224 px', 'timm', 'mmseg', 'mmpretrain')
 README_ROWS = {'timm': "against timm's Twins", 'mmseg': "against mmseg's port"}
 
@@ -89,8 +89,8 @@ def test_a_picture_is_of_the_weights_that_ship(picture, models):
 
 
 def test_speeds_are_those_of_the_csv_files():
-    """Both tables of docs/speed.md, the rows of the README, and a line of the site's first page."""
-    names = ('docs/speed.md', 'README.md', 'docs/site/index.md')
+    """Tables of two pages on speed, the rows of the README, and a line of the site's first page."""
+    names = ('docs/benchmarks/details.md', 'README.md', 'docs/site/index.md', 'docs/speed.md')
     pages = [(README.parent / name).read_text() for name in names]
     pages[2] = ' '.join(pages[2].split())
     _, ratios = read_suite('allocator')
@@ -107,7 +107,7 @@ def test_speeds_are_those_of_the_csv_files():
             assert re.findall(r'\d\.\d\d', line) == [text[:4] for text in texts]
             assert f"{texts[0][:4]} times as fast as {row}'s" in pages[2]
     (milliseconds,) = re.findall(
-        r"^\| PyramidCPVT-S, 800 x 1344 \| timm's .*? \| [\d.]+ \| (\d+)", pages[0], re.M
+        r"^\| PyramidCPVT-S, 800 x 1344 \| timm's .*? \| [\d.]+ \| (\d+)", pages[3], re.M
     )
     assert f'CPU, {int(milliseconds) / 1000:.1f} s an image' in pages[1]
 
