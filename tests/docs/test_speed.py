@@ -180,3 +180,21 @@ def test_prediction():
     text = ' '.join(DETAILS.split())
     assert f'{milliseconds("pipeline")} an image with the shipped segmentor' in text
     assert f'With the detector on BCCD it takes {milliseconds("pipeline_bccd")}' in text
+
+
+def test_exported_files():
+    """Lowest and highest median of the ratios of both models at each size."""
+    parts = {
+        'ONNX Runtime, float32': 'in ONNX Runtime against eager',
+        'OpenVINO, float32': 'in OpenVINO against eager',
+        'OpenVINO, bfloat16': 'in OpenVINO, bf16 against eager',
+        'AOTInductor, float32': 'as AOTInductor against eager',
+        'PyTorch with bfloat16 weights': 'in bf16 against eager',
+    }
+    page = (DOCS / 'export.md').read_text(encoding='utf-8')
+    (rows,) = tables('Speed', page)
+    assert [route for route, _ in rows] == [*parts]
+    for route, told in rows:
+        values = ratios_of('export', parts[route])
+        assert len(values) == 6
+        assert told == f'{min(values):.2f} to {max(values):.2f}'
