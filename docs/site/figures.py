@@ -6,6 +6,7 @@ They come from the package's own functions and from the models that ship.
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import matplotlib
 
@@ -14,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
@@ -33,68 +35,82 @@ from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
-BLUE, ORANGE, GREEN, GREY = '#3b6fb6', '#d9822b', '#3f8f5f', '#d8d8d8'
+# Black and white text is readable on BLUE, ORANGE and LIGHT, which the dark theme brightens.
+BLUE, ORANGE, GREEN, LIGHT = '#4f86cc', '#d9822b', '#3f8f5f', '#a3a3a3'
+INK = '#101010'  # text on these colours
 
 TOP = 16  # height of a backbone in its picture, layers of height 1 but for the last
+WIDTHS = {False: 9, True: 3.65}  # inches of a picture, and of its narrow form: 350 px on a phone
 
 
-def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of axes without ticks, origin at the top left."""
-    figure, axes = plt.subplots(
-        1, count, figsize=(width, height), squeeze=False, layout='constrained'
-    )
-    for axis in axes[0]:
+def panels(
+    mosaic: str, height: float, *, narrow: bool = False, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure of axes without ticks, origin at the top left.
+
+    Args:
+        mosaic: A letter a panel, rows split by ``;``: see matplotlib's ``subplot_mosaic``.
+        height: Inches.
+        narrow: For a phone.
+        options: Of ``subplot_mosaic``.
+    """
+    size = (WIDTHS[narrow], height)
+    figure, axes = plt.subplot_mosaic(mosaic, figsize=size, layout='constrained', **options)
+    for axis in axes.values():
         axis.set(aspect='equal')
         axis.axis('off')
         axis.invert_yaxis()
-    return figure, [*axes[0]]
+    return figure, [axes[letter] for letter in sorted(axes)]
 
 
-def cells(axis: Axes, colours: np.ndarray, side: float = 1, **options: object) -> None:
-    """A grid of cells, (rows, columns) of colours."""
+def cells(
+    axis: Axes, colours: np.ndarray, side: float = 1, origin: float = 0, **options: object
+) -> None:
+    """A grid of cells, (rows, columns) of colours, from (``origin``, ``origin``) on."""
     for (row, column), colour in np.ndenumerate(colours):
         style = dict(facecolor=colour, edgecolor='white') | options
-        axis.add_patch(Rectangle((column * side, row * side), side, side, **style))
+        corner = (origin + column * side, origin + row * side)
+        axis.add_patch(Rectangle(corner, side, side, **style))
     axis.autoscale_view()
 
 
-def peg() -> Figure:
+def peg(*, narrow: bool) -> Figure:
     """One cell's neighbourhood with its zeros, and what PEG makes of equal tokens: their place."""
-    figure, (tokens, *results) = panels(3, 9, 3.2)
-    grid = np.full((7, 7), GREY, object)
+    mosaic, height = ('AA;BC', 4.7) if narrow else ('ABC', 3.1)
+    ratios = dict(width_ratios=(5, 9), height_ratios=(7, 5)) if narrow else {}
+    figure, (tokens, *results) = panels(mosaic, height, narrow=narrow, **ratios)
+    grid = np.full((7, 7), 'none', object)
     grid[1:-1, 1:-1] = BLUE
-    cells(tokens, grid)
+    cells(tokens, np.full((7, 7), 'none', object), edgecolor=LIGHT, linestyle=':')
+    cells(tokens, grid[1:-1, 1:-1], origin=1)
     tokens.add_patch(Rectangle((3, 0), 3, 3, fill=False, edgecolor=ORANGE, linewidth=3))
     tokens.add_patch(Rectangle((4, 1), 1, 1, facecolor=ORANGE, edgecolor='white'))
-    for row, column in np.argwhere(grid == GREY):
-        tokens.text(column + 0.5, row + 0.5, '0', ha='center', va='center', color='#666666')
-    tokens.set_title('tokens as a map; the 3 x 3 weights of\na channel move over it, zeros outside')
+    for row, column in np.argwhere(grid == 'none'):
+        style = dict(ha='center', va='center', color=plots.GREY)
+        tokens.text(column + 0.5, row + 0.5, '0', **style)
+    tokens.set_title('Tokens as a map: the 3 x 3 weights of\na channel move over it, zeros outside')
     module = PEG(1, bias=False).requires_grad_(False)
     for parameter in module.parameters():
         parameter.fill_(1)
+    colours = {5: ORANGE, 7: '#c9a94f', 10: BLUE}
     for axis, (rows, columns) in zip(results, ((5, 5), (5, 9)), strict=True):
-        values = (
-            module(torch.ones(1, rows * columns, 1), (rows, columns)).view(rows, columns).numpy()
-        )
-        axis.imshow(values, cmap='viridis', vmin=0)
+        ones = torch.ones(1, rows * columns, 1)
+        values = module(ones, (rows, columns)).view(rows, columns).numpy()
+        cells(axis, np.vectorize(colours.get)(values.astype(int)))
         for (row, column), value in np.ndenumerate(values):
-            axis.text(
-                column,
-                row,
-                f'{value:g}',
-                ha='center',
-                va='center',
-                color='white' if value < 9 else 'black',
-            )
-        axis.set_title(
-            f'{rows} x {columns} equal tokens, weights 1:\nafter PEG, a token knows the border'
-        )
+            style = dict(ha='center', va='center', color=INK)
+            axis.text(column + 0.5, row + 0.5, f'{value:g}', **style)
+        axis.set_title(f'After PEG: {rows} x {columns} equal\ntokens differ at the border')
+    if narrow:
+        results[0].set_title('After PEG,\n5 x 5 tokens')
+        results[1].set_title('5 x 9 equal tokens:\nthey differ at the border')
     return figure
 
 
-def backbones() -> Figure:
+def backbones(*, narrow: bool) -> Figure:
     """Layers, from the bottom up, and outputs of the three backbones."""
-    figure, axes = panels(3, 9, 3.9)
+    mosaic, height = ('A;B;C', 9.6) if narrow else ('ABC', 4)
+    figure, axes = panels(mosaic, height, narrow=narrow)
     drawn = (
         (CPVT(arch='small'), {16: (9.5, 9.5)}),
         (
@@ -110,8 +126,7 @@ def backbones() -> Figure:
             height = TOP - bottom if index == len(layers) - 1 else 1
             style = dict(facecolor=colour, edgecolor='white')
             axis.add_patch(Rectangle((0, bottom), 7, height, **style))
-            write = dict(color='black' if colour == GREY else 'white', ha='center', va='center')
-            axis.text(3.5, bottom + height / 2, name, **write)
+            axis.text(3.5, bottom + height / 2, name, color=INK, ha='center', va='center')
             bottom += height
         for stride, (start, end) in maps.items():
             arrow = dict(arrowstyle='->', color=plots.GREY)
@@ -123,7 +138,8 @@ def backbones() -> Figure:
                 axis.add_patch(Rectangle(corner, 3 / count, 3 / count, **style))
             axis.text(12.5, end, f'stride {stride}', va='center', color=plots.GREY)
         title = type(model).__name__
-        axis.set(xlim=(-0.1, 16.5), ylim=(-0.1, TOP + 0.1), title=title)
+        axis.set(xlim=(-0.1, 16.5), ylim=(-0.1, TOP + 0.1))
+        axis.set_title(title, weight='bold')
     axes[0].text(12.5, 8.25, 'or a vector', va='center', color=plots.GREY)
     return figure
 
@@ -134,7 +150,7 @@ def layers_of(model: CPVT | PyramidCPVT) -> list[tuple[str, str]]:
     side = model.patch_size if isinstance(model, CPVT) else model.out_strides[0]
     layers = []
     for stage, depth in enumerate(model.depths):
-        layers.append(('2 x 2 tokens' if stage else f'patches, {side} px', GREY))
+        layers.append(('2 x 2 tokens' if stage else f'patches, {side} px', LIGHT))
         first = 0
         for block in range(depth):
             has_peg = (stage, block) in encoding.layer_ids
@@ -147,42 +163,36 @@ def layers_of(model: CPVT | PyramidCPVT) -> list[tuple[str, str]]:
     return layers
 
 
-def multi_scale() -> Figure:
+def multi_scale(*, narrow: bool) -> Figure:
     """The four maps of one image, each cell where its pixels are."""
     maps = MultiScaleCPVT(arch='tiny').eval()(torch.zeros(1, 3, 100, 150))
-    figure, axes = panels(4, 9, 2.2)
+    figure, axes = panels(*(('AB;CD', 3.6) if narrow else ('ABCD', 2.2)), narrow=narrow)
     for axis, features, stride in zip(axes, maps, (4, 8, 16, 32), strict=True):
         channels, rows, columns = features.shape[1:]
         axis.add_patch(Rectangle((0, 0), columns * stride, rows * stride, facecolor=BLUE))
         axis.vlines(np.arange(columns) * stride, 0, rows * stride, 'white', linewidth=0.5)
         axis.hlines(np.arange(rows) * stride, 0, columns * stride, 'white', linewidth=0.5)
         axis.add_patch(Rectangle((0, 0), 150, 100, fill=False, edgecolor=ORANGE, linewidth=2))
-        axis.set(
-            xlim=(-2, 162),
-            ylim=(130, -2),
-            title=f'stride {stride}: {channels} x {rows} x {columns}',
-        )
+        axis.set(xlim=(-2, 162), ylim=(130, -2))
+        axis.set_title(f'Stride {stride}: {channels} x {rows} x {columns}')
     return figure
 
 
-def any_size() -> Figure:
+def any_size(*, narrow: bool) -> Figure:
     """Patches of three image sizes; hatched: the zeros that fill the last patches."""
-    figure, axes = panels(3, 9, 3)
+    figure, axes = panels(*(('AC;BC', 3.9) if narrow else ('ABC', 3)), narrow=narrow)
     for axis, (height, width) in zip(axes, ((96, 96), (70, 150), (130, 41)), strict=True):
         (features,) = CPVT(arch='tiny', out_type='featmap').eval()(torch.zeros(1, 3, height, width))
         rows, columns = features.shape[2:]
-        cells(axis, np.full((rows, columns), 'none', object), 16, hatch='////', edgecolor=GREY)
+        cells(axis, np.full((rows, columns), 'none', object), 16, hatch='////', edgecolor=LIGHT)
         axis.add_patch(Rectangle((0, 0), width, height, facecolor=BLUE))
         cells(axis, np.full((rows, columns), 'none', object), 16)
-        axis.set(
-            xlim=(-1, 161),
-            ylim=(161, -1),
-            title=f'{height} x {width} px: {rows} x {columns} tokens',
-        )
+        axis.set(xlim=(-1, 161), ylim=(145, -1))
+        axis.set_title(f'{height} x {width} px:\n{rows} x {columns} tokens', loc='left')
     return figure
 
 
-def padded_batch() -> Figure:
+def padded_batch(*, narrow: bool) -> Figure:
     """Where features of a padded image differ from those that it has alone."""
     torch.manual_seed(0)
     model = CPVT(arch='tiny', with_cls_token=False, out_type='featmap').eval()
@@ -194,45 +204,43 @@ def padded_batch() -> Figure:
         results = [
             model(batch, valid_sizes=sizes)[0][0, :, :6, :8] for sizes in (None, [size, (160, 192)])
         ]
-    figure, (padded, *axes) = panels(3, 9, 2.8)
-    cells(
-        padded,
-        np.where(np.add.outer(10 * (np.arange(10) > 5), 10 * (np.arange(12) > 7)), GREY, BLUE),
-    )
-    padded.set_title('an image of 96 x 128 px in a\nbatch of 160 x 192 px; grey: padding')
-    for axis, result, name in zip(axes, results, ('without', 'with'), strict=True):
+    mosaic, height = ('AA;BC', 4.9) if narrow else ('ABC', 2.8)
+    figure, (padded, *axes) = panels(mosaic, height, narrow=narrow)
+    is_padding = np.logical_or.outer(np.arange(10) > 5, np.arange(12) > 7)
+    cells(padded, np.where(is_padding, LIGHT, BLUE))
+    padded.set_title('An image of 96 x 128 px in a\nbatch of 160 x 192 px; grey: padding')
+    scale = LinearSegmentedColormap.from_list('differs', (BLUE, '#c9a94f', ORANGE))
+    for axis, result, name in zip(axes, results, ('Without', 'With'), strict=True):
         error = (result - alone).norm(dim=0) / alone.norm(dim=0)
-        picture = axis.imshow(error.numpy(), cmap='magma', vmin=0, vmax=0.25)
-        axis.set_title(
-            f'{name} valid_sizes: relative\ndifference to the image alone, max. {error.max():.2g}'
-        )
-    figure.colorbar(picture, ax=axes, shrink=0.7)
+        picture = axis.pcolormesh(error.numpy(), cmap=scale, vmin=0, vmax=0.25, edgecolor='white')
+        axis.set_title(f'{name} valid_sizes:\nat most {error.max():.2g}')
+    bar = dict(location='bottom', pad=0.04) if narrow else dict(shrink=0.7)
+    label = 'relative difference to the\nfeatures of the image alone'
+    figure.colorbar(picture, ax=axes, label=label, ticks=(0, 0.1, 0.2), **bar)
     return figure
 
 
-def tiles() -> Figure:
+def tiles(*, narrow: bool) -> Figure:
     """Tiles of a large image, and the weights that blend a row of them."""
     grid = make_grid(1500, 2400, tile_size=1024, overlap=256)
-    figure, (image, weights) = plt.subplots(1, 2, figsize=(9, 3), layout='constrained')
+    mosaic, height = ('A;B', 5) if narrow else ('AB', 3)
+    size = (WIDTHS[narrow], height)
+    figure, axes = plt.subplot_mosaic(mosaic, figsize=size, layout='constrained')
+    image, weights = axes['A'], axes['B']
     for top, bottom in grid.rows:
         for left, right in grid.columns:
-            image.add_patch(
-                Rectangle((left, top), right - left, bottom - top, color=BLUE, alpha=0.25)
-            )
-    image.set(
-        xlim=(0, 2400),
-        ylim=(1500, 0),
-        aspect='equal',
-        xlabel='px',
-        title='1500 x 2400 px: six tiles of 1024 px',
-    )
+            corner, sides = (left, top), (right - left, bottom - top)
+            image.add_patch(Rectangle(corner, *sides, color=BLUE, alpha=0.3))
+    image.set(xlim=(0, 2400), ylim=(1500, 0), aspect='equal', xlabel='px')
+    image.set_title('1500 x 2400 px: six tiles of 1024 px')
     for span, weight, colour in zip(
         grid.columns, ramp_weights(grid.columns), (BLUE, ORANGE, GREEN), strict=True
     ):
         weights.plot(np.arange(*span), weight, color=colour, linewidth=2)
-    weights.set(
-        xlabel='px', title='weights of a row: they sum to 1', ylim=(0, 1.05), xlim=(0, 2400)
-    )
+    weights.set(xlabel='px', ylim=(0, 1.05), xlim=(0, 2400))
+    weights.set_title('Weights of a row: they sum to 1')
+    for axis in (image, weights):
+        axis.set_xticks(range(0, 2400, 1000 if narrow else 500))
     return figure
 
 
@@ -276,13 +284,14 @@ def vis() -> Image.Image:
 
 
 if __name__ == '__main__':
-    plt.rcParams.update({'svg.hashsalt': 'cpvt', 'font.size': 9, 'axes.titlesize': 9})
+    plt.rcParams.update({'svg.hashsalt': 'cpvt', 'font.size': 9.5, 'axes.titlesize': 9.5})
     # No background: one file serves the light and the dark theme.
     colours = ('axes.titlecolor', 'axes.labelcolor', 'axes.edgecolor', 'xtick.color', 'ytick.color')
     plt.rcParams.update(dict.fromkeys(colours, plots.GREY))
     drawing = dict(transparent=True, bbox_inches='tight', metadata={'Date': None})
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
-        draw().savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
+        draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
+        draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
     options = dict(transparent=True, metadata={'Description': versions(draw_smear().model)})
     hero.draw_wide().savefig(FOLDER / 'sizes.png', dpi=165, **options)
     hero.draw_narrow().savefig(FOLDER / 'sizes_narrow.png', dpi=200, **options)

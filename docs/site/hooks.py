@@ -33,6 +33,7 @@ EXAMPLE = re.compile(r'<!-- README: (\S+\.py) -->')
 PEERS = '<!-- README: table of peers -->'
 CODE = re.compile(r'`([\w.]+)`')
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
+IMAGE = re.compile(r'(?:src|srcset)="([^":]+)"')  # in HTML
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = (
     '---\nsearch: {{exclude: true}}\n---\n# {name}\n\n`{path}`\n\n````{language}\n{code}\n````\n'
@@ -51,9 +52,8 @@ def on_files(files: Any, config: Any) -> Any:
             add(README, abs_src_path=str(path), inclusion=InclusionLevel.NOT_IN_NAV)
         else:
             add(page, abs_src_path=str(path))
-        for link in LINK.findall(
-            path.read_text(encoding='utf-8') + (zoo() if page == 'docs/models.md' else '')
-        ):
+        text = path.read_text(encoding='utf-8') + (zoo() if page == 'docs/models.md' else '')
+        for link in LINK.findall(text) + IMAGE.findall(text):
             name = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
             file = ROOT / name
             if (
@@ -63,10 +63,9 @@ def on_files(files: Any, config: Any) -> Any:
             ):
                 continue
             if language := SHOWN.get(file.suffix):
-                text = SOURCE.format(
-                    name=file.name, path=name, language=language, code=file.read_text('utf-8')
-                )
-                add(f'{name}.md', content=text, inclusion=InclusionLevel.NOT_IN_NAV)
+                code = file.read_text('utf-8')
+                shown = SOURCE.format(name=file.name, path=name, language=language, code=code)
+                add(f'{name}.md', content=shown, inclusion=InclusionLevel.NOT_IN_NAV)
             else:
                 add(name, abs_src_path=str(file))
     add(NARROW, abs_src_path=str(ROOT / NARROW))

@@ -44,9 +44,10 @@ def numbers(value):
     return ', '.join(map(str, value if isinstance(value, (tuple, list)) else [value]))
 
 
-def test_the_picture_has_the_pegs_of_the_models():
+@pytest.mark.parametrize('picture', ['backbones.svg', 'backbones_narrow.svg'])
+def test_the_picture_has_the_pegs_of_the_models(picture):
     """`make pictures` draws it again."""
-    texts = (ROOT / 'docs/figures/backbones.svg').read_text(encoding='utf-8')
+    texts = (ROOT / 'docs/figures' / picture).read_text(encoding='utf-8')
     models = [build(name, arch='small') for name in CLASSES]
     pegs = [len(model.position_encodings[0].layer_ids) for model in models]
     assert texts.count('<!-- PEG -->') == sum(pegs)

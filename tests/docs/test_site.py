@@ -104,6 +104,8 @@ class Loads(HTMLParser):
             self.found.append(attributes['href'])
         if tag in LOADED and LOADED[tag] in attributes:
             self.found.append(attributes[LOADED[tag]])
+        if 'srcset' in attributes:
+            self.found.append(attributes['srcset'])
 
 
 def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
