@@ -5,6 +5,7 @@ a contrast of at least 4.5 on white; every other colour has 3 on white and on th
 grey has 4.5 on both, so ``docs/site/site.css`` brightens the plots in the dark theme.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,33 @@ def add_grid(axis: Any, which: str = 'both') -> None:
     """Draw thin lines at the ticks of ``which`` axis, behind everything."""
     axis.grid(axis=which, color=GREY, alpha=0.25, linewidth=0.6)
     axis.set_axisbelow(True)
+
+
+def label_lines(axis: Any) -> None:
+    """Write each line's label right of its last point, in its order, clear of the others.
+
+    Call it when all lines are drawn. It takes the place of a legend.
+    """
+    lines = sorted(axis.get_legend_handles_labels()[0], key=lambda line: line.get_ydata()[-1])
+    low, high = axis.get_ylim()
+    gap = 0.062 * (high - low)  # a line of text in a panel of 3 inches
+    heights = [float(line.get_ydata()[-1]) for line in lines]
+    for _ in range(100):  # push neighbours apart
+        for below, above in pairwise(range(len(lines))):
+            missing = max(0, gap - (heights[above] - heights[below]))
+            heights[below] -= missing / 2
+            heights[above] += missing / 2
+    for line, height in zip(lines, heights, strict=True):
+        axis.annotate(
+            line.get_label(),
+            (line.get_xdata()[-1], line.get_ydata()[-1]),
+            (1.02, height),
+            textcoords=('axes fraction', 'data'),
+            color=GREY,
+            fontsize=TEXT,
+            va='center',
+            arrowprops=dict(arrowstyle='-', color=line.get_color(), linewidth=1.2),
+        )
 
 
 def add_legend(figure: Any, handles: list[Any] | None = None, columns: int = 2) -> None:

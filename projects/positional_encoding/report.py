@@ -416,8 +416,13 @@ def draw_classify(results: pd.DataFrame, folder: Path, prefix: str = '') -> None
     axis.set_xticks(sorted(kept['size'].unique()))
     axis.set(xlabel=f'side of the test images (px); trained at {train_size} px')
     axis.set(ylabel='top-1 accuracy (%)')
+    epochs = results['epochs'].iloc[0]
+    title = (
+        f'Trained from random weights for {epochs} epochs:\nsays nothing about pretrained weights'
+    )
+    axis.set_title(title, loc='left', color=plots.GREY, fontsize=plots.TEXT)
     plots.add_grid(axis)
-    plots.add_legend(figure, columns=3)
+    plots.label_lines(axis)
     plots.save_figure(figure, folder / f'{prefix}sizes.png')
     if prefix:
         return

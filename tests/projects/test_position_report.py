@@ -5,11 +5,14 @@ corrected p-values.
 import math
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, variance
 
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 from positional_encoding.claims import (
     REFUTED,
     SHIFT,
@@ -280,3 +283,16 @@ def test_every_claim_stands_once_with_its_verdict_and_its_difference():
     order = [SUPPORTED, REFUTED, UNDECIDED, UNTESTED]
     places = [order.index(verdict) for verdict, *_ in rows.values()]
     assert places == sorted(places)
+
+
+def test_labels_of_lines_that_end_together_do_not_overlap():
+    figure, (axis,) = plots.new_figure(3.6)
+    for name, end in (('a', 0.50), ('b', 0.51), ('c', 0.52), ('d', 0.9), ('e', 0)):
+        axis.plot([0, 1], [0.2, end], label=name)
+    plots.label_lines(axis)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [Text.get_window_extent(text, canvas.get_renderer()) for text in axis.texts]
+    assert [text.get_text() for text in axis.texts] == ['e', 'a', 'b', 'c', 'd']
+    for below, above in pairwise(boxes):
+        assert below.y1 < above.y0
