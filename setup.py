@@ -31,7 +31,7 @@ EXTRAS = {
     'large': ['rasterio>=1.3'],  # images read by windows
     'analysis': ['matplotlib', 'rich'],
     'export': ['onnx', 'onnxscript', 'onnxruntime', 'rich'],
-    'openvino': ['openvino'],
+    'openvino': ['openvino>=2026.3'],  # the first that reads com.microsoft.MultiHeadAttention
 }
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # demo/app.py, of a clone; scikit-image and scikit-learn have the photographs of its examples.

@@ -105,6 +105,11 @@ class ExportedModel:
         except ValueError:
             raise
         except Exception as error:  # each runtime raises its own types
+            if 'com.microsoft' in str(error):  # OpenVINO before 2026.3
+                raise ValueError(
+                    f'path: {str(path)!r} has operators of ONNX Runtime that this version of'
+                    f' {runtime.partition("-")[0]} lacks: update it, or export with --portable'
+                ) from error
             reason = str(error).partition('\n')[0]
             raise ValueError(
                 f'path: {str(path)!r} is damaged, or runs on another device ({reason})'

@@ -1,5 +1,6 @@
 """Writing an export graph as ONNX, a torch.export program or an AOTInductor package."""
 
+import inspect
 import json
 import os
 import warnings
@@ -8,8 +9,6 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from cpvt_backbones import __version__
 from cpvt_backbones.export.metadata import METADATA, seal_file
@@ -25,14 +24,20 @@ OPSETS = (18, 21, 23)
 # stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
 SIZES = {0: 'batch', 2: 'height', 3: 'width'}  # axes of the images that may have any size
+DEFERRED = 'prefer_deferred_runtime_asserts_over_guards'  # option of torch.export from torch 2.9 on
 
 
 def record(graph: ExportGraph) -> ExportedProgram:
     """Record one program for any batch size and any H, W >= 1.
 
-    ``ValueError`` for a model that branches on a size.
+    ``ValueError`` for a model that branches on a size; ``ImportError`` with a torch before 2.9.
     """
-    options: dict[str, Any] = dict(strict=False, prefer_deferred_runtime_asserts_over_guards=True)
+    if DEFERRED not in inspect.signature(torch.export.export).parameters:
+        raise ImportError(f'an export needs torch 2.9 or newer, found torch {torch.__version__}')
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    options: dict[str, Any] = {'strict': False, DEFERRED: True}
     options['dynamic_shapes'] = (dict.fromkeys(SIZES, Dim.DYNAMIC),)
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -80,6 +85,7 @@ def export(
         All data that the file stores.
 
     Raises:
+        ImportError: torch is older than 2.9.
         ValueError: The format or the suffix is not accepted, or the model cannot be exported.
 
     Examples:

@@ -211,6 +211,27 @@ def test_onnx_file_damaged_by_a_flipped_bit_or_truncation(onnx_file, tmp_path):
     assert refusal(path, content[:-SEAL]).endswith('the SHA-256 at its end is missing')
 
 
+@pytest.mark.parametrize('runtime', ['onnxruntime', 'openvino'])
+def test_operators_that_a_runtime_lacks_are_named(runtime, onnx_file, tmp_path):
+    """OpenVINO before 2026.3 lacks the attention of ONNX Runtime."""
+    pytest.importorskip(runtime)
+    onnx = pytest.importorskip('onnx')
+    model, path = onnx.load(onnx_file[1]), tmp_path / 'newer.onnx'
+    node = next(node for node in model.graph.node if node.domain == 'com.microsoft')
+    node.op_type = 'AttentionOfTomorrow'
+    del model.metadata_props[-1]  # its SHA-256
+    onnx.save(model, path)
+    seal_file(path)
+    with pytest.raises(ValueError, match=f'that this version of {runtime} lacks: .*--portable'):
+        ExportedModel(path, runtime=runtime)
+
+
+def test_an_older_torch_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.export, 'export', lambda model, args, *, dynamic_shapes=None: None)
+    with pytest.raises(ImportError, match='an export needs torch 2.9 or newer, found torch'):
+        export(Features(column(arch='tiny')), tmp_path / 'model.onnx')
+
+
 def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):
     content, path = (files / 'detector.pt2').read_bytes(), tmp_path / 'damaged.pt2'
     with zipfile.ZipFile(files / 'detector.pt2') as archive:
