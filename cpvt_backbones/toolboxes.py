@@ -19,6 +19,9 @@ from torch import nn
 
 from cpvt_backbones.checkpoints import classes_of, unwrap
 
+ConfigInput = Config | str | os.PathLike[str]
+"""A config: the path of its file, or what :func:`read_config` returns."""
+
 
 class Toolbox(NamedTuple):
     """Differences of a toolbox from the others."""
@@ -150,6 +153,16 @@ def read_config(
     cfg.launcher = launcher
     cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs', Path(path).stem))
     find_toolbox(cfg)
+    return cfg
+
+
+def resolve_config(cfg: ConfigInput) -> Config:
+    """Return a config as it is, or read its file by :func:`read_config`."""
+    if isinstance(cfg, (str, os.PathLike)):
+        return read_config(cfg)
+    if not isinstance(cfg, Config):
+        accepted = 'the path of a config file, or what read_config returns'
+        raise TypeError(f'cfg must be {accepted}, got {type(cfg).__name__}')
     return cfg
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from cpvt_backbones.toolboxes import check_neck, find_toolbox
+from cpvt_backbones.toolboxes import ConfigInput, check_neck, find_toolbox, resolve_config
 
 from .memory import peak_memory
 
@@ -47,12 +48,13 @@ class ComplexityRow:
     peak_mib: float | None
 
 
-def build_model(cfg: Config) -> nn.Module:
+def build_model(cfg: ConfigInput) -> nn.Module:
     """Build the model of a config in evaluation mode, without its weights.
 
     Raises:
         ValueError: The neck does not take the channels of the backbone.
     """
+    cfg = resolve_config(cfg)
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
     options = dict(cfg.model)
@@ -76,7 +78,7 @@ def explicit_attention() -> Iterator[None]:
 
 
 def complexity_against_size(
-    models: Mapping[str, Config | Mapping[str, Any]],
+    models: Mapping[str, ConfigInput | Mapping[str, Any]],
     sizes: Sequence[tuple[int, int]],
     *,
     memory: str | None = None,
@@ -84,8 +86,8 @@ def complexity_against_size(
     """Count parameters and multiply-adds (FLOPs) of models at several image sizes.
 
     Args:
-        models: By name, a config of a whole model, or of a backbone as
-            ``dict(type='CPVT', arch='small')``.
+        models: By name, a config of a whole model or the path of its file, or a dict of a backbone
+            as ``dict(type='CPVT', arch='small')``.
         sizes: (height, width) in px.
         memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None``
             to count only.
@@ -104,7 +106,7 @@ def complexity_against_size(
     """
     rows = []
     for name, described in models.items():
-        if isinstance(described, Config):
+        if isinstance(described, (Config, str, PathLike)):
             model = build_model(described)
         else:
             model = MODELS.build(dict(described))

@@ -7,13 +7,12 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from mmengine.config import Config
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
 from cpvt_backbones.checkpoints import load_checkpoint, load_weights
 from cpvt_backbones.inference import read_image
-from cpvt_backbones.toolboxes import step_name
+from cpvt_backbones.toolboxes import ConfigInput, resolve_config, step_name
 
 from .complexity import build_model
 
@@ -22,7 +21,7 @@ class FeatureExtractor(nn.Module):
     """Feature maps of the backbone of a config, with the config's normalisation.
 
     Args:
-        cfg: Config of a whole model, from :func:`read_config`.
+        cfg: Config of a whole model, from :func:`read_config`, or the path of its file.
         checkpoint: The weights; ``None`` for random ones.
 
     Attributes:
@@ -39,12 +38,9 @@ class FeatureExtractor(nn.Module):
         >>> from cpvt_backbones.analysis.features import (
         ...     FeatureExtractor, principal_colours
         ... )
-        >>> from cpvt_backbones.inference import read_config
         >>> from cpvt_backbones.weights import find_shipped
         >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
-        >>> extractor = FeatureExtractor(
-        ...     read_config(shipped.config_file), shipped.name
-        ... )
+        >>> extractor = FeatureExtractor(shipped.config_file, shipped.name)
         >>> photo = np.random.randint(0, 256, (64, 96, 3), np.uint8)  # RGB
         >>> maps = extractor(extractor.normalise([photo]))
         >>> maps[-1].shape
@@ -53,8 +49,9 @@ class FeatureExtractor(nn.Module):
         torch.Size([4, 6, 3])
     """
 
-    def __init__(self, cfg: Config, checkpoint: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, cfg: ConfigInput, checkpoint: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
+        cfg = resolve_config(cfg)
         steps = cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ())
         if 'LoadRange' in [step_name(step) for step in steps]:
             reason = 'features are shown of RGB images of 8 bits'

@@ -18,7 +18,7 @@ from torch import Tensor
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
-from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.layers.checks import check_choice, check_device
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
@@ -89,6 +89,8 @@ class ExportedModel:
         self, path: str | os.PathLike[str], *, device: str | None = None, runtime: str = RUNTIMES[0]
     ) -> None:
         suffix = Path(path).suffix
+        if device is not None:
+            check_device(device)
         check_choice(RUNTIMES if suffix == '.onnx' else RUNTIMES[:1], runtime=runtime)
         if not Path(path).is_file():
             raise FileNotFoundError(f'path: there is no file {str(path)!r}')

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpvt_backbones.inference.images import ImageInput
+from cpvt_backbones.inference.images import ImageInput, each_image
 from cpvt_backbones.inference.inferencer import MAX_PIXELS, TILE_SIZE, Inferencer
 from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.windows import open_image
@@ -190,6 +190,7 @@ def split_images(
 
     The agreement on images of the calibration would be too high.
     """
+    images = list(each_image(images))
     calibration = list(range(1, len(images), 2))[:MAX_CALIBRATION_IMAGES]
     others = sorted(set(range(len(images))) - set(calibration))
     return [images[i] for i in calibration], [images[i] for i in others]
@@ -208,7 +209,7 @@ def calibration_inputs(model: ExportedModel, images: Sequence[ImageInput]) -> It
         ImageError: An image cannot be read.
     """
     sizing = Inferencer(predictor=model).sizing
-    for i, image in enumerate(images):
+    for i, image in enumerate(each_image(images)):
         name = f'array {i}' if isinstance(image, np.ndarray) else str(image)
         opened = open_image(image, name=name, read_limit=None, value_range=model.value_range)
         scaled = sizing(opened)
@@ -237,7 +238,7 @@ def compare(
         ImageError: An image cannot be read.
     """
     first, second = Inferencer(predictor=copy), Inferencer(predictor=original)
-    for image in images:
+    for image in each_image(images):
         found, _ = first(image, score_thr=score_thr)
         expected, _ = second(image, score_thr=score_thr)
         yield _compare(found, expected)

@@ -19,7 +19,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from cpvt_backbones.checkpoints import atomic_write, lock_file, read_json
 from cpvt_backbones.layers.checks import check_fraction
 
-from .images import ImageError, image_size
+from .images import ImageError, ImageInput, each_image, image_size
 from .inferencer import Inferencer, Result
 from .outputs import (
     IMAGE_FOLDERS,
@@ -70,7 +70,7 @@ class Summary:
 
 def predict_to_folder(
     inferencer: Inferencer,
-    images: Sequence[Path],
+    images: ImageInput | Sequence[ImageInput],
     *,
     out_dir: str | os.PathLike[str],
     score_thr: float = 0.3,
@@ -89,8 +89,9 @@ def predict_to_folder(
 
     Args:
         inferencer: The model.
-        images: Image files, see :func:`find_images`. Images in ``pred/`` and ``vis/`` of
-            ``out_dir`` and of its shards are skipped, and listed in the summary.
+        images: Image files, folders or patterns, one or a list, as for :func:`find_images`. A file
+            of a list may be missing: the summary has it among the failed. Images in ``pred/`` and
+            ``vis/`` of ``out_dir`` and of its shards are skipped, and listed in the summary.
         out_dir: The folder; it is created if it is missing.
         score_thr: Minimum score of a box, in [0, 1].
         vis: Whether to draw each prediction on its image.
@@ -106,8 +107,8 @@ def predict_to_folder(
         What was predicted, found, skipped, and what failed and why.
 
     Raises:
-        TypeError: An image is an array.
-        FileNotFoundError: ``ann`` does not exist.
+        TypeError: An image is an array; :meth:`Inferencer.predict` takes these.
+        FileNotFoundError: ``ann`` does not exist, or a folder or pattern has no image.
         ValueError: ``ann`` cannot be read, or lacks an image or a class of the model. The folder
             has predictions of another model or other settings, or files in ``pred`` or ``vis`` that
             no call wrote. Another process writes to the folder. All images are skipped. ``out_dir``
@@ -116,17 +117,11 @@ def predict_to_folder(
 
     Examples:
         >>> from PIL import Image
-        >>> from cpvt_backbones.inference import (
-        ...     Inferencer, find_images, predict_to_folder, read_config
-        ... )
-        >>> from cpvt_backbones.weights import find_shipped
-        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
-        >>> inferencer = Inferencer(
-        ...     cfg=read_config(shipped.config_file), checkpoint=shipped.name
-        ... )
+        >>> from cpvt_backbones.inference import Inferencer, predict_to_folder
+        >>> inferencer = Inferencer(checkpoint='cpvt_tiny_gap-imagenette')
         >>> Image.new('RGB', (90, 60)).save('photo.png')
         >>> summary = predict_to_folder(
-        ...     inferencer, find_images('photo.png'), out_dir='out', progress=False
+        ...     inferencer, 'photo.png', out_dir='out', progress=False
         ... )
         >>> summary.predicted, summary.failed
         (1, {})
@@ -135,33 +130,35 @@ def predict_to_folder(
     folder = _output_folder(out_dir)
     settings = dict(inferencer.settings, score_thr=score_thr, vis=vis)
     classes = inferencer.predictor.classes or []
-    images, skipped = _inputs(images, folder)
-    ids = read_ids(Path(ann), images, classes) if ann is not None else None
+    paths, skipped = _inputs(images, folder)
+    ids = read_ids(Path(ann), paths, classes) if ann is not None else None
     if ids is None:
-        numbers = {image: number for number, image in enumerate(images, start=1)}
+        numbers = {image: number for number, image in enumerate(paths, start=1)}
         ids = Ids(numbers, {label: label for label in range(len(classes))})
     if shard is not None:
         folder = shard_folder(folder, shard)
-        settings['images'] = _describe(images)
-        images = [images[i] for i in _divide(images, *shard)]
+        settings['images'] = _describe(paths)
+        paths = [paths[i] for i in _divide(paths, *shard)]
 
     def run() -> Summary:
         _prepare(folder, settings, overwrite)
         return _predict_images(
-            inferencer, images, folder, ids, progress, score_thr=score_thr, vis=vis
+            inferencer, paths, folder, ids, progress, score_thr=score_thr, vis=vis
         )
 
     return replace(_write_to(folder, run), skipped=skipped)
 
 
-def merge_shards(images: Sequence[Path], out_dir: str | os.PathLike[str]) -> Summary:
+def merge_shards(
+    images: ImageInput | Sequence[ImageInput], out_dir: str | os.PathLike[str]
+) -> Summary:
     """Merge the results of all shards of :func:`predict_to_folder`, when all have ended.
 
     The JSON files become those of one call on ``images``. Pictures and class maps stay in the
     folders of the shards.
 
     Args:
-        images: The image files that each shard was given.
+        images: The images that each shard was given.
         out_dir: The folder that each shard was given.
 
     Returns:
@@ -173,14 +170,14 @@ def merge_shards(images: Sequence[Path], out_dir: str | os.PathLike[str]) -> Sum
         OSError: The folder cannot be written to.
     """
     folder = _output_folder(out_dir)
-    images, skipped = _inputs(images, folder)
+    paths, skipped = _inputs(images, folder)
     shards = _find_shards(folder)
 
     def run() -> Summary:
         with ExitStack() as locks:
             for shard in shards:
                 locks.enter_context(_locked(shard))
-            return _merge(folder, shards, images)
+            return _merge(folder, shards, paths)
 
     return replace(_write_to(folder, run), skipped=skipped)
 
@@ -198,7 +195,9 @@ def _output_folder(out_dir: str | os.PathLike[str]) -> Path:
     return Path(out_dir)
 
 
-def _inputs(images: Sequence[Path], folder: Path) -> tuple[list[Path], list[str]]:
+def _inputs(
+    images: ImageInput | Sequence[ImageInput], folder: Path
+) -> tuple[list[Path], list[str]]:
     """The images to predict, and those that are outputs, wherever links lead.
 
     Different paths of one file are one image.
@@ -207,7 +206,10 @@ def _inputs(images: Sequence[Path], folder: Path) -> tuple[list[Path], list[str]
     outputs = [Path(os.path.realpath(own / name)) for own in folders for name in IMAGE_FOLDERS]
     kept: dict[str, Path] = {}
     skipped = []
-    for image in images:
+    for image in each_image(images):
+        if not isinstance(image, (str, os.PathLike)):
+            advice = 'Inferencer.predict and Inferencer.stream take arrays'
+            raise TypeError(f'images must be files, got {type(image).__name__}; {advice}')
         real = Path(os.path.realpath(image))
         if any(real.is_relative_to(own) for own in outputs):
             skipped.append(str(image))

@@ -80,6 +80,28 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
     return images
 
 
+def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput]:
+    """Yield the images of :func:`find_images`, and of a list also files that do not exist.
+
+    These have an error of their own when they are read, as damaged files do.
+    """
+    if isinstance(inputs, (str, os.PathLike, np.ndarray)):
+        yield from find_images(inputs)
+        return
+    for source in inputs:
+        found: Sequence[ImageInput] = [source]
+        if isinstance(source, (str, os.PathLike)) and _is_group(source):
+            with suppress(FileNotFoundError):
+                found = _find_files(source)
+        yield from found
+
+
+def _is_group(source: str | os.PathLike[str]) -> bool:
+    """True for a folder, and for a pattern that is not the name of a file."""
+    pattern = glob.has_magic(os.fspath(source)) and not os.path.lexists(source)
+    return pattern or os.path.isdir(source)
+
+
 def _find_files(source: str | os.PathLike[str]) -> list[Path]:
     path = local_path(source)
     if path.is_dir():

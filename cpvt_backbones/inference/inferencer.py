@@ -16,11 +16,10 @@ from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
-from mmengine.config import Config
 from mmengine.logging import print_log
 
 from cpvt_backbones.layers.checks import check_choice, check_fraction
-from cpvt_backbones.toolboxes import TOOLBOXES
+from cpvt_backbones.toolboxes import TOOLBOXES, ConfigInput
 from cpvt_backbones.value_range import ValueRange
 
 from .drawing import draw_prediction, make_preview
@@ -28,6 +27,7 @@ from .images import (
     DECODING_BYTES,
     READ_LIMIT,
     ImageInput,
+    each_image,
     file_stamp,
     find_images,
     image_size,
@@ -118,7 +118,8 @@ class Inferencer:
     number is for the longer side, as in the toolboxes' Resize.
 
     Args:
-        cfg: Config of the model, from :func:`read_config`; not modified.
+        cfg: Config of the model: the path of its file, or what :func:`read_config` returns; not
+            modified. ``None`` for the config of shipped weights.
         checkpoint: The weights: a file, an address, or the name of shipped weights.
         device: ``'cpu'``, ``'cuda'`` or ``'cuda:1'``; ``None`` for a GPU if there is one.
         dtype: Type of the computation: ``'float32'``, ``'bfloat16'``, ``'float16'``, or ``'auto'``
@@ -151,24 +152,22 @@ class Inferencer:
 
     Examples:
         >>> import numpy as np
-        >>> from cpvt_backbones.inference import Inferencer, read_config
-        >>> from cpvt_backbones.weights import find_shipped
-        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
-        >>> inferencer = Inferencer(
-        ...     cfg=read_config(shipped.config_file), checkpoint=shipped.name
-        ... )
+        >>> from cpvt_backbones.inference import Inferencer
+        >>> inferencer = Inferencer(checkpoint='cpvt_tiny_gap-imagenette')
         >>> photo = np.zeros((120, 160, 3), np.uint8)  # BGR; or the path of a file
         >>> prediction, picture = inferencer(photo, vis=True)
         >>> sorted(prediction)
         ['class', 'label', 'score']
         >>> [result.name for result in inferencer.predict([photo, photo])]
         ['array 0', 'array 1']
+
+        A model of yours: ``Inferencer(cfg='config.py', checkpoint='iter_400.pth')``.
     """
 
     def __init__(
         self,
         *,
-        cfg: Config | None = None,
+        cfg: ConfigInput | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         device: str | None = None,
         dtype: str = 'float32',
@@ -187,8 +186,8 @@ class Inferencer:
         )
         self.read_limit = read_limit
         if predictor is None:
-            if cfg is None or checkpoint is None:
-                raise ValueError('cfg and checkpoint are needed, or a predictor')
+            if checkpoint is None:
+                raise ValueError('checkpoint is needed, or a predictor')
             predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device, dtype=dtype)
         elif cfg is not None or checkpoint is not None:
             raise ValueError('predictor excludes cfg and checkpoint')
@@ -271,7 +270,7 @@ class Inferencer:
 
     def stream(
         self,
-        images: Sequence[ImageInput],
+        images: ImageInput | Sequence[ImageInput],
         *,
         score_thr: float = 0.3,
         vis: bool = False,
@@ -288,7 +287,8 @@ class Inferencer:
         forward calls are still yielded.
 
         Args:
-            images: Image files and arrays, see :func:`find_images`.
+            images: Image files, folders, patterns or arrays, one or a list, as for
+                :func:`find_images`. A file of a list may be missing: its result has the error.
             score_thr: Minimum score of a box, in [0, 1].
             vis: Whether to draw each prediction on its image.
             on_tiles: Called after each batch of tiles, with the number of tiles done and their
@@ -421,9 +421,9 @@ def _warn(message: str) -> None:
 
 
 def _read_ahead(
-    reading: OrderedCalls, load: Any, images: Sequence[ImageInput]
+    reading: OrderedCalls, load: Any, images: ImageInput | Sequence[ImageInput]
 ) -> Iterator[LoadedImage]:
-    for index, source in enumerate(images):
+    for index, source in enumerate(each_image(images)):
         nbytes = DECODING_BYTES * prod(image_size(source) or (0,))
         yield from reading.add(load, index, source, nbytes=nbytes)
     yield from reading.results()

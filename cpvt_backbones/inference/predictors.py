@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,10 +31,17 @@ from cpvt_backbones.checkpoints import (
     locate_checkpoint,
     naming_file,
 )
-from cpvt_backbones.layers.checks import check_choice, check_keywords
-from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, config_classes, find_toolbox, step_name
+from cpvt_backbones.layers.checks import check_choice, check_device, check_keywords
+from cpvt_backbones.toolboxes import (
+    SIZE_ARGUMENTS,
+    ConfigInput,
+    config_classes,
+    find_toolbox,
+    resolve_config,
+    step_name,
+)
 from cpvt_backbones.value_range import ValueRange
-from cpvt_backbones.weights import sha256_of
+from cpvt_backbones.weights import sha256_of, shipped_weights, similar_names
 
 from .sizes import GoodSizes, size_steps
 
@@ -98,7 +106,8 @@ class ToolboxPredictor:
     :class:`Inferencer` makes one from ``cfg`` and ``checkpoint``.
 
     Args:
-        cfg: Config of the model; not modified.
+        cfg: Config of the model, or the path of its file; not modified. ``None`` for the config of
+            shipped weights.
         checkpoint: A ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of
             shipped weights.
         device: See :class:`Inferencer`.
@@ -119,12 +128,16 @@ class ToolboxPredictor:
     def __init__(
         self,
         *,
-        cfg: Config,
+        cfg: ConfigInput | None = None,
         checkpoint: str | os.PathLike[str],
         device: str | None = None,
         dtype: str = 'float32',
     ) -> None:
         device = device or get_device()
+        check_device(device)
+        if cfg is None:
+            cfg = _config_of(checkpoint)
+        cfg = resolve_config(cfg)
         self.dtype, self.dtype_reason = choose_dtype(dtype, device)
         toolbox = find_toolbox(cfg)
         self._scope, self.task = toolbox.package, toolbox.task
@@ -174,6 +187,15 @@ class ToolboxPredictor:
         if self._scope == 'mmdet':
             _, batch = batch  # the images, and what the model takes
         return self._inferencer.forward(batch)
+
+
+def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
+    shipped = shipped_weights().get(str(checkpoint))
+    if shipped is None:
+        fault = f'{str(checkpoint)!r} is none of the weights that come with the package'
+        advice = similar_names(str(checkpoint))
+        raise ValueError(f'cfg is needed with checkpoint: {fault}{advice}')
+    return shipped.config_file
 
 
 def _boxes_of(found: Any) -> dict[str, np.ndarray]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 
 def check(accepted: str, accepts: Callable[[Any], bool], **values: Any) -> None:
     """Raise ``ValueError`` for the first value that ``accepts`` refuses."""
@@ -67,6 +69,15 @@ check_probability = functools.partial(
 check_fraction = functools.partial(
     check, 'a number in [0, 1]', lambda v: is_number(v) and 0 <= v <= 1
 )
+
+
+def check_device(device: str) -> None:
+    """Check that torch knows a device by this name."""
+    try:
+        torch.device(device)
+    except RuntimeError as error:  # its message lists 20 types of devices
+        fault = f"device must be one of torch, such as 'cpu', 'cuda' or 'cuda:1', got {device!r}"
+        raise ValueError(fault) from error
 
 
 def check_positive(*, above: float = 0, **values: Any) -> None:

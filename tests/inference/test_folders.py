@@ -13,7 +13,7 @@ from folder_runs import MODELS, read, run, snapshot, write_images
 from local_models import BlockDetector, BlockInstances, LocalSegmentor
 from PIL import Image
 
-from cpvt_backbones.inference import Inferencer
+from cpvt_backbones.inference import Inferencer, merge_shards, predict_to_folder
 
 # -- files
 # --------------------------------------------------------------------------------------------------
@@ -147,8 +147,27 @@ def test_own_outputs_are_no_inputs(tmp_path, monkeypatch):
 
 
 def test_arrays_are_refused(out):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match='images must be files, got ndarray; Inferencer.predict'):
         run(LocalSegmentor(), np.zeros((3, 3), np.uint8), out)
+
+
+@pytest.mark.parametrize('form', [str, Path])
+def test_images_may_be_a_folder_or_a_pattern(folder, out, form):
+    model = Inferencer(predictor=LocalSegmentor())
+    for inputs in (folder, folder / '*.png', [folder], [folder / '*.png', folder / '1.png']):
+        given = [form(one) for one in inputs] if isinstance(inputs, list) else form(inputs)
+        options = dict(out_dir=out, progress=False)
+        summary = predict_to_folder(model, given, **options)
+        assert (summary.predicted + summary.found, summary.failed) == (6, {})
+    for shard in (0, 1):
+        options = dict(out_dir=out / 'shards', shard=(shard, 2), progress=False)
+        predict_to_folder(model, form(folder), **options)
+    assert merge_shards(form(folder), out / 'shards').found == 6
+    missing = form(folder / 'gone.png')
+    summary = predict_to_folder(model, [missing], out_dir=out, progress=False)
+    assert summary.failed.keys() == {str(missing)}
+    with pytest.raises(FileNotFoundError, match='there is no file or folder'):
+        predict_to_folder(model, missing, out_dir=out, progress=False)
 
 
 @pytest.mark.parametrize('threshold', [float('nan'), -0.1, 1.1, True, '0.3'])

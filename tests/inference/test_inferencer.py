@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,12 +248,59 @@ SCALE = 'scale must be None'
         (dict(long_side=5, scale=(3, 3)), 'scale and long_side exclude each other'),
         (dict(dtype='bfloat16'), "dtype must be 'auto' or 'float32' with an exported file"),
         (dict(cfg={}), 'predictor excludes cfg'),
-        (dict(cfg={}, predictor=None), 'cfg and checkpoint are needed, or a predictor'),
+        (dict(cfg={}, predictor=None), 'checkpoint is needed, or a predictor'),
+        (
+            dict(checkpoint='cpvt_tiny-imagenette', predictor=None),
+            "cfg is needed with checkpoint: .*; did you mean 'cpvt_tiny_gap-imagenette'",
+        ),
+        (
+            dict(cfg={}, checkpoint='x.pth', predictor=None, device='gpu'),
+            "device must be one of torch, such as 'cpu', 'cuda' or 'cuda:1', got 'gpu'",
+        ),
     ],
 )
 def test_wrong_arguments(options, words):
     with pytest.raises(ValueError, match=words):
         Inferencer(**{'predictor': BlockDetector(), **options})
+
+
+def test_a_config_may_be_a_path(model, predictor, tmp_path):
+    cfg, checkpoint = model
+    file = tmp_path / 'config.py'
+    cfg.dump(file)
+    expected, _ = Inferencer(predictor=predictor)(images()[0], score_thr=0)
+    for path in (file, str(file)):
+        found, _ = toolbox_inferencer(path, checkpoint)(images()[0], score_thr=0)
+        same(found, expected)
+    with pytest.raises(FileNotFoundError, match=r"there is no file '.*gone\.py'"):
+        Inferencer(cfg=tmp_path / 'gone.py', checkpoint=checkpoint)
+    with pytest.raises(TypeError, match='cfg must be the path of a config file, or .*, got dict'):
+        Inferencer(cfg=cfg.to_dict(), checkpoint=checkpoint)
+
+
+def test_shipped_weights_have_their_config():
+    pytest.importorskip('mmpretrain')
+    inferencer = Inferencer(checkpoint='cpvt_tiny_gap-imagenette', device='cpu')
+    assert inferencer.predictor.task == 'classification'
+    assert inferencer.predictor.classes[0] == 'tench'
+
+
+@pytest.mark.parametrize('form', [str, Path])
+def test_stream_takes_folders_and_patterns(folder, form):
+    inferencer = Inferencer(predictor=LocalSegmentor())
+
+    def names(inputs):
+        results = dict(inferencer.stream(inputs))
+        return [Path(results[index].name).name for index in sorted(results)]
+
+    every = [f'{i}.png' for i in range(6)]
+    assert names(form(folder)) == names([form(folder)]) == names(form(folder / '*.png')) == every
+    assert names(form(folder / '3.png')) == ['3.png']
+    assert names([form(folder / '[12].png'), form(folder / '4.png')]) == ['1.png', '2.png', '4.png']
+    ((_, missing),) = inferencer.stream([form(folder / 'gone.png')])
+    assert 'no such file' in str(missing.error)
+    with pytest.raises(FileNotFoundError, match='there is no file or folder'):
+        names(form(folder / 'gone'))
 
 
 def test_a_missing_checkpoint_and_a_backbone_alone_are_refused(model):
