@@ -7,17 +7,20 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmengine.config import Config
 from mmengine.fileio import list_from_file
+from mmengine.registry import MODELS
 from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 
 from cpvt_backbones.checkpoints import classes_of, unwrap
+from cpvt_backbones.layers import POSITIONS
+from cpvt_backbones.layers.checks import check_keywords
 
 ConfigInput = Config | str | os.PathLike[str]
 """A config: the path of its file, or what :func:`read_config` returns."""
@@ -123,7 +126,7 @@ def read_config(
         FileNotFoundError: The file does not exist.
         ImportError: The toolbox is not installed, or does not import.
         ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
-            option has no effect.
+            option has no effect or is no argument of a backbone or position encoding.
 
     Examples:
         >>> from cpvt_backbones.inference import read_config
@@ -188,7 +191,7 @@ def find_toolbox(cfg: Config) -> Toolbox:
     return toolbox
 
 
-def check_options(cfg: Config, options: Iterable[str]) -> None:
+def check_options(cfg: Config, options: Collection[str]) -> None:
     """Refuse options, dotted names, that would have no effect on a config which has been read.
 
     The top of a config holds variables of its file, too. Their values were copied when the file was
@@ -196,7 +199,7 @@ def check_options(cfg: Config, options: Iterable[str]) -> None:
 
     Raises:
         ValueError: The option's first name is such a variable, or is in no config. The message
-            names the keys to set.
+            names the keys to set. Or a module of this package has no such argument.
     """
     for option in options:
         name, _, rest = option.partition('.')
@@ -204,6 +207,34 @@ def check_options(cfg: Config, options: Iterable[str]) -> None:
             raise ValueError('cfg_options: launcher is an argument of its own')
         if name not in READ_KEYS:
             raise ValueError(f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}')
+        _check_argument(cfg, option, options)
+
+
+def _check_argument(cfg: Config, option: str, options: Collection[str]) -> None:
+    """Refuse an argument that a backbone, or another module of this package, does not take."""
+    where, *path = option.split('.')
+    if where != 'model':
+        return
+    node: Any = cfg.get('model')
+    in_position = False
+    for part in path:
+        if isinstance(node, dict):
+            kind = node.get('type')
+            module = (POSITIONS if in_position else MODELS.module_dict).get(kind)
+            is_known = module is not None and f'{where}.type' not in options
+            if is_known and part != 'type' and part[:1] != '_':  # such as _delete_
+                called, given = f'cfg_options: {option}: type={kind!r}', [part]
+                try:
+                    check_keywords(called, module, given, positional=('stages',))
+                except TypeError as error:
+                    raise ValueError(str(error)) from error
+            in_position = part == 'position'
+            node = node.get(part)
+        elif isinstance(node, (list, tuple)) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            return
+        where = f'{where}.{part}'
 
 
 def _reason(cfg: Config, name: str, rest: str) -> str:

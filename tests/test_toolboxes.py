@@ -1,5 +1,6 @@
 """Options that have no effect on a config are refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,46 @@ def test_options_without_effect(option, advice, tmp_path):
     with pytest.raises(ValueError, match='cfg_options: ') as refusal:
         check_options(Config.fromfile(tmp_path / 'a.py'), [option])
     assert str(refusal.value).endswith(advice)
+
+
+BACKBONE = """
+default_scope = 'mmpretrain'
+peg = dict(type='PEG')
+model = dict(backbone=dict(type='CPVT', arch='tiny', position=[dict(type='Learned'), peg]))
+"""
+
+
+@pytest.mark.parametrize(
+    ('option', 'fault'),
+    [
+        ('model.backbone.archh', "type='CPVT' has no argument 'archh'; did you mean 'arch'?"),
+        ('model.backbone.archh.depth', "type='CPVT' has no argument 'archh'; did you mean 'arch'?"),
+        (
+            'model.backbone.position.1.kernel',
+            "type='PEG' has no argument 'kernel'; did you mean 'kernel_size'?",
+        ),
+        ('model.backbone.position.0.stages', "type='Learned' has no argument 'stages'; accepted"),
+        ('model.backbone.drop_path_rate', None),
+        ('model.backbone.position.1.kernel_size', None),
+        ('model.backbone.arch.depth', None),
+        ('model.backbone.type', None),
+        ('model.neck.in_channels', None),
+    ],
+)
+def test_arguments_of_modules_of_this_package(option, fault, tmp_path):
+    (tmp_path / 'a.py').write_text(BACKBONE)
+    cfg = Config.fromfile(tmp_path / 'a.py')
+    if fault is None:
+        check_options(cfg, [option])
+        return
+    with pytest.raises(ValueError, match=re.escape(f'cfg_options: {option}: {fault}')):
+        check_options(cfg, [option])
+
+
+def test_an_argument_of_a_type_that_is_set_too_is_accepted(tmp_path):
+    (tmp_path / 'a.py').write_text(BACKBONE)
+    options = {'model.backbone.type': 'PyramidCPVT', 'model.backbone.embed_norm_eps': 1e-6}
+    check_options(Config.fromfile(tmp_path / 'a.py'), options)
 
 
 def test_names_that_are_read_are_accepted():
