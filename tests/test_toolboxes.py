@@ -107,5 +107,5 @@ def test_a_shipped_config(tmp_path):
 def test_the_line_of_a_tool(refused, tmp_path):
     (tmp_path / 'a.py').write_text(CONFIG)
     line = refused('train', tmp_path / 'a.py', '--cfg-options', 'max_iters=300')
-    assert line.startswith('error: cfg_options: max_iters has no effect: ')
+    assert line.startswith('error: --cfg-options: max_iters has no effect: ')
     assert line.endswith('set train_cfg.max_iters')

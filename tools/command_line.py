@@ -89,9 +89,14 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 def make_parser(doc: str | None) -> argparse.ArgumentParser:
-    """Parser of a tool, from its ``__doc__``."""
+    """Parser of a tool, from its ``__doc__``. Errors of :func:`run` name its options."""
     formatter = partial(HelpFormatter, max_help_position=30)
-    return argparse.ArgumentParser(description=doc, formatter_class=formatter)
+    parser = argparse.ArgumentParser(description=doc, formatter_class=formatter)
+    _PARSERS.append(parser)
+    return parser
+
+
+_PARSERS: list[argparse.ArgumentParser] = []  # the last one made is that of the tool that runs
 
 
 def keep_memory() -> bool:
@@ -178,7 +183,24 @@ def run(
             folders.append(Path(package.origin).parent)
         if not _is_mistake(error, folders):
             raise
-        _stop(f'error: {_text_of(error)}', 2)
+        _stop(f'error: {with_options(_text_of(error))}', 2)
+
+
+def with_options(message: str) -> str:
+    """Name options in place of the Python arguments that begin a message, are set in it, or had
+    another value.
+
+    ``out_dir: ...`` is ``--out-dir: ...``, and ``overwrite=True`` is ``--overwrite``.
+    """
+    for action in _PARSERS[-1]._actions if _PARSERS else ():
+        if not action.option_strings:
+            continue
+        option = max(action.option_strings, key=len)
+        message = re.sub(rf'^{action.dest}(?=:| must | and )', option, message)
+        message = re.sub(rf'(?<=[( ]){action.dest}(?= was )', option, message)
+        if action.nargs == 0:
+            message = re.sub(rf'(?<![\w.]){action.dest}=True\b', option, message)
+    return message
 
 
 def _text_of(error: BaseException) -> str:
@@ -406,16 +428,14 @@ def split_model(
     elif first in shipped_weights():
         config, checkpoint = str(find_shipped(first).config_file), first
     elif similar := similar_names(first):
-        raise ValueError(f'the first arguments must be a model, got {first!r}{similar}')
+        raise ValueError(f'{first!r} is no model{similar}')
     else:
         files = f', an exported model ({", ".join(exported)})' if exported else ''
         shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())
         accepted = (
             f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {shipped or "(none)"}'
         )
-        raise ValueError(
-            f'the first arguments must be a model: {accepted}; got {" ".join(words)!r}'
-        )
+        raise ValueError(f'the first argument must be a model: {accepted}; got {" ".join(words)!r}')
     if images and not rest:
         raise ValueError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:

@@ -312,7 +312,8 @@ class Backbone(PretrainedModel):
             PEG with ``padding='none'`` makes a map smaller.
 
         Raises:
-            TypeError: ``images`` is not a floating point tensor.
+            TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are
+                not.
             ValueError: ``images`` has another shape. ``valid_sizes`` does not fit the batch, or an
                 image is padded and ``out_type`` is ``'raw'``.
 
@@ -390,11 +391,17 @@ class Backbone(PretrainedModel):
         if not isinstance(images, Tensor):
             raise TypeError(f'images must be a torch.Tensor {shape}, got {type(images).__name__}')
         if images.dim() != 4 or images.shape[1] != self.in_channels or 0 in images.shape:
+            advice = '; images[None] is a batch of one image' if images.dim() == 3 else ''
             raise ValueError(
-                f'images must be {shape} with H, W >= 1, got shape {tuple(images.shape)}'
+                f'images must be {shape} with H, W >= 1, got shape {tuple(images.shape)}{advice}'
             )
         if not images.is_floating_point():
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
+        if images.dtype == torch.float64 and next(self.parameters()).dtype != torch.float64:
+            raise TypeError(
+                'images must be of the type of the weights, got torch.float64, as NumPy computes:'
+                ' images.float() is of torch.float32'
+            )
 
     def _prefix_tokens(self, batch: int) -> Tensor | None:
         """(B, P, C) class, distillation and register tokens, or ``None`` if the model has none."""

@@ -131,10 +131,12 @@ class PretrainedModel(BaseModule):
         kind = built.pop('type', None)
         fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
         if kind not in fitting:
-            advice = (
-                f"init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them where the blocks"
-                ' are the same'
-            )
+            advice = f'{kind}.from_pretrained takes them'
+            if ('Pyramid' in str(kind)) == any('Pyramid' in base.__name__ for base in cls.__mro__):
+                advice = (
+                    f"init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them where the"
+                    ' blocks are the same'
+                )
             raise ValueError(
                 f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; {advice}'
             )

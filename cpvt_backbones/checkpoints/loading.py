@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cpvt_backbones.layers import Attention
 from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.layers.rope import TEMPERATURES
+from cpvt_backbones.weights import shipped_weights
 
 from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
 from .conversion.convert import check_values, convert_state_dict
@@ -179,6 +180,8 @@ def load_weights(
         )
         if missing or (strict and unexpected):
             fault = f'{fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'
+            if shipped := shipped_weights().get(str(checkpoint)):
+                fault += f'; these are weights of: {shipped.about}'
             raise CheckpointError(f'it does not fit the model: {fault}')
         meta = stored_meta(content, checkpoint)
         if difference := class_difference(classes_of(meta), classes):

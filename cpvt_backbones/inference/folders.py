@@ -416,15 +416,16 @@ def _read_settings(folder: Path, own: list[Path]) -> dict[str, Any] | None:
 
 
 def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:
-    changes = [
-        f'{key} was {before.get(key)!r}, is {settings.get(key)!r}'
-        for key in sorted({*before, *settings})
-        if before.get(key) != settings.get(key)
-    ]
+    changes = []
+    for key in sorted({*before, *settings}):
+        old, new = before.get(key), settings.get(key)
+        if old != new:
+            change = f'{key} was {old!r}, is {new!r}'
+            changes.append(change if len(change) < 80 else f'another {key}')
     if changes:
         raise ValueError(
             f'out_dir: {str(folder)!r} has predictions of other settings ({", ".join(changes)});'
-            ' choose another folder, or set overwrite to replace them'
+            ' choose another folder, or overwrite=True to replace them'
         )
 
 

@@ -6,7 +6,7 @@ import re
 import stat
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +74,7 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
         ['a.jpg', 'b.png']
     """
     images: list[Path | np.ndarray] = []
-    for source in [inputs] if isinstance(inputs, (str, os.PathLike, np.ndarray)) else inputs:
+    for source in _listed(inputs):
         # Another object is refused by read_image.
         images += _find_files(source) if isinstance(source, (str, os.PathLike)) else [source]
     return images
@@ -85,15 +85,22 @@ def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput
 
     These have an error of their own when they are read, as damaged files do.
     """
-    if isinstance(inputs, (str, os.PathLike, np.ndarray)):
+    if isinstance(inputs, (str, os.PathLike)):
         yield from find_images(inputs)
         return
-    for source in inputs:
+    for source in _listed(inputs):
         found: Sequence[ImageInput] = [source]
         if isinstance(source, (str, os.PathLike)) and _is_group(source):
             with suppress(FileNotFoundError):
                 found = _find_files(source)
         yield from found
+
+
+def _listed(inputs: ImageInput | Sequence[ImageInput]) -> Iterable[ImageInput]:
+    """One input, or an object that is none, such as an image of Pillow, as a list."""
+    if isinstance(inputs, (str, os.PathLike, np.ndarray)) or not isinstance(inputs, Iterable):
+        return [inputs]
+    return inputs
 
 
 def _is_group(source: str | os.PathLike[str]) -> bool:
@@ -208,9 +215,12 @@ def read_image(
     if isinstance(source, np.ndarray):
         return _from_array(source, name or 'array')
     if not isinstance(source, (str, os.PathLike)):
+        advice = ''
+        if isinstance(source, Image.Image):
+            advice = "; np.asarray(image.convert('RGB'))[..., ::-1] is the array, in BGR"
         raise ImageError(
             name or repr(source),
-            f'a path or a numpy array is accepted, got {type(source).__name__}',
+            f'a path or a numpy array is accepted, got {type(source).__name__}{advice}',
         )
     path = local_path(source)
     name = name or str(path)
@@ -401,8 +411,11 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
     if not array.size:
         raise ImageError(name, f'no pixels: the shape is {array.shape}')
     if array.dtype.kind != 'u' or array.dtype.itemsize > 2:
-        nan = ' with NaN in it' if array.dtype.kind == 'f' and np.isnan(array).any() else ''
-        raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{nan}')
+        fault, advice = '', ''
+        if array.dtype.kind == 'f':
+            fault = ' with NaN in it' if np.isnan(array).any() else ''
+            advice = '; (255 * array).round().astype(np.uint8) converts values from 0 to 1'
+        raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{fault}{advice}')
     if array.dtype.itemsize == 2:
         array = to_8_bits(array)
     array = np.atleast_3d(array)

@@ -148,6 +148,8 @@ class PEG(nn.Module):
         return map_to_tokens(x)
 
     def _check_tokens(self, tokens: Tensor, grid: Grid) -> None:
+        if isinstance(grid, int):
+            raise ValueError(f'grid must be (height, width) in tokens, got {grid!r}')
         if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
             raise ValueError(
                 f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '

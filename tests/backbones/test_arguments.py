@@ -218,15 +218,29 @@ NO_BATCH = 'images must be (B, 3, H, W) with H, W >= 1, got shape '
         ([torch.zeros(3, 32, 32)], TypeError, f'{NO_TENSOR}list'),
         (np.zeros((1, 3, 32, 32)), TypeError, f'{NO_TENSOR}ndarray'),
         (torch.zeros(1, 1, 32, 32), ValueError, f'{NO_BATCH}(1, 1, 32, 32)'),
-        (torch.zeros(3, 32, 32), ValueError, f'{NO_BATCH}(3, 32, 32)'),
+        (
+            torch.zeros(3, 32, 32),
+            ValueError,
+            f'{NO_BATCH}(3, 32, 32); images[None] is a batch',
+        ),
         (torch.zeros(1, 3, 0, 32), ValueError, f'{NO_BATCH}(1, 3, 0, 32)'),
         (torch.zeros(1, 3, 4, 32, 32), ValueError, f'{NO_BATCH}(1, 3, 4, 32, 32)'),
         (torch.zeros(1, 3, 9, 9).byte(), TypeError, 'floating point type, got torch.uint8'),
+        (
+            torch.zeros(1, 3, 9, 9).double(),
+            TypeError,
+            'got torch.float64, as NumPy',
+        ),
     ],
 )
 def test_images(build, images, error, message):
     with pytest.raises(error, match=re.escape(message)):
         build()(images)
+
+
+@pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)
+def test_double_images_fit_double_weights(build):
+    build().double()(torch.zeros(1, 3, 9, 9).double())
 
 
 @pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)

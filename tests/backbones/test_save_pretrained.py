@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import BACKBONES, assert_equal_outputs, column, multi_scale, pyramid, randomise
 
-from cpvt_backbones import CPVT, PEG, convert_state_dict
+from cpvt_backbones import CPVT, PEG, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.layers import PositionEncoding
 from cpvt_backbones.layers import position as position_module
@@ -119,8 +119,10 @@ def test_a_fused_model_is_not_saved(tmp_path):
 
 def test_weights_of_another_class_and_unknown_arguments(tmp_path):
     multi_scale().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match='are weights of MultiScaleCPVT, got it for CPVT'):
+    with pytest.raises(ValueError, match='weights of MultiScaleCPVT, got it for CPVT; init_cfg'):
         CPVT.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match='got it for PyramidCPVT; MultiScaleCPVT.from_pretrained'):
+        PyramidCPVT.from_pretrained(tmp_path)
     (tmp_path / 'config.json').write_text(json.dumps(dict(type='CPVT', shape='round')))
     with pytest.raises(TypeError, match="CPVT has no argument 'shape'"):
         CPVT.from_pretrained(tmp_path)

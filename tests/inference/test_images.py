@@ -112,7 +112,7 @@ def test_16_bits_keep_their_range(folder, tmp_path):
     ('array', 'reason'),
     [
         (np.full((4, 4, 3), np.nan), 'uint8 and uint16 are accepted, got float64 with NaN in it'),
-        (np.zeros((4, 4, 3), np.float32), 'uint8 and uint16 are accepted, got float32'),
+        (np.zeros((4, 4, 3), np.float32), r'got float32; \(255 \* array\)\.round\(\)\.astype'),
         (np.zeros((4, 4), np.int64), 'uint8 and uint16 are accepted, got int64'),
         (np.zeros((0, 4, 3), np.uint8), r'no pixels: the shape is \(0, 4, 3\)'),
         (
@@ -121,6 +121,10 @@ def test_16_bits_keep_their_range(folder, tmp_path):
         ),
         (np.zeros(4, np.uint8), r'got \(4,\)'),
         (None, 'a path or a numpy array is accepted, got NoneType'),
+        (
+            Image.new('RGB', (4, 4)),
+            r"got Image; np\.asarray\(image\.convert\('RGB'\)\)",
+        ),
     ],
 )
 def test_a_bad_array_is_refused_with_its_reason(array, reason):

@@ -285,6 +285,11 @@ def test_tokens_that_do_not_fill_the_grid(shape):
         PEG(8)(torch.randn(shape), (3, 4))
 
 
+def test_a_grid_has_two_sides():
+    with pytest.raises(ValueError, match=r'grid must be \(height, width\) in tokens, got 20'):
+        PEG(8)(torch.randn(1, 20, 8), 20)
+
+
 @pytest.mark.parametrize('batch', [1, 2])
 @pytest.mark.parametrize('prefix', [0, 1])
 def test_maps_are_channels_last_views_of_tokens(batch, prefix):

@@ -31,6 +31,27 @@ from cpvt_backbones.weights import find_shipped, shipped_weights
 NAME = next(iter(shipped_weights()))
 
 
+@pytest.mark.parametrize(
+    ('message', 'shown'),
+    [
+        ('out_dir: there is none', '--out-dir: there is none'),
+        ('score_thr must be less, got 2', '--score-thr must be less, got 2'),
+        ('choose another, or overwrite=True', 'choose another, or --overwrite'),
+        ('other settings (score_thr was 1)', 'other settings (--score-thr was 1)'),
+        ('the config has no out_dir', 'the config has no out_dir'),
+        ('config: there is no file', 'config: there is no file'),
+        ("out_dir_2: 'a.overwrite=True'", "out_dir_2: 'a.overwrite=True'"),
+    ],
+)
+def test_an_error_names_options(message, shown):
+    parser = make_parser('A tool.')
+    parser.add_argument('config')
+    for option in ('--out-dir', '--score-thr'):
+        parser.add_argument(option)
+    parser.add_argument('--overwrite', action='store_true')
+    assert cli.with_options(message) == shown
+
+
 @pytest.mark.parametrize(('text', 'size'), [('224', (224, 224)), ('480x640', (480, 640))])
 def test_a_size_is_height_by_width_or_a_side(text, size):
     assert parse_size(text) == size

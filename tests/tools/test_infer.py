@@ -109,8 +109,8 @@ def test_options_reach_the_model(infer, monkeypatch):
         ('{0} {1} https://example.org/a.jpg', 'URLs are not fetched'),
         ('{0} {1} photos --scale 10by10', 'config|native|FACTOR|HEIGHTxWIDTH or SIDE is expected'),
         ('{0} {1} photos --scale 10x10 --long-side 10', 'not allowed with argument'),
-        ('{0} {1} photos --overlap -1', 'overlap must be at least 0'),
-        ('{0} {1} photos --out-dir ', "must be the path of a folder, got ''"),
+        ('{0} {1} photos --overlap -1', 'error: --overlap must be at least 0'),
+        ('{0} {1} photos --out-dir ', "error: --out-dir must be the path of a folder, got ''"),
         ('{0} {1} photos --out-dir a\0b', "must be the path of a folder, got 'a\\x00b'"),
         ('{0} {1} photos --shard 2/2', '--shard: I/N with I from 0 to N - 1'),
         ('{0} {1} photos --merge --overwrite', '--merge: it joins'),
@@ -125,6 +125,14 @@ def test_wrong_arguments_are_refused(model, refused, arguments, message):
 def test_without_a_model_it_lists_the_shipped_ones(refused, arguments):
     line = refused('infer', *arguments)
     assert all(f'{name} (' in line for name in shipped_weights())
+
+
+def test_the_advice_after_other_settings_is_an_option(infer, capsys):
+    assert infer() == 0
+    assert infer('--score-thr', '0.5') == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: --out-dir: 'out' has predictions of other settings (")
+    assert line.endswith('choose another folder, or --overwrite to replace them')
 
 
 def test_weights_of_another_model_are_refused_in_one_sentence(refused):

@@ -427,7 +427,8 @@ def _raise_if_incomplete(report: ConversionReport, *, new: set[str]) -> None:
         message = f'{lacking}; {_advice_on_missing(missing, new)}'
     else:
         return
-    raise CheckpointError(f'{report.source} does not fit {report.target}: {message}', report=report)
+    kind = f'its weights (recognised as {report.source})'
+    raise CheckpointError(f'{kind} do not fit {report.target}: {message}', report=report)
 
 
 def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
