@@ -1,5 +1,6 @@
 """Pictures of predictions."""
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from .windows import no_class, read_map
 
 OPACITY = 0.6  # of a class's colour over the image
 MAX_PREVIEW_SIDE = 2048  # px; drawing costs far more a pixel than reading
+LEGEND = 30  # letters of a legend have this part of the picture's mean side, or 12 px
 # Names of classes that are not drawn over the image.
 BACKGROUND = ('background', '_background_', 'bg', 'unlabelled', 'unlabeled', 'void')
 # RGB; each the farthest from those before it in CIELAB.
@@ -73,8 +75,9 @@ def draw_prediction(
     """Draw a prediction on the image.
 
     Boxes have classes and scores; without ``scores``, as of labels, classes only. Each mask has a
-    colour of its own. A class map has a legend; a class whose name is in ``BACKGROUND`` is not
-    coloured, and pixels without data are not. An image's class is written on it.
+    colour of its own. A class map has a legend below it, which makes the picture higher; a class
+    whose name is in ``BACKGROUND`` is not coloured, and pixels without data are not. An image's
+    class is written on it.
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px
     that was predicted; it may be overwritten.
@@ -109,7 +112,7 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     picture = _Canvas(Image.fromarray(tinted))
     largest_first = np.argsort(-pixels, kind='stable').tolist()
     shown = [label for label in largest_first if pixels[label] and label not in background]
-    picture.draw_legend([(names[i] if names else str(i), _shade(colours[i])) for i in shown])
+    picture.add_legend([(names[i] if names else str(i), _shade(colours[i])) for i in shown])
     return np.asarray(picture.image)
 
 
@@ -182,17 +185,36 @@ class _Canvas:
         self._draw.rectangle((left, top, left + right, top + bottom), fill=shade)
         self._draw.text((left, top), text, font=self._font, fill=_ink(shade))
 
-    def draw_legend(self, entries: Sequence[tuple[str, Colour]]) -> None:
-        """Name the first entries in their colours, where they cover at most a part of the picture.
+    def add_legend(self, entries: Sequence[tuple[str, Colour]]) -> None:
+        """Add a strip below the picture with the names of the first entries, in rows.
 
-        The upper left 60 % of the height and 80 % of the width are free for it.
+        It is at most half as high as the picture. There is none if a name is too wide.
         """
-        _, _, _, line = self._draw.textbbox((0, 0), 'Ag', font=self._font)
-        entries = entries[: int(0.6 * self.image.height / line)]
-        widths = [self._draw.textbbox((0, 0), name, font=self._font)[2] for name, _ in entries]
-        width = max(widths, default=0)
-        if not entries or width > 0.8 * self.image.width:
+        width, height = self.image.size
+        size = max(12, round((height * width) ** 0.5 / LEGEND))
+        font, line = label_font(size), round(1.5 * size)
+        rows: list[list[tuple[str, Colour, int]]] = []
+        right = width
+        for name, shade in entries:
+            needed = line + math.ceil(font.getlength(name)) + size // 2
+            if needed > width:
+                return
+            if right + needed > width:
+                rows.append([])
+                right = 0
+            rows[-1].append((name, shade, right))
+            right += needed
+        del rows[height // 2 // line :]
+        if not rows:
             return
-        for i, (name, shade) in enumerate(entries):
-            self._draw.rectangle((0, i * line, width, (i + 1) * line - 1), fill=shade)
-            self._draw.text((0, i * line), name, font=self._font, fill=_ink(shade))
+        picture = Image.new('RGB', (width, height + len(rows) * line), 'white')
+        picture.paste(self.image)
+        draw = ImageDraw.Draw(picture)
+        for row, names in enumerate(rows):
+            middle = height + (row + 0.5) * line
+            for name, shade, left in names:
+                square = (left + 0.2 * size, middle - 0.4 * size)
+                opposite = (left + size, middle + 0.4 * size)
+                draw.rectangle((*square, *opposite), fill=shade, outline='black')
+                draw.text((left + line, middle), name, font=font, fill='black', anchor='lm')
+        self.image = picture

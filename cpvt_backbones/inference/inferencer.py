@@ -53,7 +53,7 @@ class Result:
             read.
         prediction: The prediction as plain data, see :class:`Inferencer`; ``None`` after an error.
         picture: The image with the prediction drawn on it, (h, w, 3) uint8, RGB, with sides of at
-            most 2048 px; ``None`` unless ``vis`` is true.
+            most 2048 px, and below it the legend of a class map; ``None`` unless ``vis`` is true.
         error: An :class:`ImageError`, or what the model raised; ``None`` if there is a prediction.
         stamp: [size in bytes, time of modification in ns] of the file before it was read; ``None``
             for an array.

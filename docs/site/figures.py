@@ -276,8 +276,10 @@ def vis() -> Image.Image:
             cfg=read_config(shipped.config_file), checkpoint=shipped.name, long_side=640
         )
         _, picture = inferencer(np.ascontiguousarray(example.image[..., ::-1]), vis=True)
-        pictures.append(Image.fromarray(picture).resize((640, 480), Image.Resampling.LANCZOS))
-    joined = Image.new('RGB', (1296, 480), 'white')
+        height = round(640 * picture.shape[0] / picture.shape[1])
+        shown = Image.fromarray(picture).resize((640, height), Image.Resampling.LANCZOS)
+        pictures.append(shown)
+    joined = Image.new('RGB', (1296, max(shown.height for shown in pictures)), 'white')
     for left, picture in zip((0, 656), pictures, strict=True):
         joined.paste(picture, (left, 0))
     return joined

@@ -26,3 +26,30 @@ def test_names_with_accents_are_drawn():
     """Pillow's own font draws one box for each letter beyond ASCII."""
     drawn = {letter: bytes(label_font(20).getmask(letter)) for letter in 'üßéЖΩu'}
     assert len({*drawn.values()}) == len(drawn)
+
+
+def test_a_legend_is_below_the_picture_and_names_the_classes_that_are_there():
+    predictor = LocalSegmentor()
+    predictor.classes = ['road', 'background', 'sky', 'tree']
+    predictor.palette = [[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 0]]
+    seg_map = np.zeros((120, 200), np.uint8)
+    seg_map[:50], seg_map[50:80] = 2, 1
+    grey = np.full((120, 200, 3), 100, np.uint8)
+    picture = draw_prediction(grey.copy(), dict(seg_map=seg_map), predictor, size=(200, 120))
+    assert picture.shape[1] == 200 and 120 < picture.shape[0] <= 180
+    for label, colour in enumerate(predictor.palette):
+        shown = picture[:120][seg_map == label]
+        assert (shown == shown[:1]).all()  # nothing is written on the image
+        count = (picture[120:] == colour).all(axis=-1).sum()
+        assert (count > 20) == (label in (0, 2))
+
+
+@pytest.mark.parametrize('name', ['road', 'a very long name of a class'])
+def test_a_picture_too_small_for_a_legend_has_none(name):
+    predictor = LocalSegmentor()
+    predictor.classes = [name] * 4
+    side = 30 if name == 'road' else 100
+    seg_map = np.zeros((side, side), np.uint8)
+    preview = make_preview(np.zeros((side, side, 3), np.uint8))
+    picture = draw_prediction(preview, dict(seg_map=seg_map), predictor, size=(side, side))
+    assert picture.shape == (side, side, 3)

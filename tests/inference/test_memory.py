@@ -36,7 +36,7 @@ def test_memory_of_a_tiled_image(tmp_path):
     inferencer(path.replace('large', 'small'))
     before = peak()
     prediction, picture = inferencer(path, vis=True)
-    assert prediction['seg_map'].shape == (8000, 8000) and picture.shape == (2048, 2048, 3)
+    assert prediction['seg_map'].shape == (8000, 8000) and picture.shape[1:] == (2048, 3)
     json.dump([before, peak()], open(out, 'w'))
     """
     from PIL import Image
