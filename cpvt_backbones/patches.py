@@ -1,22 +1,21 @@
 """All that this package changes in other packages, and what breaks without it.
 
-====================================  ==========================================================
-changed                               without it
-====================================  ==========================================================
-``sys.meta_path``: a finder, last     mmcv without compiled operators: mmdet and mmseg do not
-                                      import, no NMS, no RoIAlign
-``CheckpointLoader._schemes``         mmengine retries a refused checkpoint with
-                                      ``weights_only=False``: loading it may run code
-``Config._get_cfg_path``              ``_base_ = 'cpvt_backbones::...'``: types resolve in a
-                                      registry ``cpvt_backbones``, which knows no detector, and a
-                                      clone that is not installed has no configs
-``sys.meta_path``: a finder, first    beside transformers 5, mmpretrain does not import, and with it
-                                      mmdet and mmseg: "NoneType takes no arguments"
-``MODULE2PACKAGE['mmseg']``           ``_base_ = 'mmseg::...'`` ends in "mmsegmentation is not
-                                      installed" with the maintained fork
-====================================  ==========================================================
+| changed | without it |
+| --- | --- |
+| ``sys.meta_path``: a finder, last | mmdet and mmseg do not import without mmcv's operators |
+| ``CheckpointLoader._schemes`` | mmengine reopens refused checkpoints; loading may run code |
+| ``Config._get_cfg_path`` | ``_base_ = 'cpvt_backbones::...'`` finds no detector or no file |
+| ``sys.meta_path``: a finder, first | beside transformers 5, no toolbox imports |
+| ``MODULE2PACKAGE['mmseg']`` | ``_base_ = 'mmseg::...'`` fails with the maintained fork |
 
-The second and the last are mmengine's own means, ``register_scheme(force=True)`` and a table.
+The last finder serves mmcv's operators, such as NMS and RoIAlign, where mmcv has none of its own.
+mmengine retries a refused checkpoint with ``weights_only=False``. Without the third change, types
+of our configs resolve in a registry ``cpvt_backbones``, which knows no detector, and a clone that
+is not installed has no configs. The first finder is there beside transformers 5 only: mmpretrain
+fails with "NoneType takes no arguments", and with it mmdet and mmseg.
+
+The second and the last change are mmengine's own means: ``register_scheme(force=True)`` and a
+table.
 """
 
 import importlib.util

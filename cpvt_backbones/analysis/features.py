@@ -25,8 +25,8 @@ class FeatureExtractor(nn.Module):
         checkpoint: The weights; ``None`` for random ones.
 
     Attributes:
-        backbone: The backbone, which outputs feature maps.
-        preprocessor: The data preprocessor of the config.
+        backbone (torch.nn.Module): The backbone, which outputs feature maps.
+        preprocessor (torch.nn.Module): The data preprocessor of the config.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.

@@ -67,7 +67,8 @@ def prefix_parameter(count: int, dim: int) -> nn.Parameter:
 
 
 class Backbone(PretrainedModel):
-    """Base of the backbones, with the arguments that all of them share.
+    """Base of the backbones, with the arguments that they share. :class:`MultiScaleCPVT` has no
+    ``out_type``.
 
     A backbone keeps each argument of its constructor as an attribute of the same name.
     :meth:`Backbone.save_pretrained` writes them to ``config.json``.
@@ -85,18 +86,19 @@ class Backbone(PretrainedModel):
         drop_rate: Dropout after the embeddings, after attention and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
         drop_path_rate: Stochastic depth of the last block. The rate grows linearly from 0 at the
-            first block.
+            first block. It is fixed when the model is built: a later change of the attribute has no
+            effect. :meth:`Backbone.from_pretrained` takes it.
         norm_eps: Epsilon of the LayerNorms in the blocks and of the final one.
-        frozen_stages: Freeze the first layers, e.g. those of pretrained weights: they are not
-            trained. -1 freezes nothing, and 0 what is before the first block. n > 0 also freezes
-            the first n blocks (:class:`CPVT`, :class:`MultiScaleCPVT`) or stages
-            (:class:`PyramidCPVT`) and their PEGs. If all are frozen, the final norm is too.
+        frozen_stages: Number of blocks (:class:`CPVT`, :class:`MultiScaleCPVT`) or stages
+            (:class:`PyramidCPVT`) to freeze, from the first, with their PEGs: they are not trained.
+            0 freezes what is before the first block, and -1 nothing. If all are frozen, the final
+            norm is too.
         with_cp: Activation checkpointing: recompute each block in the backward pass instead of
             storing its activations.
-        init_cfg: Pretrained weights, ``dict(type='Pretrained', checkpoint=...)`` or the file or
-            name alone, or another initialisation of mmengine. It takes effect in
-            ``init_weights()``, which the Runner calls. Until then the weights are random. Without a
-            Runner use :meth:`Backbone.from_pretrained`.
+        init_cfg: Pretrained weights: a file, a name, or ``dict(type='Pretrained',
+            checkpoint=...)``. Or another initialisation of mmengine. **Weights stay random until
+            ``init_weights()``**, which the Runner calls. Without a Runner use
+            :meth:`Backbone.from_pretrained`.
     """
 
     out_channels: tuple[int, ...]
@@ -307,9 +309,10 @@ class Backbone(PretrainedModel):
                 backbones.
 
         Returns:
-            One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps are
-            (B, C, ceil(H / stride), ceil(W / stride)), and zero outside an image's valid size. A
-            PEG with ``padding='none'`` makes a map smaller.
+            One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps
+            (``'featmap'``) are (B, C, ceil(H / stride), ceil(W / stride)), and zero outside an
+            image's valid size. A PEG with ``padding='none'`` makes a map smaller. ``'cls_token'``
+            and ``'avg_featmap'`` are (B, C), and ``'raw'`` is (B, [P +] N, C).
 
         Raises:
             TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are

@@ -60,8 +60,8 @@ class CPVT(Backbone):
             (CLIP) or ``'swiglu'`` (see :class:`MLP`).
         pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
         final_norm: Normalise the last block's output.
-        frozen_stages: Freeze the first layers, e.g. those of pretrained weights: a row of the
-            table. Integer in [-1, depth].
+        frozen_stages: Number of blocks to freeze, from the first: 2 freezes blocks 0 and 1. 0
+            freezes the patch embedding, and -1 nothing. Integer in [-1, depth], a row of the table.
 
     The other arguments are those of :class:`Backbone`.
 

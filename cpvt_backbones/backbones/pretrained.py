@@ -83,7 +83,9 @@ class PretrainedModel(BaseModule):
 
     @classmethod
     def from_pretrained(cls, name: str | PathLike[str], **arguments: Any) -> Any:
-        """A backbone with pretrained weights, built with the arguments that they need.
+        """Build a backbone of this class with pretrained weights and the arguments that they need.
+
+        The model is in training mode, as one from the constructor: call ``eval()`` to predict.
 
         Args:
             name: One of
@@ -113,7 +115,7 @@ class PretrainedModel(BaseModule):
 
         Examples:
             >>> from cpvt_backbones import CPVT
-            >>> model = CPVT.from_pretrained('cpvt_tiny_gap-imagenette')
+            >>> model = CPVT.from_pretrained('cpvt_tiny_gap-imagenette').eval()
             >>> model.embed_dims, model.depth
             (192, 12)
         """

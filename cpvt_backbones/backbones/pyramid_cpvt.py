@@ -32,7 +32,8 @@ class PyramidCPVT(Backbone):
     """Pyramid vision transformer for any image size: feature maps of stride 4, 8, 16 and 32.
 
     Keys of the state dict are those of the authors and of timm's ``twins_pcpvt_*``. Stages that no
-    output needs are not built, so that every parameter is trained.
+    output needs are not built, so that every parameter is trained. A state dict of
+    ``out_indices=(0, 1)`` has no keys of stages 2 and 3.
 
     | ``out_indices`` | stage | stride, px |
     | --- | --- | --- |
@@ -68,8 +69,8 @@ class PyramidCPVT(Backbone):
             1e-5; PVT: 1e-6).
         final_norm: Normalise the last stage's output. ``None`` normalises vectors and tokens, but
             not feature maps, as PVT and Twins do.
-        frozen_stages: Freeze the first stages, e.g. those of pretrained weights: a row of the
-            table. Integer in [-1, 4].
+        frozen_stages: Number of stages to freeze, from the first: 2 freezes stages 0 and 1. 0
+            freezes the patch embedding, and -1 nothing. Integer in [-1, 4], a row of the table.
 
     The other arguments are those of :class:`Backbone`.
 

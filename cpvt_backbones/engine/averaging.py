@@ -36,6 +36,7 @@ class WarmupEMAHook(EMAHook):
 
     Examples:
         ```python
+        # a list replaces that of _base_: _base_.custom_hooks + [...] adds
         custom_hooks = [dict(type='WarmupEMAHook', momentum=1e-3)]
         ```
     """

@@ -130,6 +130,7 @@ class PredictBySizeHook(Hook):
 
     Examples:
         ```python
+        # a list replaces that of _base_: _base_.custom_hooks + [...] adds
         custom_hooks = [dict(type='PredictBySizeHook')]
         ```
     """

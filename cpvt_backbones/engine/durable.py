@@ -74,8 +74,9 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
 
     **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration, with
     accumulated gradients after the step, and with several processes after at most ten iterations.
-    The process then exits with code 75 (``EXIT_PREEMPTED``). Such a training resumes within its
-    epoch. A second SIGINT stops at once.
+    The process then exits with code 75 (``EXIT_PREEMPTED``): the script of a job can start it again
+    (Slurm: ``scontrol requeue``). Such a training resumes within its epoch. A second SIGINT stops
+    at once.
 
     **Checks.** Two trainings cannot share a work directory. The hook also runs the checks of
     :class:`TrainingCheckHook`.

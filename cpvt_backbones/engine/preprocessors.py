@@ -61,8 +61,9 @@ else:
         """mmsegmentation's ``SegDataPreProcessor``; it passes the size of each image to the
         backbone.
 
-        It does what :class:`ValidSizesDetDataPreprocessor` does. In addition, a batch of a test may
-        have images of several sizes, which mmsegmentation's class refuses.
+        The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
+        ignores the padding. The head still sees padded maps, which are zero outside the images. A
+        batch of a test may have images of several sizes, which mmsegmentation's class refuses.
 
         Args:
             mean: Mean of each channel, subtracted from the pixels: any number of values.
@@ -120,8 +121,8 @@ else:
     class ValidSizesClsDataPreprocessor(ValidSizes, ClsDataPreprocessor):
         """mmpretrain's ``ClsDataPreprocessor``; it passes the size of each image to the backbone.
 
-        It does what :class:`ValidSizesDetDataPreprocessor` does. Its arguments are those of
-        mmpretrain's class.
+        The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
+        ignores the padding. All arguments are those of ``ClsDataPreprocessor``.
 
         Examples:
             ```python

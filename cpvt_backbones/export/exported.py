@@ -88,6 +88,7 @@ class ExportedModel:
     def __init__(
         self, path: str | os.PathLike[str], *, device: str | None = None, runtime: str = RUNTIMES[0]
     ) -> None:
+        self.metadata: dict[str, Any]
         suffix = Path(path).suffix
         if device is not None:
             check_device(device)
@@ -121,11 +122,11 @@ class ExportedModel:
         self.in_channels: int = self.metadata.get('in_channels', 3)
         self.classes: Sequence[str] | None = self.metadata.get('classes')
         self.palette: Sequence[Sequence[int]] | None = self.metadata.get('palette')
-        self.size_steps = self.metadata.get('size_steps')
-        self.sizes = GoodSizes(**self.metadata['sizes']) if self.metadata.get('sizes') else None
-        stored = self.metadata.get('value_range')
-        self.value_range = ValueRange(**stored) if stored else None
-        self.fingerprint = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
+        self.size_steps: list[dict[str, Any]] | None = self.metadata.get('size_steps')
+        sizes, stored = self.metadata.get('sizes'), self.metadata.get('value_range')
+        self.sizes: GoodSizes | None = GoodSizes(**sizes) if sizes else None
+        self.value_range: ValueRange | None = ValueRange(**stored) if stored else None
+        self.fingerprint: str = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
         """Compute the outputs of the file.

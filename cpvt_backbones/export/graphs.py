@@ -109,7 +109,7 @@ class ExportGraph(nn.Module):
         self.model: Any = deepcopy(model).eval().requires_grad_(False)
         self.preprocess = (preprocess or Preprocess()).to(next(model.parameters()).device)
         self.pixels = pixels
-        self.in_channels = 3  # of other backbones
+        self.in_channels: int = 3  # of other backbones
         if isinstance(model, Backbone):
             self.model = model.fuse()
             self.in_channels = model.in_channels

@@ -95,8 +95,9 @@ class Inferencer:
     A prediction is a dict. All values are plain data, except that ``seg_map`` is an array:
 
     - Detection: ``boxes``, [[x1, y1, x2, y2], ...] in px of the image, and for each box ``scores``
-      (in [0, 1]), ``labels`` (index of the class) and ``classes`` (its name). An instance segmentor
-      adds ``masks`` as COCO's run lengths.
+      (in [0, 1]), ``labels`` (index of the class) and ``classes`` (its name). As an array:
+      ``np.array(prediction['boxes']).reshape(-1, 4)``. An instance segmentor adds ``masks`` as
+      COCO's run lengths: ``pycocotools.mask.decode(mask)`` is (H, W), 0 or 1.
     - Segmentation: ``seg_map``, the index of the class of each pixel: (H, W) uint8, or uint16 with
       more than 255 classes. For an image of more than ``read_limit`` pixels it is the path of a
       tiled TIFF. Pixels without data, in TIFF and JPEG 2000 files, have the largest value, 255 or
@@ -197,9 +198,9 @@ class Inferencer:
         check_choice([one.task for one in TOOLBOXES.values()], **{'predictor.task': predictor.task})
         self.predictor: Predictor = predictor
         self.value_range: ValueRange | None = getattr(predictor, 'value_range', None)
-        self.outside = 0
+        self.outside: int = 0
         self._saw_dark = False
-        self.sizing = Sizing(scale, predictor, max_pixels)
+        self.sizing: Sizing = Sizing(scale, predictor, max_pixels)
         if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
             need = "a detector's tiles need sahi and shapely: pip install '.[infer]'"
             _warn(f'images of more than {max_pixels} pixels will fail: {need}')
@@ -225,7 +226,8 @@ class Inferencer:
         """Predict on one image: ``prediction, picture = inferencer('photo.jpg', vis=True)``.
 
         Args:
-            image: Path of an image file, or an array; see :func:`read_image`.
+            image: Path of an image file, or an array (H, W, 3), uint8, in BGR; see
+                :func:`read_image`. Of a PIL image: ``np.asarray(image.convert('RGB'))[..., ::-1]``.
             score_thr: Minimum score of a box, in [0, 1].
             vis: Whether to draw the prediction on the image.
 

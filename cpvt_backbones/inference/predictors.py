@@ -60,9 +60,10 @@ class Predictor(Protocol):
         classes: Names of the classes, in the order of their labels; ``None`` if they are unknown.
         palette: RGB of each class, three integers from 0 to 255; ``None`` for distinct colours.
         fingerprint: Text that identifies the model and its weights.
-        size_steps: Optional; steps of the test pipeline that set the size, as plain data.
-        sizes: Optional :class:`GoodSizes`, the sizes at which the model is good.
-        value_range: Optional :class:`ValueRange`, by which files are read.
+        size_steps (Sequence[dict[str, Any]] | None): Optional; steps of the test pipeline that set
+            the size.
+        sizes (GoodSizes | None): Optional; the sizes at which the model is good.
+        value_range (ValueRange | None): Optional; the range by which files are read.
     """
 
     task: str
@@ -114,9 +115,9 @@ class ToolboxPredictor:
         dtype: See :class:`Inferencer`.
 
     Attributes:
-        model: The model of the toolbox, with its weights.
-        dtype: ``'float32'``, ``'bfloat16'`` or ``'float16'``; ``'auto'`` is resolved.
-        dtype_reason: Why ``'auto'`` became this type.
+        model (torch.nn.Module): The model of the toolbox, with its weights.
+        dtype (str): ``'float32'``, ``'bfloat16'`` or ``'float16'``; ``'auto'`` is resolved.
+        dtype_reason (str): Why ``'auto'`` became this type.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.

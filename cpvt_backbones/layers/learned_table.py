@@ -24,7 +24,7 @@ class LearnedTable(PositionEncoding):
     dicts without it load, too.
 
     Args:
-        stages: The trunk's stages.
+        stages: Passed by the backbone; not written in a config.
         interpolation: Interpolation of the table: ``'bicubic'`` (DeiT, timm) or ``'bilinear'``
             (PVT).
         antialias: Apply a low-pass filter when the table shrinks (timm: yes; PVT: no).

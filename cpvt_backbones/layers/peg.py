@@ -28,15 +28,14 @@ ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
-    The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. The
-    convolutions keep torch's initial weights, as in DeiT's code: each PEG then scales the tokens by
-    1.15. A pyramid, with one PEG per stage, follows the fan-out rule of Twins' code. That rule
-    scales by 1.7. Five such PEGs in a column would multiply the tokens by about 15.
+    The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. In
+    :class:`CPVT` a PEG starts with torch's initial weights, as in DeiT's code, and scales the
+    tokens by about 1.15. In :class:`PyramidCPVT` it starts as in Twins' code, and scales them by
+    about 1.7.
 
     Args:
         dim: Width C of a token.
-        kernel_size: Side of the depthwise kernel, odd (paper: 3; 27 in the ablation of position
-            -1).
+        kernel_size: Side of the depthwise kernel, odd (paper: 3).
         num_layers: Convolutions in a row, each with its own residual.
         kind: Kind of convolution: ``'depthwise'``, or ``'separable'`` for a depthwise and a 1 x 1
             convolution (l * (d^2 + k^2 * d) weights).
@@ -219,7 +218,7 @@ class PEGPosition(PositionEncoding):
     """PEG as a trunk's position encoding: ``position=dict(type='PEG', ...)``.
 
     Args:
-        stages: The trunk's stages. ``position=`` passes them.
+        stages: Passed by the backbone; not written in a config.
         after_blocks: Indices of the blocks, counted from 0 in each stage, that a PEG follows. -1 is
             before the first block. Or the paper's notation for the first blocks: ``'0-5'`` is (0,
             1, 2, 3, 4), cut at the depth of a shorter stage.

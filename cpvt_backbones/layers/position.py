@@ -412,7 +412,7 @@ class SinCos(PositionEncoding):
     """Fixed 2D sine-cosine encoding of any grid. Half the channels encode rows, half columns.
 
     Args:
-        stages: The trunk's stages. Their widths must be multiples of 4.
+        stages: Passed by the backbone; not written in a config. Widths must be multiples of 4.
         temperature: The longest wavelength is ``2 * pi * temperature`` tokens.
 
     Examples:
@@ -458,16 +458,16 @@ class SinCos(PositionEncoding):
 
 @register_position('Relative')
 class Relative(PositionEncoding):
-    """2D relative encoding: keys carry a learned vector for their clipped row and column offset
-    from the query.
+    """2D relative encoding: a learned vector for the row offset and one for the column offset of
+    each query and key.
 
     The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, divided by sqrt(d) as the
     product of query and key is. Offsets are clipped to [-K, K] (Shaw et al. 2018). The heads of a
     block share one table for each axis. Prefix tokens have no bias.
 
     Args:
-        stages: The trunk's stages. None may reduce its keys: an offset between two grids has no
-            table entry.
+        stages: Passed by the backbone; not written in a config. No stage may reduce its keys: an
+            offset between two grids has no table entry.
         clip: K, in tokens. The CPVT paper's comparison has 8.
 
     Examples:
@@ -530,11 +530,12 @@ class DecomposedRelative(PositionEncoding):
     ``blocks.<i>.attn.rel_pos_h`` and ``rel_pos_w``), SAM (arXiv 2304.02643).
 
     Args:
-        stages: The trunk's stages. None may reduce its keys: an offset between two grids has no
-            table entry.
+        stages: Passed by the backbone; not written in a config. No stage may reduce its keys: an
+            offset between two grids has no table entry.
         grid: Side, or (height, width), in tokens of the tables of blocks with global attention.
             ``None`` takes the grid at the model's ``img_size``. ViTDet and SAM have 64, of 1024 px.
-            The learned table of ViTDet beside it has 14 x 14 tokens.
+            ViTDet also has a learned table, of 14 x 14 tokens:
+            ``position=[dict(type='Learned'), dict(type='DecomposedRelative', grid=64)]``.
 
     Examples:
         As in ViTDet, block 0 has windows, and block 2 global attention:

@@ -48,7 +48,8 @@ class RoPE(PositionEncoding):
     Loading accepts timm's key of ``mixed``, ``rope.freqs``. Here each block has its own parameter.
 
     Args:
-        stages: The trunk's stages. The width d of a head must be a multiple of 4.
+        stages: Passed by the backbone; not written in a config. The width d of a head must be a
+            multiple of 4.
         mode: A row of the table.
         temperature: T. ``None`` stands for 100, 10, 100, 10000 and 10000 in the order of the table.
         rescale_coords: In training, multiply coordinates by a random factor for each batch,

@@ -1,7 +1,8 @@
 """Extension of griffe: arguments are documented with those of another class, and with values.
 
 The docstrings of the backbones say "The other arguments are those of" a class. In the reference,
-these arguments take the place of the sentence. A default that is a constant shows its value.
+these arguments take the place of the sentence. A default that is a constant shows its value. Each
+class and function says from where it is imported.
 """
 
 import inspect
@@ -31,6 +32,24 @@ class SharedArguments(griffe.Extension):
             for function in owner.functions.values():
                 if not function.is_alias:
                     show_values(function)
+        for owner in modules:
+            for one in (*owner.classes.values(), *owner.functions.values()):
+                if not one.is_alias and one.docstring:
+                    line = f'`from {import_path(one)} import {one.name}`'
+                    one.docstring.value = f'{line}\n\n{one.docstring.value}'
+
+
+def import_path(one: griffe.Object) -> str:
+    """The package that offers a class or function, the outermost; else its module."""
+    package = one.package
+    for folder in (package, *package.modules.values()):
+        if folder.is_alias or not folder.is_init_module:
+            continue
+        found = folder.members.get(one.name)
+        ours = found is not None and found.is_alias and found.target_path.startswith(package.path)
+        if ours and found.final_target.path == one.path:
+            return folder.path
+    return one.module.path
 
 
 def all_modules(module: griffe.Module) -> Iterator[griffe.Module]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import griffe
 import yaml
+from arguments import import_path
 
 ROOT = Path(__file__).parents[2]
 ROLE = re.compile(r':(?:class|func|meth|mod|attr|data):`~?(?:[\w.]+\.)?(\w+)`')
@@ -20,12 +21,51 @@ PICTURES = {
     'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
 }
 USUAL = ('make_config', 'train', 'test', 'infer', 'export')  # the first on their page
-ALL_NAMES = """# Names (API)
+ALL_NAMES = """# Index of names
 
 The names that people use, in one line each. [Command lines](command_line.md) has the scripts, and
-[concepts](../docs/concepts.md) explains terms.
+[concepts to names](../docs/concepts.md) explains terms.
+
+## Tasks
+
+{tasks}
+
+## What importing changes
+
+{changes}
 
 """
+# What people look for, and the call.
+TASKS = (
+    (
+        'load pretrained weights',
+        "`CPVT.from_pretrained('FILE or NAME')`",
+        'Backbone.from_pretrained',
+    ),
+    ('load them in a config', "`init_cfg=dict(type='Pretrained', checkpoint=...)`", 'Backbone'),
+    ('load them into a built backbone', "`load_checkpoint(model, 'deit.pth')`", 'load_checkpoint'),
+    ('freeze the first two stages', '`PyramidCPVT(frozen_stages=2)`', 'PyramidCPVT'),
+    ('set stochastic depth', '`CPVT(drop_path_rate=0.2)`', 'CPVT'),
+    ('get other feature maps', '`PyramidCPVT(out_indices=(0, 3))`', 'PyramidCPVT'),
+    ('write a position encoding', "`@register_position('NAME')`", 'PositionEncoding'),
+    ('predict with shipped weights', "`Inferencer(checkpoint='NAME')`", 'Inferencer'),
+    (
+        'predict with a model of mine',
+        "`Inferencer(cfg='config.py', checkpoint='iter_400.pth')`",
+        'Inferencer',
+    ),
+    (
+        'predict a folder',
+        "`predict_to_folder(inferencer, 'photos/', out_dir='out')`",
+        'predict_to_folder',
+    ),
+    (
+        'predict an image of Pillow',
+        "`inferencer(np.asarray(image.convert('RGB'))[..., ::-1])`",
+        'Inferencer.__call__',
+    ),
+    ('get boxes as an array', "`np.array(prediction['boxes']).reshape(-1, 4)`", 'Inferencer'),
+)
 COMMAND_LINES = """# Command lines
 
 The scripts of the folder `tools` of a clone, with all arguments.
@@ -53,6 +93,7 @@ MAIN = {
         'RoPE',
         'PositionEncoding',
         'register_position',
+        'Stage',
         'Attention',
         'WindowAttention',
         'SpatialReductionAttention',
@@ -63,6 +104,8 @@ MAIN = {
     'inference': (
         'Inferencer',
         'Result',
+        'find_images',
+        'read_image',
         'predict_to_folder',
         'Summary',
         'merge_shards',
@@ -76,8 +119,8 @@ MAIN = {
         'load_checkpoint',
         'convert_state_dict',
         'export_state_dict',
-        'recognise_backbone',
-        'public_backbone',
+        'read_checkpoint',
+        'locate_checkpoint',
         'ConversionReport',
         'CheckpointError',
     ),
@@ -92,6 +135,7 @@ MAIN = {
         'TrainingCheckHook',
         'WarmupEMAHook',
         'PredictBySizeHook',
+        'predict_by_size',
         'DistillationHead',
         'HardDistillation',
         'DETRWithPEG',
@@ -106,7 +150,7 @@ MAIN = {
         'FeatureExtractor',
     ),
 }
-FURTHER = '## Further names\n\nThe functions above use these, and few users need them.\n\n'
+FURTHER = '## Further names\n\nHelpers of the names above.\n\n'
 # Pages that show how the entries of a page of the reference are used.
 GUIDES = dict(
     backbones=('docs/how_it_works.md', 'docs/evidence.md', 'docs/tutorials/finetune.md'),
@@ -162,7 +206,9 @@ def reference() -> dict[str, str]:
     A public name without a docstring is a warning, which fails the build.
     """
     package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
-    texts = {'names': ALL_NAMES, 'command_line': command_lines()}
+    changes = package['patches'].docstring.value
+    names = ALL_NAMES.format(tasks=task_table(), changes=changes)
+    texts = {'names': names, 'command_line': command_lines()}
     for room, names in entries().items():
         by_name = {one.name: (path, one) for path, one in names.items()}
         for _, one in by_name.values():
@@ -173,15 +219,24 @@ def reference() -> dict[str, str]:
             f'# {page_name} (API)\n\n`cpvt_backbones.{room}`\n\n{package[room].docstring.value}\n\n'
             f'How to use it: {guides}.\n\n{PICTURES.get(room, "")}'
         )
-        texts['names'] += f'## {page_name}\n\n| name | what it is |\n| --- | --- |\n'
+        head = '| name | what it is | import from |\n| --- | --- | --- |\n'
+        texts['names'] += f'## {page_name}\n\n{head}'
         for name in MAIN[room]:
             path, one = by_name.pop(name)
             texts[room] += reference_block(path, one, names)
-            texts['names'] += f'| [`{name}`]({room}.md#{path}) | {first_sentence(one)} |\n'
+            row = f'[`{name}`]({room}.md#{path}) | {first_sentence(one)} | `{import_path(one)}`'
+            texts['names'] += f'| {row} |\n'
         texts['names'] += '\n'
         further = [reference_block(path, one, names, level=3) for path, one in by_name.values()]
         texts[room] += ''.join([FURTHER, *further]) if further else ''
     return texts
+
+
+def task_table() -> str:
+    """The tasks, each with the call, and a link to the entry of its class or function."""
+    lines = ['| to | write | entry |', '| --- | --- | --- |']
+    lines += [f'| {task} | {call} | {linked(name)} |' for task, call, name in TASKS]
+    return '\n'.join(lines)
 
 
 def first_sentence(one: Any) -> str:

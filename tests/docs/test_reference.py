@@ -3,6 +3,8 @@
 import ast
 import inspect
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,60 @@ def test_a_config_in_a_docstring_builds(name, tmp_path):
     maps = model.backbone(torch.rand(1, 3, 64, 96))
     assert [one.shape[1] for one in maps] == model.neck.in_channels
     assert len(model.neck(maps)) == len(model.bbox_head.prior_generator.strides)
+
+
+@pytest.fixture(scope='module')
+def site():
+    """The module that writes the pages of the reference."""
+    sys.path.insert(0, str(ROOT / 'docs/site'))
+    try:
+        return import_module('reference')
+    finally:
+        sys.path.remove(str(ROOT / 'docs/site'))
+
+
+def test_every_name_is_imported_from_where_the_reference_says(site):
+    for names in site.entries().values():
+        for path, entry in names.items():
+            try:
+                module = import_module(site.import_path(entry))
+            except ImportError:  # of a toolbox that is not installed
+                continue
+            found = getattr(module, entry.name)
+            assert f'{found.__module__}.{found.__qualname__}' == path
+    (peg,) = (one for one in site.entries()['layers'].values() if one.name == 'PEG')
+    assert site.import_path(peg) == 'cpvt_backbones'
+
+
+def test_every_attribute_has_its_type(site):
+    for names in site.entries().values():
+        for path, entry in names.items():
+            if not entry.is_class or not entry.docstring:
+                continue
+            for section in entry.docstring.parse('google', warnings=False):
+                attributes = section.value if section.kind.value == 'attributes' else ()
+                for one in attributes:
+                    assert str(one.annotation) not in ('None', 'Any'), f'{path}.{one.name}'
+    (predictor,) = (one for one in site.entries()['inference'].values() if one.name == 'Predictor')
+    kinds = {
+        one.name: str(one.annotation)
+        for section in predictor.docstring.parse('google')
+        if section.kind.value == 'attributes'
+        for one in section.value
+    }
+    assert kinds['sizes'] == 'GoodSizes | None' and kinds['value_range'] == 'ValueRange | None'
+
+
+def test_names_that_guides_use_stand_first(site):
+    for room, name in (
+        ('inference', 'find_images'),
+        ('inference', 'read_image'),
+        ('checkpoints', 'read_checkpoint'),
+        ('checkpoints', 'locate_checkpoint'),
+        ('engine', 'predict_by_size'),
+        ('layers', 'Stage'),
+    ):
+        assert name in site.MAIN[room]
 
 
 def test_every_type_alias_of_the_layers_is_defined_and_offered():

@@ -193,7 +193,13 @@ def check_reference(pages):
 
 
 def check_names(page):
-    """Each name is a link to its entry, with a sentence on one line and no role of Sphinx."""
+    """Each name is a link to its entry, with a sentence on one line and no role of Sphinx. Tasks
+    and what importing changes stand before.
+    """
+    tasks, _, page = page.partition('<h2 id="what-importing-changes">')
+    assert 'api/backbones.html' not in tasks and 'backbones.html#cpvt_backbones.' in tasks
+    changes, _, page = page.partition('<h2 id="backbones">')
+    assert all(f'{name}</code>' in changes for name in ('sys.meta_path', "MODULE2PACKAGE['mmseg']"))
     rows = re.findall(r'<tr>\s*<td>(.+?)</td>\s*<td>(.+?)</td>', page)
     assert {'CPVT', 'PEG', 'Inferencer', 'export'} <= {
         re.sub('<.+?>', '', name) for name, _ in rows
