@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from mmengine.config import Config
 from mmengine.fileio import list_from_file
@@ -22,7 +22,7 @@ from cpvt_backbones.checkpoints import classes_of, unwrap
 from cpvt_backbones.layers import POSITIONS
 from cpvt_backbones.layers.checks import check_keywords
 
-ConfigInput = Config | str | os.PathLike[str]
+ConfigInput: TypeAlias = Config | str | os.PathLike[str]
 """A config: the path of its file, or what :func:`read_config` returns."""
 
 
@@ -220,9 +220,10 @@ def _check_argument(cfg: Config, option: str, options: Collection[str]) -> None:
     for part in path:
         if isinstance(node, dict):
             kind = node.get('type')
-            module = (POSITIONS if in_position else MODELS.module_dict).get(kind)
-            is_known = module is not None and f'{where}.type' not in options
-            if is_known and part != 'type' and part[:1] != '_':  # such as _delete_
+            modules: dict[Any, Any] = {**(POSITIONS if in_position else MODELS.module_dict)}
+            module = modules.get(kind)
+            is_plain = part != 'type' and part[:1] != '_'  # _delete_ is not
+            if module is not None and is_plain and f'{where}.type' not in options:
                 called, given = f'cfg_options: {option}: type={kind!r}', [part]
                 try:
                     check_keywords(called, module, given, positional=('stages',))

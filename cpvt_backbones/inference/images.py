@@ -215,13 +215,7 @@ def read_image(
     if isinstance(source, np.ndarray):
         return _from_array(source, name or 'array')
     if not isinstance(source, (str, os.PathLike)):
-        advice = ''
-        if isinstance(source, Image.Image):
-            advice = "; np.asarray(image.convert('RGB'))[..., ::-1] is the array, in BGR"
-        raise ImageError(
-            name or repr(source),
-            f'a path or a numpy array is accepted, got {type(source).__name__}{advice}',
-        )
+        raise ImageError(name or repr(source), _no_image(source))
     path = local_path(source)
     name = name or str(path)
     if reason := file_problem(path):
@@ -244,6 +238,14 @@ def read_image(
     # Pillow's decoders raise OSError, SyntaxError, struct.error and others.
     except Exception as error:
         raise ImageError(name, f'damaged: {error or type(error).__name__}') from error
+
+
+def _no_image(source: object) -> str:
+    """Why an object is no image, and what an image of Pillow has to become."""
+    reason = f'a path or a numpy array is accepted, got {type(source).__name__}'
+    if isinstance(source, Image.Image):
+        reason += "; np.asarray(image.convert('RGB'))[..., ::-1] is the array, in BGR"
+    return reason
 
 
 class Header(NamedTuple):

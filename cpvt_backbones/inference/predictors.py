@@ -136,23 +136,21 @@ class ToolboxPredictor:
     ) -> None:
         device = device or get_device()
         check_device(device)
-        if cfg is None:
-            cfg = _config_of(checkpoint)
-        cfg = resolve_config(cfg)
+        config: Config = resolve_config(_config_of(checkpoint) if cfg is None else cfg)
         self.dtype, self.dtype_reason = choose_dtype(dtype, device)
-        toolbox = find_toolbox(cfg)
+        toolbox = find_toolbox(config)
         self._scope, self.task = toolbox.package, toolbox.task
         file = str(locate_checkpoint(checkpoint))
-        self.fingerprint = _digest(cfg, file)
-        cfg = copy.deepcopy(cfg)
-        classes = config_classes(cfg)  # before the toolbox changes the config
-        self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(cfg)
-        self.value_range = _take_range(cfg)
-        _adapt_pipeline(cfg, keep=('Pad',) if self._scope == 'mmdet' else ())
+        self.fingerprint = _digest(config, file)
+        config = copy.deepcopy(config)
+        classes = config_classes(config)  # before the toolbox changes the config
+        self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(config)
+        self.value_range = _take_range(config)
+        _adapt_pipeline(config, keep=('Pad',) if self._scope == 'mmdet' else ())
         # mmpretrain's inferencer keeps the scope of another toolbox.
         init_default_scope(self._scope)
         with _quiet():
-            self._inferencer = _build_inferencer(self._scope, cfg, device)
+            self._inferencer = _build_inferencer(self._scope, config, device)
         self.model: Any = self._inferencer.model
         if self._scope == 'mmseg':
             # The toolbox's also takes an argmax, the slowest step here.
@@ -161,7 +159,7 @@ class ToolboxPredictor:
         self.classes: Sequence[str] | None = classes_of(meta) or classes
         with naming_file(file):
             self.palette: Sequence[Sequence[int]] | None = _palette_of(
-                meta, cfg.test_dataloader.dataset.get('metainfo')
+                meta, config.test_dataloader.dataset.get('metainfo')
             )
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))

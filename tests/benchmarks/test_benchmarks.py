@@ -179,7 +179,8 @@ def test_ratios_of_a_suite_are_of_models_that_it_measures(suite):
 
 
 @pytest.mark.parametrize(
-    'suite, name', [('cpu', 'speed'), ('cpu', 'benchmarks/details'), ('train', 'benchmarks/details')]
+    ('suite', 'name'),
+    [('cpu', 'speed'), ('cpu', 'benchmarks/details'), ('train', 'benchmarks/details')],
 )
 def test_pages_show_the_committed_measurements(suite, name, tmp_path, monkeypatch):
     def measure_nothing(todo, out):

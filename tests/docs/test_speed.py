@@ -1,5 +1,5 @@
-"""Tables of docs/speed.md and docs/benchmarks/details.md that are written by hand have the figures of
-the CSV files.
+"""Tables of docs/speed.md and docs/benchmarks/details.md that are written by hand have the figures
+of the CSV files.
 """
 
 import re
@@ -94,7 +94,8 @@ def test_missed_goals_are_counted():
     text = ' '.join(PAGE.split())
     missed, goals = counts['cpu']
     assert f'{goals} goals for the CPU. It misses {missed},' in text
-    told = re.search(r'In bfloat16 it misses (\d) of (\d), and in training steps (\d) of (\d)', text)
+    sentence = r'In bfloat16 it misses (\d) of (\d), and in training steps (\d) of (\d)'
+    told = re.search(sentence, text)
     assert tuple(map(int, told.groups())) == counts['bf16'] + counts['train']
 
 
