@@ -56,7 +56,11 @@ def ceil_div(size: int, parts: int) -> int:
 
 def is_symbolic() -> bool:
     """``True`` under ``torch.fx.symbolic_trace``, where sizes, types and devices have no value."""
-    return not torch.compiler.is_compiling() and _symbolic_trace._is_fx_tracing_flag
+    if torch.compiler.is_compiling():
+        return False
+    if hasattr(_symbolic_trace, 'is_fx_symbolic_tracing'):
+        return bool(_symbolic_trace.is_fx_symbolic_tracing())
+    return _symbolic_trace._is_fx_tracing_flag  # an older torch; 2.15 has no such flag
 
 
 def is_tracing() -> bool:
