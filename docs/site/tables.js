@@ -67,7 +67,8 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
   })
   table.before(field)
 }
-// On a phone, a table of words that is wider than the page shows its rows as cards; its short cells stand side by side.
+// On a phone, a table of words that is wider than the page, or whose cells are tall, shows its rows as cards; short cells
+// stand side by side.
 // One of many rows stays a table, but for that of a status, most of whose rows are hidden.
 {
   const narrow = matchMedia('(max-width: 44.9em)')
@@ -78,8 +79,9 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
       const heads = [...(table.tHead?.rows[0].cells ?? [])].map((cell) => cell.innerText.trim())
       const rows = [...table.tBodies[0].rows]
       const wide = table.scrollWidth > table.closest('article').clientWidth
+      const tall = rows.some((row) => row.offsetHeight > 140)
       const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 24))
-      if (!narrow.matches || !wide || !words || (rows.length > 12 && !heads.includes('status'))) continue
+      if (!narrow.matches || !(wide || tall) || !words || (rows.length > 12 && !heads.includes('status'))) continue
       for (const row of rows) {
         for (const [column, cell] of [...row.cells].entries()) {
           cell.dataset.column = heads[column]
