@@ -375,7 +375,7 @@ def test_wrong_arguments():
         timm.create_model('cpvt_tiny', pretrained=True)
     with pytest.raises(ValueError, match='num_classes must be an integer >= 0, got -3'):
         tiny('cpvt', num_classes=-3)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'shape'"):
+    with pytest.raises(TypeError, match="TimmCPVT has no argument 'shape'"):
         tiny('cpvt', shape='round')
     model, images = (
         tiny('cpvt', features_only=True, out_indices=(0, 2)).model,

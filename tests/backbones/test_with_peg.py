@@ -182,7 +182,7 @@ BLOCK = ('stages.0.blocks.0',)
         (dict(after=BLOCK, padding='none'), "padding must be 'zero'.*got 'none'"),
         (dict(after=BLOCK, channels_last=1), 'channels_last must be True or False, got 1'),
         (dict(after=BLOCK, kernel_size=2), 'kernel_size must be an odd integer'),
-        (dict(after=BLOCK, size=3), "unexpected keyword argument 'size'"),
+        (dict(after=BLOCK, size=3), "has no argument 'size'"),
         (dict(after=('blocks.3',), backbone=dict(type='CPVT', arch='tiny')), 'without pos_block'),
     ],
 )

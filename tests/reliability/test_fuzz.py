@@ -133,7 +133,7 @@ def verdict(
     except (TypeError, ValueError) as error:
         text = str(error)
         named = any(name in text for name in (*arguments, *ARGUMENTS))
-        clear = (named and 'got' in text) or 'unexpected keyword argument' in text
+        clear = (named and 'got' in text) or 'has no argument' in text
         return ('refused' if clear else 'unclear'), f'{type(error).__name__}: {text}'
     except Exception as error:
         return 'unclear', f'{type(error).__name__}: {error}'

@@ -118,7 +118,7 @@ def test_tta_without_any_augmentation_changes_nothing(trained):
 
 def test_tta_needs_a_pipeline(trained):
     line = trained.refused(*trained.arguments('--tta'))
-    assert line == 'error: tta: the config has no tta_pipeline'
+    assert line == 'error: --tta: the config has no tta_pipeline'
 
 
 # -- checkpoints

@@ -53,7 +53,7 @@ def test_amp_dtype_on_a_gpu(flags, kind, dtype, scale, classifier, tmp_path, cal
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
-        ('--amp-dtype float16', "error: amp_dtype must be 'bfloat16' on a CPU, got 'float16'"),
+        ('--amp-dtype float16', "error: --amp-dtype must be 'bfloat16' on a CPU, got 'float16'"),
         ('--amp --amp-dtype float8', "invalid choice: 'float8'"),
         (
             '--amp --cfg-options optim_wrapper.type=DeepSpeedOptimWrapper',

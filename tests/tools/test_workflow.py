@@ -121,7 +121,7 @@ def test_a_checkpoint_in_the_home_folder_or_a_work_folder(tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     ('tool', 'words', 'message'),
     [
-        ('train', '--auto-scale-lr', 'auto_scale_lr: the config has no auto_scale_lr.base_batch'),
+        ('train', '--auto-scale-lr', '--auto-scale-lr: the config has no auto_scale_lr.base_batch'),
         ('train', '--resume none.pth', "resume: there is no file or folder 'none.pth'"),
         ('test', 'model.pth --out x.json', 'out: mmpretrain writes predictions to a .pkl or .p'),
     ],
