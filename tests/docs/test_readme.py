@@ -118,6 +118,7 @@ def test_what_it_says_of_its_peers():
     pytest.importorskip('mmseg')
     pytest.importorskip('mmpretrain')
     from mmpretrain.models.backbones import PCPVT as PretrainPCPVT
+    from mmpretrain.models.backbones import VisionTransformer
     from mmseg.models.backbones import PCPVT
 
     vit = timm.create_model('vit_tiny_patch16_224', features_only=True)
@@ -133,6 +134,17 @@ def test_what_it_says_of_its_peers():
     sizes = [tuple(model.eval()(images)[0].shape[-2:]) for model in (twins, *ports, ours)]
     assert sizes == [(83, 129), (84, 130), (84, 130), (84, 130)]
     assert 4 * 83 < 333 and 4 * 129 < 517
+
+    plain = VisionTransformer('deit-tiny', out_type='featmap', out_indices=(3, 11))
+    assert {tuple(one.shape[-2:]) for one in plain(images)} == {(21, 33)}
+
+    image = torch.randn(1, 3, 64, 96)
+    padded = torch.nn.functional.pad(image, (0, 64, 0, 32))
+    padded.valid_sizes = [(64, 96)]
+    for model, keeps in ((twins, False), (ports[0], False), (ports[1], False), (ours, True)):
+        with torch.no_grad():
+            alone, beside = model(image)[0], model(padded)[0][..., :16, :24]
+        assert torch.allclose(alone, beside, atol=1e-4) == keeps
 
     for port in ports:  # the rate is that of the block and that of its branches
         block = next(m for m in reversed([*port.modules()]) if hasattr(m, 'drop_path'))
