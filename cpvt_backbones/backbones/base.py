@@ -24,12 +24,14 @@ from cpvt_backbones.layers import (
 )
 from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.learned_table import adapt_tables
-from cpvt_backbones.layers.position import StageTokens, build_positions
+from cpvt_backbones.layers.position import StageTokens, build_positions, overrides
 from cpvt_backbones.layers.tokens import (
     Grid,
     is_symbolic,
     is_tracing,
+    patch_tokens,
     prepend_tokens,
+    replace_patch_tokens,
     tokens_to_map,
 )
 
@@ -149,6 +151,7 @@ class Backbone(PretrainedModel):
                 "use 'avg_featmap' for a model without class token"
             )
         self.with_cls_token = with_cls_token
+        self._num_prefix = int(with_cls_token)
         self.in_channels = in_channels
         self.out_type = out_type
         self.qkv_bias = qkv_bias
@@ -196,6 +199,10 @@ class Backbone(PretrainedModel):
                 fault = f'got {name!r}, an attribute of {type(self).__name__}'
                 raise ValueError(f'{type(encoding).__name__}.attribute must be a new name, {fault}')
             self.add_module(name, encoding)
+        self._acting = {
+            method: tuple(name for name, e in encodings.items() if overrides(type(e), method))
+            for method in ('query_key', 'after_block')
+        }
         self._has_bias = any(encoding.has_bias for encoding in encodings.values())
         if any(encoding.has_rotation for encoding in encodings.values()):
             self._check_padding('beside a rotary encoding', position)
@@ -236,14 +243,13 @@ class Backbone(PretrainedModel):
         return reduce(add, biases)
 
     def _rotations(
-        self, stage: int, grid: Grid, prefix_tokens: Tensor | None, device: torch.device
+        self, stage: int, grid: Grid, num_prefix: int, device: torch.device
     ) -> Rotations:
         """The encodings that rotate queries and keys, each with what it prepared for the blocks of
         a stage.
         """
-        count = 0 if prefix_tokens is None else prefix_tokens.shape[1]
         return [
-            (e, e.prepare(stage, grid, count, device))
+            (e, e.prepare(stage, grid, num_prefix, device))
             for e in self.position_encodings
             if e.has_rotation
         ]
@@ -266,31 +272,41 @@ class Backbone(PretrainedModel):
         stage: int,
         index: int,
         block: nn.Module,
-        tokens: Tensor,
-        prefix_tokens: Tensor | None,
+        x: Tensor,
+        num_prefix: int,
         grid: Grid,
         rotations: Rotations,
-    ) -> StageTokens:
+    ) -> tuple[Tensor, Grid]:
         """Run a block of a stage with the encodings before (``query_key``), in (bias, rotation) and
         after it.
+
+        ``x`` is (B, P + H * W, C), with ``num_prefix`` = P prefix tokens in front.
         """
-        query_key = tokens
-        for encoding in self.position_encodings:
-            query_key = encoding.query_key(stage, index, query_key, grid)
+        qk = None
+        if self._acting['query_key']:
+            tokens = query_key = patch_tokens(x, num_prefix)
+            for name in self._acting['query_key']:
+                query_key = getattr(self, name).query_key(stage, index, query_key, grid)
+            if query_key is not tokens:
+                qk = replace_patch_tokens(x, num_prefix, query_key)
         arguments: dict[str, Any] = dict(
-            qk=None if query_key is tokens else query_key,
+            num_prefix=num_prefix,
+            qk=qk,
             bias=partial(self._attention_bias, stage, index) if self._has_bias else None,
             rotate=partial(self._rotate, rotations, stage, index) if rotations else None,
         )
         if self.with_cp and torch.is_grad_enabled():
-            tokens, prefix_tokens = checkpoint(
-                block, tokens, prefix_tokens, grid, use_reentrant=False, **arguments
-            )
+            x = checkpoint(block, x, grid, use_reentrant=False, **arguments)
         else:
-            tokens, prefix_tokens = block(tokens, prefix_tokens, grid, **arguments)
-        for encoding in self.position_encodings:
-            tokens, grid = encoding.after_block(stage, index, tokens, grid)
-        return tokens, prefix_tokens, grid
+            x = block(x, grid, **arguments)
+        # Prefix and patch tokens stay together, so that a block without encoding copies nothing.
+        if self._acting['after_block']:
+            tokens = encoded = patch_tokens(x, num_prefix)
+            for name in self._acting['after_block']:
+                encoded, grid = getattr(self, name).after_block(stage, index, encoded, grid)
+            if encoded is not tokens:
+                x = replace_patch_tokens(x, num_prefix, encoded)
+        return x, grid
 
     def forward(
         self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | None = None

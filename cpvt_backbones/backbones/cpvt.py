@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cpvt_backbones.layers import Attention, PatchEmbed, Stage, WindowAttention, ceil_div
 from cpvt_backbones.layers.checks import check_bool, check_int
 from cpvt_backbones.layers.position import StageTokens
+from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
 from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
 from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
@@ -157,6 +158,7 @@ class CPVT(Backbone):
         self._taps = self.out_indices
         used = max(self._taps) + 1
 
+        self._num_prefix += with_dist_token + num_registers
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size=patch_size)
         if with_cls_token:
             self.cls_token = prefix_parameter(1, dim)
@@ -190,7 +192,7 @@ class CPVT(Backbone):
             head_dim=dim // num_heads,
             grid=(ceil_div(height, patch_size), ceil_div(width, patch_size)),
             outputs_map=out_type != 'cls_token',
-            num_prefix=with_cls_token + with_dist_token + num_registers,
+            num_prefix=self._num_prefix,
             window_size=window_size,
             global_blocks=global_indices,
         )
@@ -213,17 +215,13 @@ class CPVT(Backbone):
         tokens = tokens.to(images.dtype)
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
-        rotations = self._rotations(0, grid, prefix_tokens, tokens.device)
-        tokens = self.norm_pre(self.pos_drop(tokens))
-        if prefix_tokens is not None:
-            prefix_tokens = self.norm_pre(prefix_tokens)
+        x = self.norm_pre(prepend_tokens(prefix_tokens, self.pos_drop(tokens)))
+        rotations = self._rotations(0, grid, self._num_prefix, tokens.device)
         outputs: dict[int, StageTokens] = {}
         for index, block in zip(range(max(taps) + 1), self.blocks, strict=False):
-            tokens, prefix_tokens, grid = self._run_block(
-                0, index, block, tokens, prefix_tokens, grid, rotations
-            )
+            x, grid = self._run_block(0, index, block, x, self._num_prefix, grid, rotations)
             if index in taps:
-                outputs[index] = tokens, prefix_tokens, grid
+                outputs[index] = (*split_tokens(x, self._num_prefix), grid)
         return outputs
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:

@@ -20,6 +20,7 @@ from cpvt_backbones.layers import (
 )
 from cpvt_backbones.layers.checks import check_bool, check_positive
 from cpvt_backbones.layers.position import StageTokens
+from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
 from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
 from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
@@ -196,7 +197,7 @@ class PyramidCPVT(Backbone):
                 head_dim=dims[s] // heads[s],
                 grid=grid,
                 outputs_map=not last or out_type != 'cls_token',
-                num_prefix=int(last and with_cls_token),
+                num_prefix=self._num_prefix if last else 0,
                 sr_ratio=sr_ratios[s],
             )
             stages.append(stage)
@@ -226,12 +227,12 @@ class PyramidCPVT(Backbone):
             tokens, grid = embed(feature_map)
             prefix_tokens = self._prefix_tokens(images.shape[0]) if s == last else None
             tokens, prefix_tokens, grid = self._before_stage(s, tokens, prefix_tokens, grid)
-            rotations = self._rotations(s, grid, prefix_tokens, tokens.device)
-            tokens = self.pos_drops[s](tokens)
+            num_prefix = self._num_prefix if s == last else 0
+            rotations = self._rotations(s, grid, num_prefix, tokens.device)
+            x = prepend_tokens(prefix_tokens, self.pos_drops[s](tokens))
             for index, block in enumerate(cast(nn.ModuleList, blocks)):
-                tokens, prefix_tokens, grid = self._run_block(
-                    s, index, block, tokens, prefix_tokens, grid, rotations
-                )
+                x, grid = self._run_block(s, index, block, x, num_prefix, grid, rotations)
+            tokens, prefix_tokens = split_tokens(x, num_prefix)
             if s in taps:
                 outputs[s] = tokens, prefix_tokens, grid
             feature_map = tokens_to_map(tokens, grid)

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import Bias, Rotate
+from .attention import Bias, Rotate, drop_out
 from .checks import check_choice, check_int, check_positive, check_probability
-from .tokens import Grid, ceil_div, is_recording, prepend_tokens
+from .tokens import Grid, ceil_div, is_recording
 
 
 class DropPath(nn.Module):
@@ -127,14 +127,11 @@ class MLP(nn.Module):
                 hidden = torch.ops.aten.gelu_(hidden, approximate=kind)
             else:
                 hidden = F.gelu(hidden, approximate=kind)
-        return self.drop(self.fc2(self.drop(hidden)))
+        return drop_out(self.drop, self.fc2(drop_out(self.drop, hidden)))
 
 
 class Block(nn.Module):
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth on each branch.
-
-    Prefix tokens are separate from the patch tokens outside the block. The block prepends them, and
-    the last residual sum separates them again without a copy.
 
     Args:
         dim: Width C of a token.
@@ -151,10 +148,9 @@ class Block(nn.Module):
         >>> import torch
         >>> from cpvt_backbones.layers import Attention, Block
         >>> block = Block(192, attn=Attention(192, num_heads=3), drop_path=0.1)
-        >>> patches, cls_token = torch.rand(1, 20, 192), torch.rand(1, 1, 192)
-        >>> patches, cls_token = block(patches, cls_token, (4, 5))
-        >>> patches.shape, cls_token.shape
-        (torch.Size([1, 20, 192]), torch.Size([1, 1, 192]))
+        >>> tokens = torch.rand(1, 1 + 4 * 5, 192)  # class token, 4 x 5 patches
+        >>> block(tokens, (4, 5), num_prefix=1).shape
+        torch.Size([1, 21, 192])
     """
 
     def __init__(
@@ -195,35 +191,31 @@ class Block(nn.Module):
 
     def forward(
         self,
-        tokens: Tensor,
-        prefix_tokens: Tensor | None,
+        x: Tensor,
         grid: Grid,
         *,
+        num_prefix: int = 0,
         qk: Tensor | None = None,
         bias: Bias | None = None,
         rotate: Rotate | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run the block on patch and prefix tokens, and return both.
+    ) -> Tensor:
+        """Run the block, and return a tensor of the shape of ``x``.
 
         Args:
-            tokens: Patch tokens (B, H * W, C).
-            prefix_tokens: (B, P, C), or ``None`` without prefix tokens.
+            x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
             grid: (H, W).
-            qk: Patch tokens for queries and keys, if they differ from ``tokens``.
+            num_prefix: P, the number of prefix tokens in front.
+            qk: Tokens for queries and keys, if they differ from ``x``. They have the shape of
+                ``x``.
             bias: Bias of a position encoding on the logits of the patch tokens.
             rotate: Rotation of queries and keys by a position encoding.
         """
-        p = 0 if prefix_tokens is None else prefix_tokens.shape[1]
-        x = prepend_tokens(prefix_tokens, tokens)  # (B, P + H * W, C)
-        query_key = None if qk is None else self.norm1(prepend_tokens(prefix_tokens, qk))
+        query_key = None if qk is None else self.norm1(qk)
         branch = self.attn(
-            self.norm1(x), grid, num_prefix=p, qk=query_key, bias=bias, rotate=rotate
+            self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias, rotate=rotate
         )
         x = self._sum(x, self.drop_path1(self.ls1(branch)))
-        branch = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
-        if prefix_tokens is None:
-            return self._sum(x, branch), None
-        return x[:, p:] + branch[:, p:], x[:, :p] + branch[:, :p]
+        return self._sum(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x)))))
 
     def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
         # Never into x, which may be an output of the model. Under autocast only x is fp32.

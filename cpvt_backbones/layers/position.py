@@ -358,6 +358,11 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
     return register
 
 
+def overrides(cls: type[PositionEncoding], method: str) -> bool:
+    """Whether an encoding has its own method of this name."""
+    return getattr(cls, method) is not getattr(PositionEncoding, method)
+
+
 def _place_of(cls: type) -> tuple[str, str]:
     """Module and name of a class, which are those of a later version of it, too."""
     return cls.__module__, cls.__qualname__
@@ -378,7 +383,7 @@ def _check_encoding(cls: Any) -> None:
             raise ValueError(f'{cls.__name__}.attribute must be a new name, {fault}')
     for flag, method in (('has_bias', 'attention_bias'), ('has_rotation', 'rotate')):
         given = bool(getattr(cls, flag))
-        overridden = getattr(cls, method) is not getattr(PositionEncoding, method)
+        overridden = overrides(cls, method)
         if given != overridden:
             fault = f'as the class {"overrides" if overridden else "does not override"} {method}'
             raise ValueError(f'{cls.__name__}.{flag} must be {overridden} {fault}, got {given}')

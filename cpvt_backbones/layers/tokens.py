@@ -48,6 +48,21 @@ def prepend_tokens(prefix_tokens: Tensor | None, tokens: Tensor) -> Tensor:
     return tokens if prefix_tokens is None else torch.cat((prefix_tokens, tokens), dim=1)
 
 
+def patch_tokens(x: Tensor, num_prefix: int) -> Tensor:
+    """The last N of (B, P + N, C) tokens: a view, or ``x`` itself without prefix tokens."""
+    return x[:, num_prefix:] if num_prefix else x
+
+
+def split_tokens(x: Tensor, num_prefix: int) -> tuple[Tensor, Tensor | None]:
+    """Views of (B, P + N, C) tokens: the last N, and the first P or ``None`` if P is 0."""
+    return patch_tokens(x, num_prefix), x[:, :num_prefix] if num_prefix else None
+
+
+def replace_patch_tokens(x: Tensor, num_prefix: int, tokens: Tensor) -> Tensor:
+    """Tokens (B, P + N', C): the first P of ``x``, and ``tokens`` (B, N', C)."""
+    return prepend_tokens(x[:, :num_prefix], tokens) if num_prefix else tokens
+
+
 def ceil_div(size: int, parts: int) -> int:
     """Return ``ceil(size / parts)`` for a size >= 0."""
     # Not -(-size // parts): ONNX rounds a negative quotient towards 0.
@@ -56,20 +71,14 @@ def ceil_div(size: int, parts: int) -> int:
 
 def is_symbolic() -> bool:
     """``True`` under ``torch.fx.symbolic_trace``, where sizes, types and devices have no value."""
-    if torch.compiler.is_compiling():
-        return False
-    if hasattr(_symbolic_trace, 'is_fx_symbolic_tracing'):
-        return bool(_symbolic_trace.is_fx_symbolic_tracing())
-    return _symbolic_trace._is_fx_tracing_flag  # an older torch; 2.15 has no such flag
+    return not torch.compiler.is_compiling() and _passes_proxies()
 
 
 def is_tracing() -> bool:
     """``True`` under ``torch.fx.symbolic_trace`` and ``torch.jit.trace``, with which OpenVINO and
     the old ONNX exporter read models.
     """
-    if torch.compiler.is_compiling():
-        return False
-    return is_symbolic() or bool(torch._C._get_tracing_state())
+    return not torch.compiler.is_compiling() and _is_traced()
 
 
 def is_exporting() -> bool:
@@ -78,14 +87,27 @@ def is_exporting() -> bool:
     It is ``True`` under ``torch.compile``, too, in torch < 2.7.
     """
     if not torch.compiler.is_compiling():
-        return is_tracing()
+        return _is_traced()
     # torch < 2.7 does not tell exporting from compiling.
     return getattr(torch.compiler, 'is_exporting', torch.compiler.is_compiling)()
 
 
 def is_recording() -> bool:
     """``True`` while compiling, exporting or tracing."""
-    return torch.compiler.is_compiling() or is_tracing()
+    return torch.compiler.is_compiling() or _is_traced()
+
+
+# These two are for calls that are not being compiled. Each block asks several times.
+
+
+def _is_traced() -> bool:
+    return _passes_proxies() or bool(torch._C._get_tracing_state())
+
+
+def _passes_proxies() -> bool:
+    if hasattr(_symbolic_trace, 'is_fx_symbolic_tracing'):
+        return bool(_symbolic_trace.is_fx_symbolic_tracing())
+    return _symbolic_trace._is_fx_tracing_flag  # an older torch; 2.15 has no such flag
 
 
 def is_padded(padding: tuple[int, int]) -> bool:

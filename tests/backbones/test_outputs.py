@@ -1,5 +1,7 @@
 """What comes out: indices, types, layouts."""
 
+from collections import Counter
+
 import pytest
 import torch
 from tiny import (
@@ -12,6 +14,7 @@ from tiny import (
     pyramid,
     randomise,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpvt_backbones.backbones.base import DENSE_POSITION, PAPER_POSITION
 
@@ -50,6 +53,31 @@ def test_maps_are_contiguous(name):
             model(images, valid_sizes=sizes),
         )
     assert all(feature_map.is_contiguous() for outputs in calls for feature_map in outputs)
+
+
+class CountCalls(TorchDispatchMode):
+    """Counts torch's operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_block_without_encoding_adds_two_branches_and_copies_nothing():
+    """Each operation on the tokens is a kernel of its own on a GPU."""
+    counts = []
+    for depth in (2, 7):
+        model = column(arch=dict(COLUMN, depth=depth), position=PAPER_POSITION).eval()
+        with CountCalls() as calls, torch.no_grad():
+            model(torch.randn(IMAGES))
+        counts.append(calls.counts)
+    more = counts[1] - counts[0]
+    assert more['add'] == 2 * 5
+    assert not more.keys() & {'cat', 'clone', 'copy_', 'repeat'}
 
 
 def test_no_argument_is_mutated():
@@ -141,7 +169,7 @@ def test_taps_are_the_ends_of_the_quarters_of_the_depth():
     model = randomise(multi_scale(arch=arch, source='taps')).eval()
     outputs = []
     for block in model.blocks:
-        block.register_forward_hook(lambda *args: outputs.append(args[2][0]))
+        block.register_forward_hook(lambda *args: outputs.append(args[2]))
     images = torch.randn(IMAGES)
     last = model(images)[2]  # stride 16: the tap as it is
     assert max_difference(last.flatten(2).mT, outputs[8]) < 1e-6

@@ -41,7 +41,7 @@ def test_stochastic_depth_once_a_branch():
     model, rate = block(drop_path=0.4), 0.4
     x = torch.randn(1, 4, 8).expand(4000, -1, -1)
     with torch.no_grad():
-        out, _ = model.train()(x, None, (2, 2))
+        out = model.train()(x, (2, 2))
     assert (out == x).all((1, 2)).float().mean().item() == pytest.approx(rate**2, abs=0.03)
     # Which branch survived shows in the number of distinct results: none, attention, MLP, both.
     patterns, counts = out.flatten(1).mul(1e4).round().unique(dim=0, return_counts=True)
@@ -53,17 +53,11 @@ def test_stochastic_depth_once_a_branch():
 @pytest.mark.parametrize('cls', [False, True])
 def test_block_follows_its_formula(cls):
     model = block(layer_scale_init=0.3)
-    tokens, cls_token = torch.randn(2, 6, 8), torch.randn(2, 1, 8) if cls else None
-    x = torch.cat((cls_token, tokens), dim=1) if cls else tokens
+    tokens = x = torch.randn(2, int(cls) + 6, 8)
     x = x + model.attn(model.norm1(x), (2, 3), num_prefix=int(cls)) * model.ls1.gamma
     hidden = functional.gelu(model.norm2(x) @ model.mlp.fc1.weight.T + model.mlp.fc1.bias)
     x = x + (hidden @ model.mlp.fc2.weight.T + model.mlp.fc2.bias) * model.ls2.gamma
-    got, got_cls = model(tokens, cls_token, (2, 3))
-    assert max_difference(got, x[:, int(cls) :]) < 1e-5
-    if cls:
-        assert max_difference(got_cls, x[:, :1]) < 1e-5
-    else:
-        assert got_cls is None
+    assert max_difference(model(tokens, (2, 3), num_prefix=int(cls)), x) < 1e-5
 
 
 ACTIVATIONS = {
@@ -96,6 +90,11 @@ def test_mlp_dropout_acts_in_training_only():
     x = torch.randn(1, 50, 8)
     assert (mlp.train()(x) == 0).float().mean().item() == pytest.approx(0.5, abs=0.1)
     assert torch.equal(mlp.eval()(x), mlp(x))
+    mlp.drop.p = 1.0  # a rate changed after construction counts
+    assert torch.equal(mlp.train()(x), torch.zeros_like(x))
+    attention = randomise(Attention(8, num_heads=2))
+    attention.proj_drop.p = 1.0
+    assert torch.equal(attention.train()(x, (5, 10)), torch.zeros_like(x))
 
 
 @given(height=st.integers(1, 20), width=st.integers(1, 20), patch=st.sampled_from([1, 2, 4, 7]))
