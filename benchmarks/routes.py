@@ -58,6 +58,7 @@ def _file(form: str, **options: str) -> Callable[[str, Any], Run]:
 
 ROUTES: dict[str, Callable[[str, Any], Run]] = {
     '_compiled': lambda _, model: torch.compile(model),
+    '_graphs': lambda _, model: torch.compile(model, mode='reduce-overhead'),
     '_onnxruntime': _file('onnx'),
     '_openvino': _file('onnx', runtime='openvino'),
     '_openvino_bf16': _file('onnx', runtime='openvino-bfloat16'),  # before the suffix within it
