@@ -195,9 +195,20 @@ def test_fx_takes_a_backbone_as_a_leaf(build):
     assert_equal_outputs(extractor(images)['backbone'], backbone(images))
 
 
-@pytest.mark.parametrize('name', ['peg_bn', 'sin_cos', 'relative', 'rope_mixed'])
-def test_fx_records_every_size(name):
-    model = column(position=POSITIONS[name]).eval()
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        *(
+            dict(position=POSITIONS[name])
+            for name in ('peg_bn', 'sin_cos', 'relative', 'rope_mixed')
+        ),
+        dict(window_size=2),
+        dict(window_size=3, num_registers=2),
+        dict(window_size=2, with_cls_token=False),
+    ],
+)
+def test_fx_records_every_size(arguments):
+    model = column(**arguments).eval()
     graph = torch.fx.symbolic_trace(model)
     for size in ((50, 70), (64, 64), (96, 33)):
         images = torch.randn(2, 3, *size)
@@ -209,7 +220,6 @@ def test_fx_records_every_size(name):
     [
         dict(position=POSITIONS['learned']),
         dict(position=POSITIONS['decomposed']),
-        dict(window_size=2),
     ],
 )
 def test_fx_refuses_what_depends_on_sizes(arguments):
