@@ -88,10 +88,36 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
         return action.help if known else super()._get_help_string(action)
 
 
+class Parser(argparse.ArgumentParser):
+    """Parser that takes options by their whole names only, and suggests one for a wrong name."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{'allow_abbrev': False, **options})
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and end the program with a message at a wrong argument."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f'unrecognized arguments: {" ".join(unknown)}{self._advice(unknown)}')
+        return found
+
+    def _advice(self, unknown: Sequence[str]) -> str:
+        wrong = next((word for word in unknown if word.startswith('--')), '').partition('=')[0]
+        known = [
+            option
+            for action in self._actions
+            for option in action.option_strings
+            if option.startswith('--') and action.help != argparse.SUPPRESS
+        ]
+        similar = [option for option in known if wrong and option.startswith(wrong)]
+        similar = similar or difflib.get_close_matches(wrong, known, n=1)
+        return f'; did you mean {" or ".join(similar)}?' if similar else ''
+
+
 def make_parser(doc: str | None) -> argparse.ArgumentParser:
     """Parser of a tool, from its ``__doc__``. Errors of :func:`run` name its options."""
     formatter = partial(HelpFormatter, max_help_position=30)
-    parser = argparse.ArgumentParser(description=doc, formatter_class=formatter)
+    parser = Parser(description=doc, formatter_class=formatter)
     _PARSERS.append(parser)
     return parser
 

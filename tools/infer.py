@@ -26,20 +26,27 @@ SHARDS = [
     ('SLURM_ARRAY_TASK_ID', 'SLURM_ARRAY_TASK_COUNT'),
     ('SLURM_PROCID', 'SLURM_NTASKS'),
 ]
-SCALES = 'config|native|FACTOR|HEIGHTxWIDTH'
+SCALES = 'config|native|FACTOR|SIDE|HEIGHTxWIDTH'
+LEAST_SIDE = 16  # px; a smaller whole number is meant as a factor
 
 
 def parse_scale(text: str) -> tuple[int, int] | float | str:
     """The argument ``scale`` of :class:`Inferencer` from a word, a factor or a size."""
     if text in ('native', 'config'):
         return text
+    if re.fullmatch(r'\d*\.\d*[1-9]\d*|[1-9]\d*\.\d*', text):
+        return float(text)
+    if re.fullmatch('[1-9][0-9]*', text) and int(text) < LEAST_SIDE:
+        raise argparse.ArgumentTypeError(
+            f'{text}.0 is a factor, {text} a side of {text} px; got {text!r}: write {text}.0, or'
+            f' {text}x{text}'
+        )
     try:
-        if re.fullmatch(r'\d*\.\d*[1-9]\d*|[1-9]\d*\.\d*', text):
-            return float(text)
-        # The larger number is for the longer side, so that the order does not matter.
-        return max(cli.parse_size(text)), min(cli.parse_size(text))
+        size = cli.parse_size(text)
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f'{SCALES} or SIDE is expected, got {text!r}') from None
+        raise argparse.ArgumentTypeError(f'{SCALES} is expected, got {text!r}') from None
+    # The larger number is for the longer side, so that the order does not matter.
+    return max(size), min(size)
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -98,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
     about = "config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a"
-    about += ' factor of it; 800x1333: largest that fits'
+    about += ' factor of it; 800, 800x1333: largest that fits'
     size.add_argument('--scale', type=parse_scale, metavar=SCALES, help=about)
     size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
 

@@ -14,6 +14,7 @@ _GEOMETRY = re.compile(
     r'Resize|Crop|Pad|Aug|Scale|Broadcaster|Apply|Rotat|Affine|Shear|Translat|(?<!PhotoMetric)Distort|Mosaic'
 )
 _LONG = 1_000_000
+_LARGEST_FACTOR = 16  # a larger number is meant as a side
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,22 @@ class TestSize:
         """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side).
 
         Raises:
-            ValueError: The text is another one.
+            ValueError: The text is another one, or a factor above 16.
         """
         match = re.fullmatch(r'(?:(?P<side>\d+)px|(?P<factor>\d+(?:\.\d*)?|\.\d+))', text)
         if not match:
             raise ValueError(
                 f"size must be a factor of the test scale ('1.5') or a side ('640px'), got {text!r}"
             )
-        return cls(side=int(match['side'])) if match['side'] else cls(factor=float(match['factor']))
+        if match['side']:
+            return cls(side=int(match['side']))
+        factor = float(match['factor'])
+        if factor > _LARGEST_FACTOR:
+            raise ValueError(
+                f'size must be a factor of the test scale, at most {_LARGEST_FACTOR}, got {text!r};'
+                f" '{factor:g}px' is a side of {factor:g} px"
+            )
+        return cls(factor=factor)
 
     def __str__(self) -> str:
         return f'{self.factor:g}' if self.side is None else f'{self.side}px'

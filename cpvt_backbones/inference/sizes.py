@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from math import ceil, prod
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint, read_json
-from cpvt_backbones.layers.checks import check_int, is_number
+from cpvt_backbones.layers.checks import check_int, is_int, is_number
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.weights import sha256_of, shipped_weights
 
@@ -148,7 +148,10 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
         if all(isinstance(side, int) and side >= 1 for side in scale):
             return scale[0], scale[1]
     accepted = "None, 'config', 'native', a factor > 0 (a float) or (width, height) in px"
-    raise ValueError(f'scale must be {accepted}, got {scale!r}')
+    advice, given = '', cast(Any, scale)
+    if is_int(given) and given >= 1:
+        advice = f'; long_side={scale} is a side in px, scale={scale}.0 a factor'
+    raise ValueError(f'scale must be {accepted}, got {scale!r}{advice}')
 
 
 class Sizing:

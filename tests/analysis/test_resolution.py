@@ -245,7 +245,9 @@ def test_pipelines_of_wrapped_data_sets_are_scaled():
 
 
 def test_sizes_are_factors_or_px():
-    assert TestSize.parse('640') == TestSize(factor=640)
+    assert TestSize.parse('16') == TestSize(factor=16)
+    with pytest.raises(ValueError, match=r"got '640'; '640px' is a side of 640 px"):
+        TestSize.parse('640')
     for text in ('', '0', '-1', 'px', '1.5px', '0px', 'big'):
         with pytest.raises(ValueError, match='size must be'):
             TestSize.parse(text)

@@ -238,7 +238,8 @@ SCALE = 'scale must be None'
     ('options', 'words'),
     [
         *((dict(scale=scale), SCALE) for scale in ('big', (0, 60), (60,), 0.0, float('nan'))),
-        *((dict(scale=scale), SCALE) for scale in (800, ('a', 'b'), '10x10')),
+        *((dict(scale=scale), SCALE) for scale in (('a', 'b'), '10x10')),
+        (dict(scale=800), 'got 800; long_side=800 is a side in px, scale=800.0 a factor'),
         (dict(tile_size=65, max_pixels=4096, overlap=0), 'tile of 65 x 65 .* max_pixels=4096'),
         (dict(tile_size=64, overlap=64), 'overlap must be at least 0 and below .*=64, got 64'),
         (dict(overlap=-1), 'overlap must be at least 0'),

@@ -1,5 +1,6 @@
 """The command line of infer.py."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -107,7 +108,10 @@ def test_options_reach_the_model(infer, monkeypatch):
         ('{0} none.pth none.png', "inputs: there is no file or folder 'none.png'"),
         ('{0} {1} none', 'inputs: no image'),
         ('{0} {1} https://example.org/a.jpg', 'URLs are not fetched'),
-        ('{0} {1} photos --scale 10by10', 'config|native|FACTOR|HEIGHTxWIDTH or SIDE is expected'),
+        ('{0} {1} photos --scale 10by10', 'config|native|FACTOR|SIDE|HEIGHTxWIDTH is expected'),
+        ('{0} {1} photos --scale 2', '--scale: 2.0 is a factor, 2 a side of 2 px'),
+        ('{0} {1} photos --out x', 'unrecognized arguments: --out x; did you mean --out-dir?'),
+        ('{0} {1} photos --overite', 'did you mean --overwrite?'),
         ('{0} {1} photos --scale 10x10 --long-side 10', 'not allowed with argument'),
         ('{0} {1} photos --overlap -1', 'error: --overlap must be at least 0'),
         ('{0} {1} photos --out-dir ', "error: --out-dir must be the path of a folder, got ''"),
@@ -119,6 +123,16 @@ def test_options_reach_the_model(infer, monkeypatch):
 def test_wrong_arguments_are_refused(model, refused, arguments, message):
     Path('none').mkdir()
     assert message in refused('infer', *arguments.format(*model).split(' '))
+
+
+def test_a_whole_number_is_a_side_and_never_a_tiny_one():
+    from infer import parse_scale
+
+    assert parse_scale('16') == (16, 16) and parse_scale('2x2') == (2, 2)
+    assert parse_scale('2.0') == 2.0 and parse_scale('480x640') == (640, 480)
+    for text in ('1', '15'):
+        with pytest.raises(argparse.ArgumentTypeError, match=f'{text}.0 is a factor'):
+            parse_scale(text)
 
 
 @pytest.mark.parametrize('arguments', [['photos/'], ['photos/', 'more/']])
