@@ -1,6 +1,7 @@
 """Registration, and order of import."""
 
 import multiprocessing
+from importlib import import_module
 
 import pytest
 from mmengine.registry import MODELS
@@ -8,6 +9,7 @@ from tiny import COLUMN, PYRAMID
 
 import cpvt_backbones
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+from cpvt_backbones.engine import deferred
 
 TOOLBOXES = ('mmdet', 'mmseg', 'mmpretrain')
 CLASSES = (CPVT, MultiScaleCPVT, PyramidCPVT)
@@ -41,6 +43,50 @@ def test_every_toolbox_builds_the_same_class(toolbox, cls):
     assert type(MODELS.build(dict(type=cls.__name__, arch=arch))) is cls
     assert registry.get(cls.__name__) is cls
     assert cls.__name__ not in registry.module_dict  # registered in the root alone
+
+
+@pytest.mark.parametrize('module', [None, 'preprocessors'])
+def test_configs_need_no_import_of_classes_of_a_toolbox(module):
+    """``import cpvt_backbones`` is enough, and an import of their module does no harm."""
+    pytest.importorskip('mmdet')
+    answer = python(
+        'import sys',
+        f'import cpvt_backbones.engine.{module}' if module else 'import cpvt_backbones',
+        'from mmengine.registry import MODELS, init_default_scope',
+        'early = "mmdet.models" in sys.modules',
+        'init_default_scope("mmdet")',
+        'import mmdet.registry',
+        'config = dict(type="ValidSizesDetDataPreprocessor", pad_size_divisor=32)',
+        'first, second = MODELS.build(config), mmdet.registry.MODELS.build(config)',
+        'from cpvt_backbones.engine.preprocessors import ValidSizesDetDataPreprocessor as wanted',
+        'send((early, type(first) is type(second) is wanted, first.pad_size_divisor))',
+    )
+    assert answer == (module is not None, True, 32)
+
+
+@pytest.mark.parametrize(('name', 'toolbox'), [(n, t) for n, (_, t) in deferred.MODULES.items()])
+def test_a_missing_toolbox_is_named(name, toolbox):
+    answer = python(
+        'import sys',
+        f'sys.modules["{toolbox}"] = None',
+        'import cpvt_backbones',
+        'from mmengine.registry import MODELS',
+        'try:',
+        f'    MODELS.build(dict(type="{name}"))',
+        'except ImportError as error:',
+        '    send(str(error))',
+    )
+    assert answer.startswith(f'{name} needs {toolbox}')
+
+
+def test_deferred_names_are_the_classes_of_their_modules():
+    for toolbox in TOOLBOXES:
+        pytest.importorskip(toolbox)
+    for name, (module, _) in deferred.MODULES.items():
+        cls = getattr(import_module(f'cpvt_backbones.engine.{module}'), name)
+        assert MODELS.get(name) is cls
+        deferred.defer()
+        assert MODELS.get(name) is cls
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 # CPVT-Ti-GAP from the shipped weights, trained at half to twice the scale. A narrow neck keeps the
 # file below 12 MB.
 _base_ = './retinanet_pyramid-cpvt-t_bccd.py'
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.preprocessors'])
+custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     # A batch mixes images of 160 x 120 to 320 x 240 px. The backbone ignores the padding, as if
     # each came alone.

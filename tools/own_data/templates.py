@@ -124,9 +124,6 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min={least}, begin=1, end=end, **by_epoch),
 ]
 """
-IMPORT_PREPROCESSOR = """preprocessors = 'cpvt_backbones.engine.preprocessors'
-custom_imports = dict(imports=['cpvt_backbones', preprocessors])
-"""
 REMOVE_COLOUR = """colour = ('PhotoMetricDistortion', 'ColorJitter')  # of RGB only
 train_pipeline = [step for step in train_pipeline if step['type'] not in colour]
 """
@@ -240,7 +237,6 @@ def fields_of(
         fields['loading'] += REMOVE_COLOUR
     if task == 'segmentor' and value_range.channels not in (1, 3):  # mmseg's own takes these
         text += "type='ValidSizesSegDataPreProcessor', "
-        fields['loading'] += IMPORT_PREPROCESSOR
     fields['normalisation'] = text
     fields['preprocessor'] = f'data_preprocessor=dict({text[:-2]}),\n    '
     return fields

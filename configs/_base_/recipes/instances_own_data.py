@@ -27,7 +27,7 @@ model = dict(
     ),
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=300)),
 )
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.preprocessors'])
+custom_imports = dict(imports=['cpvt_backbones'])
 scale = (320, 240)
 train_pipeline = [
     dict(type='LoadImageFromFile'),

