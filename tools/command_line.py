@@ -99,7 +99,16 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(f'unrecognized arguments: {" ".join(unknown)}{self._advice(unknown)}')
+        self._announce()
         return found
+
+    def _announce(self) -> None:
+        """Say that the packages are being loaded, which takes up to a minute on a busy machine."""
+        ranks = (os.environ.get(name, '0') for name in ('RANK', 'SLURM_PROCID'))
+        if 'torch' in sys.modules or set(ranks) != {'0'}:
+            return
+        takes_config = any(action.dest == 'cfg_options' for action in self._actions)
+        print(f'loading PyTorch{" and the toolbox" if takes_config else ""} ...', flush=True)
 
     def _advice(self, unknown: Sequence[str]) -> str:
         wrong = next((word for word in unknown if word.startswith('--')), '').partition('=')[0]

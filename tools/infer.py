@@ -12,6 +12,7 @@ import argparse
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +28,7 @@ SHARDS = [
     ('SLURM_PROCID', 'SLURM_NTASKS'),
 ]
 SCALES = 'config|native|FACTOR|SIDE|HEIGHTxWIDTH'
+SHOWN_CLASSES = 10
 LEAST_SIDE = 16  # px; a smaller whole number is meant as a factor
 
 
@@ -200,6 +202,7 @@ def _predict(
     if args.dtype != 'float32' and config is not None:
         predictor: Any = inferencer.predictor
         print(f'dtype: {predictor.dtype}, {predictor.dtype_reason}')
+    start = time.monotonic()
     summary = predict_to_folder(
         inferencer,
         images,
@@ -212,6 +215,9 @@ def _predict(
     )
     if inferencer.outside:
         print(f'outside the sizes at which the model is good: {inferencer.outside} images')
+    if summary.predicted:
+        device = getattr(inferencer.predictor, 'device', None)
+        print(f'time: {time.monotonic() - start:.1f} s' + (f' on {device}' if device else ''))
     return summary
 
 
@@ -244,11 +250,58 @@ def _report(args: argparse.Namespace, summary: 'Summary') -> None:
         print(f'not predicted: {name}: {reason}')
     if summary.boxes == 0 and summary.predicted + summary.found:
         print(_nothing_found(args.score_thr, summary.best))
-    shard = ''
+    for line in _outcome(args, summary):
+        print(line)
+
+
+def _outcome(args: argparse.Namespace, summary: 'Summary') -> list[str]:
+    """The last lines: what was found, where it is, and the numbers of images."""
+    folder, shard = Path(args.out_dir), ''
     if args.shard:
-        shard = f', shard {args.shard[0]}/{args.shard[1]}; when all have ended: --merge'
-    counts = f'{summary.predicted} images predicted, {summary.found} found from earlier runs'
-    print(f'{args.out_dir}: {counts}, {len(summary.failed)} failed{shard}')
+        index, count = args.shard
+        shard = f', shard {index}/{count}; when all have ended: --merge'
+        folder /= f'shard-{index}-of-{count}'
+    elif args.merge:
+        folder /= 'shard-*'
+    lines = []
+    if summary.predicted + summary.found:
+        lines = [line for line in (_found(summary, args.score_thr), _folders(folder)) if line]
+    counts = []
+    if summary.predicted or not summary.found:
+        counts.append(f'{_count(summary.predicted)} predicted')
+    if summary.found:
+        counts.append(f'{_count(summary.found)} already predicted by earlier runs')
+    if summary.failed:
+        counts.append(f'{len(summary.failed)} failed')
+    return [*lines, f'{args.out_dir}: {", ".join(counts)}{shard}']
+
+
+def _count(images: int) -> str:
+    return f'{images} image' if images == 1 else f'{images} images'
+
+
+def _found(summary: 'Summary', score_thr: float) -> str:
+    """Numbers of the commonest classes: of boxes, or of a classifier's images."""
+    if not summary.classes:
+        return ''
+    named = [f'{count} {name}' for name, count in summary.classes.items()]
+    rest = sum([*summary.classes.values()][SHOWN_CLASSES:])
+    if rest:
+        named[SHOWN_CLASSES:] = [f'{rest} of {len(named) - SHOWN_CLASSES} more classes']
+    if summary.boxes is None:
+        return f'classes: {", ".join(named)}'
+    return f'found: {", ".join(named)} (boxes with a score of {score_thr:g} or more)'
+
+
+def _folders(folder: Path) -> str:
+    """Where the pictures and class maps are."""
+    kinds = dict(pictures='vis', **{'class maps': 'pred'})
+    found = [
+        f'{kind}: {folder / name}'
+        for kind, name in kinds.items()
+        if any(folder.parent.glob(f'{folder.name}/{name}'))
+    ]
+    return ', '.join(found)
 
 
 def _nothing_found(score_thr: float, best: float | None) -> str:

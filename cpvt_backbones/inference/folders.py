@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -57,6 +58,8 @@ class Summary:
         boxes: Number of boxes in all images; ``None`` for other tasks and for merged shards.
         best: Highest score of a box in all images, in [0, 1], boxes below ``score_thr`` included;
             ``None`` without a box, for other tasks and for merged shards.
+        classes: Number of boxes of each class, or of a classifier's images, the most first. Empty
+            for class maps.
     """
 
     predicted: int
@@ -66,6 +69,7 @@ class Summary:
     skipped: list[str] = field(default_factory=list)
     boxes: int | None = None
     best: float | None = None
+    classes: dict[str, int] = field(default_factory=dict)
 
 
 def predict_to_folder(
@@ -304,13 +308,25 @@ def _predict_images(
     reasons = {str(image): failed[image] for image in images if image in failed}
     write_failed(folder, reasons)
     boxes = best = None
+    predictions = [records[image]['prediction'] for image in done]
+    classes: Counter[str] = Counter()
+    for prediction in predictions:
+        if 'class' in prediction:
+            classes[str(prediction['class'])] += 1
+        else:
+            classes.update(map(str, prediction.get('classes', ())))
     if inferencer.predictor.task == 'detection':
-        predictions = [records[image]['prediction'] for image in done]
         boxes = sum(len(prediction['boxes']) for prediction in predictions)
         scores = [records[image]['best'] for image in done]
         best = max((score for score in scores if score is not None), default=None)
     return Summary(
-        len(left) - len(failed), found, reasons, records.orphaned(done), boxes=boxes, best=best
+        len(left) - len(failed),
+        found,
+        reasons,
+        records.orphaned(done),
+        boxes=boxes,
+        best=best,
+        classes=dict(classes.most_common()),
     )
 
 
@@ -380,7 +396,13 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
     write_list(folder / 'predictions.json', entries)
     reasons = dict(sorted(failed.items(), key=lambda pair: places[os.path.abspath(pair[0])]))
     write_failed(folder, reasons)
-    return Summary(0, len(listed), reasons)
+    names = {category['id']: category['name'] for category in categories}
+    classes = Counter(
+        str(entry.get('class') or names.get(entry.get('category_id')))
+        for entry in entries
+        if 'seg_map' not in entry
+    )
+    return Summary(0, len(listed), reasons, classes=dict(classes.most_common()))
 
 
 # -- the folder before a run

@@ -118,6 +118,7 @@ class ToolboxPredictor:
         model (torch.nn.Module): The model of the toolbox, with its weights.
         dtype (str): ``'float32'``, ``'bfloat16'`` or ``'float16'``; ``'auto'`` is resolved.
         dtype_reason (str): Why ``'auto'`` became this type.
+        device (str): Where the model runs.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
@@ -136,6 +137,7 @@ class ToolboxPredictor:
     ) -> None:
         device = device or get_device()
         check_device(device)
+        self.device = device
         config: Config = resolve_config(_config_of(checkpoint) if cfg is None else cfg)
         self.dtype, self.dtype_reason = choose_dtype(dtype, device)
         toolbox = find_toolbox(config)

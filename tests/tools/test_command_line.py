@@ -257,6 +257,21 @@ def test_an_error_of_another_library_keeps_its_traceback(tmp_path):
         run(lambda: exec(code), folder=tmp_path)  # a neighbour of the tool
 
 
+def test_a_tool_says_what_it_loads_before_it_imports(capsys, monkeypatch):
+    parser = make_parser('A tool.')
+    parser.parse_args([])
+    assert capsys.readouterr().out == ''  # torch is imported already
+    monkeypatch.delitem(sys.modules, 'torch')
+    parser.parse_args([])
+    assert capsys.readouterr().out == 'loading PyTorch ...\n'
+    cli.add_config_arguments(parser)
+    parser.parse_args([])
+    assert capsys.readouterr().out == 'loading PyTorch and the toolbox ...\n'
+    monkeypatch.setenv('RANK', '1')
+    parser.parse_args([])
+    assert capsys.readouterr().out == ''
+
+
 def test_interruption_is_one_line(capsys):
     with pytest.raises(SystemExit) as stop:
         run(lambda: raise_(KeyboardInterrupt()), interrupted='the same command resumes')

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -49,12 +50,16 @@ def infer(call, model):
 def test_exit_code_tells_of_failures_only_if_asked(infer, capsys):
     assert infer('--strict') == 0
     scale = 'scale: ResizeEdge 32, CenterCrop 24, as in its test pipeline\n'
-    assert scale in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert scale in printed and re.search(r'^time: [\d.]+ s on cpu$', printed, re.MULTILINE)
+    assert re.search('^classes: 3 (dark|light)$|^classes: 2 .*, 1 ', printed, re.MULTILINE)
+    assert printed.endswith('pictures: out/vis\nout: 3 images predicted\n')
     Path('photos/bad.png').touch()
     assert infer() == 0
     printed = capsys.readouterr().out
+    assert 'time:' not in printed
     assert 'not predicted: photos/bad.png: the file is empty' in printed
-    assert '0 images predicted, 3 found from earlier runs, 1 failed' in printed
+    assert 'out: 3 images already predicted by earlier runs, 1 failed' in printed
     assert infer('--strict') == 1
     assert len(json.loads(Path('out/predictions.json').read_text())) == 3
 
@@ -170,7 +175,7 @@ def test_shards_of_a_slurm_array_merge_to_one_run(infer, capsys, monkeypatch):
     assert infer('--no-vis', '--shard', '1/2') == 0
     monkeypatch.setattr('cpvt_backbones.inference.Inferencer', None)  # no model is loaded
     assert infer('--no-vis', '--merge') == 0
-    assert '0 images predicted, 3 found from earlier runs' in capsys.readouterr().out
+    assert 'out: 3 images already predicted by earlier runs' in capsys.readouterr().out
     for file in ('predictions.json', 'images.json', 'failed.json'):
         assert Path('out', file).read_bytes() == Path('one', file).read_bytes()
 
@@ -199,7 +204,9 @@ def test_a_model_that_finds_nothing_says_so(infer, capsys, monkeypatch):
         message = 'nothing was found: no box has a score of --score-thr 0.3 or more, the highest'
         assert f'{message} is 0.21' in capsys.readouterr().out
     assert infer('--no-vis', '--score-thr', '0.2', **blind, out='low') == 0
-    assert 'nothing was found' not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert 'nothing was found' not in printed and 'pictures' not in printed
+    assert 'found: 3 a (boxes with a score of 0.2 or more)\n' in printed
     Blind.scores = []
     assert infer('--no-vis', **blind, out='none') == 0
     assert 'the model has no box in any image, of any score' in capsys.readouterr().out

@@ -93,7 +93,7 @@ def test_large_images_with_small_objects_are_cut_into_tiles(tmp_path, table, con
         Image.fromarray(array).save(tmp_path / f'a/{i}.png', compress_level=1)
     write_coco(tmp_path / 'all.json', images, annotations, [dict(id=1, name='square')])
     printed = table(form, tmp_path / 'all.json', tmp_path)
-    assert 'smallest class: 20 px, 9 px in images of 640 px: the config trains on' in printed
+    assert 'side of 20 px in the images, 9 px if shrunk to 640 px: the config trains on' in printed
     assert '--scale native --tile-size 640 --overlap 64 --max-pixels 409600' in printed
     assert config().scale == (640, 640)
     train = read_json(tmp_path / 'mine/train.json')

@@ -86,7 +86,7 @@ def test_thin_classes_are_trained_on_in_tiles(write, made, tmp_path):
     for i in range(5):
         write(f'{i}', (1500, 700), 6, void_from=860 if i == 0 else None)
     printed = made()
-    assert 'thinnest class, class_1: 6.0 px, 1.9 px in images of 480 px' in printed
+    assert 'thinnest class, class_1: 6.0 px in the images, 1.9 px if shrunk to 480 px' in printed
     found = {part: tiles(tmp_path, part) for part in ('train', 'val')}
     # Two rows of three tiles to train on, of four to validate on. The right of one has no class.
     sources = {part: [one[0] for one in found[part]] for part in found}
@@ -121,7 +121,7 @@ def test_classes_that_are_thick_enough_are_not(write, made, tmp_path):
     for i in range(5):
         write(f'{i}', (1500, 700), 20)
     printed = made()
-    assert 'thinnest class, class_1: 20.0 px, 6.4 px at the scale of training' in printed
+    assert 'class_1: 20.0 px in the images, 6.4 px in training (images of 480 px)' in printed
     assert 'scale of training: 480 x 224 px, 32% of the images' in printed
     assert '--tile-size' not in printed and not (tmp_path / 'mine/tiles').exists()
     assert read_config('mine.py').scale == (480, 224)
@@ -132,7 +132,7 @@ def test_thin_classes_of_small_images_are_not(write, made, tmp_path):
     pytest.importorskip('mmseg')
     for i in range(5):
         write(f'{i}', (490, 300), 2)
-    assert 'class_1: 2.0 px, 2.0 px at the scale of training' in made()
+    assert 'class_1: 2.0 px in the images, 2.0 px in training' in made()
 
 
 def test_small_and_large_images(write, made, tmp_path):
@@ -215,7 +215,7 @@ def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
     content = dict(images=images, annotations=boxes, categories=[dict(id=1, name='dot')])
     (tmp_path / 'all.json').write_text(json.dumps(content))
     printed = made('coco', 'all.json', 'images')
-    assert 'objects of the smallest class: 20 px, 4 px in images of 300 px' in printed
+    assert 'smallest objects, dot: side of 20 px in the images, 4 px if shrunk to 300 px' in printed
     assert '--scale native --tile-size 640' in printed
 
 

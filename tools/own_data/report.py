@@ -8,7 +8,7 @@ from pathlib import Path
 # In the order of the table. Notes change nothing and refuse nothing.
 OUTCOMES = ('note', 'skipped', 'altered', 'refused')
 SHOWN = 3  # files of a reason
-SHOWN_CLASSES = 40
+SHOWN_CLASSES = 10
 
 
 class Fault(ValueError):
@@ -70,7 +70,8 @@ class Report:
             _write_csv(self.rows(), file)
         for line in self.lines():
             print(line)
-        print(f'exit code {2 if count else 0}' + (f'; every file: {file}' if is_written else ''))
+        verdict = 'data refused' if count else 'data accepted'
+        print(verdict + (f'; the whole list: {file}' if is_written else ''))
         if count:
             why = ' by strict' if strict and not self.count('refused') else ''
             raise ValueError(f'data: {count} refused{why}; the table above says what and why')
@@ -91,7 +92,7 @@ class Report:
             lines += [f'{name:8} {count:7} {what}' for what, count in counts.items() if count]
         lines += [f'{"class":8} {line}' for line in self.classes[:SHOWN_CLASSES]]
         if len(self.classes) > SHOWN_CLASSES:
-            lines.append(f'{"class":8} {"...":>7} {len(self.classes) - SHOWN_CLASSES} more')
+            lines.append(f'{"class":8} {"...":>7} {len(self.classes) - SHOWN_CLASSES} more classes')
         for outcome in OUTCOMES:
             for (kind, reason), files in self.found.items():
                 if kind == outcome:

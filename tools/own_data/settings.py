@@ -105,21 +105,22 @@ def object_settings(
     """
     about = describe(parts[0])
     size = median_size(parts[0])
-    small = smallest_side(parts[0].coco)
+    small, label = smallest_class(parts[0].coco)
     longest = float(size.max())
     factor = min(1.0, max(OBJECT / small, SIDES[0] / longest), SIDES[1] / longest)
     scale = scaled(size, factor)
-    seen = smallest_side(parts[0].coco, scale)
-    remark = f'objects of the smallest class: {small:.0f} px, {seen:.0f} px '
+    seen, _ = smallest_class(parts[0].coco, scale)
+    names = {category['id']: category['name'] for category in parts[0].coco['categories']}
+    remark = f'smallest objects, {names[label]}: side of {small:.0f} px in the images'
     infer = ''
     if seen < min(TOO_SMALL, SHRUNK * small):
         overlap = overlap_of(parts)
         parts = cut_tiles(parts, folder / 'tiles', overlap=overlap, value_range=value_range)
-        remark += f'in images of {max(scale)} px: {about_tiles(parts[0])}'
+        remark += f', {seen:.0f} px if shrunk to {max(scale)} px: {about_tiles(parts[0])}'
         infer = options_of_tiles(TILE, overlap)
         scale, factor = (TILE, TILE), 1.0
     else:
-        remark += 'at the scale of training'
+        remark += f', {seen:.0f} px in training (images of {max(scale)} px)'
     fields = dict(
         classes=tuple(category['name'] for category in parts[0].coco['categories']),
         scale=scale,
@@ -154,14 +155,17 @@ def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
     return np.array(rows, float)
 
 
-def smallest_side(coco: Coco, scale: Sequence[int] | None = None) -> float:
-    """Side of the smaller objects (a quarter is smaller) of the class with the smallest, px.
+def smallest_class(coco: Coco, scale: Sequence[int] | None = None) -> tuple[float, int]:
+    """Side of the smaller objects (a quarter is smaller) of the class with the smallest, px; and
+    the id of that class.
 
     With ``scale``, in images that are resized to it.
     """
     kinds, widths, heights = _trained(coco, scale).T
     sides = np.sqrt(widths * heights)
-    return min(float(np.quantile(sides[kinds == kind], 0.25)) for kind in np.unique(kinds))
+    return min(
+        (float(np.quantile(sides[kinds == kind], 0.25)), int(kind)) for kind in np.unique(kinds)
+    )
 
 
 def anchor_ratios(coco: Coco) -> list[float]:
@@ -212,11 +216,11 @@ def map_settings(
     files = [maps / f'{image["file_name"]}.png' for image in images]
     thin = find_thinnest(files, [factor_of(image, scale) for image in images])
     if thin is not None:
-        widths = f'thinnest class, {found.classes[thin.label]}: {thin.own:.1f} px'
+        widths = f'thinnest class, {found.classes[thin.label]}: {thin.own:.1f} px in the images'
         widths += f', {thin.seen:.1f} px'
         if thin.seen < min(TOO_THIN, SHRUNK * thin.own):
-            why = f'{widths} in images of {max(scale)} px'
-        remarks.append(f'{widths} at the scale of training')
+            why = f'{widths} if shrunk to {max(scale)} px'
+        remarks.append(f'{widths} in training (images of {max(scale)} px)')
     if why:
         parts = cut_for_crops(parts, maps, folder / 'tiles', value_range)
         maps = folder / 'tiles/masks'
