@@ -68,6 +68,10 @@ def prefix_parameter(count: int, dim: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, dim), std=0.02))
 
 
+def _count(prefix_tokens: Tensor | None) -> int:
+    return 0 if prefix_tokens is None else prefix_tokens.shape[1]
+
+
 class Backbone(PretrainedModel):
     """Base of the backbones, with the arguments that they share. :class:`MultiScaleCPVT` has no
     ``out_type``.
@@ -230,8 +234,14 @@ class Backbone(PretrainedModel):
     def _before_stage(
         self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> StageTokens:
+        given = prefix_tokens
         for encoding in self.position_encodings:
             tokens, prefix_tokens, grid = encoding.before_stage(stage, tokens, prefix_tokens, grid)
+            if not is_symbolic() and _count(prefix_tokens) != _count(given):
+                raise ValueError(
+                    f'{type(encoding).__name__}.before_stage must return as many prefix tokens as '
+                    f'it gets, got {_count(prefix_tokens)} for {_count(given)}'
+                )
         return tokens, prefix_tokens, grid
 
     def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> AxialBias:

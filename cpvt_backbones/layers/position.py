@@ -165,7 +165,8 @@ class PositionEncoding(nn.Module):
             grid: (H, W).
 
         Returns:
-            ``tokens``, ``prefix_tokens`` and ``grid``, all three.
+            ``tokens``, ``prefix_tokens`` and ``grid``, all three. The number of prefix tokens must
+            stay.
         """
         return tokens, prefix_tokens, grid
 

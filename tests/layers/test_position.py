@@ -417,6 +417,20 @@ def test_parameters_of_a_new_encoding_are_before_the_first_block(registry):
     assert not frozen.projected.proj[1].training, 'the dropout of a frozen part'
 
 
+@pytest.mark.parametrize('count', [0, 3])
+def test_an_encoding_keeps_the_number_of_prefix_tokens(registry, count):
+    """The blocks know it before the call; with another number they would split at a wrong token."""
+
+    def before_stage(self, stage, tokens, prefix_tokens, grid):
+        return tokens, tokens[:, :count] if count else None, grid
+
+    register_position('Ramp')(define(before_stage=before_stage))
+    model = column(position=dict(type='Ramp'), num_registers=1)
+    message = f'Ramp.before_stage must return as many prefix tokens as it gets, got {count} for 2'
+    with pytest.raises(ValueError, match=message):
+        model(torch.rand(1, 3, 64, 64))
+
+
 def test_layer_id_is_asked_for_parameters_alone(registry):
     asked = []
 
