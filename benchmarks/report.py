@@ -174,8 +174,9 @@ def draw_bars(groups: Sequence[BarGroup], rows: pd.DataFrame) -> Any:
     ticks: list[float] = []
     row = 0.0
     for group in groups:
-        heading = axis.text(0, row, group.what, color=plots.GREY, fontsize=plots.TEXT)
-        heading.set(verticalalignment='center', fontweight='bold')
+        left = dict(xycoords=('figure fraction', 'data'), color=plots.GREY, fontsize=plots.TEXT)
+        heading = axis.annotate(group.what, (0.01, row), **left)
+        heading.set(verticalalignment='center', fontweight='bold', in_layout=False)
         colors = [plots.PACKAGES['this package'], *[plots.PACKAGES['other']] * len(group.models)]
         for time, color in zip(group.milliseconds(rows).itertuples(), colors, strict=False):
             row += 1
@@ -184,6 +185,7 @@ def draw_bars(groups: Sequence[BarGroup], rows: pd.DataFrame) -> Any:
         row += 1.4
     axis.set_yticks(ticks, [label for group in groups for label in group.models.values()])
     axis.tick_params(axis='y', length=0)
+    axis.spines['left'].set_visible(False)  # it would cross the headings
     axis.set_ylim(row - 0.7, -0.6)
     axis.margins(x=0.12)
     axis.set_xlabel('ms a call (less is faster)')

@@ -133,7 +133,9 @@ def fill_page(
         text = f'{machine}.\n\n{report.ratio_table(ratios, rows)}'
         if part.endswith(PLOTTED):
             picture = out.with_suffix('.png')
-            plots.save_figure(report.draw_bars(read_bars(suite), rows), picture)
+            figure = report.draw_bars(read_bars(suite), rows)
+            plots.save_figure(figure, picture)
+            plots.save_narrow(figure, picture)
             link = Path(os.path.relpath(picture, page.parent)).as_posix()
             text = f'![Milliseconds a call of this package and of others]({link})'
         fill_marked(page, part, text)

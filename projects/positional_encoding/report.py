@@ -424,6 +424,7 @@ def draw_classify(results: pd.DataFrame, folder: Path, prefix: str = '') -> None
     plots.add_grid(axis)
     plots.label_lines(axis)
     plots.save_figure(figure, folder / f'{prefix}sizes.png')
+    plots.save_narrow(figure, folder / f'{prefix}sizes.png')
     if prefix:
         return
     draw_variants(kept, train_size, folder / 'variants.png')

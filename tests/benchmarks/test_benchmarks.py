@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
 from torch import nn
 
 from benchmarks import (
@@ -219,6 +221,22 @@ def test_a_plot_has_a_bar_and_its_time_for_each_model_and_this_package_first():
     assert texts == ['small', '750', '500', 'tall', '125', '2000']
     ours, other = (rgb(plots.PACKAGES[key]) for key in ('this package', 'other'))
     assert [list(bar.get_facecolor()[:3]) for bar in axis.patches] == [ours, other] * 2
+
+
+def test_a_plot_for_phones_has_its_whole_text_in_11_px(tmp_path):
+    rows = report.read_rows(ROOT / 'docs/benchmarks/cpu.csv')
+    figure = report.draw_bars(read_bars('cpu'), rows)
+    plots.save_narrow(figure, tmp_path / 'cpu.png')
+    assert plots.TEXT / 72 * 350 / plots.NARROW >= 11  # a picture has 350 px of 390
+    with Image.open(tmp_path / 'cpu_narrow.png') as picture:
+        assert picture.width == round(200 * plots.NARROW)
+    assert figure.get_figwidth() == plots.WIDTH
+    figure.set_figwidth(plots.NARROW)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for text in figure.axes[0].texts:
+        box = text.get_window_extent(canvas.get_renderer())
+        assert 0 <= box.x0 and box.x1 <= figure.bbox.x1, text.get_text()
 
 
 # -- the other programs
