@@ -254,8 +254,8 @@ def test_the_pages_have_the_count_and_the_verdicts_of_the_csv_file():
     tiny = tiny.groupby(['variant', 'size'])['top1'].mean()
     small, twice = (tiny['peg-0-5', size] - tiny['rope', size] for size in (32, 64))
     choice = re.sub(r'\(evidence/\w+\.md\)', '', EVIDENCE)
-    assert f'[Imagenette]: {lead:+.1f} over RoPE' in choice
-    assert f'[Tiny ImageNet]: {small:+.1f}, and {twice:+.1f} at twice the size' in choice
+    assert f'[Imagenette]: {lead:+.1f} points over RoPE' in choice
+    assert f'[Tiny ImageNet]: {small:+.1f} points, {twice:+.1f} points at twice the size' in choice
     gains = [top1[one, 224] - top1[one, 112] for one in ('peg-0-5', 'none')]
     assert 'PEG gains {:.2f} points and no encoding {:.2f}'.format(*gains) in EVIDENCE
     found = {
