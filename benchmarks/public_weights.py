@@ -5,8 +5,9 @@ python benchmarks/public_weights.py --docs docs/weights.md
 
 import csv
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,24 @@ from benchmarks import fill_marked
 from cpvt_backbones.checkpoints import public_backbone
 
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
+FAMILIES = {  # part of a name; the first that is found decides
+    'twins_pcpvt|/pvt_': 'Twins-PCPVT and PVT',
+    'deit': 'DeiT and DeiT III',
+    'dinov3': 'DINOv3 and EUPE',
+    r'dinov2|\.dino$': 'DINO and DINOv2',
+    'clip': 'CLIP',
+    'siglip': 'SigLIP',
+    'samvit': 'SAM',
+    'vit_pe_': 'Perception Encoder',
+    'eva02': 'EVA-02',
+    'rope': 'RoPE-ViT',
+    'vit_': 'ViT, MAE and others',
+}
 PUBLISHED = Path(__file__).with_name('public_accuracy.csv')  # as the source prints it, in %
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Name, model, parameters, published accuracy, its source, licence."""
+    """Name, parameters, published accuracy, its source, licence, model."""
     from timm import list_models
     from timm.models import get_pretrained_cfg
 
@@ -55,14 +69,36 @@ def rows() -> Iterator[tuple[str, ...]]:
         found = published.pop(name, dict(top1='', how='', source=''))
         yield (
             f'`{address}`',
-            f'`{built["type"]}({arguments})`',
             f'{parameters / 1e6:.1f}',
             f'{found["top1"]} {found["how"]}'.strip(),
             found['source'],
             licence or 'unknown',
+            f'`{built["type"]}({arguments})`',
         )
     if published:
         raise ValueError(f'{PUBLISHED}: no model of this timm is named {", ".join(published)}')
+
+
+def family_of(address: str) -> str:
+    for part, family in FAMILIES.items():
+        if re.search(part, address):
+            return family
+    raise ValueError(f'FAMILIES: no part is in {address!r}')
+
+
+def listing(found: Iterable[tuple[str, ...]]) -> str:
+    """A table for each family, closed, with the number of its rows."""
+    header = ('checkpoint', 'parameters (M)', 'top-1 (%)', 'source', 'licence', 'model')
+    tables: dict[str, list[tuple[str, ...]]] = {family: [] for family in FAMILIES.values()}
+    for row in found:
+        tables[family_of(row[0].strip('`'))].append(row)
+    parts = []
+    for family, rows_of_family in tables.items():
+        lines = (header, ('---',) * len(header), *rows_of_family)
+        table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+        summary = f'<summary>{family}: {len(rows_of_family)} names</summary>'
+        parts.append(f'<details markdown>\n{summary}\n\n{table}\n\n</details>')
+    return '\n\n'.join(parts)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,9 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     page: Path = parser.parse_args(argv).docs
     if not page.is_file():
         raise FileNotFoundError(f"docs: there is no file '{page}'")
-    header = ('checkpoint', 'model', 'parameters (M)', 'top-1 (%)', 'source', 'licence')
-    table = '\n'.join(f'| {" | ".join(row)} |' for row in (header, ('---',) * len(header), *rows()))
-    fill_marked(page, 'weights', f'\n{table}\n')
+    fill_marked(page, 'weights', f'\n{listing(rows())}\n')
 
 
 if __name__ == '__main__':

@@ -32,6 +32,7 @@ NARROW = 'docs/figures/sizes_narrow.png'  # the picture of the first page on a p
 EXAMPLE = re.compile(r'<!-- README: (\S+\.py) -->')
 PEERS = '<!-- README: table of peers -->'
 CODE = re.compile(r'`([\w.]+)`')
+PLOT = re.compile(r'^!\[([^\]]*)\]\((\S+)\.png\)$', re.MULTILINE)
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 IMAGE = re.compile(r'(?:src|srcset)="([^":]+)"')  # in HTML
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
@@ -53,6 +54,7 @@ def on_files(files: Any, config: Any) -> Any:
         else:
             add(page, abs_src_path=str(path))
         text = path.read_text(encoding='utf-8') + (zoo() if page == 'docs/models.md' else '')
+        text = with_narrow_plots(text, path.parent)
         for link in LINK.findall(text) + IMAGE.findall(text):
             name = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
             file = ROOT / name
@@ -88,13 +90,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return link.removesuffix('README.md') + README
         return f'{link}.md' if path.is_file() and path.suffix in SHOWN else link
 
-    if page.file.src_uri in ('docs/models.md', 'docs/weights.md'):  # wide tables
-        page.meta['hide'] = ['toc']
     if page.file.src_uri.startswith(LATER):
         page.meta['search'] = {'boost': 0.4, **page.meta.get('search', {})}
     if page.file.src_uri == 'docs/concepts.md':
         markdown = CODE.sub(lambda match: linked(match[1]), markdown)
     markdown = EXAMPLE.sub(lambda match: readme_config(match[1]), markdown)
+    markdown = with_narrow_plots(markdown, (ROOT / page.file.src_uri).parent)
     if PEERS in markdown:
         markdown = markdown.replace(PEERS, readme_peers())
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
@@ -123,6 +124,19 @@ def on_post_template(output: str, template_name: str, config: Any) -> str:
     if template_name != '404.html':
         return output
     return re.sub(r'((?:href|src)="|"base": ?")/', r'\1./', output)
+
+
+def with_narrow_plots(markdown: str, folder: Path) -> str:
+    """On phones, show ``NAME_narrow.png`` instead of the plot ``NAME.png``, where it exists."""
+
+    def picture(match: re.Match[str]) -> str:
+        text, name = match.groups()
+        if not (folder / f'{name}_narrow.png').is_file():
+            return match[0]
+        source = f'<source media="(max-width: 44.9em)" srcset="{name}_narrow.png">'
+        return f'<picture>\n{source}\n<img src="{name}.png" alt="{text}">\n</picture>'
+
+    return PLOT.sub(picture, markdown)
 
 
 def readme_config(name: str) -> str:

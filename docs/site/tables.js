@@ -49,29 +49,48 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
   show()
   table.before(choice)
 }
-// A table of many rows gets a field: rows that have all of its words stay.
-for (const table of document.querySelectorAll('.md-typeset table:not([class])')) {
-  const rows = [...(table.tBodies[0]?.rows ?? [])]
-  if (rows.length <= 30) continue
-  const field = document.createElement('input')
-  field.type = 'search'
-  field.className = 'rows'
-  field.placeholder = `Filter ${rows.length} rows`
-  field.setAttribute('aria-label', field.placeholder)
-  field.addEventListener('input', () => {
-    const words = field.value.toLowerCase().split(/\s+/)
-    for (const row of rows) {
-      const text = row.innerText.toLowerCase()
-      row.classList.toggle('filtered', !words.every((word) => text.includes(word)))
-    }
-  })
-  table.before(field)
+// A table of many rows gets a field: rows that have all of its words stay. So do several tables that open, one after the
+// other: the field opens those that have such rows and hides the others.
+{
+  const addField = (tables, place, parts) => {
+    const rows = tables.flatMap((table) => [...(table.tBodies[0]?.rows ?? [])])
+    if (rows.length <= 30) return
+    const field = document.createElement('input')
+    field.type = 'search'
+    field.className = 'rows'
+    field.placeholder = `Filter ${rows.length} rows`
+    field.setAttribute('aria-label', field.placeholder)
+    field.addEventListener('input', () => {
+      const words = field.value.toLowerCase().split(/\s+/).filter(Boolean)
+      for (const row of rows) {
+        const text = row.textContent.toLowerCase()
+        row.classList.toggle('filtered', !words.every((word) => text.includes(word)))
+      }
+      for (const part of parts) {
+        const found = part.querySelector('tbody tr:not(.filtered)') !== null
+        part.hidden = !found
+        part.open = found && words.length > 0
+      }
+    })
+    place.before(field)
+  }
+  const opens = (element) => element?.matches('details') && element.querySelector('table:not([class])')
+  for (const first of document.querySelectorAll('.md-typeset details')) {
+    if (!opens(first) || opens(first.previousElementSibling)) continue
+    const parts = [first]
+    while (opens(parts.at(-1).nextElementSibling)) parts.push(parts.at(-1).nextElementSibling)
+    if (parts.length > 1) addField(parts.map((part) => part.querySelector('table')), first, parts)
+  }
+  for (const table of document.querySelectorAll('.md-typeset table:not([class])')) {
+    if (!table.closest('details')) addField([table], table, [])
+  }
 }
 // On a phone, a table of words that is wider than the page, or whose cells are tall, shows its rows as cards; short cells
 // stand side by side.
-// One of many rows stays a table, but for that of a status, most of whose rows are hidden.
+// One of many rows stays a table, but for that of a status, most of whose rows are hidden, and for one that opens.
 {
   const narrow = matchMedia('(max-width: 44.9em)')
+  const hides = (table, heads) => heads.includes('status') || table.closest('details')
   const stack = () => {
     for (const table of document.querySelectorAll('.md-typeset table:not([class]), .md-typeset table.stacked')) {
       table.classList.remove('stacked')
@@ -79,20 +98,21 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
       const heads = [...(table.tHead?.rows[0].cells ?? [])].map((cell) => cell.innerText.trim())
       const rows = [...table.tBodies[0].rows]
       const wide = table.scrollWidth > table.closest('article').clientWidth
-      const tall = rows.some((row) => row.offsetHeight > 140)
+      const tall = rows.some((row) => row.offsetHeight > 100)
       const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 24))
-      if (!narrow.matches || !(wide || tall) || !words || (rows.length > 12 && !heads.includes('status'))) continue
+      if (!narrow.matches || !(wide || tall) || !words || (rows.length > 12 && !hides(table, heads))) continue
       for (const row of rows) {
         for (const [column, cell] of [...row.cells].entries()) {
           cell.dataset.column = heads[column]
           const text = cell.textContent.trim()
           cell.classList.toggle('empty', text === '')
-          cell.classList.toggle('small', text.length <= 12)
+          cell.classList.toggle('small', text !== '' && text.length <= 12)
         }
       }
       table.classList.add('stacked')
     }
   }
   narrow.addEventListener('change', stack)
+  document.addEventListener('toggle', stack, true) // a table that is not shown has no width
   stack()
 }

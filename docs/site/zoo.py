@@ -1,4 +1,4 @@
-"""Tables of the model zoo: shipped models, then recipes."""
+"""Tables of the model zoo: shipped models, and recipes without weights."""
 
 import csv
 import json
@@ -17,18 +17,28 @@ TABLES = (
     ('Semantic Segmentation', (800, 1344), ('mIoU', 'mIoU, many scales')),
 )
 
+RECIPES = """\
+## Recipes, without weights
+
+- **published elsewhere**: the score is that of the source; this project did not train the recipe.
+- **not trained**: no published score of this recipe is known. *every status* shows these rows.
+
+A click on a heading sorts a table.
+"""
+
 
 def zoo() -> str:
-    """A table for each task: shipped models, then recipes, of metafiles, READMEs and
+    """A table of shipped models, and one of recipes for each task, of metafiles, READMEs and
     docs/flops.csv.
     """
     costs = read_costs()
-    models = shipped_models(costs) + recipes(costs)
+    text = '## Models with weights\n\n' + shipped_table(shipped_models(costs))
+    text += f'\n{RECIPES}\n'
+    models = recipes(costs)
     models.sort(key=lambda model: not model['scores'])  # those without a score come last
-    text = ''
     for task, size, metrics in TABLES:
-        columns = ('model', 'data', 'parameters, M', f'GMACs at {size[0]} x {size[1]}', *metrics)
-        text += f'## {task}\n\n| {" | ".join((*columns, "status"))} |\n'
+        columns = ('recipe', 'data', 'parameters, M', f'GMACs at {size[0]} x {size[1]}', *metrics)
+        text += f'### {task}\n\n| {" | ".join((*columns, "status"))} |\n'
         text += '| --- | --- |' + ' ---: |' * (len(columns) - 2) + ' --- |\n'
         for model in models:
             if model['task'] != task:
@@ -42,6 +52,25 @@ def zoo() -> str:
             )
             text += f'| {" | ".join((*cells, *scores, model["status"]))} |\n'
         text += '\n'
+    return text
+
+
+def shipped_table(models: list[dict[str, Any]]) -> str:
+    """Shipped models of all tasks, each with the score of its card and the size of its images."""
+    metrics = {task: metric for task, _, (metric, *_) in TABLES}
+    text = '| model | task | data | parameters, M | development score | at size |\n'
+    text += '| --- | --- | --- | ---: | --- | --- |\n'
+    for model in models:
+        (score,) = model['scores']
+        cells = (
+            model['name'],
+            model['task'].lower(),
+            model['data'],
+            model['parameters'],
+            f'{metrics[model["task"]].removesuffix(", %")} {score}',
+            model['size'],
+        )
+        text += f'| {" | ".join(cells)} |\n'
     return text
 
 
@@ -80,14 +109,14 @@ def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> l
         ]
         metric = rows[0][2].rpartition('/')[2]
         task = {'top1': 0, 'bbox_mAP': 1, 'mIoU': 3}[metric]
-        size, _, best = max(rows[2:], key=lambda cells: float(cells[2]))
+        _, size, best = max(rows[2:], key=lambda cells: float(cells[2]))
         score = float(best) * (100 if metric == 'bbox_mAP' else 1)
         entry = zoo_entry(
             f'[{name}](../{card})', TABLES[task][0], costs[Path(shipped['config']).stem]
         )
         (entry['data'],) = re.findall(r'^\*\*Data\.\*\* (\w+)', (ROOT / card).read_text(), re.M)
         entry['scores'] = [f'{score:.1f}']
-        entry['status'] = f'trained here; development score at size {size}'
+        entry['size'] = f'{size} px'
         models.append(entry)
     return models
 

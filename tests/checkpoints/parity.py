@@ -359,8 +359,10 @@ def write(page: Path, peer: str, rows: list[list[str]], environment: str) -> Non
     table = sorted(kept + rows, key=lambda row: (order.index(row[0]), row[2]))
     lines = [HEAD, ['---'] * 3 + ['---:'] * 4, *table]
     measured = {**environments(page), peer: environment}
-    text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    text = f'<details markdown>\n<summary>The differences: {len(table)} rows</summary>\n\n'
+    text += '\n'.join(f'| {" | ".join(line)} |' for line in lines)
     text += '\n\n' + '\n'.join(f'- {name} {measured[name]}' for name in sorted(measured))
+    text += '\n\n</details>'
     fill_marked(page, 'parity', f'\n{text}\n')
 
 

@@ -133,6 +133,9 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert {'index.html', 'docs/how_it_works.html', 'api/backbones.html'} <= {
         one['location'] for one in index['docs']
     }
+    for name, plot in (('speed', 'benchmarks/cpu'), ('evidence', 'evidence/sizes')):
+        page = (tmp_path / f'docs/{name}.html').read_text()  # the plot for phones
+        assert re.search(rf'<source [^>]*{plot}_narrow.png"[^>]*>\s*<img [^>]*{plot}.png"', page)
     check_home((tmp_path / 'index.html').read_text())
     check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
     check_zoo((tmp_path / 'docs/models.html').read_text())
@@ -219,16 +222,29 @@ def check_command_lines(page):
 
 
 def check_zoo(page):
-    """Every recipe stands in the table of its task, with a number for each published score."""
-    heads = re.findall(r'<h2 id="([a-z-]+)"', page)
-    tables = re.findall(r'<table>(.+?)</table>', page, re.DOTALL)
-    assert len(heads) == len(tables) == 4
-    rows = {}
-    for head, table in zip(heads, tables, strict=True):
-        for row in re.findall(r'<tr>(.+?)</tr>', table.partition('</thead>')[2], re.DOTALL):
-            cells = [re.sub('<.+?>', '', cell) for cell in re.findall(r'<td[^>]*>(.*?)</td>', row)]
-            rows[cells[0]] = head, cells[4:-1], cells[-1]
-    assert rows.keys() == {model['Name'] for model in recipes()} | shipped_weights().keys()
+    """The first table has the shipped models. Each task has a table of its recipes, with a number
+    for each published score.
+    """
+    tables = [
+        [
+            [re.sub('<.+?>', '', cell) for cell in re.findall(r'<td[^>]*>(.*?)</td>', row)]
+            for row in re.findall(r'<tr>(.+?)</tr>', table.partition('</thead>')[2], re.DOTALL)
+        ]
+        for table in re.findall(r'<table>(.+?)</table>', page, re.DOTALL)
+    ]
+    shipped, *tasks = tables
+    assert {row[0] for row in shipped} == shipped_weights().keys()
+    for row in shipped:
+        assert re.fullmatch(r'(top-1|box AP|mIoU) \d\d\.\d', row[4]), row
+        assert re.fullmatch(r'\d+ x \d+ px', row[5]), row
+    heads = re.findall(r'<h3 id="([a-z-]+)"', page)
+    assert len(heads) == len(tasks) == 4
+    rows = {
+        cells[0]: (head, cells[4:-1], cells[-1])
+        for head, table in zip(heads, tasks, strict=True)
+        for cells in table
+    }
+    assert rows.keys() == {model['Name'] for model in recipes()}
     assert rows['detr_r50_peg_8xb2-50e_coco'][:2] == ('object-detection', ['33.9'])
     masks = rows['mask-rcnn_pyramid-cpvt-s_fpn_1x_coco']
     assert masks[:2] == ('instance-segmentation', ['42.9', '40.0'])
