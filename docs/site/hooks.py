@@ -39,7 +39,32 @@ SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cf
 SOURCE = (
     '---\nsearch: {{exclude: true}}\n---\n# {name}\n\n`{path}`\n\n````{language}\n{code}\n````\n'
 )
-LATER = ('api/', 'docs/benchmarks/', 'docs/evidence/', 'projects/', 'CHANGELOG')  # in the search
+# In the search, guides come first. Tables of measurements, and the README, whose words stand on the
+# first page, are left out.
+GUIDES = (
+    'docs/bridges',
+    'docs/export',
+    'docs/get_started',
+    'docs/inference.md',
+    'docs/install',
+    'docs/own_',
+    'docs/rope',
+    'docs/speed',
+    'docs/tutorials/',
+    'docs/weights',
+)
+LATER = (
+    'C',
+    'api/',
+    'configs/',
+    'cpvt_backbones/',
+    'docs/benchmarks/',
+    'docs/evidence/',
+    'docs/paper',
+    'docs/ports',
+    'projects/',
+)
+UNSEARCHED = re.compile(r'docs/benchmarks/(?!details)|overview\.md$')
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -90,8 +115,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return link.removesuffix('README.md') + README
         return f'{link}.md' if path.is_file() and path.suffix in SHOWN else link
 
-    if page.file.src_uri.startswith(LATER):
-        page.meta['search'] = {'boost': 0.4, **page.meta.get('search', {})}
+    page.meta['search'] = {**search_options(page.file.src_uri), **page.meta.get('search', {})}
     if page.file.src_uri == 'docs/concepts.md':
         markdown = CODE.sub(lambda match: linked(match[1]), markdown)
     markdown = EXAMPLE.sub(lambda match: readme_config(match[1]), markdown)
@@ -99,6 +123,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if PEERS in markdown:
         markdown = markdown.replace(PEERS, readme_peers())
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
+
+
+def search_options(name: str) -> dict[str, Any]:
+    """What the search plugin takes from a page's front matter."""
+    if UNSEARCHED.match(name):
+        return dict(exclude=True)
+    if name.startswith(GUIDES):
+        return dict(boost=2)
+    return dict(boost=0.4) if name.startswith(LATER) else {}
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

@@ -133,6 +133,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert {'index.html', 'docs/how_it_works.html', 'api/backbones.html'} <= {
         one['location'] for one in index['docs']
     }
+    check_search(index)
     for name, plot in (('speed', 'benchmarks/cpu'), ('evidence', 'evidence/sizes')):
         page = (tmp_path / f'docs/{name}.html').read_text()  # the plot for phones
         assert re.search(rf'<source [^>]*{plot}_narrow.png"[^>]*>\s*<img [^>]*{plot}.png"', page)
@@ -142,6 +143,17 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     check_names((tmp_path / 'api/names.html').read_text())
     check_command_lines((tmp_path / 'api/command_line.html').read_text())
     check_concepts((tmp_path / 'docs/concepts.html').read_text())
+
+
+def check_search(index):
+    """Tables of measurements are left out, titles of pages differ, and code is split into words."""
+    pages = [one for one in index['docs'] if '#' not in one['location']]
+    found = {one['location'] for one in pages if one['location'].startswith('docs/benchmarks/')}
+    assert found == {'docs/benchmarks/details.html'}
+    titles = [one['title'] for one in pages]
+    assert len({*titles}) == len(titles) > 60
+    words = re.split(index['config']['separator'], "bbox_head.num_classes='3', timm://x.in1k")
+    assert [*filter(None, words)] == ['bbox_head', 'num_classes', '3', 'timm', 'x', 'in1k']
 
 
 def check_home(page):

@@ -15,6 +15,42 @@ sync_api = pytest.importorskip('playwright.sync_api')
 axe = pytest.importorskip('axe_playwright_python.sync_playwright')
 
 ROOT = Path(__file__).parents[2]
+# What users type, and a page among the first three results.
+QUERIES = {
+    'num_classes': 'docs/own_config.html',
+    'bbox_head.num_classes': 'docs/own_config.html',
+    'init_cfg': 'docs/weights.html',
+    'from_pretrained': 'docs/weights.html',
+    "type='PyramidCPVT'": 'docs/weights.html',
+    'PyramidCPVT': 'docs/weights.html',
+    'frozen_stages': 'docs/own_config.html',
+    'paramwise_cfg': 'docs/own_config.html',
+    'learning rate': 'docs/own_config.html',
+    'deit_small_patch16_224': 'docs/weights.html',
+    'yolo': 'docs/own_data.html',
+    'export onnx': 'docs/tutorials/onnx.html',
+    'infer.py': 'docs/inference.html',
+    'images per second': 'docs/speed.html',
+    'gpu speed': 'docs/speed.html',
+    'rope': 'docs/rope.html',
+    'install': 'docs/install.html',
+}
+# The theme's own worker, without its page.
+SEARCH = """async ([worker, queries]) => {
+    const index = __index
+    const searching = new Worker(worker)
+    const ask = (message) => new Promise((done) => {
+        searching.onmessage = (event) => done(event.data)
+        searching.postMessage(message)
+    })
+    await ask({type: 0, data: {config: index.config, docs: index.docs, options: {suggest: true}}})
+    const found = {}
+    for (const query of queries) {
+        const { data } = await ask({type: 2, data: query})
+        found[query] = data.items.slice(0, 3).map((group) => group[0].location.split('#')[0])
+    }
+    return found
+}"""
 # The theme's script gives a side bar that stays in the window its height.
 SIZED = """() => [...document.querySelectorAll('.md-sidebar')].every((bar) => (
     !bar.getClientRects().length
@@ -102,7 +138,9 @@ def test_a_word_opens_the_tables_that_have_it(site, browser):
     assert parts.count() > 5
     assert [row.is_visible() for row in parts.locator('tbody tr').all()].count(True) == 0
     field.fill('DINOv3 small')
-    shown = [row.inner_text().lower() for row in parts.locator('tbody tr').all() if row.is_visible()]
+    shown = [
+        row.inner_text().lower() for row in parts.locator('tbody tr').all() if row.is_visible()
+    ]
     assert len(shown) > 1
     assert all('dinov3' in text and 'small' in text for text in shown)
     assert [part.is_visible() for part in parts.all()].count(True) == 1
@@ -150,3 +188,15 @@ def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser
     assert words.all_text_contents()[-2:] == ['--long-side', '800']
     assert {word.evaluate('word => word.getClientRects().length') for word in words.all()} == {1}
     page.close()
+
+
+def test_the_search_finds_the_guides_first(site, browser):
+    folder, address = site
+    page = browser.new_page()
+    page.goto(f'{address}/404.html')
+    page.add_script_tag(url=f'{address}/search/search_index.js')
+    (worker,) = (folder / 'assets/javascripts/workers').glob('search.*.js')
+    found = page.evaluate(SEARCH, [f'{address}/{worker.relative_to(folder)}', [*QUERIES]])
+    page.close()
+    missed = {query: found[query] for query, name in QUERIES.items() if name not in found[query]}
+    assert missed == {}
