@@ -55,7 +55,8 @@ class Model:
         """What it is for and its classes, as Markdown: of a shipped model from its card."""
         if self.checkpoint in shipped_weights():
             card = (FOLDER / f'{self.checkpoint}.md').read_text(encoding='utf-8')
-            return '\n\n'.join(card.split('\n\n')[2:5])  # for, not for, classes
+            parts = ('**For.**', '**Not for.**', '**Classes.**')
+            return '\n\n'.join(part for part in card.split('\n\n') if part.startswith(parts))
         classes = ', '.join(self.predictor.classes or ()) or 'without names'
         return f'Given on the command line, for {self.predictor.task}.\n\n**Classes.** {classes}.'
 

@@ -4,6 +4,7 @@ They come from the package's own functions and from the models that ship.
 """
 
 import sys
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,14 +19,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import Image
+from PIL import ExifTags, Image
 
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'tools'))
 
+import cards
 import hero
 import make_config
 from digit_scenes import CLASSES, write_scenes
-from example_images import draw_smear, draw_street
+from example_images import SEGMENTOR, draw_smear, draw_street
 
 from benchmarks import plots
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
@@ -267,6 +269,15 @@ def versions(*names: str) -> str:
     return ' '.join(f'{name} {shipped_weights()[name].sha256}' for name in names)
 
 
+def save(figure: Figure, name: str, dpi: int, *models: str) -> None:
+    """Write a WebP file that names the models, whose photographs a PNG file would store badly."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=dpi, transparent=True)
+    exif = Image.Exif()
+    exif[ExifTags.Base.ImageDescription] = versions(*models)
+    Image.open(drawn).save(FOLDER / f'{name}.webp', quality=90, method=6, exif=exif)
+
+
 def vis() -> Image.Image:
     """Predictions at 640 px of the shipped detector and segmentor on drawn images, side by side."""
     pictures = []
@@ -294,9 +305,12 @@ if __name__ == '__main__':
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
-    options = dict(transparent=True, metadata={'Description': versions(draw_smear().model)})
-    hero.draw_wide().savefig(FOLDER / 'sizes.png', dpi=165, **options)
-    hero.draw_narrow().savefig(FOLDER / 'sizes_narrow.png', dpi=200, **options)
+    segmentor = hero.Segmentor()
+    for theme, ending in (('light', ''), ('dark', '_dark')):
+        save(hero.draw_wide(segmentor, theme), f'sizes{ending}', 165, SEGMENTOR)
+        save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR)
+        for name in shipped_weights():
+            save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
     sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)
     sheet('masks').save(FOLDER / 'sheet_masks.jpg', quality=82)
     models = versions(*(example.model for example in (draw_smear(), draw_street())))

@@ -1,236 +1,180 @@
-"""The first picture of README and site: one detector at several image sizes.
+"""The first picture of README and site: one segmentor on one photograph, at several sizes.
 
-Above, what it finds on a drawn image, to scale. Below, its accuracy on real test images, from its
-card. Lengths are px of the shown picture, from its upper left corner.
+Above, its classes at each size, to scale. Below, its accuracy on real test images, from its card.
+The last size is one that the card does not advise. Lengths are px of the shown picture, from its
+upper left corner.
 """
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import cache
 
 import cv2
 import numpy as np
-from app_views import find_hits
-from example_images import Example, draw_smear
+from digit_scenes import open_photo
+from example_images import SEGMENTOR
+from matplotlib import patheffects
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
+from PIL import Image
+from sheets import Card, Sheet, read_card
 
 from cpvt_backbones.analysis.resolution import GOOD
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
-CARDS = Path(__file__).parents[2] / 'cpvt_backbones/weights'
-INK, SOFT, LINE = '#1f2328', '#4a5058', '#d5d9de'  # text, remarks, lines
-RED, WHITE = '#c2263d', '#1f4fd8'  # boxes of red and white cells
-CURVE, BAND = '#1b5e9e', '#e3eefa'
-POINTS = 0.72  # of a px: the figure has 100 px an inch
-TITLE = 'One detector, one set of weights'
+TITLE = 'One segmentor, one set of weights'
+CROP = (320, 256)  # px of the images in training
+# Blue, orange and green, which colour-blind readers tell apart; the data set's are close.
+COLOURS = dict(
+    sky='#5aa9e6', building='#e8603c', tree='#3fa34d', fence='#8e5ea2', sign='#f2c14e',
+    car='#1d3557', pole='#d9d9d9', road='#6d6875', pavement='#d58ccf', pedestrian='#7f5539',
+    bicyclist='#00b4d8',
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Score:
-    """A row of a card's table: width of the images in px, box AP in percent, good size or not."""
+class View:
+    """A part of the photograph (x1, y1, x2, y2 in px), scaled to ``size``, (width, height)."""
 
-    width: int
-    percent: float
-    is_good: bool
-
-
-@dataclass(frozen=True)
-class Card:
-    """What the card of a shipped detector says of image sizes."""
-
-    scores: list[Score]
-    images: int
-    trained: tuple[int, int]  # smallest and largest width in px
+    part: tuple[int, int, int, int]
+    size: tuple[int, int]
 
     @property
-    def good(self) -> list[int]:
-        """Widths that the card advises."""
-        return [score.width for score in self.scores if score.is_good]
-
-    @property
-    def advice(self) -> str:
-        """The range of these widths."""
-        return f'advised: {min(self.good)} to {max(self.good)} px'
-
-    @property
-    def training(self) -> str:
-        """The range of the training images' widths."""
-        low, high = self.trained
-        return f'Training widths: {low} to {high} px.'
+    def name(self) -> str:
+        """Its size."""
+        return '{} x {} px'.format(*self.size)
 
 
-def read_card(name: str) -> Card:
-    """Read scores and sizes from a model's card and its entry in the index."""
-    shipped = find_shipped(name)
-    text = (CARDS / f'{name}.md').read_text(encoding='utf-8')
-    rows = re.findall(r'^\| ([\d.]+) \| (\d+) x \d+ \| ([\d.]+) \|$', text, re.M)
-    low, high = shipped.sizes['low'], shipped.sizes['high']
-    scores = [
-        Score(int(width), 100 * float(value), low <= float(factor) <= high)
-        for factor, width, value in rows
-    ]
-    (images,) = re.findall(r'^\*\*Accuracy\*\* of this file on (\d+) images', text, re.M)
-    smallest, largest = re.findall(r'trained at (\d+) x \d+ to (\d+) x', shipped.about)[0]
-    return Card(scores, int(images), (int(smallest), int(largest)))
+WHOLE = (0, 0, 640, 427)
+LARGE = View(WHOLE, (960, 640))
+TALL = View((30, 0, 305, 427), (347, 539))
+WIDE = View((0, 60, 640, 300), (800, 300))
+MIDDLE = View(WHOLE, (640, 427))
+SMALL = View(WHOLE, (240, 160))
 
 
-class Sheet:
-    """A white card of ``width`` x ``height`` px to draw on, readable on a dark page too."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self.figure = Figure(figsize=(width / 100, height / 100))
-        self.axis = self.figure.add_axes((0, 0, 1, 1))
-        self.axis.set(xlim=(0, width), ylim=(height, 0))
-        self.axis.axis('off')
-        shape = FancyBboxPatch(
-            (8, 8), width - 16, height - 16, 'round,pad=7', facecolor='white', edgecolor=LINE
-        )
-        self.axis.add_patch(shape)
-        shape.set_zorder(-1)
-
-    def write(self, x: float, y: float, text: str, size: float = 13, **style: Any) -> None:
-        """Write at a base line, ``size`` px high."""
-        style = dict(color=INK, va='baseline') | style
-        self.axis.text(x, y, text, fontsize=size * POINTS, **style)
-
-    def legend(self, x: float, y: float, *, step: tuple[float, float]) -> None:
-        """Name the kinds of boxes, each ``step`` px from the one before."""
-        kinds = (('red cell', RED, '-'), ('white cell', WHITE, '-'), ('missed', INK, '--'))
-        for place, (name, colour, line) in enumerate(kinds):
-            left, base = x + place * step[0], y + place * step[1]
-            style = dict(edgecolor=colour, linestyle=line, linewidth=1.4, fill=False)
-            self.axis.add_patch(Rectangle((left, base - 11), 13, 13, **style))
-            self.write(left + 20, base, name)
-
-    def smear(self, x: float, base: float, width: int, scale: float, model: 'Detector') -> None:
-        """Draw what the detector finds at ``width`` px; the panel stands on ``base``."""
-        smear = model.smear
-        found = model.predict(width)
-        zoom = width * scale / smear.image.shape[1]  # px of the picture for one of the image
-        high = smear.image.shape[0] * zoom
-        shown = cv2.resize(smear.image, (width, width * 3 // 4), interpolation=cv2.INTER_AREA)
-        self.axis.imshow(shown, extent=(x, x + width * scale, base, base - high), aspect='auto')
-        hits = find_hits(found, smear).tolist()
-        missed = [box for box, hit in zip(smear.boxes, hits, strict=True) if not hit]
-        colours = [(RED, WHITE)[label] for label in found['labels']]
-        boxes = [*zip(found['boxes'], colours, ['-'] * len(colours), strict=True)]
-        boxes += [(box, INK, (0, (3, 1.5))) for box in missed]
-        for box, colour, line in boxes:
-            x1, y1, x2, y2 = np.clip(box, 0, [*smear.image.shape[1::-1]] * 2) * zoom
-            style = dict(fill=False, edgecolor=colour, linestyle=line)
-            style |= dict(linewidth=0.7 + 0.7 * scale * width / 320)
-            corner = (x + x1, base - high + y1)
-            self.axis.add_patch(Rectangle(corner, x2 - x1, y2 - y1, **style))
-        centre = x + width * scale / 2
-        extra = len(found['boxes']) - sum(hits)
-        self.write(centre, base + 24, f'{width} px', 20, ha='center', weight='bold')
-        self.write(centre, base + 43, f'{sum(hits)} of {len(hits)} found', ha='center')
-        if extra:
-            self.write(centre, base + 60, f'{extra} extra box' + 'es' * (extra > 1), ha='center')
-        if width not in model.card.good:
-            self.write(centre, base - high - 7, 'not advised', ha='center')
-
-    def curve(
-        self,
-        places: list[float],
-        card: Card,
-        *,
-        top: float,
-        bottom: float,
-        remark: str,
-        has_ticks: bool,
-    ) -> None:
-        """Plot box AP over the widths of the card. The advised ones have another background.
-
-        Args:
-            places: x of each width.
-            card: What to plot.
-            top: y of 80 % AP.
-            bottom: y of 0 % AP.
-            remark: Text on the advised widths.
-            has_ticks: Write the widths below.
-        """
-        heights = [bottom - (bottom - top) * score.percent / 80 for score in card.scores]
-        left, right = 44, self.axis.get_xlim()[1] - 16
-        first = [score.is_good for score in card.scores].index(True)
-        start = (places[first - 1] + places[first]) / 2 if first else left
-        corner, size = (start, top), (right - start, bottom - top)
-        self.axis.add_patch(Rectangle(corner, *size, facecolor=BAND))
-        self.write(start + 10, bottom - 8, remark, color=SOFT)
-        for percent in (0, 20, 40, 60):
-            y = bottom - (bottom - top) * percent / 80
-            self.axis.plot((left, right), (y, y), color=LINE, linewidth=0.8)
-            self.write(left - 8, y + 4.5, f'{percent}', ha='right', color=SOFT)
-        self.axis.plot(places, heights, color=CURVE, linewidth=2, marker='o', markersize=6)
-        for x, y, score in zip(places, heights, card.scores, strict=True):
-            style = dict(ha='center', weight='bold', color=CURVE)
-            self.write(x, y - 9, f'{score.percent:.1f}', 15, **style)
-            if has_ticks:
-                self.write(x, bottom + 18, f'{score.width}', ha='center')
-
-
-class Detector:
-    """The shipped detector of the drawn smear, with scores of at least 0.5."""
+class Segmentor:
+    """The shipped segmentor, and the photograph: scikit-learn's ``china.jpg``."""
 
     def __init__(self) -> None:
-        self.smear: Example = draw_smear()
-        self.shipped = find_shipped(self.smear.model)
-        self.card = read_card(self.shipped.name)
+        self.photo = open_photo('sklearn.datasets.images', 'china.jpg').convert('RGB')
+        self.shipped = find_shipped(SEGMENTOR)
+        self.card: Card = read_card(SEGMENTOR)
+        self.names = self.shipped.dataset_meta['classes']
 
-    def predict(self, width: int) -> Any:
-        """Boxes on the smear at ``width`` px, in px of the image."""
+    @cache  # noqa: B019 (one of them in a process)
+    def predict(self, view: View) -> tuple[np.ndarray, np.ndarray]:
+        """The image that the model sees, RGB, and the class of each of its pixels."""
+        part = self.photo.crop(view.part).resize(view.size, Image.Resampling.BICUBIC)
+        image = np.asarray(part)
         inferencer = Inferencer(
             cfg=read_config(self.shipped.config_file),
             checkpoint=self.shipped.name,
-            long_side=width,
+            long_side=max(view.size),
         )
-        found, _ = inferencer(np.ascontiguousarray(self.smear.image[..., ::-1]), score_thr=0.5)
-        return found
+        found, _ = inferencer(np.ascontiguousarray(image[..., ::-1]))
+        return image, found['seg_map']
 
 
-def draw_wide() -> Figure:
-    """The picture for a page of about 880 px: a point of the curve below each panel."""
-    model = Detector()
-    card = model.card
-    sheet, base, gap, left = Sheet(880, 562), 284, 22, 18
-    widths = [score.width for score in card.scores]
-    scale = (880 - 2 * left - gap * (len(widths) - 1)) / sum(widths)
-    title = f'{TITLE}: a drawn blood smear at several widths, to scale'
-    sheet.write(left, 34, title, 16, weight='bold')
-    sheet.legend(left, 76, step=(0, 24))
-    places, x = [], float(left)
-    for width in widths:
-        sheet.smear(x, base, width, scale, model)
-        places.append(x + width * scale / 2)
-        x += width * scale + gap
-    title = f'Box AP (%) on the {card.images} real test images of BCCD, scaled to these widths'
-    sheet.write(left, 374, title, 16, weight='bold')
-    remark = f'{card.advice} (at least {GOOD:.0%} of the best AP)'
-    sheet.curve(places, card, top=384, bottom=516, remark=remark, has_ticks=False)
-    sheet.write(left, 542, card.training, color=SOFT)
+def rgb(colour: str) -> np.ndarray:
+    """Values of ``'#rrggbb'``."""
+    return np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
+
+
+def overlay(image: np.ndarray, classes: np.ndarray, names: list[str]) -> np.ndarray:
+    """The image in the colours of its classes, with a white line between two classes."""
+    palette = np.array([rgb(COLOURS[name]) for name in names])
+    mixed = (0.5 * image + 0.5 * palette[classes]).astype(np.uint8)
+    edge = cv2.morphologyEx(classes.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((2, 2))) > 0
+    mixed[edge] = 255
+    return mixed
+
+
+def spots(classes: np.ndarray) -> dict[int, tuple[float, float, float]]:
+    """Of each class x, y and radius in px of the largest circle within its pixels."""
+    found = {}
+    for label in np.unique(classes):
+        inside = np.pad(classes == label, 1).astype(np.uint8)
+        distance = cv2.distanceTransform(inside, cv2.DIST_L2, 5)
+        y, x = np.unravel_index(distance.argmax(), distance.shape)
+        found[int(label)] = (x - 1, y - 1, float(distance.max()))
+    return found
+
+
+def panel(sheet: Sheet, model: Segmentor, view: View, x: float, base: float, scale: float) -> float:
+    """Draw the classes at a size, with their names where they fit; returns the panel's top."""
+    image, classes = model.predict(view)
+    top = sheet.show(overlay(image, classes, model.names), x, base, view.size[0] * scale)
+    outline = [patheffects.withStroke(linewidth=2.5, foreground='#14181f')]
+    for label, (across, down, radius) in spots(classes).items():
+        name = model.names[label]
+        if radius * scale >= 3.2 * len(name):  # half of the text's width is at most the radius
+            place = (x + across * scale, top + down * scale)
+            style = dict(ha='center', va='center', color='white', path_effects=outline)
+            sheet.write(*place, name, 14, weight='bold', **style)
+    centre = x + view.size[0] * scale / 2
+    sheet.write(centre, base + 20, view.name, 15, ha='center', weight='bold')
+    return top
+
+
+def crop(sheet: Sheet, x: float, y: float, scale: float) -> None:
+    """Draw the size of the images in training, to scale, from its upper left corner."""
+    style = dict(fill=False, edgecolor=sheet.theme.soft, linestyle=(0, (4, 2)), linewidth=1.3)
+    width, height = (side * scale for side in CROP)
+    sheet.axis.add_patch(Rectangle((x, y), width, height, **style))
+    for line, text in enumerate(('training crop', '{} x {} px'.format(*CROP))):
+        middle = (x + width / 2, y + height / 2 + 16 * line - 3)
+        sheet.write(*middle, text, 13, ha='center', color=sheet.theme.soft)
+
+
+def training(sheet: Sheet, left: float, right: float, y: float, text: str) -> None:
+    """Mark the widths of the images in training, below the curve."""
+    style = dict(color=sheet.theme.soft, linewidth=1.3)
+    sheet.axis.plot((left, right), (y, y), marker='|', markersize=7, **style)
+    style = dict(ha='center', color=sheet.theme.soft, backgroundcolor=sheet.theme.ground)
+    sheet.write((left + right) / 2, y + 4.5, text, **style)
+
+
+def draw_wide(model: Segmentor, theme: str) -> Figure:
+    """The picture for a page of about 900 px."""
+    sheet, scale, left, base = Sheet(930, 612, theme), 0.375, 18, 364
+    sheet.write(left, 34, f'{TITLE}, one photograph, to scale', 17, weight='bold')
+    x = float(left)
+    panel(sheet, model, LARGE, x, base, scale)
+    x += LARGE.size[0] * scale + 22
+    panel(sheet, model, TALL, x, base, scale)
+    crop(sheet, x, 56, scale)
+    x += TALL.size[0] * scale + 22
+    panel(sheet, model, WIDE, x, 56 + WIDE.size[1] * scale, scale)
+    panel(sheet, model, MIDDLE, x, base, scale)
+    x += MIDDLE.size[0] * scale + 18
+    top = panel(sheet, model, SMALL, x, base, scale)
+    middle = x + SMALL.size[0] * scale / 2
+    sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
+    title = f'mIoU (%) of {model.card.images} real street images (CamVid), by their width in px'
+    sheet.write(left, 424, title, 17, weight='bold')
+    remark = f'{model.card.advice} (at least {GOOD:.0%} of the best mIoU)'
+    sheet.curve(model.card, left=44, right=912, top=438, bottom=552, text=remark)
+    training(sheet, 80, 876, 587, 'widths in training, before the crop')
     return sheet.figure
 
 
-def draw_narrow() -> Figure:
-    """The picture for a phone, 350 px wide: three panels, and the curve over the widths."""
-    model = Detector()
-    card = model.card
-    sheet, scale, left = Sheet(350, 790), 0.49, 18
+def draw_narrow(model: Segmentor, theme: str) -> Figure:
+    """The picture for a phone, 350 px wide."""
+    sheet, scale, left = Sheet(350, 872, theme), 0.327, 18
     sheet.write(left, 34, TITLE, 16, weight='bold')
-    sheet.write(left, 54, 'A drawn blood smear, to scale')
-    sheet.legend(left, 82, step=(100, 0))
-    widths = [score.width for score in card.scores]
-    small, middle, large = widths[0], widths[1], widths[-1]
-    sheet.smear(left, 220, small, scale, model)
-    sheet.smear(left + small * scale + 40, 220, middle, scale, model)
-    sheet.smear(left, 536, large, scale, model)
-    sheet.write(left, 612, 'Box AP (%) by image width', 16, weight='bold')
-    sheet.write(left, 632, f'{card.images} real test images of BCCD')
-    places = [70 + 240 * (width - small) / (large - small) for width in widths]
-    sheet.curve(places, card, top=640, bottom=732, remark=card.advice, has_ticks=True)
-    sheet.write(left, 774, card.training, color=SOFT)
+    sheet.write(left, 54, 'One photograph, to scale')
+    panel(sheet, model, LARGE, left, 276, scale)
+    panel(sheet, model, WIDE, left, 418, scale)
+    panel(sheet, model, TALL, left, 630, scale)
+    x = left + TALL.size[0] * scale + 45
+    crop(sheet, x, 454, scale)
+    top = panel(sheet, model, SMALL, x, 630, scale)
+    middle = x + SMALL.size[0] * scale / 2
+    sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
+    sheet.write(left, 684, 'mIoU (%) by image width in px', 16, weight='bold')
+    sheet.write(left, 704, f'{model.card.images} real street images (CamVid)')
+    sheet.curve(model.card, left=44, right=332, top=716, bottom=810, text=model.card.advice)
+    training(sheet, 80, 296, 846, 'widths in training')
     return sheet.figure

@@ -28,12 +28,12 @@ PAGES = (
     'cpvt_backbones/weights/*.md',
 )
 README = 'overview.md'  # of the repository. The site's first page is its own index.md.
-NARROW = 'docs/figures/sizes_narrow.png'  # the picture of the first page on a phone
-EXAMPLE = re.compile(r'<!-- README: (\S+\.py) -->')
+EXAMPLE = re.compile(r'<!-- (README|docs/own_config): (\S+\.py) -->')
 PEERS = '<!-- README: table of peers -->'
 CODE = re.compile(r'`([\w.]+)`')
 PLOT = re.compile(r'^!\[([^\]]*)\]\((\S+)\.png\)$', re.MULTILINE)
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
+PICTURE = re.compile(r'<picture>(?:(?!</picture>).)+scheme: dark.+?</picture>', re.DOTALL)
 IMAGE = re.compile(r'(?:src|srcset)="([^":]+)"')  # in HTML
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = (
@@ -95,7 +95,9 @@ def on_files(files: Any, config: Any) -> Any:
                 add(f'{name}.md', content=shown, inclusion=InclusionLevel.NOT_IN_NAV)
             else:
                 add(name, abs_src_path=str(file))
-    add(NARROW, abs_src_path=str(ROOT / NARROW))
+    home = (ROOT / 'docs/site/index.md').read_text(encoding='utf-8')
+    for name in {*IMAGE.findall(home), *map(dark, IMAGE.findall(home))} - files.src_uris.keys():
+        add(name, abs_src_path=str(ROOT / name))
     for name, text in reference().items():
         add(f'api/{name}.md', content=text)
     return files
@@ -118,10 +120,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     page.meta['search'] = {**search_options(page.file.src_uri), **page.meta.get('search', {})}
     if page.file.src_uri == 'docs/concepts.md':
         markdown = CODE.sub(lambda match: linked(match[1]), markdown)
-    markdown = EXAMPLE.sub(lambda match: readme_config(match[1]), markdown)
+    markdown = EXAMPLE.sub(lambda match: config_of(*match.groups()), markdown)
     markdown = with_narrow_plots(markdown, (ROOT / page.file.src_uri).parent)
     if PEERS in markdown:
         markdown = markdown.replace(PEERS, readme_peers())
+    markdown = PICTURE.sub(lambda match: both_themes(match[0]), markdown)
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
 
 
@@ -172,11 +175,25 @@ def with_narrow_plots(markdown: str, folder: Path) -> str:
     return PLOT.sub(picture, markdown)
 
 
-def readme_config(name: str) -> str:
-    """The block of the README whose first line is the comment ``name``."""
-    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+def config_of(page: str, name: str) -> str:
+    """The block of a page whose first line is the comment ``name``."""
+    text = (ROOT / f'{page}.md').read_text(encoding='utf-8')
     (block,) = re.findall(rf'^```python\n# {re.escape(name)}\n.+?^```', text, re.DOTALL | re.M)
     return block
+
+
+def dark(name: str) -> str:
+    """The file of a picture for the dark theme."""
+    return name.replace('.webp', '_dark.webp') if '_dark' not in name else name
+
+
+def both_themes(picture: str) -> str:
+    """A picture for each theme of the site, whose button need not agree with the system."""
+    light = re.sub(r'<source [^>]*scheme: dark[^>]*>\n?', '', picture)
+    return ''.join(
+        re.sub(r'(<img src="[^"]+)', rf'\1#only-{theme}', text)
+        for theme, text in (('light', light), ('dark', light.replace('.webp', '_dark.webp')))
+    )
 
 
 def readme_peers() -> str:

@@ -73,10 +73,16 @@ def card(
     recipe = recipe or f'`{entry.config}`, from {origin}'
     names = entry.dataset_meta.get('classes', ())
     classes = f'\n**Classes.** {", ".join(names)}.\n' if names else ''
+    picture = f'../../docs/figures/card_{entry.name}'  # of docs/site/cards.py
     status = f'**Development scores.** {decided}.\n\n' if decided else ''
     return f"""# {entry.name}
 
 {entry.about}.
+
+<picture>
+<source media="(prefers-color-scheme: dark)" srcset="{picture}_dark.webp">
+<img src="{picture}.webp" width="480" alt="Predictions at two sizes; accuracy by image width">
+</picture>
 
 **For.** {purpose}.
 

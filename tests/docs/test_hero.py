@@ -1,4 +1,4 @@
-"""First picture of README and site: what it says is what the model's card says."""
+"""Pictures of README, first page and cards: what they say is what the models' cards say."""
 
 import sys
 from importlib import import_module
@@ -8,28 +8,70 @@ from pathlib import Path
 import numpy as np
 import pytest
 from app_views import count_found, find_hits
-from example_images import DETECTOR, draw_smear
+from example_images import draw_smear
+from PIL import Image
 
 from cpvt_backbones.inference import GoodSizes
+from cpvt_backbones.weights import shipped_weights
 
-sys.path.append(str(Path(__file__).parents[2] / 'docs/site'))
-hero = import_module('hero')
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / 'docs/site'))
+hero, sheets, site = (import_module(name) for name in ('hero', 'sheets', 'hooks'))
 
 
-def test_the_curve_is_that_of_the_card():
-    card = hero.read_card(DETECTOR)
-    text = (hero.CARDS / f'{DETECTOR}.md').read_text()
+@pytest.mark.parametrize('name', shipped_weights())
+def test_the_curve_is_that_of_the_card(name):
+    card = sheets.read_card(name)
+    text = (sheets.CARDS / f'{name}.md').read_text()
+    unit = 100 if card.metric == 'Box AP' else 1
+    assert len(card.scores) >= 4
     for score in card.scores:
-        row = f'| {score.width} x {score.width * 3 // 4} | {score.percent / 100:.4g} |'
+        row = f'| {score.width} x {score.height} | {score.percent / unit:.4g} |'
         assert row in text
     assert f'on {card.images} images' in text
 
 
-def test_the_advised_widths_are_the_good_sizes():
-    card, sizes = hero.read_card(DETECTOR), GoodSizes.of(DETECTOR)
-    sides = [width * sqrt(3 / 4) for width in (min(card.good), max(card.good))]
+@pytest.mark.parametrize('name', shipped_weights())
+def test_the_advised_widths_are_the_good_sizes(name):
+    card, sizes = sheets.read_card(name), GoodSizes.of(name)
+    good = [score for score in card.scores if score.is_good]
+    sides = [sqrt(score.width * score.height) for score in (good[0], good[-1])]
     assert sides == pytest.approx([sizes.low * sizes.side, sizes.high * sizes.side], rel=0.01)
-    assert len(card.good) < len(card.scores)
+    assert len(good) < len(card.scores)
+
+
+def test_only_the_last_view_is_of_a_size_that_is_not_advised():
+    sizes = GoodSizes.of(hero.SEGMENTOR)
+    views = (hero.LARGE, hero.TALL, hero.WIDE, hero.MIDDLE, hero.SMALL)
+    sides = [sqrt(view.size[0] * view.size[1]) / sizes.side for view in views]
+    assert [sizes.low <= side <= sizes.high for side in sides] == [True] * 4 + [False]
+
+
+def test_a_view_keeps_the_proportions_of_its_part():
+    for view in (hero.LARGE, hero.TALL, hero.WIDE, hero.MIDDLE, hero.SMALL):
+        x1, y1, x2, y2 = view.part
+        height = view.size[0] * (y2 - y1) / (x2 - x1)
+        assert view.size[1] == pytest.approx(height, abs=1)
+
+
+def test_the_name_of_a_class_stands_within_its_pixels():
+    classes = np.zeros((60, 80), int)
+    classes[10:50, 20:30] = 3
+    classes[40:44, 60:62] = 3
+    x, y, radius = hero.spots(classes)[3]
+    assert classes[int(y), int(x)] == 3 and 20 <= x < 30 and 4 <= radius <= 6
+
+
+def test_a_picture_for_both_themes_has_a_file_for_each():
+    page = (ROOT / 'docs/site/index.md').read_text()
+    (picture,) = (match[0] for match in site.PICTURE.finditer(page))
+    both = site.both_themes(picture)
+    assert 'prefers-color-scheme' not in both
+    names = [name.partition('#') for name in site.IMAGE.findall(both)]
+    assert [theme for _, _, theme in names if theme] == ['only-light', 'only-dark']
+    assert len({name for name, _, _ in names}) == 4
+    sizes = {name: Image.open(ROOT / name).size for name, _, _ in names}
+    assert all(sizes[name] == sizes[site.dark(name)] for name in sizes)
 
 
 def test_a_cell_without_a_box_of_its_class_is_missed():

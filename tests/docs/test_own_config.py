@@ -37,7 +37,7 @@ def rows(heading):
 def test_config_builds(toolbox, tmp_path):
     pytest.importorskip(toolbox)
     cfg = read_config(write_config(tmp_path, toolbox))
-    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    assert cfg.model.backbone.init_cfg == 'timm://twins_pcpvt_small.in1k'
     model = MODELS.build(dict(cfg.model, _scope_=toolbox))
     check_neck(model, cfg.model)
     assert type(model.data_preprocessor).__name__.startswith('ValidSizes')

@@ -22,7 +22,7 @@ def plain(text):
     """Text without the addresses of links and without marks; a link or code counts as a word."""
     text = re.sub(r'`[^`]*`', 'code', text)
     text = re.sub(r'!?\[([^]]*)\]\([^)]*\)', r'\1', text)
-    return re.sub(r'<!--.*?-->|\*\*', '', text, flags=re.DOTALL)
+    return re.sub(r'<[^>]*>|\*\*', '', text)
 
 
 def words(text):

@@ -9,7 +9,7 @@ import torch
 from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from PIL import Image
+from PIL import ExifTags, Image
 from torch.optim import AdamW
 
 from benchmarks import report
@@ -61,7 +61,7 @@ def test_the_config_of_a_classifier_on_the_first_page_builds(tmp_path):
     (block,) = re.findall(r'^```python\n(.+?)^```', page, re.DOTALL | re.MULTILINE)
     (tmp_path / 'mine.py').write_text(block)
     cfg = read_config(tmp_path / 'mine.py')
-    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    assert cfg.model.backbone.init_cfg == 'timm://twins_pcpvt_small.in1k'
     model = MODELS.build(dict(cfg.model, _scope_='mmpretrain'))
     assert isinstance(model.backbone, PyramidCPVT)
 
@@ -75,15 +75,36 @@ def test_the_other_code_runs():
             assert tuple(tuple(one.shape) for one in values['maps']) == literal_eval(shown)
 
 
+def test_the_configs_have_the_form_of_the_guide():
+    """Each is the first part of one of docs/own_config.md, without its own classes."""
+    guide = (README.parent / 'docs/own_config.md').read_text(encoding='utf-8')
+    configs = [block for block in BLOCKS if '_base_' in block]
+    assert len(configs) == 2
+    for block in configs:
+        (whole,) = (
+            text
+            for text in re.findall(r'^```python\n(.+?)^```', guide, re.DOTALL | re.MULTILINE)
+            if block.splitlines()[1] in text.splitlines()
+        )
+        lines = {line.rstrip('),') for line in whole.splitlines()}
+        assert {line.rstrip('),') for line in block.splitlines()[1:]} <= lines
+
+
 @pytest.mark.parametrize(
-    ('picture', 'models'), [('sizes.png', 1), ('sizes_narrow.png', 1), ('vis.jpg', 2)]
+    'picture', sorted((README.parent / 'docs/figures').glob('*.webp')), ids=lambda path: path.name
 )
-def test_a_picture_is_of_the_weights_that_ship(picture, models):
+def test_a_picture_is_of_the_weights_that_ship(picture):
     """`make pictures` draws it again."""
-    with Image.open(README.parent / 'docs/figures' / picture) as image:
-        text = image.info.get('Description') or image.info['comment'].decode()
-    words = text.split()
-    assert len(words) == 2 * models
+    with Image.open(picture) as image:
+        name, sha256 = image.getexif()[ExifTags.Base.ImageDescription].split()
+    assert shipped_weights()[name].sha256 == sha256
+
+
+def test_pictures_of_predictions_are_of_the_weights_that_ship():
+    """`make pictures` draws them again."""
+    with Image.open(README.parent / 'docs/figures/vis.jpg') as image:
+        words = image.info['comment'].decode().split()
+    assert len(words) == 4
     for name, sha256 in zip(words[::2], words[1::2], strict=True):
         assert shipped_weights()[name].sha256 == sha256
 

@@ -166,7 +166,7 @@ def check_home(page):
     for card in cards:
         command, config = re.findall(r'<code>(.+?)</code></pre>', card, re.DOTALL)[:2]
         text = re.sub('<.+?>', '', config)
-        (name,) = re.findall(r'\w+_cpvt\.py', re.sub('<.+?>', '', command))
+        (name,) = re.findall(r'tools/train\.py (\w+\.py)', re.sub('<.+?>', '', command))
         assert text.startswith(f'# {name}\n')
         assert 'timm://twins_pcpvt_small.in1k' in text
         assert max(map(len, text.splitlines())) <= 75
