@@ -20,7 +20,7 @@ from torch import nn
 
 from cpvt_backbones.checkpoints import classes_of, unwrap
 from cpvt_backbones.layers import POSITIONS
-from cpvt_backbones.layers.checks import check_keywords
+from cpvt_backbones.layers.checks import check_keywords, check_path
 
 ConfigInput: TypeAlias = Config | str | os.PathLike[str]
 """A config: the path of its file, or what :func:`read_config` returns."""
@@ -139,14 +139,15 @@ def read_config(
         >>> cfg.model.backbone.type, cfg.train_dataloader.batch_size
         ('CPVT', 8)
     """
+    check_path(path=path)
     if not Path(path).is_file():
-        raise FileNotFoundError(f'config: there is no file {str(path)!r}')
+        raise FileNotFoundError(f'there is no config file {str(path)!r}')
     options = cfg_options or {}
     try:
         cfg = Config.fromfile(str(path))
     except Exception as error:  # a config is Python code, which may raise anything
         raise ValueError(
-            f'config: {str(path)!r} cannot be read: {type(error).__name__}: {error}'
+            f'the config file {str(path)!r} cannot be read: {type(error).__name__}: {error}'
         ) from error
     check_options(cfg, options)
     try:

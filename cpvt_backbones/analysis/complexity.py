@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from cpvt_backbones.layers.checks import check_device, check_gpu
 from cpvt_backbones.toolboxes import ConfigInput, check_neck, find_toolbox, resolve_config
 
 from .memory import peak_memory
@@ -95,6 +96,9 @@ def complexity_against_size(
     Returns:
         One row for each model and size.
 
+    Raises:
+        ValueError: ``memory`` is no device, or a GPU that is not there.
+
     Examples:
         >>> from cpvt_backbones.analysis.complexity import (
         ...     complexity_against_size
@@ -104,6 +108,9 @@ def complexity_against_size(
         >>> [(row.height, round(row.gmacs, 1)) for row in rows]
         [(224, 1.3), (448, 7.1)]
     """
+    if memory is not None:
+        check_device(memory)
+        check_gpu(memory)
     rows = []
     for name, described in models.items():
         if isinstance(described, (Config, str, PathLike)):

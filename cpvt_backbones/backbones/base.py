@@ -319,20 +319,20 @@ class Backbone(PretrainedModel):
         return x, grid
 
     def forward(
-        self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | None = None
+        self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | Tensor | None = None
     ) -> tuple[Any, ...]:
         """Features of a batch.
 
         Args:
             images: (B, in_channels, H, W), normalised, any H, W >= 1.
             valid_sizes: (height, width) in pixels of each image before it was padded, on the right
-                and at the bottom, to the size of the batch. Images of one size are then computed
-                together, without the padding, so that neither padding nor neighbours change an
-                image's features. Default: ``images.valid_sizes``, an attribute that a data
-                preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`). Detectors and
-                segmentors pass only the batch to the backbone. An operation on the batch before the
-                backbone loses the attribute. The padding then counts as image, as in other
-                backbones.
+                and at the bottom, to the size of the batch; a list, or integers (B, 2). Images of
+                one size are then computed together, without the padding, so that neither padding
+                nor neighbours change an image's features. Default: ``images.valid_sizes``, an
+                attribute that a data preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`).
+                Detectors and segmentors pass only the batch to the backbone. An operation on the
+                batch before the backbone loses the attribute. The padding then counts as image, as
+                in other backbones.
 
         Returns:
             One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps
@@ -342,7 +342,7 @@ class Backbone(PretrainedModel):
 
         Raises:
             TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are
-                not.
+                not, or is of half precision and the weights are float32, without autocast.
             ValueError: ``images`` has another shape. ``valid_sizes`` does not fit the batch, or an
                 image is padded and ``out_type`` is ``'raw'``.
 
@@ -426,6 +426,14 @@ class Backbone(PretrainedModel):
             )
         if not images.is_floating_point():
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
+        is_half = images.dtype in (torch.float16, torch.bfloat16)
+        if is_half and not images.is_meta and not torch.is_autocast_enabled(images.device.type):
+            weights = next(self.parameters()).dtype
+            if weights == torch.float32:
+                raise TypeError(
+                    f'images must be of the type of the weights, {weights}, got {images.dtype}:'
+                    ' images.float(), or the weights by model.to(images.dtype)'
+                )
         if images.dtype == torch.float64 and next(self.parameters()).dtype != torch.float64:
             raise TypeError(
                 'images must be of the type of the weights, got torch.float64, as NumPy computes:'

@@ -7,28 +7,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cpvt_backbones.layers.checks import is_sequence
+from cpvt_backbones.layers.checks import is_int, is_sequence
 from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape
-
-from .archs import resolve_size
 
 
 def resolve_valid_sizes(
     valid_sizes: Any, batch: int, height: int, width: int
 ) -> list[tuple[int, int]]:
     """A (height, width) in pixels per image of a batch, none larger than ``height`` x ``width``."""
-    if not is_sequence(valid_sizes) or len(valid_sizes) != batch:
-        raise ValueError(
-            f'valid_sizes must be a (height, width) for each of {batch} images, got {valid_sizes!r}'
-        )
+    accepted = f'valid_sizes must be a (height, width) in pixels for each of {batch} images'
+    given = _plain(valid_sizes)
+    if not is_sequence(given) or len(given) != batch:
+        raise ValueError(f'{accepted}, got {given!r}')
     sizes = []
-    for size in valid_sizes:
-        sizes.append(resolve_size('valid_sizes', tuple(size) if is_sequence(size) else None))
-    for index, (h, w) in enumerate(sizes):
+    for index, size in enumerate(given):
+        pair = _plain(size)
+        if not is_sequence(pair) or len(pair) != 2:
+            raise ValueError(f'{accepted}, got {pair!r} for image {index}')
+        h, w = map(_plain, pair)
+        if not all(is_int(side) and side >= 1 for side in (h, w)):
+            fault = f'got {(h, w)!r} for image {index}'
+            raise ValueError(f'valid_sizes must be integers >= 1, {fault}')
+        sizes.append((h, w))
         if h > height or w > width:
             most = f'{height} x {width}, as the batch'
             raise ValueError(f'valid_sizes must be at most {most}, got {h} x {w} for image {index}')
     return sizes
+
+
+def _plain(value: Any) -> Any:
+    """A tensor or an array as lists and numbers."""
+    return value.tolist() if hasattr(value, 'tolist') else value
 
 
 def features_of_sizes(

@@ -25,11 +25,12 @@ from cpvt_backbones.checkpoints import (
     naming_file,
     read_checkpoint,
     recognise_backbone,
+    similar_timm_names,
     stored_config,
     write_checkpoint,
 )
-from cpvt_backbones.layers.checks import check_keywords
-from cpvt_backbones.weights import find_shipped, shipped_weights
+from cpvt_backbones.layers.checks import check_by_keyword, check_keywords, check_path
+from cpvt_backbones.weights import shipped_weights, similar_names
 
 _SUFFIXES = (
     *('.pth', '.pt', '.safetensors', '.bin', '.ckpt', '.pkl', '.pickle', '.npz', '.h5', '.onnx'),
@@ -67,8 +68,9 @@ class PretrainedModel(BaseModule):
     hub.
     """
 
-    def __new__(cls, *_: Any, **arguments: Any) -> Any:
-        """Refuse keywords that the constructor lacks, with the name that is similar."""
+    def __new__(cls, *values: Any, **arguments: Any) -> Any:
+        """Refuse values without keyword, and keywords that the constructor lacks."""
+        check_by_keyword(cls, values, suggested='arch')
         check_keywords(cls.__name__, cls, arguments)
         return super().__new__(cls)
 
@@ -110,6 +112,7 @@ class PretrainedModel(BaseModule):
             ValueError: The name is unknown, the weights are of another class, or ``config.json``
                 has no JSON object or a value that the backbone cannot hold. Or the weights do not
                 determine an argument; pass it.
+            TypeError: ``name`` is no path.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
 
@@ -120,6 +123,7 @@ class PretrainedModel(BaseModule):
             (192, 12)
         """
         check_keywords(f'{cls.__name__}.from_pretrained', cls, arguments, positional=('init_cfg',))
+        check_path(name=name)
         given, name = str(name), _full_name(os.path.expanduser(name))
         try:
             config = stored_config(name)
@@ -140,7 +144,7 @@ class PretrainedModel(BaseModule):
                     ' blocks are the same'
                 )
             raise ValueError(
-                f'name: {name!r} are weights of {kind}, got it for {cls.__name__}; {advice}'
+                f'name: {name!r} has weights of {kind}, not of {cls.__name__}; {advice}'
             )
         if not exact:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
             accepted = inspect.signature(cls).parameters
@@ -214,7 +218,11 @@ def _description(
     if built is not None:
         return built, None
     if not os.path.exists(name) and '://' not in name:
-        find_shipped(name)  # raises ValueError with the names that there are
+        similar = similar_names(name) or similar_timm_names(name)
+        raise ValueError(
+            f'name must be one of the weights that come with the package {list(shipped_weights())},'
+            f" or 'timm://NAME', 'user/repository', a file or a folder, got {name!r}{similar}"
+        )
     content = read_checkpoint(name)
     with naming_file(name):
         read, _ = recognise_backbone(content, config)

@@ -32,6 +32,7 @@ from .reading.files import (
     read_checkpoint,
 )
 from .reading.json_files import parse_json, read_json
+from .reading.sources import similar_timm_names
 from .reading.writing import (
     atomic_write,
     check_destination,

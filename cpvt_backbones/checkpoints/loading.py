@@ -37,10 +37,11 @@ def load_checkpoint(
     Args:
         model: :class:`CPVT`, :class:`MultiScaleCPVT` or :class:`PyramidCPVT`; changed in place.
         checkpoint: File, folder, address or name, see :func:`locate_checkpoint`.
-        prefix: See :func:`convert_state_dict`.
-        allow_missing: See :func:`convert_state_dict`.
-        ema: See :func:`convert_state_dict`.
-        table_grid: See :func:`convert_state_dict`.
+        prefix: Load the keys under this prefix only; ``None`` finds the prefix.
+        allow_missing: Keys of new parts, such as PEGs, that the checkpoint may lack, or patterns.
+        ema: Whether to load the averaged weights that are stored beside the others.
+        table_grid: Grid (height, width) in tokens of the checkpoint's learned table, or one pair
+            for each stage of a pyramid. :func:`convert_state_dict` describes all four in full.
         content: What :func:`read_checkpoint` returned, if it was called before.
 
     Returns:

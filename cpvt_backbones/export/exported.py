@@ -18,7 +18,7 @@ from torch import Tensor
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
-from cpvt_backbones.layers.checks import check_choice, check_device
+from cpvt_backbones.layers.checks import check_choice, check_device, check_path
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
@@ -89,6 +89,7 @@ class ExportedModel:
         self, path: str | os.PathLike[str], *, device: str | None = None, runtime: str = RUNTIMES[0]
     ) -> None:
         self.metadata: dict[str, Any]
+        check_path(path=path)
         suffix = Path(path).suffix
         if device is not None:
             check_device(device)

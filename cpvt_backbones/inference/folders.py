@@ -18,7 +18,7 @@ from filelock import Timeout
 from rich.progress import MofNCompleteColumn, Progress
 
 from cpvt_backbones.checkpoints import atomic_write, lock_file, read_json
-from cpvt_backbones.layers.checks import check_fraction
+from cpvt_backbones.layers.checks import check_fraction, check_path
 
 from .images import ImageError, ImageInput, each_image, image_size
 from .inferencer import Inferencer, Result
@@ -75,8 +75,8 @@ class Summary:
 def predict_to_folder(
     inferencer: Inferencer,
     images: ImageInput | Sequence[ImageInput],
-    *,
     out_dir: str | os.PathLike[str],
+    *,
     score_thr: float = 0.3,
     vis: bool = True,
     overwrite: bool = False,
@@ -111,7 +111,8 @@ def predict_to_folder(
         What was predicted, found, skipped, and what failed and why.
 
     Raises:
-        TypeError: An image is an array; :meth:`Inferencer.predict` takes these.
+        TypeError: An image is an array; :meth:`Inferencer.predict` takes these. Or ``inferencer``
+            is none, or ``out_dir`` or ``ann`` no path.
         FileNotFoundError: ``ann`` does not exist, or a folder or pattern has no image.
         ValueError: ``ann`` cannot be read, or lacks an image or a class of the model. The folder
             has predictions of another model or other settings, or files in ``pred`` or ``vis`` that
@@ -130,7 +131,13 @@ def predict_to_folder(
         >>> summary.predicted, summary.failed
         (1, {})
     """
+    given: Any = inferencer
+    if not isinstance(given, Inferencer):
+        advice = "such as Inferencer(checkpoint='NAME')"
+        raise TypeError(f'inferencer must be an Inferencer, {advice}, got {given!r:.100}')
     check_fraction(score_thr=score_thr)
+    if ann is not None:
+        check_path(ann=ann)
     folder = _output_folder(out_dir)
     settings = dict(inferencer.settings, score_thr=score_thr, vis=vis)
     classes = inferencer.predictor.classes or []
@@ -194,6 +201,7 @@ def shard_folder(folder: Path, shard: Shard) -> Path:
 
 
 def _output_folder(out_dir: str | os.PathLike[str]) -> Path:
+    check_path(out_dir=out_dir)
     if not os.fspath(out_dir) or '\0' in os.fspath(out_dir):
         raise ValueError(f'out_dir must be the path of a folder, got {os.fspath(out_dir)!r}')
     return Path(out_dir)

@@ -34,7 +34,7 @@ from .images import (
     keeps_to_twelve_bits,
 )
 from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
-from .predictors import Predictor, ToolboxPredictor
+from .predictors import FromCheckpoint, Predictor, ToolboxPredictor
 from .queues import OrderedCalls, ShapeBuckets, bytes_of
 from .sizes import Scale, Sizing, check_scale
 from .tiles import Bounds
@@ -74,7 +74,7 @@ Run = Callable[[list[LoadedImage]], list[Any]]
 Then = Callable[[int, Result], Any]
 
 
-class Inferencer:
+class Inferencer(FromCheckpoint):
     """Runs a trained detector, segmentor or classifier on images of any size.
 
     Call it for one image: ``prediction, picture = inferencer(image, score_thr=0.3, vis=False)``.
@@ -240,6 +240,11 @@ class Inferencer:
             ValueError: ``score_thr`` is outside [0, 1].
             Exception: The model raised it on this image.
         """
+        if isinstance(image, (list, tuple)):
+            raise TypeError(
+                f'image must be one image, got a {type(image).__name__}; Inferencer.predict takes'
+                ' several'
+            )
         ((_, result),) = self.stream([image], score_thr=score_thr, vis=vis)
         if result.error is not None:
             raise result.error

@@ -31,7 +31,13 @@ from cpvt_backbones.checkpoints import (
     locate_checkpoint,
     naming_file,
 )
-from cpvt_backbones.layers.checks import check_choice, check_device, check_keywords
+from cpvt_backbones.layers.checks import (
+    check_by_keyword,
+    check_choice,
+    check_device,
+    check_gpu,
+    check_keywords,
+)
 from cpvt_backbones.toolboxes import (
     SIZE_ARGUMENTS,
     ConfigInput,
@@ -100,7 +106,18 @@ class Predictor(Protocol):
         """
 
 
-class ToolboxPredictor:
+class FromCheckpoint:
+    """Base of classes that take ``cfg`` and ``checkpoint`` by keyword."""
+
+    def __new__(cls, *values: Any, **arguments: Any) -> Any:
+        """Refuse values without keyword, and keywords that the constructor lacks."""
+        is_config = bool(values) and str(values[0]).endswith('.py')
+        check_by_keyword(cls, values, suggested='cfg' if is_config else 'checkpoint')
+        check_keywords(cls.__name__, cls, arguments)
+        return super().__new__(cls)
+
+
+class ToolboxPredictor(FromCheckpoint):
     """A model of mmdet, mmseg or mmpretrain as a :class:`Predictor`, run by the toolbox's own
     inferencer.
 
@@ -137,6 +154,7 @@ class ToolboxPredictor:
     ) -> None:
         device = device or get_device()
         check_device(device)
+        check_gpu(device)
         self.device = device
         config: Config = resolve_config(_config_of(checkpoint) if cfg is None else cfg)
         self.dtype, self.dtype_reason = choose_dtype(dtype, device)

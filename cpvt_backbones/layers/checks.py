@@ -4,6 +4,7 @@ import difflib
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,13 +36,22 @@ def is_sequence(value: Any) -> bool:
 def did_you_mean(value: Any, accepted: Collection[Any]) -> str:
     """``'; did you mean ...?'`` for a value similar to an accepted one, else ``''``.
 
-    Similar is, too, a name that begins with four characters or more of the value.
+    Upper and lower case do not count. Similar are, too, a name that begins with four characters or
+    more of the value, and an abbreviation of it, as cfg of config.
     """
-    names, text = [name for name in accepted if isinstance(name, str)], str(value)
-    similar = difflib.get_close_matches(text, names, n=1, cutoff=0.75)
+    names = {name.lower(): name for name in accepted if isinstance(name, str)}
+    text = str(value).lower()
+    similar = [names[one] for one in difflib.get_close_matches(text, names, n=1, cutoff=0.75)]
     if not similar and len(text) >= 4:
-        similar = [name for name in names if name.startswith(text)]
+        similar = [names[name] for name in names if name.startswith(text)]
+        similar += [names[name] for name in names if _abbreviates(name, text)]
     return f'; did you mean {similar[0]!r}?' if similar else ''
+
+
+def _abbreviates(name: str, text: str) -> bool:
+    """True if a name is the first letter of a text and others of it, in their order."""
+    letters = iter(text)
+    return len(name) >= 3 and name[0] == text[0] and all(letter in letters for letter in name)
 
 
 def check_choice(choices: Collection[Any], **values: Any) -> None:
@@ -80,6 +90,20 @@ def check_device(device: str) -> None:
         raise ValueError(fault) from error
 
 
+def check_gpu(device: str) -> None:
+    """Check that a CUDA device is there."""
+    wanted = torch.device(device)
+    if wanted.type != 'cuda':
+        return
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (wanted.index or 0) >= count:
+        found = f'{count} GPUs' if count else 'no GPU'
+        raise ValueError(
+            f"device must be 'cpu' or a GPU that is there, got {device!r}; torch"
+            f' {torch.__version__} finds {found}'
+        )
+
+
 def check_positive(*, above: float = 0, **values: Any) -> None:
     """Check that each value is a finite number > ``above``."""
     check(f'a finite number > {above}', lambda v: is_number(v) and v > above, **values)
@@ -109,6 +133,30 @@ def check_keywords(
                 did_you_mean(name, accepted) or f'; accepted are {", ".join(accepted) or "none"}'
             )
             raise TypeError(f'{called} has no argument {name!r}{advice}')
+
+
+def check_by_keyword(cls: type, values: Sequence[Any], suggested: str) -> None:
+    """Refuse positional arguments of a class that takes keywords only.
+
+    Args:
+        cls: The class; a subclass may take positional arguments.
+        values: The positional arguments.
+        suggested: Keyword that the message gives to the first one.
+
+    Raises:
+        TypeError: There are some.
+    """
+    kinds = {one.kind for one in inspect.signature(cls).parameters.values()}
+    if values and kinds <= {inspect.Parameter.KEYWORD_ONLY}:
+        call = f'{cls.__name__}({suggested}={values[0]!r:.100})'
+        raise TypeError(f'{cls.__name__} takes its arguments by keyword: {call}')
+
+
+def check_path(**values: Any) -> None:
+    """Check that each value is a path: text, or an ``os.PathLike``."""
+    for name, value in values.items():
+        if not isinstance(value, (str, os.PathLike)):
+            raise TypeError(f'{name} must be a path, a str or pathlib.Path, got {value!r:.100}')
 
 
 def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:

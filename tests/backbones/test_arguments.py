@@ -159,6 +159,40 @@ def test_an_unknown_keyword_is_named_in_a_config_and_for_pretrained_weights(cls)
         cls.from_pretrained('cpvt_tiny_gap-imagenette', archh='tiny')
 
 
+@pytest.mark.parametrize('cls', [CPVT, MultiScaleCPVT, PyramidCPVT])
+def test_a_value_without_keyword_is_answered_by_the_keyword(cls):
+    message = f"{cls.__name__} takes its arguments by keyword: {cls.__name__}(arch='small')"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        cls('small')
+
+
+def test_a_subclass_may_take_positional_arguments():
+    class Small(CPVT):
+        def __init__(self, depth):
+            super().__init__(arch=dict(embed_dims=16, depth=depth, num_heads=1, mlp_ratio=1.0))
+
+    assert Small(2).depth == 2
+
+
+@pytest.mark.parametrize(
+    ('name', 'error', 'words'),
+    [
+        (3, TypeError, 'name must be a path, a str or pathlib.Path, got 3'),
+        ('no_such', ValueError, "or 'timm://NAME', 'user/repository', a file or a folder, got"),
+    ],
+)
+def test_a_name_that_is_none_is_answered_by_the_accepted_ones(name, error, words):
+    with pytest.raises(error, match=re.escape(words)):
+        CPVT.from_pretrained(name)
+
+
+@pytest.mark.parametrize('name', ['deit_small', 'timm://deit_smal_patch16_224'])
+def test_a_name_of_timm_is_answered_by_similar_ones(name):
+    pytest.importorskip('timm')
+    with pytest.raises(ValueError, match="did you mean .*'timm://deit_small_patch16_224'"):
+        CPVT.from_pretrained(name)
+
+
 @pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)
 def test_an_unknown_keyword_of_init_cfg_is_named(build):
     model = build(init_cfg=dict(type='Pretrained', checkpoint='x.pth', prefx='teacher.'))
@@ -231,11 +265,23 @@ NO_BATCH = 'images must be (B, 3, H, W) with H, W >= 1, got shape '
             TypeError,
             'got torch.float64, as NumPy',
         ),
+        (
+            torch.zeros(1, 3, 9, 9).half(),
+            TypeError,
+            'of the type of the weights, torch.float32, got torch.float16: images.float()',
+        ),
     ],
 )
 def test_images(build, images, error, message):
     with pytest.raises(error, match=re.escape(message)):
         build()(images)
+
+
+def test_half_images_are_taken_in_autocast_and_by_half_weights():
+    images = torch.zeros(1, 3, 9, 9).bfloat16()
+    with torch.autocast('cpu', torch.bfloat16):
+        column()(images)
+    column().bfloat16()(images)
 
 
 @pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)

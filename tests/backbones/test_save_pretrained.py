@@ -119,9 +119,9 @@ def test_a_fused_model_is_not_saved(tmp_path):
 
 def test_weights_of_another_class_and_unknown_arguments(tmp_path):
     multi_scale().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match='weights of MultiScaleCPVT, got it for CPVT; init_cfg'):
+    with pytest.raises(ValueError, match='weights of MultiScaleCPVT, not of CPVT; init_cfg'):
         CPVT.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match='got it for PyramidCPVT; MultiScaleCPVT.from_pretrained'):
+    with pytest.raises(ValueError, match='not of PyramidCPVT; MultiScaleCPVT.from_pretrained'):
         PyramidCPVT.from_pretrained(tmp_path)
     (tmp_path / 'config.json').write_text(json.dumps(dict(type='CPVT', shape='round')))
     with pytest.raises(TypeError, match="CPVT has no argument 'shape'"):

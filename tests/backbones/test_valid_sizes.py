@@ -1,5 +1,6 @@
 """Padded batches: what stands beside an image, and how far it is padded, changes nothing."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -120,15 +121,24 @@ def test_the_sizes_may_come_with_the_images():
         assert not torch.equal(model(images.clone())[0], expected[0])
 
 
+@pytest.mark.parametrize('kind', [torch.tensor, np.array, lambda sizes: [*map(np.array, sizes)]])
+def test_the_sizes_may_be_integers_of_a_tensor_or_an_array(kind):
+    model, images = column().eval(), torch.randn(2, 3, 40, 50)
+    sizes = [(40, 30), (20, 50)]
+    with torch.no_grad():
+        assert torch.equal(model(images, kind(sizes))[0], model(images, sizes)[0])
+
+
 @pytest.mark.parametrize(
     ('sizes', 'message'),
     [
         ([(40, 50)], '2 images'),
-        ((40, 50), 'valid_sizes'),
+        ((40, 50), 'width. in pixels for each of 2 images, got 40 for image 0'),
+        (torch.tensor([[40.0, 50.0]] * 2), r'integers >= 1, got \(40.0, 50.0\) for image 0'),
         ([(40, 50), (41, 50)], '41 x 50 for image 1'),
-        ([(40, 50), (0, 50)], 'valid_sizes'),
+        ([(40, 50), (0, 50)], r'integers >= 1, got \(0, 50\) for image 1'),
         ([(40, 50), (1.5, 50)], 'valid_sizes'),
-        ([(40, 50), (40,)], 'valid_sizes'),
+        ([(40, 50), (40,)], r'got \(40,\) for image 1'),
     ],
 )
 def test_errors(sizes, message):

@@ -148,7 +148,7 @@ def test_an_argument_that_no_weight_shows_is_asked_for(name, tmp_path):
 
 def test_weights_of_another_layout_or_of_nothing_known(tmp_path):
     torch.save(PyramidCPVT(arch=PYRAMID).state_dict(), tmp_path / 'a.pth')
-    with pytest.raises(ValueError, match='are weights of PyramidCPVT, got it for CPVT'):
+    with pytest.raises(ValueError, match='has weights of PyramidCPVT, not of CPVT'):
         CPVT.from_pretrained(tmp_path / 'a.pth')
     torch.save({'conv1.weight': torch.ones(1)}, tmp_path / 'b.pth')
     with pytest.raises(CheckpointError, match=r'b.pth.*none of those recognised'):

@@ -347,9 +347,9 @@ def test_files_of_one_repository(server, offline):
 
 
 def test_other_weights_than_the_class_takes():
-    with pytest.raises(ValueError, match=r'are weights of PyramidCPVT, got it for CPVT'):
+    with pytest.raises(ValueError, match=r'has weights of PyramidCPVT, not of CPVT'):
         CPVT.from_pretrained('timm://twins_pcpvt_small.in1k')
-    with pytest.raises(ValueError, match=r'are weights of CPVT, got it for PyramidCPVT'):
+    with pytest.raises(ValueError, match=r'has weights of CPVT, not of PyramidCPVT'):
         PyramidCPVT.from_pretrained('timm://deit_tiny_patch16_224')
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from bad_files import BAD, GOOD, write_folder
 from folder_runs import MODELS, read, run, snapshot, write_images
-from local_models import BlockDetector, BlockInstances, LocalSegmentor
+from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
 from PIL import Image
 
 from cpvt_backbones.inference import Inferencer, merge_shards, predict_to_folder
@@ -149,6 +149,21 @@ def test_own_outputs_are_no_inputs(tmp_path, monkeypatch):
 def test_arrays_are_refused(out):
     with pytest.raises(TypeError, match='images must be files, got ndarray; Inferencer.predict'):
         run(LocalSegmentor(), np.zeros((3, 3), np.uint8), out)
+
+
+def test_other_objects_than_an_inferencer_and_paths_are_refused(folder, out):
+    with pytest.raises(TypeError, match=r"inferencer must be an Inferencer, .*'NAME'.*got 'NAME'"):
+        predict_to_folder('NAME', folder, out_dir=out)
+    model = Inferencer(predictor=LocalSegmentor())
+    for name in ('out_dir', 'ann'):
+        with pytest.raises(TypeError, match=f'{name} must be a path, .* got 3'):
+            predict_to_folder(model, folder, **{'out_dir': out, name: 3})
+
+
+def test_the_folder_may_be_given_without_keyword(folder, out):
+    model = Inferencer(predictor=Brightness())
+    summary = predict_to_folder(model, folder, out, progress=False)
+    assert summary.predicted == 6 and sum(summary.classes.values()) == 6
 
 
 @pytest.mark.parametrize('form', [str, Path])

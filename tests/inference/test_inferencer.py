@@ -265,6 +265,33 @@ def test_wrong_arguments(options, words):
         Inferencer(**{'predictor': BlockDetector(), **options})
 
 
+@pytest.mark.parametrize(
+    ('values', 'options', 'words'),
+    [
+        (('NAME',), {}, r"by keyword: Inferencer\(checkpoint='NAME'\)"),
+        (('x.py', 'x.pth'), {}, r"by keyword: Inferencer\(cfg='x.py'\)"),
+        ((), dict(config='x.py'), "Inferencer has no argument 'config'; did you mean 'cfg'"),
+        ((), dict(cfg='x.py', weights='x.pth'), "no argument 'weights'; accepted are cfg, checkpo"),
+    ],
+)
+def test_wrong_keywords(values, options, words):
+    with pytest.raises(TypeError, match=words):
+        Inferencer(*values, **options)
+
+
+def test_several_images_in_a_call_are_answered_by_predict():
+    image = np.zeros((9, 9, 3), np.uint8)
+    with pytest.raises(TypeError, match='one image, got a list; Inferencer.predict takes several'):
+        Inferencer(predictor=BlockDetector())([image, image])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
+@pytest.mark.parametrize('device', ['cuda', 'cuda:1'])
+def test_a_gpu_that_is_not_there(device):
+    with pytest.raises(ValueError, match=f"or a GPU that is there, got '{device}'; .* no GPU"):
+        Inferencer(checkpoint='cpvt_tiny_gap-imagenette', device=device)
+
+
 def test_a_config_may_be_a_path(model, predictor, tmp_path):
     cfg, checkpoint = model
     file = tmp_path / 'config.py'
@@ -273,7 +300,7 @@ def test_a_config_may_be_a_path(model, predictor, tmp_path):
     for path in (file, str(file)):
         found, _ = toolbox_inferencer(path, checkpoint)(images()[0], score_thr=0)
         same(found, expected)
-    with pytest.raises(FileNotFoundError, match=r"there is no file '.*gone\.py'"):
+    with pytest.raises(FileNotFoundError, match=r"there is no config file '.*gone\.py'"):
         Inferencer(cfg=tmp_path / 'gone.py', checkpoint=checkpoint)
     with pytest.raises(TypeError, match='cfg must be the path of a config file, or .*, got dict'):
         Inferencer(cfg=cfg.to_dict(), checkpoint=checkpoint)

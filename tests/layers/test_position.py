@@ -464,6 +464,7 @@ TYPES = f'position type must be one of {sorted(POSITIONS)}, got '
     [
         (dict(type='Rotary'), f"{TYPES}'Rotary'"),
         (dict(type='Learnt'), f"{TYPES}'Learnt'; did you mean 'Learned'?"),
+        (dict(type='Peg'), f"{TYPES}'Peg'; did you mean 'PEG'?"),
         (dict(kernel_size=3), f'{TYPES}None'),
         ('PEG', f"{NO_SPEC}'PEG'"),
         (['PEG'], f"{NO_SPEC}['PEG']"),

@@ -18,7 +18,7 @@ SCRIPTS = {
     if "__name__ == '__main__'" in path.read_text()
 }
 # Arguments with one thing wrong for each, and a word of the answer.
-NO_CONFIG = "config: there is no file 'none.py'"
+NO_CONFIG = "there is no config file 'none.py'"
 NO_CHECKPOINT = "checkpoint: there is no file or folder 'none.pth'"
 SUFFIXES = 'destination must end in one of .pth, .pt, .safetensors'
 SHIPPED = 'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpose d --not-for e'

@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from cpvt_backbones.layers.checks import check_path
 from cpvt_backbones.weights import sha256_of, shipped_file, shipped_weights, similar_names
 
 from ..report import CheckpointError, shorten
@@ -56,6 +57,7 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
         >>> locate_checkpoint('cpvt_tiny_gap-imagenette').name
         'cpvt_tiny_gap-imagenette.safetensors'
     """
+    check_path(**{argument: checkpoint})
     if not str(checkpoint):
         raise CheckpointError(f"checkpoint must be {ACCEPTED}, got ''")
     if '://' in str(checkpoint):

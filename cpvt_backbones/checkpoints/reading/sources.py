@@ -1,5 +1,6 @@
 """Weights of elsewhere are fetched: by an address, or a name of timm, mmpretrain or the hub."""
 
+import difflib
 import hashlib
 import logging
 import re
@@ -188,6 +189,7 @@ def _fetch_timm(name: str) -> Path:
     except RuntimeError as error:
         raise CheckpointError(
             f'checkpoint: timm has no weights of the name {name!r}: {error}'
+            f'{similar_timm_names(name)}'
         ) from error
     if not config.hf_hub_id:
         if not isinstance(config.url, str) or not config.url:
@@ -197,6 +199,20 @@ def _fetch_timm(name: str) -> Path:
         return _fetch_address(config.url)
     file = config.hf_hub_filename
     return _fetch_hub(name, config.hf_hub_id, [file] if file else WEIGHTS)
+
+
+def similar_timm_names(name: str) -> str:
+    """``'; did you mean 'timm://NAME'?'`` for a name similar to models of timm, else ``''``."""
+    try:
+        from timm.models import list_models
+    except ImportError:
+        return ''
+    names = list_models()
+    model = name.partition('.')[0]
+    similar = [one for one in names if len(model) >= 4 and one.startswith(model)]
+    similar = similar or difflib.get_close_matches(model, names, n=3)
+    quoted = [repr(f'timm://{one}') for one in similar[:3]]
+    return f'; did you mean {" or ".join(quoted)}?' if quoted else ''
 
 
 def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
