@@ -17,10 +17,20 @@ say() { printf '[setup] %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 case ${OPERATORS:=torchvision} in torchvision | compiled) ;; *) fail "OPERATORS must be torchvision or compiled, got '$OPERATORS'" ;; esac
 
-# Runs a command that needs the network; shows its errors, or one line if what is missing is the network.
+# Shows lines until the first of an error, and writes this and all further ones to the log.
+show_or_log() {
+    local line bad=
+    while IFS= read -r line || [ -n "$line" ]; do
+        if [[ $line =~ ^\ *(error|ERROR|WARNING|×) ]]; then bad=1; fi
+        if [ "$bad" ]; then printf '%s\n' "$line" >>"$log"; else printf '%s\n' "$line"; fi
+    done
+}
+
+# Runs a command that needs the network; shows each line at once, then its errors, or one line if what is missing is the
+# network. Not by awk: mawk, that of Debian, waits for 4096 bytes of input.
 online() {
-    { "$@" 2>&1 >&3 | awk -v log_file="$log" '/^ *(error|ERROR|WARNING|×)/ {bad = 1} bad {print > log_file; next} {print; fflush()}' >&2; } 3>&1 &&
-        return
+    : >"$log"
+    { "$@" 2>&1 >&3 | show_or_log >&2; } 3>&1 && return
     if grep -qiE 'connect|dns error|name resolution|unreachable|timed out' "$log"; then
         fail "no network, or no package index behind it; run 'make setup' again when there is"
     fi
@@ -37,7 +47,10 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         fail "'$python' cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"
 fi
 : >"$log"
-"$venv/bin/uv" --version >/dev/null 2>&1 || online "$venv/bin/python" -m pip install --quiet --retries 1 --force-reinstall 'uv>=0.8'
+if ! "$venv/bin/uv" --version >/dev/null 2>&1; then
+    say 'installing uv'
+    online "$venv/bin/python" -m pip install --quiet --retries 1 --force-reinstall 'uv>=0.8'
+fi
 
 # uv reads none of pip's variables. pip separates by spaces and passes over folders that are not there; uv does neither.
 for link in ${PIP_FIND_LINKS:-}; do
@@ -52,7 +65,7 @@ if [ -n "${PIP_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:
 printf '%s\n' 'opencv-python ; sys_platform == "never"' pillow >"$venv/overrides.txt"
 install() { online "$venv/bin/uv" pip install --python "$venv/bin/python" --override "$venv/overrides.txt" "${torch[@]}" "$@"; }
 
-say "installing ${torch[*]}, the mm toolboxes and the package"
+say "installing ${torch[*]}, the mm toolboxes and the package: minutes, with a line a step"
 # What an interrupted run has left half installed looks installed to uv.
 again=()
 if [ -e "$venv/.installing" ]; then again=(--reinstall); fi
