@@ -165,6 +165,7 @@ class PretrainedModel(BaseModule):
             >>> CPVT.from_pretrained('mine').num_registers
             4
         """
+        check_path(folder=folder)
         cls, weights = self._to_save()
         names = [name for name in inspect.signature(cls).parameters if name != 'init_cfg']
         arguments = {name: getattr(self, name) for name in names}

@@ -233,7 +233,7 @@ def read_image(
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        formats = ', '.join(IMAGE_FORMATS)
+        formats = ', '.join((*IMAGE_FORMATS, 'JPEG 2000'))
         raise ImageError(name, f'not an image of an accepted format ({formats})') from error
     # Pillow's decoders raise OSError, SyntaxError, struct.error and others.
     except Exception as error:

@@ -132,6 +132,6 @@ def find_shipped(name: str) -> ShippedWeights:
     if name not in known:
         raise ValueError(
             f'name must be one of the weights that come with the package, {list(known)}, got'
-            f' {name!r}{similar_names(name)}'
+            f' {name!r}{similar_names(str(name))}'
         )
     return known[name]

@@ -61,6 +61,8 @@ def test_write_and_read(suffix, tmp_path):
         ValueError, match=r"destination must end in one of .pth, .pt, .safetensors, got 'w.h5'"
     ):
         write_checkpoint(weights, 'w.h5', meta={})
+    with pytest.raises(TypeError, match='destination must be a path, .* got 3'):
+        write_checkpoint({}, 3, meta={})
 
 
 class Model(BaseModel):

@@ -188,7 +188,7 @@ def _fetch_timm(name: str) -> Path:
         config = get_pretrained_cfg(name, allow_unregistered=False)
     except RuntimeError as error:
         raise CheckpointError(
-            f'checkpoint: timm has no weights of the name {name!r}: {error}'
+            f'checkpoint: timm has no weights of the name {name!r}: {str(error).rstrip(".")}'
             f'{similar_timm_names(name)}'
         ) from error
     if not config.hf_hub_id:

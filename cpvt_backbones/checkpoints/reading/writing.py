@@ -14,6 +14,8 @@ from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
+from cpvt_backbones.layers.checks import check_path
+
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
@@ -89,6 +91,7 @@ def check_destination(path: str | PathLike[str]) -> Path:
     Raises:
         ValueError: The path does not end in ``.pth``, ``.pt`` or ``.safetensors``.
     """
+    check_path(destination=path)
     if Path(path).suffix not in SUFFIXES:
         raise ValueError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
     return Path(path)
