@@ -59,6 +59,22 @@ def test_a_guide_has_the_same_name_in_the_navigation_and_as_its_heading():
     assert len({*headings}) == len(headings)
 
 
+def sections(entries):
+    """Names of the parts of the navigation that have pages or parts below them."""
+    for entry in entries:
+        for name, below in entry.items() if isinstance(entry, dict) else ():
+            if isinstance(below, list):
+                yield name
+                yield from sections(below)
+
+
+def test_parts_of_the_navigation_differ_in_name():
+    """On a phone, each is a landmark, which a screen reader calls by its name."""
+    found = [*sections(yaml.safe_load((ROOT / 'docs/mkdocs.yml').read_text())['nav'])]
+    assert len(found) > 10
+    assert len({*found}) == len(found)
+
+
 def test_costs_are_those_of_the_zoo():
     rows = costs()
     shipped = {Path(entry.config).stem for entry in shipped_weights().values()}
