@@ -41,17 +41,17 @@ SOURCE = (
 )
 # In the search, guides come first. Tables of measurements, and the README, whose words stand on the
 # first page, are left out.
+FIRST = ('docs/own_config', 'docs/weights')  # they say what to write in a config
 GUIDES = (
     'docs/bridges',
     'docs/export',
     'docs/get_started',
     'docs/inference.md',
     'docs/install',
-    'docs/own_',
+    'docs/own_data',
     'docs/rope',
     'docs/speed',
     'docs/tutorials/',
-    'docs/weights',
 )
 LATER = (
     'C',
@@ -132,6 +132,8 @@ def search_options(name: str) -> dict[str, Any]:
     """What the search plugin takes from a page's front matter."""
     if UNSEARCHED.match(name):
         return dict(exclude=True)
+    if name.startswith(FIRST):
+        return dict(boost=3)
     if name.startswith(GUIDES):
         return dict(boost=2)
     return dict(boost=0.4) if name.startswith(LATER) else {}
