@@ -108,7 +108,8 @@ class Parser(argparse.ArgumentParser):
         if 'torch' in sys.modules or set(ranks) != {'0'}:
             return
         takes_config = any(action.dest == 'cfg_options' for action in self._actions)
-        print(f'loading PyTorch{" and the toolbox" if takes_config else ""} ...', flush=True)
+        what = 'PyTorch and the toolbox' if takes_config else 'PyTorch'
+        print(f'loading {what} ...', file=sys.stderr, flush=True)
 
     def _advice(self, unknown: Sequence[str]) -> str:
         wrong = next((word for word in unknown if word.startswith('--')), '').partition('=')[0]

@@ -342,7 +342,7 @@ class Backbone(PretrainedModel):
 
         Raises:
             TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are
-                not, or is of half precision and the weights are float32, without autocast.
+                not.
             ValueError: ``images`` has another shape. ``valid_sizes`` does not fit the batch, or an
                 image is padded and ``out_type`` is ``'raw'``.
 
@@ -426,14 +426,6 @@ class Backbone(PretrainedModel):
             )
         if not images.is_floating_point():
             raise TypeError(f'images must be of a floating point type, got {images.dtype}')
-        is_half = images.dtype in (torch.float16, torch.bfloat16)
-        if is_half and not images.is_meta and not torch.is_autocast_enabled(images.device.type):
-            weights = next(self.parameters()).dtype
-            if weights == torch.float32:
-                raise TypeError(
-                    f'images must be of the type of the weights, {weights}, got {images.dtype}:'
-                    ' images.float(), or the weights by model.to(images.dtype)'
-                )
         if images.dtype == torch.float64 and next(self.parameters()).dtype != torch.float64:
             raise TypeError(
                 'images must be of the type of the weights, got torch.float64, as NumPy computes:'

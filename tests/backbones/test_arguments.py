@@ -265,23 +265,11 @@ NO_BATCH = 'images must be (B, 3, H, W) with H, W >= 1, got shape '
             TypeError,
             'got torch.float64, as NumPy',
         ),
-        (
-            torch.zeros(1, 3, 9, 9).half(),
-            TypeError,
-            'of the type of the weights, torch.float32, got torch.float16: images.float()',
-        ),
     ],
 )
 def test_images(build, images, error, message):
     with pytest.raises(error, match=re.escape(message)):
         build()(images)
-
-
-def test_half_images_are_taken_in_autocast_and_by_half_weights():
-    images = torch.zeros(1, 3, 9, 9).bfloat16()
-    with torch.autocast('cpu', torch.bfloat16):
-        column()(images)
-    column().bfloat16()(images)
 
 
 @pytest.mark.parametrize('build', BUILD.values(), ids=BUILD)

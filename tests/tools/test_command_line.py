@@ -260,16 +260,16 @@ def test_an_error_of_another_library_keeps_its_traceback(tmp_path):
 def test_a_tool_says_what_it_loads_before_it_imports(capsys, monkeypatch):
     parser = make_parser('A tool.')
     parser.parse_args([])
-    assert capsys.readouterr().out == ''  # torch is imported already
+    assert capsys.readouterr().err == ''  # torch is imported already
     monkeypatch.delitem(sys.modules, 'torch')
     parser.parse_args([])
-    assert capsys.readouterr().out == 'loading PyTorch ...\n'
+    assert capsys.readouterr().err == 'loading PyTorch ...\n'
     cli.add_config_arguments(parser)
     parser.parse_args([])
-    assert capsys.readouterr().out == 'loading PyTorch and the toolbox ...\n'
+    assert capsys.readouterr().err == 'loading PyTorch and the toolbox ...\n'
     monkeypatch.setenv('RANK', '1')
     parser.parse_args([])
-    assert capsys.readouterr().out == ''
+    assert capsys.readouterr().err == ''
 
 
 def test_interruption_is_one_line(capsys):
