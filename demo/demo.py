@@ -359,8 +359,8 @@ def next_commands(work_dir: Path, data_root: Path) -> list[str]:
     )
     tools = os.path.relpath(ROOT / 'tools')
     commands = (
-        ('infer.py', *files['detector'], scenes, '--out', str(work_dir / 'boxes')),
-        ('infer.py', *files['segmentor'], scenes, '--out', str(work_dir / 'masks')),
+        ('infer.py', *files['detector'], scenes, '--out-dir', str(work_dir / 'boxes')),
+        ('infer.py', *files['segmentor'], scenes, '--out-dir', str(work_dir / 'masks')),
         (
             'export.py',
             *files['detector'],

@@ -284,13 +284,13 @@ def _found(summary: 'Summary', score_thr: float) -> str:
     """Numbers of the commonest classes: of boxes, or of a classifier's images."""
     if not summary.classes:
         return ''
-    named = [f'{count} {name}' for name, count in summary.classes.items()]
+    named = [f'{name} ({count})' for name, count in summary.classes.items()]
     rest = sum([*summary.classes.values()][SHOWN_CLASSES:])
     if rest:
-        named[SHOWN_CLASSES:] = [f'{rest} of {len(named) - SHOWN_CLASSES} more classes']
+        named[SHOWN_CLASSES:] = [f'{len(named) - SHOWN_CLASSES} more classes ({rest})']
     if summary.boxes is None:
         return f'classes: {", ".join(named)}'
-    return f'found: {", ".join(named)} (boxes with a score of {score_thr:g} or more)'
+    return f'boxes with a score of {score_thr:g} or more: {", ".join(named)}'
 
 
 def _folders(folder: Path) -> str:

@@ -5,6 +5,7 @@ commands.
 import json
 import shlex
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +14,12 @@ import torch
 from PIL import Image
 
 import demo
-from tools import train
+from tools import export, infer, train
 
 pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')
+
+PARSERS = {'infer.py': infer.make_parser, 'export.py': export.make_parser}
 
 
 @pytest.fixture
@@ -95,6 +98,13 @@ def test_interrupted_demo_resumes(little, tmp_path, monkeypatch):
     assert (folder / 'iter_30.pth').stat() == trained
     demo.run(**options | dict(iterations=2))
     assert (folder / 'iter_2.pth').is_file() and not (folder / 'iter_30.pth').is_file()
+
+
+def test_the_tools_take_the_printed_commands(little, monkeypatch):
+    monkeypatch.setattr(demo, 'newest_checkpoint', lambda folder: folder / 'iter_1.pth')
+    for command in demo.next_commands(little['work_dir'], little['data_root']):
+        _, tool, *words = shlex.split(command)
+        PARSERS[Path(tool).name]().parse_args(words)  # SystemExit: an option that is none
 
 
 @pytest.mark.slow

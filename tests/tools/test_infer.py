@@ -52,7 +52,8 @@ def test_exit_code_tells_of_failures_only_if_asked(infer, capsys):
     scale = 'scale: ResizeEdge 32, CenterCrop 24, as in its test pipeline\n'
     printed = capsys.readouterr().out
     assert scale in printed and re.search(r'^time: [\d.]+ s on cpu$', printed, re.MULTILINE)
-    assert re.search('^classes: 3 (dark|light)$|^classes: 2 .*, 1 ', printed, re.MULTILINE)
+    one_or_two = r'^classes: \w+ \(3\)$|^classes: \w+ \(2\), \w+ \(1\)$'
+    assert re.search(one_or_two, printed, re.MULTILINE)
     assert printed.endswith('pictures: out/vis\nout: 3 images predicted\n')
     Path('photos/bad.png').touch()
     assert infer() == 0
@@ -206,7 +207,7 @@ def test_a_model_that_finds_nothing_says_so(infer, capsys, monkeypatch):
     assert infer('--no-vis', '--score-thr', '0.2', **blind, out='low') == 0
     printed = capsys.readouterr().out
     assert 'nothing was found' not in printed and 'pictures' not in printed
-    assert 'found: 3 a (boxes with a score of 0.2 or more)\n' in printed
+    assert 'boxes with a score of 0.2 or more: a (3)\n' in printed
     Blind.scores = []
     assert infer('--no-vis', **blind, out='none') == 0
     assert 'the model has no box in any image, of any score' in capsys.readouterr().out
