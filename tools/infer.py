@@ -294,12 +294,13 @@ def _found(summary: 'Summary', score_thr: float) -> str:
 
 
 def _folders(folder: Path) -> str:
-    """Where the pictures and class maps are."""
+    """Where the pictures and class maps are. The last part of ``folder`` may be ``shard-*``."""
+    folders = [*folder.parent.glob(folder.name)] if folder.name == 'shard-*' else [folder]
     kinds = dict(pictures='vis', **{'class maps': 'pred'})
     found = [
         f'{kind}: {folder / name}'
         for kind, name in kinds.items()
-        if any(folder.parent.glob(f'{folder.name}/{name}'))
+        if any((one / name).is_dir() for one in folders)
     ]
     return ', '.join(found)
 

@@ -65,6 +65,14 @@ def test_exit_code_tells_of_failures_only_if_asked(infer, capsys):
     assert len(json.loads(Path('out/predictions.json').read_text())) == 3
 
 
+@pytest.mark.parametrize('out', ['.', 'out [1] \u00e9', 'a*', '../photos out'])
+def test_the_pictures_are_named_whatever_the_folder_is_called(infer, capsys, monkeypatch, out):
+    Path('here').mkdir()
+    monkeypatch.chdir('here')
+    assert infer(inputs='../photos', out=out) == 0
+    assert f'pictures: {Path(out, "vis")}\n{out}: 3 images predicted\n' in capsys.readouterr().out
+
+
 def test_exit_code_if_no_image_could_be_predicted(infer):
     Path('bad.png').touch()
     assert infer(inputs='bad.png') == 1
