@@ -99,15 +99,72 @@ def test_missed_goals_are_counted():
     assert tuple(map(int, told.groups())) == counts['bf16'] + counts['train']
 
 
-def test_the_gpu_is_in_the_first_lines():
+def gpu_rows():
+    """Rows of both tables on a GPU: whether it is a training step, then the cells."""
+    forward, training = tables('On a GPU')
+    return [('forward', *row) for row in forward] + [('train', *row) for row in training]
+
+
+@pytest.mark.parametrize('row', gpu_rows(), ids=' '.join)
+def test_backbones_on_a_gpu(row):
+    mode, what, peer, ratio, milliseconds, peer_milliseconds = row
+    name, size, batch = re.fullmatch(r'(.+?), (\d+ x \d+|\d+)(?: px)?, (\d+)', what).groups()
+    height, width = size.split(' x ') if ' x ' in size else (size, size)
+    model, other = BACKBONES[name], PEERS[peer]
+    rows = measured('gpu')
+    rows = rows[(rows['height'] == int(height)) & (rows['width'] == int(width))]
+    rows = rows[(rows['batch'] == int(batch)) & (rows['mode'] == mode)]
+    rows = rows[rows['comparison'] != 'graphs']
+    seconds = 1e3 * rows.pivot(index='round', columns='model', values='seconds')
+    assert ratio == f'{(seconds[other] / seconds[model]).median():.2f}'
+    assert milliseconds == f'{seconds[model].median():.1f}'
+    assert peer_milliseconds == f'{seconds[other].median():.1f}'
+    section = PAGE.partition('## On a GPU\n')[2].partition('\n## ')[0]
+    assert 'medians of two rounds' in section and len(seconds) == 2
+
+
+def test_cuda_graphs_and_a_model_without_class_token():
+    text = ' '.join(PAGE.partition('## On a GPU\n')[2].partition('\n## ')[0].split())
+    rows = measured('gpu')
+    graphs = rows[rows['comparison'] == 'graphs']
+    times = 1e3 * graphs.groupby(['batch', 'model'])['seconds'].median()
+    one, many = times[1], times[64]
+    assert f'{one["cpvt_small_graphs"]:.1f} instead of {one["cpvt_small"]:.1f} ms' in text
+    assert f'{many["cpvt_small_graphs"]:.1f} instead of {many["cpvt_small"]:.1f} ms' in text
+    ratios = {ratio.what: ratio.values(rows).median() for ratio in read_suite('gpu')[1]}
+    (both,) = (value for what, value in ratios.items() if 'both with CUDA graphs' in what)
+    assert f'{both:.2f} times as fast as DeiT-S with CUDA graphs' in text
+    many = rows[rows['batch'] == 512].groupby('model')['images_per_second'].median()
+    gap = many['cpvt_small_gap'] / many['timm_deit_small']
+    assert f'CPVT-S-GAP is {gap:.2f} times as fast as DeiT-S (512 images)' in text
+
+
+def test_figures_of_a_gpu_outside_their_section():
+    """The first lines, the README and the site's first page name the better and the worse rows."""
+    root, rows = DOCS.parent, {tuple(row[:3]): row[3] for row in gpu_rows()}
+    pyramid = [
+        rows['forward', 'PyramidCPVT-S, 800 x 1344, 8', peer]
+        for peer in ("timm's Twins-PCPVT-S", "mmseg's")
+    ]
+    column = {
+        px: rows['forward', f'CPVT-S, {px}', "timm's DeiT-S"]
+        for px in ('224 px, 512', '224 px, 64', '224 px, 1', '800 x 1344, 4')
+    }
     first = PAGE.partition('\n## ')[0]
-    (section,) = re.findall(r'^## On a GPU\n(.+?)^## ', PAGE, re.DOTALL | re.MULTILINE)
-    for batch, rows in measured('small_gpu').groupby('batch'):
-        seconds = rows.set_index('model')['seconds']
-        ratio = seconds['timm_deit_small'] / seconds['cpvt_small']
-        assert f'**{ratio:.2f} times** as fast as DeiT-S' in first
-        ours, other = (f'{1e3 * seconds[name]:.1f}' for name in ('cpvt_small', 'timm_deit_small'))
-        assert f'| {batch} | {ours} | {other} | {ratio:.2f} |' in section
+    assert f'({pyramid[0]} times as fast)' in first
+    assert f'**{column["224 px, 512"]} times**' in first
+    assert f'**{column["224 px, 64"]} times**' in first
+    readme = (root / 'README.md').read_text(encoding='utf-8')
+    assert f'{pyramid[0]} and {pyramid[1]} x' in readme
+    assert f'{column["224 px, 512"]} and {column["224 px, 64"]} x' in readme
+    site = ' '.join((root / 'docs/site/index.md').read_text(encoding='utf-8').split())
+    low, high = min(column.values()), max(column.values())
+    assert f"{pyramid[0]} times as fast as timm's, but a plain ViT {low} to {high} times" in site
+    verdicts = [
+        ratio.reached(ratio.values(measured('gpu')).median()) for ratio in read_suite('gpu')[1]
+    ]
+    told = f'It misses {verdicts.count(False)} of [{len(verdicts)} goals](gpu.md)'
+    assert told in ' '.join(DETAILS.split())
 
 
 def spread(values):
