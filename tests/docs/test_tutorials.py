@@ -112,6 +112,8 @@ def test_satellite(call, capsys, tmp_path):
     few = {'--length 400': '--length 2', 'iter_400': 'iter_2'}
     few['--out-dir out'] = '--out-dir out --read-limit 10000'
     run_page('docs/tutorials/satellite.md', call, few, capsys)
+    # Small scenes keep their scale, because a large one is seen at its own.
+    assert read_config('mine/land.py').scale == (96, 96)
     with rasterio.open(tmp_path / 'out/pred/region.tif') as file:
         found = file.read(1)
         assert file.shape == (200, 260) and file.crs.to_epsg() == 32633

@@ -92,6 +92,26 @@ def test_a_detector(boxes, made, refused, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ('size', 'scale'),
+    [
+        ((40, 32), (320, 256)),
+        ((96, 64), (320, 213)),
+        ((320, 300), (320, 300)),
+        ((500, 250), (400, 200)),
+    ],
+)
+def test_small_images_are_enlarged(boxes, made, size, scale):
+    """A patch of 16 px would hold too much of them."""
+    cfg, train, _ = made(*boxes(size, [20], [(1, 'a')]))
+    assert cfg.scale == scale
+    resized = cfg.test_dataloader.dataset.pipeline[1]
+    assert tuple(resized.scale) == scale and resized.keep_ratio
+    side = min(20 * scale[0] / size[0], 32)  # of the objects, px; an anchor of scale 1 has 8 px
+    base = cfg.model.bbox_head.anchor_generator.octave_base_scale
+    assert 8 * base == pytest.approx(side, rel=0.02)
+
+
+@pytest.mark.parametrize(
     ('heights', 'ratios'),
     [([20], [0.89, 1.12]), ([20, 21], [0.92, 1.15]), ([10, 40], [0.5, 2.0]), ([60], [2.68, 3.35])],
 )
@@ -112,7 +132,7 @@ def test_a_segmentor_has_the_classes_of_the_data(maps, made, count):
     from mmengine.registry import MODELS
 
     cfg, train, val = made(*maps(count), '--length', '1')
-    assert (len(train), len(val)) == (3, 3) and cfg.scale == (64, 48)
+    assert (len(train), len(val)) == (3, 3) and cfg.scale == (320, 240)
     assert train[0]['data_samples'].gt_sem_seg.shape is not None
     assert cfg.model.decode_head.num_classes == len(train.metainfo['classes']) == count
     assert all(schedule.begin < schedule.end for schedule in cfg.param_scheduler)

@@ -215,7 +215,7 @@ def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
     content = dict(images=images, annotations=boxes, categories=[dict(id=1, name='dot')])
     (tmp_path / 'all.json').write_text(json.dumps(content))
     printed = made('coco', 'all.json', 'images')
-    assert 'smallest objects, dot: side of 20 px in the images, 4 px if shrunk to 300 px' in printed
+    assert 'smallest objects, dot: side of 20 px in the images, 4 px if shrunk to 320 px' in printed
     assert '--scale native --tile-size 640' in printed
 
 

@@ -1,7 +1,8 @@
 """From files to predictions: each task of own data trains, and the saved file predicts well.
 
-Seeds 0, 1 and 2 reach AP 0.60 to 0.72, mIoU 0.69 to 0.71 and top-1 1.0; the saved file of a model
-that keeps most of its first weights is far below the limits here.
+Seeds 0, 1 and 2 reach a box AP of 0.33 to 0.38 (detector) and 0.22 to 0.44 (instances), a mask AP
+of 0.32 to 0.71, mIoU 0.59 to 0.84 and top-1 of more than 0.85. The saved file of a model that keeps
+most of its first weights is far below the limits here.
 """
 
 import contextlib
@@ -65,7 +66,7 @@ def average_precision(truth, predictions, kind):
 # The other forms of boxes become COCO JSON.
 @pytest.mark.parametrize(
     ('form', 'length', 'limits'),
-    [('coco', 100, dict(bbox=0.4)), ('instances', 80, dict(bbox=0.2, segm=0.2))],
+    [('coco', 30, dict(bbox=0.2)), ('instances', 30, dict(bbox=0.1, segm=0.15))],
 )
 def test_objects(predicted, folder, form, length, limits):
     pytest.importorskip('mmdet')
@@ -91,7 +92,7 @@ def test_class_maps(predicted, folder):
         shape_data.class_maps(folder / 'masks' / split, scenes)
     (folder / 'classes.txt').write_text('\n'.join(['fond', *CLASSES]), encoding='utf-8')
     data = ['masks', 'images', 'masks', '--classes', 'classes.txt']
-    out = predicted(data, folder / 'images/val', length=100)
+    out = predicted(data, folder / 'images/val', length=30)
     truth = np.stack([shape_data.class_map(scene) for scene in scenes])
     maps = np.stack([np.asarray(Image.open(out / f'pred/{scene.name}.png')) for scene in scenes])
     ious = []
@@ -99,7 +100,7 @@ def test_class_maps(predicted, folder):
         both = (maps == index) & (truth == index)
         either = (maps == index) | (truth == index)
         ious.append(both.sum() / either.sum())
-    assert np.mean(ious) > 0.5
+    assert np.mean(ious) > 0.35
 
 
 def test_class_names(predicted, folder):

@@ -100,14 +100,14 @@ def object_settings(
     """Settings of a detector or instance segmentor; the data are written to the folder.
 
     The class of the smallest objects gets ``OBJECT`` px, the longer side of the image ``SIDES``.
-    Where objects would be smaller than ``TOO_SMALL`` px, and are larger in the images, these are
-    cut into tiles, with ``value_range`` as NumPy files.
+    Smaller images are enlarged. Where objects would be smaller than ``TOO_SMALL`` px, and are
+    larger in the images, these are cut into tiles, with ``value_range`` as NumPy files.
     """
     about = describe(parts[0])
     size = median_size(parts[0])
     small, label = smallest_class(parts[0].coco)
     longest = float(size.max())
-    factor = min(1.0, max(OBJECT / small, SIDES[0] / longest), SIDES[1] / longest)
+    factor = min(max(min(1.0, OBJECT / small), SIDES[0] / longest), SIDES[1] / longest)
     scale = scaled(size, factor)
     seen, _ = smallest_class(parts[0].coco, scale)
     names = {category['id']: category['name'] for category in parts[0].coco['categories']}
@@ -127,7 +127,8 @@ def object_settings(
         length=iterations(parts[0]),
     )
     if task == 'detector':
-        fields['anchor'] = max(small * factor / 8, 0.5)  # times the stride of 8
+        # Times the stride of 8. Objects of more than 32 px are for the coarser strides.
+        fields['anchor'] = float(np.clip(small * factor / 8, 0.5, 4))
         fields['ratios'] = anchor_ratios(parts[0].coco)
     else:
         fields['anchor'] = float(np.clip(small * factor / 4, 2, 8))  # times the stride of 4
@@ -191,22 +192,23 @@ def map_settings(
 ) -> Settings:
     """Settings of a segmentor; class maps and lists of images are written to the folder.
 
-    The longer side of an image has at most ``CLASS_MAP_SIDE`` px. Where the thinnest class would be
-    thinner than ``TOO_THIN`` px, and is less thin in the images, these are cut into tiles, with
-    ``value_range`` as NumPy files. So are larger images that have a place on the ground: all are
-    seen at their own scale.
+    The longer side of an image has ``SIDES[0]`` to ``CLASS_MAP_SIDE`` px; images with a place on
+    the ground are not enlarged. Where the thinnest class would be thinner than ``TOO_THIN`` px, and
+    is less thin in the images, these are cut into tiles, with ``value_range`` as NumPy files. So
+    are larger images that have a place on the ground: all are seen at their own scale.
     """
     about = describe(parts[0])
     maps = folder / 'masks'
     missing = write_class_maps(found, parts, maps, value_range=value_range)
     size = median_size(parts[0])
-    factor = min(1.0, CLASS_MAP_SIDE / float(size.max()))
+    placed = _is_placed(parts[0], value_range)
+    least = 0.0 if placed else SIDES[0]
+    factor = float(np.clip(1.0, least / size.max(), CLASS_MAP_SIDE / size.max()))
     scale = scaled(size, factor)
     crop = scale[1] * 2 // 3, scale[0] * 2 // 3
     fields: dict[str, Any] = dict(AT_SCALE, scale=scale, crop=crop)
     remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
     infer = ''
-    placed = _is_placed(parts[0], value_range)
     if placed:
         infer = options_of_tiles(max(scale), max(scale) // 4)
     why = ''
