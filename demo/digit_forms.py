@@ -1,7 +1,9 @@
-"""Write a set of digit scenes in another form of labels: Pascal VOC, or one folder a class.
+"""Write the labels of digit scenes in another form: Pascal VOC, masks of the digits, or one folder
+of cut-out digits for each class.
 
     python demo/digit_scenes.py --root data/digits --train 128x128:200
     python demo/digit_forms.py voc data/digits/train_128x128 data/voc
+    python demo/digit_forms.py masks data/digits/train_128x128 data/masks
     python demo/digit_forms.py folders data/digits/train_128x128 data/photos \\
         --classes 3 5 8
 """
@@ -51,6 +53,13 @@ def write_voc(scenes: list[Scene], target: Path) -> None:
         ElementTree.ElementTree(annotation).write(target / f'{file.stem}.xml')
 
 
+def write_masks(source: Path, target: Path) -> None:
+    """Write a mask of each image: 255 on any digit, otherwise 0."""
+    target.mkdir(parents=True)
+    for file in sorted((source / 'labels').iterdir()):
+        Image.open(file).point(lambda label: 255 * (label > 0)).save(target / file.name)
+
+
 def write_folders(scenes: list[Scene], target: Path, classes: list[str]) -> None:
     """Cut out the digits of some classes, into one folder for each class."""
     for name in classes:
@@ -66,18 +75,19 @@ def write_folders(scenes: list[Scene], target: Path, classes: list[str]) -> None
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument('form', choices=('voc', 'folders'))
+    parser.add_argument('form', choices=('voc', 'masks', 'folders'))
     parser.add_argument('source', type=Path, help='set of digit_scenes.py')
     parser.add_argument('target', type=Path, help='new folder')
     parser.add_argument(
         '--classes', nargs='+', choices=DIGITS, default=DIGITS, help='of folders; default: all'
     )
     args = parser.parse_args()
-    scenes = read_scenes(args.source)
-    if args.form == 'voc':
-        write_voc(scenes, args.target)
+    if args.form == 'masks':
+        write_masks(args.source, args.target)
+    elif args.form == 'voc':
+        write_voc(read_scenes(args.source), args.target)
     else:
-        write_folders(scenes, args.target, list(args.classes))
+        write_folders(read_scenes(args.source), args.target, list(args.classes))
     print(args.target)
 
 

@@ -19,14 +19,6 @@ def blocks(page):
     return re.findall(r'^```(\w+)\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
 
 
-def in_order(page):
-    """Blocks in the order of a reader: those of the section that writes the data come first."""
-    text = (ROOT / page).read_text(encoding='utf-8')
-    code, (before, _, after) = blocks(page), text.partition('\n## Data to try it on\n')
-    own = len(re.findall(r'^```\w+$', before, re.MULTILINE)) if after else 0
-    return code[own:] + code[:own]
-
-
 def run_page(page, call, shorter, capsys=None):
     """Run the Python blocks in one namespace and the commands, which are all Python's.
 
@@ -34,7 +26,7 @@ def run_page(page, call, shorter, capsys=None):
     ``capsys``, blocks of text are compared with what the block before them printed; otherwise
     they are left out.
     """
-    code = in_order(page)
+    code = blocks(page)
     for old in shorter:
         assert any(old in text for _, text in code), old
     namespace = {}

@@ -66,8 +66,12 @@ def test_detector_from_voc(call, tmp_path):
 
 def test_segmentor(call, tmp_path):
     pytest.importorskip('mmseg')
-    run_page('docs/tutorials/segmentor.md', call, SCENES)
+    few = {'--train 128x128:200': '--train 128x128:12'}
+    few |= {'--length 150': '--length 2', 'iter_150': 'iter_2'}
+    run_page('docs/tutorials/segmentor.md', call, few)
     assert len(predictions(tmp_path)) == 12
+    masks = [np.asarray(Image.open(file)) for file in (tmp_path / 'data/masks').iterdir()]
+    assert len(masks) == 12 and {*np.unique(masks)} == {0, 255}
 
 
 def write_scene(path, classes, layout, *, missing):
