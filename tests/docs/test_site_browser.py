@@ -190,6 +190,18 @@ def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser
     page.close()
 
 
+def test_on_a_phone_a_long_config_of_a_card_is_folded(site, browser):
+    page = browser.new_page()
+    for width, folded in ((1440, False), (390, True)):
+        page.set_viewport_size(dict(width=width, height=844))
+        page.goto(site[1])
+        config = page.locator('.task .highlight', has_text='my_detector.py').last
+        assert config.is_visible() != folded
+    page.locator('.task details', has_text='my_detector.py').locator('summary').click()
+    assert config.is_visible()
+    page.close()
+
+
 def test_the_search_finds_the_guides_first(site, browser):
     folder, address = site
     page = browser.new_page()
