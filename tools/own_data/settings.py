@@ -83,6 +83,16 @@ def factor_of(image: Coco, scale: Sequence[int]) -> float:
     return min(max(scale) / max(sides), min(scale) / min(sides))
 
 
+def enlarged(factor: float) -> list[str]:
+    """How to predict on larger images, if those of the training are enlarged."""
+    if factor <= 1:
+        return []
+    return [
+        f'small images are enlarged {factor:.2f} times; if objects have as many px in larger'
+        f' photos, add --scale {factor:.2f} to the command of tools/infer.py'
+    ]
+
+
 def about_tiles(part: Part) -> str:
     """How a config trains on tiles."""
     count = len(part.coco['images'])
@@ -135,7 +145,7 @@ def object_settings(
     for key, part in zip(('train', 'val'), parts, strict=True):
         fields[key] = str(write_json(part.coco, folder / f'{key}.json'))
         fields[f'{key}_images'] = str(part.root.resolve())
-    return Settings(fields, about, [remark], infer)
+    return Settings(fields, about, [remark, *enlarged(factor)], infer)
 
 
 def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
@@ -208,6 +218,7 @@ def map_settings(
     crop = scale[1] * 2 // 3, scale[0] * 2 // 3
     fields: dict[str, Any] = dict(AT_SCALE, scale=scale, crop=crop)
     remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
+    remarks += enlarged(factor)
     infer = ''
     if placed:
         infer = options_of_tiles(max(scale), max(scale) // 4)
