@@ -1,6 +1,4 @@
-"""The planned experiment in miniature, with an interruption; its analysis on synthetic same_row(
-    call, interrupted, monkeypatch
-)."""
+"""The planned experiment in miniature, with an interruption; its analysis on synthetic results."""
 
 import functools
 import math
@@ -43,6 +41,7 @@ from size_experiment.protocol import (  # noqa: E402
     plan_digest,
     rates_to_try,
 )
+from size_experiment.report import verdict_text  # noqa: E402
 
 SMALL = PLAN | dict(
     arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2),
@@ -158,7 +157,11 @@ def test_the_commands_run_small_and_an_interrupted_run_ends_with_the_same_row(
     page, evidence = Path('page.md').read_text(), Path('evidence.md').read_text()
     assert page.count('PEG at 0-5 minus RoPE') == 2 and '| cpvt_tiny_gap-imagenette |' in page
     assert '(evidence/size_experiment.png)' in evidence
-    assert Path('evidence/size_experiment.png').stat().st_size > 5000
+    for name in ('size_experiment', 'size_experiment_narrow'):
+        assert Path(f'evidence/{name}.png').stat().st_size > 5000
+    means = pd.read_csv('sealed.csv').groupby(['row', 'size'])['top1'].mean()
+    cells = [cell.strip() for cell in evidence.split('| no encoding')[1].split('|')]
+    assert cells[1:4] == [f'{means["none", 16]:.1f}', f'{means["none", 32]:.1f}', '']
 
 
 def check_refusals(call, monkeypatch):
@@ -302,6 +305,12 @@ def test_contrasts_pool_the_variance_of_all_rows_and_are_corrected():
 )
 def test_verdict(options, verdict):
     assert analyse(synthetic(**options), 64, [0, 1, 2]).verdict == verdict
+
+
+def test_a_claim_that_was_not_tested_says_why():
+    found = analyse(synthetic(table_lead=1.9), 64, [0, 1, 2])
+    assert verdict_text(found).endswith('from 2 points above no encoding, and has +1.9.')
+    assert verdict_text(analyse(synthetic(), 64, [0, 1, 2])).endswith('**supported**.')
 
 
 def test_fewer_seeds_are_no_answer():
