@@ -41,7 +41,7 @@ SOURCE = (
 )
 # In the search, guides come first. Tables of measurements, and the README, whose words stand on the
 # first page, are left out.
-FIRST = ('docs/own_config', 'docs/weights')  # they say what to write in a config
+FIRST = ('docs/own_config', 'docs/weights.md')  # they say what to write in a config
 GUIDES = (
     'docs/bridges',
     'docs/export',

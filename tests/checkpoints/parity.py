@@ -2,8 +2,9 @@
 
     python tests/checkpoints/parity.py [PEER ...]
 
-Writes the table of docs/weights.md anew: the rows of the named peers, or of all that import. Rows
-of other peers are kept. `make parity` measures mmpretrain and transformers one after the other.
+Writes the table of docs/weights_reference.md anew: the rows of the named peers, or of all that
+import. Rows of other peers are kept. `make parity` measures mmpretrain and transformers one after
+the other.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
 from cpvt_backbones.backbones.archs import PYRAMIDS  # noqa: E402
 from cpvt_backbones.checkpoints import SOURCES, public_backbone  # noqa: E402
 
-PAGE = ROOT / 'docs' / 'weights.md'
+PAGE = ROOT / 'docs' / 'weights_reference.md'
 HEAD = ('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches')
 DISTRIBUTIONS = {
     'timm': 'timm',

@@ -1,4 +1,6 @@
-"""The table of differences in docs/weights.md: complete, within the bound, and what writes it."""
+"""The table of differences in docs/weights_reference.md: complete, within the bound, and what
+writes it.
+"""
 
 import re
 import sys
