@@ -4,7 +4,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import FileHandler
 from os import PathLike
 from pathlib import Path
@@ -84,7 +84,15 @@ class PretrainedModel(BaseModule):
             super()._dump_init_info()
 
     @classmethod
-    def from_pretrained(cls, name: str | PathLike[str], **arguments: Any) -> Any:
+    def from_pretrained(
+        cls,
+        name: str | PathLike[str],
+        *,
+        prefix: str | None = None,
+        ema: bool = False,
+        table_grid: Sequence[Any] | None = None,
+        **arguments: Any,
+    ) -> Any:
         """Build a backbone of this class with pretrained weights and the arguments that they need.
 
         The model is in training mode, as one from the constructor: call ``eval()`` to predict.
@@ -105,6 +113,11 @@ class PretrainedModel(BaseModule):
                   weights, and the log says what is assumed.
 
                 In a config ``init_cfg`` takes the name, and the arguments are those of the config.
+            prefix: Load the keys under this prefix only; ``None`` finds the prefix. A file of
+                several models needs it, such as ``'teacher'`` for DINO and iBOT.
+            ema: Whether to load the averaged weights that are stored beside the others.
+            table_grid: Grid (height, width) in tokens of the weights' learned table, or one pair
+                for each stage of a pyramid, if it is not a square and the file does not say it.
             arguments: Override those that the weights were trained with, e.g.
                 ``out_type='featmap'``.
 
@@ -123,6 +136,8 @@ class PretrainedModel(BaseModule):
             (192, 12)
         """
         check_keywords(f'{cls.__name__}.from_pretrained', cls, arguments, positional=('init_cfg',))
+        options: dict[str, Any] = dict(prefix=prefix, table_grid=table_grid, ema=ema or None)
+        options = {key: value for key, value in options.items() if value is not None}
         check_path(name=name)
         given, name = str(name), _full_name(os.path.expanduser(name))
         try:
@@ -133,7 +148,7 @@ class PretrainedModel(BaseModule):
             fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
             raise CheckpointError(fault) from error
         exact = 'type' in config or name in shipped_weights()
-        built, content = _description(name, config, arguments)
+        built, content = _description(name, config, arguments, prefix)
         kind = built.pop('type', None)
         fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
         if kind not in fitting:
@@ -149,10 +164,10 @@ class PretrainedModel(BaseModule):
         if not exact:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
             accepted = inspect.signature(cls).parameters
             built = {key: value for key, value in built.items() if key in accepted}
-        init_cfg = dict(type='Pretrained', checkpoint=name)
+        init_cfg = dict(type='Pretrained', checkpoint=name, **options)
         model = cls(**{**built, **arguments, 'init_cfg': init_cfg})
         # Not init_weights(), which logs every parameter.
-        load_checkpoint(model, name, content=content)
+        load_checkpoint(model, name, content=content, **options)
         return model
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
@@ -209,7 +224,7 @@ def _full_name(name: str) -> str:
 
 
 def _description(
-    name: str, config: dict[str, Any], arguments: Mapping[str, Any]
+    name: str, config: dict[str, Any], arguments: Mapping[str, Any], prefix: str | None
 ) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """Type and arguments of the backbone of a name, and the weights if they have been read.
 
@@ -226,7 +241,7 @@ def _description(
         )
     content = read_checkpoint(name)
     with naming_file(name):
-        read, _ = recognise_backbone(content, config)
+        read, _ = recognise_backbone(content, config, prefix=prefix)
     return _complete(name, read, arguments), content
 
 

@@ -111,6 +111,29 @@ def test_arguments_may_be_overridden(tmp_path):
     assert model(torch.randn(1, 3, 32, 32))[0].shape == (1, 24)
 
 
+def test_the_options_of_the_load_choose_the_weights(tmp_path):
+    """A file of a teacher and a student, averaged weights, and a table that is not a square."""
+    table = dict(type='Learned')
+    wide = dict(arch='tiny', position=table, with_cls_token=False)
+    raw, averaged = (randomise(CPVT(**wide, img_size=(32, 128))) for _ in range(2))
+    images = torch.randn(1, 3, 32, 128)
+    bare = {key: value for key, value in raw.state_dict().items() if 'grid' not in key}
+    torch.save(dict(teacher=averaged.state_dict(), student=bare), tmp_path / 'two.pth')
+    torch.save(dict(model=bare, model_ema=averaged.state_dict()), tmp_path / 'ema.pth')
+    for file, options, source in (
+        ('two', dict(prefix='teacher'), averaged),
+        ('two', dict(prefix='student', table_grid=(2, 8)), raw),
+        ('ema', dict(table_grid=(2, 8)), raw),
+        ('ema', dict(ema=True), averaged),
+    ):
+        model = CPVT.from_pretrained(tmp_path / f'{file}.pth', img_size=(32, 128), **options)
+        assert_equal_outputs(model.eval()(images), source.eval()(images))
+        for parameter in model.parameters():
+            parameter.data.zero_()
+        model.init_weights()  # as mmengine does before a training
+        assert_equal_outputs(model(images), source(images))
+
+
 def test_a_fused_model_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match=r'must have the weights of a CPVT\(.*unfused'):
         column().fuse().save_pretrained(tmp_path)
