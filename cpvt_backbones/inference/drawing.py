@@ -132,8 +132,10 @@ def _draw_instances(
     picture = _Canvas(Image.fromarray(rgb))
     factors = np.tile([width / size[0], height / size[1]], 2)
     boxes = (np.array(prediction['boxes']).reshape(-1, 4) * factors).tolist()
-    for i, (box, shade) in enumerate(zip(boxes, shades, strict=True)):
+    for box, shade in zip(boxes, shades, strict=True):
         picture.draw_box(box, shade)
+    # No line of a box crosses a label.
+    for i, (box, shade) in enumerate(zip(boxes, shades, strict=True)):
         score = prediction['scores'][i] if 'scores' in prediction else None
         text = _label(labels[i], prediction['classes'][i], score)
         picture.write((box[0], box[1]), text, shade)
@@ -181,7 +183,7 @@ class _Canvas:
         """Write above a box's upper left corner, or inside if there is no room."""
         _, _, right, bottom = self._draw.textbbox((0, 0), text, font=self._font)
         left = max(0, min(corner[0], self.image.width - right))
-        top = corner[1] - bottom if corner[1] >= bottom else corner[1]
+        top = corner[1] - bottom if corner[1] >= bottom else max(0, corner[1])
         self._draw.rectangle((left, top, left + right, top + bottom), fill=shade)
         self._draw.text((left, top), text, font=self._font, fill=_ink(shade))
 

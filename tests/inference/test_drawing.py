@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from local_models import LocalSegmentor
+from local_models import BlockDetector, LocalSegmentor
 
 from cpvt_backbones.inference.drawing import draw_prediction, label_font, make_preview
 
@@ -53,3 +53,25 @@ def test_a_picture_too_small_for_a_legend_has_none(name):
     preview = make_preview(np.zeros((side, side, 3), np.uint8))
     picture = draw_prediction(preview, dict(seg_map=seg_map), predictor, size=(side, side))
     assert picture.shape == (side, side, 3)
+
+
+def boxes_drawn(*boxes):
+    """The picture of boxes of class ``a`` on 200 x 150 px of grey."""
+    count = len(boxes)
+    found = dict(boxes=np.array(boxes), labels=[0] * count, classes=['a'] * count)
+    found['scores'] = [0.5] * count
+    grey = np.full((150, 200, 3), 100, np.uint8)
+    return draw_prediction(grey, found, BlockDetector(), size=(200, 150))
+
+
+def test_no_box_crosses_a_label():
+    first, crossing = (20, 60, 90, 120), (30, 30, 190, 140)
+    alone, both = boxes_drawn(first), boxes_drawn(first, crossing)
+    label = slice(51, 60), slice(20, 40)  # above the first box
+    assert len(np.unique(alone[label].reshape(-1, 3), axis=0)) > 2
+    np.testing.assert_array_equal(both[label], alone[label])
+
+
+def test_the_label_of_a_box_beyond_the_upper_edge_is_whole():
+    beyond, at_edge = boxes_drawn((20, -6, 90, 120)), boxes_drawn((20, 0, 90, 120))
+    np.testing.assert_array_equal(beyond[2:12, 22:40], at_edge[2:12, 22:40])
