@@ -69,8 +69,9 @@ TASKS = (
 COMMAND_LINES = """# Command lines
 
 The scripts of the folder `tools` of a clone, with all arguments.
-`python tools/NAME.py --help` prints the same. How to use them: [own data](../docs/own_data.md),
-[prediction](../docs/inference.md), [export](../docs/export.md).
+`python tools/NAME.py --help` prints the same. How to use them:
+[Train on your own data](../docs/own_data.md), [prediction](../docs/inference.md),
+[export](../docs/export.md).
 
 """
 # Entries that a page of the reference begins with, in this order; the others come under a heading.

@@ -21,7 +21,8 @@ RECIPES = """\
 ## Recipes, without weights
 
 - **published elsewhere**: the score is that of the source; this project did not train the recipe.
-- **not trained**: no published score of this recipe is known. *every status* shows these rows.
+- **not trained**: no published score of this recipe is known. To see these rows, choose
+  *every status* in the menu.
 
 A click on a heading sorts a table.
 """

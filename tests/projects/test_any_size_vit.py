@@ -213,7 +213,7 @@ def test_what_to_choose_has_the_figures_of_the_csv():
         values(own, 'cosines', variant, 'mixed')[224].mean() for variant in ('table', 'peg', 'rope')
     )
     lower = [table_cosine - other for other in others]
-    text = 'cosine similarity {:.0f} points lower with PEG, {:.0f} with RoPE'
+    text = '(cosine: {:.0f} points over PEG, {:.0f} over RoPE)'
     assert text.format(*lower) in page
     clip = ' '.join((folder / 'clip.md').read_text().split())
     rope, peg = (percent(variant, 'mixed', 224) for variant in ('rope', 'peg'))
