@@ -87,7 +87,8 @@ def draw_prediction(
     if predictor.task == 'classification':
         picture = _Canvas(Image.fromarray(rgb))
         name = _label(prediction['label'], prediction['class'], prediction.get('score'))
-        picture.write((0, 0), name, _shade(class_colours(predictor)[prediction['label']]))
+        shade = _shade(class_colours(predictor)[prediction['label']])
+        picture.write((0, 0), name, shade, font=picture.title_font(name))
         return np.asarray(picture.image)
     return _draw_instances(rgb, prediction, predictor, size)
 
@@ -179,13 +180,26 @@ class _Canvas:
         line = max(1, round(min(self.image.size) / 240))
         self._draw.rectangle(tuple(box), outline=shade, width=line)
 
-    def write(self, corner: tuple[float, float], text: str, shade: Colour) -> None:
+    def title_font(self, text: str) -> ImageFont.FreeTypeFont:
+        """Letters for the only text of a picture: twice those of a box, if the width holds it."""
+        size, width = 2 * self._font.size, self._font.getlength(text) / self._font.size
+        return label_font(max(10, int(min(size, self.image.width / width))))
+
+    def write(
+        self,
+        corner: tuple[float, float],
+        text: str,
+        shade: Colour,
+        *,
+        font: ImageFont.FreeTypeFont | None = None,
+    ) -> None:
         """Write above a box's upper left corner, or inside if there is no room."""
-        _, _, right, bottom = self._draw.textbbox((0, 0), text, font=self._font)
+        font = font or self._font
+        _, _, right, bottom = self._draw.textbbox((0, 0), text, font=font)
         left = max(0, min(corner[0], self.image.width - right))
         top = corner[1] - bottom if corner[1] >= bottom else max(0, corner[1])
         self._draw.rectangle((left, top, left + right, top + bottom), fill=shade)
-        self._draw.text((left, top), text, font=self._font, fill=_ink(shade))
+        self._draw.text((left, top), text, font=font, fill=_ink(shade))
 
     def add_legend(self, entries: Sequence[tuple[str, Colour]]) -> None:
         """Add a strip below the picture with the names of the first entries, in rows.

@@ -75,3 +75,20 @@ def test_no_box_crosses_a_label():
 def test_the_label_of_a_box_beyond_the_upper_edge_is_whole():
     beyond, at_edge = boxes_drawn((20, -6, 90, 120)), boxes_drawn((20, 0, 90, 120))
     np.testing.assert_array_equal(beyond[2:12, 22:40], at_edge[2:12, 22:40])
+
+
+@pytest.mark.parametrize('name', ['5', 'a name that is as wide as two boxes'])
+@pytest.mark.parametrize('size', [(480, 320), (90, 60)])
+def test_the_class_of_an_image_is_readable_and_within_it(size, name):
+    predictor = LocalSegmentor()
+    predictor.task, predictor.palette = 'classification', [[255, 0, 0]]
+    width, height = size
+    grey = np.full((height, width, 3), 100, np.uint8)
+    found = {'label': 0, 'class': name, 'score': 0.5}
+    picture = draw_prediction(grey, found, predictor, size=size)
+    rows, columns = np.nonzero((picture == (255, 0, 0)).all(axis=-1))
+    assert columns.min() == 0 and rows.min() == 0
+    if len(name) == 1:
+        assert rows.max() >= height / 20
+    if width > 400:  # letters of 10 px have room
+        assert columns.max() < width - 1
