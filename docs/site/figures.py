@@ -24,6 +24,7 @@ from PIL import ExifTags, Image
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'tools'))
 
 import cards
+import digit_forms
 import hero
 import make_config
 from digit_scenes import CLASSES, write_scenes
@@ -246,20 +247,28 @@ def tiles(*, narrow: bool) -> Figure:
     return figure
 
 
-def sheet(form: str) -> Image.Image:
+def sheet(form: str, *, ten: bool = True) -> Image.Image:
     """The sheet of labels that tools/make_config.py writes, of three scenes with digits.
 
     Args:
-        form: ``'coco'`` for boxes, ``'masks'`` for classes of pixels.
+        form: ``'coco'`` for boxes, ``'masks'`` for classes of pixels, ``'folders'`` for cut-out
+            digits.
+        ten: Whether the masks have a class for each digit, or one for all.
     """
     with TemporaryDirectory() as folder:
         data = write_scenes(root=folder, split='train', height=192, width=288, count=3)
-        config = f'{folder}/model.py'
+        config, forms = f'{folder}/model.py', Path(folder, 'forms')
         arguments = [f'{data}/instances.json', f'{data}/images']
         if form == 'masks':
             names = Path(folder, 'classes.txt')
-            names.write_text('\n'.join(CLASSES))
-            arguments = [f'{data}/images', f'{data}/labels', '--classes', str(names)]
+            names.write_text('\n'.join(CLASSES if ten else ('background', 'digit')))
+            if not ten:
+                digit_forms.write_masks(data, forms)
+            masks = data / 'labels' if ten else forms
+            arguments = [f'{data}/images', f'{masks}', '--classes', str(names)]
+        elif form == 'folders':
+            digit_forms.write_folders(digit_forms.read_scenes(data), forms, ['3', '5', '8'])
+            arguments = [str(forms)]
         make_config.main([form, *arguments, '--out', config])
         return Image.open(f'{folder}/model/sheet.jpg').copy()
 
@@ -313,5 +322,8 @@ if __name__ == '__main__':
             save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
     sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)
     sheet('masks').save(FOLDER / 'sheet_masks.jpg', quality=82)
+    sheet('masks', ten=False).save(FOLDER / 'sheet_two.jpg', quality=82)
+    first_row = sheet('folders').crop((0, 0, 1528, 508))
+    first_row.save(FOLDER / 'sheet_folders.jpg', quality=82)
     models = versions(*(example.model for example in (draw_smear(), draw_street())))
     vis().save(FOLDER / 'vis.jpg', quality=82, comment=models)
