@@ -263,7 +263,10 @@ def test_transparent_pixels_are_noted(data, call, printed, opacity):
         pixels[3, 5, 3] = opacity
         write_raster(path, pixels, photometric='RGB', ALPHA='YES')
     call('make_config', *data['coco'][:-5], *MAKE)
-    noted = '12 transparent pixels: training sees their colour, prediction white' in printed()
+    noted = (
+        '12 images with transparent pixels: training sees their colour, prediction white'
+        in printed()
+    )
     assert noted == (opacity < 255)
 
 

@@ -336,3 +336,16 @@ def test_images_of_16_bits_with_values_of_12_are_noted(coco, table):
     assert has(table(*coco.arguments()), wanted)
     mask(coco.photos / '2.png', [0, 65535], dtype='uint16')
     assert 'images of 16 bits' not in table(*coco.arguments())
+
+
+@pytest.mark.parametrize('place', [0, 9])
+def test_objects_that_vanish_in_a_long_image_are_named(coco, table, place):
+    """Two of 20 x 16 px in an image of 2000 px, of training or validation."""
+    name = 'größer 1.png' if place else '0 größer.png'
+    photo(coco.photos / name, (2000, 40))
+    coco.images[place].update(file_name=name, width=2000, height=40)
+    wanted = f'objects shrunk to less than 4 px: 2; cut these images into parts: {name}\n'
+    assert wanted in table(*coco.arguments())
+    photo(coco.photos / name, (320, 40))
+    coco.images[place].update(width=320)
+    assert 'objects shrunk' not in table(*coco.arguments(), '--overwrite')

@@ -66,6 +66,36 @@ def test_layouts_of_roboflow_and_coco_are_recognised(coco, table, refuse):
     assert 'has more than one form, coco (' in refuse(roboflow)
 
 
+@pytest.mark.parametrize('text', ['<xml>no</xml>', '{"images": [', '', '\ufffd{'])
+def test_a_json_file_that_cannot_be_read_is_named(coco, refuse, text):
+    """The folder is not taken for another form, and a broken part is not left out."""
+    folder = coco.folder / 'été 1'
+    for i in range(6):
+        photo(folder / f'images/{i}.png', seed=i)
+    (folder / 'val.json').write_text(text, encoding='utf-8')
+    named = f'data: {folder}/val.json is not JSON: '
+    assert named in refuse(folder)
+    coco.write().rename(folder / 'train.json')
+    assert named in refuse(folder)
+    assert named in refuse(folder / 'val.json')
+
+
+def test_coco_files_without_labels(coco, refuse, table):
+    """The one file must be complete; beside a complete one, it is of a test set."""
+    _, file, images = coco.arguments()
+    folder = coco.folder / 'data'
+    folder.mkdir()
+    images.rename(folder / 'images')
+    test = folder / 'image_info_test.json'
+    test.write_text('{"images": [{"id": 1, "file_name": "far.png"}], "categories": []}')
+    assert f"data: {test} is no COCO JSON: it lacks 'annotations'" in refuse(folder)
+    file.rename(folder / 'all.json')
+    assert f'1 images of another set than training and validation, such as test: {test}' in table(
+        folder
+    )
+    assert f'read as: folders {folder}' not in table(folder)
+
+
 def test_labelme_is_named(tmp_path, refuse):
     write_photos(tmp_path / 'data', '1.png')
     (tmp_path / 'data/1.json').write_text('{"shapes": [], "imagePath": "1.png"}')

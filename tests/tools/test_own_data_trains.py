@@ -80,6 +80,9 @@ def test_objects(predicted, folder, form, length, limits):
     # Of each image, fewer boxes are trained on: a faster test.
     fewer = ['model.train_cfg.rcnn.sampler.num=32'] if form == 'instances' else []
     out = predicted(data, 'val', length=length, options=options, cfg_options=fewer)
+    # A detector starts from one of other classes, and the log says so once.
+    (log,) = folder.glob('work_dirs/*/20*/*.log')
+    assert log.read_text().count('starts from random weights') == (form == 'coco')
     for kind, limit in limits.items():
         assert average_precision(truth, out / 'predictions.json', kind) > limit
 

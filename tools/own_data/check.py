@@ -74,9 +74,10 @@ def check(
     _note_duplicates(checked, facts, report)
     _count_used(checked, report)
     _check_classes(checked, report)
-    report.finish(strict=strict, file=file)
     if len(checked) < 2 or not all(part.coco['images'] for part in checked):
-        raise ValueError('data: at least 2 images are needed, for training and validation')
+        reason = 'data with no image for training or none for validation'
+        report.add('refused', reason, parts[0].source)
+    report.finish(strict=strict, file=file)
     return checked
 
 
@@ -207,7 +208,8 @@ def _note_files(facts: Facts, report: Report) -> None:
         if known.alpha:
             report.add(
                 'note',
-                'transparent pixels: training sees their colour, prediction white; --bands 1 2 3'
+                'images with transparent pixels: training sees their colour, prediction white;'
+                ' --bands 1 2 3'
                 ' takes the colour in both, --bands 1 2 3 4 a fourth band that is no transparency',
                 str(path),
             )

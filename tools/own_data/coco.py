@@ -39,7 +39,7 @@ def read_coco(file: Path, images: Path) -> Part:
         file: The JSON file.
         images: Folder that the ``file_name`` of each image starts from.
     """
-    content = _read_json(file)
+    content = read_json(file)
     if not isinstance(content, dict):
         raise ValueError(
             f'data: {file} is no COCO JSON: it must be an object with the keys {LISTS}'
@@ -70,7 +70,8 @@ def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
             )
 
 
-def _read_json(file: Path) -> Any:
+def read_json(file: Path) -> Any:
+    """The content of a JSON file; ``ValueError`` if it is none."""
     try:
         return json.loads(file.read_bytes())
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -84,7 +85,7 @@ def read_predictions(folder: Path) -> Part:
         folder: Its output folder, of a detector or instance segmentor. Paths of images that are
             not absolute start from the current folder, as when they were predicted.
     """
-    content, found = (_read_json(folder / name) for name in PREDICTIONS)
+    content, found = (read_json(folder / name) for name in PREDICTIONS)
     if not found:
         raise ValueError(f'data: {folder} has no predictions: predict with a lower score_thr')
     if not all('bbox' in one for one in found):
@@ -133,11 +134,13 @@ def note_unlisted(parts: Sequence[Part], report: Report) -> None:
 
 
 def report_left_out(files: Sequence[Path], report: Report) -> None:
-    """Report the images of COCO files that are neither training nor validation data."""
+    """Report the images of COCO files, maybe without annotations, that are neither training nor
+    validation data.
+    """
     for file in files:
-        for image in read_coco(file, file.parent).coco['images']:
-            where = f'{file}: {image.get("file_name")}'
-            report.add('skipped', LEFT_OUT, where)
+        for image in read_json(file)['images']:
+            name = image.get('file_name') if isinstance(image, dict) else image
+            report.add('skipped', LEFT_OUT, f'{file}: {name}')
 
 
 def part_of(part: Part, names: Collection[str]) -> Part:

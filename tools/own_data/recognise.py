@@ -1,6 +1,5 @@
 """Recognise the form of data by the files."""
 
-import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .coco import LISTS, SAMPLE
+from .coco import LISTS, SAMPLE, read_json
 from .files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in, must_exist
 from .report import Report
 from .yolo import NAME_FILES
@@ -55,15 +54,23 @@ def recognise(paths: Sequence[Path]) -> Form:
 
 
 def _recognise_folder(folder: Path) -> Form:
-    boxes = {'coco': _coco_files(folder), 'voc': _voc_file(folder), 'yolo': _yolo_file(folder)}
+    coco, partial = _coco_files(folder)
+    boxes = {'coco': coco, 'voc': _voc_file(folder), 'yolo': _yolo_file(folder)}
     found = [kind for kind, files in boxes.items() if files]
     if len(found) > 1:
         examples = ', '.join(f'{kind} ({boxes[kind][0]})' for kind in found)
         raise ValueError(f'data: {str(folder)!r} has more than one form, {examples}; name one')
     if found == ['coco']:
-        return _coco_form(folder, boxes['coco'])
+        form = _coco_form(folder, coco)
+        form.left_out += [file for file, missing in partial if missing == ['annotations']]
+        return form
     if found:
         return Form(found[0], [folder])
+    for file, missing in partial:
+        raise ValueError(
+            f'data: {file} is no COCO JSON: it lacks {", ".join(map(repr, missing))}; complete it,'
+            ' or name the form of the data to ignore it'
+        )
     for file in _files(folder, '.json')[:1]:
         if 'shapes' in _read(file):
             raise ValueError(
@@ -103,15 +110,20 @@ def _yolo_file(folder: Path) -> list[Path]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        return {}
+    content = read_json(file)
     return content if isinstance(content, dict) else {}
 
 
-def _coco_files(folder: Path) -> list[Path]:
-    return [file for file in _files(folder, '.json') if {*LISTS} <= {*_read(file)}]
+def _coco_files(folder: Path) -> tuple[list[Path], list[tuple[Path, list[str]]]]:
+    """COCO files, and files with images or annotations that lack other lists, with these."""
+    complete, partial = [], []
+    for file in _files(folder, '.json'):
+        missing = [key for key in LISTS if key not in _read(file)]
+        if not missing:
+            complete.append(file)
+        elif not {'images', 'annotations'} <= {*missing}:
+            partial.append((file, missing))
+    return complete, partial
 
 
 def _words(path: Path, root: Path) -> set[str]:

@@ -1,5 +1,6 @@
 """Choose scale, anchors and schedule from checked data."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ SIDES = 320, 640  # px, the least and most of an image's longer side
 CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side, and of its crops of tiles
 # px of a segmentor's thinnest class, below which tiles are cut: the finest stride of its features
 TOO_THIN = 4
+VANISHING = 4  # px of an object in training, half the finest stride, below which it is named
 SHRUNK = 0.8  # of the px in the images: a class that keeps more gains little by tiles
 CROPS = (112, 160, 224)  # px, sides that a classifier is trained at
 
@@ -93,6 +95,25 @@ def enlarged(factor: float) -> list[str]:
     ]
 
 
+def vanishing(parts: Sequence[Part], scale: Sequence[int]) -> list[str]:
+    """The images, such as long ones, whose objects are shrunk to less than ``VANISHING`` px."""
+    found: list[str] = []
+    for coco in (part.coco for part in parts):
+        images = {image['id']: image for image in coco['images']}
+        for one in coco['annotations']:
+            side, image = math.prod(one['bbox'][2:]) ** 0.5, images[one['image_id']]
+            if factor_of(image, scale) * side < VANISHING <= side:
+                found.append(image['file_name'])
+    if not found:
+        return []
+    names = [*dict.fromkeys(found)]
+    more = ', ...' if len(names) > 3 else ''
+    return [
+        f'objects shrunk to less than {VANISHING} px: {len(found)}; cut these images'
+        f' into parts: {", ".join(names[:3])}{more}'
+    ]
+
+
 def about_tiles(part: Part) -> str:
     """How a config trains on tiles."""
     count = len(part.coco['images'])
@@ -131,6 +152,7 @@ def object_settings(
         scale, factor = (TILE, TILE), 1.0
     else:
         remark += f', {seen:.0f} px in training (images of {max(scale)} px)'
+    remarks = [remark, *vanishing(parts, scale), *enlarged(factor)]
     fields = dict(
         classes=tuple(category['name'] for category in parts[0].coco['categories']),
         scale=scale,
@@ -145,7 +167,7 @@ def object_settings(
     for key, part in zip(('train', 'val'), parts, strict=True):
         fields[key] = str(write_json(part.coco, folder / f'{key}.json'))
         fields[f'{key}_images'] = str(part.root.resolve())
-    return Settings(fields, about, [remark, *enlarged(factor)], infer)
+    return Settings(fields, about, remarks, infer)
 
 
 def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
