@@ -136,6 +136,8 @@ def run(
         rows = []
         with bars() as progress:
             for size in progress.track(sizes, description='evaluating'):
+                # Also where the terminal shows no bars.
+                console.print(f'evaluating both models at {size} px, {size.scenes} scenes')
                 found = evaluate('detector', models, data_root, size) | evaluate(
                     'segmentor', models, data_root, size
                 )

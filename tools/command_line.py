@@ -240,7 +240,15 @@ def with_options(message: str) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """The message of an error; a type that no registry has is compared with the backbones."""
+    """The message of an error.
+
+    The system's own begins with the path. A type that no registry has is compared with the
+    backbones.
+    """
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        path = os.fsdecode(error.filename)
+        start = '' if os.path.isabs(path) else f' (the path starts from {os.getcwd()})'
+        return f'{path!r}: {error.strerror}{start}'
     if not isinstance(error, KeyError):
         return str(error)
     name, *_ = message = str(error.args[0]).split()

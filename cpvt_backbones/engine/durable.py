@@ -280,7 +280,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if self._saved_iter != iteration:
             self._save(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
         saved = f'saved iteration {iteration} in {self.out_dir}'
-        runner.logger.warning(f'Preempted: {saved}; start it again with resume to go on.')
+        runner.logger.warning(f'Interrupted: {saved}; start it again with --resume to go on.')
         raise SystemExit(EXIT_PREEMPTED)
 
     def _preempted(self, runner: Runner, iteration: int) -> bool:

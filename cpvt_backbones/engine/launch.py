@@ -80,7 +80,9 @@ def train(
     _find_weights(cfg, resume)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        runner.register_hook(TrainingCheckHook())
+        # Not beside DurableCheckpointHook, which is one: every line of the log would come twice.
+        if not any(isinstance(hook, TrainingCheckHook) for hook in runner.hooks):
+            runner.register_hook(TrainingCheckHook())
         runner.register_hook(SummaryHook())
     with _progress_bar(runner) if progress else nullcontext():
         runner.train()

@@ -197,7 +197,11 @@ def told_again():
         (lambda: raise_(ValueError('size must be even,\n  got 3')), 'size must be even, got 3'),
         (lambda: raise_(TypeError('size must be a number')), 'size must be a number'),
         (lambda: raise_(CheckpointError('no weights')), 'no weights'),
-        (lambda: open('none.csv'), "[Errno 2] No such file or directory: 'none.csv'"),
+        (
+            lambda: open('none.csv'),
+            f"error: 'none.csv': No such file or directory (the path starts from {Path.cwd()})\n",
+        ),
+        (lambda: open('/none/é 1.csv'), "error: '/none/é 1.csv': No such file or directory\n"),
         (lambda: raise_(FileNotFoundError('there is no file a')), 'there is no file a'),
         (lambda: __import__('no_such_package'), "No module named 'no_such_package'"),
         (lambda: raise_(ImportError('pip install it')), 'pip install it'),

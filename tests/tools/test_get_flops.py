@@ -72,7 +72,7 @@ SIZE = 'HEIGHTxWIDTH or SIDE in px is expected'
         (['c.py', '--shape', '800', '600'], '--shape: write 800x600 for one size, 800x800 600x600'),
         (['c.py', '--shape', '1x2x3'], SIZE),
         ([], 'a model, or the CSV of an earlier run as --out, is needed'),
-        (['--out', 'none.csv'], "No such file or directory: 'none.csv'"),
+        (['--out', 'none.csv'], "'none.csv': No such file or directory (the path starts from "),
     ],
 )
 def test_wrong_arguments(arguments, message, refused):
