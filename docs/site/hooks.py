@@ -35,6 +35,7 @@ PLOT = re.compile(r'^!\[([^\]]*)\]\((\S+)\.png\)$', re.MULTILINE)
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 PICTURE = re.compile(r'<picture>(?:(?!</picture>).)+scheme: dark.+?</picture>', re.DOTALL)
 IMAGE = re.compile(r'(?:src|srcset)="([^":]+)"')  # in HTML
+SHEET = re.compile(r'!\[[^\]]*\]\(([^)\s:]+)\)')  # in Markdown
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = (
     '---\nsearch: {{exclude: true}}\n---\n# {name}\n\n`{path}`\n\n````{language}\n{code}\n````\n'
@@ -96,7 +97,8 @@ def on_files(files: Any, config: Any) -> Any:
             else:
                 add(name, abs_src_path=str(file))
     home = (ROOT / 'docs/site/index.md').read_text(encoding='utf-8')
-    for name in {*IMAGE.findall(home), *map(dark, IMAGE.findall(home))} - files.src_uris.keys():
+    drawn = {*IMAGE.findall(home), *map(dark, IMAGE.findall(home)), *SHEET.findall(home)}
+    for name in drawn - files.src_uris.keys():
         add(name, abs_src_path=str(ROOT / name))
     for name, text in reference().items():
         add(f'api/{name}.md', content=text)

@@ -131,6 +131,7 @@ def test_speeds_are_those_of_the_csv_files():
         r"^\| PyramidCPVT-S, 800 x 1344 \| timm's .*? \| [\d.]+ \| (\d+)", pages[3], re.M
     )
     assert f'CPU, {int(milliseconds) / 1000:.1f} s an image' in pages[1]
+    assert f'the backbone {int(milliseconds) / 1000:.1f} s on two CPU cores' in pages[2]
 
 
 def test_what_it_says_of_its_peers():
