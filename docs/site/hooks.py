@@ -45,9 +45,10 @@ SOURCE = (
 FIRST = ('docs/own_config', 'docs/weights.md')  # they say what to write in a config
 GUIDES = (
     'docs/bridges',
+    'docs/evidence.md',
     'docs/export',
     'docs/get_started',
-    'docs/inference.md',
+    'docs/inference',
     'docs/install',
     'docs/own_data',
     'docs/rope',
@@ -56,13 +57,13 @@ GUIDES = (
 )
 LATER = (
     'C',
-    'api/',
     'configs/',
     'cpvt_backbones/',
     'docs/benchmarks/',
     'docs/evidence/',
     'docs/paper',
     'docs/ports',
+    'docs/reliability',
     'projects/',
 )
 UNSEARCHED = re.compile(r'docs/benchmarks/(?!details)|overview\.md$')

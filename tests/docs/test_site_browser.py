@@ -34,6 +34,11 @@ QUERIES = {
     'gpu speed': 'docs/speed.html',
     'rope': 'docs/rope.html',
     'install': 'docs/install.html',
+    'drop_path_rate': 'docs/own_config.html',
+    'position encoding': 'docs/evidence.html',
+    'out of memory': 'docs/own_config.html',
+    'video': 'docs/inference.html',
+    'license': 'docs/own_data.html',
 }
 # The theme's own worker, without its page.
 SEARCH = """async ([worker, queries]) => {
