@@ -93,7 +93,8 @@ def test_coco_files_without_labels(coco, refuse, table):
     assert f'1 images of another set than training and validation, such as test: {test}' in table(
         folder
     )
-    assert f'read as: folders {folder}' not in table(folder)
+    test.write_text('{"images": null, "categories": []}')
+    assert f'read as: coco {folder}/all.json {folder}/images\n' in table(folder, '--overwrite')
 
 
 def test_labelme_is_named(tmp_path, refuse):

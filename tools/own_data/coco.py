@@ -138,7 +138,8 @@ def report_left_out(files: Sequence[Path], report: Report) -> None:
     validation data.
     """
     for file in files:
-        for image in read_json(file)['images']:
+        images = read_json(file)['images']
+        for image in images if isinstance(images, list) else []:
             name = image.get('file_name') if isinstance(image, dict) else image
             report.add('skipped', LEFT_OUT, f'{file}: {name}')
 

@@ -118,7 +118,8 @@ def _coco_files(folder: Path) -> tuple[list[Path], list[tuple[Path, list[str]]]]
     """COCO files, and files with images or annotations that lack other lists, with these."""
     complete, partial = [], []
     for file in _files(folder, '.json'):
-        missing = [key for key in LISTS if key not in _read(file)]
+        content = _read(file)
+        missing = [key for key in LISTS if key not in content]
         if not missing:
             complete.append(file)
         elif not {'images', 'annotations'} <= {*missing}:
