@@ -148,7 +148,7 @@ class PretrainedModel(BaseModule):
             fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
             raise CheckpointError(fault) from error
         exact = 'type' in config or name in shipped_weights()
-        built, content = _description(name, config, arguments, prefix)
+        built, content = _description(name, config, arguments, prefix=prefix, ema=ema)
         kind = built.pop('type', None)
         fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
         if kind not in fitting:
@@ -224,7 +224,12 @@ def _full_name(name: str) -> str:
 
 
 def _description(
-    name: str, config: dict[str, Any], arguments: Mapping[str, Any], prefix: str | None
+    name: str,
+    config: dict[str, Any],
+    arguments: Mapping[str, Any],
+    *,
+    prefix: str | None,
+    ema: bool,
 ) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """Type and arguments of the backbone of a name, and the weights if they have been read.
 
@@ -241,7 +246,7 @@ def _description(
         )
     content = read_checkpoint(name)
     with naming_file(name):
-        read, _ = recognise_backbone(content, config, prefix=prefix)
+        read, _ = recognise_backbone(content, config, prefix=prefix, ema=ema)
     return _complete(name, read, arguments), content
 
 

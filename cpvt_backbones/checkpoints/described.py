@@ -32,7 +32,11 @@ class Source:
 
 
 def describe(
-    checkpoint: str | PathLike[str], content: Mapping[str, Any], *, prefix: str | None = None
+    checkpoint: str | PathLike[str],
+    content: Mapping[str, Any],
+    *,
+    prefix: str | None = None,
+    ema: bool = False,
 ) -> Source:
     """What a name, or the ``config.json`` of a folder or repository, says of the weights.
 
@@ -41,6 +45,7 @@ def describe(
             nothing.
         content: What was read from it.
         prefix: As in :func:`convert_state_dict`.
+        ema: As there.
 
     Raises:
         CheckpointError: ``config.json`` is damaged, of another model than the weights, or of one
@@ -65,7 +70,7 @@ def describe(
     if config['model_type'] not in MODEL_TYPES:
         kind = config['model_type']
         return Source(notes=[f'config.json was not compared: its model_type is {kind!r:.100}'])
-    read, grid = recognise_backbone(content, config, prefix=prefix)
+    read, grid = recognise_backbone(content, config, prefix=prefix, ema=ema)
     return Source(read.arguments, grid)
 
 
@@ -111,7 +116,11 @@ def named_backbone(
 
 
 def recognise_backbone(
-    content: Mapping[str, Any], config: Mapping[str, Any], *, prefix: str | None = None
+    content: Mapping[str, Any],
+    config: Mapping[str, Any],
+    *,
+    prefix: str | None = None,
+    ema: bool = False,
 ) -> tuple[Architecture, Grid | None]:
     """Recognise the architecture of weights, with the help of a ``config.json`` of transformers.
 
@@ -119,6 +128,7 @@ def recognise_backbone(
         content: What :func:`read_checkpoint` returned.
         config: Content of ``config.json``; empty without one.
         prefix: See :func:`convert_state_dict`.
+        ema: See there.
 
     Returns:
         The architecture, and the grid (height, width) in tokens of its learned table; ``None`` if
@@ -137,7 +147,7 @@ def recognise_backbone(
         >>> found.assumed[:2]  # no weight shows these
         ['num_heads=3', 'norm_eps=1e-06']
     """
-    read = recognise_architecture(content, prefix=prefix)
+    read = recognise_architecture(content, prefix=prefix, ema=ema)
     if not _is_of_transformers(config):
         return read, None
     try:

@@ -69,7 +69,7 @@ def load_checkpoint(
     if content is None:
         content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
-        source = describe(checkpoint, content, prefix=prefix)
+        source = describe(checkpoint, content, prefix=prefix, ema=ema)
         state_dict, report = convert_state_dict(
             content,
             model,

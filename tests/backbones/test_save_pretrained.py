@@ -119,12 +119,14 @@ def test_the_options_of_the_load_choose_the_weights(tmp_path):
     images = torch.randn(1, 3, 32, 128)
     bare = {key: value for key, value in raw.state_dict().items() if 'grid' not in key}
     torch.save(dict(teacher=averaged.state_dict(), student=bare), tmp_path / 'two.pth')
+    torch.save(dict(model_ema=averaged.state_dict()), tmp_path / 'averaged.pth')
     torch.save(dict(model=bare, model_ema=averaged.state_dict()), tmp_path / 'ema.pth')
     for file, options, source in (
         ('two', dict(prefix='teacher'), averaged),
         ('two', dict(prefix='student', table_grid=(2, 8)), raw),
         ('ema', dict(table_grid=(2, 8)), raw),
         ('ema', dict(ema=True), averaged),
+        ('averaged', dict(ema=True), averaged),
     ):
         model = CPVT.from_pretrained(tmp_path / f'{file}.pth', img_size=(32, 128), **options)
         assert_equal_outputs(model.eval()(images), source.eval()(images))

@@ -53,19 +53,21 @@ class Architecture:
 
 
 def recognise_architecture(
-    checkpoint: Mapping[str, Any], *, prefix: str | None = None
+    checkpoint: Mapping[str, Any], *, prefix: str | None = None, ema: bool = False
 ) -> Architecture:
     """Read the architecture of a ViT, DeiT, ViTDet, SAM, PVT, Twins-PCPVT or CPVT from its weights.
 
     Args:
         checkpoint: As in :func:`convert_state_dict`.
         prefix: As there.
+        ema: As there.
 
     Raises:
         CheckpointError: No weights, unknown names, or a trunk without its first parts.
     """
     report = ConversionReport()
-    family, found = recognise_family(stored_weights(checkpoint), prefix=prefix, report=report)
+    stored = stored_weights(checkpoint, ema=ema)
+    family, found = recognise_family(stored, prefix=prefix, report=report)
     weights, origin = rename_weights(family, found, report)
     if family.layout == 'column':
         result = Architecture('CPVT', family.name)
