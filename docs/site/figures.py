@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import ExifTags, Image
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'tools'))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.extend(str(ROOT / name) for name in ('', 'demo', 'projects', 'tools'))
 
 import cards
 import digit_forms
@@ -278,12 +279,14 @@ def versions(*names: str) -> str:
     return ' '.join(f'{name} {shipped_weights()[name].sha256}' for name in names)
 
 
-def save(figure: Figure, name: str, dpi: int, *models: str) -> None:
-    """Write a WebP file that names the models, whose photographs a PNG file would store badly."""
+def save(figure: Figure, name: str, dpi: int, model: str, runs: str = '') -> None:
+    """Write a WebP file that names model and runs; a PNG file would store its photographs badly."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=dpi, transparent=True)
     exif = Image.Exif()
-    exif[ExifTags.Base.ImageDescription] = versions(*models)
+    exif[ExifTags.Base.ImageDescription] = versions(model)
+    if runs:
+        exif[ExifTags.Base.ImageHistory] = runs
     Image.open(drawn).save(FOLDER / f'{name}.webp', quality=90, method=6, exif=exif)
 
 
@@ -314,10 +317,10 @@ if __name__ == '__main__':
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
-    segmentor = hero.Segmentor()
+    segmentor, runs = hero.Segmentor(), hero.encodings()[1]
     for theme, ending in (('light', ''), ('dark', '_dark')):
-        save(hero.draw_wide(segmentor, theme), f'sizes{ending}', 165, SEGMENTOR)
-        save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR)
+        save(hero.draw_wide(segmentor, theme), f'sizes{ending}', 165, SEGMENTOR, runs)
+        save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR, runs)
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
     sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)

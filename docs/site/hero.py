@@ -1,15 +1,19 @@
 """The first picture of README and site: one segmentor on one photograph, at several sizes.
 
-Above, its classes at each size, to scale. Below, its accuracy on real test images, from its card.
-The last size is one that the card does not advise. Lengths are px of the shown picture, from its
+Above, its classes at each size, to scale; the last size is one that the card does not advise.
+Below, its accuracy on real test images, from its card, and the accuracy of four encodings at other
+sizes than that of the training, from the experiment. Lengths are px of the shown picture, from its
 upper left corner.
 """
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 
 import cv2
 import numpy as np
+import pandas as pd
 from digit_scenes import open_photo
 from example_images import SEGMENTOR
 from matplotlib import patheffects
@@ -17,13 +21,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 from sheets import Card, Sheet, read_card
+from size_experiment.experiment import read_rows
+from size_experiment.protocol import FINAL, PLAN, ROWS
+from size_experiment.report import final_values
 
+from benchmarks import plots
 from cpvt_backbones.analysis.resolution import GOOD
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
+EVIDENCE = Path(__file__).parents[1] / 'evidence'
 TITLE = 'One segmentor, one set of weights'
+NAMES = dict(none='no encoding', table='learned table', peg='PEG', rope='RoPE (DINOv3)')
 CROP = (320, 256)  # px of the images in training
 # Blue, orange and green, which colour-blind readers tell apart; the data set's are close.
 COLOURS = dict(
@@ -128,6 +138,70 @@ def crop(sheet: Sheet, x: float, y: float, scale: float) -> None:
         sheet.write(*middle, text, 13, ha='center', color=sheet.theme.soft)
 
 
+def encodings() -> tuple[pd.DataFrame, str]:
+    """Top-1 (%) of the experiment, the mean over seeds: a row for each size, a column for each
+    encoding. From the sealed images; before they are read, from the held-out ones.
+
+    The text says of how many runs.
+    """
+    sealed = EVIDENCE / 'size_experiment.csv'
+    runs = f'{len(ROWS) * len(PLAN["seeds"])} runs'
+    if sealed.exists():
+        values = pd.read_csv(sealed).rename(columns=dict(top1='value'))
+    else:
+        rows = read_rows(EVIDENCE / 'size_experiment_runs.csv')
+        values = final_values(rows, PLAN, 'held', PLAN['sizes'])
+        runs = f'interim: {(rows["stage"] == FINAL).sum()} of {runs}'
+    values = values[values['row'].isin(ROWS)]
+    return values.groupby(['size', 'row'])['value'].mean().unstack()[list(ROWS)], runs
+
+
+def rivals(sheet: Sheet, *, left: float, right: float, top: float, bottom: float) -> None:
+    """Plot the accuracy of the encodings over the size, with a name at each line's end.
+
+    Args:
+        sheet: To draw on.
+        left: x of the axis.
+        right: x of the last size; the names stand behind it.
+        top: y of the highest grid line. Above it stands what is plotted.
+        bottom: y of the lowest one.
+    """
+    theme, (means, runs) = sheet.theme, encodings()
+    sheet.write(left - 26, top - 18, f'top-1 (%) by size in px; {runs}')
+    low, high = 10 * np.floor(means.min().min() / 10), 10 * np.ceil(means.max().max() / 10)
+    sizes = means.index.to_numpy()
+    places = np.interp(np.log2(sizes), np.log2([sizes[0], sizes[-1]]), (left + 16, right))
+    for percent in np.arange(low, high + 1, 10):
+        y = np.interp(percent, (low, high), (bottom, top))
+        sheet.axis.plot((left, right + 6), (y, y), color=theme.line, linewidth=0.8)
+        sheet.write(left - 8, y + 4.5, f'{percent:g}', ha='right', color=theme.soft)
+    for x, size in zip(places, sizes, strict=True):
+        trained = size == PLAN['train_size']
+        style = dict(ha='center', weight='bold' if trained else 'normal')
+        sheet.write(x, bottom + 18, f'{size}', **style)
+        if trained:
+            sheet.write(x, bottom + 34, 'training', ha='center', color=theme.soft)
+    heights = {row: np.interp(means[row], (low, high), (bottom, top)) for row in means}
+    order = sorted(heights, key=lambda row: heights[row][-1])  # from the top
+    names = [heights[row][-1] for row in order]
+    for above, below in pairwise(range(len(names))):
+        names[below] = max(names[below], names[above] + 16)
+    for row, y in zip(order, names, strict=True):
+        ours = row == 'peg'
+        style = dict(color=plots.ENCODINGS[row], linewidth=2.6 if ours else 1.6)
+        sheet.axis.plot(places, heights[row], marker='o', markersize=6 if ours else 4, **style)
+        sheet.axis.plot((right, right + 12), (heights[row][-1], y), **style)
+        weight = 'bold' if ours else 'normal'
+        sheet.write(right + 16, y + 4.5, NAMES[row], 14, weight=weight)
+        if ours:
+            last = -np.inf
+            for x, height, value in zip(places, heights[row], means[row], strict=True):
+                if x - last < 36:  # its text would cover the one before
+                    continue
+                last = x
+                sheet.write(x, height - 9, f'{value:.1f}', 14, ha='center', weight='bold')
+
+
 def training(sheet: Sheet, left: float, right: float, y: float, text: str) -> None:
     """Mark the widths of the images in training, below the curve."""
     style = dict(color=sheet.theme.soft, linewidth=1.3)
@@ -138,7 +212,7 @@ def training(sheet: Sheet, left: float, right: float, y: float, text: str) -> No
 
 def draw_wide(model: Segmentor, theme: str) -> Figure:
     """The picture for a page of about 900 px."""
-    sheet, scale, left, base = Sheet(930, 612, theme), 0.375, 18, 364
+    sheet, scale, left, base = Sheet(930, 622, theme), 0.375, 18, 364
     sheet.write(left, 34, f'{TITLE}, one photograph, to scale', 17, weight='bold')
     x = float(left)
     panel(sheet, model, LARGE, x, base, scale)
@@ -152,17 +226,19 @@ def draw_wide(model: Segmentor, theme: str) -> Figure:
     top = panel(sheet, model, SMALL, x, base, scale)
     middle = x + SMALL.size[0] * scale / 2
     sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    title = f'mIoU (%) of {model.card.images} real street images (CamVid), by their width in px'
-    sheet.write(left, 424, title, 17, weight='bold')
-    remark = f'{model.card.advice} (at least {GOOD:.0%} of the best mIoU)'
-    sheet.curve(model.card, left=44, right=912, top=438, bottom=552, text=remark)
-    training(sheet, 80, 876, 587, 'widths in training, before the crop')
+    sheet.write(left, 424, 'This segmentor at other widths (px)', 17, weight='bold')
+    sheet.write(left, 444, f'mIoU (%) of {model.card.images} real street images (CamVid)')
+    sheet.curve(model.card, left=44, right=442, top=462, bottom=566)
+    training(sheet, 80, 406, 601, 'widths in training, before the crop')
+    x = 490
+    sheet.write(x, 424, 'Four encodings, trained at 64 px alone', 17, weight='bold')
+    rivals(sheet, left=x + 26, right=796, top=462, bottom=566)
     return sheet.figure
 
 
 def draw_narrow(model: Segmentor, theme: str) -> Figure:
     """The picture for a phone, 350 px wide."""
-    sheet, scale, left = Sheet(350, 872, theme), 0.327, 18
+    sheet, scale, left = Sheet(350, 1082, theme), 0.327, 18
     sheet.write(left, 34, TITLE, 16, weight='bold')
     sheet.write(left, 54, 'One photograph, to scale')
     panel(sheet, model, LARGE, left, 276, scale)
@@ -177,4 +253,6 @@ def draw_narrow(model: Segmentor, theme: str) -> Figure:
     sheet.write(left, 704, f'{model.card.images} real street images (CamVid)')
     sheet.curve(model.card, left=44, right=332, top=716, bottom=810, text=model.card.advice)
     training(sheet, 80, 296, 846, 'widths in training')
+    sheet.write(left, 896, 'Four encodings, trained at 64 px', 16, weight='bold')
+    rivals(sheet, left=44, right=218, top=934, bottom=1032)
     return sheet.figure

@@ -1,1 +1,1 @@
-"""A planned experiment: which position encoding keeps its accuracy at other image sizes."""
+"""An experiment: which position encoding keeps its accuracy at other image sizes."""

@@ -25,6 +25,7 @@ def write_report(
         evidence: Markdown with the same marks, for the chart and the verdict. The chart lies in
             the folder of the page's name.
     """
+    dense = final_values(rows, plan, 'miou', plan['dense_sizes'])
     top1 = sealed.rename(columns=dict(top1='value'))
     shipped = top1[~top1['row'].isin(ROWS)]
     top1 = top1[top1['row'].isin(ROWS)]
@@ -34,8 +35,8 @@ def write_report(
         sizes_table(top1, ' px'),
         analysis_text(found, 'top-1'),
         'mIoU (%) on CamVid over the frozen trunks:',
-        sizes_table(dense_values(rows, plan), ' x'),
-        analysis_text(analyse(dense_values(rows, plan), 1.0, plan['seeds']), 'mIoU'),
+        sizes_table(dense, ' x'),
+        analysis_text(analyse(dense, 1.0, plan['seeds']), 'mIoU'),
     ]
     if len(shipped):
         table = shipped.pivot(index='row', columns='size', values='value').reset_index()
@@ -43,17 +44,59 @@ def write_report(
         parts += ['Top-1 (%) of the shipped classifiers on the same images:', markdown(table)]
     text = '\n\n'.join(parts)
     fill_marked(page, 'size-experiment', text)
-    chart = evidence.with_suffix('') / 'size_experiment.png'
-    chart.parent.mkdir(exist_ok=True)
-    draw_sizes(top1, plan['train_size'], chart)
-    picture = f'![Top-1 accuracy against image size]({evidence.stem}/{chart.name})'
+    picture = draw_sizes(top1, plan['train_size'], evidence)
     answer = [picture, summary_table(top1, found, plan['train_size']), verdict_text(found)]
     fill_marked(evidence, 'size-experiment', '\n\n'.join(answer))
     return text
 
 
-def draw_sizes(top1: pd.DataFrame, train_size: int, path: Path) -> None:
-    """Draw top-1 accuracy against image size, a line for each encoding."""
+def write_interim(rows: pd.DataFrame, plan: Plan, page: Path, evidence: Path) -> str:
+    """Fill the same parts from the runs that are finished, without a verdict.
+
+    The accuracies are those of the held-out training images. The sealed images are not read.
+
+    Raises:
+        ValueError: No final run of one of the encodings is finished.
+    """
+    finished = rows[rows['stage'] == FINAL]
+    if missing := set(ROWS) - {Run(*entry).row for entry in finished[[*Run._fields]].values}:
+        raise ValueError(f'rows: no final run is finished of {sorted(missing)}')
+    total = len(plan['seeds']) * len(ROWS)
+    held = final_values(rows, plan, 'held', plan['sizes'])
+    state = (
+        f'**Interim: {len(finished)} of {total} runs are finished.** The test images are read after'
+        ' the last run, so there is no verdict yet.'
+    )
+    seeds = held.groupby('row')['seed'].nunique()
+    counts = ', '.join(f'{LABELS[row]} {seeds[row]}' for row in ROWS)
+    parts = [
+        state,
+        f'Seeds: {counts}. Top-1 (%) of the held-out training images, mean ± standard deviation:',
+        sizes_table(held, ' px'),
+        'mIoU (%) on CamVid over the frozen trunks:',
+        sizes_table(final_values(rows, plan, 'miou', plan['dense_sizes']), ' x'),
+    ]
+    text = '\n\n'.join(parts)
+    fill_marked(page, 'size-experiment', text)
+    picture = draw_sizes(held, plan['train_size'], evidence)
+    table = summary_table(held, None, plan['train_size'])
+    means = held.groupby(['size', 'row'])['value'].mean().unstack()
+    leads = means['peg'] - means.drop(columns='peg').max(axis=1)
+    ahead = f'PEG minus the best other encoding: {leads.min():+.1f} to {leads.max():+.1f} points.'
+    fill_marked(evidence, 'size-experiment', '\n\n'.join([state, picture, table, ahead]))
+    return text
+
+
+def draw_sizes(top1: pd.DataFrame, train_size: int, evidence: Path) -> str:
+    """Draw top-1 accuracy against image size, a line for each encoding.
+
+    The chart lies in the folder of the page's name.
+
+    Returns:
+        Its Markdown.
+    """
+    path = evidence.with_suffix('') / 'size_experiment.png'
+    path.parent.mkdir(exist_ok=True)
     figure, (axis,) = plots.new_figure(3.6)
     for row in ROWS:
         mine = top1[top1['row'] == row]
@@ -62,19 +105,22 @@ def draw_sizes(top1: pd.DataFrame, train_size: int, path: Path) -> None:
     axis.set_xlabel(f'side of the test images (px); trained at {train_size} px')
     axis.set_ylabel('top-1 accuracy (%)')
     plots.add_grid(axis)
-    plots.add_legend(figure)
+    plots.label_lines(axis)
     plots.save_figure(figure, path)
     plots.save_narrow(figure, path)
+    return f'![Top-1 accuracy against image size]({evidence.stem}/{path.name})'
 
 
-def dense_values(rows: pd.DataFrame, plan: Plan) -> pd.DataFrame:
-    """Row, seed, size and mIoU of the final runs."""
+def final_values(
+    rows: pd.DataFrame, plan: Plan, measure: str, sizes: Sequence[float]
+) -> pd.DataFrame:
+    """Row, seed, size and value of the final runs; ``measure`` begins its columns' names."""
     found = []
     for entry in rows[rows['stage'] == FINAL].to_dict('records'):
         run = Run(*(entry[name] for name in Run._fields))
-        for size in plan['dense_sizes']:
+        for size in sizes:
             values = dict(row=run.row, seed=run.seed, size=size)
-            found.append(values | dict(value=float(entry[f'miou_{size:g}'])))
+            found.append(values | dict(value=float(entry[f'{measure}_{size:g}'])))
     return pd.DataFrame(found)
 
 
@@ -91,21 +137,27 @@ def sizes_table(results: pd.DataFrame, unit: str) -> str:
     return markdown(pd.DataFrame(lines))
 
 
-def summary_table(results: pd.DataFrame, analysis: Analysis, train_size: int) -> str:
-    """Accuracy at the training size and elsewhere, and the outcome, a row for each encoding."""
+def summary_table(results: pd.DataFrame, analysis: Analysis | None, train_size: int) -> str:
+    """Accuracy at the training size and elsewhere, and the change, a row for each encoding.
+
+    The change is the outcome with its interval; before the analysis it is that of the means.
+    """
     lines = []
     for row in ROWS:
         mine = results[results['row'] == row]
         trained = mine['size'] == train_size
-        outcome = analysis.outcomes.get(row)
-        lines.append(
-            {
-                'encoding': LABELS[row],
-                f'{train_size} px': f'{mine.loc[trained, "value"].mean():.1f}',
-                'other sizes, mean': f'{mine.loc[~trained, "value"].mean():.1f}',
-                'change beyond that of no encoding (95 %)': outcome.text() if outcome else '',
-            }
-        )
+        here, there = (mine.loc[at, 'value'].mean() for at in (trained, ~trained))
+        line = {
+            'encoding': LABELS[row],
+            f'{train_size} px': f'{here:.1f}',
+            'other sizes, mean': f'{there:.1f}',
+        }
+        if analysis is None:
+            line |= {'change': f'{there - here:+.1f}', 'seeds': f'{mine["seed"].nunique()}'}
+        else:
+            outcome = analysis.outcomes.get(row)
+            line['change beyond that of no encoding (95 %)'] = outcome.text() if outcome else ''
+        lines.append(line)
     return markdown(pd.DataFrame(lines))
 
 

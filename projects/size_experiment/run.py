@@ -31,7 +31,7 @@ from size_experiment.experiment import (
     read_sealed,
 )
 from size_experiment.protocol import PLAN
-from size_experiment.report import write_report
+from size_experiment.report import write_interim, write_report
 
 EVIDENCE = Path(__file__).resolve().parents[2] / 'docs' / 'evidence'
 
@@ -41,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     torch.backends.cudnn.allow_tf32 = False  # tests are in fp32
     if args.stage == 'report':
-        write_report(read_rows(args.rows), pd.read_csv(args.out), PLAN, args.page, args.evidence)
+        rows, pages = read_rows(args.rows), (args.page, args.evidence)
+        if args.out.exists():
+            write_report(rows, pd.read_csv(args.out), PLAN, *pages)
+        else:
+            write_interim(rows, PLAN, *pages)
         return
     if args.stage == 'read':
         print(read_sealed(args.rows, args.sealed, PLAN, args.out).to_string(index=False))
@@ -131,7 +135,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         'read', parents=[sealed, rows, results], help='read the classes of the sealed images, once'
     )
     page = stages.add_parser(
-        'report', parents=[rows, results], help='write the tables and verdicts'
+        'report', parents=[rows, results], help='write the tables and verdicts; before `read`, tables of the finished runs'
     )
     page.add_argument(
         '--page',

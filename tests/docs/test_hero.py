@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from app_views import count_found, find_hits
 from example_images import draw_smear
-from PIL import Image
+from PIL import ExifTags, Image
 
 from cpvt_backbones.inference import GoodSizes
 from cpvt_backbones.weights import shipped_weights
@@ -52,6 +52,13 @@ def test_a_view_keeps_the_proportions_of_its_part():
         x1, y1, x2, y2 = view.part
         height = view.size[0] * (y2 - y1) / (x2 - x1)
         assert view.size[1] == pytest.approx(height, abs=1)
+
+
+@pytest.mark.parametrize('name', ['sizes', 'sizes_dark', 'sizes_narrow', 'sizes_narrow_dark'])
+def test_the_picture_has_all_finished_runs_of_the_experiment(name):
+    """`make pictures` draws it again."""
+    with Image.open(ROOT / f'docs/figures/{name}.webp') as image:
+        assert image.getexif()[ExifTags.Base.ImageHistory] == hero.encodings()[1]
 
 
 def test_the_name_of_a_class_stands_within_its_pixels():

@@ -1,4 +1,4 @@
-"""The planned experiment in miniature, with an interruption; its analysis on synthetic results."""
+"""The experiment in miniature, with an interruption; its analysis on synthetic results."""
 
 import functools
 import math
@@ -41,7 +41,7 @@ from size_experiment.protocol import (  # noqa: E402
     plan_digest,
     rates_to_try,
 )
-from size_experiment.report import verdict_text  # noqa: E402
+from size_experiment.report import final_values, verdict_text  # noqa: E402
 
 SMALL = PLAN | dict(
     arch=dict(embed_dims=32, depth=2, num_heads=2, mlp_ratio=2),
@@ -165,7 +165,11 @@ def test_the_commands_run_small_and_an_interrupted_run_ends_with_the_same_row(
 
 
 def check_refusals(call, monkeypatch):
-    """All runs are of one plan, and those of a stage of one kind of processor."""
+    """All runs are of one plan, and those of a stage of one kind of processor; a report needs a
+    final run of each encoding.
+    """
+    with pytest.raises(ValueError, match=r"no final run is finished of \['peg', 'rope', 'table'\]"):
+        call('report')
     with monkeypatch.context() as patch:
         patch.setattr(experiment, 'kind_of_processor', lambda: 'another')
         with pytest.raises(ValueError, match='--any-processor: the finished final runs are of'):
@@ -311,6 +315,27 @@ def test_a_claim_that_was_not_tested_says_why():
     found = analyse(synthetic(table_lead=1.9), 64, [0, 1, 2])
     assert verdict_text(found).endswith('from 2 points above no encoding, and has +1.9.')
     assert verdict_text(analyse(synthetic(), 64, [0, 1, 2])).endswith('**supported**.')
+
+
+def test_the_pages_say_what_the_rows_say(tmp_path):
+    pages = [Path(run.__file__).with_name('README.md'), run.EVIDENCE.with_suffix('.md')]
+    copies = [shutil.copy(page, tmp_path) for page in pages]
+    run.main(['report', '--page', str(copies[0]), '--evidence', str(copies[1])])
+    assert [Path(copy).read_text() for copy in copies] == [page.read_text() for page in pages]
+
+
+@pytest.mark.skipif((run.EVIDENCE / 'size_experiment.csv').exists(), reason='the images were read')
+def test_what_the_interim_page_says_beside_its_table_holds():
+    rows = read_rows(run.EVIDENCE / 'size_experiment_runs.csv')
+    held = final_values(rows, PLAN, 'held', PLAN['sizes'])
+    means = held.groupby(['size', 'row'])['value'].mean().unstack()
+    assert '**PEG is ahead at every size.**' in run.EVIDENCE.with_suffix('.md').read_text()
+    assert (means['peg'] > means.drop(columns='peg').max(axis=1)).all()
+    # "The encodings differ by less than the seeds of one encoding."
+    found = changes(held, PLAN['train_size'])
+    averages = [np.nanmean(values) for values in found.values()]
+    seeds = max(np.nanmax(values) - np.nanmin(values) for values in found.values())
+    assert max(averages) - min(averages) < seeds
 
 
 def test_fewer_seeds_are_no_answer():
