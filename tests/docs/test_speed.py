@@ -167,10 +167,10 @@ def test_figures_of_a_gpu_outside_their_section():
     assert f'{column["224 px, 512"]} and {column["224 px, 64"]} x' in readme
     site = ' '.join((root / 'docs/site/index.md').read_text(encoding='utf-8').split())
     low, high = min(column.values()), max(column.values())
-    assert f'A plain ViT is slower there: {low} to {high} times' in site
+    assert f'A plain ViT is slower there: {low} to {high} x' in site
     eight = measured('gpu').query('model == "pyramid_cpvt_small" and batch == 8')
     each = f'{1e3 * eight["seconds"].median() / 8:.1f} ms'
-    told = f"in batches of eight, it takes {each} and is {pyramid[0]} times as fast as timm's"
+    told = f"in batches of eight: {each}, {pyramid[0]} x timm's."
     assert told in site
     verdicts = [
         ratio.reached(ratio.values(measured('gpu')).median()) for ratio in read_suite('gpu')[1]

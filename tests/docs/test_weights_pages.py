@@ -55,6 +55,11 @@ def test_names_to_choose_are_in_the_list_and_fit_their_class():
         assert licence.lower() in row or licence in ("DINOv3's own", 'see [the licences](#list)')
 
 
+def test_the_first_page_has_the_number_of_names():
+    counts = re.findall(r'<summary>.+: (\d+) names</summary>', (ROOT / GUIDE).read_text())
+    assert f'**{sum(map(int, counts))} names**' in (ROOT / 'docs/site/index.md').read_text()
+
+
 def test_own_checkpoints_load_as_on_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ('runs', 'clip'):
