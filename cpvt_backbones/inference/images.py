@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from cpvt_backbones.value_range import ARRAY_SUFFIX, ValueRangeError, size_of
 
@@ -90,7 +90,7 @@ def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput
         return
     for source in _listed(inputs):
         found: Sequence[ImageInput] = [source]
-        if isinstance(source, (str, os.PathLike)) and _is_group(source):
+        if isinstance(source, (str, os.PathLike)) and is_group(source):
             with suppress(FileNotFoundError):
                 found = _find_files(source)
         yield from found
@@ -103,7 +103,7 @@ def _listed(inputs: ImageInput | Sequence[ImageInput]) -> Iterable[ImageInput]:
     return inputs
 
 
-def _is_group(source: str | os.PathLike[str]) -> bool:
+def is_group(source: str | os.PathLike[str]) -> bool:
     """True for a folder, and for a pattern that is not the name of a file."""
     pattern = glob.has_magic(os.fspath(source)) and not os.path.lexists(source)
     return pattern or os.path.isdir(source)
@@ -227,6 +227,8 @@ def read_image(
                 limit = f'{pixels} pixels, more than read_limit={read_limit}'
                 memory = f'decoding takes {pixels * DECODING_BYTES / 1e9:.2g} GB of memory'
                 raise ImageError(name, f'{image.width} x {image.height} is {limit}; {memory}')
+            if reason := _misread(image):
+                raise ImageError(name, reason)
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return _from_pillow(image, name)
@@ -254,6 +256,7 @@ class Header(NamedTuple):
     width: int  # px, before EXIF's rotation
     height: int
     turned: bool  # EXIF's orientation is not the usual one
+    misread: str | None  # what Pillow decodes to wrong values, and rasterio to the right ones
 
 
 def read_header(path: Path) -> Header | None:
@@ -262,7 +265,7 @@ def read_header(path: Path) -> Header | None:
         with _open(path) as image:
             tags = getattr(image, 'tag_v2', {})  # of a TIFF
             turned = tags.get(ExifTags.Base.Orientation, 1) != 1
-            return Header(image.width, image.height, turned)
+            return Header(image.width, image.height, turned, _misread_planes(image))
     except Exception:  # as in read_image, which says why
         return None
 
@@ -364,6 +367,27 @@ class _PillowSettings:
                 cls._restore.close()
 
 
+def _misread_planes(image: Image.Image) -> str | None:
+    """Why Pillow decodes a TIFF of planes to wrong values, or not at all, if so."""
+    tags = getattr(image, 'tag_v2', {})
+    bits = tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))
+    is_packed = tags.get(TiffImagePlugin.COMPRESSION, 1) != 1
+    if tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 1 or max(bits) <= 8 or is_packed:
+        return None
+    fault = '16 bits, not compressed, in planes'
+    return f'{fault}: Pillow does not read it; write it by gdal_translate -co INTERLEAVE=PIXEL'
+
+
+def _misread(image: Image.Image) -> str | None:
+    """Why Pillow decodes a TIFF to wrong values, without an error, if so."""
+    tags = getattr(image, 'tag_v2', {})
+    if _is_sixteen(image) and tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == 0:
+        return '16 bits in which 0 is white (WhiteIsZero) are not accepted; save it as BlackIsZero'
+    if 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, ()):
+        return 'signed values have no agreed range; 8 and 16 bits from 0 are accepted'
+    return _misread_planes(image)
+
+
 def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
     sixteen = _is_sixteen(image)
     if image.mode in ('I', 'F') and not sixteen:
@@ -420,7 +444,7 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
         raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{fault}{advice}')
     if array.dtype.itemsize == 2:
         array = to_8_bits(array)
-    array = np.atleast_3d(array)
+    array = np.atleast_3d(np.asarray(array))  # np.matrix has two axes whatever is asked for
     if array.shape[2] == 1:
         return np.repeat(array, 3, axis=2)
     return array if array.shape[2] == 3 else blend_on_white(array[..., :3], array[..., 3:])

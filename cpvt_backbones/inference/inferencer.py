@@ -26,12 +26,15 @@ from .drawing import draw_prediction, make_preview
 from .images import (
     DECODING_BYTES,
     READ_LIMIT,
+    ImageError,
     ImageInput,
     each_image,
     file_stamp,
     find_images,
     image_size,
+    is_group,
     keeps_to_twelve_bits,
+    local_path,
 )
 from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
 from .predictors import FromCheckpoint, Predictor, ToolboxPredictor
@@ -244,6 +247,10 @@ class Inferencer(FromCheckpoint):
             raise TypeError(
                 f'image must be one image, got a {type(image).__name__}; Inferencer.predict takes'
                 ' several'
+            )
+        if isinstance(image, (str, os.PathLike)) and is_group(local_path(image)):
+            raise ImageError(
+                str(image), 'a folder or a pattern, not one image; Inferencer.predict takes them'
             )
         ((_, result),) = self.stream([image], score_thr=score_thr, vis=vis)
         if result.error is not None:

@@ -94,7 +94,7 @@ def by_windows(path: Path, read_limit: int | None) -> bool:
     if header is None:
         return True
     too_large = read_limit is not None and header.width * header.height > read_limit
-    return too_large and not header.turned
+    return (too_large or header.misread is not None) and not header.turned
 
 
 def open_scene(source: ImageInput, value_range: ValueRange | None = None) -> 'Scene | None':

@@ -106,6 +106,7 @@ def test_16_bits_keep_their_range(folder, tmp_path):
     array = np.array([[0, 128, 129, 257, 65535]], np.uint16)
     assert read_image(array)[0, :, 0].tolist() == [0, 0, 1, 1, 255]
     assert read_image(array.astype('>u2'))[0, :, 2].tolist() == [0, 0, 1, 1, 255]
+    assert read_image(np.matrix([[7, 9]], np.uint8)).tolist() == [[[7] * 3, [9] * 3]]
 
 
 @pytest.mark.parametrize(

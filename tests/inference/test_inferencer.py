@@ -279,10 +279,16 @@ def test_wrong_keywords(values, options, words):
         Inferencer(*values, **options)
 
 
-def test_several_images_in_a_call_are_answered_by_predict():
+def test_several_images_in_a_call_are_answered_by_predict(tmp_path):
     image = np.zeros((9, 9, 3), np.uint8)
+    inferencer = Inferencer(predictor=BlockDetector())
     with pytest.raises(TypeError, match='one image, got a list; Inferencer.predict takes several'):
-        Inferencer(predictor=BlockDetector())([image, image])
+        inferencer([image, image])
+    for several in (tmp_path, f'{tmp_path}/*.png', 'photo[1].jpg'):
+        with pytest.raises(ImageError, match='a folder or a pattern, not one image; Inferencer'):
+            inferencer(several)
+    with pytest.raises(ImageError, match='URLs are not fetched'):
+        inferencer('https://example.org/a.jpg?size=9')
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')

@@ -16,6 +16,7 @@ from local_models import BlockDetector, BlockInstances, Brightness, LocalSegment
 from PIL import Image
 
 from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes, windows
+from cpvt_backbones.inference.images import to_8_bits
 from cpvt_backbones.inference.predictions import decode_mask, encode_mask
 from cpvt_backbones.inference.sizes import Resized
 from cpvt_backbones.value_range import ValueRange
@@ -246,6 +247,36 @@ def test_refusals(scene, tmp_path, monkeypatch):
     assert windows.open_image(strip, name='', read_limit=None).shape == (90, 70, 3)
     monkeypatch.setitem(sys.modules, 'rasterio', None)
     refused(scene, r"reading by windows, a range or bands needs rasterio: pip install '.\[large\]'")
+
+
+@pytest.mark.parametrize('layout', [dict(tiled=True), dict(tiled=False, blockysize=7)])
+def test_planes_of_16_bits(tmp_path, layout):
+    """Without compression, Pillow decodes colours to other values, and fails on grey."""
+    pixels = np.random.default_rng(0).integers(0, 1 << 16, (3, 90, 70), np.uint16)
+    layout = layout | dict(interleave='band')
+    expected = np.moveaxis(pixels[::-1] >> 8, 0, 2)
+    plain = write_tiff(tmp_path / 'plain.tif', pixels, **layout, compress='none', photometric='RGB')
+    packed = write_tiff(tmp_path / 'packed.tif', pixels, **layout, photometric='RGB')
+    grey = write_tiff(tmp_path / 'grey.tif', pixels[:1], **layout, compress='none')
+    for file in (plain, grey):
+        with pytest.raises(ImageError, match='not compressed, in planes: Pillow does not read it'):
+            read_image(file)
+    image = windows.open_image(plain, name='')
+    np.testing.assert_array_equal(image[:90, :70], expected)
+    np.testing.assert_array_equal(read_image(packed), expected)
+    image = windows.open_image(grey, name='')
+    np.testing.assert_array_equal(image[:90, :70][..., 0], to_8_bits(pixels[0]))
+
+
+def test_values_that_pillow_takes_for_others_are_refused(tmp_path):
+    grey = np.full((1, 9, 7), 200, np.uint16)
+    white = write_tiff(tmp_path / 'white.tif', grey, photometric='MINISWHITE')
+    with pytest.raises(ImageError, match='16 bits in which 0 is white .* BlackIsZero'):
+        windows.open_image(white, name='')
+    for dtype in ('int8', 'int16', 'int32'):
+        signed = write_tiff(tmp_path / f'{dtype}.tif', np.full((1, 9, 7), -5, dtype))
+        with pytest.raises(ImageError, match='signed values have no agreed range; 8 and 16 bits'):
+            windows.open_image(signed, name='')
 
 
 def test_a_damaged_file_leaves_no_map(scene, tmp_path):
