@@ -29,7 +29,13 @@ from cpvt_backbones.checkpoints import (
     stored_config,
     write_checkpoint,
 )
-from cpvt_backbones.layers.checks import check_by_keyword, check_keywords, check_path
+from cpvt_backbones.layers.checks import (
+    check_by_keyword,
+    check_keywords,
+    check_path,
+    is_int,
+    is_sequence,
+)
 from cpvt_backbones.weights import shipped_weights, similar_names
 
 _SUFFIXES = (
@@ -148,7 +154,9 @@ class PretrainedModel(BaseModule):
             fault = f'name: there is no file or folder {given!r}, and on the hub: {error}'
             raise CheckpointError(fault) from error
         exact = 'type' in config or name in shipped_weights()
-        built, content = _description(name, config, arguments, prefix=prefix, ema=ema)
+        built, content = _description(
+            name, config, arguments, prefix=prefix, ema=ema, table_grid=table_grid
+        )
         kind = built.pop('type', None)
         fitting = [cls.__name__] if exact else [base.__name__ for base in cls.__mro__]
         if kind not in fitting:
@@ -230,6 +238,7 @@ def _description(
     *,
     prefix: str | None,
     ema: bool,
+    table_grid: Any,
 ) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """Type and arguments of the backbone of a name, and the weights if they have been read.
 
@@ -247,7 +256,22 @@ def _description(
     content = read_checkpoint(name)
     with naming_file(name):
         read, _ = recognise_backbone(content, config, prefix=prefix, ema=ema)
+    if 'img_size' not in arguments:
+        _take_grid(read, table_grid)
     return _complete(name, read, arguments), content
+
+
+def _take_grid(read: Architecture, table_grid: Any) -> None:
+    """Set ``img_size`` by the grid of the table, or of its first stage, if one is given.
+
+    Another value than a pair is refused when the table is loaded.
+    """
+    pair = table_grid[0] if table_grid and is_sequence(table_grid[0]) else table_grid
+    if is_sequence(pair) and len(pair) == 2 and all(map(is_int, pair)) and min(pair) > 0:
+        patch = read.arguments.get('patch_size', 4)
+        read.arguments['img_size'] = (pair[0] * patch, pair[1] * patch)
+        read.assumed = [one for one in read.assumed if not one.startswith('img_size=')]
+        read.unclear.pop('img_size', None)
 
 
 def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,7 +283,8 @@ def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> di
             f' {"; ".join(missing)}'
         )
     shown = ', '.join(f'{key}={value!r}' for key, value in read.arguments.items())
-    assumed = ', '.join(read.assumed) or 'none'
+    given = tuple(f'{key}=' for key in arguments)
+    assumed = ', '.join(one for one in read.assumed if not one.startswith(given)) or 'none'
     print_log(
         f'{name}: {read.source}: {read.backbone}({shown}); no weight shows, so that the usual value'
         f' is assumed: {assumed}',

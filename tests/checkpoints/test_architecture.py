@@ -100,6 +100,31 @@ def test_a_column_for_a_pyramid_of_maps(tmp_path):
     assert all(torch.equal(found[key], value) for key, value in wanted.items())
 
 
+def test_the_grid_of_a_table_is_assumed_to_be_a_square(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        'cpvt_backbones.backbones.pretrained.print_log', lambda text, logger: told.append(text)
+    )
+    model = randomise(CPVT(arch=COLUMN, position=dict(type='Learned'), img_size=(32, 128))).eval()
+    weights = model.state_dict()
+    stored = weights.pop('pos_embed.grid_0')
+    assert stored.tolist() == [2, 8]
+    torch.save(weights, tmp_path / 'theirs.pth')
+    found = CPVT.from_pretrained(tmp_path / 'theirs.pth')
+    assert found.img_size == 64 and told[0].endswith(', img_size=64')
+    with pytest.raises(CheckpointError, match='17 entries may be 4 x 4 or 2 x 8.* table_grid='):
+        CPVT.from_pretrained(tmp_path / 'theirs.pth', img_size=(32, 128))
+    found = CPVT.from_pretrained(tmp_path / 'theirs.pth', table_grid=(2, 8))
+    assert found.img_size == (32, 128)
+    assert_same(model, found)
+    assert all('img_size' not in line.split(' is assumed: ')[1] for line in told[1:])
+    odd = {**weights, 'pos_embed.0': weights['pos_embed.0'][:, :-2]}
+    torch.save(odd, tmp_path / 'odd.pth')
+    with pytest.raises(ValueError, match=r'pass img_size: .* of its table of 15 entries'):
+        CPVT.from_pretrained(tmp_path / 'odd.pth')
+    assert CPVT.from_pretrained(tmp_path / 'odd.pth', table_grid=(2, 7)).img_size == (32, 112)
+
+
 def test_what_is_read_and_what_is_assumed_is_logged(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(

@@ -280,9 +280,12 @@ def _read_grid(weights: Weights, result: Architecture) -> None:
     prefix = len(prefix_tokens(weights)) if result.backbone == 'CPVT' else 0
     no_grid = (0, 0)  # of the model, which is not known
     if layout := table_layout(entries, no_grid, (prefix, 0, 1, 2)):
-        result.arguments['img_size'] = layout[1][0] * patch
+        result.arguments['img_size'] = layout[1][0] * patch  # of a square
+        result.assumed.append(f'img_size={result.arguments["img_size"]}')
         return
-    result.unclear['img_size'] = f'(height, width) in px of its table of {entries} entries'
+    result.unclear['img_size'] = (
+        f'(height, width) in px of its table of {entries} entries; or table_grid, in tokens'
+    )
 
 
 def _heads_in_position(weights: Weights, dim: int) -> int | None:
