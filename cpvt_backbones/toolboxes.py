@@ -294,27 +294,61 @@ def config_classes(cfg: Config) -> list[str] | None:
 
 
 def check_neck(model: nn.Module, settings: Any = None) -> None:
-    """Compare the channels that the neck takes with those of the backbone's maps.
+    """Compare the channels that the neck takes, or heads without one, with the backbone's maps.
 
     Args:
-        model: The whole model. One without a neck, or with a backbone that does not say its
-            channels, passes.
-        settings: The config of the model, for a neck that does not keep its ``in_channels``.
+        model: The whole model. One with a backbone that does not say its channels passes.
+        settings: The config of the model, for a neck that does not keep its ``in_channels``, and
+            for heads.
 
     Raises:
         ValueError: They differ; the message has both.
     """
     model = unwrap(model)
     given = getattr(getattr(model, 'backbone', None), 'out_channels', None)
-    neck = getattr(model, 'neck', None)
-    taken = getattr(neck, 'in_channels', None)
-    if taken is None and neck is not None:
-        taken = ((settings or {}).get('neck') or {}).get('in_channels')
-    if not isinstance(given, Sequence) or not isinstance(taken, Sequence):
+    if not isinstance(given, Sequence):
         return
-    if list(given) != list(taken):
-        wanted = f'{list(given)}, the channels of the maps of model.backbone'
-        raise ValueError(f'model.neck.in_channels must be {wanted}, got {list(taken)}')
+    settings = settings or {}
+    neck = getattr(model, 'neck', None)
+    if neck is None:
+        for name in ('decode_head', 'auxiliary_head', 'panoptic_head'):
+            heads = settings.get(name)
+            if isinstance(heads, (list, tuple)):
+                for number, head in enumerate(heads):
+                    _check_head(f'{name}.{number}', head, list(given))
+            else:
+                _check_head(name, heads, list(given))
+        return
+    of_neck = settings.get('neck') or {}
+    if isinstance(neck, nn.Sequential):  # a list of necks
+        neck, of_neck = next(iter(neck), None), of_neck[0] if of_neck else {}
+    taken = getattr(neck, 'in_channels', None) or of_neck.get('in_channels')
+    if not isinstance(taken, Sequence):
+        return
+    # This neck takes the coarsest map first.
+    wanted = list(given)[::-1] if type(neck).__name__ == 'YOLOV3Neck' else list(given)
+    if wanted != list(taken):
+        raise ValueError(_channels_error('neck', wanted, list(taken)))
+
+
+def _check_head(name: str, head: Any, given: list[int]) -> None:
+    """Compare a head of mmseg, or one of mmdet that takes all maps, with the backbone's maps."""
+    taken = head.get('in_channels') if isinstance(head, dict) else None
+    if isinstance(taken, Sequence):
+        indices = head.get('in_index') or range(len(given))
+        fits = isinstance(indices, Sequence) and all(i < len(given) for i in indices)
+        wanted = [given[i] for i in indices] if fits else []
+        if wanted and wanted != list(taken):
+            raise ValueError(_channels_error(name, wanted, list(taken)))
+    elif isinstance(taken, int):
+        index = head.get('in_index', -1)
+        if isinstance(index, int) and index < len(given) and taken != given[index]:
+            raise ValueError(_channels_error(name, f'{given[index]} of {given}', taken))
+
+
+def _channels_error(part: str, wanted: Any, taken: Any) -> str:
+    of_maps = 'the channels of the maps of model.backbone'
+    return f'model.{part}.in_channels must be {wanted}, {of_maps}, got {taken}'
 
 
 def step_name(step: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import re
 import pytest
 import tiny
 import torch
+from mmengine.registry import MODELS
 from mmengine.runner import BaseLoop, Runner
 from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from tiny import ONE_BLOCK
@@ -238,6 +239,60 @@ def test_a_neck_that_does_not_keep_its_channels(taken):
     else:
         check_neck(model, settings)
     check_neck(model)
+
+
+def test_a_list_of_necks_and_one_that_takes_the_coarsest_map_first():
+    pytest.importorskip('mmdet')
+    import mmdet.models  # noqa: F401
+
+    fpn = dict(type='mmdet.FPN', in_channels=[24, 48], out_channels=8, num_outs=2)
+    bfp = dict(type='mmdet.BFP', in_channels=8, num_levels=2, refine_level=1)
+    yolo = dict(type='mmdet.YOLOV3Neck', num_scales=2, in_channels=[48, 24], out_channels=[24, 8])
+    model = nn.Module()
+    model.backbone = nn.Module()
+    model.backbone.out_channels = (24, 48)
+    for neck in ([fpn, bfp], [fpn], yolo):
+        model.neck = MODELS.build(neck)
+        check_neck(model, dict(neck=neck))
+        check_neck(model)
+        model.backbone.out_channels = (24, 64)
+        wanted = r'\[64, 24\]' if neck is yolo else r'\[24, 64\]'
+        with pytest.raises(ValueError, match=f'model.neck.in_channels must be {wanted}'):
+            check_neck(model, dict(neck=neck))
+        model.backbone.out_channels = (24, 48)
+
+
+@pytest.mark.parametrize(
+    ('head', 'wanted'),
+    [
+        (dict(in_channels=[24, 48, 64, 80], in_index=[0, 1, 2, 3]), None),
+        (dict(in_channels=[24, 48, 64, 80]), None),
+        (dict(in_channels=[24, 64], in_index=[0, 2], input_transform='resize_concat'), None),
+        (dict(in_channels=64, in_index=2), None),
+        (dict(in_channels=80), None),
+        (dict(in_channels=[8], in_index=[4]), None),  # the head's own error
+        (dict(kernel_generate_head=dict(in_channels=2048)), None),
+        ([dict(in_channels=80), dict(in_channels=64, in_index=2)], None),
+        (
+            dict(in_channels=[256, 512, 1024, 2048]),
+            r'must be \[24, 48, 64, 80\], .* got \[256',
+        ),
+        (dict(in_channels=[24, 48], in_index=[0, 2]), r'must be \[24, 64\], .* got \[24, 48\]'),
+        (dict(in_channels=1024, in_index=2), r'must be 64 of \[24, 48, 64, 80\], .* got 1024'),
+        (dict(in_channels=2048), r'must be 80 of \[24, 48, 64, 80\], .* got 2048'),
+        ([dict(in_channels=80), dict(in_channels=2048)], 'must be 80 of .* got 2048'),
+    ],
+)
+def test_a_head_without_a_neck_must_take_the_channels_of_the_backbone(head, wanted):
+    model = nn.Module()
+    model.backbone = nn.Module()
+    model.backbone.out_channels = (24, 48, 64, 80)
+    for name in ('decode_head', 'auxiliary_head', 'panoptic_head'):
+        if wanted is None:
+            check_neck(model, {name: head})
+        else:
+            with pytest.raises(ValueError, match=rf'model.{name}(\.1)?\.in_channels {wanted}'):
+                check_neck(model, {name: head})
 
 
 class Objects:
