@@ -56,6 +56,7 @@ WARNED_NOISE = (
     'The given buffer is not writable',  # torch.export: of the file that it reads
 )
 CUDA_LOGGER = 'torch.utils.cpp_extension'  # warns of a compiler for CUDA on a machine without a GPU
+CHECKPOINT = 'file, shipped name or work directory (only best_*.pth, or newest)'
 LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 
@@ -441,11 +442,9 @@ def add_model_arguments(
     parser.add_argument(
         'config', metavar='CONFIG', help=f'config file; {alone} stands alone for CONFIG CHECKPOINT'
     )
-    rest = "; then image files, folders of images, patterns ('**' is any folders)" if images else ''
+    rest = "; then image files, folders, patterns ('**' is any folders)" if images else ''
     metavar = 'CHECKPOINT IMAGE' if images else 'CHECKPOINT'
-    parser.add_argument(
-        'rest', nargs='*', metavar=metavar, help=f'checkpoint file or name of shipped weights{rest}'
-    )
+    parser.add_argument('rest', nargs='*', metavar=metavar, help=f'{CHECKPOINT}{rest}')
 
 
 def split_model(
@@ -484,7 +483,16 @@ def split_model(
         raise ValueError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:
         raise ValueError(f'only a model is accepted, got {" ".join(rest)!r} after it')
+    print_file_of(checkpoint)
     return config, checkpoint, rest
+
+
+def print_file_of(folder: str) -> None:
+    """Say which file of a folder is taken as the checkpoint; of a file, nothing."""
+    from cpvt_backbones.checkpoints import locate_checkpoint
+
+    if Path(folder).is_dir():
+        print(f'checkpoint: {locate_checkpoint(folder)}')
 
 
 def print_table(records: Sequence[Mapping[str, Any]]) -> None:

@@ -71,6 +71,7 @@ def convert(args: argparse.Namespace) -> None:
     from cpvt_backbones import checkpoints
 
     args.options = cli.parse_values(args.options or {})
+    cli.print_file_of(args.source)
     destination = checkpoints.check_destination(args.destination)
     arguments = backbone_arguments(args)
     content = checkpoints.read_checkpoint(args.source)
@@ -86,7 +87,9 @@ def convert(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('source', help='checkpoint file, or work folder of an mmengine run')
+    parser.add_argument(
+        'source', help=cli.CHECKPOINT
+    )
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
     parser.add_argument(
         '--to', choices=cli.TARGETS, default='cpvt', help='naming of the weights to write'

@@ -55,13 +55,16 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument('source', help='checkpoint, or work folder of an mmengine run')
+    parser.add_argument(
+        'source', help=cli.CHECKPOINT
+    )
     parser.add_argument('destination', help='.pth, .pt or .safetensors file')
     parser.add_argument(
         '--backbone', action='store_true', help='the backbone alone, without its prefix'
     )
     parser.add_argument('--half', action='store_true', help='in fp16')
     args = parser.parse_args(argv)
+    cli.print_file_of(args.source)
     path = publish(args.source, args.destination, backbone=args.backbone, half=args.half)
     print(f'{path}  {path.stat().st_size / 2**20:.1f} MiB')
 

@@ -119,12 +119,15 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
             cfg.load_from = _to_load(start, 'load_from') if start else None
     elif resume is not None:
         cfg.resume = True
-        cfg.load_from = _to_load(resume, 'resume')
+        # The best checkpoint of a work directory has no optimizer to go on with.
+        newest = newest_checkpoint(resume) if os.path.isdir(resume) else None
+        cfg.load_from = str(newest) if newest else _to_load(resume, 'resume')
     elif cfg.get('load_from'):
         cfg.load_from = _to_load(cfg.load_from, 'load_from')
     for part in dicts_of(cfg.get('model')):
-        if str(part.get('checkpoint')).startswith(REMOTE):
-            locate_checkpoint(part['checkpoint'])
+        for name in (part.get('checkpoint'), part.get('init_cfg')):  # long and short form
+            if str(name).startswith(REMOTE):
+                locate_checkpoint(name)
 
 
 def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:

@@ -20,6 +20,7 @@ from tiny import COLUMN, randomise
 
 from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import (
+    locate_checkpoint,
     newest_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -264,3 +265,12 @@ def test_the_newest_checkpoint_needs_no_pointer(tmp_path):
     os.utime(tmp_path / 'iter_400.pth', (1, 1))
     assert newest_checkpoint(tmp_path).name == 'iter_12.pth'
     assert newest_checkpoint(tmp_path / 'new') is None
+
+
+def test_of_a_work_directory_the_only_best_checkpoint_is_read(tmp_path):
+    for name in ('iter_12.pth', 'best_mIoU_iter_8.pth', 'best_mAcc_iter_9.pth'):
+        torch.save(dict(state_dict=WEIGHTS, meta=dict(iter=12)), tmp_path / name)
+    assert locate_checkpoint(tmp_path).name == 'iter_12.pth'
+    (tmp_path / 'best_mAcc_iter_9.pth').unlink()
+    assert locate_checkpoint(tmp_path).name == 'best_mIoU_iter_8.pth'
+    assert newest_checkpoint(tmp_path).name == 'iter_12.pth'  # to resume from

@@ -464,10 +464,12 @@ def test_a_missing_checkpoint_is_named(given, message, tmp_path, monkeypatch):
 
 
 def test_training_without_a_network_ends_before_it_reads_data(server, offline, tmp_path):
-    init_cfg = [dict(type='Pretrained', checkpoint=f'timm://{NAME}')]
-    backbone = dict(type='CPVT', arch=TINY, init_cfg=init_cfg)
+    name = f'timm://{NAME}'
+    backbone = dict(type='CPVT', arch=TINY)
     config = Config(dict(model=dict(type='Detector', backbone=backbone), work_dir=str(tmp_path)))
-    refused(config, 'could not be fetched .*without a network, put the file at', read=train)
+    for init_cfg in (name, dict(type='Pretrained', checkpoint=name), [dict(checkpoint=name)]):
+        config.model.backbone.init_cfg = init_cfg
+        refused(config, 'could not be fetched .*without a network, put the file at', read=train)
     config.model.backbone.init_cfg = None
     with pytest.raises(Exception, match='Detector'):  # the next thing wrong with this config
         train(config)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,17 @@ def infer(call, model):
         return 0
 
     return infer
+
+
+def test_the_file_that_is_taken_from_a_work_directory_is_named(infer, model, capsys):
+    config, file = model
+    Path('work').mkdir()
+    for name in ('iter_2.pth', 'best_accuracy_iter_1.pth'):
+        shutil.copy(file, f'work/{name}')
+    assert infer(model=(config, 'work')) == 0
+    assert 'checkpoint: work/best_accuracy_iter_1.pth\n' in capsys.readouterr().out
+    assert infer() == 0  # the same weights, from a file: the folder has the results
+    assert 'checkpoint:' not in capsys.readouterr().out
 
 
 def test_exit_code_tells_of_failures_only_if_asked(infer, capsys):

@@ -131,6 +131,19 @@ def test_a_work_dir_that_cannot_be_written_is_named(classifier, tmp_path, refuse
         assert str(folder) in refused('train', classifier, '--work-dir', folder)
 
 
+def test_resume_from_a_work_directory_takes_the_newest_checkpoint(
+    classifier, tmp_path, monkeypatch
+):
+    """The best one has no optimizer."""
+    cfg = read_config(classifier, work_dir=tmp_path / 'work')
+    content = dict(state_dict=build_model(cfg).state_dict(), meta=dict(iter=2))
+    for name in ('iter_2.pth', 'best_accuracy_iter_1.pth'):
+        torch.save(content, tmp_path / name)
+    monkeypatch.setattr(launch, '_build_runner', lambda cfg: Namespace(train=lambda: None))
+    launch.train(cfg, resume=str(tmp_path))
+    assert (cfg.resume, cfg.load_from) == (True, str(tmp_path / 'iter_2.pth'))
+
+
 @pytest.mark.parametrize('start', [None, 'w.pth'])
 def test_resume_without_a_checkpoint_starts_from_the_weights_of_the_config(
     start, classifier, tmp_path, monkeypatch

@@ -41,7 +41,8 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
       check it;
     - a folder or repository with a file of weights (``model.safetensors``, ``pytorch_model.bin``
       and others);
-    - the work directory of a training, for its :func:`newest_checkpoint`.
+    - the work directory of a training, for its only ``best_*.pth``, otherwise its
+      :func:`newest_checkpoint`.
 
     Args:
         checkpoint: One of these.
@@ -277,10 +278,15 @@ def _remove_instructions(content: dict[str, Any]) -> None:
 
 
 def _file_in(folder: Path, argument: str) -> Path:
-    """The first of ``WEIGHTS`` in a folder, or the newest checkpoint of a work directory."""
+    """The first of ``WEIGHTS`` in a folder. Of a work directory, the only ``best_*.pth``, or the
+    newest checkpoint if there is none or several.
+    """
     for name in WEIGHTS:
         if (folder / name).is_file():
             return folder / name
+    best = [*folder.glob('best_*.pth')]
+    if len(best) == 1:
+        return best[0]
     newest = newest_checkpoint(folder)
     if newest is not None and newest.is_file():
         return newest
