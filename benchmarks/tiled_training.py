@@ -126,7 +126,7 @@ def train_and_predict(
     printed = run('make_config', *data, *written, folder=folder)
     # The tool prints the three commands to type; the last one predicts.
     words = printed.split('tools/infer.py', 1)[1].split()
-    options = words[words.index('out') + 1 :]
+    options = words[words.index('--out-dir') + 2 :]
     batches = f'train_dataloader.batch_size={batch}'
     run('train', 'model.py', '--cfg-options', batches, folder=folder)
     checkpoint = f'work_dirs/model/iter_{length}.pth'

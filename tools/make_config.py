@@ -273,9 +273,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     unit = 'epoch' if task == 'classifier' else 'iter'
     config = shlex.quote(str(args.out))
     checkpoint = shlex.quote(f'{work_dir(args.out)}/{unit}_{fields["length"]}.pth')
+    out_dir = f' --out-dir {shlex.quote(f"out/{args.out.stem}")}'
     print(f'python tools/train.py {config}')
     print(f'python tools/test.py {config} {checkpoint}')
-    print(f'python tools/infer.py {config} {checkpoint} PHOTOS --out-dir out{settings.infer}')
+    print(f'python tools/infer.py {config} {checkpoint} PHOTOS{out_dir}{settings.infer}')
 
 
 if __name__ == '__main__':

@@ -42,7 +42,7 @@ TASKS = (
         "`CPVT.from_pretrained('FILE or NAME')`",
         'Backbone.from_pretrained',
     ),
-    ('load them in a config', "`init_cfg=dict(type='Pretrained', checkpoint=...)`", 'Backbone'),
+    ('load them in a config', "`init_cfg='timm://...'`", 'Backbone'),
     ('load them into a built backbone', "`load_checkpoint(model, 'deit.pth')`", 'load_checkpoint'),
     ('freeze the first two stages', '`PyramidCPVT(frozen_stages=2)`', 'PyramidCPVT'),
     ('set stochastic depth', '`CPVT(drop_path_rate=0.2)`', 'CPVT'),
@@ -56,7 +56,7 @@ TASKS = (
     ),
     (
         'predict a folder',
-        "`predict_to_folder(inferencer, 'photos/', out_dir='out')`",
+        "`predict_to_folder(inferencer, 'photos/', out_dir='out/photos')`",
         'predict_to_folder',
     ),
     (

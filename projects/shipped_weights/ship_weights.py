@@ -92,7 +92,8 @@ def card(
 `--long-side` sets another size.
 
 ```bash
-python tools/infer.py {entry.name} PHOTOS
+python tools/infer.py {entry.name} photos/ \\
+    --out-dir out/{entry.name.rpartition('-')[2]}
 ```
 
 To put a head of your own on the backbone, write in a config:
@@ -100,9 +101,7 @@ To put a head of your own on the backbone, write in a config:
 ```python
 dict(
     {arguments},
-    init_cfg=dict(
-        type='Pretrained', checkpoint='{entry.name}'
-    ),
+    init_cfg='{entry.name}',
 )
 ```
 

@@ -85,7 +85,7 @@ def test_a_detector(boxes, made, refused, tmp_path):
     weights = 'timm://deit_small_patch16_224.fb_in1k'
     cfg, train, val = made(*data, '--val', file, '--weights', weights)
     assert (len(train), len(val)) == (10, 10)
-    assert cfg.load_from is None and cfg.model.backbone.init_cfg.checkpoint == weights
+    assert cfg.load_from is None and cfg.model.backbone.init_cfg == weights
     (images / '3.png').unlink()
     line = refused('make_config', *data, '--out', tmp_path / 'a.py')
     assert '3.png (there is no such file)' in line

@@ -47,7 +47,7 @@ def predicted(call, capsys, folder):
         call('train', *train, '--cfg-options', *chosen)
         infer[infer.index('PHOTOS')] = photos
         call('infer', *infer, *options)
-        return folder / 'out'
+        return folder / 'out/my model'
 
     return predicted
 

@@ -116,7 +116,7 @@ def test_the_config_has_the_model_of_the_weights(call, data, tmp_path, kind, tas
     assert len((tmp_path / 'config.py').read_text().splitlines()) <= 54
     cfg = read_config(tmp_path / 'config.py')
     backbone = build_model(cfg).backbone
-    report = load_checkpoint(backbone, cfg.model.backbone.init_cfg.checkpoint)
+    report = load_checkpoint(backbone, cfg.model.backbone.init_cfg)
     norm = '' if task == 'classifier' else r'|(backbone\.)?norm\.'  # of a pyramid's maps
     assert all(re.match(MAY_BE_DROPPED + norm, key) for key in report.dropped), report
     assert all(key.startswith('pyramid.') for key in report.missing), report
@@ -236,7 +236,7 @@ def test_public_names_are_read_without_a_network(backbone_of, name):
     found = backbone_of('detector', name)
     kind = 'PyramidCPVT' if channels == (128, 320, 512) else 'MultiScaleCPVT'
     wanted = dict(type=kind, **wanted, drop_path_rate=0.1, out_indices=(1, 2, 3))
-    wanted['init_cfg'] = dict(type='Pretrained', checkpoint=name)
+    wanted['init_cfg'] = name
     assert (found.arguments, found.out_channels) == (wanted, channels)
 
 
@@ -257,7 +257,7 @@ def test_a_backbone_of_each_public_name(backbone_of, name, task):
     """It has the arguments of the name; of those that are the default, the config has none."""
     found = backbone_of(task, name)
     options = dict(found.arguments)
-    assert options.pop('init_cfg')['checkpoint'] == name
+    assert options.pop('init_cfg') == name
     with torch.device('meta'):
         model = getattr(cpvt_backbones, options.pop('type'))(**options)
     public = public_backbone(name)
@@ -336,7 +336,7 @@ def test_shipped_weights_keep_the_recipe(call, data, tmp_path, task, weights):
     if weights == 'none':
         assert backbone.init_cfg is None
     elif not whole:
-        assert backbone.init_cfg.checkpoint == weights
+        assert backbone.init_cfg == weights
     assert cfg.optim_wrapper.optimizer.lr == 1e-3
     text = (tmp_path / 'config.py').read_text()
     assert '_delete_' not in text and 'optim_wrapper' not in text

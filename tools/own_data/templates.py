@@ -271,7 +271,7 @@ def start(
     elif weights == whole and not channels:
         fields['load_from'] = weights
     else:
-        init = f"init_cfg=dict(type='Pretrained', checkpoint={weights!r})"
+        init = f'init_cfg={weights!r}'
     if task == 'classifier':
         init = f"{init}{', ' if init else ''}arch='tiny', img_size=scale"
     fields['backbone'] = f'backbone=dict({channels}{init}),\n    ' if init else ''

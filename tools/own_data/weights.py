@@ -87,7 +87,7 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
     except ValueError as error:
         fault = f'{weights!r} cannot be used ({str(error).rstrip(".")})'
         raise ValueError(f'--weights: {fault}; accepted are {ACCEPTED}') from error
-    arguments['init_cfg'] = dict(type='Pretrained', checkpoint=weights)
+    arguments['init_cfg'] = weights
     remark = f'backbone of {weights}, whose licence applies (of public weights: docs/weights.md)'
     old, new = (one.get('patch_size', 16) for one in (described, arguments))
     if old != new:
