@@ -59,6 +59,49 @@ def test_a_guide_has_the_same_name_in_the_navigation_and_as_its_heading():
     assert len({*headings}) == len(headings)
 
 
+def first_page(entry):
+    """The page that a click on an entry of the navigation opens."""
+    while not isinstance(entry, str):
+        (entry,) = entry.values() if isinstance(entry, dict) else entry[:1]
+    return entry
+
+
+def test_a_tab_opens_the_page_that_its_name_promises():
+    tabs = yaml.safe_load((ROOT / 'docs/mkdocs.yml').read_text())['nav']
+    assert {name: first_page(tab) for tab in tabs for name in tab} == {
+        'Home': 'index.md',
+        'Start': 'docs/get_started.md',
+        'Train': 'docs/own_data.md',
+        'Predict and deploy': 'docs/inference.md',
+        'Models': 'docs/models.md',
+        'Evidence': 'docs/evidence.md',
+        'Reference': 'api/names.md',
+    }
+
+
+def predictions():
+    """Output folder and other words of each command of infer.py, in README, docs and cards."""
+    pages = [ROOT / 'README.md', *(ROOT / 'docs').rglob('*.md')]
+    pages += (ROOT / 'cpvt_backbones/weights').glob('*.md')
+    for page in pages:
+        text = page.read_text(encoding='utf-8').replace('\\\n', ' ')
+        for block in re.findall(r'^```bash\n(.+?)^```', text, re.DOTALL | re.MULTILINE):
+            for line in re.findall(r'^(?!#).*tools/infer\.py (.* --out-dir .*)$', block, re.M):
+                # The shards of a run share its folder.
+                words = re.sub(r'--shard \S+|--merge', '', line).split()
+                place = words.index('--out-dir')
+                yield words[place + 1], (*words[:place], *words[place + 2 :])
+
+
+def test_each_prediction_has_an_output_folder_of_its_own():
+    """A second run with other settings in the same folder is an error."""
+    runs = {}
+    for folder, words in predictions():
+        runs.setdefault(folder, set()).add(words)
+    assert len(runs) > 15
+    assert {folder: found for folder, found in runs.items() if len(found) > 1} == {}
+
+
 def sections(entries):
     """Names of the parts of the navigation that have pages or parts below them."""
     for entry in entries:
