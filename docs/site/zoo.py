@@ -20,7 +20,7 @@ TABLES = (
 RECIPES = """\
 ## Recipes, without weights
 
-- **published elsewhere**: the score is that of the source; this project did not train the recipe.
+- **published**: the score is that of the linked source; this project did not train the recipe.
 - **not trained**: no published score of this recipe is known. To see these rows, choose
   *every status* in the menu.
 
@@ -136,7 +136,7 @@ def recipes(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> list[dic
             entry['parameters'] = f'{metadata["Parameters"] / 1e6:.1f}'
             if name in published:
                 entry['scores'] = published[name]
-                entry['status'] = f'published elsewhere: [source](../{readme})'
+                entry['status'] = f'[published](../{readme})'
             models.append(entry)
     return models
 
