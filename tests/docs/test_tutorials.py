@@ -23,8 +23,8 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def predictions(folder):
-    return json.loads((folder / 'out/predictions.json').read_text())
+def predictions(folder, name):
+    return json.loads((folder / f'out/{name}/predictions.json').read_text())
 
 
 def test_detector_from_coco(call, tmp_path):
@@ -32,7 +32,8 @@ def test_detector_from_coco(call, tmp_path):
     few = {**SCENES, '--heldout 128x128:50': '--heldout 128x128:4'}
     page = run_page('docs/tutorials/detector_coco.md', call, few)
     assert len(page['coco']['categories']) == 10
-    assert len([*(tmp_path / 'out/vis').iterdir()]) == 4 and predictions(tmp_path) is not None
+    assert len([*(tmp_path / 'out/detector/vis').iterdir()]) == 4
+    assert predictions(tmp_path, 'detector') is not None
 
 
 def test_autolabel(call, tmp_path):
@@ -61,7 +62,7 @@ def test_detector_from_voc(call, tmp_path):
 
     converted = boxes('mine/voc/train.json', 'mine/voc/val.json')
     assert converted == boxes('data/digits/train_128x128/instances.json')
-    assert len([*(tmp_path / 'out/vis').iterdir()]) == 12
+    assert len([*(tmp_path / 'out/voc/vis').iterdir()]) == 12
 
 
 def test_segmentor(call, tmp_path):
@@ -69,7 +70,7 @@ def test_segmentor(call, tmp_path):
     few = {'--train 128x128:200': '--train 128x128:12'}
     few |= {'--length 150': '--length 2', 'iter_150': 'iter_2'}
     run_page('docs/tutorials/segmentor.md', call, few)
-    assert len(predictions(tmp_path)) == 12
+    assert len(predictions(tmp_path, 'segmentor')) == 12
     masks = [np.asarray(Image.open(file)) for file in (tmp_path / 'data/masks').iterdir()]
     assert len(masks) == 12 and {*np.unique(masks)} == {0, 255}
 
@@ -114,11 +115,11 @@ def test_satellite(call, capsys, tmp_path):
     large = tmp_path / 'data/large/region.tif'
     write_scene(large, classes, dict(tiled, compress='deflate'), missing=missing)
     few = {'--length 400': '--length 2', 'iter_400': 'iter_2'}
-    few['--out-dir out'] = '--out-dir out --read-limit 10000'
+    few['--out-dir out/land'] = '--out-dir out/land --read-limit 10000'
     run_page('docs/tutorials/satellite.md', call, few, capsys)
     # Small scenes keep their scale, because a large one is seen at its own.
     assert read_config('mine/land.py').scale == (96, 96)
-    with rasterio.open(tmp_path / 'out/pred/region.tif') as file:
+    with rasterio.open(tmp_path / 'out/land/pred/region.tif') as file:
         found = file.read(1)
         assert file.shape == (200, 260) and file.crs.to_epsg() == 32633
         assert file.transform.c == 499980
@@ -142,7 +143,7 @@ def test_classifier(call, tmp_path):
         'epoch_10': 'epoch_2',
     }
     run_page('docs/tutorials/classifier.md', call, few)
-    assert {one['class'] for one in predictions(tmp_path)} <= {'3', '5', '8'}
+    assert {one['class'] for one in predictions(tmp_path, 'classifier')} <= {'3', '5', '8'}
 
 
 @pytest.mark.slow
@@ -195,4 +196,4 @@ def test_onnx(call, tmp_path):
     assert page['about']['classes'] == list(
         shipped_weights()['cpvt_tiny_gap-imagenette'].dataset_meta['classes']
     )
-    assert page['scores'].shape == (1, 10) and predictions(tmp_path)
+    assert page['scores'].shape == (1, 10) and predictions(tmp_path, 'photo')

@@ -197,7 +197,7 @@ def test_predicted_class_maps_have_the_size_of_the_images(write, made, call, tmp
     for further in ([], window):
         call('infer', *infer, *further)
         for name, size in sizes.items():
-            assert Image.open(tmp_path / f'out/pred/{name}.png').size == size
+            assert Image.open(tmp_path / f'out/mine/pred/{name}.png').size == size
 
 
 def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
