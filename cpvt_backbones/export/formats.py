@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def export(
         All data that the file stores.
 
     Raises:
-        ImportError: torch is older than 2.9.
+        ImportError: torch is older than 2.9, or ``format='onnx'`` without onnx and onnxscript.
         ValueError: The format or the suffix is not accepted, or the model cannot be exported.
 
     Examples:
@@ -106,6 +107,8 @@ def export(
             f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}'
         )
     check(f'one of {OPSETS}', lambda number: number in OPSETS, opset=opset)
+    if format == 'onnx' and not (find_spec('onnx') and find_spec('onnxscript')):
+        raise ImportError("format='onnx' needs onnx and onnxscript: pip install '.[export]'")
     stored = dict(
         format=format,
         **graph.settings,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from export_models import Toolbox, detector, segmentor
-from tiny import column
+from tiny import column, multi_scale, randomise
 
-from cpvt_backbones.export import Features, export, graph_of
+from cpvt_backbones.export import Features, export, formats, graph_of
 from cpvt_backbones.export import exported as module
 from cpvt_backbones.export.exported import ExportedModel, paste_mask
 from cpvt_backbones.export.metadata import seal_file
@@ -172,6 +172,20 @@ def test_missing_files_and_runtimes(onnx_file, monkeypatch):
         ExportedModel(onnx_file[1], runtime='openvino')
 
 
+def test_openvino_after_a_first_image_of_one_token(tmp_path):
+    """OpenVINO 2026.4 computed all later images wrongly."""
+    pytest.importorskip('openvino')
+    path = tmp_path / 'model.onnx'
+    export(Features(randomise(multi_scale(arch='tiny')).eval()), path)
+    first, second = ExportedModel(path), ExportedModel(path, runtime='openvino')
+    rng = np.random.default_rng(0)
+    for height, width in ((9, 16), (33, 47), (64, 200), (1, 1)):
+        images = rng.standard_normal((2, 3, height, width), np.float32)
+        for name, expected in first.run(images).items():
+            found = second.run(images)[name]
+            assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
 def test_other_arrays_are_refused(files, onnx_file):
     maps = ExportedModel(files / 'maps.pt2')
     accepted = r'images must be \(H, W, 3\), uint8, got shape'
@@ -229,6 +243,14 @@ def test_operators_that_a_runtime_lacks_are_named(runtime, onnx_file, tmp_path):
 def test_an_older_torch_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.export, 'export', lambda model, args, *, dynamic_shapes=None: None)
     with pytest.raises(ImportError, match='an export needs torch 2.9 or newer, found torch'):
+        export(Features(column(arch='tiny')), tmp_path / 'model.onnx')
+
+
+@pytest.mark.parametrize('missing', ['onnx', 'onnxscript'])
+def test_packages_of_onnx_that_are_missing_are_named(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(formats, 'find_spec', lambda name: None if name == missing else name)
+    words = r"format='onnx' needs onnx and onnxscript: pip install '.\[export\]'"
+    with pytest.raises(ImportError, match=words):
         export(Features(column(arch='tiny')), tmp_path / 'model.onnx')
 
 
