@@ -99,5 +99,32 @@ def test_coco_files_without_labels(coco, refuse, table):
 
 def test_labelme_is_named(tmp_path, refuse):
     write_photos(tmp_path / 'data', '1.png')
-    (tmp_path / 'data/1.json').write_text('{"shapes": [], "imagePath": "1.png"}')
-    assert 'is of LabelMe' in refuse(tmp_path / 'data')
+    (tmp_path / 'data' / name).write_text(content)
+    assert f'data: {tmp_path}/data/{name} {words}' in refuse(tmp_path / 'data')
+    assert 'images outside of <class>/' in refuse('folders', tmp_path / 'data')
+
+
+@pytest.mark.parametrize('content', ['[]', '[1]', '7', '"shapes"', '{"a": 1}'])
+def test_other_json_files_beside_class_folders_are_ignored(photos, table, content):
+    (photos / 'notes.json').write_text(content)
+    (photos / 'notes.csv').write_text('name,age')
+    assert 'data accepted' in table(photos)
+
+
+@pytest.mark.parametrize('form', ['coco', 'masks', 'photos'])
+def test_what_an_earlier_call_wrote_is_no_data(call, capsys, request, form):
+    """A second call read the labels, or the sheet as a class, that the first one wrote."""
+    data = request.getfixturevalue(form)
+    folder = data if form == 'photos' else data.folder
+    if form == 'coco':
+        data.write()
+    printed = []
+    for options in ([], ['--overwrite']):
+        capsys.readouterr()
+        call('make_config', folder, '--out', folder / 'model.py', *options)
+        printed.append(capsys.readouterr().out)
+    skipped = f'skipped        1 folders that make_config.py wrote: {folder}/model'
+    assert skipped not in printed[0]
+    used = [[line for line in text.splitlines() if line.startswith(('The data', 'read', 'used'))]
+            for text in printed]  # fmt: skip
+    assert used[0] == used[1]

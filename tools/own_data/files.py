@@ -30,6 +30,7 @@ MASK_FOLDERS = (
     'gt',
 )
 LEFT_OUT = 'images of another set than training and validation, such as test'
+RECIPE = 'recipe.py'  # in each folder that make_config.py writes
 # Images that Pillow and OpenCV do not read as they are installed here.
 UNREAD_SUFFIXES = (
     '.avif',
@@ -59,8 +60,9 @@ def must_exist(path: Path, argument: str) -> None:
 def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:
     """Images (or files with ``suffixes``) in a folder and its subfolders, links followed.
 
-    Names that begin with a dot are skipped, and so are images of other kinds (``UNREAD_SUFFIXES``).
-    Where there are no images, NumPy files are the images.
+    Names that begin with a dot are skipped, and so are folders that make_config.py wrote and
+    images of other kinds (``UNREAD_SUFFIXES``). Where there are no images, NumPy files are the
+    images.
 
     Returns:
         Their paths in the folder, with slashes, sorted.
@@ -94,10 +96,17 @@ def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Pa
     for path in sorted(folder.iterdir()):
         if path.name.startswith('.'):
             report.add('skipped', 'names that begin with a dot', str(path))
+        elif is_written(path):
+            report.add('skipped', 'folders that make_config.py wrote', str(path))
         elif path.is_dir():
             yield from _walk(path, report, (*parents, real))
         else:
             yield path
+
+
+def is_written(folder: Path) -> bool:
+    """True for a folder of the name of a config, which holds converted labels and pictures."""
+    return (folder / RECIPE).is_file()
 
 
 def stem(name: str) -> str:

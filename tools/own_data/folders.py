@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from .coco import Coco, Part
-from .files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in
+from .files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in, is_written
 from .report import Report
 
 # Folders of which classes may have the names, too: 'mask' of people, 'image' of documents.
@@ -125,6 +125,7 @@ def _note_empty_folders(folder: Path, depth: int, used: set[str], report: Report
         if (
             path.is_dir()
             and not path.name.startswith('.')
+            and not is_written(path)
             and not any(_is_within(one, path) for one in used)
         ):
             report.add('note', 'folders without images', str(path))

@@ -7,8 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .coco import LISTS, SAMPLE, read_json
-from .files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in, must_exist
+from .coco import LISTS, read_json, sample_names
+from .files import (
+    IMAGE_FOLDERS,
+    MASK_FOLDERS,
+    TRAIN,
+    VALIDATION,
+    files_in,
+    is_written,
+    must_exist,
+)
+from .other_programs import refuse_other_programs
 from .report import Report
 from .yolo import NAME_FILES
 from .yolo_yaml import YAML, find_yaml
@@ -183,7 +192,9 @@ def images_of(file: Path, root: Path) -> Path:
 def _masks_form(folder: Path) -> Form | None:
     """Two folders in ``folder``, of images and of masks."""
     children = [
-        path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith('.')
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not path.name.startswith('.') and not is_written(path)
     ]
     images = [path for path in children if path.name.lower() in IMAGE_FOLDERS]
     masks = [path for path in children if path.name.lower() in MASK_FOLDERS]

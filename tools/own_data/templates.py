@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
+from .files import RECIPE
 from .weights import Pretrained
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def write_config(task: str, values: Mapping[str, Any], file: Path) -> None:
     """
     from cpvt_backbones.checkpoints import atomic_write
 
-    recipe = file.with_suffix('') / 'recipe.py'
+    recipe = file.with_suffix('') / RECIPE
     write_recipe(task, recipe)
     places = dict(recipe=f'./{recipe.parent.name}/{recipe.name}', work_dir=work_dir(file))
     text = TEMPLATES[task].format(**values, **places)
