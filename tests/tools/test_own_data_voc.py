@@ -98,3 +98,31 @@ def test_names_with_a_dot_and_links_in_a_circle_are_skipped(voc, table):
     assert '.ipynb_checkpoints' in printed and '._1.xml' in printed
     assert 'links to a folder that contains them' in printed
     assert_used(printed, 8, 2)
+
+
+@pytest.mark.parametrize('names', [('train', 'valid'), ('train', 'test'), ('trainval', 'test')])
+def test_lists_of_other_names_are_the_split(voc, table, names):
+    lists = voc / 'ImageSets/Main'
+    lists.mkdir(parents=True)
+    for name, numbers in zip(names, (range(6), range(6, 10)), strict=True):
+        (lists / f'{name}.txt').write_text(''.join(f'{i}\n' for i in numbers))
+    assert_used(table('voc', voc), 6, 4)
+    (lists / f'{names[1]}.txt').unlink()
+    printed = table('voc', voc)
+    wanted = f'lists of images that are not used, without train.txt and val.txt: {lists}'
+    assert wanted in printed
+    assert_used(printed, 8, 2)
+
+
+def test_turned_boxes_of_cvat(voc, table, tmp_path):
+    """CVAT writes the box as it is before it is turned."""
+    label = voc / 'Annotations/0.xml'
+    attribute = '<attributes><attribute><name>rotation</name><value>{}</value></attribute>'
+    label.write_text(
+        label.read_text().replace('</name>', f'</name>{attribute.format(90.0)}</attributes>', 1)
+    )
+    printed = table('voc', voc)
+    assert 'altered        1 turned boxes become the upright box around them' in printed
+    first = read_json(tmp_path / 'mine/train.json')['annotations'][0]
+    assert first['bbox'] == pytest.approx([1.5, 7.5, 25, 20])  # 20 x 25 px about (14, 17.5)
+    assert first['attributes'] == dict(rotation=0.0)

@@ -7,10 +7,12 @@ from pathlib import Path, PurePosixPath
 from rich.progress import track
 
 from .coco import Coco, Part
-from .files import files_in, read_lines, stem
+from .files import TRAIN, VALIDATION, files_in, read_lines, stem
 from .report import Fault, Report
 
 MASK_FOLDERS = ('SegmentationClass', 'SegmentationObject')  # VOC's own
+# Names of the lists of both parts, in ImageSets/Main: the first two that are there.
+LISTS = (*((TRAIN, other) for other in VALIDATION), ('trainval', 'test'))
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
 
 
@@ -19,7 +21,7 @@ def read_voc(
     report: Report,
     *,
     classes: Sequence[str] | None = None,
-    lists: Sequence[str] = ('train', 'val'),
+    lists: Sequence[str] | None = None,
 ) -> list[Part]:
     """Boxes of Pascal VOC files as COCO JSON; paths of images are those in ``folder``.
 
@@ -28,7 +30,7 @@ def read_voc(
         report: Gets files that are skipped or refused.
         classes: Names of the classes; by default those that occur, sorted.
         lists: Names of files in ``ImageSets/Main``, without ``.txt``, that each list the images of
-            a part.
+            a part; by default the first pair of ``LISTS`` that is there.
 
     Returns:
         A part for each list, if all of them are there; else one part.
@@ -54,7 +56,7 @@ def read_voc(
         one['category_id'] = names.index(name) + 1 if name in names else name
     categories = [dict(id=number, name=name) for number, name in enumerate(names, 1)]
     coco = dict(images=images, annotations=objects, categories=categories)
-    return _by_lists(Part(coco, folder, str(folder)), lists, report)
+    return _by_lists(Part(coco, folder, str(folder)), [lists] if lists else LISTS, report)
 
 
 def _is_drawn(name: str) -> bool:
