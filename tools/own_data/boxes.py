@@ -1,5 +1,7 @@
 """Rules for boxes."""
 
+import math
+
 from .coco import Coco
 from .outlines import Box, box_of_polygons, is_number, is_polygon
 from .report import Fault
@@ -16,6 +18,22 @@ def read_box(one: Coco) -> Box | None:
     if not isinstance(box, list) or len(box) != 4 or not all(is_number(value) for value in box):
         raise Fault('refused', 'bbox is not four finite numbers', repr(box))
     return box
+
+
+def rotation_of(one: Coco) -> float:
+    """Degrees by which the box of an annotation is turned, as CVAT writes it."""
+    attributes = one.get('attributes')
+    found = attributes.get('rotation') if isinstance(attributes, dict) else None
+    return float(found) if found is not None and is_number(found) else 0.0
+
+
+def turn_box(box: Box, degrees: float) -> Box:
+    """The upright box around a box that is turned about its centre."""
+    x, y, width, height = box
+    angle = math.radians(degrees)
+    cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
+    wide, high = width * cos + height * sin, width * sin + height * cos
+    return [x + (width - wide) / 2, y + (height - high) / 2, wide, high]
 
 
 def overhang(box: Box, width: int, height: int) -> float:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from .box_doubts import BoxDoubts
-from .boxes import clip_box, read_box
+from .boxes import clip_box, read_box, rotation_of, turn_box
 from .coco import Coco, Part
 from .outlines import Box, area_of_outline, box_of_outline, is_number, is_polygon, is_rle
 from .report import Fault, Report
@@ -63,12 +63,15 @@ def _check_object(one: Coco, image: Coco, report: Report, where: str, doubts: Bo
         box = box_of_outline(outline)
         report.add('altered', 'bbox is derived from the outline', where)
     doubts.add(box, image, None if one.get('iscrowd') else outline, where)
+    if outline is None and rotation_of(one):
+        box = turn_box(box, rotation_of(one))
+        one = {**one, 'attributes': {**one['attributes'], 'rotation': 0.0}}
+        report.add('altered', 'turned boxes become the upright box around them', where)
     box = clip_box(box, image['width'], image['height'])
-    iscrowd = one.get('iscrowd') or 0
-    if iscrowd not in (0, 1):
-        raise Fault('refused', 'iscrowd is neither 0 nor 1', repr(iscrowd))
-    checked = {**one, 'bbox': box, 'iscrowd': int(iscrowd), 'area': _area_of(one, box, outline)}
+    iscrowd = _is_ignored(one, report, where)
+    checked = {**one, 'bbox': box, 'iscrowd': iscrowd, 'area': _area_of(one, box, outline)}
     checked.pop('segmentation', None)
+    checked.pop('ignore', None)
     if outline is not None:
         checked['segmentation'] = outline
     return checked

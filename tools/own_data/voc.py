@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from rich.progress import track
@@ -157,20 +158,28 @@ def _read_object(element: ET.Element) -> Coco:
     if right < left or bottom < top:
         raise Fault('refused', 'objects whose corners are in the wrong order', repr(corners))
     difficult = (element.findtext('difficult') or '').strip() == '1'
-    return dict(
-        name=name,
-        bbox=[left - 1, top - 1, right - left + 1, bottom - top + 1],
-        iscrowd=int(difficult),
-    )
+    box = [left - 1, top - 1, right - left + 1, bottom - top + 1]
+    one: Coco = dict(name=name, bbox=box, iscrowd=int(difficult))
+    for attribute in element.iterfind('attributes/attribute'):  # of CVAT
+        if attribute.findtext('name') == 'rotation':
+            with suppress(TypeError, ValueError):
+                one['attributes'] = dict(rotation=float(attribute.findtext('value') or 0))
+    return one
 
 
-def _by_lists(part: Part, names: Sequence[str], report: Report) -> list[Part]:
-    """Parts by the lists of names in ``ImageSets/Main``, if they are all there."""
-    folders = sorted(folder for folder in part.root.rglob('ImageSets/Main') if folder.is_dir())
-    folders = [
-        folder for folder in folders if all((folder / f'{name}.txt').is_file() for name in names)
-    ]
-    if not folders:
+def _by_lists(part: Part, choices: Sequence[Sequence[str]], report: Report) -> list[Part]:
+    """Parts by the first of these lists of names that are all there in ``ImageSets/Main``."""
+    places = sorted(folder for folder in part.root.rglob('ImageSets/Main') if folder.is_dir())
+    for names in choices:
+        folders = [
+            folder for folder in places if all((folder / f'{name}.txt').is_file() for name in names)
+        ]
+        if folders:
+            break
+    else:
+        wanted = ' and '.join(f'{name}.txt' for name in choices[0])
+        for folder in places:
+            report.add('note', f'lists of images that are not used, without {wanted}', str(folder))
         return [part]
     if len(folders) > 1:
         found = ', '.join(str(folder) for folder in folders)
