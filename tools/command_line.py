@@ -354,6 +354,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """An integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'an integer of at least 0 is expected, got {text!r}')
+    return int(text)
+
+
 class Overrides(argparse.Action):
     """Collects ``KEY=VALUE ...`` as text by key; :func:`parse_values` reads the values."""
 

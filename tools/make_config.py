@@ -107,7 +107,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         ' folders of masks',
     )
     parser.add_argument(
-        '--ignore', nargs='+', type=int, default=[], help='masks: values to leave out'
+        '--ignore', nargs='+', type=cli.natural, default=[], help='masks: values to leave out'
     )
     parser.add_argument(
         '--range',
@@ -160,6 +160,8 @@ def form_of(args: argparse.Namespace) -> tuple[str, Form]:
         wanted = ' or '.join(map(str, counts))
         hint = f'; for the folder of this name, write ./{kind}' if Path(kind).exists() else ''
         raise ValueError(f'data: {kind} takes {wanted} paths, got {[*map(str, paths)]}{hint}')
+    if form.kind == 'masks' and len(paths) == 2 and paths[0].samefile(paths[1]):
+        raise ValueError(f'data: images and masks must be in two folders, got {paths[0]} twice')
     for option, kinds in FORMS_OF.items():
         if getattr(args, option) and kind not in kinds:
             wanted = ' and '.join(kinds)

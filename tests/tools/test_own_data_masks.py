@@ -54,7 +54,30 @@ def palette(masks):
         image.save(masks.masks / f'{i}.png')
 
 
+def palettes(masks):
+    """As programs write that choose the palette of each file: 1 is red, or black."""
+    palette(masks)
+    with Image.open(masks.masks / '3.png') as image:
+        image.putpalette([0, 0, 90, 200, 0, 0])
+        image.save(masks.masks / '3.png')
+
+
+def pages(masks):
+    masks.remove('1.png')
+    page = Image.fromarray(np.resize(np.array([0, 1, 1], np.uint8), (HEIGHT, WIDTH)))
+    page.save(masks.masks / '1.tif', save_all=True, append_images=[page])
+
+
+def arrays(masks):
+    for i in range(5):
+        masks.remove(f'{i}.png')
+        np.save(masks.masks / f'{i}.npy', np.zeros((HEIGHT, WIDTH), np.uint8))
+
+
 BLUE = [[0, 0, 0], [30, 20, 10]]  # BGR
+OTHER_PALETTE = (
+    'value 0: (200, 0, 0) in {masks}/0.png, (0, 0, 90) in {masks}/3.png, value 1: (0, 0, 90) in'
+)
 GREY = 'its colours are compared with those of the masks, grey on'
 TWO = 'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out: '
 SAME_NAME = 'images of one name, whose masks cannot be told apart ... images/a.jpg ... images/a.png'
@@ -91,6 +114,10 @@ REFUSED = [
     (lambda m: m.fill(BLUE), 'a 0 0 0\nb\n', 'a colour in all lines or in none'),
     (lambda m: m.fill(BLUE), 'a\nb\n', 'colour (10, 20, 30) (7680 px, in 5 masks, most in '),
     (palette, 'blue 0 0 91\nred 200 0 0\n', 'colour (0, 0, 90) (10240 px'),
+    (palettes, '', OTHER_PALETTE),
+    (palettes, 'a\nb\n', OTHER_PALETTE),
+    (pages, '', 'masks of several pages: one is accepted: {masks}/1.tif (2 pages)'),
+    (arrays, '', 'masks that cannot be read (PNG and TIFF are accepted): {masks}/0.npy'),
 ]
 
 
@@ -238,3 +265,30 @@ def test_masks_have_the_size_of_the_upright_image(masks, table):
     masks.put('0.png', [0, 1, 1], size=(HEIGHT, WIDTH))
     assert 'data accepted' in table(*masks.arguments)
     assert masks.written('0.jpg').shape == (WIDTH, HEIGHT)
+
+
+@pytest.mark.parametrize('names', ['blue 0 0 90\nred 200 0 0\n', 'a 0 0 0\nb 1 1 1\n'])
+def test_colours_or_values_tell_what_palettes_mean(masks, table, names):
+    palettes(masks)
+    table(*masks.arguments, *masks.classes(names))
+    values = masks.first('0.png'), masks.first('3.png')
+    assert values == (([1, 0, 0], [0, 1, 1]) if 'red' in names else ([0, 1, 1], [0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    'names',
+    [
+        'Pixel Value, Class\n0, sky\n1, street\n',  # Roboflow's
+        '# label:color_rgb:parts:actions\nsky:0,0,0::\nstreet:1,1,1::\n',  # CVAT's
+        '0 sky\n1 street',
+    ],
+)
+def test_names_in_tables_of_other_programs(masks, table, config, names):
+    table(*masks.arguments, *masks.classes(names))
+    assert config().classes == ('sky', 'street')
+
+
+def test_masks_beside_their_images_and_negative_values_are_refused(masks, refuse, refused):
+    wanted = f'images and masks must be in two folders, got {masks.images} twice'
+    assert wanted in refuse('masks', masks.images, masks.images)
+    assert 'an integer of at least 0 is expected' in refuse(*masks.arguments, '--ignore', '-1')

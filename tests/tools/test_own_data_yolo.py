@@ -71,7 +71,7 @@ def test_layouts_of_data_yaml(yolo, table):
     assert has(printed, f'{wanted} {yolo.folder}/images/test/test0.png')
     shutil.rmtree(yolo.folder / 'images/test')
     (yolo.folder / 'train.txt').write_text('images/train/train0.png\nimages/train/train1.png\n')
-    yolo.yaml(train='train.txt', val='[images/val]')
+    yolo.yaml(train='train.txt', val='[images/val]', names='{1: dog, 0: cat}')
     assert_used(table(yolo.folder), 2, 2)
 
 
@@ -79,6 +79,8 @@ def test_layouts_of_data_yaml(yolo, table):
     ('values', 'fault'),
     [
         (dict(names='{1: cat}'), 'the keys of names'),
+        (dict(names='[yes, no]'), 'must be text, got True; YAML reads yes, no,'),
+        (dict(names='[cat, ~]'), 'must be text, got None'),
         (dict(names='[cat]\nnc: 2'), 'has nc: 2 and 1 names'),
         (dict(names='[cat, dog]\nkpt_shape: [17, 3]'), 'is of keypoints'),
         (dict(train='none'), "names 'none', but there is none of"),

@@ -197,7 +197,7 @@ def _check_files(part: Part, facts: Facts, report: Report) -> None:
 
 
 def _note_files(facts: Facts, report: Report) -> None:
-    """Note images that are turned by EXIF, and transparent ones."""
+    """Note images that are turned by EXIF, files of several, and transparent ones."""
     for path, known in facts.items():
         if known.orientation != 1:
             report.add(
@@ -205,6 +205,9 @@ def _note_files(facts: Facts, report: Report) -> None:
                 'images turned by EXIF: labels are taken as drawn on the upright image',
                 str(path),
             )
+        if known.frames > 1:
+            reason = 'files of several images, such as TIFF stacks: the first is used'
+            report.add('note', reason, f'{path} ({known.frames})')
         if known.alpha:
             report.add(
                 'note',

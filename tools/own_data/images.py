@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cpvt_backbones.value_range import ValueRange
 
 Size = tuple[int, int]  # width and height, px
+SUBFILE_TAG = 254  # of TIFF: not 0 for overviews and masks
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ImageFacts:
         fault: Why training cannot read it.
         range: Least and greatest value of an image of more than 8 bits.
         alpha: Has transparent pixels, or a fourth band that counts as transparency.
+        frames: Images in the file, of which the first is read.
         hash: 32 bytes that are alike for images that look alike.
     """
 
@@ -42,6 +44,7 @@ class ImageFacts:
     fault: str = ''
     range: tuple[float, float] | None = None
     alpha: bool = False
+    frames: int = 1
     hash: bytes = b''
 
 
@@ -88,12 +91,13 @@ def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
             fault = _other_bands(image)
             alpha = decode and not fault and _is_transparent(image)
+            frames = count_frames(image) if decode else 1
     except Exception:  # Pillow raises OSError, SyntaxError, struct.error and others
         return ImageFacts(fault=_why_not_read(path))
     if fault:
         return ImageFacts(fault=fault)
     size = stored[::-1] if orientation in (5, 6, 7, 8) else stored
-    facts = ImageFacts(size=size, stored=stored, orientation=orientation, alpha=alpha)
+    facts = ImageFacts(size, stored, orientation, alpha=alpha, frames=frames)
     return _decode(path, facts) if decode else facts
 
 
@@ -111,6 +115,27 @@ def _other_bands(image: Image.Image) -> str:
     if is_colour and 0 not in tags.get(TiffTags.EXTRASAMPLES, ()):
         return ''
     return _advice(count, f'uint{tags.get(TiffTags.BITSPERSAMPLE, (8,))[0]}')
+
+
+def count_frames(image: Image.Image) -> int:
+    """Images in an open file of Pillow, of which the first is read.
+
+    Overviews and masks of a TIFF do not count, nor does the preview of a photograph.
+    """
+    if image.format == 'MPO':
+        return 1
+    pages = 0
+    try:
+        count = getattr(image, 'n_frames', 1)
+        if image.format != 'TIFF' or count == 1:
+            return count
+        for index in range(count):
+            image.seek(index)
+            pages += not image.tag_v2.get(SUBFILE_TAG, 0)  # type: ignore[attr-defined]
+        image.seek(0)
+    except Exception:  # a damaged file; decoding says so
+        return 1
+    return pages
 
 
 def _is_transparent(image: Image.Image) -> bool:

@@ -115,7 +115,7 @@ def _read_masks(masks: Mapping[str, Path]) -> tuple[tuple[int, int] | None, Outl
     outlines: Outlines = []
     whole = None
     for name, path in masks.items():
-        codes, nodata = read_mask(path)
+        codes, nodata, _ = read_mask(path)
         if size not in (None, codes.shape[::-1]):
             raise Fault('refused', 'masks of one image that differ in size', f'{path}')
         size = codes.shape[::-1]

@@ -12,6 +12,7 @@ from .mask_doubts import (
     compare_names,
     refuse_blurred,
     refuse_instances,
+    refuse_palettes,
     refuse_shares,
     refuse_two_codes,
 )
@@ -108,6 +109,8 @@ def _refuse_values(
 ) -> bool:
     """Refuse values that cannot be meant as they are; true if there are any."""
     before = report.count('refused')
+    if not of_colours and refuse_palettes(facts, report):
+        return True
     is_complete = named is not None and {*values.pixels} <= {*order, *left_out}
     if not is_complete and refuse_blurred(facts, report):
         return True

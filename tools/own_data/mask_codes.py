@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
+from .images import count_frames
 from .report import Fault
 
 IGNORE = 255  # class index of pixels without class
@@ -22,6 +24,20 @@ BITS_TAG, FORMAT_TAG = 258, 339  # of TIFF
 NODATA_TAG = 42113  # GDAL's, a number as text
 
 
+class Mask(NamedTuple):
+    """A mask as it is stored.
+
+    Args:
+        codes: As of :func:`read_codes`.
+        nodata: The index that the file declares as ``nodata``, if any.
+        colours: RGB colours of the indices, of a file with a palette whose indices are read.
+    """
+
+    codes: np.ndarray
+    nodata: int | None
+    colours: list[tuple[int, ...]]
+
+
 def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
     """Read a mask, upright: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one
     number.
@@ -30,22 +46,26 @@ def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
     indices if they are whole; NaN, and ``nodata`` that is no index, become ``NODATA``.
     ``Fault`` for a file that is no mask.
     """
-    return read_mask(path, palette=palette)[0]
+    return read_mask(path, palette=palette).codes
 
 
-def read_mask(path: Path, *, palette: bool = False) -> tuple[np.ndarray, int | None]:
-    """As :func:`read_codes`, and the index that the file declares as ``nodata``, if any."""
+def read_mask(path: Path, *, palette: bool = False) -> Mask:
+    """As :func:`read_codes`, with what else the file says of its values."""
     try:
         with Image.open(path) as file:
             if file.format in ('JPEG', 'MPO'):
                 raise Fault('refused', 'masks as JPEG, which changes their values: use PNG')
+            pages = count_frames(file)
+            if pages > 1:
+                raise Fault('refused', 'masks of several pages: one is accepted', f'{pages} pages')
             mask = ImageOps.exif_transpose(file)
             if mask.mode == 'LA':
                 mask = mask.convert('L')
             if palette and mask.mode == 'P':
                 mask = mask.convert('RGB')
             if mask.mode in INDEX_MODES:
-                return _as_codes(_values_of(mask, file), _nodata_of(file))
+                found = _as_codes(_values_of(mask, file), _nodata_of(file))
+                return Mask(*found, _colours_of(mask))
             if mask.mode not in COLOUR_MODES:
                 reason = 'masks that are neither class indices nor colours of 8 bits'
                 raise Fault('refused', reason, f'mode {mask.mode}')
@@ -53,11 +73,17 @@ def read_mask(path: Path, *, palette: bool = False) -> tuple[np.ndarray, int | N
     except Fault:
         raise
     except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error and others
-        found = _read_other_tiff(path)
-        if found is None:
-            raise Fault('refused', 'masks that cannot be read', str(error)) from None
-        return _as_codes(*found)
-    return COLOUR + (red << 16) + (green << 8) + blue, None
+        other = _read_other_tiff(path)
+        if other is None:
+            reason = 'masks that cannot be read (PNG and TIFF are accepted)'
+            raise Fault('refused', reason, str(error)) from None
+        return Mask(*_as_codes(*other), [])
+    return Mask(COLOUR + (red << 16) + (green << 8) + blue, None, [])
+
+
+def _colours_of(mask: Image.Image) -> list[tuple[int, ...]]:
+    palette = mask.getpalette() if mask.mode == 'P' else None
+    return [*zip(*[iter(palette or ())] * 3, strict=True)]
 
 
 def _read_other_tiff(path: Path) -> tuple[np.ndarray, float | None] | None:

@@ -118,6 +118,27 @@ def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: 
     return True
 
 
+def refuse_palettes(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
+    """Refuse values that palettes give other colours in other masks.
+
+    Programs that choose the palette of each file leave no meaning to the values.
+    """
+    seen: dict[int, dict[tuple[int, ...], Path]] = {}
+    for path, one in facts.items():
+        for value in one.values:
+            if value < len(one.colours):
+                seen.setdefault(value, {}).setdefault(one.colours[value], path)
+    reason = (
+        'values whose colours differ from palette to palette: name each class in --classes with its'
+        ' colour (NAME 128 64 0), or with its value (NAME 9 9 9 is the value 9)'
+    )
+    for value, colours in seen.items():
+        if len(colours) > 1:
+            first, second, *_ = (f'{colour} in {path}' for colour, path in colours.items())
+            report.add('refused', reason, f'{name_of(value)}: {first}, {second}')
+    return any(len(colours) > 1 for colours in seen.values())
+
+
 def refuse_two_codes(
     facts: Mapping[Path, MaskFacts], known: Collection[int], report: Report
 ) -> bool:

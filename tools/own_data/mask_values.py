@@ -1,7 +1,7 @@
 """The values of a set of masks, counted."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,12 +18,14 @@ class MaskFacts:
         values: Number of pixels of each value.
         nodata: The value that it declares as ``nodata``, if that may be a class index.
         missing: Number of pixels without data, whose value is no class index.
+        colours: RGB colours of its indices, of a file with a palette.
     """
 
     size: Size | None
     values: Mapping[int, int]
     nodata: int | None = None
     missing: int = 0
+    colours: Sequence[tuple[int, ...]] = ()
 
 
 @dataclass

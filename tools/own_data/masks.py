@@ -142,13 +142,13 @@ def inspect_masks(
 
     def inspect(path: Path) -> MaskFacts | Fault:
         try:
-            codes, nodata = read_mask(path, palette=palette)
+            codes, nodata, colours = read_mask(path, palette=palette)
         except Fault as fault:
             return fault
         height, width = codes.shape
         counts = count_codes(codes)
         missing = counts.pop(NODATA, 0)
-        return MaskFacts((width, height), counts, nodata, missing)
+        return MaskFacts((width, height), counts, nodata, missing, colours)
 
     facts = {}
     with ThreadPoolExecutor() as pool:

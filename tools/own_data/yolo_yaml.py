@@ -45,11 +45,17 @@ def names_of_yaml(content: Mapping[str, Any], file: Path) -> list[str]:
         raise ValueError(f'data: {file} is of keypoints; boxes and polygons are accepted')
     names = content.get('names')
     if isinstance(names, dict):
-        if [*names] != [*range(len(names))]:
+        if {*names} != {*range(len(names))}:
             raise ValueError(f'data: the keys of names in {file} must be 0, 1, ..., got {[*names]}')
-        names = [*names.values()]
+        names = [names[index] for index in range(len(names))]
     if not isinstance(names, list) or not names:
         raise ValueError(f'data: {file} must have a list of names, got {names!r}')
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, (str, int, float)):
+            raise ValueError(
+                f'data: the names in {file} must be text, got {name!r}; YAML reads yes, no, on and'
+                " off as true and false, so quote them: 'no'"
+            )
     if content.get('nc', len(names)) != len(names):
         raise ValueError(f'data: {file} has nc: {content["nc"]} and {len(names)} names')
     return [str(name) for name in names]
