@@ -57,6 +57,9 @@ WARNED_NOISE = (
 )
 CUDA_LOGGER = 'torch.utils.cpp_extension'  # warns of a compiler for CUDA on a machine without a GPU
 CHECKPOINT = 'file, shipped name or work directory (only best_*.pth, or newest)'
+# Functions of mmengine that pass keys of a config to a constructor.
+LOOPS = ('build_train_loop', 'build_val_loop', 'build_test_loop')
+CALLERS = ('build_from_cfg', 'build_dataloader', *LOOPS)
 LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 
@@ -276,7 +279,7 @@ def _is_mistake(error: BaseException, folders: Sequence[Path]) -> bool:
         return raised and code.co_name == 'build_from_cfg'
     if raised and _is_within(code.co_filename, folders):
         return True
-    if not raised and code.co_name == 'build_from_cfg':  # of mmengine, which calls the constructor
+    if not raised and code.co_name in CALLERS:
         return True
     # mmengine's original registry raises an error of the same type with a longer message.
     inner = error.__context__

@@ -429,7 +429,9 @@ def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]
                     _delete(target, backend)
                 part.replace(target)
                 flush_to_disk(target.parent)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk
+                error.filename = str(target)
             _delete(part, backend)
             raise
 

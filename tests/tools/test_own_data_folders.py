@@ -1,9 +1,12 @@
 """Class folders: names, splits, and folders that are no classes."""
 
+import os
 import shutil
 
+import numpy as np
 import pytest
 from own_data_sets import assert_used, class_folders, has, photo
+from PIL import Image
 
 
 def test_images_of_one_name_and_two_suffixes_are_kept(photos, table):

@@ -1,5 +1,6 @@
 """train.py: mixed precision, weights to start from."""
 
+import errno
 from argparse import Namespace
 
 import pytest
@@ -175,3 +176,23 @@ def test_the_summary_counts_the_images_inside_a_wrapper():
     assert launch._about(Images('ab')) == 'Images, 2 images'
     assert launch._about(Repeated()) == 'Images, 4 images; Repeated, 200 samples'
     assert launch._about(x for x in 'ab') == 'generator, a stream of images'
+
+
+def test_a_full_disk_names_the_checkpoint(classifier, tmp_path, refused, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(launch.Runner, 'save_checkpoint', full)
+    work = tmp_path / 'work'
+    options = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1']
+    options += ['default_hooks.checkpoint.type=DurableCheckpointHook']
+    line = refused('train', classifier, '--work-dir', work, '--cfg-options', *options)
+    assert f"error: '{work}/iter_1.pth': No space left on device" in line
+    assert not [*work.glob('.*.part')]
+
+
+@pytest.mark.parametrize('key', ['train_dataloader.batchsize', 'train_cfg.max_iter'])
+def test_an_unknown_key_of_a_loader_or_loop_is_named(classifier, tmp_path, refused, key):
+    work = ['--work-dir', tmp_path / 'work']
+    line = refused('train', classifier, *work, '--cfg-options', f'{key}=1')
+    assert f"unexpected keyword argument '{key.partition('.')[2]}'" in line

@@ -150,6 +150,8 @@ def _check_entries(part: Part, report: Report) -> Part:
     for number, image in enumerate(part.coco['images'], 1):
         try:
             _check_entry(image, names, ids)
+            if 'annotations' not in part.coco:
+                _check_listed(image['file_name'])
         except Fault as fault:
             report.add_fault(fault, f'{part.source}: {image.get("file_name") or f"image {number}"}')
             continue
@@ -169,6 +171,17 @@ def _check_entry(image: Coco, names: set[str], ids: set[int | str]) -> None:
         raise Fault('refused', 'images that are listed twice')
     if key in ids:
         raise Fault('refused', 'images with the id of another', f'id {key!r}')
+
+
+def _check_listed(name: str) -> None:
+    """Refuse a name that a list of the toolboxes, one name a line, cannot hold."""
+    is_text = name.encode(errors='replace').decode() == name
+    if not is_text or name.splitlines() != [name.strip()]:
+        reason = (
+            'file names that begin or end with a space, have a line break, or are not UTF-8:'
+            ' rename them'
+        )
+        raise Fault('refused', reason, repr(name))
 
 
 def _check_files(part: Part, facts: Facts, report: Report) -> None:

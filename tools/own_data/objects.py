@@ -6,7 +6,15 @@ from typing import Any
 from .box_doubts import BoxDoubts
 from .boxes import clip_box, read_box, rotation_of, turn_box
 from .coco import Coco, Part
-from .outlines import Box, area_of_outline, box_of_outline, is_number, is_polygon, is_rle
+from .outlines import (
+    Box,
+    area_of_outline,
+    box_of_outline,
+    can_be_decoded,
+    is_number,
+    is_polygon,
+    is_rle,
+)
 from .report import Fault, Report
 
 
@@ -77,6 +85,22 @@ def _check_object(one: Coco, image: Coco, report: Report, where: str, doubts: Bo
     return checked
 
 
+def _is_ignored(one: Coco, report: Report, where: str) -> int:
+    """``iscrowd`` of an annotation: 1 also for ``ignore``, whose objects mmdet trains on as
+    background and counts in the evaluation.
+    """
+    for key in ('iscrowd', 'ignore'):
+        value = one.get(key) or 0
+        if value not in (0, 1):
+            raise Fault('refused', f'{key} is neither 0 nor 1', repr(value))
+        if value and key == 'ignore' and not one.get('iscrowd'):
+            reason = 'objects to ignore are ignored in training and evaluation (iscrowd)'
+            report.add('note', reason, where)
+        if value:
+            return 1
+    return 0
+
+
 def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where: str) -> Any:
     """``segmentation`` of an annotation as polygons or RLE; ``None`` if there is none."""
     outline = one.get('segmentation')
@@ -88,8 +112,7 @@ def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where:
             raise Fault(
                 'refused', 'RLE of another size than its image', f'{outline["size"]}, not {size}'
             )
-        counts = outline['counts']
-        if not isinstance(counts, str) and not _adds_up(counts, size[0] * size[1]):
+        if not _adds_up(outline, size[0] * size[1]):
             raise Fault('refused', 'RLE whose counts do not add up to the pixels of its image')
         return outline
     polygons = outline if isinstance(outline, list) else []
@@ -102,7 +125,10 @@ def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where:
     return good or None
 
 
-def _adds_up(counts: Any, pixels: int) -> bool:
+def _adds_up(outline: Coco, pixels: int) -> bool:
+    counts = outline['counts']
+    if isinstance(counts, str):
+        return can_be_decoded(outline)
     if not isinstance(counts, list) or not all(
         isinstance(count, int) and count >= 0 for count in counts
     ):

@@ -39,6 +39,17 @@ def mask_of(outline: Any, size: tuple[int, int]) -> np.ndarray:
     return mask.decode(mask.merge(mask.frPyObjects(outline, size[1], size[0]))).astype(bool)
 
 
+def can_be_decoded(outline: Coco) -> bool:
+    """False for compressed RLE of more pixels than its size has."""
+    from pycocotools import mask
+
+    try:
+        mask.decode(outline)
+    except ValueError:
+        return False
+    return True
+
+
 def rle_of(where: np.ndarray) -> Coco:
     """A mask, bool (H, W), as RLE that JSON can hold."""
     from pycocotools import mask

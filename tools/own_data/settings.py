@@ -171,10 +171,11 @@ def object_settings(
 
 
 def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
-    """Class, width and height of the objects that a detector learns, (N, 3).
+    """Index of the category, width and height of the objects that a detector learns, (N, 3).
 
     With ``scale``, in images that are resized to it.
     """
+    order = {category['id']: index for index, category in enumerate(coco['categories'])}
     factors = {}
     for image in coco['images']:
         factors[image['id']] = factor_of(image, scale) if scale else 1.0
@@ -182,7 +183,7 @@ def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
     for one in coco['annotations']:
         if not one['iscrowd']:
             factor = factors[one['image_id']]
-            rows.append((one['category_id'], *(factor * side for side in one['bbox'][2:])))
+            rows.append((order[one['category_id']], *(factor * side for side in one['bbox'][2:])))
     if not rows:
         raise ValueError('data: the training images have no objects to learn')
     return np.array(rows, float)
@@ -196,9 +197,10 @@ def smallest_class(coco: Coco, scale: Sequence[int] | None = None) -> tuple[floa
     """
     kinds, widths, heights = _trained(coco, scale).T
     sides = np.sqrt(widths * heights)
-    return min(
+    side, kind = min(
         (float(np.quantile(sides[kinds == kind], 0.25)), int(kind)) for kind in np.unique(kinds)
     )
+    return side, coco['categories'][kind]['id']
 
 
 def anchor_ratios(coco: Coco) -> list[float]:
