@@ -42,6 +42,11 @@ def one_folder_above(coco):
         image['file_name'] = f'images/{image["file_name"]}'
 
 
+def on_another_machine(coco):
+    for image in coco.images:
+        image['file_name'] = f'https://a.b/c%20d/{image["file_name"]}'
+
+
 REFUSED = [
     (one(bbox=[9, 9, -3, 5]), 'boxes of negative width or height'),
     (one(bbox=[9, 9, float('nan'), 5]), 'bbox is not four finite numbers'),
@@ -55,6 +60,11 @@ REFUSED = [
     (one(iscrowd=2), 'iscrowd is neither 0 nor 1'),
     (one(segmentation=dict(size=[9, 9], counts=[81])), 'RLE of another size'),
     (one(segmentation=SHORT_RLE), 'RLE whose counts'),
+    (one(segmentation=dict(size=[HEIGHT, WIDTH], counts='this is none')), 'RLE whose counts'),
+    (one(ignore='yes'), 'ignore is neither 0 nor 1'),
+    (one(image_id=0.5), 'annotations whose image_id is neither a whole number nor text'),
+    (image(id=True), 'images whose id is neither a whole number nor text'),
+    (image(width='64'), "width and height that are no numbers: {0}/0.png ('64' and 48)"),
     (image(id=1), 'images with the id of another'),
     (image(id=None), 'images without id'),
     (image(file_name='1.png'), 'images that are listed twice'),
@@ -68,6 +78,7 @@ REFUSED = [
     (damaged, '3 images that cannot be read: ... {0}/2.jpg ( ... {0}/5.jpg ( ... {0}/6.jpg ('),
     (one_folder_above, "such as 'images/0.png', starts from another folder than '{0}'"),
     (one_folder_above, "give '{1}'"),
+    (on_another_machine, "a path from the folder '{0}', such as '0.png', got 'https://a.b/c%20d/0"),
 ]
 
 
@@ -349,3 +360,37 @@ def test_objects_that_vanish_in_a_long_image_are_named(coco, table, place):
     photo(coco.photos / name, (320, 40))
     coco.images[place].update(width=320)
     assert 'objects shrunk' not in table(*coco.arguments(), '--overwrite')
+
+
+def test_objects_to_ignore_are_not_trained_on_as_background(coco, table, config):
+    """mmdet leaves out objects with `ignore`, which makes their place background."""
+    coco.annotations[0]['ignore'] = 1
+    coco.annotations[1]['ignore'] = 0
+    printed = table(*coco.arguments())
+    assert 'note           1 objects to ignore are ignored in training and evaluation' in printed
+    first = data_set(config(), 'train').get_data_info(0)['instances']
+    assert [one['ignore_flag'] for one in first] == [1, 0]
+
+
+def test_ids_of_other_programs(coco, table, config):
+    """Floats of pandas, numbers beyond float64, names that are numbers, paths of Windows."""
+    coco.categories = [dict(id=2**62 + 1, name=7), dict(id=2**62 + 2, name='8')]
+    for image in coco.images:
+        image.update(id=float(image['id']), file_name=f'.\\{image["file_name"]}')
+    for one in coco.annotations:
+        one.update(image_id=float(one['image_id']), category_id=one['category_id'] + 2**62)
+    printed = table(*coco.arguments(), '--strict')
+    assert_used(printed, 8, 2)
+    assert config().classes == ('7', '8')
+    assert 'smallest objects, 7: ' in printed
+    first = data_set(config(), 'train')[0]['data_samples'].gt_instances
+    assert first.labels.tolist() == [0, 1]
+
+
+def test_names_with_accents_in_one_or_two_characters_are_one(coco, table):
+    one, two = 'caf\u00e9', 'cafe\u0301'
+    coco.categories[0]['name'] = one
+    train = coco.write()
+    coco.categories[0]['name'] = two
+    val = coco.write('val.json')
+    assert 'data accepted' in table('coco', train, coco.photos, '--val', val)

@@ -124,3 +124,40 @@ def test_every_fifth_image_of_each_class_is_for_validation(photos, table):
     table('folders', photos)
     held_out = (photos.parent / 'mine/val.txt').read_text().splitlines()
     assert held_out == ['cat/cat4.png 0', 'dog/dog4.png 1', 'few/few2.png 2']
+
+
+@pytest.mark.parametrize('name', [' a.png', 'a\nb.png', 'a\u2028b.png', b'caf\xe9.png'])
+def test_names_that_a_list_cannot_hold_are_refused(photos, refuse, name):
+    folder = photos / 'cat'
+    if name == ' a.png':  # a line of the list begins with the class
+        folder = (photos / ' cat').resolve()
+        (photos / 'cat').rename(folder)
+    photo(folder / 'new.png')
+    os.rename(folder / 'new.png', os.path.join(os.fsencode(folder), os.fsencode(name)))
+    assert 'file names that begin or end with a space, have a line break' in refuse(photos)
+
+
+def test_files_of_several_images_are_noted(photos, table):
+    frames = [Image.new('RGB', (32, 32), (90 * i, 0, 0)) for i in range(3)]
+    for name in ('cat/a.gif', 'dog/a.tif'):
+        frames[0].save(photos / name, save_all=True, append_images=frames[1:])
+    wanted = f'note 2 files of several images, such as TIFF stacks: the first is used: {photos}/cat'
+    assert has(table(photos), f'{wanted}/a.gif (3), {photos}/dog/a.tif (3)')
+
+
+def test_overviews_of_a_tiff_are_no_images(tmp_path):
+    rasterio = pytest.importorskip('rasterio')
+    from own_data.images import inspect_image
+
+    options = dict(driver='GTiff', width=64, height=64, count=1, dtype='uint8')
+    with rasterio.open(tmp_path / 'a.tif', 'w', **options) as file:
+        file.write(np.arange(4096, dtype=np.uint8).reshape(1, 64, 64))
+        file.build_overviews([2, 4])
+    with Image.open(tmp_path / 'a.tif') as file:
+        assert file.n_frames == 3
+    assert inspect_image(tmp_path / 'a.tif').frames == 1
+
+
+def test_classes_of_one_name_in_other_characters_are_noted(photos, table):
+    class_folders(photos, [('caf\u00e9', 3), ('cafe\u0301', 4)])
+    assert 'classes with nearly equal names: are they one?: caf\u00e9 (3 images)' in table(photos)

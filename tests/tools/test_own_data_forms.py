@@ -97,7 +97,23 @@ def test_coco_files_without_labels(coco, refuse, table):
     assert f'read as: coco {folder}/all.json {folder}/images\n' in table(folder, '--overwrite')
 
 
-def test_labelme_is_named(tmp_path, refuse):
+@pytest.mark.parametrize(
+    ('name', 'content', 'words'),
+    [
+        ('1.json', '{"shapes": [], "imagePath": "1.png"}', 'is of LabelMe: '),
+        ('a.json', '[{"id": 1, "data": {}, "annotations": []}]', 'is of Label Studio: export COCO'),
+        ('a.json', '[{"image": "1.png", "annotator": 1}]', 'is of Label Studio: '),
+        ('a.json', '[{"image": "1.png", "annotations": []}]', 'is of CreateML: '),
+        ('a.json', '{"1.png9": {"filename": "1.png", "regions": []}}', 'is of VIA: '),
+        ('a.json', '{"objects": [{"classTitle": "cat"}], "size": {}}', 'is of Supervisely: '),
+        ('a.xml', '<annotations><image name="1.png"/></annotations>', 'is of CVAT: export COCO'),
+        ('a.csv', 'ImageID,XMin,XMax,YMin,YMax', 'is of Open Images or TensorFlow: '),
+        ('a.csv', 'filename,region_shape_attributes', 'is of VIA: '),
+        ('_classes.csv', 'Pixel Value, Class', "is of Roboflow's masks: move the masks"),
+        ('_classes.csv', 'filename, cat, dog', 'is of Roboflow: '),
+    ],
+)
+def test_other_programs_are_named(tmp_path, refuse, name, content, words):
     write_photos(tmp_path / 'data', '1.png')
     (tmp_path / 'data' / name).write_text(content)
     assert f'data: {tmp_path}/data/{name} {words}' in refuse(tmp_path / 'data')

@@ -1,8 +1,11 @@
 """Rules for the classes of objects."""
 
+import unicodedata
 from collections.abc import Sequence
 
 from .coco import Coco, Part
+from .links import read_id
+from .outlines import is_number
 from .report import Fault, Report
 
 
@@ -14,13 +17,11 @@ def check_categories(part: Part, report: Report) -> None:
     categories: list[Coco] = []
     for number, category in enumerate(part.coco['categories'], 1):
         try:
-            _check_category(category, categories)
+            categories.append(_check_category(category, categories))
         except Fault as fault:
             report.add_fault(
                 fault, f'{part.source}: {category.get("name") or f"category {number}"}'
             )
-            continue
-        categories.append({**category, 'name': category['name'].strip()})
     if not all(isinstance(category['id'], int) for category in categories):
         report.add('altered', 'category ids that are no integers are replaced', part.source)
         _renumber(part, categories)
@@ -33,16 +34,20 @@ def _id(category: Coco) -> int:
     return category['id']
 
 
-def _check_category(category: Coco, others: Sequence[Coco]) -> None:
-    key, name = category.get('id'), category.get('name')
-    if isinstance(key, bool) or not isinstance(key, (int, str)):
-        raise Fault('refused', 'categories without id')
+def _check_category(category: Coco, others: Sequence[Coco]) -> Coco:
+    """A category with an id and a name of its own."""
+    key, name = read_id(category, 'id', 'categories'), category.get('name')
+    if is_number(name):  # such as the classes of digits
+        name = str(name)
     if not isinstance(name, str) or not name.strip():
         raise Fault('refused', 'categories without name')
+    # One spelling of letters with accents, which programs write in one or two characters.
+    name = unicodedata.normalize('NFC', name.strip())
     if any(str(key) == str(other['id']) for other in others):
         raise Fault('refused', 'categories with the id of another', f'id {key!r}')
-    if any(name.strip() == other['name'] for other in others):
+    if any(name == other['name'] for other in others):
         raise Fault('refused', 'categories with the name of another')
+    return {**category, 'id': key, 'name': name}
 
 
 def _renumber(part: Part, categories: Sequence[Coco]) -> None:

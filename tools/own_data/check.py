@@ -11,7 +11,7 @@ from .duplicates import near_duplicates
 from .files import split
 from .folders import check_labels, note_contradictions
 from .images import ImageFacts, inspect_images
-from .links import link_objects
+from .links import link_objects, read_id
 from .objects import check_objects, require_outlines
 from .places import check_place
 from .report import Fault, Report
@@ -162,11 +162,10 @@ def _check_entries(part: Part, report: Report) -> Part:
 
 
 def _check_entry(image: Coco, names: set[str], ids: set[int | str]) -> None:
-    name, key = image.get('file_name'), image.get('id')
+    name = image.get('file_name')
     if not isinstance(name, str) or not name:
         raise Fault('refused', 'images without file_name')
-    if isinstance(key, bool) or not isinstance(key, (int, str)):
-        raise Fault('refused', 'images without id')
+    key = image['id'] = read_id(image, 'id', 'images')
     if name in names:
         raise Fault('refused', 'images that are listed twice')
     if key in ids:

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -51,7 +52,7 @@ def similar_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     pairs = []
     for pair in combinations(counts, 2):
         rare, common = sorted(pair, key=lambda name: counts[name])
-        one, other = (re.sub(r'[\W_]', '', name.casefold()) for name in (rare, common))
+        one, other = (_letters(name) for name in (rare, common))
         if one == other:
             pairs.append((rare, common))
         elif _is_near(one, other):
@@ -59,6 +60,11 @@ def similar_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
             if is_rare or (min(len(one), len(other)) >= LONG and _differ_by_one(one, other)):
                 pairs.append((rare, common))
     return pairs
+
+
+def _letters(name: str) -> str:
+    """A name without case, spaces and signs, each letter with its accent as one character."""
+    return re.sub(r'[\W_]', '', unicodedata.normalize('NFC', name).casefold())
 
 
 def _is_near(one: str, other: str) -> bool:

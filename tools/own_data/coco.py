@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from .files import LEFT_OUT, files_in
 from .report import Report
@@ -51,14 +52,30 @@ def read_coco(file: Path, images: Path) -> Part:
                 f'data: {file} is no COCO JSON: {key!r} must be a list of objects, got'
                 f' {entries!r:.60}'
             )
+    for image in content['images']:
+        if isinstance(image.get('file_name'), str):
+            image['file_name'] = with_slashes(image['file_name'])
     _check_root(content['images'], file, images)
     return Part(content, images, str(file))
 
 
-def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
-    """``ValueError`` if images that are not in the folder are all in one around it."""
+def with_slashes(name: str) -> str:
+    """A ``file_name`` of Windows with slashes."""
+    return name.replace('\\', '/')
+
+
+def sample_names(entries: Sequence[Coco]) -> list[str]:
+    """About ``SAMPLE`` names of images, with slashes."""
     names = [entry.get('file_name') for entry in entries]
-    sample = [name for name in names if isinstance(name, str)][:: len(names) // SAMPLE + 1]
+    found = [with_slashes(name) for name in names if isinstance(name, str)]
+    return found[:: len(names) // SAMPLE + 1]
+
+
+def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
+    """``ValueError`` if images that are not in the folder are all in one around it, or are there
+    by the last part of their names.
+    """
+    sample = sample_names(entries)
     if not sample or any((images / name).exists() for name in sample):
         return
     below = sorted(path for path in images.glob('*') if path.is_dir())
@@ -68,6 +85,12 @@ def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
                 f'data: the file_name of the images in {file}, such as {sample[0]!r}, starts from'
                 f' another folder than {str(images)!r}: give {str(root)!r}'
             )
+    last = [unquote(name).rpartition('/')[2] for name in sample]
+    if all((images / name).is_file() for name in last):
+        raise ValueError(
+            f'data: the file_name of the images in {file} must be a path from the folder'
+            f' {str(images)!r}, such as {last[0]!r}, got {sample[0]!r}'
+        )
 
 
 def read_json(file: Path) -> Any:

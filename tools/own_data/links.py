@@ -32,6 +32,27 @@ def link_objects(part: Part, report: Report) -> None:
     part.coco['annotations'] = kept
 
 
+def read_id(entry: Coco, key: str, entries: str) -> int | str:
+    """An id of a COCO entry; 1.0, as pandas writes it, is 1.
+
+    ``Fault`` if there is none.
+
+    Args:
+        entry: Image, annotation or category.
+        key: ``id``, ``image_id`` or ``category_id``.
+        entries: Of what, for the message.
+    """
+    value = entry.get(key)
+    if value is None:
+        raise Fault('refused', f'{entries} without {key}')
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        reason = f'{entries} whose {key} is neither a whole number nor text'
+        raise Fault('refused', reason, repr(value))
+    return value
+
+
 def _find(
     one: Coco,
     key: str,
@@ -41,9 +62,7 @@ def _find(
     where: str,
 ) -> int:
     """The id that an annotation refers to by ``image_id`` or ``category_id``."""
-    value = one.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise Fault('refused', f'annotations without {key}')
+    value = read_id(one, key, 'annotations')
     if value in known:
         return known[value]
     if str(value) in by_text:

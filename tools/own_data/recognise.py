@@ -80,12 +80,7 @@ def _recognise_folder(folder: Path) -> Form:
             f'data: {file} is no COCO JSON: it lacks {", ".join(map(repr, missing))}; complete it,'
             ' or name the form of the data to ignore it'
         )
-    for file in _files(folder, '.json')[:1]:
-        if 'shapes' in _read(file):
-            raise ValueError(
-                f'data: {file} is of LabelMe: its own labelme2coco.py writes COCO JSON, which is'
-                ' read'
-            )
+    refuse_other_programs(folder, _files)
     return _masks_form(folder) or Form('folders', [folder])
 
 
@@ -167,8 +162,7 @@ def images_of(file: Path, root: Path) -> Path:
     val.
     """
     images = _read(file).get('images')
-    names = [image.get('file_name') for image in images or [] if isinstance(image, dict)]
-    sample = [name for name in names if isinstance(name, str)][:: len(names) // SAMPLE + 1]
+    sample = sample_names([image for image in images or [] if isinstance(image, dict)])
     folders = [root, *sorted(path for path in root.rglob('*') if path.is_dir())]
     found = [
         folder for folder in folders if sample and all((folder / name).is_file() for name in sample)

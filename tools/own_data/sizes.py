@@ -8,7 +8,7 @@ from typing import Any
 from .boxes import ROUNDING, extent
 from .coco import Coco
 from .images import ImageFacts, Size
-from .outlines import is_rle
+from .outlines import is_number, is_rle
 from .report import Fault, Report
 
 
@@ -87,7 +87,12 @@ def _check_turned(
 def _declared(image: Coco) -> Size | None:
     """Width and height in COCO; ``None`` if one is missing, or 0, as some tools write."""
     width, height = image.get('width'), image.get('height')
-    return (width, height) if width and height else None
+    if not width or not height:
+        return None
+    if not (is_number(width) and is_number(height)):
+        detail = f'{width!r} and {height!r}'
+        raise Fault('refused', 'width and height that are no numbers', detail)
+    return width, height
 
 
 def _fit(objects: Sequence[Coco], size: Size) -> bool:
