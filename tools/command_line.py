@@ -214,6 +214,10 @@ def run(
             main()
     except KeyboardInterrupt:
         _stop(interrupted, 130)
+    except SyntaxError as error:  # mmengine's, whatever stops it while it formats a config
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        _stop(interrupted, 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ImportError, KeyError, TypeError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Reading of every kind of file, and the message for every kind that is refused."""
 
+import errno
 import gzip
 import io
 import os
@@ -131,6 +132,19 @@ def test_atomic_write_flushes_before_it_renames(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ['w'] and (
         tmp_path / 'w'
     ).read_bytes() == b'content'
+
+
+def test_a_full_disk_is_named_by_the_file(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(writing.os, 'fsync', full)
+    with (
+        pytest.raises(OSError, match='No space left') as error,
+        writing.atomic_write(tmp_path / 'w'),
+    ):
+        pass
+    assert error.value.filename == str(tmp_path / 'w') and not [*tmp_path.iterdir()]
 
 
 def test_other_content_of_training_scripts(tmp_path):

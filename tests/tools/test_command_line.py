@@ -20,6 +20,7 @@ from command_line import (
     run,
     split_model,
 )
+from mmengine.config import Config
 from mmengine.registry import Registry
 from torch.nn import Linear, Module
 
@@ -281,6 +282,17 @@ def test_interruption_is_one_line(capsys):
         run(lambda: raise_(KeyboardInterrupt()), interrupted='the same command resumes')
     assert stop.value.code == 130
     assert capsys.readouterr().err == 'the same command resumes\n'
+
+
+def test_interruption_while_a_config_is_formatted_is_one_line(capsys, monkeypatch):
+    """mmengine calls whatever stops it there a fault of the config's syntax."""
+    monkeypatch.setattr(
+        'yapf.yapflib.yapf_api.FormatCode', lambda *_, **__: raise_(KeyboardInterrupt)
+    )
+    with pytest.raises(SystemExit) as stop:
+        run(lambda: Config(dict(a=1)).pretty_text)
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == 'interrupted\n'
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='a setting of glibc')

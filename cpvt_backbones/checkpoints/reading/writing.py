@@ -19,6 +19,10 @@ from cpvt_backbones.layers.checks import check_path
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
+# What the system answers if a disk is full, or a user's part of it.
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
 @contextmanager
 def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
     """Context with a binary file that replaces ``path`` at the end, complete and flushed to the
@@ -36,6 +40,10 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         part.replace(path)
         flush_to_disk(path.parent)
+    except OSError as error:
+        if error.errno in _FULL and error.filename is None:
+            error.filename = str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)
 
