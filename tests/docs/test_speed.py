@@ -163,14 +163,17 @@ def test_figures_of_a_gpu_outside_their_section():
     assert f'**{column["224 px, 512"]} times**' in first
     assert f'**{column["224 px, 64"]} times**' in first
     readme = (root / 'README.md').read_text(encoding='utf-8')
-    assert f'{pyramid[0]} and {pyramid[1]} x' in readme
-    assert f'{column["224 px, 512"]} and {column["224 px, 64"]} x' in readme
+    alone = rows['forward', 'PyramidCPVT-S, 800 x 1344, 1', "timm's Twins-PCPVT-S"]
+    assert f'{pyramid[0]} x with 8 images a call, {alone} x with one' in readme
+    assert f"{pyramid[1]} x against mmseg's port with 8" in readme
+    many, fewer = (column[f'224 px, {count}'] for count in (512, 64))
+    assert f'{many} x with 512 images a call, {fewer} x with 64' in readme
     site = ' '.join((root / 'docs/site/index.md').read_text(encoding='utf-8').split())
     low, high = min(column.values()), max(column.values())
     assert f'A plain ViT is slower there: {low} to {high} x' in site
     eight = measured('gpu').query('model == "pyramid_cpvt_small" and batch == 8')
     each = f'{1e3 * eight["seconds"].median() / 8:.1f} ms'
-    told = f"in batches of eight: {each}, {pyramid[0]} x timm's."
+    told = f"{each} an image in batches of eight: {pyramid[0]} x timm's, and {alone} x alone."
     assert told in site
     verdicts = [
         ratio.reached(ratio.values(measured('gpu')).median()) for ratio in read_suite('gpu')[1]
