@@ -87,9 +87,7 @@ def convert(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument(
-        'source', help=cli.CHECKPOINT
-    )
+    parser.add_argument('source', help=cli.CHECKPOINT)
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
     parser.add_argument(
         '--to', choices=cli.TARGETS, default='cpvt', help='naming of the weights to write'

@@ -55,9 +55,7 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument(
-        'source', help=cli.CHECKPOINT
-    )
+    parser.add_argument('source', help=cli.CHECKPOINT)
     parser.add_argument('destination', help='.pth, .pt or .safetensors file')
     parser.add_argument(
         '--backbone', action='store_true', help='the backbone alone, without its prefix'

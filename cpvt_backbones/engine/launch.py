@@ -126,7 +126,7 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
         cfg.load_from = _to_load(cfg.load_from, 'load_from')
     for part in dicts_of(cfg.get('model')):
         for name in (part.get('checkpoint'), part.get('init_cfg')):  # long and short form
-            if str(name).startswith(REMOTE):
+            if isinstance(name, str) and name.startswith(REMOTE):
                 locate_checkpoint(name)
 
 

@@ -21,8 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import ExifTags, Image
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.extend(str(ROOT / name) for name in ('', 'demo', 'projects', 'tools'))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'projects', 'tools')
+)
 
 import cards
 import digit_forms

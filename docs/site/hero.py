@@ -26,7 +26,6 @@ from size_experiment.protocol import FINAL, PLAN, ROWS
 from size_experiment.report import final_values
 
 from benchmarks import plots
-from cpvt_backbones.analysis.resolution import GOOD
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped

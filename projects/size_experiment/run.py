@@ -135,7 +135,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         'read', parents=[sealed, rows, results], help='read the classes of the sealed images, once'
     )
     page = stages.add_parser(
-        'report', parents=[rows, results], help='write the tables and verdicts; before `read`, tables of the finished runs'
+        'report',
+        parents=[rows, results],
+        help='write the tables and verdicts; before `read`, tables of the finished runs',
     )
     page.add_argument(
         '--page',
