@@ -25,7 +25,7 @@ BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
 # Rows of docs/benchmarks/details.md in the order of the suite, and their lines in the README.
 SPEED_ROWS = ("timm's DeiT-S", 'timm, 224 px', 'timm', 'mmseg', 'mmpretrain')
 README_ROWS = {'timm': "against timm's Twins", 'mmseg': "against mmseg's port"}
-SITE_ROWS = {'timm': "**{} x**{{ .figure }} timm's speed", 'mmseg': "{} x mmseg's"}
+SITE_ROWS = {'timm': "**{} x**{{ .figure }} timm's speed on a CPU", 'mmseg': "{} x mmseg's"}
 
 
 def test_it_is_short():
