@@ -336,13 +336,14 @@ def _check_head(name: str, head: Any, given: list[int]) -> None:
     taken = head.get('in_channels') if isinstance(head, dict) else None
     if isinstance(taken, Sequence):
         indices = head.get('in_index') or range(len(given))
-        fits = isinstance(indices, Sequence) and all(i < len(given) for i in indices)
+        fits = isinstance(indices, Sequence) and all(-len(given) <= i < len(given) for i in indices)
         wanted = [given[i] for i in indices] if fits else []
         if wanted and wanted != list(taken):
             raise ValueError(_channels_error(name, wanted, list(taken)))
     elif isinstance(taken, int):
         index = head.get('in_index', -1)
-        if isinstance(index, int) and index < len(given) and taken != given[index]:
+        fits = isinstance(index, int) and -len(given) <= index < len(given)
+        if fits and taken != given[index]:
             raise ValueError(_channels_error(name, f'{given[index]} of {given}', taken))
 
 
