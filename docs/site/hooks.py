@@ -24,6 +24,7 @@ PAGES = (
     'C*.md',
     'docs/**/*.md',
     'configs/**/*.md',
+    'demo/**/*.md',
     'projects/**/*.md',
     'cpvt_backbones/weights/*.md',
 )
@@ -59,6 +60,7 @@ LATER = (
     'C',
     'configs/',
     'cpvt_backbones/',
+    'demo/',
     'docs/benchmarks/',
     'docs/evidence/',
     'docs/paper',

@@ -5,7 +5,7 @@ import re
 import pytest
 from pages import ROOT
 
-FOLDERS = ('docs', 'configs', 'projects', 'cpvt_backbones/weights')
+FOLDERS = ('docs', 'configs', 'demo', 'projects', 'cpvt_backbones/weights')
 PAGES = sorted(
     [*ROOT.glob('*.md'), *(page for one in FOLDERS for page in (ROOT / one).rglob('*.md'))]
 )
