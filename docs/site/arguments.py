@@ -2,7 +2,7 @@
 
 The docstrings of the backbones say "The other arguments are those of" a class. In the reference,
 these arguments take the place of the sentence. A default that is a constant shows its value. Each
-class and function says from where it is imported.
+class and function says from where it is imported. Examples stand below the first paragraph.
 """
 
 import inspect
@@ -14,6 +14,8 @@ from typing import Any
 import griffe
 
 OTHERS = re.compile(r'\n\n *The other arguments are those of :class:`(?:[\w.]+\.)?(\w+)`\.')
+FIRST = re.compile(r'\n{2,}')  # ends the first paragraph
+EXAMPLES = re.compile(r'\n\nExamples?:\n(?:(?: +.*)?\n)*(?: +.+)')
 ARGUMENT = re.compile(r'^    (\w+): .+(?:\n {5,}.+)*', re.MULTILINE)
 CONSTANT = re.compile(r'[A-Z][A-Z_]+(\[\d\])?')
 
@@ -28,10 +30,12 @@ class SharedArguments(griffe.Extension):
         classes = {one.name: one for one in found if not one.is_alias}
         for one in classes.values():
             add_arguments(one, classes)
+            put_examples_first(one)
         for owner in (*modules, *classes.values()):
             for function in owner.functions.values():
                 if not function.is_alias:
                     show_values(function)
+                    put_examples_first(function)
         for owner in modules:
             for one in (*owner.classes.values(), *owner.functions.values()):
                 if not one.is_alias and one.docstring:
@@ -71,6 +75,14 @@ def show_values(function: griffe.Function) -> None:
     values = inspect.signature(found).parameters
     for one in constants:
         one.default = repr(values[one.name].default)
+
+
+def put_examples_first(one: griffe.Object) -> None:
+    """Move the examples of a docstring below its first paragraph."""
+    if one.docstring and (match := EXAMPLES.search(one.docstring.value)):
+        text = one.docstring.value.replace(match[0], '')
+        end = found.start() if (found := FIRST.search(text)) else len(text)
+        one.docstring.value = text[:end] + match[0] + text[end:]
 
 
 def add_arguments(one: griffe.Class, classes: dict[str, griffe.Class]) -> None:

@@ -1,6 +1,5 @@
-// A command of one line may wrap between its words, not within an option such as --long-side.
+// A command may wrap between its words, not within an option such as --long-side.
 for (const code of document.querySelectorAll('.md-typeset .language-bash pre > code')) {
-  if (code.textContent.trim().includes('\n')) continue
   code.classList.add('command')
   const texts = []
   const walker = document.createTreeWalker(code, NodeFilter.SHOW_TEXT)

@@ -68,6 +68,21 @@ LATER = (
     'docs/reliability',
     'projects/',
 )
+# In an entry of the reference: a signature, what stands before the arguments, and an argument.
+SIGNATURE = re.compile(
+    r'(<div class="[^"]*doc-signature[^"]*">(?:(?!</div>).)+</div>)((?:(?!doc-signature).)+?)'
+    r'(?=<p><span class="doc-section-title">Parameters:)',
+    re.DOTALL,
+)
+LONG = 10  # lines
+ITEM = re.compile(
+    r'(?<=<li class="doc-section-item field-body">)((?:(?!</li>).)+?)\s+–\s+'
+    r'(?=<div class="doc-md-description">)',
+    re.DOTALL,
+)
+# Pictures of two halves, with their height in parts of a half's width.
+HALVES = {'vis.jpg': 536 / 640, 'demo_two.webp': 562 / 804}
+HALF = re.compile(r'<img alt="([^"]*)" src="([^"]*?(vis\.jpg|demo_two\.webp))"[^>]*>')
 UNSEARCHED = re.compile(r'docs/benchmarks/(?!details)|overview\.md$')
 
 
@@ -146,7 +161,8 @@ def search_options(name: str) -> dict[str, Any]:
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Make links of Sphinx's roles, which docstrings use and Markdown does not know. An empty cell
-    heads no column.
+    heads no column. An argument's name and type are parts of their own. A long signature stands
+    before the arguments, below the examples.
     """
 
     def link(match: re.Match[str]) -> str:
@@ -157,9 +173,26 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
         text = f'<code>{name}</code>'
         return f'<a href="{entry[0]}.html#{entry[1]}">{text}</a>' if entry else text
 
+    html = HALF.sub(halves, html)
+    html = SIGNATURE.sub(put_below_text, html)
+    html = ITEM.sub(r'<div class="argument">\1</div>', html)
     html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
     html = re.sub(r':(?:class|func|mod|meth|attr):<code>~?([\w.]+)</code>', link, html)
     return re.sub(r'<code>(?=[^<\n]{1,24}</code>)', '<code class="short">', html)
+
+
+def halves(match: re.Match[str]) -> str:
+    """A picture twice: on phones, each shows a half (site.css)."""
+    text, source, name = match.groups()
+    style = f'style="--ratio: {1 / HALVES[name]:.3f}"'
+    images = f'<img alt="{text}" src="{source}" {style}><img alt="" src="{source}" {style}>'
+    return f'<span class="halves">{images}</span>'
+
+
+def put_below_text(match: re.Match[str]) -> str:
+    """Put a long signature below the text that follows it."""
+    signature, text = match.groups()
+    return text + signature if signature.count('\n') > LONG else match[0]
 
 
 def on_post_template(output: str, template_name: str, config: Any) -> str:

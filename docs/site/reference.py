@@ -17,9 +17,13 @@ from arguments import import_path
 
 ROOT = Path(__file__).parents[2]
 ROLE = re.compile(r':(?:class|func|meth|mod|attr|data):`~?(?:[\w.]+\.)?(\w+)`')
-PICTURES = {
-    'backbones': '![Blocks, PEGs and outputs of the backbones](../docs/figures/backbones.svg)\n\n'
-}
+PICTURE = """<picture>
+<source media="(max-width: 44.9em)" srcset="../docs/figures/backbones_narrow.svg">
+<img src="../docs/figures/backbones.svg" alt="Blocks, PEGs and outputs of the backbones">
+</picture>
+
+"""
+PICTURES = {'backbones': PICTURE}
 USUAL = ('make_config', 'train', 'test', 'infer', 'export')  # the first on their page
 ALL_NAMES = """# Index of names
 

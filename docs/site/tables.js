@@ -85,7 +85,7 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
     if (!table.closest('details')) addField([table], table, [])
   }
 }
-// On a phone, a table of words that is wider than the page, or whose cells are tall, shows its rows as cards; short cells
+// On a phone, a table without columns of numbers that is wider than the page, or whose cells are tall, shows its rows as cards; short cells
 // stand side by side.
 // One of many rows stays a table, but for that of a status, most of whose rows are hidden, and for one that opens.
 {
@@ -100,13 +100,14 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
       const wide = table.scrollWidth > table.closest('article').clientWidth
       const tall = rows.some((row) => row.offsetHeight > 100)
       const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 24))
-      if (!narrow.matches || !(wide || tall) || !words || (rows.length > 12 && !hides(table, heads))) continue
+      const numbers = table.querySelector('td[style*="right"]') !== null
+      if (!narrow.matches || !(wide || tall) || (numbers && !words) || (rows.length > 12 && !hides(table, heads))) continue
       for (const row of rows) {
         for (const [column, cell] of [...row.cells].entries()) {
           cell.dataset.column = heads[column]
           const text = cell.textContent.trim()
           cell.classList.toggle('empty', text === '')
-          cell.classList.toggle('small', text !== '' && text.length <= 12)
+          cell.classList.toggle('small', text !== '' && heads[column].length + text.length <= 24)
         }
       }
       table.classList.add('stacked')

@@ -245,6 +245,13 @@ def check_reference(pages):
     (backbones,) = (page for page in pages if 'id="cpvt_backbones.backbones.cpvt.CPVT"' in page)
     for name in ('frozen_stages', 'drop_path_rate'):
         assert len(re.findall(rf'<b><code[^>]*>{name}</code></b>', backbones)) == 4
+    # The import, the first sentence and an example stand before the signature and the arguments.
+    _, _, entry = backbones.partition('id="cpvt_backbones.backbones.pyramid_cpvt.PyramidCPVT"')
+    entry = entry[: entry.index('id="cpvt_backbones.backbones.multi_scale.MultiScaleCPVT"')]
+    parts = ('from cpvt_backbones import', '>Examples:<', 'doc-signature', '>Parameters:<')
+    places = [entry.index(part) for part in parts]
+    assert places == sorted(places)
+    assert '\n          –\n' not in ''.join(pages)  # names and types of arguments stand alone
     # What is returned is one item, not one a line.
     assert re.search(
         r'One output per entry(?:(?!</li>).)*a map smaller', ' '.join(pages), re.DOTALL

@@ -147,6 +147,7 @@ def test_a_wide_table_of_words_becomes_cards_on_a_phone(site, browser):
     part.locator('table.stacked').wait_for()
     cells = part.locator('td.empty')
     assert cells.count() > 0 and not any(cell.is_visible() for cell in cells.all())
+    page.goto(f'{site[1]}/docs/speed.html')
     assert page.locator('article table:not(.stacked)').count() > 0
     page.close()
 
@@ -209,6 +210,35 @@ def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser
     words = command.locator('.word')
     assert words.all_text_contents()[-2:] == ['--long-side', '800']
     assert {word.evaluate('word => word.getClientRects().length') for word in words.all()} == {1}
+    page.goto(site[1])  # its commands have several lines
+    assert page.locator('code.command').count() > 4
+    for command in page.locator('code.command').all():
+        assert command.evaluate('code => code.scrollWidth == code.clientWidth')
+    page.close()
+
+
+def test_the_reference_is_read_on_a_phone_without_scrolling_sideways(site, browser):
+    """Arguments, signatures and tables of words; examples and tables of numbers may scroll."""
+    page = browser.new_page(viewport=dict(width=390, height=844))
+    for name in ('backbones', 'checkpoints', 'inference'):
+        page.goto(f'{site[1]}/api/{name}.html')
+        parts = page.locator('.doc-section-item, .doc-signature code, article table').all()
+        assert len(parts) > 40
+        wide = """one => one.scrollWidth > one.clientWidth + 1
+            || one.getBoundingClientRect().right > 390"""
+        assert [part.inner_text()[:60] for part in parts if part.evaluate(wide)] == [], name
+    page.close()
+
+
+def test_the_halves_of_a_picture_stand_below_each_other_on_a_phone(site, browser):
+    page = browser.new_page()
+    for width, shown in ((1440, 1), (390, 2)):
+        page.set_viewport_size(dict(width=width, height=844))
+        for name in ('index', 'docs/inference', 'docs/get_started'):
+            page.goto(f'{site[1]}/{name}.html')
+            images = [one for one in page.locator('.halves img').all() if one.is_visible()]
+            assert len(images) == shown
+            assert all(image.bounding_box()['width'] > 340 for image in images)
     page.close()
 
 
