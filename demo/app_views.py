@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from example_images import Example, examples
 from mmengine.config import Config
+from picture import largest_classes
 from PIL import Image, ImageDraw
 from torchvision.ops import box_iou
 
@@ -190,8 +191,8 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
     elif 'boxes' in found:
         count = count_found(found, truth)
         texts.append(f'{count} of {len(truth.boxes)} found, {len(found["boxes"]) - count} extra')
-    elif truth is not None:
-        texts.append(f'{(found["seg_map"] == truth.classes).mean():.0%} of the pixels right')
+    else:
+        texts.append(largest_classes(found['seg_map'], model.predictor.classes))
     if model.predictor.sizes is not None:
         texts.append('outside the good sizes' if found['warning'] else 'good size')
     shown = fit(seen, SHOWN)[..., ::-1].copy()

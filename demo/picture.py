@@ -41,6 +41,12 @@ def choose_scene(folder: Path, digits: int) -> str:
     return Path(image['file_name']).stem
 
 
+def largest_classes(seg_map: np.ndarray, names: Sequence[str]) -> str:
+    """The three classes with most pixels of a map (H, W), with their shares."""
+    share = np.bincount(seg_map.ravel(), minlength=len(names)) / seg_map.size
+    return ', '.join(f'{names[i].lower()} {share[i]:.0%}' for i in np.argsort(-share)[:3])
+
+
 def compose(panels: Sequence[Panel], palette: Sequence[Sequence[int]]) -> Image.Image:
     """Lay the panels out: two square ones in a row, a wide one in a row of its own.
 

@@ -30,7 +30,7 @@ import digit_forms
 import hero
 import make_config
 from digit_scenes import CLASSES, write_scenes
-from example_images import SEGMENTOR, draw_smear, draw_street
+from example_images import SEGMENTOR, draw_smear, open_street
 
 from benchmarks import plots
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
@@ -292,9 +292,9 @@ def save(figure: Figure, name: str, dpi: int, model: str, runs: str = '') -> Non
 
 
 def vis() -> Image.Image:
-    """Predictions at 640 px of the shipped detector and segmentor on drawn images, side by side."""
+    """Predictions at 640 px of the shipped detector and segmentor, side by side."""
     pictures = []
-    for example in (draw_smear(), draw_street()):
+    for example in (draw_smear(), open_street()):
         shipped = find_shipped(example.model)
         inferencer = Inferencer(
             cfg=read_config(shipped.config_file), checkpoint=shipped.name, long_side=640
@@ -329,5 +329,5 @@ if __name__ == '__main__':
     sheet('masks', ten=False).save(FOLDER / 'sheet_two.jpg', quality=82)
     first_row = sheet('folders').crop((0, 0, 1528, 508))
     first_row.save(FOLDER / 'sheet_folders.jpg', quality=82)
-    models = versions(*(example.model for example in (draw_smear(), draw_street())))
+    models = versions(*(example.model for example in (draw_smear(), open_street())))
     vis().save(FOLDER / 'vis.jpg', quality=82, comment=models)

@@ -14,8 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pandas as pd
-from digit_scenes import open_photo
-from example_images import SEGMENTOR
+from example_images import SEGMENTOR, STREET
 from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -55,19 +54,19 @@ class View:
         return '{} x {} px'.format(*self.size)
 
 
-WHOLE = (0, 0, 640, 427)
-LARGE = View(WHOLE, (960, 640))
-TALL = View((30, 0, 305, 427), (347, 539))
-WIDE = View((0, 60, 640, 300), (800, 300))
-MIDDLE = View(WHOLE, (640, 427))
+WHOLE = (0, 85, 1024, 768)
+LARGE = View(WHOLE, (800, 533))
+TALL = View((190, 85, 630, 768), (347, 539))
+WIDE = View((0, 300, 1024, 684), (960, 360))
+MIDDLE = View(WHOLE, (560, 373))
 SMALL = View(WHOLE, (240, 160))
 
 
 class Segmentor:
-    """The shipped segmentor, and the photograph: scikit-learn's ``china.jpg``."""
+    """The shipped segmentor, and the photograph of a street."""
 
     def __init__(self) -> None:
-        self.photo = open_photo('sklearn.datasets.images', 'china.jpg').convert('RGB')
+        self.photo = Image.open(STREET)
         self.shipped = find_shipped(SEGMENTOR)
         self.card: Card = read_card(SEGMENTOR)
         self.names = self.shipped.dataset_meta['classes']
@@ -111,17 +110,35 @@ def spots(classes: np.ndarray) -> dict[int, tuple[float, float, float]]:
     return found
 
 
-def panel(sheet: Sheet, model: Segmentor, view: View, x: float, base: float, scale: float) -> float:
-    """Draw the classes at a size, with their names where they fit; returns the panel's top."""
-    image, classes = model.predict(view)
-    top = sheet.show(overlay(image, classes, model.names), x, base, view.size[0] * scale)
+def show_classes(
+    sheet: Sheet,
+    image: np.ndarray,
+    classes: np.ndarray,
+    names: list[str],
+    x: float,
+    base: float,
+    shown: float,
+) -> float:
+    """Draw an image in the colours of its classes, with their names where they fit.
+
+    Returns the picture's top.
+    """
+    top = sheet.show(overlay(image, classes, names), x, base, shown)
+    scale = shown / classes.shape[1]
     outline = [patheffects.withStroke(linewidth=2.5, foreground='#14181f')]
     for label, (across, down, radius) in spots(classes).items():
-        name = model.names[label]
+        name = names[label]
         if radius * scale >= 3.2 * len(name):  # half of the text's width is at most the radius
             place = (x + across * scale, top + down * scale)
             style = dict(ha='center', va='center', color='white', path_effects=outline)
             sheet.write(*place, name, 14, weight='bold', **style)
+    return top
+
+
+def panel(sheet: Sheet, model: Segmentor, view: View, x: float, base: float, scale: float) -> float:
+    """Draw the classes at a size, with their names where they fit; returns the panel's top."""
+    image, classes = model.predict(view)
+    top = show_classes(sheet, image, classes, model.names, x, base, view.size[0] * scale)
     centre = x + view.size[0] * scale / 2
     sheet.write(centre, base + 20, view.name, 15, ha='center', weight='bold')
     return top
@@ -211,7 +228,7 @@ def training(sheet: Sheet, left: float, right: float, y: float, text: str) -> No
 
 def draw_wide(model: Segmentor, theme: str) -> Figure:
     """The picture for a page of about 900 px."""
-    sheet, scale, left, base = Sheet(930, 622, theme), 0.375, 18, 364
+    sheet, scale, left, base = Sheet(930, 638, theme), 0.4, 18, 380
     sheet.write(left, 34, f'{TITLE}, one photograph, to scale', 17, weight='bold')
     x = float(left)
     panel(sheet, model, LARGE, x, base, scale)
@@ -225,33 +242,33 @@ def draw_wide(model: Segmentor, theme: str) -> Figure:
     top = panel(sheet, model, SMALL, x, base, scale)
     middle = x + SMALL.size[0] * scale / 2
     sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    sheet.write(left, 424, 'This segmentor at other widths (px)', 17, weight='bold')
-    sheet.write(left, 444, f'mIoU (%) of {model.card.images} real street images (CamVid)')
-    sheet.curve(model.card, left=44, right=442, top=462, bottom=566)
-    training(sheet, 80, 406, 601, 'widths in training, before the crop')
+    sheet.write(left, 440, 'This segmentor at other widths (px)', 17, weight='bold')
+    sheet.write(left, 460, f'mIoU (%) of {model.card.images} real street images (CamVid)')
+    sheet.curve(model.card, left=44, right=442, top=478, bottom=582)
+    training(sheet, 80, 406, 617, 'widths in training, before the crop')
     x = 490
-    sheet.write(x, 424, 'Four encodings, trained at 64 px alone', 17, weight='bold')
-    rivals(sheet, left=x + 26, right=796, top=462, bottom=566)
+    sheet.write(x, 440, 'Four encodings, trained at 64 px alone', 17, weight='bold')
+    rivals(sheet, left=x + 26, right=796, top=478, bottom=582)
     return sheet.figure
 
 
 def draw_narrow(model: Segmentor, theme: str) -> Figure:
     """The picture for a phone, 350 px wide."""
-    sheet, scale, left = Sheet(350, 1082, theme), 0.327, 18
+    sheet, scale, left = Sheet(350, 1058, theme), 0.327, 18
     sheet.write(left, 34, TITLE, 16, weight='bold')
     sheet.write(left, 54, 'One photograph, to scale')
-    panel(sheet, model, LARGE, left, 276, scale)
-    panel(sheet, model, WIDE, left, 418, scale)
-    panel(sheet, model, TALL, left, 630, scale)
+    panel(sheet, model, LARGE, left, 240, scale)
+    panel(sheet, model, WIDE, left, 394, scale)
+    panel(sheet, model, TALL, left, 606, scale)
     x = left + TALL.size[0] * scale + 45
-    crop(sheet, x, 454, scale)
-    top = panel(sheet, model, SMALL, x, 630, scale)
+    crop(sheet, x, 430, scale)
+    top = panel(sheet, model, SMALL, x, 606, scale)
     middle = x + SMALL.size[0] * scale / 2
     sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    sheet.write(left, 684, 'mIoU (%) by image width in px', 16, weight='bold')
-    sheet.write(left, 704, f'{model.card.images} real street images (CamVid)')
-    sheet.curve(model.card, left=44, right=332, top=716, bottom=810, text=model.card.advice)
-    training(sheet, 80, 296, 846, 'widths in training')
-    sheet.write(left, 896, 'Four encodings, trained at 64 px', 16, weight='bold')
-    rivals(sheet, left=44, right=218, top=934, bottom=1032)
+    sheet.write(left, 660, 'mIoU (%) by image width in px', 16, weight='bold')
+    sheet.write(left, 680, f'{model.card.images} real street images (CamVid)')
+    sheet.curve(model.card, left=44, right=332, top=692, bottom=786, text=model.card.advice)
+    training(sheet, 80, 296, 822, 'widths in training')
+    sheet.write(left, 872, 'Four encodings, trained at 64 px', 16, weight='bold')
+    rivals(sheet, left=44, right=218, top=910, bottom=1008)
     return sheet.figure

@@ -27,6 +27,7 @@ PAGES = (
     'demo/**/*.md',
     'projects/**/*.md',
     'cpvt_backbones/weights/*.md',
+    'demo/*/README.md',
 )
 README = 'overview.md'  # of the repository. The site's first page is its own index.md.
 EXAMPLE = re.compile(r'<!-- (README|docs/own_config): (\S+\.py) -->')
@@ -95,6 +96,8 @@ def on_files(files: Any, config: Any) -> Any:
             continue
         if page == 'README.md':  # the first page says the same
             add(README, abs_src_path=str(path), inclusion=InclusionLevel.NOT_IN_NAV)
+        elif page.startswith('demo/'):  # sources of pictures
+            add(page, abs_src_path=str(path), inclusion=InclusionLevel.NOT_IN_NAV)
         else:
             add(page, abs_src_path=str(path))
         text = path.read_text(encoding='utf-8') + (zoo() if page == 'docs/models.md' else '')

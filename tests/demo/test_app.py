@@ -102,11 +102,11 @@ def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
     assert np.abs(np.asarray(drawn, float) - small).mean() < 3
 
 
-def test_captions_compare_with_the_truth(app, views, file, monkeypatch):
+def test_captions_say_what_is_found(app, views, file, monkeypatch):
     monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
     expected = {
         DETECTOR: r'320 x 240 px \| 2[2-4] of 24 found, [01] extra \| good size',
-        SEGMENTOR: r'480 x 360 px \| 8\d% of the pixels right \| good size',
+        SEGMENTOR: r'640 x 480 px \| building 2\d%, tree 2\d%, sky 1\d% \| good size',
         CLASSIFIER: r'137 x 91 px \| church \d\d% \| good size',
     }
     for name, text in expected.items():
@@ -122,7 +122,7 @@ def test_captions_compare_with_the_truth(app, views, file, monkeypatch):
         assert small.endswith('| outside the good sizes')
         assert re.fullmatch(text, good)
         unknown = [*captions(other)][1]
-        own = r'\d+ x \d+ px( \| church \d\d%| \| 2\d boxes)? \| good size'
+        own = r'\d+ x \d+ px \| (church \d\d%|2\d boxes|building [23]\d%, .+) \| good size'
         assert re.fullmatch(own, unknown)
 
 
