@@ -92,8 +92,8 @@ class Backbone(PretrainedModel):
         drop_rate: Dropout after the embeddings, after attention and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
         drop_path_rate: Stochastic depth of the last block. The rate grows linearly from 0 at the
-            first block. It is fixed when the model is built: a later change of the attribute has no
-            effect. :meth:`Backbone.from_pretrained` takes it.
+            first block. It is fixed when the model is built, so a later change of the attribute has
+            no effect: pass it to :meth:`Backbone.from_pretrained`.
         norm_eps: Epsilon of the LayerNorms in the blocks and of the final one.
         frozen_stages: Number of blocks (:class:`CPVT`, :class:`MultiScaleCPVT`) or stages
             (:class:`PyramidCPVT`) to freeze, from the first, with their PEGs: they are not trained.
@@ -329,10 +329,10 @@ class Backbone(PretrainedModel):
                 and at the bottom, to the size of the batch; a list, or integers (B, 2). Images of
                 one size are then computed together, without the padding, so that neither padding
                 nor neighbours change an image's features. Default: ``images.valid_sizes``, an
-                attribute that a data preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`).
-                Detectors and segmentors pass only the batch to the backbone. An operation on the
-                batch before the backbone loses the attribute. The padding then counts as image, as
-                in other backbones.
+                attribute that a data preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`),
+                because detectors and segmentors pass only the batch to the backbone. But an
+                operation on the batch before the backbone loses the attribute, so that the padding
+                counts as image, as in other backbones.
 
         Returns:
             One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps
@@ -486,8 +486,8 @@ class Backbone(PretrainedModel):
 
         The copy cannot be trained. Every PEG's identity is folded into its convolution. Sums and
         GELU overwrite tensors that are not needed again, so a hook that keeps the output of a
-        submodule may find it changed. Outputs agree to 1e-5 in fp32. Fused weights have other
-        names, and do not load into an unfused model: load weights before fusing.
+        submodule may find it changed. Outputs agree to 1e-5 in fp32. Fused weights have other names
+        and do not load into an unfused model, so load weights before fusing.
 
         Examples:
             >>> import torch

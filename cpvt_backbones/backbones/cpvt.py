@@ -22,8 +22,9 @@ from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix
 class CPVT(Backbone):
     """Vision transformer for any image size, with PEG as position encoding by default.
 
-    Keys of the state dict are those of timm's DeiT and ViT, with ``pos_block.<i>.proj.0`` for the
-    i-th PEG. Blocks that no output needs are not built, so that every parameter is trained.
+    Keys of the state dict are those of timm's DeiT and ViT, so that their weights load; the i-th
+    PEG is ``pos_block.<i>.proj.0``. Blocks that no output needs are not built, so that every
+    parameter is trained.
 
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
@@ -55,7 +56,7 @@ class CPVT(Backbone):
         global_blocks: With windows, the blocks with global attention. ViTDet's choice for 12 blocks
             is ``window_size=14, global_blocks=(2, 5, 8, 11)``.
         mask_window_padding: With windows, leave the padding of the last row and column of windows
-            out of attention. ViTDet and SAM do not: set ``False`` for their weights.
+            out of attention. ViTDet and SAM do not, so set ``False`` for their weights.
         layer_scale_init: Initial layer scale. ``None`` adds no layer scale.
         activation: Activation of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'``
             (CLIP) or ``'swiglu'`` (see :class:`MLP`).

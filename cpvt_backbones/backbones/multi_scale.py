@@ -74,8 +74,8 @@ class MultiScaleCPVT(CPVT):
     segmentors.
 
     Parameters of its trunk have the names that they have in :class:`CPVT`, so that pretrained
-    weights of a column load. New parameters are under ``pyramid.``. All outputs are maps: there is
-    no ``out_type``.
+    weights of a column load. New parameters are under ``pyramid.``. All outputs are maps, so there
+    is no ``out_type``.
 
     | ``out_indices`` | stride, px | channels, at patch 16 and ``source='last'`` |
     | --- | --- | --- |
@@ -107,7 +107,7 @@ class MultiScaleCPVT(CPVT):
             (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`), ``'RoPE'``
             (:class:`RoPE`). Default: one PEG after each of blocks 0 to 4, or of all blocks if there
             are fewer.
-        with_cls_token: Add a class token. It takes part in attention, and no output shows it.
+        with_cls_token: Add a class token. It takes part in attention, but no output shows it.
         frozen_stages: Number of blocks to freeze, from the first: 2 freezes blocks 0 and 1. 0
             freezes the patch embedding, and -1 nothing. Integer in [-1, depth], a row of the table.
 

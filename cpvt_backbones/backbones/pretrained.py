@@ -101,7 +101,7 @@ class PretrainedModel(BaseModule):
     ) -> Any:
         """Build a backbone of this class with pretrained weights and the arguments that they need.
 
-        The model is in training mode, as one from the constructor: call ``eval()`` to predict.
+        The model is in training mode, as one from the constructor, so call ``eval()`` to predict.
 
         Args:
             name: One of
@@ -123,7 +123,8 @@ class PretrainedModel(BaseModule):
                 several models needs it, such as ``'teacher'`` for DINO and iBOT.
             ema: Whether to load the averaged weights that are stored beside the others.
             table_grid: Grid (height, width) in tokens of the weights' learned table, or one pair
-                for each stage of a pyramid, if it is not a square and the file does not say it.
+                for each stage of a pyramid. Needed if the grid is not a square and the file does
+                not say it.
             arguments: Override those that the weights were trained with, e.g.
                 ``out_type='featmap'``.
 

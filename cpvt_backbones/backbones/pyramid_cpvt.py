@@ -33,7 +33,7 @@ class PyramidCPVT(Backbone):
     """Pyramid vision transformer for any image size: feature maps of stride 4, 8, 16 and 32.
 
     Keys of the state dict are those of the authors and of timm's ``twins_pcpvt_*``. Stages that no
-    output needs are not built, so that every parameter is trained. A state dict of
+    output needs are not built, so that every parameter is trained. So a state dict of
     ``out_indices=(0, 1)`` has no keys of stages 2 and 3.
 
     | ``out_indices`` | stage | stride, px |

@@ -90,10 +90,10 @@ class Inferencer(FromCheckpoint):
     files.
 
     By default images are resized as in the config's test pipeline, at whose scale the model was
-    trained. Only images that then have equal size share a batch. So no image is padded to
-    the size of another, and a prediction does not depend on other images. An image that is then
-    larger than ``max_pixels`` is cut into overlapping tiles of ``tile_size``, which a classifier
-    refuses; no forward call exceeds ``max_pixels``.
+    trained. Only images that then have equal size share a batch, so that no image is padded to the
+    size of another and a prediction does not depend on other images. No forward call exceeds
+    ``max_pixels``, because a larger image is cut into overlapping tiles of ``tile_size``. A
+    classifier refuses such an image.
 
     A prediction is a dict. All values are plain data, except that ``seg_map`` is an array:
 
@@ -115,11 +115,11 @@ class Inferencer(FromCheckpoint):
     | a float | the image's own size times this factor |
     | (width, height) | the largest size within these px that keeps the shape of the image |
 
-    For ``None`` there is an exception: a detector or segmentor with a test scale, whose
-    :class:`GoodSizes` are known. An image of more than ``max_pixels`` is then scaled so that its
+    Of (width, height), the larger number is for the longer side, as in the toolboxes' Resize.
+    ``None`` has an exception, for images of more than ``max_pixels`` and a detector or segmentor
+    with a test scale, whose :class:`GoodSizes` are known. Such an image is scaled so that its
     objects have the size of those of the test images at the test scale. It is never enlarged, and
-    it is cut into tiles if it still has more than ``max_pixels``. Of (width, height), the larger
-    number is for the longer side, as in the toolboxes' Resize.
+    it is cut into tiles if it still has more than ``max_pixels``.
 
     Args:
         cfg: Config of the model: the path of its file, or what :func:`read_config` returns; not

@@ -28,10 +28,10 @@ ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
-    The zero padding encodes a token's distance from the border. Prefix tokens are not encoded. In
-    :class:`CPVT` a PEG starts with torch's initial weights, as in DeiT's code, and scales the
-    tokens by about 1.15. In :class:`PyramidCPVT` it starts as in Twins' code, and scales them by
-    about 1.7.
+    Because of the zero padding, the result depends on a token's distance from the border. Prefix
+    tokens have no place in the map, so they are not encoded. In :class:`CPVT` a PEG starts with
+    torch's initial weights, as in DeiT's code, so it scales the tokens by about 1.15. In
+    :class:`PyramidCPVT` it starts as in Twins' code, and scales them by about 1.7.
 
     Args:
         dim: Width C of a token.
