@@ -29,7 +29,7 @@ import cards
 import digit_forms
 import hero
 import make_config
-from digit_scenes import CLASSES, write_scenes
+from digit_scenes import write_scenes
 from example_images import SEGMENTOR, draw_smear, open_street
 
 from benchmarks import plots
@@ -40,6 +40,7 @@ from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
+CELLS = Path(__file__).parents[2] / 'demo/cells'
 # Black and white text is readable on BLUE, ORANGE and LIGHT, which the dark theme brightens.
 BLUE, ORANGE, GREEN, LIGHT = '#4f86cc', '#d9822b', '#3f8f5f', '#a3a3a3'
 INK = '#101010'  # text on these colours
@@ -249,13 +250,20 @@ def tiles(*, narrow: bool) -> Figure:
     return figure
 
 
-def sheet(form: str, *, ten: bool = True) -> Image.Image:
+def cell_sheet(count: int) -> Image.Image:
+    """The first ``count`` photographs of the sheet that make_config.py writes of demo/cells."""
+    with TemporaryDirectory() as folder:
+        make_config.main([str(CELLS), '--out', f'{folder}/model.py'])
+        whole = Image.open(f'{folder}/model/sheet.jpg')
+        return whole.crop((0, 0, 488 * count + 8, 512))
+
+
+def sheet(form: str) -> Image.Image:
     """The sheet of labels that tools/make_config.py writes, of three scenes with digits.
 
     Args:
-        form: ``'coco'`` for boxes, ``'masks'`` for classes of pixels, ``'folders'`` for cut-out
+        form: ``'coco'`` for boxes, ``'masks'`` for pixels of digits, ``'folders'`` for cut-out
             digits.
-        ten: Whether the masks have a class for each digit, or one for all.
     """
     with TemporaryDirectory() as folder:
         data = write_scenes(root=folder, split='train', height=192, width=288, count=3)
@@ -263,11 +271,9 @@ def sheet(form: str, *, ten: bool = True) -> Image.Image:
         arguments = [f'{data}/instances.json', f'{data}/images']
         if form == 'masks':
             names = Path(folder, 'classes.txt')
-            names.write_text('\n'.join(CLASSES if ten else ('background', 'digit')))
-            if not ten:
-                digit_forms.write_masks(data, forms)
-            masks = data / 'labels' if ten else forms
-            arguments = [f'{data}/images', f'{masks}', '--classes', str(names)]
+            names.write_text('background\ndigit')
+            digit_forms.write_masks(data, forms)
+            arguments = [f'{data}/images', str(forms), '--classes', str(names)]
         elif form == 'folders':
             digit_forms.write_folders(digit_forms.read_scenes(data), forms, ['3', '5', '8'])
             arguments = [str(forms)]
@@ -324,9 +330,10 @@ if __name__ == '__main__':
         save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR, runs)
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
+    cell_sheet(3).save(FOLDER / 'sheet_cells.jpg', quality=82)
+    cell_sheet(2).save(FOLDER / 'sheet_cells_narrow.jpg', quality=82)
     sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)
-    sheet('masks').save(FOLDER / 'sheet_masks.jpg', quality=82)
-    sheet('masks', ten=False).save(FOLDER / 'sheet_two.jpg', quality=82)
+    sheet('masks').save(FOLDER / 'sheet_two.jpg', quality=82)
     first_row = sheet('folders').crop((0, 0, 1528, 508))
     first_row.save(FOLDER / 'sheet_folders.jpg', quality=82)
     models = versions(*(example.model for example in (draw_smear(), open_street())))
