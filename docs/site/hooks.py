@@ -24,7 +24,6 @@ PAGES = (
     'C*.md',
     'docs/**/*.md',
     'configs/**/*.md',
-    'demo/**/*.md',
     'projects/**/*.md',
     'cpvt_backbones/weights/*.md',
     'demo/*/README.md',

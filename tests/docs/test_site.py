@@ -38,7 +38,7 @@ def costs():
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r'[\w./-]+\.md', (ROOT / 'docs/mkdocs.yml').read_text())
     pages = set()
-    for folder in ('docs', 'configs', 'demo', 'projects', 'cpvt_backbones/weights'):
+    for folder in ('docs', 'configs', 'projects', 'cpvt_backbones/weights'):
         pages |= {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob('*.md')}
     pages.remove('docs/site/index.md')  # the site's own, at its top
     assert pages - {*listed} == set()  # add it to `nav`
