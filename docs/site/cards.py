@@ -21,6 +21,7 @@ from cpvt_backbones.weights import find_shipped
 
 BOXES = ('#c2263d', '#1f4fd8', '#b58900')  # red and white cells, platelets
 WIDTH, GAP, LEFT = 480, 20, 18
+TALLEST = 3 / 4  # height by width of an image; all cards have room for it
 
 
 @cache
@@ -87,7 +88,7 @@ def draw(name: str, theme: str) -> Figure:
     first = next(score.width for score in card.scores if score.width >= size['side'])
     height, across = example_of(name).image.shape[:2]
     unit = (WIDTH - 2 * LEFT - GAP) / 3
-    base = 54 + 2 * unit * height / across
+    base = 54 + 2 * unit * TALLEST
     sheet = Sheet(WIDTH, round(base) + 240, theme)
     sheet.write(LEFT, 36, f'{title} at two sizes', 17, weight='bold')
     x = float(LEFT)

@@ -61,6 +61,11 @@ def test_the_picture_has_all_finished_runs_of_the_experiment(name):
         assert image.getexif()[ExifTags.Base.ImageHistory] == hero.encodings()[1]
 
 
+def test_cards_stand_beside_each_other_in_one_size():
+    sizes = [Image.open(path).size for path in (ROOT / 'docs/figures').glob('card_*.webp')]
+    assert len(sizes) == 2 * len(shipped_weights()) and len({*sizes}) == 1
+
+
 def test_the_name_of_a_class_stands_within_its_pixels():
     classes = np.zeros((60, 80), int)
     classes[10:50, 20:30] = 3

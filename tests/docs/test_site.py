@@ -111,6 +111,22 @@ def sections(entries):
                 yield from sections(below)
 
 
+def lines_of(entries, level=2):
+    """How many lines of a tab's side bar show at first: parts of the third level are folded."""
+    count = 0
+    for entry in entries:
+        below = [*entry.values()][0] if isinstance(entry, dict) else entry
+        folded = isinstance(below, str) or level == 3
+        count += 1 if folded else 1 + lines_of(below, level + 1)
+    return count
+
+
+def test_the_side_bar_of_a_tab_fits_a_window():
+    tabs = yaml.safe_load((ROOT / 'docs/mkdocs.yml').read_text())['nav']
+    lines = [lines_of(pages) for tab in tabs[1:] for pages in tab.values()]
+    assert len(lines) == 6 and max(lines) <= 24
+
+
 def test_parts_of_the_navigation_differ_in_name():
     """On a phone, each is a landmark, which a screen reader calls by its name."""
     found = [*sections(yaml.safe_load((ROOT / 'docs/mkdocs.yml').read_text())['nav'])]
