@@ -25,6 +25,7 @@ sys.path.extend(
     str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'projects', 'tools')
 )
 
+import before_after
 import cards
 import digit_forms
 import hero
@@ -40,7 +41,6 @@ from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
-CELLS = Path(__file__).parents[2] / 'demo/cells'
 # Black and white text is readable on BLUE, ORANGE and LIGHT, which the dark theme brightens.
 BLUE, ORANGE, GREEN, LIGHT = '#4f86cc', '#d9822b', '#3f8f5f', '#a3a3a3'
 INK = '#101010'  # text on these colours
@@ -253,7 +253,7 @@ def tiles(*, narrow: bool) -> Figure:
 def cell_sheet(count: int) -> Image.Image:
     """The first ``count`` photographs of the sheet that make_config.py writes of demo/cells."""
     with TemporaryDirectory() as folder:
-        make_config.main([str(CELLS), '--out', f'{folder}/model.py'])
+        make_config.main([str(before_after.CELLS), '--out', f'{folder}/model.py'])
         whole = Image.open(f'{folder}/model/sheet.jpg')
         return whole.crop((0, 0, 488 * count + 8, 512))
 
@@ -330,6 +330,9 @@ if __name__ == '__main__':
         save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR, runs)
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
+    for ending, dpi in (('', 165), ('_narrow', 200)):
+        picture = before_after.draw(narrow=bool(ending))
+        save(picture, f'cells{ending}', dpi, before_after.DETECTOR, before_after.version())
     cell_sheet(3).save(FOLDER / 'sheet_cells.jpg', quality=82)
     cell_sheet(2).save(FOLDER / 'sheet_cells_narrow.jpg', quality=82)
     sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)
